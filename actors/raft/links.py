@@ -3,7 +3,7 @@
 It decides nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import zmq
@@ -21,22 +21,22 @@ class PeerLinks:
         self._actor = actor
         self._on_answers = on_answers
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
-        self._urls: dict[str, str] = {}  # Where each one goes.
+        self._urls: Mapping[str, str] = {}  # The address of each socket.
 
     def __len__(self) -> int:
         return len(self._sockets)
 
     def update(self, peer: Peer) -> None:
         """Opens and closes sockets until they go where the peer's links do."""
-        places = peer.links.places
-        if places is self._urls:
+        urls = peer.link_urls
+        if urls is self._urls:
             return
         actor = self._actor
-        for name in [name for name, url in self._urls.items() if places.get(name) != url]:
+        for name in [name for name, url in self._urls.items() if urls.get(name) != url]:
             if name in self._sockets:
                 actor.close(self._sockets.pop(name))
         hwm = 2 * peer.setup.append_inflight_max + 8
-        for name, url in places.items():
+        for name, url in urls.items():
             if name not in self._sockets:
                 options = SocketOptions(
                     connect=(url,), immediate=True, hwm=hwm, reconnect_ms=RECONNECT_MS
@@ -47,7 +47,7 @@ class PeerLinks:
                     actor.log_rarely("unreachable", peer=name, url=url, error=error)
                     continue
                 actor.listen(socket, partial(self._on_answers, name))
-        self._urls = places
+        self._urls = urls
 
     def send(self, peer: Peer) -> None:
         """Sends what the peer has for the others; what has no way is dropped."""

@@ -13,7 +13,6 @@ import zmq
 from ...native.log.updates import Reqids
 from ...native.net.messages import Arena
 from ...protocols.errors import LocalProtocolError
-from ...protocols.raft.core import Role
 from ...protocols.raft.messages import AppendJob, HardState
 from ...protocols.zmqraft.server.commits import Commit, NotifyScope
 from ...protocols.zmqraft.server.peer import Peer
@@ -116,7 +115,7 @@ class RaftPeer(Actor):
         recovered = found.recovered(self.setup.epoch, stored, damage)
         peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
-        peer.jobs.given_bytes = found.bytes_after_snapshot
+
         self._links = PeerLinks(self, self._on_answers)
         self._links.update(peer)
         self.listen(self._peers, self._on_peers)
@@ -126,7 +125,7 @@ class RaftPeer(Actor):
             snapshot=found.snapshot.last_index,
             last_index=found.log.last_index,
             reqids=len(reqids),
-            vote=peer.franchise.state,
+            vote=peer.vote_state,
         )
         if damage is not None:
             self.log("repairing", until=damage.last_index, damage=damage.problem)
@@ -166,7 +165,7 @@ class RaftPeer(Actor):
     def _on_ack(self, peer: Peer, ack: Ack) -> None:
         if ack.state == STATE_FULL:
             self.log("disk-full", data_dir=self.setup.data_dir)
-            if peer.core.role is Role.LEADER:
+            if peer.is_leader:
                 self.log("leadership-given-up", reason="the disk is full")
             peer.on_writable(False, self.now_ms)
             return
@@ -182,13 +181,15 @@ class RaftPeer(Actor):
             if name in self._applied_reports:
                 self._applied_reports[name] = applied, urgent != 0
         reports = self._applied_reports.values()
-        self._peer.requests.waits = any(
-            urgent for name, (_, urgent) in self._applied_reports.items() if name != STATE_MACHINE
-        )
         self._peer.on_applied(
             self._applied_reports[STATE_MACHINE][0],
-            any(urgent for _, urgent in reports),
-            min(applied for applied, _ in reports),
+            urgent=any(urgent for _, urgent in reports),
+            by_all=min(applied for applied, _ in reports),
+            clients_wait=any(
+                urgent
+                for name, (_, urgent) in self._applied_reports.items()
+                if name != STATE_MACHINE
+            ),
         )
 
     def _on_results(self, arena: Arena) -> None:
@@ -242,7 +243,7 @@ class RaftPeer(Actor):
         self.send_batch(self._clients, peer.clients_out)
         for order in wake.orders:
             if not self.send(self._orders, encode_work(self.setup.epoch, order)):
-                peer.snapshots.on_order_lost(order, now_ms)
+                peer.on_order_lost(order, now_ms)
         if wake.compact is not None:
             self._compact(wake.compact)
         if wake.commit is not None:
@@ -253,14 +254,14 @@ class RaftPeer(Actor):
 
     def _save(self, peer: Peer, state: HardState, voter: bool) -> None:
         """Makes term and vote durable; slow disks are told of, as every election waits for them."""
-        self._hard_state.withheld = peer.franchise.withheld
-        if self._damage is not None and peer.franchise.repair is None:
-            self.log("repaired", last_index=peer.core.log.last_index)
+        self._hard_state.withheld = peer.vote_withheld
+        if self._damage is not None and not peer.repairing:
+            self.log("repaired", last_index=peer.last_index)
             self._hard_state.repaired, self._damage = self._damage.epoch, None
         begun_ms = monotonic_ms()
         self._hard_state.save(state, voter)
         took_ms = monotonic_ms() - begun_ms
-        peer.core.on_busy(took_ms)
+        peer.on_saved(took_ms)
         if took_ms >= peer.setup.election_timeout_ms_min:
             self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
 
@@ -270,7 +271,7 @@ class RaftPeer(Actor):
         role = core.role.value, core.term, core.leader
         if role != self._role:
             self._role = role
-            self.log("role", role=role[0], term=role[1], leader=role[2], last=core.log.last_index)
+            self.log("role", role=role[0], term=role[1], leader=role[2], last=peer.last_index)
 
     def _append_to_log(self, peer: Peer, job: AppendJob | None) -> None:
         """Hands a job to the log writer, or does its work here."""
@@ -303,14 +304,14 @@ class RaftPeer(Actor):
     def on_stop_asked(self) -> None:
         """A leader hands over first: its end should not cost the cluster an election timeout."""
         peer = self._peer
-        if peer is not None and peer.core.role is Role.LEADER:
-            reason = peer.core.transfer("", monotonic_ms())
+        if peer is not None and peer.is_leader:
+            reason = peer.hand_over(monotonic_ms())
             if reason:
                 self.log("leadership-kept", reason=reason)
 
     def drained(self) -> bool:
         """Whether nobody is to take the leadership over from us any more."""
-        return self._peer is None or not self._peer.transfers.awaits_successor(self.now_ms)
+        return self._peer is None or not self._peer.awaits_successor(self.now_ms)
 
     def on_stop(self) -> None:
         self._hard_state.close()

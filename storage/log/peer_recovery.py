@@ -47,6 +47,7 @@ class PeerRecovery(NamedTuple):
             withheld=stored.withheld,
             snapshot=self.snapshot,
             reset=self.reset,
+            bytes_after_snapshot=self.bytes_after_snapshot,
             marks=self.marks,
             roster=self.directory,
             repair=damage and Repair(damage.last_index, damage.problem),

@@ -4,7 +4,7 @@ The actor (actors/raft/peer.py) and the simulator drive it alike: they hand in w
 door, call wake() once, and do what it returns in that order.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from ....native.log.updates import (
@@ -34,7 +34,7 @@ from ...raft.messages import (
 from ..membership.directory import MemberDirectory
 from ..membership.members import MemberChanges, Reply
 from ..membership.voter_eligibility import VoterEligibility
-from ..snapshots.orders import Result, Snapshot
+from ..snapshots.orders import Order, Result, Snapshot
 from ..snapshots.snapshots import SnapshotContext, SnapshotDesk, SnapshotSetup
 from ..wire.client_codec import Form, LogInfo, RequestEntries, decode_client_request
 from ..wire.config_codec import decode_config_update
@@ -151,6 +151,7 @@ class Peer:
         self._marks = recovered.marks or PruneMarks()
         self.jobs = AppendQueue(self.core, reqids, self._marks, recovered.epoch, reader.close)
         self.jobs.reset = recovered.reset
+        self.jobs.given_bytes = recovered.bytes_after_snapshot
         self.snapshots = SnapshotDesk(
             SnapshotContext(self.core, self.links, self.requests, self.roster),
             SnapshotSetup(
@@ -199,10 +200,40 @@ class Peer:
         self.roster.settled = self.roster.settled or franchise.voter
         return franchise
 
+    # ---- the state that the owner may read ----
+
     @property
     def links_out(self) -> dict[str, Frames]:
-        """What is to be sent on each link."""
+        """The messages to send on each link, by PEER ID."""
         return self.links.out
+
+    @property
+    def link_urls(self) -> Mapping[str, str]:
+        """The address of each link, by PEER ID; a new mapping after each change."""
+        return self.links.places
+
+    @property
+    def is_leader(self) -> bool:
+        return self.core.role is Role.LEADER
+
+    @property
+    def last_index(self) -> int:
+        return self.core.log.last_index
+
+    @property
+    def vote_state(self) -> str:
+        """`voter`, `learner`, `repairing` or `vote withheld`."""
+        return self.franchise.state
+
+    @property
+    def vote_withheld(self) -> bool:
+        """Whether the stored vote is damaged and not yet replaced."""
+        return self.franchise.withheld
+
+    @property
+    def repairing(self) -> bool:
+        """Whether the log still lacks entries that it may have acknowledged before its damage."""
+        return self.franchise.repair is not None
 
     def _new_updates(self) -> Updates:
         setup = self.setup
@@ -264,7 +295,7 @@ class Peer:
 
     def _takes_updates(self) -> bool:
         """While the leadership is on its way to another one, its clients are sent there."""
-        return self._is_leader() and self.writable and self.core.transferring is None
+        return self.is_leader and self.writable and self.core.transferring is None
 
     def _propose(self, updates: Updates) -> None:
         core = self.core
@@ -330,10 +361,21 @@ class Peer:
         for envelope in self.jobs.on_written(seq):
             self._answer(envelope)
 
-    def on_applied(self, index: int, urgent: bool = False, by_all: int | None = None) -> None:
-        """The state machine beside us has applied everything up to index; urgent: somebody who
-        applies waits for each commit. by_all: what everybody has applied who applies the log, where
-        there are others; the log is kept for the slowest, but reads don't wait for it."""
+    def on_applied(
+        self,
+        index: int,
+        urgent: bool = False,
+        by_all: int | None = None,
+        clients_wait: bool = False,
+    ) -> None:
+        """The state machine of this node has applied everything up to index.
+
+        urgent         an applier needs each commit at once
+        by_all         the smallest index that every applier of this node has reached; the log is
+                       kept for the slowest, but reads do not wait for it
+        clients_wait   clients of an applier wait for commits: our answers tell the leader
+        """
+        self.requests.waits = clients_wait
         self.last_applied = max(self.last_applied, min(index, self._commits.index))
         self._applied_by_all = min(index if by_all is None else by_all, self.last_applied)
         self._commits.urgent = urgent
@@ -351,6 +393,22 @@ class Peer:
             if snapshot is not None and self._install(snapshot):
                 self.franchise.on_entries()
                 self.jobs.begin_behind(snapshot.last_index, reqids_of(snapshot))
+
+    def on_order_lost(self, order: Order, now_ms: int) -> None:
+        """The owner could not send an order to snapshot_sender."""
+        self.snapshots.on_order_lost(order, now_ms)
+
+    def on_saved(self, took_ms: int) -> None:
+        """Saving term and vote has blocked the owner for took_ms: no heartbeat was read then."""
+        self.core.on_busy(took_ms)
+
+    def hand_over(self, now_ms: int) -> str:
+        """Starts to hand the leadership to the follower that is furthest; '' or why it can't."""
+        return self.core.transfer("", now_ms)
+
+    def awaits_successor(self, now_ms: int) -> bool:
+        """Whether a leader or former leader still waits for its successor to take office."""
+        return self.transfers.awaits_successor(now_ms)
 
     def _install(self, snapshot: Snapshot) -> bool:
         core, (index, term, *_) = self.core, snapshot
@@ -451,9 +509,6 @@ class Peer:
     @property
     def _standing(self) -> PeerStatus:
         return PeerStatus(self._takes_updates(), self.last_applied, self._unix_s)
-
-    def _is_leader(self) -> bool:
-        return self.core.role is Role.LEADER
 
     # ---- hello ----
 
@@ -643,7 +698,7 @@ class Peer:
         return max(self._commits.index, min(self.core.commit_index, self.core.durable_index))
 
     def _commit(self, now_ms: int) -> Commit | None:
-        index, leads = self._told_index, self.core.term if self._is_leader() else 0
+        index, leads = self._told_index, self.core.term if self.is_leader else 0
         wanted_index = max(self.reads.wanted_index, self._questions.wanted_index)
         audience = self._commits.audience(index, leads, now_ms, wanted_index)
         if audience is NotifyScope.NOBODY:

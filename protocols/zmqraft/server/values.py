@@ -80,6 +80,7 @@ class Recovered(NamedTuple):
     withheld: bool
     snapshot: Snapshot = Snapshot()
     reset: bool = False  # The files of the log do not hold the snapshot's last entry.
+    bytes_after_snapshot: int = 0  # Of the log: counted for the next snapshot.
     marks: PruneMarks | None = None  # Of what the table of request ids was made of.
     roster: MemberDirectory | None = None  # What the log says of the members; None: nothing.
     repair: Repair | None = None  # The log was damaged, and that is not yet made good.

@@ -101,9 +101,8 @@ class PeerProcess(Process):
         by_socket: dict[tuple[Any, ...], list[Frames]] = {}
         for item in inbox:
             if item[0] == "applied":
-                peer.on_applied(item[1])
                 # As if a client of tables came and went.
-                peer.requests.waits = now_ms % 1000 < 300
+                peer.on_applied(item[1], clients_wait=now_ms % 1000 < 300)
             elif item[0] == "lost":
                 peer.on_lost(item[1])
             elif item[0] == "result":
@@ -144,8 +143,8 @@ class PeerProcess(Process):
         wake = peer.wake(now_ms)
         node = self.node
         if wake.hard_state is not None:
-            self.hard_state.withheld = peer.franchise.withheld
-            if self.damage is not None and peer.franchise.repair is None:
+            self.hard_state.withheld = peer.vote_withheld
+            if self.damage is not None and not peer.repairing:
                 self.hard_state.repaired, self.damage = self.damage.epoch, None
             self.hard_state.save(*wake.hard_state)
         for name in [name for name in self.links if name not in peer.links_out]:
