@@ -1,4 +1,4 @@
-"""By this module's name Spark finds the format `kelek` by itself, without session()."""
+"""Lets Spark find the format `kelek` by this module's name, without session()."""
 
 from kelek.pipeline.source import KelekSource as DefaultSource
 

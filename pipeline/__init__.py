@@ -1,9 +1,9 @@
-"""kelek's tables and log as sources and sinks of Spark (`pip install 'kelek[spark]'`).
+"""Reads and writes kelek's tables, logs, nodes and farms with Spark (`pip install 'kelek[spark]'`).
 
     spark = kelek.pipeline.session()
     spark.read.format("kelek").options(kind="table", urls="tcp://127.0.0.1:7100", table=7).load()
 
-Nothing of Spark is imported before session() is used.
+The package imports Spark at the first call of session().
 """
 
 from typing import TYPE_CHECKING

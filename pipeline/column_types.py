@@ -1,4 +1,4 @@
-"""Which of Spark's types json and msgpack hold: said when a query is planned, not by its tasks."""
+"""Checks when a query is planned that json and msgpack can hold the types of its columns."""
 
 from pyspark.sql.types import (
     ArrayType,
@@ -21,13 +21,13 @@ PLAIN = (BooleanType, IntegralType, FloatType, DoubleType, StringType, NullType)
 
 
 def check_type(name: str, form: str, data_type: DataType) -> None:
-    """A column's type must be what its format holds. Raises SchemaError."""
+    """Raises SchemaError unless the format can hold the column's type."""
     if form in STRUCTURED and (reason := _misfit(form, data_type)):
         raise SchemaError(f"column {name} is {data_type.simpleString()}: {reason}")
 
 
 def _misfit(form: str, data_type: DataType) -> str:
-    """Why it does not fit, and the way out; empty: it does."""
+    """Returns why the type does not fit and what to do about it, or "" if it fits."""
     match data_type:
         case ArrayType():
             return _misfit(form, data_type.elementType)

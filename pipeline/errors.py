@@ -1,17 +1,17 @@
-"""What goes wrong between kelek and Spark, in words that say what to do about it."""
+"""Errors of the pipeline. Each message says what to do."""
 
 
 class PipelineError(Exception):
-    """Something about a pipeline could not be done."""
+    """Root of the pipeline's errors."""
 
 
 class OptionError(PipelineError, ValueError):
-    """An option is unknown, missing or has a value that it can't have."""
+    """An option is unknown, is missing or has an invalid value."""
 
 
 class SchemaError(PipelineError, ValueError):
-    """The columns are not what this source has, or this sink takes."""
+    """The columns differ from those that the source returns or the sink accepts."""
 
 
 class NoJava(PipelineError):
-    """There is no Java that Spark runs on."""
+    """No Java that Spark supports was found."""

@@ -1,6 +1,6 @@
-"""Bytes of keys and values as columns of Spark, and back: raw, utf8, be64, json and msgpack.
+"""Converts keys and values between bytes and Spark's columns: raw, utf8, be64, json and msgpack.
 
-raw and utf8 are taken as they lie in Arrow, without a copy; json and msgpack are read one by one.
+raw and utf8 use Arrow's buffers without a copy. json and msgpack convert each item by itself.
 """
 
 import array
@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 from .errors import SchemaError
 
 FORMATS = ("raw", "utf8", "be64", "json", "msgpack")
-STRUCTURED = ("json", "msgpack")  # They need a schema.
+STRUCTURED = ("json", "msgpack")  # These need a schema.
 DDL = {"raw": "BINARY", "utf8": "STRING", "be64": "BIGINT"}
 ARROW = {"raw": pa.binary(), "utf8": pa.string(), "be64": pa.int64()}
 NUMBER_BYTES = 8
-FLOAT_MAX = 3.4028235677973366e38  # The least that FLOAT rounds to infinity.
-TIME_MS_MAX = 253_402_300_799_999  # The end of the year 9999, Spark's and Python's last one.
+FLOAT_MAX = 3.4028235677973366e38  # The smallest number that rounds to infinity as FLOAT.
+TIME_MS_MAX = 253_402_300_799_999  # The end of the year 9999, the last that Spark and Python know.
 UNREADABLE = (
-    AttributeError,  # No dict where there should be one.
+    AttributeError,  # An item that should be a dict is none.
     OverflowError,
     RecursionError,
     TypeError,
@@ -35,21 +35,21 @@ UNFIT = (OverflowError, TypeError, ValueError, pa.ArrowException)
 
 
 class Column(NamedTuple):
-    """How the keys, or the values, of a table are read or written."""
+    """The format and type of a table's keys or values."""
 
     format: str  # One of FORMATS.
-    type: pa.DataType  # Of Arrow, as Spark has it.
+    type: pa.DataType  # The Arrow type that Spark uses.
 
 
 class Decoded(NamedTuple):
-    """A column, and which of its items could not be read; those are null in it."""
+    """A decoded column. Items that could not be decoded are null and marked in `bad`."""
 
     items: pa.Array
-    bad: pa.Array | None = None  # Of bool; None: all were read.
+    bad: pa.Array | None = None  # Of type bool; None means that all items were decoded.
 
 
 def decode(column: Column, raw: pa.Array) -> Decoded:
-    """Reads items of Arrow's type binary, none of them null."""
+    """Decodes items of Arrow's type binary without nulls."""
     if column.format == "raw":
         return Decoded(raw)
     if column.format == "utf8":
@@ -60,7 +60,8 @@ def decode(column: Column, raw: pa.Array) -> Decoded:
 
 
 def encode(column: Column, items: pa.Array) -> pa.Array:
-    """Writes items as Arrow's type binary. Raises SchemaError for one that has no such form."""
+    """Encodes items as Arrow's type binary. Raises SchemaError if the format cannot hold an
+    item."""
     if items.null_count:
         raise SchemaError("it is null")
     if column.format == "raw":
@@ -94,7 +95,7 @@ def _decode_text(raw: pa.Array) -> Decoded:
 
 
 def _decode_numbers(raw: pa.Array) -> Decoded:
-    """2^63 and above do not fit into Spark's BIGINT."""
+    """Decodes 8 bytes, most significant first. BIGINT cannot hold 2^63 and above."""
     right_size = pc.equal(pc.binary_length(raw), NUMBER_BYTES)
     if not pc.all(right_size, min_count=0).as_py():
         raw = pc.if_else(right_size, raw, pa.scalar(bytes(NUMBER_BYTES), pa.binary()))
@@ -111,7 +112,7 @@ def _encode_numbers(items: pa.Array) -> pa.Array:
     if len(items) and pc.min(items).as_py() < 0:
         raise SchemaError("be64 has no negative numbers")
     values = array.array("q")
-    whole = pa.concat_arrays([items])  # Without the rest of what it is a slice of.
+    whole = pa.concat_arrays([items])  # A copy without the other items of the buffer.
     values.frombytes(whole.buffers()[1].slice(0, len(items) * NUMBER_BYTES))
     if sys.byteorder == "little":
         values.byteswap()
@@ -128,7 +129,7 @@ def _swapped(data: pa.Buffer) -> "array.array[int]":
 
 
 def _joined(raw: pa.Array) -> pa.Buffer:
-    """The bytes of all items."""
+    """Returns the bytes of all items."""
     first, last = (
         int.from_bytes(raw.buffers()[1][4 * place : 4 * place + 4].to_pybytes(), sys.byteorder)
         for place in (raw.offset, raw.offset + len(raw))
@@ -158,7 +159,7 @@ def _decode_each(column: Column, raw: pa.Array) -> Decoded:
 
 
 def _fitted(items: list[Any], bad: list[bool], wanted: pa.DataType) -> Decoded:
-    """Some item is not of the type: each is tried by itself."""
+    """Tries each item by itself, because at least one is not of the type."""
     for place, item in enumerate(items):
         try:
             pa.array([item], wanted)
@@ -168,7 +169,7 @@ def _fitted(items: list[Any], bad: list[bool], wanted: pa.DataType) -> Decoded:
 
 
 def reader_of(column: Column) -> Callable[[bytes], Any]:
-    """Reads one item as what Arrow takes for the type. It raises one of UNREADABLE."""
+    """Returns a function that decodes one item for Arrow. It raises one of UNREADABLE."""
     if column.format == "utf8":
         return bytes.decode
     shaped = _shape(column.type)
@@ -179,9 +180,11 @@ def reader_of(column: Column) -> Callable[[bytes], Any]:
 
 
 def _shape(wanted: pa.DataType) -> Callable[[Any], Any] | None:
-    """Refuses the items that Arrow would convert without a word (1.5 to 1 for INT, true to 1.0 for
-    DOUBLE, text to a list of letters), and makes of a dict the pairs that it wants for a map; None:
-    Arrow itself refuses what is not of the type."""
+    """Returns a function that checks an item and converts it for Arrow, or None if Arrow checks it.
+
+    Arrow would silently convert 1.5 to 1 for INT, true to 1.0 for DOUBLE and text to a list of
+    letters; the function refuses these. It turns a dict into the pairs that Arrow needs for a map.
+    """
     if pa.types.is_map(wanted):
         inner = _shape(wanted.item_type) or _same
         return _unless_null(lambda item: [(name, inner(one)) for name, one in item.items()])
@@ -214,7 +217,7 @@ def _of(kind: type, item: Any) -> Any:
 
 
 def _within(largest: float, item: Any) -> float:
-    """A number, unless it would be infinite for want of a larger type."""
+    """Returns the number. Raises OverflowError if the type would round it to infinity."""
     if type(item) not in (int, float):
         raise TypeError("no number")
     number = float(item)
@@ -224,5 +227,5 @@ def _within(largest: float, item: Any) -> float:
 
 
 def json_bytes(item: Any) -> bytes:
-    """The shortest JSON of a value, in UTF-8."""
+    """Returns the shortest JSON of a value, in UTF-8."""
     return json.dumps(item, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

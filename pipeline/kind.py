@@ -1,4 +1,4 @@
-"""What a kind of source offers to Spark, and which kinds there are."""
+"""Defines what a kind of source offers to Spark, and lists the kinds."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-Given = Mapping[str, str]  # Options as Spark gives them.
+Given = Mapping[str, str]  # Options as Spark passes them.
 
 
 class Kind:
-    """What the option `kind` chooses. A method that is not overridden says that it can't be done.
+    """A value of the option `kind`. A method that is not overridden reports that the kind lacks it.
 
-    All are called in a Python process of the driver, which may differ from one call to the next.
-    What they return is pickled: it holds plain values, and makes its sockets where it is used.
+    Spark calls all methods in a Python process of the driver, which may differ between calls. It
+    pickles what they return. So these objects hold plain values and create sockets only in use.
     """
 
     name = ""
 
     def schema(self, given: Given) -> "StructType | str":
-        """The columns of a read, as Spark's DDL or type. Raises PipelineError."""
+        """Returns the columns of a read as Spark's DDL or type. Raises PipelineError."""
         raise self._cannot("be read", "it is for writing")
 
     def reader(self, given: Given, schema: "StructType", load: str = "") -> "DataSourceReader":
-        """For spark.read. Raises PipelineError.
+        """Returns the reader for spark.read. Raises PipelineError.
 
-        load   what all plans of one load(), or view, have in common
+        load   token that all plans of one load() or view share
         """
         raise self._cannot("be read as a batch", "use spark.readStream")
 
     def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
-        """For spark.readStream. Raises PipelineError."""
+        """Returns the reader for spark.readStream. Raises PipelineError."""
         raise self._cannot("be read as a stream", "use spark.read")
 
     def writer(self, given: Given, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        """For df.write. Raises PipelineError."""
+        """Returns the writer for df.write. Raises PipelineError."""
         raise self._cannot("be written by a batch", "use writeStream")
 
     def stream_writer(
         self, given: Given, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
-        """For df.writeStream. Raises PipelineError."""
+        """Returns the writer for df.writeStream. Raises PipelineError."""
         raise self._cannot("be written by a stream", "use foreachBatch")
 
     def _cannot(self, done: str, way_out: str) -> PipelineError:
@@ -60,7 +60,7 @@ class Kind:
         )
 
 
-# Modules that hold a Kind with the name KIND; each is imported when it is asked for.
+# Each module holds a Kind named KIND. kind_of() imports the module at its first use.
 KINDS = {
     "table": ".table.kind",
     "log": ".log.kind",
@@ -70,7 +70,7 @@ KINDS = {
 
 
 def kind_of(given: Given) -> Kind:
-    """The kind that the options name. Raises OptionError."""
+    """Returns the kind that the options name. Raises OptionError."""
     name = next((value for key, value in given.items() if key.lower() == "kind"), None)
     if name is None:
         raise OptionError(f"option kind is missing; it is one of: {', '.join(KINDS)}")

@@ -1,6 +1,6 @@
-"""Options of sources and sinks: a table of them for each kind says their names, types and defaults.
+"""Parses the options of sources and sinks from one table of names, types and defaults a kind.
 
-Spark hands every option over as text, with its name in lower case or as it was written.
+Spark passes each option as text. Its name is in lower case or as you wrote it.
 """
 
 import difflib
@@ -12,30 +12,31 @@ from typing import Any, NamedTuple
 from ..clients.io.urls import SCHEME, check_url
 from .errors import OptionError, PipelineError
 
-# Those of Spark itself that reach a source, or a sink, as well.
+# Spark's own options that also reach a source or a sink.
 SPARKS_OWN = frozenset({"checkpointlocation"})
-ALIKE = 0.6  # As difflib counts, from 0 to 1.
+ALIKE = 0.6  # Similarity by difflib, from 0 to 1.
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 class Option(NamedTuple):
-    """An option of a kind."""
+    """One option of a kind."""
 
-    name: str  # As it is written in the documentation: rowLimit.
-    parse: Callable[[str], Any]  # Raises ValueError with the rest of "rowLimit is ...".
+    name: str  # The documented name: rowLimit.
+    parse: Callable[[str], Any]  # Raises ValueError with the end of the sentence "rowLimit is ...".
     default: Any = None
     required: bool = False
 
     @property
     def field(self) -> str:
-        """Its name in Python: row_limit."""
+        """Name in Python: row_limit."""
         return re.sub(r"(?<!^)([A-Z])", r"_\1", self.name).lower()
 
 
 def parse_options(known: Iterable[Option], given: Mapping[str, str]) -> dict[str, Any]:
-    """The values of all known options by field. Raises OptionError that names option and way out.
+    """Returns the values of all known options by field.
 
-    `kind`, and what Spark uses itself, may be among those given.
+    The given options may include `kind` and Spark's own ones. Raises OptionError, which names the
+    option and the way out.
     """
     by_name = {option.name.lower(): option for option in known}
     for name in given:
@@ -62,7 +63,7 @@ def _parsed(option: Option, text: str) -> Any:
 
 
 def unknown(what: str, name: str, names: Iterable[str]) -> str:
-    """A sentence about a name that is none of those known, with the one that was meant."""
+    """Returns a sentence about an unknown name, with the most similar known one."""
     known = {one.lower(): one for one in names}
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=ALIKE)
     hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(known.values())}"
@@ -73,12 +74,12 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
 
 
 def text(value: str) -> str:
-    """Any text."""
+    """Parses any text."""
     return value
 
 
 def texts(value: str) -> list[str]:
-    """A list of texts, or of numbers, in JSON."""
+    """Parses a JSON list of texts or numbers."""
     try:
         found = json.loads(value)
     except ValueError:
@@ -89,7 +90,7 @@ def texts(value: str) -> list[str]:
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """A whole number."""
+    """Returns a parser of whole numbers in a range."""
 
     def parse(value: str) -> int:
         words = f"a whole number from {least} to {most}, not {value!r}"
@@ -105,7 +106,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def size(value: str) -> int:
-    """Bytes, at least 1, also with k, m or g behind the number: "64m"."""
+    """Parses a number of bytes, at least 1, with an optional unit k, m or g: "64m"."""
     found = re.fullmatch(r"([0-9]{1,15})([kmg]?)", value.strip().lower())
     if not found or not int(found[1]):
         raise ValueError(f"a number of bytes like 65536, 64k or 1g, not {value!r}")
@@ -113,14 +114,15 @@ def size(value: str) -> int:
 
 
 def flag(value: str) -> bool:
-    """true or false."""
+    """Parses true or false."""
     if value.lower() not in ("true", "false"):
         raise ValueError(f"true or false, not {value!r}")
     return value.lower() == "true"
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """One of some words, however they are written; the value is as they are given here."""
+    """Returns a parser that accepts some words in any case and returns them as they are given
+    here."""
     known = {choice.lower(): choice for choice in choices}
 
     def parse(value: str) -> str:
@@ -132,11 +134,11 @@ def one_of(*choices: str) -> Callable[[str], str]:
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """Addresses of nodes, joined by commas; zre://NAME stands for those of a cluster."""
+    """Parses node addresses separated by commas; zre://NAME stands for the nodes of a cluster."""
     found = tuple(part.strip() for part in value.split(","))
     for url in found:
         try:
-            check_place(url) if url.startswith(SCHEME) else check_url(url)
+            check_discovery_url(url) if url.startswith(SCHEME) else check_url(url)
         except ValueError as error:
             raise ValueError(f"the nodes' urls, joined by commas: {error}") from None
     return found
@@ -145,22 +147,24 @@ def urls(value: str) -> tuple[str, ...]:
 # ---- zre://NAME: whoever makes a client of it looks for it, so the driver does, and no task ----
 
 
-def check_place(url: str) -> None:
-    """Whether it may be looked for. Raises ValueError."""
-    from ..clients.node.discovery import parse_place  # It loads ZeroMQ.
+def check_discovery_url(url: str) -> None:
+    """Raises ValueError unless the zre:// address is well formed."""
+    from ..clients.node.discovery import parse_place  # Imports ZeroMQ.
 
     parse_place(url)
 
 
-def sought(known: Iterable[str]) -> bool:
-    """Whether a zre:// is among them."""
+def is_discovered(known: Iterable[str]) -> bool:
+    """Whether one of the addresses is a zre:// one."""
     return any(url.startswith(SCHEME) for url in known)
 
 
 def found_urls(known: tuple[str, ...], service: str) -> tuple[str, ...]:
-    """In the driver: addresses alone, those of nodes that offer the service (protocols/zre/
-    services.py) in the place of a zre://. Raises PipelineError: it was looked for in vain."""
-    if not sought(known):
+    """In the driver: replaces each zre:// address by those of the nodes that offer the service.
+
+    protocols/zre/services.py names the services. Raises PipelineError if no node was found.
+    """
+    if not is_discovered(known):
         return known
     from ..clients.errors import NodeError
     from ..clients.node.discovery import resolved

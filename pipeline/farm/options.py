@@ -14,11 +14,20 @@ from ..log.options import (
     ENTRIES_PER_PARTITION,
     INDEX_MAX,
     LATEST,
-    Place,
-    end_place,
-    place,
+    StartPosition,
+    parse_end,
+    parse_start,
 )
-from ..options import Option, check_place, flag, found_urls, one_of, parse_options, text, whole
+from ..options import (
+    Option,
+    check_discovery_url,
+    flag,
+    found_urls,
+    one_of,
+    parse_options,
+    text,
+    whole,
+)
 
 SECRETS = ("password", "secret")  # What somebody may take for an option.
 
@@ -28,7 +37,7 @@ def urls(value: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in value.split(","))
     try:
         for part in found:
-            check_place(part) if part.startswith(SCHEME) else checked_places([part])
+            check_discovery_url(part) if part.startswith(SCHEME) else checked_places([part])
     except ValueError as error:
         raise ValueError(f"the servers' addresses, tls://HOST:PORT, by commas: {error}") from None
     return found
@@ -54,11 +63,11 @@ READ = (
     Option("proxy", proxy, ""),
     Option("i2p", flag, False),
     Option("timeoutMs", whole(1, 86_400_000), TIMEOUT_MS),
-    Option("startingIndex", place),
+    Option("startingIndex", parse_start),
     Option("failOnCompaction", flag, True),
     Option("entriesPerPartition", whole(1, INDEX_MAX), ENTRIES_PER_PARTITION),
 )
-BATCH = (*READ, Option("endingIndex", end_place, LATEST))
+BATCH = (*READ, Option("endingIndex", parse_end, LATEST))
 STREAM = (*READ, Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)))
 
 
@@ -75,7 +84,7 @@ class FarmReadOptions(NamedTuple):
     proxy: str
     i2p: bool
     timeout_ms: int
-    starting_index: Place
+    starting_index: StartPosition
     fail_on_compaction: bool
     entries_per_partition: int
     ending_index: str | int = LATEST

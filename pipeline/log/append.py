@@ -1,7 +1,8 @@
-"""Appends rows to the log, each once, however often its task or batch is repeated.
+"""Appends rows to the log once each, also when Spark repeats a task or a batch.
 
-A row's id tells the cluster so. It is made of the batch's time, of where the row comes from and of
-the row's rank among all of its partition: rows may come in another order when they are read again.
+The cluster recognises a repeated row by its request id. The id contains the batch's time, the row's
+origin and the row's rank in its partition. The rank depends on the data, because Spark may read
+rows in another order when it repeats a task.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ SAME_TIME = (
 
 
 def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.RecordBatch]) -> int:
-    """Appends all rows of a partition in their order; returns how many once all are committed.
+    """Appends all rows of a partition in order and returns their number once all are committed.
 
     Raises PipelineError.
     """
@@ -53,9 +54,9 @@ def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.Reco
 
 
 def _add(rows: Rows, batch: pyarrow.RecordBatch, time_us: int) -> int:
-    """Looks at rows and keeps them; returns the time of all, which is time_us unless that is 0.
+    """Checks and stores rows. Returns the time that all rows share.
 
-    Raises PipelineError.
+    time_us is the time of the rows so far, or 0. Raises PipelineError.
     """
     if not batch.num_rows:
         return time_us
@@ -80,7 +81,7 @@ def _check_sizes(data: pyarrow.Array) -> None:
 
 
 def _time_us(times: pyarrow.Array) -> int:
-    """The time of rows. Raises SchemaError when they have different ones."""
+    """Returns the time of the rows. Raises SchemaError if it is not the same for all."""
     found = pc.min_max(times.cast(pyarrow.timestamp("us", "UTC")).cast(pyarrow.int64())).as_py()
     least = found["min"] or 0
     if times.null_count or least != found["max"] or not 0 < least // MICROSECONDS < 1 << 32:

@@ -1,10 +1,10 @@
-"""What goes wrong between the log and Spark, each with the way out."""
+"""Errors between the log and Spark, each with the way out."""
 
 from ..errors import PipelineError
 
 
 class LogUnreachable(PipelineError):
-    """No node of the cluster answers, or none leads."""
+    """No node of the cluster answers, or there is no leader."""
 
     def __init__(self, urls: tuple[str, ...], cluster: str, why: object) -> None:
         super().__init__(
@@ -14,7 +14,7 @@ class LogUnreachable(PipelineError):
 
 
 class WrongCheckpoint(PipelineError):
-    """A stream's checkpoint does not belong to this log."""
+    """A stream's checkpoint belongs to another log."""
 
     def __init__(self, why: str) -> None:
         super().__init__(
@@ -24,10 +24,10 @@ class WrongCheckpoint(PipelineError):
 
 
 class EntriesCompacted(PipelineError):
-    """Entries that were asked for are no longer stored."""
+    """The wanted entries are no longer stored."""
 
     def __init__(self, first_index: int, last_index: int, instead: str) -> None:
-        """instead: what is given in their place when the option allows that."""
+        """instead: what the reader returns in their place when the option allows that."""
         super().__init__(
             f"the entries from {first_index} to {last_index} are no longer stored: a snapshot has "
             f"taken their place. Set failOnCompaction to false to be given {instead}, or begin "
@@ -37,7 +37,7 @@ class EntriesCompacted(PipelineError):
 
 
 class LogEnds(PipelineError):
-    """Entries that were asked for are not in the log."""
+    """The log does not contain the wanted entries."""
 
     def __init__(self, first_index: int, last_index: int) -> None:
         super().__init__(
@@ -47,7 +47,7 @@ class LogEnds(PipelineError):
 
 
 class ReplayExpired(PipelineError):
-    """Rows have ids that the cluster no longer tells apart from others."""
+    """The cluster no longer remembers the request ids of the rows' time."""
 
     def __init__(self, time: str, reason: str) -> None:
         super().__init__(

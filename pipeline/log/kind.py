@@ -1,4 +1,4 @@
-"""The kind `log`: the replicated log as a source and sink of Spark."""
+"""The kind `log`: the replicated log as a source and a sink."""
 
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LogKind(Kind):
-    """Entries, in their order."""
+    """Entries of the log, in order."""
 
     name = "log"
 

@@ -1,4 +1,4 @@
-"""Places in the log as Spark's checkpoints keep them, and ranges of entries for its tasks."""
+"""Offsets in the log for Spark's checkpoints, and ranges of entries for its tasks."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -8,45 +8,48 @@ from .errors import WrongCheckpoint
 
 
 class LogOffset(NamedTuple):
-    """A place behind an entry. Term and reqid tell whether the entry is still the same one."""
+    """The position after an entry. Term and reqid tell whether the entry is still the same."""
 
     cluster: str
     index: int = 0  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
-    term: int = 0  # 0: not known, the entry is no longer stored.
-    reqid: str = ""  # In hexadecimal; empty: not known, or the cluster made the entry itself.
+    term: int = 0  # 0 if unknown, because the entry is no longer stored.
+    reqid: str = ""  # Hexadecimal; empty if unknown or if the cluster made the entry itself.
 
     def encode(self) -> dict[str, Any]:
-        """As Spark writes it into a checkpoint."""
+        """Returns the form that Spark writes into a checkpoint."""
         return self._asdict()
 
 
 class FarmOffset(NamedTuple):
-    """A place in a farm's log, whose entries have no reqid."""
+    """A position in a farm's log, whose entries have no reqid."""
 
     farm: str
     index: int = 0  # type: ignore[assignment]
-    term: int = 0  # 0: not known, the entry is no longer kept.
+    term: int = 0  # 0 if unknown, because the entry is no longer stored.
 
     @property
     def reqid(self) -> str:
         return ""
 
     def encode(self) -> dict[str, Any]:
-        """As Spark writes it into a checkpoint."""
+        """Returns the form that Spark writes into a checkpoint."""
         return self._asdict()
 
 
 Offset = LogOffset | FarmOffset
 
 
-def whose_of(origin: Offset) -> dict[str, str]:
-    """Whose log it is, by the name of the field that says it: {"cluster": ...}."""
+def log_name(origin: Offset) -> dict[str, str]:
+    """Returns the name of the log by the field that holds it: {"cluster": ...}."""
     return {origin._fields[0]: origin[0]}
 
 
 def decode_offset(value: Mapping[str, Any], origin: Offset) -> Offset:
-    """What a checkpoint holds; origin is any place of the log that is meant. Raises
-    WrongCheckpoint: no offset, or of another log."""
+    """Decodes an offset of a checkpoint.
+
+    origin is any offset of the expected log. Raises WrongCheckpoint if the value is no offset or
+    belongs to another log.
+    """
     try:
         offset: Offset = type(origin)(**value)
         good = offset.index >= 0 and offset.term >= 0
@@ -54,14 +57,14 @@ def decode_offset(value: Mapping[str, Any], origin: Offset) -> Offset:
         good = False
     if not good:
         raise WrongCheckpoint(f"its offset reads {dict(value)}")
-    for name, whose in whose_of(origin).items():
+    for name, whose in log_name(origin).items():
         if value[name] != whose:
             raise WrongCheckpoint(f"it is of the {name} {value[name]!r}, not of {whose!r}")
     return offset
 
 
 def check_entry(offset: Offset, found: Offset) -> None:
-    """Raises WrongCheckpoint when the entry at the offset's index is another one by now."""
+    """Raises WrongCheckpoint if the log now has another entry at the offset's index."""
     if not offset.term or not found.term:
         return
     if offset.term != found.term:
@@ -76,14 +79,17 @@ def check_entry(offset: Offset, found: Offset) -> None:
 
 
 class LogRange(NamedTuple):
-    """The entries behind after up to last: what one task reads."""
+    """Entries above `after` up to `last`, which one task reads."""
 
     after: int
     last: int
 
 
 def plan_ranges(after: int, last: int, entries: int) -> list[LogRange]:
-    """So many entries at most in each, evenly; the same ranges whenever a batch is planned."""
+    """Divides a range evenly into parts of at most so many entries.
+
+    The result is the same each time Spark plans a batch.
+    """
     wanted = last - after
     count = -(-wanted // entries)
     bounds = [after + wanted * number // count for number in range(count)]

@@ -1,4 +1,4 @@
-"""The options of the kind `log`."""
+"""Options of the kind `log`."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,10 +10,10 @@ from ..options import (
     Option,
     flag,
     found_urls,
+    is_discovered,
     one_of,
     parse_options,
     size,
-    sought,
     text,
     urls,
     whole,
@@ -23,17 +23,17 @@ from .offset import LogOffset
 COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP, data BINARY"
 EARLIEST, LATEST = "earliest", "latest"
 LEADER, FOLLOWERS = "leader", "followers"
-# Those of clients/log/operations.py, which loads ZeroMQ.
+# Equal to those of clients/log/operations.py; that module would import ZeroMQ.
 INDEX_MAX = (1 << 53) - 1
 TIMEOUT_MS = 30_000
 ENTRIES_PER_PARTITION = 250_000
 MEMORY_BYTES = 64 << 20
 
-Place = str | int | datetime
+StartPosition = str | int | datetime
 
 
-def place(value: str) -> Place:
-    """Where to begin: EARLIEST, LATEST, a LOG INDEX from 1 on, or a time with its zone."""
+def parse_start(value: str) -> StartPosition:
+    """Parses a start: EARLIEST, LATEST, an index from 1 on, or a time with its zone."""
     word = value.strip().lower()
     if word in (EARLIEST, LATEST):
         return word
@@ -51,10 +51,10 @@ def place(value: str) -> Place:
     return time
 
 
-def end_place(value: str) -> str | int:
-    """Where to end: LATEST, or a LOG INDEX from 1 on."""
+def parse_end(value: str) -> str | int:
+    """Parses an end: LATEST, or an index from 1 on."""
     try:
-        found = place(value)
+        found = parse_start(value)
     except ValueError:
         found = EARLIEST
     if found == EARLIEST or isinstance(found, datetime):
@@ -69,12 +69,12 @@ BOTH = (
 )
 READ = (
     *BOTH,
-    Option("startingIndex", place),
+    Option("startingIndex", parse_start),
     Option("failOnCompaction", flag, True),
     Option("entriesPerPartition", whole(1, INDEX_MAX), ENTRIES_PER_PARTITION),
     Option("readFrom", one_of(LEADER, FOLLOWERS), LEADER),
 )
-BATCH = (*READ, Option("endingIndex", end_place, LATEST))
+BATCH = (*READ, Option("endingIndex", parse_end, LATEST))
 STREAM = (
     *READ,
     Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)),
@@ -84,28 +84,28 @@ WRITE = (*BOTH, Option("memoryBytes", size, MEMORY_BYTES))
 
 
 class LogReadOptions(NamedTuple):
-    """What is to be read; the fields are the options of BATCH and STREAM."""
+    """What to read; the fields are the options of BATCH and STREAM."""
 
     urls: tuple[str, ...]
     cluster: str
     timeout_ms: int
-    starting_index: Place
+    starting_index: StartPosition
     fail_on_compaction: bool
     entries_per_partition: int
     read_from: str
     ending_index: str | int = LATEST
     max_entries_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
-    with_state: bool = True  # A snapshot gives a row in the place of its entries.
+    with_state: bool = True  # Return a row with the snapshot's state in place of compacted entries.
 
     @property
     def origin(self) -> LogOffset:
-        """The place before all entries of this cluster."""
+        """The offset before all entries of this cluster."""
         return LogOffset(self.cluster)
 
 
 class WriteOptions(NamedTuple):
-    """How it is to be written; the fields are the options of WRITE."""
+    """How to write; the fields are the options of WRITE."""
 
     urls: tuple[str, ...]
     cluster: str
@@ -114,22 +114,22 @@ class WriteOptions(NamedTuple):
 
 
 def batch_options(given: Mapping[str, str]) -> LogReadOptions:
-    """For spark.read: from the first entry unless the options say otherwise. Raises OptionError."""
+    """Parses options of spark.read; the default start is the first entry. Raises OptionError."""
     return read_options(checked(parse_options(BATCH, given)), EARLIEST)
 
 
 def stream_options(given: Mapping[str, str]) -> LogReadOptions:
-    """For spark.readStream: from now on unless the options say otherwise. Raises OptionError."""
+    """Parses options of spark.readStream; the default start is now. Raises OptionError."""
     return read_options(checked(parse_options(STREAM, given)), LATEST)
 
 
 def read_options(values: dict[str, Any], start: str) -> LogReadOptions:
-    """Of parsed options; where to begin when they do not say."""
+    """Returns parsed options with a default start."""
     return LogReadOptions(**{**values, "starting_index": values["starting_index"] or start})
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Raises OptionError."""
+    """Parses options of a write. Raises OptionError."""
     return WriteOptions(**checked(parse_options(WRITE, given)))
 
 
@@ -143,11 +143,14 @@ Options = TypeVar("Options", LogReadOptions, WriteOptions)
 
 
 def located(options: Options) -> Options:
-    """For tasks: with addresses alone, and the cluster that a zre:// names. A checkpoint holds the
-    ident, so its nodes may have moved when the stream goes on. Raises PipelineError."""
-    if not sought(options.urls):
+    """Returns options for tasks, with addresses and the cluster in place of a zre:// address.
+
+    A checkpoint holds the cluster's ident, so nodes may move between two runs of a stream. Raises
+    PipelineError.
+    """
+    if not is_discovered(options.urls):
         return options
-    from ...clients.node.discovery import cluster_of  # It loads ZeroMQ.
+    from ...clients.node.discovery import cluster_of  # Imports ZeroMQ.
 
     found = found_urls(options.urls, services.LOG)
     return options._replace(urls=found, cluster=cluster_of(options.urls))

@@ -1,4 +1,4 @@
-"""Places in a log that can be asked where it begins and ends: the cluster's, or a farm's."""
+"""Finds positions in a log that knows its first and last index: a cluster's or a farm's."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -9,71 +9,77 @@ import pyarrow
 
 from .errors import EntriesCompacted, WrongCheckpoint
 from .offset import LogRange, Offset, check_entry
-from .options import EARLIEST, LATEST, Place
+from .options import EARLIEST, LATEST, StartPosition
 
 
 class Ends(NamedTuple):
-    """Of a leader's log."""
+    """The ends of the leader's log."""
 
-    first_index: int  # The first one that is still stored.
+    first_index: int  # The first index that is still stored.
     applied_index: int
     last_index: int
 
 
 class LogPositions(ABC):
-    """A connection to a log as the sources need it. Its methods raise PipelineError when nobody
-    answers."""
+    """A connection to a log. Its methods raise PipelineError if no server answers."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the connection."""
+        """Closes the connection."""
 
     @abstractmethod
     def info(self) -> Ends:
-        """Of the leader's log: what is committed and applied, and what is still stored."""
+        """Returns the leader's committed, applied and stored indexes."""
 
     @abstractmethod
     def last_index(self) -> int:
-        """Of all that anybody was told to be committed before this call."""
+        """Returns an index that includes every entry acknowledged before this call."""
 
     @abstractmethod
     def offset_at(self, index: int) -> Offset:
-        """The place behind the entry at index; without its term when it is no longer stored."""
+        """Returns the offset after the entry at index; its term is 0 if the entry is no longer
+        stored."""
 
     def end_of_bytes(self, after: int, last: int, bytes_max: int) -> int:
-        """The last index behind after, up to last, with which the data are bytes_max at most; the
-        first entry's may be more. Of a kind without maxBytesPerTrigger: last."""
+        """Returns the last index in (after, last] up to which the data have at most bytes_max
+        bytes.
+
+        The first entry may have more. A kind without maxBytesPerTrigger returns last.
+        """
         return last
 
     @abstractmethod
     def entries(self, wanted: LogRange) -> Generator[pyarrow.RecordBatch, None, None]:
-        """All of them. Of a part that is compacted: what _instead() says, when the options allow
-        that; else raises EntriesCompacted."""
+        """Yields the entries of a range.
+
+        For a compacted part it yields what _instead() returns if the options allow that, else it
+        raises EntriesCompacted.
+        """
 
     @abstractmethod
     def _instead(self) -> str:
-        """What is given in the place of entries that are compacted."""
+        """Yields what stands for compacted entries."""
 
     @abstractmethod
     def _time_from(self, index: int, behind: int) -> tuple[int, datetime | None]:
-        """The first entry from index on that has a time, and before behind."""
+        """Returns the first entry in [index, behind) that has a time."""
 
     def compacted(self, first_index: int, last_index: int) -> EntriesCompacted:
-        """What to raise when these entries are wanted and no longer stored."""
+        """Returns the error for wanted entries that are no longer stored."""
         return EntriesCompacted(first_index, last_index, self._instead())
 
     # ---- places ----
 
     def check(self, offset: Offset) -> None:
-        """Raises WrongCheckpoint when the log is another one than when the offset was made."""
-        # A leader that is none any more may not know of an entry; last_index() asks them all.
+        """Raises WrongCheckpoint if this is not the log that the offset came from."""
+        # A deposed leader may lack an entry; last_index() asks all nodes.
         if offset.index > self.info().last_index and offset.index > (last := self.last_index()):
             raise WrongCheckpoint(f"it goes on behind entry {offset.index}, the log ends at {last}")
         if offset.term:
             check_entry(offset, self.offset_at(offset.index))
 
-    def index_before(self, place: Place) -> int:
-        """The index behind which a place begins."""
+    def index_before(self, place: StartPosition) -> int:
+        """Returns the index before the given start."""
         if place == LATEST:
             return self.last_index()
         if place == EARLIEST:
@@ -84,7 +90,8 @@ class LogPositions(ABC):
         return place - 1
 
     def _index_before_time(self, time: datetime) -> int:
-        """By halving: the times are those of reqids, which their senders' clocks have made."""
+        """Finds a time by bisection. Times come from request ids, that is from their senders'
+        clocks."""
         first, behind = self.info().first_index, self.last_index() + 1
         while first < behind:
             middle = (first + behind) // 2

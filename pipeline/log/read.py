@@ -1,6 +1,6 @@
-"""What the sources of the log ask a cluster, without Spark: places, ends of batches, entries.
+"""Asks a cluster for positions, ends of batches and entries, without Spark.
 
-ZeroMQ is loaded with the first connection, in the process that makes it.
+The first connection imports ZeroMQ, in the process that makes it.
 """
 
 import random
@@ -18,10 +18,10 @@ from .offset import LogOffset, LogRange
 from .options import FOLLOWERS, LogReadOptions
 from .positions import Ends, LogPositions
 
-SNAPSHOT_TYPE = -1  # Of a row that holds a snapshot's state, in the place of entries.
-STATE_BYTES_MAX = (1 << 31) - 1  # What one value of Spark's can hold.
-WAITS_MAX = 100  # Leaders that say they have an entry, one after the other, and don't give it.
-LOOK_AHEAD = (1, 16, 256, 4096)  # Entries that are looked at for one with a time.
+SNAPSHOT_TYPE = -1  # Type of a row that holds a snapshot's state in place of entries.
+STATE_BYTES_MAX = (1 << 31) - 1  # The largest value of a Spark column.
+WAITS_MAX = 100  # Leaders in a row that report an entry and do not return it.
+LOOK_AHEAD = (1, 16, 256, 4096)  # Entries examined to find one with a time.
 
 
 class LogView(LogPositions):
@@ -64,7 +64,7 @@ class LogView(LogPositions):
                 return self._log.read_index()
             except LogTimeout:
                 raise
-            except LogError:  # A leader of another implementation says what it has applied.
+            except LogError:  # A leader of another implementation reports its applied index.
                 return self._log.info().applied_index
 
     def offset_at(self, index: int) -> LogOffset:
@@ -97,7 +97,7 @@ class LogView(LogPositions):
     # ---- entries ----
 
     def end_of_bytes(self, after: int, last: int, bytes_max: int) -> int:
-        """As Places says. A follower that is asked may not have applied so much yet."""
+        """As LogPositions.end_of_bytes. A follower may not have applied these entries yet."""
         index, left = after, bytes_max
         with self._reached():
             found = self._log.to_arrow(after, last - after, url=self._source())
@@ -131,14 +131,14 @@ class LogView(LogPositions):
                     index = error.last_index
                     if self._options.with_state:
                         index, state = self._log.state()
-                    if index > after:  # Else there is a new leader, which has the entries.
+                    if index > after:  # Otherwise a new leader has the entries.
                         after = index
                         if state is not None:
                             yield _state_row(index, state)
                 if after < last:
                     self._wait_applied(after + 1, last)
                 waits = waits + 1 if after == before else 0
-                url = None  # It does not have as much as the leader.
+                url = None  # The follower has fewer entries than the leader.
         if after < last:
             raise LogEnds(after + 1, last)
 
@@ -148,7 +148,7 @@ class LogView(LogPositions):
         return "what follows"
 
     def _source(self) -> str | None:
-        """The url of a member that is to be asked for entries; None: of the leader."""
+        """Returns the url of the member to read entries from; None means the leader."""
         if self._options.read_from != FOLLOWERS:
             return None
         config = self._log.config()
@@ -156,7 +156,7 @@ class LogView(LogPositions):
         return random.choice(urls) if urls else None
 
     def _wait_applied(self, first_index: int, last_index: int) -> None:
-        """A new leader may not have applied yet what the old one had. Raises LogEnds."""
+        """Waits until a new leader has applied what the old one had applied. Raises LogEnds."""
         if self.last_index() < last_index:
             raise LogEnds(first_index, last_index)
 

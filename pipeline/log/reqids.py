@@ -1,4 +1,4 @@
-"""Request ids of rows that are the same whenever the rows are written again."""
+"""Makes request ids that are the same each time a row is written."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -11,19 +11,19 @@ ROW_BYTES = ROW_BITS // 8
 
 
 class Origin(NamedTuple):
-    """Where rows come from: no two partitions of any jobs or batches have the same."""
+    """The origin of rows; it differs between any two partitions of all jobs and batches."""
 
-    query: str  # The stream's id, which its checkpoint keeps; of a batch a new one for each job.
+    query: str  # A stream's id from its checkpoint; a new id for each batch job.
     batch: int
     partition: int
 
 
 def row_reqids(seconds: int, origin: Origin, numbers: Iterable[int]) -> Iterator[bytes]:
-    """Ids of 12 bytes for rows with these numbers.
+    """Yields request ids of 12 bytes for rows with these numbers.
 
-    big endian: u32 unix time of the batch, 5 bytes of hash, u24 number
+    big endian: u32 Unix time of the batch, 5 bytes of hash, u24 number
 
-    numbers   each once; what of one is above 24 bits goes into the hash
+    numbers   each occurs once; bits above 24 go into the hash
     """
     heads: dict[int, bytes] = {}
     mask = (1 << ROW_BITS) - 1

@@ -1,8 +1,8 @@
-"""The rows of one task, kept until all of them are known, and the rank of each among them.
+"""Stores the rows of one task and computes the rank of each row among them.
 
-A rank must not depend on the order in which rows come: they are ordered by digests of their data.
-Rows, digests and ranks are held in memory up to a limit each, and beyond it in files without names,
-which are gone with the process. It never talks to a cluster.
+A rank must not depend on the order in which rows arrive. So rows are ordered by digests of their
+data. Rows, digests and ranks each use memory up to a limit and then unnamed files, which disappear
+with the process.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from ..errors import PipelineError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DIGEST_BYTES = 16  # Rows of which one hides another by chance: one pair in 2^128.
+DIGEST_BYTES = 16  # The chance that two different rows have the same digest is 2^-128 a pair.
 DIGEST = f"S{DIGEST_BYTES}"
-HEAD_BITS = 16  # Of a digest, which tell its bucket.
-CHUNK_ROWS = 1 << 16  # Digests that are looked at at once.
+HEAD_BITS = 16  # Leading bits of a digest that choose its bucket.
+CHUNK_ROWS = 1 << 16  # Digests processed at once.
 BUCKET_BITS = 19
-BUCKET_ROWS = 1 << BUCKET_BITS  # Digests that are ordered at once: about 50 MB of memory.
+BUCKET_ROWS = 1 << BUCKET_BITS  # Digests sorted at once; they need about 50 MB of memory.
 SCHEMA = pyarrow.schema([("data", pyarrow.large_binary())])
 
 
 class Rows:
-    """Takes the data of rows in, and gives it back in the same order, as often as wanted.
+    """Stores the data of rows and returns it in the same order, any number of times.
 
-    memory_bytes   of data that are held in memory
+    memory_bytes   limit of the data held in memory
     """
 
     def __init__(self, memory_bytes: int) -> None:
@@ -53,28 +53,31 @@ class Rows:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with contextlib.suppress(OSError):  # A full disk, which add() has told of.
+        with contextlib.suppress(OSError):  # add() has reported the full disk.
             self._stream.close()
         self._files.close()
 
     def add(self, data: pyarrow.Array) -> None:
-        """Takes in the next rows, large_binary without nulls. Raises PipelineError."""
+        """Stores the next rows (large_binary without nulls). Raises PipelineError."""
         digests = [hashlib.blake2b(row, digest_size=DIGEST_BYTES) for row in data.to_pylist()]
-        with self._told():
+        with self._storage_errors():
             self._digests.write(b"".join([digest.digest() for digest in digests]))
             self._stream.write_batch(pyarrow.record_batch([data], schema=SCHEMA))
         self.count += len(data)
 
     def data(self) -> Iterator[bytes]:
-        """Of all rows that were added."""
+        """Yields the data of all rows."""
         self._data.seek(0)
         for batch in pyarrow.ipc.open_stream(self._data):
             yield from batch["data"].to_pylist()
 
     def ranks(self) -> Iterator[int]:
-        """Of all rows in the same order: the place of each among all in the order of their data's
-        digests. Equal rows have consecutive ones. Raises PipelineError."""
-        with self._told():
+        """Yields the rank of each row, in the order of the rows.
+
+        The rank is the row's position by the order of digests. Equal rows have consecutive ranks.
+        Raises PipelineError.
+        """
+        with self._storage_errors():
             ranks = _ranked(self._digests, self.count, self._folder)
         for first in range(0, self.count, CHUNK_ROWS):
             yield from ranks[first : first + CHUNK_ROWS].tolist()
@@ -85,7 +88,7 @@ class Rows:
         )
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _storage_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -96,16 +99,16 @@ class Rows:
 
 
 def _folder() -> str:
-    """Where Spark has its own temporary files."""
+    """Returns the folder for Spark's temporary files."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     return next(filter(os.path.isdir, folders), tempfile.gettempdir())
 
 
 def _ranked(digests: IO[bytes], count: int, folder: str) -> "NDArray[Any]":
-    """The place of each digest among all of them in order, of equal ones as they stand.
+    """Returns the rank of each digest; equal digests keep their order.
 
-    They are ordered by buckets, those with the same first bits, which are looked for in all of them
-    each time: memory does not grow with their number, nor with the number of equal ones.
+    Digests are sorted bucket by bucket; a bucket holds those with the same leading bits. Each pass
+    reads all digests, so memory does not grow with their number or with the number of equal ones.
     """
     ranks = _integers(count, folder)
     bits = min(HEAD_BITS, max(0, (count - 1).bit_length() - BUCKET_BITS))
@@ -134,7 +137,7 @@ def _ranked(digests: IO[bytes], count: int, folder: str) -> "NDArray[Any]":
 def _chunks(
     digests: IO[bytes], bits: int, bucket: int
 ) -> Iterator[tuple["NDArray[Any]", "NDArray[Any]"]]:
-    """The positions of a bucket's digests, and these."""
+    """Yields the positions of a bucket's digests, and these digests."""
     digests.seek(0)
     before = 0
     while data := digests.read(CHUNK_ROWS * DIGEST_BYTES):
@@ -146,7 +149,7 @@ def _chunks(
 
 
 def _integers(count: int, folder: str) -> "NDArray[Any]":
-    """Room for so many; in a file when they are many."""
+    """Returns an array of integers, in a file if there are many."""
     if count <= BUCKET_ROWS:
         return numpy.empty(count, "i8")
     with tempfile.TemporaryFile(dir=folder) as file:

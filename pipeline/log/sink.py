@@ -1,4 +1,4 @@
-"""The log as a sink of Spark, for batches and streams: log/append.py says how."""
+"""The log as a sink of Spark for batches and streams; append.py writes the rows."""
 
 import uuid
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ WANTED = "the log takes the columns data (binary or text) and time (current_time
 
 
 def check_columns(schema: StructType) -> None:
-    """Raises SchemaError."""
+    """Raises SchemaError unless the columns are those of the sink."""
     types = {field.name: field.dataType for field in schema.fields}
     for name in types:
         if name not in COLUMNS:
@@ -40,7 +40,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def check_reached(options: WriteOptions) -> None:
-    """In the driver, before all tasks find out. Raises LogUnreachable."""
+    """Connects once in the driver, before all tasks try. Raises LogUnreachable."""
     from ...clients.log.log import Log
 
     with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
@@ -51,7 +51,7 @@ def check_reached(options: WriteOptions) -> None:
 
 
 class LogWriter(DataSourceArrowWriter):
-    """A batch. Another run of the same job is another one: it appends its rows anew."""
+    """Writes a batch. A second run of the job appends its rows again."""
 
     def __init__(self, options: WriteOptions) -> None:
         check_reached(options)
@@ -65,7 +65,7 @@ class LogWriter(DataSourceArrowWriter):
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
-    """A stream: its id and the batch's number are those of the checkpoint."""
+    """Writes a stream. Its id and the batch's number come from the checkpoint."""
 
     def __init__(self, options: WriteOptions) -> None:
         check_reached(options)

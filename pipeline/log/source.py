@@ -1,6 +1,6 @@
-"""The log as a source of Spark, for batches and streams.
+"""The log as a source of Spark for batches and streams.
 
-Both plan in the driver and read in tasks; a reader is pickled before it has made a connection.
+The driver plans and tasks read. Spark pickles a reader before the reader has opened a connection.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ..errors import SchemaError
-from .offset import LogRange, Offset, decode_offset, plan_ranges, whose_of
-from .options import LATEST, LogReadOptions, Place
+from .offset import LogRange, Offset, decode_offset, log_name, plan_ranges
+from .options import LATEST, LogReadOptions, StartPosition
 from .positions import LogPositions
 from .read import LogView
 
@@ -30,26 +30,26 @@ COLUMN_TYPES = (
 
 
 def check_columns(schema: StructType) -> None:
-    """Raises SchemaError."""
+    """Raises SchemaError unless the columns are those of the log."""
     if schema.simpleString() != COLUMN_TYPES:
         raise SchemaError(f"the log has the columns {COLUMN_TYPES}: leave schema() out")
 
 
 class LogPartition(InputPartition):
-    """What one task reads."""
+    """The entries that one task reads."""
 
     def __init__(self, entries: LogRange) -> None:
         self.entries = entries
 
 
 class SourceOptions(Protocol):
-    """What the readers look at of a kind's options."""
+    """The options of a kind that the readers use."""
 
     @property
     def origin(self) -> Offset: ...
 
     @property
-    def starting_index(self) -> Place: ...
+    def starting_index(self) -> StartPosition: ...
 
     @property
     def ending_index(self) -> str | int: ...
@@ -71,7 +71,7 @@ T = TypeVar("T", bound=SourceOptions)
 
 
 class Reads(Generic[T]):
-    """What both readers do; kinds with logs of another sort have another view."""
+    """What both readers share. A kind with another log overrides _open()."""
 
     _options: T
 
@@ -80,7 +80,7 @@ class Reads(Generic[T]):
         return LogView(self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """In a task."""
+        """Reads a partition in a task."""
         assert isinstance(partition, LogPartition)
         after, last = partition.entries
         if after < last:
@@ -89,7 +89,7 @@ class Reads(Generic[T]):
 
 
 class LogReader(Reads[T], DataSourceReader):
-    """A batch: what is committed when the query is planned."""
+    """Reads a batch: the entries that are committed when Spark plans the query."""
 
     def __init__(self, options: T) -> None:
         self._options = options
@@ -105,24 +105,25 @@ class LogReader(Reads[T], DataSourceReader):
         if after < min(stored, last):
             if options.fail_on_compaction:
                 raise view.compacted(after + 1, stored)
-            # The state comes from one task, and what follows from others.
+            # One task returns the state, other tasks the entries after it.
             ranges = [LogRange(after, min(stored, last))]
             ranges += plan_ranges(ranges[0].last, last, options.entries_per_partition)
         else:
             ranges = plan_ranges(after, max(last, after), options.entries_per_partition)
-        return [LogPartition(one) for one in ranges or [LogRange(0, 0)]]  # Spark wants one.
+        # Spark requires at least one partition.
+        return [LogPartition(one) for one in ranges or [LogRange(0, 0)]]
 
 
 class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream: the driver keeps one connection for all batches of a query."""
+    """Reads a stream. The driver keeps one connection for all batches of a query."""
 
     def __init__(self, options: T) -> None:
         self._options = options
         self._view: LogPositions | None = None
-        self._known: Offset | None = None  # The last one that is of this log for sure.
-        self._applied = 0  # As the leader said last.
-        self._behind = 0  # So many of that are in none of the batches yet.
-        self._end: int | None = None  # Nothing behind it is read, when the trigger is AvailableNow.
+        self._known: Offset | None = None  # The last offset that is known to be of this log.
+        self._applied = 0  # The leader's last report.
+        self._behind = 0  # Applied entries that are in no batch yet.
+        self._end: int | None = None  # With the trigger AvailableNow: the last index to read.
 
     def initialOffset(self) -> dict[str, Any]:
         view = self._connected()
@@ -143,7 +144,8 @@ class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailable
         view, begin = self._connected(), self._checked(start)
         info = view.info()
         applied = info.applied_index
-        if self._end is not None and applied < self._end:  # There is a new leader: it gets there.
+        # A new leader may have applied less; it catches up.
+        if self._end is not None and applied < self._end:
             applied = view.last_index()
         self._applied = max(self._applied, applied)
         last = applied if self._end is None else min(applied, self._end)
@@ -156,12 +158,12 @@ class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailable
         return self._known.encode()
 
     def _batch_end(self, after: int, last: int, compacted: int, limit: ReadLimit) -> int:
-        """The index with which the next batch ends."""
+        """Returns the last index of the next batch."""
         options = self._options
         if after < compacted:
             if options.fail_on_compaction:
                 raise self._connected().compacted(after + 1, compacted)
-            return min(compacted, last)  # A batch of its own, of one row.
+            return min(compacted, last)  # A batch of one row.
         if isinstance(limit, ReadAllAvailable):
             return last
         if options.max_entries_per_trigger is not None:
@@ -173,7 +175,7 @@ class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailable
     def reportLatestOffset(self) -> dict[str, Any] | None:
         if not self._applied:
             return None
-        whose = whose_of(self._options.origin)
+        whose = log_name(self._options.origin)
         return {**whose, "index": self._applied, "lag": self._behind}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -193,7 +195,8 @@ class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailable
         return self._view
 
     def _checked(self, value: Mapping[str, Any]) -> Offset:
-        """An offset of Spark's, which may come from a checkpoint. Raises WrongCheckpoint."""
+        """Decodes an offset from Spark, which may come from a checkpoint. Raises
+        WrongCheckpoint."""
         offset = decode_offset(value, self._options.origin)
         if offset != self._known:
             self._connected().check(offset)

@@ -1,7 +1,7 @@
 """Runs maps of tables (0x41) on Spark, as the child of a node's spark_job.
 
-What it is told comes in by standard input, what it has to say goes out by standard output, both as
-actors/jobs/spark_job.py says. It ends with its input, and the JVM with it.
+It receives orders on standard input and reports on standard output; actors/jobs/spark_job.py
+defines both. It ends when its input closes, and the JVM ends with it.
 """
 
 import contextlib
@@ -35,22 +35,23 @@ if TYPE_CHECKING:
 
     from .task import Done
 
-SIZE_BYTES = 4  # In front of each message.
+SIZE_BYTES = 4  # Length prefix of each message.
 TICK_S = 0.5
 REASON_CHARS_MAX = 1000
-KILL_S = 5.0  # So long may a task that Spark has given up go on (spark.python.task.killTimeout).
+KILL_S = 5.0  # A cancelled task may run for so long (spark.python.task.killTimeout).
 TASKS_A_CORE = 2
-SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
-LARGE_BYTES = 64 << 20  # Of one task: for the progress, and for what is done again when it dies.
+SMALL_BYTES = 4 << 20  # A smaller part does not deserve a task of its own.
+# Limit of one task: it bounds what a failed task repeats, and makes progress visible.
+LARGE_BYTES = 64 << 20
 
 
 class DriverPipes:
-    """The ends of pipes to spark_job. Many threads may send."""
+    """This process's ends of the pipes to spark_job. Several threads may send."""
 
     _in = 0  # Standard input.
 
     def __init__(self) -> None:
-        # Whatever the JVM and Spark print goes to the log, instead of between our messages.
+        # Output of the JVM and of Spark goes to the log, so it cannot mix with messages.
         self._out = os.dup(1)
         os.dup2(2, 1)
         self._lock = threading.Lock()
@@ -62,7 +63,8 @@ class DriverPipes:
                 view = view[os.write(self._out, view) :]
 
     def receive(self, wait_s: float | None = None) -> Message | None:
-        """The next one; None: nothing came in that time. Raises EOFError at the end."""
+        """Returns the next message, or None if none comes in that time. Raises EOFError at the
+        end."""
         if not select.select([self._in], [], [], wait_s)[0]:
             return None
         return decode(self._read(int.from_bytes(self._read(SIZE_BYTES), "little")))
@@ -79,8 +81,11 @@ class DriverPipes:
 
 
 class Stages:
-    """Fresh tables. Each has a file of its name for as long as it may hold something, with its
-    token: the driver that comes after a crash finds what is left, and may empty it."""
+    """The staging tables of this driver.
+
+    A file named by the table's number holds its owner token while the table may hold rows. After a
+    crash the next driver finds the file and empties the table.
+    """
 
     def __init__(self, folder: Path, url: str) -> None:
         self._folder = folder
@@ -88,7 +93,7 @@ class Stages:
         folder.mkdir(exist_ok=True)
 
     def make(self) -> int:
-        """Opens one. Raises PipelineError, TableError."""
+        """Creates a staging table and returns its number. Raises PipelineError, TableError."""
         from ..table.write import fresh_number
 
         number = fresh_number()
@@ -96,24 +101,24 @@ class Stages:
         with self._table(number) as table:
             if table.info() is not None:
                 (self._folder / str(number)).unlink()
-                raise PipelineError(f"table {number} is somebody's; begin the map again")
+                raise PipelineError(f"table {number} exists already; start the map again")
             table.open()
         return number
 
     def drop(self, number: int) -> None:
-        """Empties one. Raises TableError; it is tried again at the next start."""
+        """Empties a staging table. Raises TableError; the next start tries again."""
         with self._table(number) as table:
             table.truncate()
         (self._folder / str(number)).unlink(missing_ok=True)
 
     def left(self) -> Iterator[int]:
-        """Those of an earlier driver."""
+        """Yields the staging tables of an earlier driver."""
         for file in sorted(self._folder.iterdir()):
             if file.name.isdecimal():
                 yield int(file.name)
 
     def owner(self, number: int) -> bytes:
-        """The token of one; that of a driver of before there were any is empty."""
+        """Returns the owner token of a table; it is empty in files of older versions."""
         return bytes.fromhex((self._folder / str(number)).read_text())
 
     def _table(self, number: int) -> Any:
@@ -124,7 +129,7 @@ class Stages:
 
 
 class Map:
-    """One map, in a thread of its own."""
+    """One map, which runs in its own thread."""
 
     def __init__(self, driver: "Driver", apid: int, order: MapOrder) -> None:
         self._driver = driver
@@ -132,19 +137,20 @@ class Map:
         self.order = order
         self.stage: int | None = None
         self.told = MapProgress()
-        self.done: Any = None  # The accumulator of tasks that have ended.
+        self.done: Any = None  # Accumulator of the parts whose tasks have ended.
         self.parts = 0
-        self.given_up = threading.Event()  # Nobody wants it any more.
+        self.given_up = threading.Event()  # Set when spark_job drops the map.
         self.failed = False
         self.mapped = False
 
     @property
     def group(self) -> str:
-        """Its name among Spark's jobs."""
+        """Name of the map's job group in Spark."""
         return f"kelek map {self.apid}"
 
     def run(self) -> None:
-        """From the order to the answer; then waits until it may drop the fresh table."""
+        """Runs the map and reports its result, then waits for the drop and empties the staging
+        table."""
         from ...clients.errors import TableError
         from ...protocols.errors import ProtocolError
 
@@ -152,15 +158,15 @@ class Map:
             self._map()
         except (TableError, PipelineError, ProtocolError) as error:
             self._fail(f"{type(error).__name__}: {error}")
-        except (OSError, *self._driver.errors) as error:  # Spark's own.
-            if self._driver.lives:  # Else the driver ends, and says why.
-                self._fail(short(error))
+        except (OSError, *self._driver.errors) as error:  # Spark's errors.
+            if self._driver.lives:  # Without a JVM the driver ends and reports why.
+                self._fail(error_line(error))
         self.given_up.wait()
         if self.stage is None:
             return
         if self.failed:
             time.sleep(KILL_S)
-        with contextlib.suppress(TableError):  # Its file stays: it is tried again.
+        with contextlib.suppress(TableError):  # The file stays, so the next start tries again.
             self._driver.stages.drop(self.stage)
 
     def _map(self) -> None:
@@ -187,7 +193,7 @@ class Map:
         self._driver.link.send(encode(map_orders.MAPPED, self.apid, answer))
 
     def _ranges(self, cores: int) -> list[tuple[bytes, bytes]]:
-        """The parts: one, unless the mapper bears several at once."""
+        """Returns the key ranges of the parts; one part unless the mapper allows several."""
         from ...clients.table.table import Table
 
         count = 1
@@ -206,7 +212,7 @@ class Map:
         self._driver.link.send(encode(map_orders.FAILED, self.apid, trouble))
 
     def look(self) -> None:
-        """Says how far it is; ends it when the mapper has failed in a task."""
+        """Reports the progress, and cancels the map if its mapper failed in a task."""
         if self.done is None or self.failed:
             return
         ended = list({one.part: one for one in self.done.value}.values())
@@ -220,16 +226,16 @@ class Map:
             self.cancel()
 
     def cancel(self) -> None:
-        """Ends its tasks, if there are any."""
+        """Cancels the map's tasks."""
         if self.mapped:
             return
         self.failed = True
-        context = self._driver.spark.sparkContext  # Python's own ends only what runs already.
+        context = self._driver.spark.sparkContext  # PySpark's own method cancels only running jobs.
         context._jsc.sc().cancelJobGroupAndFutureJobs(self.group)
 
 
 class Driver:
-    """The loop of the main thread; Spark's calls that take long are in others."""
+    """The loop of the main thread. Long calls of Spark run in other threads."""
 
     def __init__(self, link: DriverPipes, setup: Setup) -> None:
         self.link = link
@@ -251,13 +257,13 @@ class Driver:
         config = {
             "spark.driver.memory": f"{setup.memory_bytes >> 20}m",
             "spark.local.dir": str(Path(setup.folder) / "scratch"),
-            "spark.ui.enabled": "false",  # It would listen on all addresses.
+            "spark.ui.enabled": "false",  # Spark's page would listen on all addresses.
             **(loopback if local else {}),
         }
         return session(app_name=setup.name, master=setup.master or None, config=config)
 
     def serve(self) -> None:
-        """Until spark_job is gone. Raises Py4JError when the JVM is."""
+        """Serves until spark_job closes the pipe. Raises Py4JError if the JVM has ended."""
         self._run(self._drop_left)
         while True:
             try:
@@ -280,7 +286,7 @@ class Driver:
 
     @property
     def lives(self) -> bool:
-        """Whether there still is a JVM."""
+        """Whether the JVM still runs."""
         try:
             self._look_at_jvm()
         except (OSError, *self.errors):
@@ -294,7 +300,7 @@ class Driver:
             one.cancel()
 
     def _drop_left(self) -> None:
-        """Whatever an earlier driver has not dropped; the tables may not be there yet."""
+        """Empties the staging tables of an earlier driver. The tables may not be served yet."""
         from ...clients.errors import TableError
 
         for number in list(self.stages.left()):
@@ -309,13 +315,13 @@ class Driver:
 
 
 def progress_of(done: Sequence["Done"], tasks: int) -> MapProgress:
-    """Of the parts that are done."""
+    """Returns the sums over the parts that are done."""
     names = "rows", "size", "chunks", "staged"
     return MapProgress(tasks, len(done), *(sum(getattr(one, it) for one in done) for it in names))
 
 
-def short(error: Exception) -> str:
-    """What went wrong, of the pages that Spark says."""
+def error_line(error: Exception) -> str:
+    """Returns the line of Spark's error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("kelek.") and ": " in line]
     if own:
@@ -325,7 +331,7 @@ def short(error: Exception) -> str:
 
 
 def main() -> None:
-    """`python -m kelek.pipeline.maps.driver`, with pipes at its standard input and output."""
+    """Entry of `python -m kelek.pipeline.maps.driver`; standard input and output are pipes."""
     link = DriverPipes()
     first = link.receive()
     assert first is not None
@@ -342,10 +348,11 @@ def main() -> None:
     try:
         driver.serve()
     except (OSError, *driver.errors) as error:
-        reason = f"the JVM has ended: {short(error)}"[:REASON_CHARS_MAX]
+        reason = f"the JVM has ended: {error_line(error)}"[:REASON_CHARS_MAX]
         link.send(encode(map_orders.BROKEN, 0, Trouble(reason)))
         os._exit(1)
-    os._exit(0)  # Threads that wait for the JVM would hold it up; the JVM ends with its input.
+    # Threads that wait for the JVM would delay a normal exit. The JVM ends with its input.
+    os._exit(0)
 
 
 if __name__ == "__main__":

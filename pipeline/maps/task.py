@@ -1,8 +1,8 @@
-"""What a task of Spark does for a map (0x41): reads its part of the table's snapshot, has the
-mapper run over it as the node itself would, and puts what that returns into a fresh table.
+"""What a Spark task does for a map (0x41).
 
-The mapper runs in the process, the sandbox and the limits of the node's own mappers; that is why
-this module, alone in the pipeline, uses those of actors/.
+It reads its part of the table's snapshot, runs the mapper over it as the node would, and puts the
+outputs into a staging table. The mapper runs with the process, sandbox and limits of the node's own
+mappers; they come from actors/jobs.
 """
 
 from collections import deque
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 Pair = tuple[bytes, bytes]
-LOG_FD = 2  # What the mapper's loop has to log goes to the worker's own log.
+LOG_FD = 2  # The mapper's loop writes to the log of Spark's worker.
 
 
 class Done(NamedTuple):
-    """What became of one part; a row of the map's frame."""
+    """The result of one part; a row of the map's frame."""
 
     part: int
-    attempt: int  # The task attempt's number.
+    attempt: int  # Number of the task attempt.
     rows: int = 0
     size: int = 0
     chunks: int = 0
     staged: int = 0
-    reason: str = ""  # Why the mapper failed: then nobody need try again.
+    reason: str = ""  # Why the mapper failed; another attempt would fail, too.
 
 
 ROW = "part LONG, attempt LONG, rows LONG, size LONG, chunks LONG, staged LONG, reason STRING"
 
 
 class ListParam(AccumulatorParam[list[Done]]):
-    """Parts that are done, added as their tasks end."""
+    """Accumulates the parts that are done as their tasks end."""
 
     def zero(self, value: list[Done]) -> list[Done]:
         return []
@@ -55,22 +55,22 @@ class ListParam(AccumulatorParam[list[Done]]):
 
 
 class MapTask(NamedTuple):
-    """A map, as each of its tasks is told."""
+    """What each task of a map receives."""
 
-    url: str  # Of the node that holds the snapshot.
+    url: str  # Address of the node that holds the snapshot.
     order: MapOrder
-    ranges: list[tuple[bytes, bytes]]  # Of the parts: first key, and the one behind the last.
-    stage: int  # The fresh table.
-    owner: bytes  # By which it knows us.
+    ranges: list[tuple[bytes, bytes]]  # Key ranges of the parts; the end is exclusive.
+    stage: int  # Number of the staging table.
+    owner: bytes  # Owner token of the staging table.
     done: Accumulator[list[Done]]
 
 
 class MapperFailed(Exception):
-    """The mapper can't go on; the text is the reason."""
+    """The mapper failed; the text is the reason."""
 
 
 def mapped(task: MapTask) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For mapInArrow over a frame of the parts' numbers; one row a part comes out, as ROW says."""
+    """Returns the function for mapInArrow over the part numbers; it yields one ROW a part."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -84,7 +84,8 @@ def mapped(task: MapTask) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
 
 
 def run_part(task: MapTask, part: int) -> Done:
-    """In a task. Raises TableError and what else may go well with another attempt."""
+    """Runs one part in a task. Raises TableError and other errors that another attempt may
+    avoid."""
     from ...clients.table.operations import TableTuning
     from ...clients.table.table import Table
 
@@ -93,7 +94,7 @@ def run_part(task: MapTask, part: int) -> Done:
     count = Count(Done(part, context.taskAttemptId()))
     order = task.order
     _, problem = engine_of(order.module, order.engine == "native")
-    if problem:  # Here, where it is to run: the node has what it takes.
+    if problem:  # Checks it here, where the mapper runs: this node has the engine.
         return count.done._replace(reason=problem)
     tuning = TableTuning(requests_max=WRITES_MAX, owner=task.owner)
     with (
@@ -110,13 +111,13 @@ def run_part(task: MapTask, part: int) -> Done:
 
 
 class Count:
-    """What goes in and out of one part."""
+    """Counts rows, bytes, batches and outputs of one part."""
 
     def __init__(self, done: Done) -> None:
         self.done = done
 
     def read(self, found: Iterable[list[bytes]]) -> Iterator[bytes]:
-        """Batches of key, value, key, value ... as packed records."""
+        """Yields batches of key, value, key, value ... as packed records."""
         for frames in found:
             was = self.done
             self.done = was._replace(
@@ -127,16 +128,16 @@ class Count:
             yield pack_records(frames)
 
     def written(self, outputs: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        """Rows of the fresh table. Raises MalformedOutput."""
+        """Yields rows of the staging table. Raises MalformedOutput."""
         for place, output in enumerate(outputs):
-            ops = output_ops(output, 0)  # Else it would be found out when it is written at last.
+            ops = output_ops(output, 0)  # Checks the output now; else the final write would fail.
             if ops.puts or ops.deletes:
                 self.done = self.done._replace(staged=self.done.staged + ops.puts + ops.deletes)
                 yield stage_key(self.done.attempt, place), output
 
 
 def pairs_of(table: "Table", lease: int, bounds: tuple[bytes, bytes]) -> Iterator[Pair]:
-    """The pairs of a range in the snapshot."""
+    """Yields the pairs of a range of the snapshot."""
     start, end = bounds
     job = table.range_job(start=start, end=end, lease=lease, chunk_pairs=BATCH_PAIRS)
     for chunk in table.chunks_arrow(job):
@@ -145,7 +146,8 @@ def pairs_of(table: "Table", lease: int, bounds: tuple[bytes, bytes]) -> Iterato
 
 
 def batches(pairs: Iterator[Pair]) -> Iterator[list[bytes]]:
-    """The same as key, value, key, value ..., cut as a node cuts them for its mappers."""
+    """Yields batches of key, value, key, value ..., of the size that a node uses for its
+    mappers."""
     pieces, ended = Pieces(pairs), False
     while not ended:
         frames: list[bytes] = []
@@ -155,7 +157,7 @@ def batches(pairs: Iterator[Pair]) -> Iterator[list[bytes]]:
 
 
 class MapperRun(Loop):
-    """One mapper's process, fed from an iterator in the caller's own thread."""
+    """One mapper process, fed from an iterator in the caller's thread."""
 
     def __init__(self, order: MapOrder) -> None:
         super().__init__(None, LOG_FD)
@@ -172,7 +174,7 @@ class MapperRun(Loop):
         self.close_sockets()
 
     def outputs(self, batches: Iterator[bytes]) -> Iterator[bytes]:
-        """What it returns for each batch, in order, and at the end. Raises MapperFailed."""
+        """Yields the output for each batch in order, then the final one. Raises MapperFailed."""
         ended = False
         while True:
             while not ended and self._process.calls < CALLS_MAX:
@@ -191,7 +193,8 @@ class MapperRun(Loop):
                 return
 
     def _event(self) -> Event:
-        """The next one; what went by while nobody looked does not count as the mapper's time."""
+        """Returns the next event. Time during which the caller did not wait is not counted as the
+        mapper's."""
         self._process.give(monotonic_ms() - self._left_ms)
         while not self._events:
             self.running = True

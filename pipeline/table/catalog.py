@@ -1,8 +1,8 @@
 """Tables of Spark's catalog: CREATE TABLE t USING kelek OPTIONS (..).
 
-Spark, 4.3 and before, gives a Python source the options when it makes such a table, but not when it
-reads or writes it. A read is given the columns with their comments: so the comment of the last
-column holds the options.
+Spark up to 4.3 passes the options to a Python source when it creates such a table, but not when it
+reads or writes the table. For a read it passes the columns with their comments. So the comment of
+the last column holds the options.
 """
 
 import json
@@ -12,12 +12,12 @@ from pyspark.sql.types import StructType
 
 from ..errors import OptionError
 
-OF_TABLE = "option."  # Before the name of each option, which Spark gives once more without it.
+OF_TABLE = "option."  # Prefix of each option's name; Spark passes each option again without it.
 COMMENT = "kelek: "
 
 
 def options_of_new_table(given: Mapping[str, str]) -> dict[str, str]:
-    """Those of a CREATE TABLE; none: it is a frame or view."""
+    """Returns the options of a CREATE TABLE; none if this is a frame or a view."""
     return {
         name.lower().removeprefix(OF_TABLE): text
         for name, text in given.items()
@@ -26,7 +26,7 @@ def options_of_new_table(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def columns_with_options(columns: StructType | str, given: Mapping[str, str]) -> str:
-    """The columns, in Spark's DDL, with a comment at the last one."""
+    """Returns the columns in Spark's DDL, with the options in the comment of the last one."""
     assert isinstance(columns, str)
     text = COMMENT + json.dumps(given, ensure_ascii=False, sort_keys=True)
     quoted = text.replace("\\", "\\\\").replace("'", "\\'")
@@ -34,8 +34,10 @@ def columns_with_options(columns: StructType | str, given: Mapping[str, str]) ->
 
 
 def read_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
-    """Those of a read: as Spark gives them, or with those of the table in its catalog. Raises
-    OptionError."""
+    """Returns the options of a read: those that Spark passes, merged with the catalog table's.
+
+    Raises OptionError if there are none.
+    """
     if _are_whole(given):
         return given
     for field in schema:
@@ -52,8 +54,10 @@ def read_options(given: Mapping[str, str], schema: StructType) -> Mapping[str, s
 
 
 def write_options(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of a write; never those of comments, as INSERT INTO t SELECT .. FROM s brings those of
-    s. Raises OptionError."""
+    """Returns the options of a write. Raises OptionError if there are none.
+
+    Comments do not count: INSERT INTO t SELECT .. FROM s passes those of s.
+    """
     if not given:
         raise OptionError(
             "Spark gives a Python source no options when it writes a table of its catalog: use "

@@ -1,4 +1,4 @@
-"""Connections to the tables that a source's, or sink's, options name."""
+"""Connects to the table that the options of a source or a sink name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def open_table(options: TableReadOptions | WriteOptions, url: str = "") -> "Table":
-    """The table that the options name; url: at this server alone."""
+    """Opens the table that the options name; with url, at that server only."""
     from ...clients.table.operations import TableTuning
     from ...clients.table.table import Table
 
@@ -24,8 +24,8 @@ def open_table(options: TableReadOptions | WriteOptions, url: str = "") -> "Tabl
 
 
 @contextmanager
-def reached(options: TableReadOptions | WriteOptions) -> Iterator["Table"]:
-    """The same, once a server has answered: in the driver, before all tasks find out.
+def connected_table(options: TableReadOptions | WriteOptions) -> Iterator["Table"]:
+    """Opens the table in the driver and waits for a server, before all tasks try.
 
     Raises TableUnreachable.
     """

@@ -1,9 +1,9 @@
-"""Renews the snapshots of running queries from the driver's process, as their tasks do.
+"""Renews the snapshots of running queries from the driver's process.
 
-Between two stages that read a table there may be others, for as long as they like, and a task may
-have read its part long before it ends. Only the driver knows that a query is still running. It
-finds the snapshots among the notes of the tasks (table/snapshot.py); the processes in which Spark
-plans tell it by files at which urls these are.
+Tasks renew them, too, but other stages of any length may run between two stages that read a table,
+and a task may read its part long before it ends. Only the driver knows that a query still runs. It
+finds the snapshots in the notes of the tasks (table/snapshot.py). The processes in which Spark
+plans tell it the urls of the notes by files.
 """
 
 import atexit
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ...clients.table.table import Table
 
 TIMEOUT_MS = 5000
-ADVANCE_MAX = 1000  # Queries that are asked for at once.
+ADVANCE_MAX = 1000  # Queries examined at once.
 
 
 class DriverRenewal:
-    """One thread of a driver."""
+    """The renewal thread of a driver."""
 
     def __init__(self, spark: "SparkSession") -> None:
         self.folder = tempfile.mkdtemp(prefix="kelek-")
@@ -36,13 +36,13 @@ class DriverRenewal:
         self._queries = spark._jsparkSession.sharedState().statusStore()
         self._context = spark.sparkContext
         self._low = 0  # All queries with lower numbers have ended.
-        self._highest = -1  # Of a query that has read a table.
+        self._highest = -1  # The highest number of a query that has read a table.
         self._thread = threading.Thread(target=self._run, name="kelek-driver", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether its session has not ended."""
+        """Whether its session still runs."""
         return self._thread.is_alive() and self._context._jsc is not None
 
     def _run(self) -> None:
@@ -59,7 +59,7 @@ class DriverRenewal:
                     self._renew(urls, tables[urls])
 
     def _urls(self) -> list[str]:
-        """Of the tables that were planned so far."""
+        """Returns the urls of the tables planned so far."""
         found = []
         for entry in os.scandir(self.folder):
             with open(entry.path, encoding="utf-8") as file:
@@ -71,24 +71,24 @@ class DriverRenewal:
 
         place = len(self._prefix)
         start = self._prefix + execution_key(self._low)
-        with suppress(TableError):  # A cluster that is away now may be there next time.
+        with suppress(TableError):  # The cluster may be reachable next time.
             for key, note in list(notes.scan(start=start, end=behind_prefix(self._prefix))):
                 snapshot = noted(note)
                 number = int.from_bytes(key[place : place + 8], "big")
                 self._highest = max(self._highest, number)
                 if snapshot is not None and self._is_running(number):
-                    with suppress(TableError):  # That it is gone is said to its tasks.
+                    with suppress(TableError):  # The snapshot's tasks report that it has ended.
                         _renew_one(urls, notes, snapshot)
 
     def _advance(self) -> None:
-        """Passes over the queries that have ended: Spark numbers them one by one."""
+        """Skips queries that have ended. Spark numbers queries consecutively."""
         for _ in range(ADVANCE_MAX):
             if self._low > self._highest or self._is_running(self._low):
                 return
             self._low += 1
 
     def _is_running(self, number: int) -> bool:
-        """What Spark's list lacks has ended long ago, unless the list lags behind the tasks."""
+        """A query missing in Spark's list ended long ago, unless the list lags behind the tasks."""
         query: Any = self._queries.execution(number)
         if query.isDefined():
             return not query.get().completionTime().isDefined()
@@ -99,7 +99,7 @@ _renewal: DriverRenewal | None = None
 
 
 def renewal_of(spark: "SparkSession") -> DriverRenewal:
-    """That of this process."""
+    """Returns the renewal of this process; starts it if needed."""
     global _renewal
     if _renewal is None or not _renewal.alive:
         _renewal = DriverRenewal(spark)

@@ -1,10 +1,10 @@
-"""What goes wrong between a table and Spark, with the way out."""
+"""Errors between a table and Spark, with the way out."""
 
 from ..errors import PipelineError
 
 
 class TableUnreachable(PipelineError):
-    """No server of tables answers, or none can."""
+    """No table server answers, or none can serve the request."""
 
     def __init__(self, urls: tuple[str, ...], why: object) -> None:
         super().__init__(

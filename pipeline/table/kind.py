@@ -1,4 +1,4 @@
-"""The kind `table`: ZeroDB's tables as sources and sinks of Spark."""
+"""The kind `table`: ZeroDB's tables as sources and sinks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Reads a leased snapshot where it lies: a task on its server's machine skips the wire.
+"""Reads a leased snapshot from the local disk, when a task runs on its server's machine.
 
-The only module of the pipeline that knows storage/ (docs/architecture.md): what a server reads from
-a snapshot and what is read here are the same walk. It writes nothing, and knows no server.
+Of the pipeline only this module imports storage/ (docs/architecture.md): the server and the task
+read a snapshot with the same code. The module writes nothing.
 """
 
 from collections.abc import Generator, Sequence
@@ -19,14 +19,14 @@ BATCH_BYTES = 8 << 20  # A batch ends with the row that reaches it.
 
 
 class SnapshotPath(NamedTuple):
-    """Where a snapshot lies, as its server says."""
+    """The path of a snapshot, as its server reports it."""
 
     path: str
-    nonce: bytes  # What tells it from another machine's at the same path; empty: unknown.
+    nonce: bytes  # Distinguishes it from another machine's at the same path; empty if unknown.
 
 
 class LocalRead(NamedTuple):
-    """What is to be read."""
+    """What to read."""
 
     table: int
     range: Range
@@ -38,9 +38,12 @@ class EndedEarly(Exception):
     """The snapshot could not be read to its end."""
 
 
-def open_place(place: SnapshotPath) -> RocksTables | None:
-    """The snapshot; None: it is not on this machine, not for this user, or damaged. The wire has
-    it, or says what is wrong."""
+def open_local(place: SnapshotPath) -> RocksTables | None:
+    """Opens the snapshot.
+
+    Returns None if it is on another machine, unreadable for this user, or damaged. The caller then
+    reads over the network, where the server reports what is wrong.
+    """
     try:
         return open_leased(place.path, place.nonce)
     except StorageError:
@@ -48,8 +51,10 @@ def open_place(place: SnapshotPath) -> RocksTables | None:
 
 
 def batches(tables: RocksTables, read: LocalRead) -> Generator[pa.RecordBatch, None, None]:
-    """Record batches with the columns key and value, as they come over the wire. EndedEarly: what
-    came so far is right, and more would come."""
+    """Yields record batches with the columns key and value, as the network protocol returns them.
+
+    Raises EndedEarly if the snapshot has more that cannot be read here; what it yielded is correct.
+    """
     pairs, ended = tables.pieces(read.table, *read.range, read.with_values), False
     while not ended:
         try:
@@ -63,7 +68,7 @@ def batches(tables: RocksTables, read: LocalRead) -> Generator[pa.RecordBatch, N
 
 
 def values_of(tables: RocksTables, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
-    """What each key holds. Raises EndedEarly: it can't be read here."""
+    """Returns the value of each key. Raises EndedEarly if the snapshot cannot be read here."""
     try:
         return tables.get(table, keys)
     except StorageError as error:

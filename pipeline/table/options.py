@@ -1,4 +1,4 @@
-"""The options of the kind `table`."""
+"""Options of the kind `table`."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ FRAMING_AUTO, FRAMING_TEXT = "auto", "text"
 PERMISSIVE, DROP, FAIL = "PERMISSIVE", "DROPMALFORMED", "FAILFAST"
 ROWS_MAX = 2**62
 TIMEOUT_MS = 30_000
-# A schema that names a type, and not the fields of a struct: BIGINT, DECIMAL(10, 2), ARRAY<INT>.
+# A schema that names a type instead of struct fields: BIGINT, DECIMAL(10, 2), ARRAY<INT>.
 ONE_TYPE = re.compile(
     r"\s*(\w+\s*(\([\s\d,]*\))?|(array|map|struct)\s*<.*>)\s*", re.IGNORECASE | re.DOTALL
 )
@@ -66,7 +66,7 @@ WRITE = (
 
 
 class TableReadOptions(NamedTuple):
-    """What is to be read; the fields are the options of READ."""
+    """What to read; the fields are the options of READ."""
 
     urls: tuple[str, ...]
     table: int
@@ -91,12 +91,12 @@ class TableReadOptions(NamedTuple):
 
     @property
     def with_values(self) -> bool:
-        """Whether values are read at all."""
+        """Whether the read needs values."""
         return self.columns == "all"
 
     @property
     def range(self) -> Range:
-        """The keys that the options name. Raises OptionError."""
+        """The range of keys that the options name. Raises OptionError."""
         if self.prefix is not None:
             first = key_of(self.key_format, self.prefix, "prefix")
             return Range(first, behind_prefix(first))
@@ -105,8 +105,11 @@ class TableReadOptions(NamedTuple):
 
     @property
     def listed(self) -> list[bytes] | None:
-        """The keys that the options list and that lie in their range, each once and in order; None:
-        they list none. Raises OptionError."""
+        """Returns the listed keys within the range, in order, without repeats; None if there is no
+        list.
+
+        Raises OptionError.
+        """
         if self.keys is None:
             return None
         start, end = self.range
@@ -115,7 +118,7 @@ class TableReadOptions(NamedTuple):
 
 
 class WriteOptions(NamedTuple):
-    """How it is to be written; the fields are the options of WRITE."""
+    """How to write; the fields are the options of WRITE."""
 
     urls: tuple[str, ...]
     table: int
@@ -128,11 +131,11 @@ class WriteOptions(NamedTuple):
     bytes_per_second: int | None
     in_flight: int
     batch_bytes: int
-    owner: bytes = b""  # Of a fresh table.
+    owner: bytes = b""  # Token of a staging table's owner.
 
 
 def read_options(given: Mapping[str, str]) -> TableReadOptions:
-    """Raises OptionError."""
+    """Parses options of a read. Raises OptionError."""
     for name in given:
         if name.lower() in REMOVED:
             raise OptionError(f"option {name} was removed: {REMOVED[name.lower()]}")
@@ -154,12 +157,12 @@ def read_options(given: Mapping[str, str]) -> TableReadOptions:
     for key in options.listed or ():
         if not 0 < len(key) <= KEY_BYTES_MAX:
             raise OptionError(f"option keys: a key has 1 to {KEY_BYTES_MAX} bytes, not {len(key)}")
-    assert options.range is not None  # It says now what is wrong with it.
+    assert options.range is not None  # Raises OptionError now if the range is wrong.
     return options
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Raises OptionError."""
+    """Parses options of a write. Raises OptionError."""
     return WriteOptions(**parse_options(WRITE, given))
 
 
@@ -167,12 +170,12 @@ Options = TypeVar("Options", TableReadOptions, WriteOptions)
 
 
 def located(options: Options) -> Options:
-    """For tasks: with addresses alone. Raises PipelineError."""
+    """Returns options for tasks, with addresses in place of zre:// ones. Raises PipelineError."""
     return options._replace(urls=found_urls(options.urls, services.TABLES))
 
 
 def columns_of(options: TableReadOptions) -> str:
-    """The columns of a read in Spark's DDL. Raises OptionError."""
+    """Returns the columns of a read in Spark's DDL. Raises OptionError."""
     columns = [f"key {_type('key', options.key_format, options.key_schema)}"]
     if options.with_values:
         columns.append(f"value {_type('value', options.value_format, options.value_schema)}")
@@ -190,8 +193,10 @@ def _type(name: str, form: str, schema: str | None) -> str:
 
 
 def key_of(form: str, value: str, option: str) -> bytes:
-    """The bytes of a key that an option gives as text: of be64 a number, else the text itself, or
-    bytes as 0x6b65. Raises OptionError."""
+    """Returns the key that an option gives as text. Raises OptionError.
+
+    With be64 the text is a number. Otherwise it is the key itself, or its bytes as in 0x6b65.
+    """
     if form == "be64":
         try:
             return int(value).to_bytes(NUMBER_BYTES, "big")

@@ -1,7 +1,7 @@
-"""Reads a table in Spark: one snapshot for all tasks of a query, each of which reads its own range.
+"""Reads a table in Spark. All tasks of a query read one snapshot, each its own key range.
 
-The reader is made and planned in a process of the driver and pickled to the executors; it holds
-plain values, and ZeroMQ is used in partitions() and read() alone.
+Spark creates and plans the reader in a process of the driver and pickles it to the executors. The
+reader holds plain values; only partitions() and read() use ZeroMQ.
 """
 
 import gc
@@ -23,20 +23,20 @@ from ...clients.table.arguments import Range, behind_key
 from ..column_types import check_type
 from ..errors import PipelineError, SchemaError
 from ..formats import STRUCTURED, Column, Decoded, decode
-from .connection import open_table, reached
+from .connection import connected_table, open_table
 from .errors import TableUnreachable
 from .options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, TableReadOptions
-from .snapshot import Asked, Snapshot, agreed, gone, kept, prepare
+from .snapshot import Snapshot, SnapshotQuery, agreed, prepare, renewed, snapshot_gone
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
     from ...protocols.zerodb.client.client import ServerInfo
 
-KEYS_MAX = 512  # Of a list, in one partition.
-SMALL_BYTES = 4 << 20  # Less is not worth a task of its own.
-LARGE_BYTES = 128 << 20  # Of one partition, where the options name no number.
+KEYS_MAX = 512  # Keys of a list in one partition.
+SMALL_BYTES = 4 << 20  # A smaller part does not deserve a task of its own.
+LARGE_BYTES = 128 << 20  # Largest partition if the options give no number of partitions.
 PARTS_MAX = 65_536
-SHOWN_BYTES = 32  # Of what could not be read, in an error.
+SHOWN_BYTES = 32  # Bytes of an unreadable item that an error shows.
 
 
 class TablePartition(InputPartition):
@@ -45,16 +45,17 @@ class TablePartition(InputPartition):
     def __init__(self, start: bytes = b"", end: bytes = b"", keys: Sequence[bytes] = ()) -> None:
         self.start = start
         self.end = end
-        self.keys = keys  # Not empty: these, and no range.
-        self.url: str | None = None  # Of the node whose own table it is; empty: it is replicated.
-        self.planned_s = 0.0  # Unix time.
-        self.empty = False  # Nothing is to be read.
+        self.keys = keys  # If not empty: these keys instead of a range.
+        # The node that holds the local table; empty for a replicated table.
+        self.url: str | None = None
+        self.planned_s = 0.0  # Unix time in seconds.
+        self.empty = False  # The partition has no rows.
 
 
 class TableReader(DataSourceReader):
-    """A table, or a part of it, as rows of key and value.
+    """Reads a table, or a part of it, as rows of key and value.
 
-    load   what all plans of one load(), or view, have in common
+    load   token that all plans of one load() or view share
     """
 
     def __init__(self, options: TableReadOptions, schema: StructType, load: str = "") -> None:
@@ -63,13 +64,13 @@ class TableReader(DataSourceReader):
         self.load = load or secrets.token_hex(8)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """In the driver: cuts the table into parts. Raises PipelineError and TableError."""
+        """Divides the table into parts, in the driver. Raises PipelineError and TableError."""
         keys = self.options.listed
         if self.options.range.empty or self.options.row_limit == 0 or keys == []:
-            nothing = TablePartition()  # No partition at all Spark takes for one.
+            nothing = TablePartition()  # Spark replaces an empty list by one partition of its own.
             nothing.empty = True
             return [nothing]
-        with reached(self.options) as table:
+        with connected_table(self.options) as table:
             info = self._info(table)
             parts = self._ranges(table, info) if keys is None else self._lists(keys)
             self._prepare(table.server(), bool(info and info.get("replicated")), parts)
@@ -78,15 +79,17 @@ class TableReader(DataSourceReader):
     def _prepare(
         self, server: "ServerInfo", replicated: bool, parts: Sequence[TablePartition]
     ) -> None:
-        """Where tasks will find their snapshot; nowhere, if the server knows none."""
+        """Prepares the notes where tasks find their snapshot, if the server has snapshots."""
         from ...protocols.zerodb.wire.values import FEATURE_LEASES
 
         if not server.features & FEATURE_LEASES:
             return
-        asked = Asked(self.options, self.load, "" if replicated else server.url, time.time())
-        prepare(asked)
+        query = SnapshotQuery(
+            self.options, self.load, "" if replicated else server.url, time.time()
+        )
+        prepare(query)
         for part in parts:
-            part.url, part.planned_s = asked.url, asked.planned_s
+            part.url, part.planned_s = query.url, query.planned_s
 
     def _lists(self, keys: list[bytes]) -> list[TablePartition]:
         size = KEYS_MAX if self.options.row_limit is None else len(keys)
@@ -95,7 +98,8 @@ class TableReader(DataSourceReader):
         ]
 
     def _info(self, table: "Table") -> dict[str, Any] | None:
-        """What its server knows of the table; None: one of another kind, which says nothing."""
+        """Returns what the server knows about the table; None if a foreign server does not report
+        it."""
         from ...protocols.zerodb.wire.values import FEATURE_TABLE_INFO
 
         server = table.server()
@@ -122,7 +126,7 @@ class TableReader(DataSourceReader):
         ]
 
     def _count(self, size: int) -> int:
-        """How many parts there are to be."""
+        """Returns the number of parts."""
         if self.options.row_limit is not None:
             return 1
         if self.options.partitions is not None:
@@ -131,7 +135,7 @@ class TableReader(DataSourceReader):
         return min(max(min(size // SMALL_BYTES, cores), size // LARGE_BYTES, 1), PARTS_MAX)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In an executor. Raises PipelineError and TableError."""
+        """Reads a partition in an executor. Raises PipelineError and TableError."""
         from ...clients.errors import TableTimeout
 
         assert isinstance(partition, TablePartition)
@@ -157,20 +161,20 @@ class TableReader(DataSourceReader):
                     return
 
     def _batches(self, partition: TablePartition) -> Generator[pa.RecordBatch, None, None]:
-        """What lies in the table, as it lies there."""
+        """Yields batches of raw keys and values."""
         if partition.empty:
             return
-        if partition.url is None:  # A server of another kind, which has no snapshots.
+        if partition.url is None:  # A foreign server has no snapshots.
             with open_table(self.options) as table:
                 if partition.keys:
                     yield from _listed(partition.keys, table.get_many(partition.keys))
                 else:
                     yield from table.to_arrow(start=partition.start, end=partition.end)
             return
-        asked = Asked(self.options, self.load, partition.url, partition.planned_s)
-        snapshot = agreed(asked)
-        with kept(asked, snapshot), open_table(self.options, snapshot.url) as table:
-            source = SnapshotReader(asked, snapshot, table)
+        query = SnapshotQuery(self.options, self.load, partition.url, partition.planned_s)
+        snapshot = agreed(query)
+        with renewed(query, snapshot), open_table(self.options, snapshot.url) as table:
+            source = SnapshotReader(query, snapshot, table)
             if partition.keys:
                 yield from _listed(partition.keys, source.values(partition.keys))
             else:
@@ -178,15 +182,15 @@ class TableReader(DataSourceReader):
 
 
 class SnapshotReader:
-    """Reads a snapshot: where it lies, if that is here, else over the wire."""
+    """Reads a snapshot from the local disk if possible, else over the network."""
 
-    def __init__(self, asked: Asked, snapshot: Snapshot, table: "Table") -> None:
-        self._asked = asked
+    def __init__(self, query: SnapshotQuery, snapshot: Snapshot, table: "Table") -> None:
+        self._query = query
         self._snapshot = snapshot
         self._table = table
 
     def batches(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
-        """The pairs of a range. Raises PipelineError and TableError."""
+        """Yields the pairs of a range. Raises PipelineError and TableError."""
         start, ended = bounds.start, False
         with self._opened() as found:
             if found is not None:
@@ -195,13 +199,13 @@ class SnapshotReader:
             yield from self._wire(Range(start, bounds.end))
 
     def values(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What each key holds. Raises PipelineError and TableError."""
+        """Returns the value of each key. Raises PipelineError and TableError."""
         from .local_read import EndedEarly, values_of
 
         with self._opened() as found:
             if found is not None:
-                with suppress(EndedEarly):  # The wire has them, or says what is wrong.
-                    return values_of(found, self._asked.options.table, keys)
+                with suppress(EndedEarly):  # The server has the values or reports what is wrong.
+                    return values_of(found, self._query.options.table, keys)
         values: dict[bytes, bytes] = {}
         for key in keys:
             for batch in self._wire(Range(key, behind_key(key))):
@@ -210,12 +214,12 @@ class SnapshotReader:
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """Where it lies; None: not here, or it is not to be read here."""
-        from .local_read import SnapshotPath, open_place
+        """Returns the local snapshot; None if it is elsewhere or the options disable it."""
+        from .local_read import SnapshotPath, open_local
 
         found = None
-        if self._asked.options.local == LOCAL_AUTO and self._snapshot.path:
-            found = open_place(SnapshotPath(self._snapshot.path, self._snapshot.nonce))
+        if self._query.options.local == LOCAL_AUTO and self._snapshot.path:
+            found = open_local(SnapshotPath(self._snapshot.path, self._snapshot.nonce))
         try:
             yield found
         finally:
@@ -225,50 +229,54 @@ class SnapshotReader:
     def _local(
         self, found: Any, bounds: Range
     ) -> Generator[pa.RecordBatch, None, tuple[bytes, bool]]:
-        """The key to go on from over the wire, and whether that was all."""
+        """Yields local batches. Returns the next key to read over the network, and whether all is
+        read."""
         from .local_read import EndedEarly, LocalRead, batches
 
-        start, options = bounds.start, self._asked.options
-        asked = LocalRead(options.table, bounds, options.with_values, options.batch_rows)
+        start, options = bounds.start, self._query.options
+        read = LocalRead(options.table, bounds, options.with_values, options.batch_rows)
         try:
-            for batch in batches(found, asked):
+            for batch in batches(found, read):
                 yield batch
                 start = behind_key(batch.column(0)[-1].as_py())
-                if not start:  # No key is behind it.
+                if not start:  # No key follows.
                     return start, True
         except EndedEarly:
-            return start, False  # The wire has the rest, or says what is wrong.
+            return start, False  # The server has the rest or reports what is wrong.
         return start, True
 
     def _wire(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
         from ...clients.errors import JobLost, TableRefused
         from ...protocols.zerodb.wire.values import is_shared
 
-        options, snapshot, table = self._asked.options, self._snapshot, self._table
+        options, snapshot, table = self._query.options, self._snapshot, self._table
         if bounds.start and bounds.start == bounds.end:
             return
-        asked: dict[str, Any] = {"start": bounds.start, "end": bounds.end}
-        asked |= {"chunk_pairs": options.batch_rows, "keys_only": not options.with_values}
+        arguments: dict[str, Any] = {"start": bounds.start, "end": bounds.end}
+        arguments |= {"chunk_pairs": options.batch_rows, "keys_only": not options.with_values}
         packed = options.framing != FRAMING_TEXT
         try:
             if is_shared(snapshot.lease):
-                yield from table.lease_chunks_arrow(snapshot.lease, packed=packed, **asked)
+                yield from table.lease_chunks_arrow(snapshot.lease, packed=packed, **arguments)
                 return
-            job = table.range_job(lease=snapshot.lease, **asked)
+            job = table.range_job(lease=snapshot.lease, **arguments)
             yield from table.chunks_arrow(job, packed=packed)
         except (JobLost, TableRefused) as error:
-            raise gone(self._asked, snapshot.url, error) from error
+            raise snapshot_gone(self._query, snapshot.url, error) from error
 
 
 def keep_modules() -> None:
-    """Spark's worker collects garbage behind each task, while the next one waits for it: among what
-    was imported there is none, and to look through it takes 0.1 s."""
+    """Excludes imported modules from garbage collection.
+
+    Spark's worker collects garbage after each task while the next one waits. A pass over the
+    imported modules takes 0.1 s and finds nothing.
+    """
     if TaskContext.get() is not None and not gc.get_freeze_count():
         gc.freeze()
 
 
 def _listed(keys: Sequence[bytes], values: Sequence[bytes | None]) -> Iterator[pa.RecordBatch]:
-    """Those of a list that are there."""
+    """Yields the listed keys that exist, with their values."""
     found = [pair for pair in zip(keys, values, strict=True) if pair[1] is not None]
     if found:
         columns = [pa.array([pair[place] for pair in found], pa.binary()) for place in (0, 1)]
@@ -276,7 +284,7 @@ def _listed(keys: Sequence[bytes], values: Sequence[bytes | None]) -> Iterator[p
 
 
 def checked_schema(options: TableReadOptions, schema: StructType) -> StructType:
-    """What somebody gave to spark.read must be what the options say. Raises SchemaError."""
+    """Raises SchemaError unless a schema given to spark.read is the one that the options imply."""
     names = ["key", *(["value"] if options.with_values else [])]
     if options.corrupt_column is not None:
         names.append(options.corrupt_column)
@@ -292,7 +300,7 @@ def checked_schema(options: TableReadOptions, schema: StructType) -> StructType:
 
 
 class Rows:
-    """Makes rows of Spark from what lies in a table."""
+    """Makes Spark rows of a table's keys and values."""
 
     def __init__(self, options: TableReadOptions, schema: pa.Schema) -> None:
         self._options = options
@@ -302,7 +310,7 @@ class Rows:
             self._columns.append(Column(options.value_format, schema.field("value").type))
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of one batch of keys and values. Raises PipelineError."""
+        """Returns the rows of one batch of keys and values. Raises PipelineError."""
         decoded = [
             decode(column, raw) for column, raw in zip(self._columns, batch.columns, strict=False)
         ]
@@ -318,7 +326,7 @@ class Rows:
         return found
 
     def _told(self, batch: pa.RecordBatch, decoded: list[Decoded], place: int) -> str:
-        """Which row could not be read."""
+        """Returns the error that names the first row that could not be read."""
         which = 0 if decoded[0].bad is not None and decoded[0].bad[place].as_py() else 1
         key, item = (batch.column(column)[place].as_py() for column in (0, which))
         name, column = ("key", "value")[which], self._columns[which]
@@ -342,7 +350,7 @@ def _any_bad(decoded: list[Decoded]) -> pa.Array | None:
 
 
 def _corrupt(batch: pa.RecordBatch, bad: pa.Array | None, wanted: pa.DataType) -> pa.Array:
-    """The rows that could not be read, as they were."""
+    """Returns the raw bytes of the rows that could not be read."""
     if bad is None:
         return pa.nulls(batch.num_rows, wanted)
     fields = [batch.column(0), batch.column(1)]

@@ -1,8 +1,7 @@
-"""Writes rows of Spark into a table: each task puts its own, and a task that runs again puts the
-same keys again.
+"""Writes Spark rows into a table. A repeated task puts the same keys again.
 
-The writer is made in a process of the driver and pickled to the executors; it holds plain values,
-and ZeroMQ is used in write(), commit() and abort() alone.
+Spark creates the writer in a process of the driver and pickles it to the executors. The writer
+holds plain values; only write(), commit() and abort() use ZeroMQ.
 """
 
 import secrets
@@ -25,20 +24,20 @@ from ...protocols.zerodb.wire.values import OWNER_BYTES
 from ..column_types import check_type
 from ..errors import PipelineError, SchemaError
 from ..formats import Column, encode
-from .connection import open_table, reached
+from .connection import connected_table, open_table
 from .options import WriteOptions
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
 
-PACES = 10  # A second: so often a limited task looks whether it is too fast.
-STALE_KEYS = 1024  # That are deleted at once.
+PACES = 10  # Checks of a limited task's speed per second.
+STALE_KEYS = 1024  # Keys deleted in one call.
 FRESH_TRIES = 16
 TYPES = {"raw": BinaryType, "utf8": StringType, "be64": IntegralType}
 
 
 class Written(WriterCommitMessage):
-    """What a task did."""
+    """Counts of one task."""
 
     def __init__(self, puts: int, deletes: int) -> None:
         self.puts = puts
@@ -46,7 +45,7 @@ class Written(WriterCommitMessage):
 
 
 class TableWriter(DataSourceArrowWriter):
-    """Puts rows into a table, or makes them all that is in it."""
+    """Puts rows into a table, or replaces the table's content by them."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(options, schema)
@@ -54,38 +53,38 @@ class TableWriter(DataSourceArrowWriter):
             make_table(options)
         self.options = options
         self.overwrite = overwrite
-        self.filled = options  # Those of the table that tasks write.
+        self.filled = options  # Options of the table that the tasks write.
         if overwrite:
             if options.delete_column is not None:
                 raise PipelineError("option deleteColumn goes with mode append, not overwrite")
-            with reached(options):
+            with connected_table(options):
                 self.filled = fresh_table(options)
-            # Of a driver that is killed nobody else knows. Spark shows it in the driver's log.
+            # If the driver is killed, only this line in its log names the staging table.
             sys.stderr.write(
                 f"kelek: table {options.table} is overwritten by way of table {self.filled.table}; "
-                "if this driver is killed, empty that: kelek table truncate "
+                "if this driver is killed, empty that one: kelek table truncate "
                 f"{self.filled.table} --owner {self.filled.owner.hex()} --yes\n"
             )
             sys.stderr.flush()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """In an executor."""
+        """Writes a partition in an executor."""
         return write_rows(self.filled, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver, when all tasks went well."""
+        """Finishes the write in the driver after all tasks have succeeded."""
         if self.overwrite:
             switch(self.options, self.filled)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """In the driver, when one did not."""
+        """Undoes the write in the driver after a task has failed."""
         if self.overwrite:
             with open_table(self.filled) as table:
                 table.truncate()
 
 
 class TableStreamWriter(DataSourceStreamArrowWriter):
-    """Puts the rows of each batch into a table. A batch that comes again puts the same keys."""
+    """Puts the rows of each batch into a table. A repeated batch puts the same keys."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         check_schema(options, schema)
@@ -98,21 +97,21 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """In an executor."""
+        """Writes a partition in an executor."""
         return write_rows(self.options, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """What the tasks wrote is in the table already."""
+        """Does nothing: the tasks have written their rows."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """It stays: the batch that is tried again puts the same keys."""
+        """Keeps the rows: the repeated batch puts the same keys."""
 
 
 def make_table(options: WriteOptions) -> None:
-    """In the driver: a table is there also when no row comes. Raises TableUnreachable."""
+    """Creates the table in the driver, so that it exists without rows. Raises TableUnreachable."""
     from ...protocols.zerodb.wire.values import FEATURE_TABLE_INFO
 
-    with reached(options) as table:
+    with connected_table(options) as table:
         if table.server().features & FEATURE_TABLE_INFO and table.info() is None:
             table.open()
 
@@ -145,14 +144,14 @@ def check_schema(options: WriteOptions, schema: StructType) -> None:
 
 
 class Changes(NamedTuple):
-    """What one batch does to a table: no key is both put and deleted."""
+    """What one batch changes. No key is both put and deleted."""
 
-    puts: pa.RecordBatch  # Of key and value, both binary.
+    puts: pa.RecordBatch  # Columns key and value, both binary.
     deletes: list[bytes]
 
 
 def changes_of(options: WriteOptions, batch: pa.RecordBatch) -> Changes:
-    """Raises SchemaError for a row that no table holds."""
+    """Returns the changes of one batch. Raises SchemaError for a row that a table cannot hold."""
     keys = _encoded(options.key_format, "key", batch.column("key"))
     deletes: list[bytes] = []
     rows = batch.select(["value"])
@@ -181,7 +180,7 @@ def _encoded(form: str, name: str, items: pa.Array) -> pa.Array:
 
 
 def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Puts and deletes as the rows say, pipelined. Raises SchemaError and TableError."""
+    """Puts and deletes rows, pipelined. Raises SchemaError and TableError."""
     deletes = 0
     pace = Pace(options)
 
@@ -190,7 +189,7 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Writ
         for batch in batches:
             done = changes_of(options, batch)
             for part in pace.parts(len(done.deletes), sum(map(len, done.deletes))):
-                # Behind the puts that are on their way: one Table keeps its order.
+                # After the puts in flight: one Table keeps its order.
                 table.delete_many(done.deletes[part])
             deletes += len(done.deletes)
             size = done.puts.get_total_buffer_size()
@@ -203,7 +202,7 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Writ
 
 
 class Pace:
-    """Writes no faster than the options allow one task."""
+    """Limits the speed of one task."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._rows_max = options.rows_per_second
@@ -211,8 +210,11 @@ class Pace:
         self._due = time.monotonic()
 
     def parts(self, rows: int, size: int) -> Iterator[slice]:
-        """Which of some rows, of so many bytes in all, are to be written: each part when it may."""
-        cost = 1 / self._rows_max if self._rows_max else 0.0  # Seconds of a row.
+        """Divides rows into slices and yields each slice when it may be written.
+
+        size is the number of bytes of all rows.
+        """
+        cost = 1 / self._rows_max if self._rows_max else 0.0  # Seconds a row.
         if self._bytes_max:
             cost = max(cost, size / max(1, rows) / self._bytes_max)
         step = max(1, int(1 / PACES / cost) if cost else rows)
@@ -228,8 +230,10 @@ class Pace:
 
 
 def fresh_table(options: WriteOptions) -> WriteOptions:
-    """Makes a table that only those who know its token can write; the options for it. Raises
-    PipelineError, TableError."""
+    """Creates a staging table that only holders of its token can write; returns options for it.
+
+    Raises PipelineError, TableError.
+    """
     for _ in range(FRESH_TRIES):
         fresh = options._replace(table=fresh_number(), owner=secrets.token_bytes(OWNER_BYTES))
         with open_table(fresh) as table:
@@ -240,15 +244,15 @@ def fresh_table(options: WriteOptions) -> WriteOptions:
 
 
 def fresh_number() -> int:
-    """A number among those that are for fresh tables."""
+    """Returns a random number of the range for staging tables."""
     return FRESH_FIRST + secrets.randbelow(OWNERS - FRESH_FIRST)
 
 
 def switch(options: WriteOptions, filled: WriteOptions) -> None:
-    """Makes a table's content that of another one, which is then emptied.
+    """Replaces a table's content by that of the staging table, then empties the staging table.
 
-    Copied first, and what is not in it deleted afterwards: at any time a reader finds each key
-    either as it was or as it will be. Raises PipelineError, TableError.
+    It copies first and deletes surplus keys afterwards. So a reader finds each key either as it was
+    or as it will be. Raises PipelineError, TableError.
     """
     target = options
     make_table(target)
@@ -270,7 +274,7 @@ def switch(options: WriteOptions, filled: WriteOptions) -> None:
 
 
 def stale(old: Iterator[bytes], new: Iterator[bytes]) -> Iterator[bytes]:
-    """Those of the old keys that are not among the new ones; both come in order."""
+    """Yields the old keys that are not among the new ones; both are sorted."""
     one = next(new, None)
     for key in old:
         while one is not None and one < key:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ...protocols.zerodb.wire.values import TABLE_MAX
 from ..errors import OptionError
 from ..log import options as log_options
-from ..log.options import EARLIEST, LATEST, Place
+from ..log.options import EARLIEST, LATEST, StartPosition
 from ..options import Option, parse_options, urls, whole
 from ..table import options as table_options
 
@@ -18,7 +18,7 @@ STREAM = (*log_options.STREAM, IN_TABLE)
 TABLE = (
     Option("urls", urls, required=True),
     IN_TABLE,
-    Option("startingIndex", log_options.place, EARLIEST),
+    Option("startingIndex", log_options.parse_start, EARLIEST),
     Option("timeoutMs", whole(1, 86_400_000), table_options.TIMEOUT_MS),
 )
 TIME_BYTES = 8  # Of a key of the table, which begins with milliseconds (actors/zre/log.py).
@@ -76,7 +76,7 @@ def _table_options(given: Mapping[str, str]) -> table_options.TableReadOptions:
     return table_options.read_options(asked)
 
 
-def _first_key(place: Place) -> bytes:
+def _first_key(place: StartPosition) -> bytes:
     """Where a table is begun with. Raises OptionError."""
     if place == EARLIEST:
         return b""

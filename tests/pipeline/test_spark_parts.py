@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kelek.clients.table.operations import TableTuning
-from kelek.pipeline.maps.driver import DriverPipes, Stages, short
+from kelek.pipeline.maps.driver import DriverPipes, Stages, error_line
 from kelek.protocols.zerodb.server import map_orders
 from kelek.protocols.zerodb.server.jobs import JobLimits, JobScan, JobTable, Lease
 from kelek.protocols.zerodb.server.map_orders import MapOrder, Trouble, encode
@@ -38,7 +38,7 @@ kelek.clients.errors.JobLost: data job 5 is unknown: not all of its chunks were 
     ],
 )
 def test_what_spark_says_in_one_line(text: str, said: str) -> None:
-    assert short(ValueError(text)) == said
+    assert error_line(ValueError(text)) == said
 
 
 def table_of(pairs: list[tuple[bytes, bytes]]) -> JobTable:

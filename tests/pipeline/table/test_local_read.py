@@ -19,7 +19,7 @@ from kelek.pipeline.table.local_read import (
     LocalRead,
     SnapshotPath,
     batches,
-    open_place,
+    open_local,
 )
 
 TABLE, LEASE = 7, 3
@@ -53,7 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> SnapshotPath:
 def test_the_rows_of_a_snapshot(
     place: SnapshotPath, bounds: Range, with_values: bool, rows: list[tuple[bytes, bytes]]
 ) -> None:
-    tables = open_place(place)
+    tables = open_local(place)
     assert tables is not None
     found = list(batches(tables, LocalRead(TABLE, bounds, with_values, 4096)))
     assert all(batch.num_rows <= 4096 for batch in found)
@@ -63,11 +63,11 @@ def test_the_rows_of_a_snapshot(
 
 
 def test_what_is_not_that_snapshot_is_left_to_the_wire(place: SnapshotPath, tmp_path: Path) -> None:
-    assert open_place(place._replace(nonce=bytes(16))) is None, "another machine's"
-    assert open_place(place._replace(nonce=b"")) is None, "a server that names none"
-    assert open_place(place._replace(path=str(tmp_path))) is None
+    assert open_local(place._replace(nonce=bytes(16))) is None, "another machine's"
+    assert open_local(place._replace(nonce=b"")) is None, "a server that names none"
+    assert open_local(place._replace(path=str(tmp_path))) is None
     (tmp_path / "NONCE").write_bytes(place.nonce)
-    assert open_place(place._replace(path=str(tmp_path))) is None, "no tables are there"
+    assert open_local(place._replace(path=str(tmp_path))) is None, "no tables are there"
 
 
 def test_damage_ends_it_behind_sound_rows(place: SnapshotPath, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_damage_ends_it_behind_sound_rows(place: SnapshotPath, tmp_path: Path) -
         if name.endswith(".sst") and len(data) > 100_000:
             data[len(data) // 2] ^= 1
         (tmp_path / name).write_bytes(data)
-    tables = open_place(place._replace(path=str(tmp_path)))
+    tables = open_local(place._replace(path=str(tmp_path)))
     assert tables is not None
     got: list[tuple[bytes, ...]] = []
     found = batches(tables, LocalRead(TABLE, Range(), True, 100))

@@ -92,7 +92,7 @@ LONG = [
 @pytest.fixture
 def lying(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> "Lying":
     made = Lying(cluster)
-    monkeypatch.setattr(local_read, "open_place", lambda place: made)
+    monkeypatch.setattr(local_read, "open_local", lambda place: made)
     monkeypatch.setattr(local_read, "batches", lambda tables, asked: made.batches())
     return made
 
