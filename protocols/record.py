@@ -129,6 +129,11 @@ def cut_block(batch: EntryBatch, first_index: int) -> EntryBatch:
     return slice_block(batch, first_index, batch.last_index)
 
 
+def trim_block(batch: EntryBatch, last_index: int) -> EntryBatch:
+    """A checked batch without the entries above last_index."""
+    return slice_block(batch, batch.first_index, last_index)
+
+
 def block_states(block: bytes, kind: int = KIND_STATE) -> tuple[bytes, list[int]]:
     """What a state machine wants of a checked block.
 

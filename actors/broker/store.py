@@ -21,7 +21,7 @@ from ...protocols.majordomo.durable import (
 from ...protocols.zerodb.client.client import Exchange, TableClientMachine, TableClientSetup
 from ...protocols.zerodb.wire import answers, ops, requests, values
 from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
-from ...protocols.zmqraft.wire.reqids import MACHINE_BYTES, make_reqids
+from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ..raft.leader_link import LeaderLink, LinkLimits
 from ..runtime.actor import Loop
 

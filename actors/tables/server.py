@@ -47,7 +47,7 @@ from ...protocols.zerodb.wire.values import (
     TableOptions,
 )
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup, WindowLimits
-from ...protocols.zmqraft.wire.reqids import MACHINE_BYTES, make_reqids
+from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ..raft.leader_link import LeaderLink
 from ..runtime.actor import SUBSCRIPTION_BYTES_MAX, Actor, Pipe, Socket, SocketOptions, main
 from ..runtime.participants import worker_names

@@ -15,7 +15,7 @@ from ...native.net.messages import Arena
 from ...protocols.zerodb.wire.ops import Put, pack
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
 from ...protocols.zmqraft.client.window import Pending
-from ...protocols.zmqraft.wire.reqids import MACHINE_BYTES, make_reqids
+from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ...protocols.zre import presence, services
 from ...protocols.zre.codec import endpoint_of
 from ...protocols.zre.errors import Malformed

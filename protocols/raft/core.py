@@ -11,7 +11,7 @@ from random import Random
 from ..errors import LocalProtocolError, RemoteProtocolError
 from .leader import Leader
 from .log import RaftLog, Unsynced
-from .membership import Configuration
+from .membership import Configuration, is_majority
 from .messages import (
     AppendEntries,
     AppendResponse,
@@ -30,7 +30,6 @@ from .messages import (
     Vote,
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities
-from .quorum import is_majority
 from .reads import ReadRounds
 from .transfer import Transfer, unfit
 

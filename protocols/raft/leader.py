@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from ..errors import RemoteProtocolError
 from .log import RaftLog
-from .membership import Configuration
+from .membership import Configuration, reached
 from .messages import (
     APPEND_BATCHES_MAX,
     AppendEntries,
@@ -16,7 +16,6 @@ from .messages import (
     StoredRead,
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities, ReplicationState
-from .quorum import reached
 
 WAITED_MS = 1  # Who waits for a commit is told by the entries behind it, if they come so soon.
 _COUNTED_INDEX: Callable[[Follower], int] = attrgetter("counted_index")

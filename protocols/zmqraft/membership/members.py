@@ -14,10 +14,9 @@ from ....native.log.updates import Reqids
 from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ...raft.core import Raft, Role
-from ...raft.membership import Configuration
+from ...raft.membership import Configuration, reached
 from ...raft.messages import KIND_CONFIG
 from ...raft.progress import Follower
-from ...raft.quorum import reached
 from ...record import Record, encode_block
 from ..wire.client_codec import LogInfo
 from ..wire.config_codec import (

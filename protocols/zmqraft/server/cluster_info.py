@@ -11,7 +11,6 @@ from ...errors import RemoteProtocolError
 from ...raft.core import Raft, Role
 from ...raft.messages import ReadIndex
 from ..membership.directory import MemberDirectory
-from ..snapshots.snapshots import SnapshotDesk
 from ..wire.client_codec import (
     ClientRequest,
     ConfigAnswer,
@@ -24,9 +23,10 @@ from ..wire.client_codec import (
     encode_log_info_answer,
     encode_state_url_answer,
 )
+from .append_queue import PruneMarks
 from .entry_streams import Asker
-from .prune import PruneMarks
 from .read_queue import ReadQueue
+from .snapshots import SnapshotDesk
 from .values import PeerSetup
 
 WAITING_MAX = 4096

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from ...raft.core import Raft, Role
 from ...raft.messages import AppendEntries, EntryBatch, ReadIndex
-from ..snapshots.snapshots import SnapshotDesk
 from ..wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,
@@ -23,6 +22,7 @@ from ..wire.client_codec import (
 from ..wire.extensions import encode_entries_packed_answer
 from .entry_streams import Asker, EntryStreams
 from .read_queue import ReadQueue
+from .snapshots import SnapshotDesk
 from .values import OwnLogReader
 
 READERS_A_WAKE = 8  # Readers served in one wake, and ...

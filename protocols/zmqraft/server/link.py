@@ -12,7 +12,6 @@ from ...errors import RemoteProtocolError
 from ...raft.messages import (
     AppendEntries,
     AppendResponse,
-    EntryBatch,
     InstallSnapshot,
     Message,
     RequestVote,
@@ -20,7 +19,9 @@ from ...raft.messages import (
     TimeoutNow,
     Vote,
 )
+from ...record import block_entries, block_from_entries, check_block
 from ..wire.client_codec import LogInfo, decode_log_info_answer
+from ..wire.config_codec import check_configs
 from ..wire.extensions import (
     FEATURE_APPEND,
     FEATURE_PRE_VOTE,
@@ -84,14 +85,6 @@ PENDING_MAX = 256  # Requests remembered for their answers; older ones are forgo
 Send = Callable[[list[bytes]], None]
 
 
-class Entries(NamedTuple):
-    """How batches become the entry frames of the text form and back, by the batch in C."""
-
-    expand: Callable[[EntryBatch], list[bytes]]
-    frame: Callable[[int, list[bytes]], list[EntryBatch]]
-    check: Callable[[bytes], EntryBatch]
-
-
 class RequestKind(IntEnum):
     """What a pending request was, or in which form a request came."""
 
@@ -136,7 +129,7 @@ class Origin(NamedTuple):
 class PeerLink:
     """Our requests to one other peer, and its answers to them."""
 
-    def __init__(self, cluster: bytes, peer: str, send: Send, entries: Entries) -> None:
+    def __init__(self, cluster: bytes, peer: str, send: Send) -> None:
         self.peer = peer
         self.told_voter = False  # The last hello that was answered said that we may vote.
         self.features: frozenset[str] | None = None  # None until the peer has said hello.
@@ -145,7 +138,6 @@ class PeerLink:
         self._answers = False  # Since the last hello.
         self._cluster = cluster
         self._send = send
-        self._entries = entries
         self._message_id = 0
         self._pending: dict[int, Pending] = {}
         # Text form: a repeat keeps its id; a chunk's, whatever heartbeats go between.
@@ -225,7 +217,11 @@ class PeerLink:
         message_id = self._text_id(message, pending)
         if message.batches:
             self._outdate(message_id)
-        entries = [entry for batch in message.batches for entry in self._entries.expand(batch)]
+        entries = [
+            entry
+            for batch in message.batches
+            for entry in block_entries(batch, batch.first_index, batch.last_index)
+        ]
         self._send(encode_append_entries(message_id, self._cluster, message, entries))
 
     def _outdate(self, message_id: int) -> None:
@@ -322,12 +318,10 @@ class PeerRequests:
         self,
         cluster: bytes,
         members: frozenset[str],
-        entries: Entries,
         dialect: Callable[[str], Dialect] = lambda peer: "text",
     ) -> None:
         self._cluster = cluster
         self.members = members  # Who is heard.
-        self._entries = entries
         self._dialect = dialect  # How a leader reads why its AppendEntries was refused.
         # The last text request of each peer (and its last chunk) and the answer: None while it is
         # in work.
@@ -353,12 +347,13 @@ class PeerRequests:
         if kind == APPEND_PACKED:
             form = RequestKind.PACKED_APPEND
             _, message, blocks = decode_append_packed(frames, self._cluster)
-            message = message._replace(batches=tuple(map(self._entries.check, blocks)))
+            batches = check_configs([check_block(block) for block in blocks])
+            message = message._replace(batches=tuple(batches))
         elif kind == APPEND_ENTRIES:
             form = RequestKind.APPEND
             _, message, entries = decode_append_entries(frames, self._cluster)
             if entries and message.leader in self.members - unheard:
-                batches = self._entries.frame(message.prev_index + 1, entries)
+                batches = check_configs(block_from_entries(message.prev_index + 1, entries))
                 message = message._replace(batches=tuple(batches))
         elif kind == REQUEST_VOTE:
             form = RequestKind.VOTE

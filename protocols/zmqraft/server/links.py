@@ -11,7 +11,7 @@ from ..membership.directory import MemberDirectory
 from ..membership.members import JoiningServer
 from ..wire.extensions import FEATURE_PRE_VOTE, Hello
 from ..wire.transfer_codec import FEATURE_TRANSFER
-from .link import Entries, PeerLink
+from .link import PeerLink
 
 HELLO_REPEAT_MS = 100
 FOREIGN_REPEAT_MS_MAX = 10_000  # A peer of another make drops hellos: they become that rare.
@@ -22,13 +22,10 @@ GUEST_REPEAT_MS = 5  # A client waits for the change, and what is sent while we 
 class Links:
     """One link to each peer that the core serves, and to each guest."""
 
-    def __init__(
-        self, cluster: bytes, core: Raft, roster: MemberDirectory, entries: Entries
-    ) -> None:
+    def __init__(self, cluster: bytes, core: Raft, roster: MemberDirectory) -> None:
         self._cluster = cluster
         self._core = core
         self._roster = roster
-        self._entries = entries
         self.by_peer: dict[str, PeerLink] = {}
         self.out: dict[str, Frames] = {}
         self.places: dict[str, str] = {}  # Where each one goes: another object when one changes.
@@ -49,7 +46,7 @@ class Links:
             self._drop(peer)
         for peer in sorted(wanted - self.by_peer.keys()):
             out = self.out[peer] = Frames()
-            self.by_peer[peer] = PeerLink(self._cluster, peer, out.add, self._entries)
+            self.by_peer[peer] = PeerLink(self._cluster, peer, out.add)
             self.wanted.add(peer)
         self._guests_ms = 0
         self._place(guests)

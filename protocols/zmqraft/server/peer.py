@@ -35,7 +35,6 @@ from ..membership.directory import MemberDirectory
 from ..membership.members import MemberChanges, Reply
 from ..membership.voter_eligibility import VoterEligibility
 from ..snapshots.orders import Order, Result, Snapshot
-from ..snapshots.snapshots import SnapshotContext, SnapshotDesk, SnapshotSetup
 from ..wire.client_codec import Form, LogInfo, RequestEntries, decode_client_request
 from ..wire.config_codec import decode_config_update
 from ..wire.extensions import (
@@ -71,16 +70,15 @@ from ..wire.values import (
     TRANSFER_VOTE,
     encode_json,
 )
-from .append_queue import AppendQueue
-from .batches import check, expand, frame
+from .append_queue import AppendQueue, PruneMarks
 from .cluster_info import PeerStatus, QuestionQueue, Questions
 from .commits import Commit, Commits, NotifyScope
 from .entry_readers import EntryReaders
 from .entry_streams import Asker
-from .link import Entries, Origin, PeerRequests
+from .link import Origin, PeerRequests
 from .links import Links
-from .prune import PruneMarks
 from .reads import PeerReads
+from .snapshots import SnapshotContext, SnapshotDesk, SnapshotSetup
 from .transfer import Transfers
 from .values import FORGET_AFTER_TTL_S, OwnLogReader, PeerSetup, Recovered, Wake
 
@@ -140,12 +138,11 @@ class Peer:
 
         self.clients_out = Frames()
         self.peers_out = Frames()
-        entries = Entries(expand, frame, check)
         self.members = MemberChanges(self.core, self.roster, reqids, random, setup.update_ttl_s)
         self.members.holds_tables = setup.holds_tables
-        self.links = Links(self.cluster, self.core, self.roster, entries)
+        self.links = Links(self.cluster, self.core, self.roster)
         self.links.follow(self.members.guests)
-        self.requests = PeerRequests(self.cluster, frozenset(), entries, self._dialect)
+        self.requests = PeerRequests(self.cluster, frozenset(), self._dialect)
         self._configuration = self.core.configuration
         self._note_members()
         self._marks = recovered.marks or PruneMarks()

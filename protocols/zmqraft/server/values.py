@@ -8,15 +8,15 @@ from typing import NamedTuple, Protocol
 
 from ...raft.log import RaftLog
 from ...raft.membership import Configuration
-from ...raft.messages import AppendJob, EntryBatch, HardState, Setup
-from ...record import RECORD_BYTES_MAX, cut_block
+from ...raft.messages import KIND_CHECKPOINT, AppendJob, EntryBatch, HardState, Setup
+from ...record import RECORD_BYTES_MAX, Record, cut_block, encode_block, trim_block
 from ..membership.directory import MemberDirectory
 from ..membership.voter_eligibility import Repair
 from ..snapshots.orders import Order, Snapshot
-from .batches import term_entry, trim
+from .append_queue import PruneMarks
 from .commits import Commit
-from .prune import PruneMarks
 
+CHECKPOINT_DATA = b"\xc0"
 FORGET_AFTER_TTL_S = 30 * 60  # So much longer than update_ttl_s request ids are kept.
 
 
@@ -64,7 +64,7 @@ class PeerSetup(NamedTuple):
             append_bytes_max=self.append_bytes_max,
             inflight_max=self.append_inflight_max,
             cut=cut_block,
-            trim=trim,
+            trim=trim_block,
             term_entry=term_entry,
             configuration=configuration,
         )
@@ -94,6 +94,11 @@ class Wake(NamedTuple):
     commit: Commit | None  # Publish.
     orders: list[Order]  # For snapshot_sender; one that gets lost is given again.
     compact: int | None  # Up to here the log writer may remove whole segments.
+
+
+def term_entry(first_index: int, term: int) -> EntryBatch:
+    """The entry with which a leader of this wire starts its term: a checkpoint."""
+    return encode_block(first_index, term, [Record(KIND_CHECKPOINT, None, CHECKPOINT_DATA)])
 
 
 class OwnLogReader(Protocol):

@@ -5,7 +5,7 @@ RemoteProtocolError, nothing else does (docs/protocols/zmq-raft.md, "Types").
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgpack
@@ -17,6 +17,7 @@ UINT_BYTES_MAX = 8
 MESSAGE_ID_BYTES_MAX = 3
 MESSAGE_ID_MAX = 2**24 - 1
 REQID_BYTES = 12
+MACHINE_BYTES = 3  # Of a reqid.
 ID_BYTES_MAX = REQID_BYTES  # Node clients may use shorter ids for everything that only reads.
 PEER_ID_BYTES_MAX = 255
 IDENT_BYTES_MAX = 255
@@ -109,6 +110,18 @@ def decode_reqid(frame: bytes) -> bytes:
 def reqid_seconds(reqid: bytes) -> int:
     """The seconds since the Unix epoch at which the id was made (its first 4 bytes)."""
     return int.from_bytes(reqid[:4], "big")
+
+
+def make_reqids(now_s: int, machine: bytes, pid: int, numbers: Iterable[int]) -> list[bytes]:
+    """Request ids of 12 bytes (docs/protocols/zmq-raft.md, "reqid").
+
+    big endian: u32 Unix time in seconds, 3 bytes of machine, u16 process, u24 number
+
+    machine   3 bytes that no other process with this id has
+    numbers   a counter that does not repeat within a second; its low 24 bits are used
+    """
+    head = now_s.to_bytes(4, "big") + machine + (pid & 0xFFFF).to_bytes(2, "big")
+    return [head + (number & 0xFFFFFF).to_bytes(3, "big") for number in numbers]
 
 
 def encode_bool(value: bool) -> bytes:

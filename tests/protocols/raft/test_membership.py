@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.raft.membership import Configuration, Configurations
+from kelek.protocols.raft.membership import (
+    Configuration,
+    Configurations,
+    agreed,
+    is_majority,
+    reached,
+)
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
@@ -17,7 +23,6 @@ from kelek.protocols.raft.messages import (
     RequestVote,
     Vote,
 )
-from kelek.protocols.raft.quorum import agreed, is_majority, reached
 
 ABC = Configuration(("n1", "n2", "n3"))
 JOINT = Configuration(("n1", "n4", "n5"), ABC.voters)

@@ -8,7 +8,7 @@ from kelek.native.errors import NativeError
 from kelek.native.net.messages import Frames
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
-from kelek.protocols.raft.quorum import is_majority
+from kelek.protocols.raft.membership import is_majority
 from kelek.protocols.zmqraft.membership.members import Reply
 from kelek.protocols.zmqraft.wire.client_codec import Form
 from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot

@@ -55,7 +55,7 @@ CORE = "protocols/raft/core.py"
 LEADER = "protocols/raft/leader.py"
 PEER_VALUES = "protocols/zmqraft/server/values.py"
 JOBS = "protocols/zmqraft/server/append_queue.py"
-DESK = "protocols/zmqraft/snapshots/snapshots.py"
+DESK = "protocols/zmqraft/server/snapshots.py"
 WRITER = "storage/log/writer.py"
 LOG = "storage/log/log.py"
 
@@ -319,7 +319,7 @@ PLANTS = (
         "joint entries committed by the new majority alone",
         (
             Patch(
-                "protocols/raft/quorum.py",
+                "protocols/raft/membership.py",
                 "return min(result, agreed(map(value, old))) if old else result",
                 "return result",
             ),

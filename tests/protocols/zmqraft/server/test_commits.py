@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from kelek.protocols.zmqraft.server.append_queue import MARKS_MAX, STEP_S, PruneMarks
 from kelek.protocols.zmqraft.server.commits import (
     ALIVE_MS,
     PUBLISH_MS,
@@ -11,7 +12,6 @@ from kelek.protocols.zmqraft.server.commits import (
     Commits,
     NotifyScope,
 )
-from kelek.protocols.zmqraft.server.prune import MARKS_MAX, STEP_S, PruneMarks
 
 NOBODY, URGENT, EVERYBODY = NotifyScope
 

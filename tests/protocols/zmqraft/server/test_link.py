@@ -14,12 +14,9 @@ from kelek.protocols.raft.messages import (
 )
 from kelek.protocols.record import (
     Record,
-    block_entries,
-    block_from_entries,
-    check_block,
     encode_block,
 )
-from kelek.protocols.zmqraft.server.link import Entries, Origin, PeerLink, PeerRequests
+from kelek.protocols.zmqraft.server.link import Origin, PeerLink, PeerRequests
 from kelek.protocols.zmqraft.wire.client_codec import LogInfo
 from kelek.protocols.zmqraft.wire.extensions import FEATURE_APPEND, FEATURE_PRE_VOTE, Hello
 from kelek.protocols.zmqraft.wire.peer_codec import Dialect
@@ -34,11 +31,6 @@ from kelek.protocols.zmqraft.wire.values import (
 )
 
 CLUSTER = b"ring"
-ENTRIES = Entries(
-    lambda batch: block_entries(batch, batch.first_index, batch.last_index),
-    block_from_entries,
-    check_block,
-)
 
 
 def batch(first_index: int, term: int, *data: bytes) -> EntryBatch:
@@ -51,10 +43,10 @@ class Wire:
     def __init__(self, features: tuple[str, ...] | None = (FEATURE_APPEND, FEATURE_PRE_VOTE)):
         self.out: list[list[bytes]] = []
         self.back: list[list[bytes]] = []
-        self.link = PeerLink(CLUSTER, "n2", self.out.append, ENTRIES)
+        self.link = PeerLink(CLUSTER, "n2", self.out.append)
         if features is not None:
             self.link.features = frozenset(features)
-        self.requests = PeerRequests(CLUSTER, frozenset({"n1", "n3"}), ENTRIES)
+        self.requests = PeerRequests(CLUSTER, frozenset({"n1", "n3"}))
 
     def receive(self, number: int = -1) -> tuple[str, Message, Origin] | None:
         return self.requests.decode(b"\0rid", self.out[number], self.back.append)
@@ -148,7 +140,7 @@ def test_a_refusal_of_what_was_asked_before_entries_were_accepted_is_late() -> N
 )
 def test_a_leader_is_refused_in_its_dialect(dialect: Dialect, frames: list[bytes]) -> None:
     wire = Wire(None)
-    wire.requests = PeerRequests(CLUSTER, frozenset({"n1"}), ENTRIES, lambda peer: dialect)
+    wire.requests = PeerRequests(CLUSTER, frozenset({"n1"}), lambda peer: dialect)
     wire.link.request(APPEND)
     _, _, origin = wire.received()
     wire.requests.answer(origin, AppendResponse(3, False, 0, 5, 0))
@@ -239,11 +231,11 @@ def test_hello_is_answered_by_hello() -> None:
 
 def test_strangers_and_foreign_clusters_are_dropped() -> None:
     wire = Wire()
-    stranger = PeerLink(CLUSTER, "n2", wire.out.append, ENTRIES)
+    stranger = PeerLink(CLUSTER, "n2", wire.out.append)
     stranger.request(RequestVote(5, "n9", 7, 3))
     assert wire.receive() is None
     assert wire.requests.strangers == 1
-    foreign = PeerLink(b"other", "n2", wire.out.append, ENTRIES)
+    foreign = PeerLink(b"other", "n2", wire.out.append)
     foreign.request(RequestVote(5, "n1", 7, 3))
     with pytest.raises(RemoteProtocolError):
         wire.receive()

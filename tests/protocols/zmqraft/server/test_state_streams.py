@@ -5,8 +5,8 @@ import pytest
 from kelek.native.net.messages import Frames
 from kelek.protocols.zmqraft.client.requests import Compacted, EntryStream
 from kelek.protocols.zmqraft.server.entry_streams import SILENCE_MS_MAX, Asker
+from kelek.protocols.zmqraft.server.state_streams import PIPELINES, StateStreams
 from kelek.protocols.zmqraft.snapshots.orders import PieceRead, Snapshot
-from kelek.protocols.zmqraft.snapshots.state_streams import PIPELINES, StateStreams
 from kelek.protocols.zmqraft.wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,

@@ -23,6 +23,7 @@ from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.server.commits import PUBLISH_MS
 from kelek.protocols.zmqraft.server.link import HELLO_TRIES, Pending, RequestKind
 from kelek.protocols.zmqraft.server.peer import Peer
+from kelek.protocols.zmqraft.server.snapshots import RECEIVING_MAX
 from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.snapshots.orders import (
     Begun,
@@ -42,7 +43,6 @@ from kelek.protocols.zmqraft.snapshots.orders import (
     encode_work,
     result_for,
 )
-from kelek.protocols.zmqraft.snapshots.snapshots import RECEIVING_MAX
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire import peer_codec
 from kelek.protocols.zmqraft.wire import snapshot_codec as codec

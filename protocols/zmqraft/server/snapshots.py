@@ -13,19 +13,7 @@ from ...raft.core import Raft
 from ...raft.messages import InstallSnapshot, SnapshotResponse, StoredRead
 from ..membership.directory import MemberDirectory
 from ..membership.members import Reply
-from ..server.entry_streams import Asker
-from ..server.link import Origin, PeerRequests, RequestKind
-from ..server.links import Links
-from ..wire.client_codec import RequestEntries
-from ..wire.config_codec import ConfigEntry, encode_config_entry
-from ..wire.snapshot_codec import (
-    CHUNK_BYTES_MAX,
-    CHUNK_BYTES_PLAIN,
-    SnapshotMade,
-    decode_make_snapshot,
-    encode_snapshot_made,
-)
-from .orders import (
+from ..snapshots.orders import (
     Begun,
     EntriesRead,
     Installed,
@@ -40,6 +28,18 @@ from .orders import (
     Result,
     Snapshot,
 )
+from ..wire.client_codec import RequestEntries
+from ..wire.config_codec import ConfigEntry, encode_config_entry
+from ..wire.snapshot_codec import (
+    CHUNK_BYTES_MAX,
+    CHUNK_BYTES_PLAIN,
+    SnapshotMade,
+    decode_make_snapshot,
+    encode_snapshot_made,
+)
+from .entry_streams import Asker
+from .link import Origin, PeerRequests, RequestKind
+from .links import Links
 from .state_streams import TOKEN, StateStreams
 
 WINDOW = 4  # Chunks ordered or under way to one kelek peer.

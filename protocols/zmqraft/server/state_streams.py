@@ -6,7 +6,7 @@ docs/protocols/zmq-raft.md, "RequestEntries".
 
 from collections import OrderedDict, deque
 
-from ..server.entry_streams import SILENCE_MS_MAX, Asker
+from ..snapshots.orders import PieceRead, ReadPiece, Snapshot
 from ..wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,
@@ -16,7 +16,7 @@ from ..wire.client_codec import (
 )
 from ..wire.extensions import encode_entries_packed_answer
 from ..wire.snapshot_codec import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN
-from .orders import PieceRead, ReadPiece, Snapshot
+from .entry_streams import SILENCE_MS_MAX, Asker
 
 PIPELINES = 2  # Chunks sent ahead of their follow-ups.
 STREAMS_MAX = 1000
