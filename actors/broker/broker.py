@@ -14,11 +14,13 @@ import zmq
 from ...native.broker.budget import Budget, Unsent
 from ...native.broker.server import Served, ServedRouter, Server
 from ...native.net.messages import Arena, Frames
+from ...net.clock import monotonic_ms
+from ...net.sockets import Socket, SocketOptions
 from ...protocols.majordomo.broker import BrokerMachine as Machine
 from ...protocols.majordomo.broker import BrokerSetup, DurableOptions
 from ...protocols.majordomo.ledger import TOKEN_BYTES
 from ...protocols.majordomo.values import Headers
-from ..runtime.actor import Actor, Socket, SocketOptions, main, monotonic_ms
+from ..runtime.actor import Actor, main
 from .store import BrokerStore, StorePlace
 
 REQUESTS_HWM = 4096  # Of one client, or worker, that wait to be taken in.

@@ -23,7 +23,7 @@ from ...protocols.zerodb.wire import answers, ops, requests, values
 from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ..raft.leader_link import LeaderLink, LinkLimits
-from ..runtime.actor import Loop
+from ..runtime.process_loop import ProcessLoop
 
 PAGE_BYTES = 4 << 20  # Of a read.
 WATCH_MS = 1000  # A server answers by then, with or without changes.
@@ -42,7 +42,7 @@ class StorePlace(NamedTuple):
 class BrokerStore:
     """Does what a Durable wants, and tells it what came of that."""
 
-    def __init__(self, loop: Loop, place: StorePlace, durable: Durable) -> None:
+    def __init__(self, loop: ProcessLoop, place: StorePlace, durable: Durable) -> None:
         self._loop = loop
         self._place = place
         self._durable = durable

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..runtime.actor import Loop
+from ...net.poll_loop import PollLoop
 
 READ_BYTES = 256 << 10  # At a time, so that one that sends much does not hold up the others.
 EVENTS_MAX = 1024  # A wake.
@@ -32,7 +32,7 @@ _buffer = _Buffer()
 class Poll:
     """Waits for any number of connections as one source of an actor's loop."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: PollLoop) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._masks: dict[int, int] = {}

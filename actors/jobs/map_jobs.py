@@ -6,18 +6,21 @@ They read by the job table, and write by asking zerodb_server; nothing here know
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ...mapping import mapper
+from ...mapping.mapper_process import (
+    BATCH_BYTES,
+    BATCH_PAIRS,
+    CALLS_MAX,
+    WRITES_MAX,
+    Event,
+    MapperProcess,
+)
 from ...native.tables.mapper import MalformedOutput, output_ops, pack_records
+from ...net.poll_loop import PollLoop
 from ...protocols.zerodb.server.jobs import JobTable
 from ...protocols.zerodb.wire.ops import Put, pack
 from ...storage.errors import StorageError
-from ..runtime.actor import Loop
-from . import mapper
-from .mapper_process import Event, MapperProcess
 
-BATCH_PAIRS = 4096
-BATCH_BYTES = 256 << 10
-CALLS_MAX = 2  # Of one mapper: one at work, one waiting for it.
-WRITES_MAX = 4  # Of one job: that are asked for and not answered.
 THREADS_MAX = 4  # Of one job.
 PROCESSES_MAX = 16  # Of all jobs; as many copies.
 WRITE_REPEAT_MS = 10_000  # An ask may be lost with the process that had it.
@@ -74,7 +77,7 @@ class WritePort(NamedTuple):
 class MapJobs:
     """All of them. Every method may end jobs in the table."""
 
-    def __init__(self, loop: Loop, table: JobTable, door: WritePort) -> None:
+    def __init__(self, loop: PollLoop, table: JobTable, door: WritePort) -> None:
         self._loop = loop
         self._table = table
         self._door = door

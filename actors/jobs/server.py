@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import zmq
 
 from ... import __version__
+from ...mapping.mapper_process import engine_of
 from ...native.net.messages import Arena, Frames
 from ...native.tables.mapper import pack_records
+from ...net.sockets import Socket, SocketOptions
 from ...protocols.zerodb.server import jobs as job
 from ...protocols.zerodb.server.jobs import (
     JobFailed,
@@ -48,10 +50,9 @@ from ...storage.disk.disk import Disk
 from ...storage.errors import StorageError
 from ...storage.worker.job_store import ApidCounter, StatisticsFile
 from ...storage.worker.lease_folder import FOLDER, LeaseFolder
-from ..runtime.actor import Actor, Socket, SocketOptions, main
+from ..runtime.actor import Actor, main
 from ..runtime.heap import keep_freed
 from .map_jobs import THREADS_MAX, MapJobs, MapSpec, WritePort
-from .mapper_process import engine_of
 from .shared_leases import LeasePort as LeaseDoor
 from .shared_leases import SharedLeases
 from .spark_maps import SparkMaps, Tools

@@ -17,12 +17,14 @@ from typing import Any
 import zmq
 
 from ...native.net.messages import Arena
+from ...net.child_pipes import ChildPipes
+from ...net.clock import monotonic_ms
+from ...net.sockets import SocketOptions
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.server import map_orders
 from ...protocols.zerodb.server.map_orders import DriverReady, Setup, Trouble
 from ..errors import OperatorError, UnitBroken
-from ..runtime.actor import Actor, SocketOptions, main, monotonic_ms
-from ..runtime.child_pipes import ChildPipes
+from ..runtime.actor import Actor, main
 
 DRIVER = f"{__package__.split('.')[0]}.pipeline.maps.driver"
 FOLDER = "spark"  # In the node's data directory.

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import zmq
 
+from ...mapping import mapper
+from ...mapping.mapper_process import Event, MapperProcess
 from ...native.net.messages import Arena
+from ...net.sockets import SocketOptions
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.server import map_orders
 from ...protocols.zerodb.server.jobs import JobTable, Lease
@@ -17,10 +20,8 @@ from ...protocols.zerodb.server.map_orders import MapOrder, Mapped, MapProgress
 from ...storage.errors import StorageError
 from ...storage.tables.tables import Tables
 from ...storage.worker.lease_folder import LeaseFolder
-from ..runtime.actor import Actor, SocketOptions
-from . import mapper
+from ..runtime.actor import Actor
 from .map_jobs import MapJobs, MapSpec, Started
-from .mapper_process import Event, MapperProcess
 
 SPARK_JOB = "spark_job"
 JOBS_MAX = 16

@@ -11,8 +11,9 @@ from zmq.utils.monitor import recv_monitor_message
 
 from ...native.net.messages import Arena, Frames
 from ...native.net.sockets import send_batch
+from ...net.poll_loop import PollLoop
+from ...net.sockets import Socket, SocketOptions
 from ...protocols.connections import Connect, Disconnect, Machine, Send
-from ..runtime.actor import Loop, Socket, SocketOptions
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 MESSAGE_BYTES_MAX = 32 << 20
@@ -49,7 +50,7 @@ class LeaderLink:
     monitors   PAIR    libzmq's events: made, lost                of each link
     """
 
-    def __init__(self, loop: Loop, client: Machine, limits: LinkLimits = LIMITS) -> None:
+    def __init__(self, loop: PollLoop, client: Machine, limits: LinkLimits = LIMITS) -> None:
         self.client = client
         self._limits = limits
         self._loop = loop
@@ -135,7 +136,7 @@ class LeaderLink:
         self._loop.unwatch(link.monitor)
         link.socket.disable_monitor()
         link.monitor.close()
-        self._loop.close(link.socket)
+        self._loop.close_socket(link.socket)
 
     def close(self) -> None:
         """Ends all connections; what was queued for them is dropped."""

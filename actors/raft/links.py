@@ -9,8 +9,9 @@ from functools import partial
 import zmq
 
 from ...native.net.messages import Arena
+from ...net.sockets import RECONNECT_MS, SocketOptions
 from ...protocols.zmqraft.server.peer import Peer
-from ..runtime.actor import RECONNECT_MS, Actor, SocketOptions
+from ..runtime.actor import Actor
 
 
 class PeerLinks:
@@ -34,7 +35,7 @@ class PeerLinks:
         actor = self._actor
         for name in [name for name, url in self._urls.items() if urls.get(name) != url]:
             if name in self._sockets:
-                actor.close(self._sockets.pop(name))
+                actor.close_socket(self._sockets.pop(name))
         hwm = 2 * peer.setup.append_inflight_max + 8
         for name, url in urls.items():
             if name not in self._sockets:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import zmq
 
 from ...native.net.messages import Arena
+from ...net.sockets import SocketOptions
 from ...protocols.errors import LocalProtocolError
 from ...protocols.raft.messages import AppendJob
 from ...storage.disk.disk import Disk
@@ -19,7 +20,8 @@ from ...storage.log.segment import Identity
 from ...storage.log.writer import Writer
 from ...storage.snapshot.snapshot import newest_verified, set_damaged_aside
 from ..errors import UnitBroken
-from ..runtime.actor import Actor, ActorSetup, SocketOptions, main
+from ..runtime.actor import Actor, main
+from ..runtime.setup import ActorSetup
 
 JOB = struct.Struct("<QQQQQ")  # kind, epoch, seq, previous index, previous term
 JOB_APPEND, JOB_RESET, JOB_COMPACT = 0, 1, 2  # Compact: up to "previous index", without an answer.

@@ -12,6 +12,8 @@ import zmq
 
 from ...native.log.updates import Reqids
 from ...native.net.messages import Arena
+from ...net.clock import monotonic_ms
+from ...net.sockets import HWM, SocketOptions
 from ...protocols.errors import LocalProtocolError
 from ...protocols.raft.messages import AppendJob, HardState
 from ...protocols.zmqraft.server.commits import Commit, NotifyScope
@@ -23,7 +25,7 @@ from ...storage.log.hard_state import HardStateFile
 from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_peer, snapshot_reqids
 from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
-from ..runtime.actor import HWM, Actor, SocketOptions, main, monotonic_ms
+from ..runtime.actor import Actor, main
 from ..runtime.participants import STATE_MACHINE, participants
 from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job

@@ -2,7 +2,7 @@
 
 from ... import __version__
 from ...protocols.zmqraft.server.values import PeerSetup
-from ..runtime.actor import ActorSetup
+from ..runtime.setup import ActorSetup
 from .machines import broadcast_url
 
 PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.

@@ -12,6 +12,7 @@ from typing import Any
 import zmq
 
 from ...native.net.messages import Arena
+from ...net.sockets import SocketOptions
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zmqraft.server.values import FORGET_AFTER_TTL_S
 from ...protocols.zmqraft.snapshots.barrier import Barrier, BarrierReply, Phase
@@ -31,8 +32,9 @@ from ...protocols.zmqraft.snapshots.orders import (
 from ...storage.disk.disk import Disk
 from ...storage.log.segment import Identity
 from ...storage.snapshot.work import ReqidLimits, SnapshotWork
-from ..runtime.actor import Actor, Loop, SocketOptions, main
+from ..runtime.actor import Actor, main
 from ..runtime.participants import participants
+from ..runtime.process_loop import ProcessLoop
 
 BARRIER = struct.Struct("<BQQQ")  # A barrier's phase, attempt, and index and term of its entry.
 PHASES = frozenset(Phase)
@@ -50,7 +52,7 @@ BarrierMessage = tuple[
 ]  # Phase, attempt, place, other frames.
 
 
-def barrier_messages(loop: Loop, arena: Arena, pipe: str) -> Iterator[BarrierMessage]:
+def barrier_messages(loop: ProcessLoop, arena: Arena, pipe: str) -> Iterator[BarrierMessage]:
     """What came over the pipes of a barrier; what is of no known phase is dropped and logged."""
     for (phase, attempt, index, term), rest in loop.unpacked(arena, BARRIER, pipe):
         if phase in PHASES:

@@ -8,6 +8,7 @@ import struct
 import zmq
 
 from ...native.net.messages import Arena, Frames
+from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
 from ...protocols.zmqraft.snapshots.barrier import BarrierOrder, BarrierReply, Phase, StopLine
 from ...storage.disk.disk import Disk
 from ...storage.errors import Damaged, StorageError
@@ -15,7 +16,7 @@ from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
 from ...storage.snapshot.snapshot import newest, open_snapshot
 from ...storage.snapshot.work import state_read, write_state
-from ..runtime.actor import SUBSCRIPTION_BYTES_MAX, Actor, Socket, SocketOptions, main
+from ..runtime.actor import Actor, main
 from .machines import BroadcastStateMachine, LogDigest, StateMachinePlugin, broadcast_url
 from .snapshot_sender import BARRIER, barrier_messages
 

@@ -20,7 +20,8 @@ from pathlib import Path
 import zmq
 
 from . import data_dir
-from .actor import EXIT_BROKEN, Actor, ActorSetup, Host
+from .actor import Actor
+from .setup import EXIT_BROKEN, ActorSetup, Host
 
 LOG_BYTES_MAX = 4 << 20  # Of one file; the one before it is kept.
 LOG_LINE_BYTES_MAX = 16 << 10

@@ -17,26 +17,18 @@ import zmq
 
 from ...native.files import raise_open_files, sockets_within
 from ...native.net.messages import Arena
+from ...net.clock import monotonic_ms
+from ...net.sockets import SocketOptions
 from ...protocols.zerodb.wire.values import OWNER_BYTES
 from ..errors import OperatorError
 from . import data_dir, pipes
-from .actor import (
-    EXIT_BROKEN,
-    EXIT_DAMAGED,
-    EXIT_SETUP,
-    EXIT_STOPPED,
-    STOP_SIGNALS,
-    ActorSetup,
-    Loop,
-    SocketOptions,
-    format_event,
-    monotonic_ms,
-    timestamp,
-)
 from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
+from .log_lines import format_event, timestamp
 from .plan import LOG_ROLES, ActorPlan, NodePlan, UnitPlan
+from .process_loop import STOP_SIGNALS, ProcessLoop
 from .profiles import Profiles, decode_wish
 from .run_dir import RunDir, sweep
+from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup
 from .tracing import allow_tracer
 
 BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
@@ -101,7 +93,7 @@ class Unit:
         return all(member.state == "ready" for member in self.members)
 
 
-class Supervisor(Loop):
+class Supervisor(ProcessLoop):
     """The parent of all actors of the nodes that it runs.
 
     control   ROUTER   [id, ready] [id, status, msgpack map]   from each actor

@@ -20,6 +20,8 @@ from ...native.broker.budget import Budget
 from ...native.broker.relay import heads, send_messages
 from ...native.errors import NativeError
 from ...native.net.messages import Arena, Frames
+from ...net.poll_loop import Pipe
+from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
 from ...protocols.zerodb.server.ownership import OWNERS
 from ...protocols.zerodb.server.proposals import Result
 from ...protocols.zerodb.server.scatter_gather import PREFIX
@@ -49,7 +51,7 @@ from ...protocols.zerodb.wire.values import (
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup, WindowLimits
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ..raft.leader_link import LeaderLink
-from ..runtime.actor import SUBSCRIPTION_BYTES_MAX, Actor, Pipe, Socket, SocketOptions, main
+from ..runtime.actor import Actor, main
 from ..runtime.participants import worker_names
 from .credit import ConsumedBytes
 

@@ -14,6 +14,8 @@ import zmq
 
 from ...native.net.messages import Arena
 from ...native.net.sockets import send_batch
+from ...net.poll_loop import Pipe
+from ...net.sockets import SocketOptions
 from ...protocols.raft.messages import EntryBatch
 from ...protocols.zerodb.server.ownership import OWNERS, owners_of
 from ...protocols.zerodb.server.worker_channel import (
@@ -62,7 +64,7 @@ from ...storage.worker.shared_lease import SharedLeases
 from ..errors import UnitBroken
 from ..raft.snapshot_sender import BARRIER, barrier_messages
 from ..raft.state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS, commits_topic
-from ..runtime.actor import Actor, Pipe, SocketOptions, main
+from ..runtime.actor import Actor, main
 from ..runtime.participants import TABLE_WORKER, worker_names
 from .credit import TAKEN, Credit
 

@@ -9,9 +9,10 @@ import zmq
 
 from ...native.net.datagrams import Datagrams, Heard
 from ...native.net.messages import Arena
+from ...net.sockets import SocketOptions
 from ...protocols.zre.limiter import Limiter, Rate
 from ..errors import OperatorError
-from ..runtime.actor import Actor, SocketOptions, main
+from ..runtime.actor import Actor, main
 from .pipes import BEACON, HWM, NODE, encode_heard, interface_of
 
 # Of one address, to zre_node: more than a whole network says; what is beyond is dropped.

@@ -12,6 +12,7 @@ import zmq
 
 from ... import __version__
 from ...native.net.messages import Arena
+from ...net.sockets import SocketOptions
 from ...protocols.zerodb.wire.ops import Put, pack
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
 from ...protocols.zmqraft.client.window import Pending
@@ -23,7 +24,7 @@ from ...protocols.zre.log import decode_report, uuid_hash
 from ...protocols.zre.values import LOG_SERVICE
 from ..errors import OperatorError
 from ..raft.leader_link import LeaderLink
-from ..runtime.actor import Actor, SocketOptions, main
+from ..runtime.actor import Actor, main
 from .node import bound_port
 from .pipes import LOG, NODE, interface_of
 

@@ -14,6 +14,7 @@ import zmq
 
 from ...native.net.messages import Arena
 from ...native.net.sockets import send_batch
+from ...net.sockets import Socket, SocketOptions
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import services, values
 from ...protocols.zre.beacon import Beacon, own_uuid
@@ -25,7 +26,7 @@ from ...protocols.zre.peers import Event, EventKind, PeerInfo
 from ...protocols.zre.presence import encode_presence, presence_of
 from ...protocols.zre.values import Times, Version
 from ..errors import OperatorError
-from ..runtime.actor import Actor, Socket, SocketOptions, main
+from ..runtime.actor import Actor, main
 from ..topology.farm import public_endpoint
 from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
 from .reports import Reports, Told
@@ -150,7 +151,7 @@ class ZreNode(Actor):
             if isinstance(action, Connect):
                 self._greet(action)
             elif action.number in self._peers:
-                self.close(self._peers.pop(action.number))
+                self.close_socket(self._peers.pop(action.number))
         full = []
         for number, frames in ready.sends:
             peer = self._peers.get(number)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ...native.net.datagrams import Heard
 from ...native.net.interfaces import Interface, chosen
 from ..errors import OperatorError
-from ..runtime.actor import ActorSetup
+from ..runtime.setup import ActorSetup
 
 NODE, BEACON, LOG = "zre_node", "zre_beacon", "zre_log"
 HWM = 1000

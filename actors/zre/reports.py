@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import zmq
 
-from ..runtime.actor import SUBSCRIPTION_BYTES_MAX, Loop, Socket, SocketOptions
+from ...net.poll_loop import PollLoop
+from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
 
 HWM = 1000  # Reports that a log service leaves lying; what is beyond is dropped.
 RECENT_MAX = 256  # Reports that a new service is told of ...
@@ -33,7 +34,7 @@ class _Service(NamedTuple):
 class Reports:
     """Those of one node, by the UUID of who has announced a service."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: PollLoop) -> None:
         self._loop = loop
         self._services: dict[bytes, _Service] = {}
         self._listening: set[bytes] = set()
@@ -84,4 +85,4 @@ class Reports:
         service = self._services.pop(uuid, None)
         if service is not None:
             self._listening.discard(uuid)
-            self._loop.close(service.socket)
+            self._loop.close_socket(service.socket)

@@ -20,7 +20,7 @@ from typing import Any
 
 import zmq
 
-from kelek.actors.runtime.actor import ActorSetup
+from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology.topology import BROKER_KEYS
 from kelek.bench.broker.kills import SCALE, Kills, kills
 from kelek.bench.load.loadgen import Generator, Load, finish, libzmq

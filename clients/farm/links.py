@@ -13,10 +13,10 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
+from ...net.clock import monotonic_ms
 from ...protocols.garlicfarm.client.client import FarmClient
 from ...protocols.garlicfarm.client.values import Open, Trouble, TroubleKind
 from ...protocols.garlicfarm.wire.values import Address, is_loopback
-from ..io.clock import monotonic_ms
 from ..io.resources import Resources
 
 READ_BYTES = 1 << 18

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...net.clock import monotonic_ms, wall_ms
 from ...protocols.errors import LocalProtocolError, RemoteProtocolError
 from ...protocols.garlicfarm.app.orders import (
     Choice,
@@ -51,7 +52,6 @@ from ..errors import (
     NoFarm,
     NoFarmLeader,
 )
-from ..io.clock import monotonic_ms, wall_ms
 from ..io.driver import Sleep, Step, Wait
 from .links import ONLY_HERE, Reach
 from .values import (

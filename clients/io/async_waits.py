@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from .clock import monotonic_ms
+from ...net.clock import monotonic_ms
 from .resources import Resources
 
 

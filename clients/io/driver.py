@@ -9,7 +9,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeVar
 
-from .clock import monotonic_ms
+from ...net.clock import monotonic_ms
 from .resources import WITH, Guard, Resources
 
 T = TypeVar("T")

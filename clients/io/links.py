@@ -12,8 +12,8 @@ import zmq
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
 from ...native.tables.columns import Message
+from ...net.clock import monotonic_ms as monotonic_ms
 from ...protocols.connections import Connect, Disconnect, Listen, Machine, Send, Unlisten
-from .clock import monotonic_ms as monotonic_ms
 from .resources import Resources
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.

@@ -2,7 +2,7 @@
 
 It reads its part of the table's snapshot, runs the mapper over it as the node would, and puts the
 outputs into a staging table. The mapper runs with the process, sandbox and limits of the node's own
-mappers; they come from actors/jobs.
+mappers (mapping/).
 """
 
 from collections import deque
@@ -13,11 +13,19 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
-from ...actors.jobs import mapper
-from ...actors.jobs.map_jobs import BATCH_BYTES, BATCH_PAIRS, CALLS_MAX, WRITES_MAX
-from ...actors.jobs.mapper_process import Event, MapperProcess, engine_of
-from ...actors.runtime.actor import Loop, monotonic_ms
+from ...mapping import mapper
+from ...mapping.mapper_process import (
+    BATCH_BYTES,
+    BATCH_PAIRS,
+    CALLS_MAX,
+    WRITES_MAX,
+    Event,
+    MapperProcess,
+    engine_of,
+)
 from ...native.tables.mapper import MalformedOutput, output_ops, pack_records
+from ...net.clock import monotonic_ms
+from ...net.poll_loop import PollLoop
 from ...protocols.zerodb.server.map_orders import MapOrder, stage_key
 from ...protocols.zerodb.server.scan_chunks import Pieces
 
@@ -26,7 +34,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 Pair = tuple[bytes, bytes]
-LOG_FD = 2  # The mapper's loop writes to the log of Spark's worker.
 
 
 class Done(NamedTuple):
@@ -156,11 +163,11 @@ def batches(pairs: Iterator[Pair]) -> Iterator[list[bytes]]:
             yield frames
 
 
-class MapperRun(Loop):
+class MapperRun(PollLoop):
     """One mapper process, fed from an iterator in the caller's thread."""
 
     def __init__(self, order: MapOrder) -> None:
-        super().__init__(None, LOG_FD)
+        super().__init__()
         self._events: deque[Event] = deque()
         self._process = MapperProcess(self, order.engine, lambda _, it: self._events.append(it))
         self._process.start(order.module, order.parameters)

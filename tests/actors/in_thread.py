@@ -3,31 +3,18 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import zmq
 
-from kelek.actors.runtime.actor import Actor, ActorSetup, Host
+from kelek.actors.runtime.actor import Actor
+from kelek.actors.runtime.setup import ActorSetup, Host
 
 DEADLINE_S = 60
-LOOK_MS = 200
+LOOK_MS = 200  # The longest wake, so that turn() looks again.
 
 Socket = zmq.Socket[bytes]
-
-
-class Watched(Actor):
-    """Beside an actor's class: its loop ends when something is so."""
-
-    until: Callable[[], object] = staticmethod(lambda: True)
-
-    def on_wake(self, now_ms: int) -> None:
-        super().on_wake(now_ms)
-        if self.until():
-            self.stop()
-
-    def deadline_ms(self) -> int | None:
-        """Now and then it looks whether the test waits for nothing."""
-        return min(super().deadline_ms() or 1 << 60, self.now_ms + LOOK_MS)
+AnyActor = TypeVar("AnyActor", bound=Actor)
 
 
 class Rig:
@@ -41,16 +28,17 @@ class Rig:
         self.places: dict[str, str] = {}  # Of options, for the operator's errors.
         self.socket(zmq.ROUTER).bind("inproc://control")
 
-    def begin(self, kind: type[Watched], folder: str, epoch: int, options: dict[str, Any]) -> Any:
+    def begin(
+        self, kind: type[AnyActor], folder: str, epoch: int, options: dict[str, Any]
+    ) -> AnyActor:
         """Starts it; returns the actor."""
         setup = ActorSetup(
             "n1", kind.role, kind.role, "c", "inproc://rig", folder,
             "inproc://control", epoch, False, options, self.places,
         )  # fmt: skip
-        self._actor = actor = kind(setup, Host(self.stop_in, 2, self.context))
-        actor._open()
-        actor.on_start()
-        actor._starting = False
+        actor = kind(setup, Host(self.stop_in, 2, self.context))
+        self._actor = actor
+        actor.start()
         return actor
 
     def socket(self, kind: int) -> Socket:
@@ -72,19 +60,12 @@ class Rig:
     def turn(self, until: Callable[[], object]) -> None:
         """Runs the actor until something is so."""
         late = time.monotonic() + DEADLINE_S
-
-        def ends() -> object:
+        while not until():
             assert time.monotonic() < late, "nothing more happens"
-            return until()
-
-        self._actor.until = ends
-        self._actor.running = not until()
-        self._actor.run_loop()
+            self._actor.run_once(LOOK_MS)
 
     def end(self) -> None:
-        if not self._actor._starting:
-            self._actor.on_stop()
-        self._actor.close_sockets()
+        self._actor.close()
         self.context.destroy(linger=0)
         os.close(self.stop_in)
         os.close(self.stop_out)

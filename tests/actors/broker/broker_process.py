@@ -12,7 +12,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from kelek.actors.runtime.actor import ActorSetup
+from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology.topology import BROKER_KEYS
 from kelek.tests.ports import free_ports
 

@@ -27,7 +27,7 @@ import trustme
 import zmq
 
 from kelek.actors.farm.server import FarmServer
-from kelek.actors.runtime.actor import ActorSetup, Host
+from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.actors.topology import topology
 from kelek.protocols.garlicfarm.client.fetch import ClientFetch
 from kelek.protocols.garlicfarm.wire import codec

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import zmq
 
-from kelek.actors.jobs.map_jobs import BATCH_PAIRS
 from kelek.actors.jobs.server import PLACE, JobServer
 from kelek.actors.runtime import actor
-from kelek.actors.runtime.actor import ActorSetup, Host
+from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.bench.kelek_cluster import children_of
+from kelek.mapping.mapper_process import BATCH_PAIRS
+from kelek.net.clock import monotonic_ms
 from kelek.protocols.zerodb.server.worker_channel import (
     AGAIN,
     ANSWER,
@@ -56,17 +57,6 @@ REQID = b"request-id-1"
 ROWS = 25
 
 
-class Watched(JobServer):
-    """Its loop ends when something is so."""
-
-    until: Callable[[], bool] = staticmethod(lambda: True)
-
-    def on_wake(self, now_ms: int) -> None:
-        super().on_wake(now_ms)
-        if self.until():
-            self.stop()
-
-
 class Rig:
     """A job_server between a client and the tables, all in one thread."""
 
@@ -87,10 +77,8 @@ class Rig:
             "n1", "job_server", "job_server", "c", "inproc://rig", str(self.folder),
             "inproc://control", 7, False, {"zerodb": options}, {},
         )  # fmt: skip
-        self.actor = Watched(setup, Host(self.stop_in, 2, self.context))
-        self.actor._open()
-        self.actor.on_start()
-        self.actor._starting = False
+        self.actor = JobServer(setup, Host(self.stop_in, 2, self.context))
+        self.actor.start()
         self.client = self.context.socket(zmq.DEALER)
         self.client.connect(options["jobs_url"])
         self.requests = self.context.socket(zmq.PUSH)
@@ -109,11 +97,8 @@ class Rig:
 
     def turn(self, until: Callable[[], object]) -> None:
         """Runs the job_server, and answers what it asks for, until something is so."""
-        self.actor.running = True
-        self.actor.until = lambda: bool(self.asks.poll(0) or until())
         while not until():
-            self.actor.running = True
-            self.actor.run_loop()
+            self.actor.run_once()
             while self.asks.poll(0):
                 self.on_ask(self.asks.recv_multipart())
 
@@ -285,8 +270,8 @@ def test_a_packed_chunk(rig: Rig) -> None:
 
 def test_what_can_not_be_is_said(rig: Rig) -> None:
     rig.send(requests.RangeJob(7))
-    rig.actor.until = lambda: bool(rig.asks.poll(0))
-    rig.actor.run_loop()
+    while not rig.asks.poll(0):
+        rig.actor.run_once()
     [head, _, path] = rig.asks.recv_multipart()
     ticket = HEAD.unpack(head)[5]
     rig.reply(FAILED, ticket, b"no leader was found")
@@ -489,7 +474,7 @@ def test_a_job_whose_mapper_hangs_fails_within_a_second(rig: Rig) -> None:
     while rig.actor.status()["mappers"]:
         due_ms = rig.actor.deadline_ms()
         assert due_ms is not None
-        assert due_ms <= actor.monotonic_ms() + 1000
+        assert due_ms <= monotonic_ms() + 1000
         rig.actor.on_wake(due_ms)
     found = rig.state(apid)
     assert found["state"] == "failed"

@@ -23,14 +23,10 @@ from kelek.protocols.zerodb.server.map_orders import (
     encode,
 )
 from kelek.tests.actors.fakes import spark_driver as fake
-from kelek.tests.actors.in_thread import Rig, Watched
+from kelek.tests.actors.in_thread import Rig
 
 EPOCH = 11
 MODULE = bytes(3 << 20)  # More than a pipe holds.
-
-
-class Job(Watched, SparkJob):
-    """A spark_job whose loop ends."""
 
 
 class JobRig(Rig):
@@ -41,17 +37,10 @@ class JobRig(Rig):
         self.reports = self.bound("job_server.spark")
         self.orders = self.connected("spark_job.orders")
         self.folder = folder
-        self.started = False
 
     def start(self, master: str) -> None:
         options = {"url": "inproc://tables", "spark": {"master": master, "memory": 1 << 30}}
-        self.actor: SparkJob = self.begin(Job, str(self.folder), EPOCH, {"zerodb": options})
-        self.started = True
-
-    def end(self) -> None:
-        if not self.started:  # Its start has failed: on_stop() is not called then.
-            self._actor.on_stop = lambda: None  # type: ignore[method-assign]
-        super().end()
+        self.actor: SparkJob = self.begin(SparkJob, str(self.folder), EPOCH, {"zerodb": options})
 
     def map(self, apid: int, source: int) -> None:
         order = MapOrder(source, 3, 1 << 30, False, "wasm", MODULE, b"")

@@ -10,9 +10,9 @@ import pytest
 import zmq
 
 from kelek.actors.jobs import spark_maps
-from kelek.actors.jobs.map_jobs import BATCH_PAIRS
-from kelek.actors.jobs.mapper import WasmEngine
 from kelek.actors.runtime import actor
+from kelek.mapping.mapper import WasmEngine
+from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.native.tables.mapper import pack_records
 from kelek.protocols.zerodb.server import map_orders
 from kelek.protocols.zerodb.server.map_orders import (
@@ -284,8 +284,8 @@ def test_what_is_no_report_is_dropped(rig: SparkRig) -> None:
 def test_a_mapper_that_is_checked_may_be_ended(rig: SparkRig) -> None:
     """Whoever asked for it is told so."""
     rig.send(requests.MapTable(LARGE, OUTPUT, 1, [], mapper(SLOW)))
-    rig.actor.until = lambda: bool(rig.asks.poll(0))
-    rig.actor.run_loop()
+    while not rig.asks.poll(0):
+        rig.actor.run_once()
     rig.on_ask(rig.asks.recv_multipart())
     rig.turn(lambda: rig.actor._spark._jobs)
     [apid] = rig.actor._spark._jobs

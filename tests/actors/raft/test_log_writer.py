@@ -14,7 +14,7 @@ import pytest
 
 from kelek.actors.raft import log_writer
 from kelek.actors.raft.log_writer import STATE_FULL, STATE_OK, Ack, GroupCommit
-from kelek.actors.runtime.actor import ActorSetup
+from kelek.actors.runtime.setup import ActorSetup
 from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk.memory import MemoryDisk

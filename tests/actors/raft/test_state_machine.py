@@ -10,7 +10,7 @@ import zmq
 from kelek.actors.raft.snapshot_sender import BARRIER
 from kelek.actors.raft.state_machine import COMMIT, StateMachine, commits_topic
 from kelek.actors.runtime import actor
-from kelek.actors.runtime.actor import ActorSetup, Host
+from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.snapshots.barrier import Phase
 from kelek.storage.disk.disk import Disk
@@ -24,20 +24,17 @@ OPTIONS = {"state_machine": "digest", "broadcast_url": ""}
 
 
 class Watched(StateMachine):
-    """Its loop ends when something is so."""
+    """Counts its wakes."""
 
-    until: Callable[[], bool] = staticmethod(lambda: True)
     looked = 0
 
     def on_wake(self, now_ms: int) -> None:
         super().on_wake(now_ms)
         self.looked += 1
-        if self.until():
-            self.stop()
 
     def turn(self, until: Callable[[], bool]) -> None:
-        self.running, self.until = True, until
-        self.run_loop()
+        while not until():
+            self.run_once()
 
     @property
     def applied(self) -> object:
@@ -62,9 +59,7 @@ class Rig:
             "inproc://control", 7, False, OPTIONS, {},
         )  # fmt: skip
         self.machine = Watched(setup, Host(self.stop_in, 2, self.context))
-        self.machine._open()
-        self.machine.on_start()
-        self.machine._starting = False
+        self.machine.start()
         assert self.commits.poll(10_000), "it has subscribed"
 
     def append(self, term: int, count: int) -> None:
@@ -77,8 +72,7 @@ class Rig:
         self.commits.send(COMMIT.pack(commits_topic("state_machine"), index, term, 0, 0))
 
     def close(self) -> None:
-        self.machine.on_stop()
-        self.machine.close_sockets()
+        self.machine.close()
         self.context.destroy(linger=0)
         self.log.close()
         os.close(self.stop_in)

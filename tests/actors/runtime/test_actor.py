@@ -12,8 +12,12 @@ import zmq
 
 from kelek.actors.errors import OperatorError
 from kelek.actors.runtime import actor
-from kelek.actors.runtime.actor import Actor, ActorSetup, Host, SocketOptions
+from kelek.actors.runtime.actor import Actor
+from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.native.net.messages import Arena
+from kelek.net import poll_loop
+from kelek.net.clock import monotonic_ms
+from kelek.net.sockets import SocketOptions
 from kelek.tests.ports import free_port
 
 Frames = list[list[bytes]]
@@ -29,20 +33,12 @@ class Probe(Actor):
         super().__init__(setup, host)
         self.got: list[Frames] = []
         self.wakes = 0
-        self.stop_after: int | None = None
 
     def on_arena(self, arena: Arena) -> None:
         self.got.append(arena.messages())
 
     def on_wake(self, now_ms: int) -> None:
         self.wakes += 1
-        if self.stop_after is not None and self.wakes >= self.stop_after:
-            self.stop()
-
-    def turn(self, wakes: int = 1) -> None:
-        """Runs the loop for so many wakes."""
-        self.running, self.wakes, self.stop_after = True, 0, wakes
-        self.run_loop()
 
     def status(self) -> dict[str, Any]:
         return {"wakes": self.wakes}
@@ -63,8 +59,7 @@ class Rig:
             "n1", "probe", "probe", "c", "inproc://rig", "", CONTROL, 7, False, {}, {}
         )
         self.probe = Probe(setup, Host(self.stop_in, self.log_out, self.context))
-        self.probe._open()
-        self.probe._starting = False
+        self.probe.start()
 
     def log(self) -> list[str]:
         os.close(self.log_out)
@@ -74,7 +69,7 @@ class Rig:
         return lines
 
     def close(self) -> None:
-        self.probe.close_sockets()
+        self.probe.close()
         for other in self.others:
             other.close(linger=0)
         self.context.destroy(linger=0)
@@ -107,7 +102,7 @@ def test_all_that_has_arrived_comes_in_one_arena(rig: Rig) -> None:
     sender = plain(rig, zmq.PUSH, "inproc://rig/n1/probe.inbox")
     for i in range(100):
         sender.send_multipart([b"a", str(i).encode()])
-    probe.turn()
+    probe.run_once()
     assert probe.got == [[[b"a", str(i).encode()] for i in range(100)]]
 
 
@@ -118,10 +113,10 @@ def test_a_paused_source_waits(rig: Rig) -> None:
     sender = plain(rig, zmq.PUSH, "inproc://x")
     sender.send(b"1")
     probe.pause(inbox)
-    probe.turn()
+    probe.run_once()
     assert probe.got == []
     probe.resume(inbox)
-    probe.turn()
+    probe.run_once()
     assert probe.got == [[[b"1"]]]
 
 
@@ -134,12 +129,12 @@ def test_what_found_no_room_in_an_arena_needs_no_other_message_to_come(rig: Rig)
     large = bytes(40_000)
     for _ in range(2):
         sender.send(large)
-    probe.turn()
+    probe.run_once()
     probe.pause(inbox)
-    probe.turn()
+    probe.run_once()
     assert probe.got == [[[large]]]
     probe.resume(inbox)
-    probe.turn()
+    probe.run_once()
     assert probe.got == [[[large]], [[large]]]
 
 
@@ -153,7 +148,7 @@ def test_a_pipe_keeps_what_does_not_fit(rig: Rig) -> None:
     reader = plain(rig, zmq.PULL, "inproc://x", hwm=2)
     for i in range(50):
         while pipe.full and not reader.poll(0):
-            probe.turn()
+            probe.run_once()
         assert reader.recv() == str(i).encode()
     assert pipe.count == 0
 
@@ -175,7 +170,7 @@ def test_messages_over_the_limits_are_dropped_and_logged_once(rig: Rig) -> None:
     sender = plain(rig, zmq.PUSH, "inproc://x")
     for frames in ([b"a" * 60, b"b" * 60], [b""] * 4, [b"fits"], [b"a" * 101]):
         sender.send_multipart(frames)
-        probe.turn()
+        probe.run_once()
     assert probe.got == [[[b"fits"]]]
     assert probe.counters["oversize-dropped"] == 3
     assert [line.split(" ", 1)[1] for line in rig.log()] == [
@@ -191,7 +186,7 @@ def test_reports(rig: Rig) -> None:
     assert (name, kind) == (b"n1/probe/7", b"status")
     assert msgpack.unpackb(status) == {"wakes": 0, "counters": {"dropped": 3}}
     rig.control.send_multipart([name, b"status"])
-    rig.probe.turn()
+    rig.probe.run_once()
     assert rig.control.recv_multipart()[1] == b"status"
 
 
@@ -200,20 +195,21 @@ def test_sigterm_lets_it_finish_and_the_supervisors_end_does_not(rig: Rig) -> No
     probe.drain_ms_max = 60_000
     probe.drained = lambda: False  # type: ignore[method-assign]
     os.write(rig.stop_out, b"T")
-    probe.turn()
+    probe.run_once()
     assert probe.stopping
     os.close(rig.stop_out)
     rig.stop_out = -1
-    probe.turn(wakes=1_000_000)
-    assert probe.wakes < 1_000_000
+    probe.run_loop()
+    assert not probe.running
     assert rig.log()[0].endswith(" supervisor-gone")
 
 
-def test_a_deadline_wakes_an_idle_loop(rig: Rig) -> None:
+def test_a_deadline_wakes_an_idle_loop(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)
     probe = rig.probe
-    probe._report_ms = actor.monotonic_ms() + 3_600_000
-    probe.deadline_ms = lambda: actor.monotonic_ms() + 20  # type: ignore[method-assign]
-    thread = threading.Thread(target=probe.turn)
+    probe.ready()  # The next report is due in an hour.
+    probe.deadline_ms = lambda: monotonic_ms() + 20  # type: ignore[method-assign]
+    thread = threading.Thread(target=probe.run_once)
     thread.start()
     thread.join(10)
     assert not thread.is_alive()
@@ -248,7 +244,7 @@ def test_log_lines(rig: Rig) -> None:
 def test_an_address_that_cant_be_bound(
     rig: Rig, address: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actor, "BIND_RETRY_MS", 0)
+    monkeypatch.setattr(poll_loop, "BIND_RETRY_MS", 0)
     other = plain(rig, zmq.ROUTER)
     taken = f"tcp://127.0.0.1:{free_port()}"
     other.bind(taken)
@@ -260,7 +256,7 @@ def test_an_address_that_cant_be_bound(
 def test_the_place_of_an_address_is_the_topologys(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actor, "BIND_RETRY_MS", 0)
+    monkeypatch.setattr(poll_loop, "BIND_RETRY_MS", 0)
     options = SocketOptions(bind=("ipc:///nowhere/x",), place="t.yaml:4:10: nodes.a.url")
     with pytest.raises(OperatorError, match=r"^t.yaml:4:10: nodes.a.url: .*is in no"):
         rig.probe.socket(zmq.ROUTER, options)

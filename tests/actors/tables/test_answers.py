@@ -29,7 +29,7 @@ from kelek.protocols.zerodb.server.worker_channel import (
 from kelek.protocols.zerodb.wire import answers, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.values import Extension
-from kelek.tests.actors.in_thread import Rig, Socket, Watched
+from kelek.tests.actors.in_thread import Rig, Socket
 
 EMPTY = b"\x80"  # No tables, in msgpack.
 EPOCH = 11  # Of the worker.
@@ -50,10 +50,6 @@ SETTINGS = {
 LOCAL = (9).to_bytes(4, "little")
 
 
-class Server(Watched, ZerodbServer):
-    """A zerodb_server whose loop ends."""
-
-
 class ServerRig(Rig):
     """A zerodb_server between clients, a worker and a job_server."""
 
@@ -68,7 +64,7 @@ class ServerRig(Rig):
             "url": "inproc://raft",
             "entry_bytes_max": 1 << 20,
         }
-        self.actor: Server = self.begin(Server, str(folder), 7, options)
+        self.actor = self.begin(ZerodbServer, str(folder), 7, options)
         self.done = self.connected("zerodb_server.done")
         self.reports = self.connected("zerodb_server.reports")
         self.report(PROGRESS)

@@ -17,7 +17,7 @@ from kelek.storage.disk.disk import Disk
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
 from kelek.storage.tables.tables import Outcome
-from kelek.tests.actors.in_thread import Rig, Watched
+from kelek.tests.actors.in_thread import Rig
 
 EPOCH = 7
 OPTIONS = {
@@ -33,10 +33,6 @@ OPTIONS = {
 }
 
 
-class Worker(Watched, TableWorker):
-    """A table_worker whose loop ends."""
-
-
 class WorkerRig(Rig):
     """A table_worker beside an empty log; the test is zerodb_server and job_server."""
 
@@ -49,7 +45,7 @@ class WorkerRig(Rig):
         self.bound("zerodb_server.reports")
         self.jobs = self.bound("job_server.requests")
         options = {"zerodb": OPTIONS, "members": {"n1": {}}}
-        self.actor: Worker = self.begin(Worker, str(folder / "raft"), EPOCH, options)
+        self.actor = self.begin(TableWorker, str(folder / "raft"), EPOCH, options)
         self.work = self.connected("table_worker.work")
         self.taken = self.connected("table_worker.taken")
         self.tickets = 0

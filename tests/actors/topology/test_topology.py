@@ -7,7 +7,7 @@ import pytest
 
 from kelek.actors.errors import OperatorError
 from kelek.actors.runtime import pipes, plan, run_dir
-from kelek.actors.runtime.actor import ActorSetup
+from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology import topology
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -24,7 +24,7 @@ from kelek.protocols.zre.limiter import Limiter, Rate
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
 from kelek.protocols.zre.presence import Happening, Presence, decode_presence, encode_presence
 from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
-from kelek.tests.actors.in_thread import Rig, Socket, Watched
+from kelek.tests.actors.in_thread import Rig, Socket
 from kelek.tests.ports import free_port, free_udp_port
 
 PEER = own_uuid(b"\x22" * 14)
@@ -32,18 +32,6 @@ REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 1_700_000_000_000, "x")
 SAID = Presence(
     Happening.ENTER, REPORT.time_ms, bytes(16), "n1", PEER, "b", "tcp://h:1", Version.V2
 )
-
-
-class Node(Watched, ZreNode):
-    pass
-
-
-class Beacons(Watched, ZreBeacon):
-    pass
-
-
-class Logs(Watched, ZreLog):
-    pass
 
 
 @pytest.fixture
@@ -76,7 +64,7 @@ def received(rig: Rig, socket: Socket) -> list[bytes]:
 
 def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
     told = rig.bound("zre_node.heard")
-    actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options(beacon_ms=600_000))
+    actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, options(beacon_ms=600_000))
     sends = rig.connected("zre_beacon.sends")
     beacon = encode_beacon(Beacon(PEER, 61_000))
     sends.send(beacon)
@@ -91,7 +79,7 @@ def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
 def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
     """Junk is counted in C; beacons of one source are passed on no faster than a rate."""
     told = rig.bound("zre_node.heard")
-    actor: Beacons = rig.begin(Beacons, str(tmp_path), 1, options())
+    actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, options())
     actor._limiter = Limiter(Rate(burst=100, per_s=0))
     address = LOOPBACK, actor.options["zre"]["port"]
 
@@ -117,7 +105,7 @@ def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
 def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
     rig.places["zre.interface"] = "t.yaml: nodes.n1.zre.interface"
     with pytest.raises(OperatorError, match=r"interface: no interface 'eth77'; there are .*lo; na"):
-        rig.begin(Beacons, str(tmp_path), 1, options(interface="eth77"))
+        rig.begin(ZreBeacon, str(tmp_path), 1, options(interface="eth77"))
 
 
 # ---- zre_node ----
@@ -126,10 +114,10 @@ def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
 class Stranger:
     """A peer of the node's: a mailbox and, once it knows where, a DEALER."""
 
-    actor: Node
+    actor: ZreNode
 
     def __init__(
-        self, rig: Rig, actor: Node | None, version: Version, port: int = 0, uuid: bytes = PEER
+        self, rig: Rig, actor: ZreNode | None, version: Version, port: int = 0, uuid: bytes = PEER
     ) -> None:
         self.rig, self.version = rig, version
         if actor is not None:
@@ -163,13 +151,13 @@ class Stranger:
 
 
 @pytest.fixture
-def node(rig: Rig, tmp_path: Path) -> Node:
+def node(rig: Rig, tmp_path: Path) -> ZreNode:
     rig.bound("zre_beacon.sends")
-    actor: Node = rig.begin(Node, str(tmp_path), 1, options())
+    actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, options())
     return actor
 
 
-def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: Node) -> None:
+def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: ZreNode) -> None:
     sends = rig.sockets[-1]
     beacon = decode_beacon(received(rig, sends)[0])
     assert beacon == Beacon(node._node.uuid, node._node.setup.port)
@@ -185,7 +173,7 @@ def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: Node) -> None:
 
 
 @pytest.mark.parametrize("version", list(Version))
-def test_who_greets_is_answered_in_its_version(rig: Rig, node: Node, version: Version) -> None:
+def test_who_greets_is_answered_in_its_version(rig: Rig, node: ZreNode, version: Version) -> None:
     stranger = Stranger(rig, node, version)
     stranger.connect()
     stranger.say(stranger.hello())
@@ -204,7 +192,7 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
     rig.bound("zre_beacon.sends")
     first = Stranger(rig, None, Version.V2)
     static = [f"tcp://{LOOPBACK}:{first.port}"]
-    node: Node = rig.begin(Node, str(tmp_path), 1, options(static=static))
+    node: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, options(static=static))
     first.actor = node
     assert isinstance(first.next()[1], Hello)
     first.connect()
@@ -222,7 +210,7 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
     rig.turn(lambda: list(node._node.peers) == [other])
 
 
-def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: Node) -> None:
+def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: ZreNode) -> None:
     """The address of the connection is asked for, and another one is not believed."""
     stranger = Stranger(rig, node, Version.V2)
     stranger.connect()
@@ -231,7 +219,7 @@ def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: Node) -> 
     assert node._peers == {}
 
 
-def test_a_service_is_announced_and_reported_to(rig: Rig, node: Node) -> None:
+def test_a_service_is_announced_and_reported_to(rig: Rig, node: ZreNode) -> None:
     stranger = Stranger(rig, node, Version.V2)
     reports, endpoint = service(rig)
     stranger.connect()
@@ -257,7 +245,7 @@ def service(rig: Rig) -> tuple[Socket, str]:
     return reports, f"tcp://{LOOPBACK}:{port}"
 
 
-def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: Node) -> None:
+def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: ZreNode) -> None:
     """Names, headers, and what the text has no word for."""
     stranger = Stranger(rig, node, Version.V2)
     reports, endpoint = service(rig)
@@ -277,7 +265,7 @@ def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: Node) -> None:
     assert (changed.event, changed.headers["X-MOOD"]) == (Happening.CHANGED, "good")
 
 
-def test_nobody_makes_it_report_elsewhere(rig: Rig, node: Node) -> None:
+def test_nobody_makes_it_report_elsewhere(rig: Rig, node: ZreNode) -> None:
     stranger = Stranger(rig, node, Version.V2)
     stranger.connect()
     stranger.say(stranger.hello(X_ZRELOG="tcp://10.0.0.9:9"))
@@ -285,7 +273,9 @@ def test_nobody_makes_it_report_elsewhere(rig: Rig, node: Node) -> None:
     assert len(node._reports) == 0
 
 
-def test_who_takes_nothing_is_let_go(rig: Rig, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_takes_nothing_is_let_go(
+    rig: Rig, node: ZreNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mailbox that is not there, and a send buffer with room for the greeting alone."""
     monkeypatch.setattr(values, "SEND_HWM", 1)
     stranger = Stranger(rig, node, Version.V2)
@@ -303,7 +293,7 @@ def test_who_takes_nothing_is_let_go(rig: Rig, node: Node, monkeypatch: pytest.M
 def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> None:
     """It goes on, without those that it has no socket for, and who is there is greeted later."""
     rig.bound("zre_beacon.sends")
-    actor: Node = rig.begin(Node, str(tmp_path), 1, options())
+    actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, options())
     stranger = Stranger(rig, actor, Version.V2)
     forged = [Heard(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)]
     rig.connected("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
@@ -325,7 +315,7 @@ def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> 
     assert isinstance(stranger.next()[1], Hello)
 
 
-def test_goodbye_is_said(rig: Rig, node: Node) -> None:
+def test_goodbye_is_said(rig: Rig, node: ZreNode) -> None:
     sends = rig.sockets[-1]
     received(rig, sends)
     node.ask_stop()
@@ -357,7 +347,7 @@ def test_what_is_announced() -> None:
 # ---- zre_log ----
 
 
-def collected(rig: Rig, actor: Logs, sent: list[bytes], done: Callable[[], object]) -> None:
+def collected(rig: Rig, actor: ZreLog, sent: list[bytes], done: Callable[[], object]) -> None:
     """Publishes until the actor has got it: the first ones are lost on a new connection."""
     reports = rig.socket(zmq.PUB)
     reports.connect(actor.status()["endpoint"])  # type: ignore[arg-type]
@@ -375,7 +365,7 @@ def collected(rig: Rig, actor: Logs, sent: list[bytes], done: Callable[[], objec
 @pytest.mark.parametrize("frame", [encode_report(REPORT), encode_presence(SAID)])
 def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: bytes) -> None:
     told = rig.bound("zre_node.services")
-    actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service=into, log_table=7))
+    actor: ZreLog = rig.begin(ZreLog, str(tmp_path), 1, options(log_service=into, log_table=7))
     endpoint = str(actor.status()["endpoint"])
     for header in (LOG_SERVICE, services.PRESENCE):
         assert received(rig, told) == [header.encode(), endpoint.encode()]
@@ -396,7 +386,7 @@ def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: byt
 
 def test_junk_is_no_report(rig: Rig, tmp_path: Path) -> None:
     rig.bound("zre_node.services")
-    actor: Logs = rig.begin(Logs, str(tmp_path), 1, options(log_service="log"))
+    actor: ZreLog = rig.begin(ZreLog, str(tmp_path), 1, options(log_service="log"))
     junk = [b"", b"x", b"\xaa\xa2", encode_report(REPORT) + b"x", b"\xaa\xa1" + bytes(16)]
     junk += [encode_presence(SAID)[:-1], encode_presence(SAID) + b"x"]
     collected(

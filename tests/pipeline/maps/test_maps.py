@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.actors.jobs import sandbox
+from kelek.mapping import sandbox
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import running
 
@@ -194,7 +194,7 @@ def is_parent(pid: int) -> bool:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
         return False
-    return any("kelek.actors.jobs.mapper " in command_of(int(child)) for child in children)
+    return any("kelek.mapping.mapper " in command_of(int(child)) for child in children)
 
 
 def at_work(nodes: Nodes, table: kelek.Table, job: int) -> int:

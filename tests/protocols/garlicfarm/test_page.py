@@ -6,7 +6,7 @@ from pathlib import Path
 from kelek.actors.farm import links as farm_links
 from kelek.actors.farm import listener as farm_doors
 from kelek.actors.farm import users as farm_users
-from kelek.actors.runtime import actor
+from kelek.actors.runtime import process_loop
 from kelek.protocols.garlicfarm.app import application, documents, orders, state
 from kelek.protocols.garlicfarm.server import members
 from kelek.protocols.garlicfarm.server.values import FarmSetup
@@ -117,4 +117,4 @@ def test_the_process() -> None:
     assert f"An attempt has {farm_links.ATTEMPT_MS} ms,\n" in TEXT
     assert f"the next follows after {farm_links.PAUSE_MS_MIN} ms" in TEXT
     assert (farm_users.LOOK_MS, "looked at each second" in TEXT) == (1000, True)
-    assert f"if it comes within {actor.DRAIN_MS_MAX} ms" in TEXT
+    assert f"if it comes within {process_loop.DRAIN_MS_MAX} ms" in TEXT

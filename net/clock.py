@@ -1,4 +1,4 @@
-"""The clocks of the clients."""
+"""The clocks of processes: actors, clients and tasks read the time here."""
 
 import time
 
@@ -8,5 +8,5 @@ def monotonic_ms() -> int:
 
 
 def wall_ms() -> int:
-    """Since the epoch, to be read by people."""
+    """Milliseconds since the Unix epoch, for people to read."""
     return time.time_ns() // 1_000_000

@@ -297,7 +297,7 @@ def serve(link: MapperPipes, load: Callable[[bytes], Mapper]) -> None:
 
 
 def main() -> None:
-    """`python -m kelek.actors.jobs.mapper wasm|native`: the doors are locked before a byte of the
+    """`python -m kelek.mapping.mapper wasm|native`: the doors are locked before a byte of the
     mapper is looked at."""
     sandbox.die_with_parent()
     engine = NativeEngine() if sys.argv[1:] == ["native"] else WasmEngine()

@@ -4,7 +4,7 @@ import os
 import subprocess
 from collections import deque
 
-from .actor import Loop
+from .poll_loop import PollLoop
 
 READ_BYTES = 1 << 18
 
@@ -12,7 +12,7 @@ READ_BYTES = 1 << 18
 class ChildPipes:
     """Two pipes: what is written waits until the child has room for it."""
 
-    def __init__(self, loop: Loop, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, loop: PollLoop, process: "subprocess.Popen[bytes]") -> None:
         """The process was started with `stdin=PIPE`, `stdout=PIPE` and `bufsize=0`."""
         assert process.stdin is not None
         assert process.stdout is not None

@@ -14,11 +14,16 @@ import sys
 from collections import deque
 from typing import NamedTuple, Protocol
 
-from ..runtime.actor import Loop, monotonic_ms
-from ..runtime.child_pipes import ChildPipes
+from ..net.child_pipes import ChildPipes
+from ..net.clock import monotonic_ms
+from ..net.poll_loop import PollLoop
 from . import mapper, sandbox
 from .mapper import BITCODE_MAGIC, FRAME, OUTPUT_BYTES_MAX, TEXT_BYTES_MAX, WASM_MAGIC
 
+BATCH_PAIRS = 4096  # Of one call, and BATCH_BYTES.
+BATCH_BYTES = 256 << 10
+CALLS_MAX = 2  # Of one mapper: one that runs, one that waits for it.
+WRITES_MAX = 4  # Of one job: requested and not answered.
 READY_MS_MAX = 20_000  # Until Python and the library are loaded: nothing hostile runs in it yet.
 CALL_MS_MAX = 900  # For one call of the mapper; then it is killed.
 CALL_BYTES_A_MS = 256  # Of a module that is being compiled: so much longer may that take.
@@ -60,7 +65,7 @@ def engine_of(module: bytes, allow_native: bool) -> tuple[str, str]:
 class MapperProcess:
     """One child. Each call is answered by one event; FAILED is the last one that comes."""
 
-    def __init__(self, loop: Loop, engine: str, listener: Listener) -> None:
+    def __init__(self, loop: PollLoop, engine: str, listener: Listener) -> None:
         self._listener = listener
         environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(

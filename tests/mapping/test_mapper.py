@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from kelek.actors.jobs import mapper, sandbox
-from kelek.actors.jobs.mapper_process import Event, MapperProcess, engine_of
-from kelek.actors.runtime.actor import Loop, monotonic_ms
+from kelek.mapping import mapper, sandbox
+from kelek.mapping.mapper_process import Event, MapperProcess, engine_of
 from kelek.native.tables.mapper import output_ops, pack_records
+from kelek.net.clock import monotonic_ms
+from kelek.net.poll_loop import PollLoop
 from kelek.protocols.zerodb.wire.ops import Delete, Op, Put, unpack
 
 wasmtime = pytest.importorskip("wasmtime")
@@ -66,11 +67,11 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-class Run(Loop):
+class Run(PollLoop):
     """One mapper's process in a loop of its own."""
 
     def __init__(self, module: bytes, parameters: bytes = b"") -> None:
-        super().__init__(None, 2)
+        super().__init__()
         self.events: list[Event] = []
         engine, problem = engine_of(module, allow_native=True)
         assert not problem
@@ -250,7 +251,7 @@ def test_payloads_are_told_apart() -> None:
 
 # ---- the examples and the documentation ----
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "mappers"
 RECORDS = [b"a/1", b"one", b"b", b"two", b"a/2", b""]
 

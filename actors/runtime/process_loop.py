@@ -1,0 +1,132 @@
+"""The loop of an actor or the supervisor: poll loop, signals, orderly stop, and log lines."""
+
+import os
+import signal
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import zmq
+
+from ...native.net.messages import Arena
+from ...net.clock import monotonic_ms
+from ...net.poll_loop import PollLoop
+from ...net.sockets import BindError, Socket, SocketOptions
+from ..errors import OperatorError
+from .log_lines import format_event, timestamp
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
+RARELY_MS = 60_000  # The shortest time between two log lines about the same bad input.
+
+
+class ProcessLoop(PollLoop):
+    """What an actor and the supervisor share."""
+
+    def __init__(self, context: zmq.Context[Socket] | None, log_fd: int) -> None:
+        super().__init__(context)
+        self.stopping = False  # SIGTERM has come: finish what is open, accept nothing new.
+        self.drain_ms_max = DRAIN_MS_MAX
+        self._log_fd = log_fd
+        self._logged_ms: dict[str, int] = {}
+        self._unlogged: Counter[str] = Counter()
+        self._stop_ms = 0
+
+    # ---- What a subclass overrides ----
+
+    def on_stop_asked(self) -> None:
+        """SIGTERM: accept nothing new; the loop goes on until drained() is true, or 1.5 s."""
+
+    def drained(self) -> bool:
+        return True
+
+    def on_signal(self, number: int) -> None:
+        if number in STOP_SIGNALS:
+            self.ask_stop()
+
+    # ---- What a subclass calls ----
+
+    def socket(self, kind: int, options: SocketOptions) -> Socket:
+        """As PollLoop.socket(). Raises OperatorError when an address can't be bound."""
+        try:
+            return super().socket(kind, options)
+        except BindError as error:
+            raise OperatorError(error.place, error.problem, error.way_out) from error
+
+    def ask_stop(self) -> None:
+        """What SIGTERM does."""
+        if not self.stopping:
+            self.stopping = True
+            self._stop_ms = monotonic_ms() + self.drain_ms_max
+            self.on_stop_asked()
+
+    def unpacked(
+        self, arena: Arena, layout: struct.Struct, pipe: str
+    ) -> Iterator[tuple[tuple[int, ...], list[bytes]]]:
+        """Each message's first frame, unpacked, and its other frames.
+
+        A message whose first frame has another size is dropped, counted, and logged at most once a
+        minute.
+        """
+        for head, *rest in arena.messages():
+            if len(head) == layout.size:
+                yield layout.unpack(head), rest
+            else:
+                self.log_rarely("malformed-dropped", pipe=pipe, size=len(head))
+
+    def log(self, event: str, **values: object) -> None:
+        """Writes one line `time event key=value` to the log."""
+        self._write(f"{timestamp()} {format_event(event, values)}\n")
+
+    def log_rarely(self, event: str, **values: object) -> None:
+        """Counts an event that others can provoke, and logs it at most once a minute."""
+        now_ms = monotonic_ms()
+        self.counters[event] += 1
+        if event in self._logged_ms and now_ms - self._logged_ms[event] < RARELY_MS:
+            self._unlogged[event] += 1
+            return
+        self._logged_ms[event] = now_ms
+        unlogged = self._unlogged.pop(event, 0)
+        self.log(event, **values, **({"more_since_last_line": unlogged} if unlogged else {}))
+
+    def say(self, problem: object) -> None:
+        """One line for the operator, without a time."""
+        self._write(f"{problem}\n")
+
+    def on_oversized(self, options: SocketOptions, count: int) -> None:
+        self.log_rarely("oversize-dropped", count=count, socket=options.addresses)
+
+    def _write(self, text: str) -> None:
+        try:
+            os.write(self._log_fd, text.encode("utf-8", "backslashreplace"))
+        except OSError:
+            self.counters["log_dropped"] += 1  # The supervisor is gone, or its pipe is full.
+
+    # ---- Time and signals ----
+
+    def _on_tick(self, now_ms: int) -> None:
+        if self.stopping and (self.drained() or now_ms >= self._stop_ms):
+            self.running = False
+
+    def _timeout_ms(self) -> int:
+        timeout_ms = super()._timeout_ms()
+        if self.stopping:
+            return min(timeout_ms, max(0, self._stop_ms - monotonic_ms()))
+        return timeout_ms
+
+    def _open_signals(self, numbers: Sequence[int]) -> None:
+        """A signal wakes the poll through a pipe: pyzmq restarts a poll that was interrupted."""
+        self._signal_in, self._signal_out = os.pipe()
+        os.set_blocking(self._signal_in, False)
+        os.set_blocking(self._signal_out, False)
+        signal.set_wakeup_fd(self._signal_out, warn_on_full_buffer=False)
+        for number in numbers:
+            signal.signal(number, self._on_signal)
+        self.watch(self._signal_in, self._on_signal_fd)
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        """Runs between any two bytecodes: it may only end a start that has no poll yet."""
+
+    def _on_signal_fd(self) -> None:
+        for number in set(os.read(self._signal_in, 4096)):
+            self.on_signal(number)

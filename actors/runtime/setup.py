@@ -1,0 +1,45 @@
+"""What the supervisor and an actor agree on: the setup file, the host, and the exit codes."""
+
+import json
+from typing import Any, NamedTuple, Self
+
+import zmq
+
+from ...net.sockets import Socket
+
+EXIT_STOPPED = 0
+EXIT_BROKEN = 1  # It failed while it ran: the supervisor restarts it.
+EXIT_SETUP = 2  # It can't start like this: the operator has to change something.
+EXIT_DAMAGED = 3  # It can't start with what is left of its data.
+
+
+class ActorSetup(NamedTuple):
+    """Everything that an actor gets at its start: one JSON file of these keys, mode 0600."""
+
+    node: str
+    role: str
+    name: str  # Unique in the node: the role, or role.2 and so on.
+    cluster: str
+    run_dir: str  # Where its pipes are (pipes.endpoint).
+    data_dir: str  # The node's own directory below the topology's `data`.
+    control: str  # Endpoint of the supervisor's ROUTER.
+    epoch: int  # New at each start of the restart unit: nanoseconds, growing.
+    bootstrap: bool  # An empty data directory is a first start: the operator said so.
+    options: dict[str, Any]  # The topology's values for this actor, with all defaults.
+    places: dict[str, str]  # Option -> FILE:LINE:COL: key.path, for the operator's errors.
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        with open(path, encoding="utf-8") as file:
+            return cls(**json.load(file))
+
+    def to_json(self) -> str:
+        return json.dumps(self._asdict())
+
+
+class Host(NamedTuple):
+    """What carries an actor: a process of its own, or a thread of the supervisor's."""
+
+    stop_fd: int = 0  # End of file: the supervisor is gone, stop at once. A byte means SIGTERM.
+    log_fd: int = 2
+    context: zmq.Context[Socket] | None = None  # Given to a thread, which gets no signals.

@@ -1,0 +1,333 @@
+"""The poll loop of a process: its sockets, what has arrived on them, and pipes that never block.
+
+Actors, the supervisor and a mapper's task in Spark run this loop. It knows no protocol.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from ..native.net.messages import Arena, Frames
+from ..native.net.poller import Poller
+from ..native.net.sockets import Drain, send_batch
+from .clock import monotonic_ms
+from .sockets import Socket, SocketOptions, allow_ipv6, bind_error, configure, send_message
+
+ARENA_BYTES = 4 << 20
+IDLE_MS_MAX = 60_000  # The longest poll.
+BIND_RETRY_MS = 1000  # In one process a restarted thread's old sockets may still be closing.
+
+# Plain numbers: an operation on zmq's flags costs 1 to 2 us, each wake.
+_OUT = int(zmq.POLLOUT)
+_NOT_OUT = ~_OUT
+
+
+class Pipe:
+    """A sending end that never blocks: messages for which the peer has no room wait here, in order.
+
+    The sender checks `full` and pauses its sources while it is true. So the sender's own limit of
+    received data also bounds what waits here.
+    """
+
+    def __init__(self, loop: "PollLoop", socket: Socket) -> None:
+        self._loop = loop
+        self.socket = socket
+        self._waiting: deque[Sequence[bytes]] = deque()
+
+    @property
+    def full(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def count(self) -> int:
+        """Messages that wait."""
+        return len(self._waiting)
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        if self._waiting or not send_message(self.socket, frames):
+            self._waiting.append(frames)
+            self._loop.want_out(self.socket, self._on_writable)
+        self._loop.check(self.socket)
+
+    def _on_writable(self) -> None:
+        while self._waiting:
+            if not send_message(self.socket, self._waiting[0]):
+                return
+            self._waiting.popleft()
+        self._loop.want_out(self.socket, None)
+
+
+class PollLoop:
+    """Receives everything that has arrived, then acts once: one wake after the other.
+
+    context   None: the loop makes one and destroys it in close_sockets()
+    """
+
+    def __init__(self, context: zmq.Context[Socket] | None = None) -> None:
+        self.counters: Counter[str] = Counter()
+        self.now_ms = monotonic_ms()  # When the last poll ended: the time of all that it brought.
+        self.running = True
+        self.context = context or zmq.Context(io_threads=1)
+        self._threaded = context is not None
+        self._sockets: dict[Socket, SocketOptions] = {}
+        self._monitors: dict[Socket, Socket] = {}
+        self._poller = Poller()
+        self._readers: dict[Socket | int, Callable[[], None]] = {}
+        self._writers: dict[Socket | int, Callable[[], None]] = {}
+        self._paused: set[Socket | int] = set()
+        self._drained: set[Socket | int] = set()  # Sources that listen() reads until empty.
+        self._unread: set[Socket | int] = set()  # Drains that hold more, which no poll shows.
+
+    # ---- What a subclass overrides ----
+
+    def on_wake(self, now_ms: int) -> None:
+        """Called once a wake, after the handlers of everything that had arrived."""
+
+    def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
+        """The sources that are ready and what for, after timeout_ms at the latest.
+
+        A subclass that also serves requests in C does so here.
+        """
+        return self._poller.poll(timeout_ms)
+
+    def deadline_ms(self) -> int | None:
+        """When on_wake() must come next, in monotonic_ms(); None: not before something arrives."""
+        return None
+
+    def on_oversized(self, options: SocketOptions, count: int) -> None:
+        """Messages over the limits of a socket were dropped."""
+        self.counters["oversize-dropped"] += 1
+
+    # ---- Sockets ----
+
+    def socket(self, kind: int, options: SocketOptions) -> Socket:
+        """Makes a socket with its options, and binds and connects it.
+
+        Raises BindError when an address can't be bound.
+        """
+        socket: Socket = self.context.socket(kind)
+        self._sockets[socket] = options
+        configure(socket, kind, options)
+        for address in options.bind:
+            allow_ipv6(socket, address)
+            self._bind(socket, address, options.place)
+        try:
+            for address in options.connect:
+                allow_ipv6(socket, address)
+                socket.connect(address)
+        except zmq.ZMQError:
+            self.close_socket(socket)
+            raise
+        return socket
+
+    def try_socket(self, kind: int, options: SocketOptions) -> Socket | None:
+        """As socket(), for an address from a peer; None: no file is left, or the address is bad."""
+        try:
+            return self.socket(kind, options)
+        except zmq.ZMQError:
+            return None
+
+    def _bind(self, socket: Socket, address: str, place: str) -> None:
+        until_ms = monotonic_ms() + (BIND_RETRY_MS if self._threaded else 0)
+        while True:
+            try:
+                socket.bind(address)
+                return
+            except zmq.ZMQError as error:
+                if error.errno == zmq.EADDRINUSE and monotonic_ms() < until_ms:
+                    time.sleep(0.01)
+                    continue
+                raise bind_error(address, place, error) from error
+
+    def close_socket(self, socket: Socket) -> None:
+        monitor = self._monitors.pop(socket, None)
+        if monitor is not None:
+            self.unwatch(monitor)
+            socket.disable_monitor()
+            monitor.close()
+        self._writers.pop(socket, None)
+        self.unwatch(socket)
+        del self._sockets[socket]
+        socket.close()
+
+    def close_sockets(self) -> None:
+        for socket, monitor in self._monitors.items():
+            socket.disable_monitor()
+            monitor.close()  # The context's end would wait for it.
+        for socket in self._sockets:
+            socket.close()
+        if not self._threaded:
+            # Not term(): a start that was interrupted may have made a socket that we don't know.
+            self.context.destroy()
+
+    # ---- What arrives ----
+
+    def listen(
+        self, socket: Socket, on_arena: Callable[[Arena], None], arena_bytes: int = ARENA_BYTES
+    ) -> Drain:
+        """Calls on_arena with everything that arrives on the socket, in whole messages.
+
+        An arena is valid until the handler returns. Messages over the socket's limits are dropped
+        (on_oversized()). Returns the drain, for subclasses that override wait().
+        """
+        options = self._sockets[socket]
+        drain = Drain(
+            socket,
+            message_bytes_max=options.message_bytes_max,
+            message_frames_max=options.message_frames_max,
+            arena_bytes=arena_bytes,
+            addressed=options.addressed,
+        )
+
+        dropped = 0
+
+        def on_readable() -> None:
+            nonlocal dropped
+            arena = drain.take()
+            if drain.dropped != dropped:
+                count, dropped = drain.dropped - dropped, drain.dropped
+                self.on_oversized(options, count)
+            self._unread.discard(socket)
+            if drain.more:
+                self._poller.check(socket)
+                self._unread.add(socket)
+            if arena.count:
+                on_arena(arena)
+
+        self._readers[socket] = on_readable
+        self._drained.add(socket)
+        self._register(socket)
+        return drain
+
+    def watch(self, source: Socket | int, on_readable: Callable[[], None]) -> None:
+        """Calls on_readable whenever a socket or file descriptor has something to read."""
+
+        def on_readable_once() -> None:
+            self._poller.check(source)  # It may not read everything.
+            on_readable()
+
+        self._readers[source] = on_readable_once
+        self._register(source)
+
+    def on_disconnected(
+        self, socket: Socket, react: Callable[[], None], again: Callable[[], None] | None = None
+    ) -> None:
+        """Calls react when a connection of the socket has ended, and again when one is made.
+
+        Messages in flight are lost, and messages sent between the two calls may be. inproc sockets
+        report neither.
+        """
+        from zmq.utils.monitor import recv_monitor_message  # Few need it.
+
+        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        monitor: Socket = socket.get_monitor_socket(events)
+
+        def on_events() -> None:
+            while monitor.poll(0):
+                if recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED:
+                    react()
+                elif again is not None:
+                    again()
+
+        self._monitors[socket] = monitor
+        self.watch(monitor, on_events)
+
+    def check(self, socket: Socket) -> None:
+        """To be called after another class than this one has sent on a socket (native Poller)."""
+        self._poller.check(socket)
+
+    def unwatch(self, source: Socket | int) -> None:
+        self._readers.pop(source, None)
+        self._paused.discard(source)
+        self._unread.discard(source)
+        self._register(source)
+
+    def want_out(self, source: Socket | int, on_writable: Callable[[], None] | None) -> None:
+        """Calls on_writable as long as the source can be written to; None: no more."""
+        if on_writable is None:
+            self._writers.pop(source, None)
+        else:
+            self._writers[source] = on_writable
+        self._register(source)
+
+    def pause(self, source: Socket | int) -> None:
+        """Leaves what arrives unread, until resume()."""
+        if source not in self._paused:
+            self._paused.add(source)
+            self._register(source)
+
+    def resume(self, source: Socket | int) -> None:
+        if source in self._paused:
+            self._paused.remove(source)
+            self._register(source)
+
+    def _register(self, source: Socket | int) -> None:
+        flags = 0
+        if source in self._readers and source not in self._paused:
+            flags |= zmq.POLLIN
+        if source in self._writers:
+            flags |= zmq.POLLOUT
+        self._poller.register(source, flags, source in self._drained)
+
+    # ---- What is sent ----
+
+    def pipe(self, socket: Socket) -> Pipe:
+        return Pipe(self, socket)
+
+    def send(self, socket: Socket, frames: Sequence[bytes]) -> bool:
+        """Sends one message; drops and counts it when there is no room or no such peer."""
+        sent = send_message(socket, frames)
+        self._poller.check(socket)
+        if not sent:
+            self.counters["send_dropped"] += 1
+        return sent
+
+    def send_batch(self, socket: Socket, batch: Frames) -> None:
+        """Sends and clears a batch; messages without room or peer are dropped."""
+        if len(batch):
+            send_batch(socket, batch)
+            self._poller.check(socket)
+
+    # ---- The loop ----
+
+    def run_loop(self) -> None:
+        """Runs until stop()."""
+        while self.running:
+            self.run_once()
+
+    def run_once(self, wait_ms_max: int = IDLE_MS_MAX) -> None:
+        """One wake: waits until something arrives or is due, receives it, calls on_wake()."""
+        unread = self._unread - self._paused if self._unread else ()
+        ready = self.wait(0 if unread else min(wait_ms_max, self._timeout_ms()))
+        self.now_ms = monotonic_ms()
+        for source in unread:
+            if source in self._readers:
+                self._readers[source]()
+        for source, events in ready:
+            if events & _NOT_OUT and source in self._readers:
+                self._readers[source]()
+            if events & _OUT and source in self._writers:
+                self._writers[source]()
+        now_ms = monotonic_ms()
+        self.on_wake(now_ms)
+        self._on_tick(now_ms)
+
+    def stop(self) -> None:
+        """Ends the loop after this wake."""
+        self.running = False
+
+    def _on_tick(self, now_ms: int) -> None:
+        """Called once a wake: the timers of a base class."""
+
+    def _tick_ms(self) -> int:
+        """When _on_tick() must come next."""
+        return monotonic_ms() + IDLE_MS_MAX
+
+    def _timeout_ms(self) -> int:
+        deadline_ms = self._tick_ms()
+        own_ms = self.deadline_ms()
+        if own_ms is not None:
+            deadline_ms = min(deadline_ms, own_ms)
+        return max(0, deadline_ms - monotonic_ms())

@@ -1,0 +1,129 @@
+"""Options of ZeroMQ sockets, errors of bind, and non-blocking sends of single messages."""
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import zmq
+
+HWM = 1000
+MESSAGE_BYTES_MAX = 64 << 20
+MESSAGE_FRAMES_MAX = 8192
+SUBSCRIPTION_BYTES_MAX = 1 << 10  # Of a message to a PUB or XPUB; libzmq stores each topic.
+HANDSHAKE_MS = 2000
+RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.
+RECONNECT_PIPE_MS = (10, 100)
+KEEPALIVE_IDLE_S = 30
+
+# Plain numbers: an operation on zmq's flags costs 1 to 2 us.
+_DONTWAIT = int(zmq.DONTWAIT)
+_DONTWAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
+
+Socket = zmq.Socket[bytes]
+
+
+class SocketOptions(NamedTuple):
+    """How a socket is made; the defaults fit a pipe between two processes of a node."""
+
+    bind: tuple[str, ...] = ()
+    connect: tuple[str, ...] = ()
+    place: str = ""  # Where the topology names the bound address, for the operator's error.
+    hwm: int = HWM
+    send_hwm: int | None = None  # None: as hwm; 0: unbounded.
+    message_bytes_max: int = MESSAGE_BYTES_MAX  # All frames together.
+    message_frames_max: int = MESSAGE_FRAMES_MAX
+    linger_ms: int = 0
+    router_mandatory: bool = False
+    router_handover: bool = False  # A new connection takes over the routing id of an old one.
+    immediate: bool = False  # Queue only on a finished connection: peer DEALERs, pipes.
+    keepalive: bool = True
+    reconnect_ms: tuple[int, int] = RECONNECT_PIPE_MS
+    routing_id: bytes = b""
+    topics: tuple[bytes, ...] = ()  # A SUB's subscriptions.
+    addressed: bool = False  # Received messages have the sender's address as second frame.
+
+    @property
+    def addresses(self) -> str:
+        return " ".join((*self.bind, *self.connect))
+
+
+class BindError(Exception):
+    """An address can't be bound.
+
+    place     where the topology names it, or the address itself
+    problem   what is wrong
+    way_out   what the operator can do
+    """
+
+    def __init__(self, place: str, problem: str, way_out: str) -> None:
+        super().__init__(place, problem, way_out)
+        self.place = place
+        self.problem = problem
+        self.way_out = way_out
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.problem}; {self.way_out}"
+
+
+def configure(socket: Socket, kind: int, options: SocketOptions) -> None:
+    """Sets all options of a new socket but its addresses."""
+    socket.setsockopt(zmq.LINGER, options.linger_ms)
+    socket.setsockopt(zmq.RCVHWM, options.hwm)
+    send_hwm = options.hwm if options.send_hwm is None else options.send_hwm
+    socket.setsockopt(zmq.SNDHWM, send_hwm)
+    socket.setsockopt(zmq.MAXMSGSIZE, options.message_bytes_max)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL, options.reconnect_ms[0])
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, options.reconnect_ms[1])
+    if options.keepalive:
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
+    if options.immediate:
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+    if kind == zmq.ROUTER and options.router_mandatory:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    if kind == zmq.ROUTER and options.router_handover:
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    if kind == zmq.XPUB:
+        socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # Each new subscriber is reported.
+    if options.routing_id:
+        socket.setsockopt(zmq.ROUTING_ID, options.routing_id)
+    for topic in options.topics:
+        socket.setsockopt(zmq.SUBSCRIBE, topic)
+
+
+def allow_ipv6(socket: Socket, address: str) -> None:
+    """Enables IPv6 for an address that needs it."""
+    if "[" in address:
+        socket.setsockopt(zmq.IPV6, 1)
+
+
+def send_message(socket: Socket, frames: Sequence[bytes]) -> bool:
+    """Sends one message without blocking; False: the queue is full, or no peer has that id."""
+    try:
+        for i in range(len(frames) - 1):  # Only the first frame can be refused.
+            socket.send(frames[i], _DONTWAIT_MORE)
+        socket.send(frames[-1], _DONTWAIT)
+    except zmq.ZMQError as error:
+        if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+            return False
+        raise
+    return True
+
+
+def bind_error(address: str, place: str, error: zmq.ZMQError) -> BindError:
+    """The operator's error for a failed bind."""
+    number = error.errno or 0
+    problem, way_out = {
+        zmq.EADDRINUSE: ("is in use", "end the program that holds it, or choose another address"),
+        zmq.EADDRNOTAVAIL: ("is not an address of this machine", "write one of its own"),
+        errno.ENODEV: ("is not an address of this machine", "write one of its own"),
+        errno.EACCES: ("may not be bound by this user", "choose a port above 1023"),
+        errno.ENOENT: ("is in no directory", "make the directory"),
+        errno.EPROTONOSUPPORT: (
+            "is of a kind that this libzmq was built without",
+            "choose tcp:// or ipc://",
+        ),
+    }.get(number, (f"can't be bound: {os.strerror(number)}", "choose another address"))
+    return BindError(place or address, f"{address} {problem}" if place else problem, way_out)
