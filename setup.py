@@ -7,10 +7,12 @@ BUILD_ONLY = {"build_ext", "setup", "pyspark_kelek"}  # The last is beside the p
 
 
 class BuildPackage(build_py):
-    """The repository is the package: what only builds it lies beside what runs, and stays here."""
+    """The repository is the package; modules that only build it are left out."""
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
-        modules = super().find_package_modules(package, package_dir)
+        modules: list[tuple[str, str, str]] = super().find_package_modules(package, package_dir)
+        if package != "kelek":
+            return modules
         return [module for module in modules if module[1] not in BUILD_ONLY]
 
 
