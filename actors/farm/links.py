@@ -12,12 +12,12 @@ from typing import NamedTuple, Protocol
 
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.garlicfarm.wire.handshake import (
-    Challenges,
+    ChallengeCache,
     ClientHandshake,
     ConnectTarget,
-    Step,
+    HandshakeOutcome,
 )
-from ...protocols.garlicfarm.wire.values import Address, address_of, is_loopback
+from ...protocols.garlicfarm.wire.values import Address, is_loopback, parse_address
 from .listener import keep_alive
 from .names import Names
 from .stream import IN, OUT, Poll, TcpStream
@@ -93,7 +93,7 @@ class FarmLink:
         self.state = LinkState.PAUSE
         self._stream: TcpStream | None = None
         self._handshake: ClientHandshake | None = None
-        self._challenges = Challenges()
+        self._challenges = ChallengeCache()
         self._sock: socket.socket | None = None
         self._tries = 0
         self._challenged = 0  # In a row, without a pause.
@@ -122,7 +122,7 @@ class FarmLink:
     def _begin(self, now_ms: int) -> None:
         way = self._owner.way
         try:
-            place = way.proxy or address_of(self.endpoint)
+            place = way.proxy or parse_address(self.endpoint)
             if way.context is None and way.proxy is None and not is_loopback(place.host):
                 self._owner.on_insecure()
                 raise OSError("without TLS only this machine is connected to")
@@ -160,7 +160,7 @@ class FarmLink:
             self.lose(os.strerror(error))
             return
         if way.context is not None:
-            name = way.server_name or address_of(self.endpoint).host
+            name = way.server_name or parse_address(self.endpoint).host
             self._owner.poll.remove(sock.fileno())
             try:
                 sock = way.context.wrap_socket(
@@ -192,7 +192,7 @@ class FarmLink:
         if not way.user:
             self._up(b"")
             return
-        address = address_of(self.endpoint)
+        address = parse_address(self.endpoint)
         host = f"[{address.host}]" if ":" in address.host else address.host
         password = (self._with_former and way.former_password) or way.password
         door = ConnectTarget(
@@ -226,18 +226,18 @@ class FarmLink:
         opening = self._handshake.feed(data, self._owner.now_ms)
         if opening is None:
             return
-        if opening.step is Step.OPEN:
+        if opening.outcome is HandshakeOutcome.OPEN:
             self._up(opening.rest)
-        elif opening.step is Step.AGAIN and self._challenged < CHALLENGES_MAX:
+        elif opening.outcome is HandshakeOutcome.RETRY and self._challenged < CHALLENGES_MAX:
             self._challenged += 1
             self._close()
             self.state, self.deadline_ms = LinkState.PAUSE, self._owner.now_ms
             self._owner.touch()
-        elif opening.step is Step.AGAIN:
+        elif opening.outcome is HandshakeOutcome.RETRY:
             self.lose("it challenges again and again")
         else:
             self._with_former = opening.status == 401 and not self._with_former
-            self.lose(opening.why)
+            self.lose(opening.error)
 
     def _up(self, rest: bytes) -> None:
         self._handshake = None

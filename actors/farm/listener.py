@@ -11,7 +11,7 @@ import ssl
 from collections import Counter
 from typing import NamedTuple, Protocol
 
-from ...protocols.garlicfarm.server.inbound import Half
+from ...protocols.garlicfarm.server.inbound import PartialRequest
 from ...protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS, Reply, ServerHandshake
 from ...protocols.garlicfarm.wire.values import Address
 from .stream import IN, OUT, Poll, TcpStream
@@ -70,8 +70,16 @@ class Connection:
     """One of them: TLS, then head, then open, or ending."""
 
     __slots__ = (
-        "_doors", "_full", "_handshake", "_said_end", "_timed", "deadline_ms", "ending", "half",
-        "inside", "stream",
+        "_doors",
+        "_full",
+        "_handshake",
+        "_said_end",
+        "_timed",
+        "deadline_ms",
+        "ending",
+        "inside",
+        "partial",
+        "stream",
     )  # fmt: skip
 
     def __init__(self, doors: "FarmListener", stream: TcpStream) -> None:
@@ -80,7 +88,7 @@ class Connection:
         self._said_end = False
         self._full = False  # Too much of it is not answered: nothing is read.
         self._timed: int | None = None  # Which half request deadline_ms is for.
-        self.half: Half | None = None
+        self.partial: PartialRequest | None = None
         self.stream = stream
         self.inside: Inside | None = None
         self.ending = False  # What is to be sent is sent, then it is closed.
@@ -135,20 +143,20 @@ class Connection:
         if rest:
             self.inside.part.on_requests(self, rest)
 
-    def bound(self, full: bool, half: Half | None) -> None:
+    def bound(self, full: bool, half: PartialRequest | None) -> None:
         """How much of it waits here: for answers, and to become whole."""
-        before, now = self.half, half
-        self._full, self.half = full, half
-        self._doors.hold((now.here if now else 0) - (before.here if before else 0))
+        before, now = self.partial, half
+        self._full, self.partial = full, half
+        self._doors.hold((now.received if now else 0) - (before.received if before else 0))
 
     def _time(self, reads: bool) -> None:
         """What has begun to arrive has a while to become whole, as long as it is read."""
-        number = self.half.number if self.half is not None and reads else None
+        number = self.partial.number if self.partial is not None and reads else None
         if number == self._timed:
             return
         self._timed, self.deadline_ms = number, None
-        if self.half is not None and number is not None:
-            patience_ms = HALF_MS + self.half.size // READ_BYTES_PER_MS
+        if self.partial is not None and number is not None:
+            patience_ms = HALF_MS + self.partial.size // READ_BYTES_PER_MS
             self.deadline_ms = self._doors.host.now_ms + patience_ms
 
     def on_deadline(self) -> None:
@@ -280,7 +288,9 @@ class FarmListener:
         while self._halves_bytes > self._halves_bytes_max:
             self.host.counters["half_requests_dropped"] += 1
             connections = self.connections.values()
-            self.close(max(connections, key=lambda each: each.half.here if each.half else 0))
+            self.close(
+                max(connections, key=lambda each: each.partial.received if each.partial else 0)
+            )
         if now_ms < self._look_ms:
             return
         self._look_ms = now_ms + LOOK_MS

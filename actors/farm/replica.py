@@ -15,7 +15,7 @@ from ...protocols.garlicfarm.app.router import Router
 from ...protocols.garlicfarm.server.inbound import PeerSession
 from ...protocols.garlicfarm.server.peer import FarmPeer
 from ...protocols.garlicfarm.server.values import FarmSetup
-from ...protocols.garlicfarm.wire.http_api import View
+from ...protocols.garlicfarm.wire.http_api import ViewRequest
 from ...protocols.garlicfarm.wire.messages import ClusterServer
 from ...storage.disk.disk import Disk
 from ...storage.farm.storage import FarmStorage
@@ -144,11 +144,11 @@ class FarmReplica:
         self._touched = True
         inbound = self.peer.inbound[connection.inside.number]
         self.peer.on_requests(connection.inside.number, data, self.now_ms)
-        connection.bound(inbound.is_full, inbound.half)
+        connection.bound(inbound.is_full, inbound.partial)
         self._tell_audits()
 
     def _tell_audits(self) -> None:
-        intake = self.peer.intake
+        intake = self.peer.append_policy
         while intake.audits:
             audit = intake.audits.popleft()
             self._shared.log("audit", farm=self.name, **audit._asdict())
@@ -165,7 +165,7 @@ class FarmReplica:
     def send_away(self, users: Collection[str]) -> None:
         """Closes the connections of users who may no longer be here."""
         for number, connection in list(self._connections.items()):
-            user = self.peer.inbound[number].grant.user
+            user = self.peer.inbound[number].session.user
             if user in users:
                 self._shared.log("sent-away", farm=self.name, user=user)
                 connection.end()
@@ -186,7 +186,7 @@ class FarmReplica:
 
     def on_answers(self, server_id: int, data: bytes) -> None:
         self._touched = True
-        self.peer.on_answers(server_id, data, self.now_ms)
+        self.peer.on_responses(server_id, data, self.now_ms)
 
     def on_down(self, server_id: int, news: str) -> None:
         self._touched = True
@@ -233,11 +233,11 @@ class FarmReplica:
 
     def _apply(self, now_ms: int) -> None:
         """The application behind all that somebody waits for."""
-        posted, error = self.app.posted, self.app.error
+        posted, error = self.app.posted, self.app.router_error
         self.app.wake(now_ms, time.time_ns() // 1_000_000)
         self._touched = self._touched or self.app.posted != posted
-        if self.app.error != error:
-            self._shared.log("router", farm=self.name, problem=self.app.error or "none")
+        if self.app.router_error != error:
+            self._shared.log("router", farm=self.name, problem=self.app.router_error or "none")
 
     def _make_snapshot(self) -> None:
         """When there is enough to leave out. Whoever asks for the state has it follow, too."""
@@ -246,7 +246,7 @@ class FarmReplica:
             mark, pieces = self.app.snapshot()
             keep = self._options["snapshot_behind"]
             self.home.make_snapshot(mark, pieces, max(1, index - keep + 1))
-            self.peer.on_snapshot(self.home.mark, keep)
+            self.peer.on_own_snapshot(self.home.mark, keep)
             self._shared.log("snapshot", farm=self.name, index=index, size=self.home.mark.size)
 
     def _tidy(self, now_ms: int) -> None:
@@ -261,10 +261,10 @@ class FarmReplica:
             busy = self.home.tidy()
         self._tidy_ms = now_ms + TIDY_MS[not busy]
 
-    def show(self, view: View) -> bytes:
+    def render(self, view: ViewRequest) -> bytes:
         """What is asked for over HTTP."""
         self._touched = True
-        return self.app.show(view)
+        return self.app.render(view)
 
     def _answer(self) -> None:
         """What is answered leaves; a connection that FarmPeer gives up ends behind it."""
@@ -273,12 +273,12 @@ class FarmReplica:
                 continue
             connection = self._connections[number]
             if inbound.failure and not connection.ending:
-                user = inbound.grant.user
+                user = inbound.session.user
                 self._shared.log("refused", farm=self.name, user=user, why=inbound.failure)
                 connection.stream.out += inbound.out
                 inbound.out.clear()
                 connection.end()
-            connection.bound(inbound.is_full, inbound.half)
+            connection.bound(inbound.is_full, inbound.partial)
             connection.send(inbound.out)
 
     @property
@@ -294,7 +294,7 @@ class FarmReplica:
     def _show(self) -> None:
         """A line of the log when the term, the leader or the members are others."""
         core = self.peer.core
-        members = ",".join(str(each.id) for each in self.peer.roster.committed.servers)
+        members = ",".join(str(each.id) for each in self.peer.directory.committed.servers)
         shown = (str(core.role), core.term, core.leader, members)
         if shown != self._shown:
             self._shown = shown
@@ -303,8 +303,8 @@ class FarmReplica:
                 "farm", farm=self.name, role=role, term=term, leader=leader, members=members
             )
 
-        if self.peer.unwilling != self._unwilling and self.now_ms >= self._unwilling_ms:
-            self._unwilling, self._unwilling_ms = self.peer.unwilling, self.now_ms + UNWILLING_MS
+        if self.peer.join_refusal != self._unwilling and self.now_ms >= self._unwilling_ms:
+            self._unwilling, self._unwilling_ms = self.peer.join_refusal, self.now_ms + UNWILLING_MS
             way_out = f"if it was removed meanwhile, stop it and empty {self._data_dir}"
             self._shared.log("unwilling", farm=self.name, why=self._unwilling, way_out=way_out)
 
@@ -313,7 +313,7 @@ class FarmReplica:
     @property
     def is_waited_for(self) -> bool:
         """Whether somebody has not been answered yet."""
-        return any(inbound.slots for inbound in self.peer.inbound.values())
+        return any(inbound.pending for inbound in self.peer.inbound.values())
 
     @property
     def role(self) -> str:

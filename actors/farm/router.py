@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.garlicfarm.app.documents import DOCUMENT_BYTES_MAX, load_object, object_of
-from ...protocols.garlicfarm.app.router import KEYS, Publication, RouterStatus
+from ...protocols.garlicfarm.app.router import ROUTER_KEYS, Publication, RouterStatus
 
 FARMS = "farms"  # In the router's file: what it says to one farm alone.
 PUBLISHED_BYTES_MAX = 64 << 20
@@ -52,7 +52,9 @@ class RouterFiles:
         said: Mapping[str, object] = {}
         try:
             own = object_of(object_of(document, FARMS), cluster)
-            said = {key: {**document, **own}[key] for key in KEYS if key in {**document, **own}}
+            said = {
+                key: {**document, **own}[key] for key in ROUTER_KEYS if key in {**document, **own}
+            }
         except RemoteProtocolError as error:
             problem = f"{self._router_file}: {error}"
         return RouterStatus(said, problem or self._problem)

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 from ...protocols.garlicfarm.server.inbound import PeerSession
-from ...protocols.garlicfarm.wire.gate import Gate
+from ...protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from ...protocols.garlicfarm.wire.handshake import ServerHandshake
-from ...protocols.garlicfarm.wire.values import address_of
+from ...protocols.garlicfarm.wire.values import parse_address
 from ..errors import OperatorError
 from ..runtime.actor import Actor, main
 from ..topology.farm import farm_home
@@ -42,7 +42,7 @@ class FarmServer(Actor):
         self.parts: dict[str, FarmReplica] = {}
         self._users: FarmUsers | None = None
         self._secret: Secret | None = None
-        self._gate = Gate(os.urandom(KEY_BYTES), os.urandom)
+        self._gate = DigestAuthenticator(os.urandom(KEY_BYTES), os.urandom)
         self._tls = FarmTls(self._settings, self._place)
         user, secret = "", ""
         if not self._settings["insecure_jraft"]:
@@ -52,7 +52,7 @@ class FarmServer(Actor):
             self._users = FarmUsers(
                 self._settings["passwords"], self._place("passwords"), self._settings["farms"]
             )
-        proxy = address_of(self._settings["proxy"]) if self._settings["proxy"] else None
+        proxy = parse_address(self._settings["proxy"]) if self._settings["proxy"] else None
         files = RouterFiles(self._settings["router_file"], self._settings["publish_file"])
         for name, options in self._settings["farms"].items():
             place = PartPlace(
@@ -73,7 +73,7 @@ class FarmServer(Actor):
         self._doors = FarmListener(self, self.poll, self._tls.server, room)
         listen = self._settings["listen"]
         try:
-            self._doors.listen(address_of(listen))
+            self._doors.listen(parse_address(listen))
         except OSError as error:
             raise OperatorError(
                 self._place("listen"), f"{listen} can't be bound: {error.strerror}",
@@ -97,7 +97,7 @@ class FarmServer(Actor):
             (part,) = self.parts.values()
             return Inside(part, user, part.accept(PeerSession(is_server=True), connection))
         part = self.parts[cluster]
-        return Inside(part, user, part.accept(self._users.grant(cluster, user), connection))
+        return Inside(part, user, part.accept(self._users.session(cluster, user), connection))
 
     def _look_at_users(self, now_ms: int) -> None:
         """Whoever has another password now, or none, is sent away."""

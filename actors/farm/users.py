@@ -158,7 +158,7 @@ class FarmUsers:
         """What a user's password is known by; None: there is none such."""
         return self.by_farm[farm].secrets.get(user)
 
-    def grant(self, farm: str, user: str) -> PeerSession:
+    def session(self, farm: str, user: str) -> PeerSession:
         """What a user may do."""
         options = self._farms[farm]
         is_admin, is_server = user in options["admins"], user in options["server_users"]

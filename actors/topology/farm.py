@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from ...protocols.errors import ProtocolError
 from ...protocols.garlicfarm.wire.messages import ID_MAX, SERVERS_MAX
-from ...protocols.garlicfarm.wire.values import address_of, is_loopback
+from ...protocols.garlicfarm.wire.values import is_loopback, parse_address
 from ..errors import OperatorError
 from .schema import (
     GIB,
@@ -63,7 +63,7 @@ def _read_servers(reader: SchemaReader, node: Node, key: str) -> dict[int, str]:
 def endpoint_problem(text: str) -> str:
     """What is wrong with an endpoint that others shall connect to, or nothing."""
     try:
-        address_of(text)
+        parse_address(text)
     except ProtocolError as error:
         return f"is no endpoint: {error}"
     return "" if text.startswith("tcp://") else "is no endpoint: it begins with tcp://"
@@ -243,7 +243,7 @@ def _check_neighbours(
     name, servers = farm
     for server_id, server in servers.items():
         endpoint = endpoint_of(nodes[server]) if server in nodes else server
-        if server != node and not is_loopback(address_of(endpoint).host):
+        if server != node and not is_loopback(parse_address(endpoint).host):
             problem = f"node {node} would connect to {endpoint} without TLS"
             way_out = "give that node `proxy:` with `i2p: true`, or TLS"
             fail(f"farms.{name}.servers.{server_id}", problem, way_out)
@@ -266,7 +266,7 @@ def _check_node(
         fail("farm.endpoint", problem, "write tcp://HOST:PORT")
     if not own["listen"].startswith("tcp://"):
         fail("farm.listen", f"'{own['listen']}' is not tcp://HOST:PORT", "write tcp://HOST:PORT")
-    if is_plain and not is_loopback(address_of(own["listen"]).host):
+    if is_plain and not is_loopback(parse_address(own["listen"]).host):
         fail("farm.listen", "without TLS only a loopback address is served", "write 127.0.0.1")
     if own["insecure_jraft"] and len(served) > 1:
         problem = f"without the handshake nobody can say which of {len(served)} farms is meant"

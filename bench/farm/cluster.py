@@ -17,10 +17,10 @@ from kelek.bench.kelek_cluster import NODES, POLL_S, Apart
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX
 from kelek.protocols.garlicfarm.wire.handshake import (
-    Challenges,
+    ChallengeCache,
     ClientHandshake,
     ConnectTarget,
-    Step,
+    HandshakeOutcome,
 )
 
 USER, SERVERS = "demo", "servers"  # Only SERVERS may post documents in a server's name.
@@ -125,7 +125,7 @@ class FarmCluster(Apart):
         return ConnectTarget(f"127.0.0.1:{self.ports[number]}", "farm", USER, password)
 
     def dial(
-        self, number: int, context: ssl.SSLContext | None, challenges: Challenges
+        self, number: int, context: ssl.SSLContext | None, challenges: ChallengeCache
     ) -> socket.socket:
         """A connection behind its handshakes."""
         while True:
@@ -135,11 +135,11 @@ class FarmCluster(Apart):
             opening = None
             while opening is None:
                 opening = shake.feed(sock.recv(65536), 0)
-            if opening.step is Step.OPEN:
+            if opening.outcome is HandshakeOutcome.OPEN:
                 return sock
             sock.close()
-            if opening.step is Step.REFUSED:
-                raise BenchError(f"not let in: {opening.why}")
+            if opening.outcome is HandshakeOutcome.FAILED:
+                raise BenchError(f"not let in: {opening.error}")
 
 
 def node_of(number: int) -> str:

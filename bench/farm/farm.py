@@ -31,7 +31,7 @@ from kelek.bench.machine import BenchError, ends_with_us
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, ratios, summed_up
 from kelek.protocols.garlicfarm.wire.codec import encode_request
-from kelek.protocols.garlicfarm.wire.handshake import Challenges
+from kelek.protocols.garlicfarm.wire.handshake import ChallengeCache
 from kelek.protocols.garlicfarm.wire.messages import (
     FarmLogEntry,
     MessageType,
@@ -133,7 +133,7 @@ class Ours:
         self.farm.start()
 
     def connect(self, cell: Cell) -> list[socket.socket]:
-        leader, challenges = self.farm.leader_id(), Challenges()
+        leader, challenges = self.farm.leader_id(), ChallengeCache()
         _, client = contexts(self.tls_folder)
         return [self.farm.dial(leader, client, challenges) for _ in range(cell.connections)]
 
@@ -143,7 +143,7 @@ class Ours:
         _, client = contexts(self.tls_folder)
 
         def some(count: int) -> None:
-            challenges = Challenges()
+            challenges = ChallengeCache()
             for _ in range(count):
                 self.farm.dial(leader, client, challenges).close()
 

@@ -149,4 +149,4 @@ class AsyncFarm(AsyncDriver):
         return FarmError("this AsyncFarm is closed")
 
     def _timeout_error(self) -> FarmTimeout:
-        return FarmTimeout(self._client.report().text)
+        return FarmTimeout(self._client.explain().text)

@@ -199,4 +199,4 @@ class Farm(BlockingDriver):
         return FarmError("this Farm is closed")
 
     def _timeout_error(self) -> FarmTimeout:
-        return FarmTimeout(self._client.report().text)
+        return FarmTimeout(self._client.explain().text)

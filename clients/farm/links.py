@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...net.clock import monotonic_ms
 from ...protocols.garlicfarm.client.client import FarmClient
-from ...protocols.garlicfarm.client.values import Open, Trouble, TroubleKind
+from ...protocols.garlicfarm.client.values import ConnectFailure, FailureKind, OpenConnection
 from ...protocols.garlicfarm.wire.values import Address, is_loopback
 from ..io.resources import Resources
 
@@ -53,9 +53,9 @@ class _Connection:
 
     __slots__ = ("addresses", "heard", "number", "place", "problem", "socket", "stage", "writes")
 
-    def __init__(self, action: Open) -> None:
+    def __init__(self, action: OpenConnection) -> None:
         self.number = action.number
-        self.place = action.place
+        self.place = action.address
         self.addresses: deque[tuple[int, tuple[object, ...]]] = deque()
         self.problem = "nobody listens there"
         self.socket: socket.socket | None = None
@@ -102,19 +102,19 @@ class FarmLinks:
     def _act(self) -> None:
         while actions := self.client.ready(monotonic_ms()):
             for action in actions:
-                if isinstance(action, Open):
+                if isinstance(action, OpenConnection):
                     self._open(action)
                 else:
                     self._close(action.number)
             self._send()
         self._send()
 
-    def _open(self, action: Open) -> None:
+    def _open(self, action: OpenConnection) -> None:
         connection = _Connection(action)
         self._connections[action.number] = connection
-        host, port = self._reach.proxy or action.place
+        host, port = self._reach.proxy or action.address
         if self._reach.tls is None and self._reach.proxy is None and not is_loopback(host):
-            self._lost(connection, Trouble(TroubleKind.LOST, ONLY_HERE))
+            self._lost(connection, ConnectFailure(FailureKind.LOST, ONLY_HERE))
             return
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -152,7 +152,7 @@ class FarmLinks:
             self._files[made.fileno()] = connection
             self._watch(made.fileno(), True)
             return
-        self._lost(connection, Trouble(TroubleKind.LOST, connection.problem))
+        self._lost(connection, ConnectFailure(FailureKind.LOST, connection.problem))
 
     def _close(self, number: int) -> None:
         connection = self._connections.pop(number, None)
@@ -167,7 +167,7 @@ class FarmLinks:
             self.resources.close_socket(connection.socket)
             connection.socket = None
 
-    def _lost(self, connection: _Connection, trouble: Trouble | None) -> None:
+    def _lost(self, connection: _Connection, trouble: ConnectFailure | None) -> None:
         self._close(connection.number)
         self.client.on_lost(connection.number, trouble, monotonic_ms())
 
@@ -198,7 +198,7 @@ class FarmLinks:
         elif error is None:
             self._lost(connection, None)
             return
-        self._lost(connection, Trouble(TroubleKind.LOST, text))
+        self._lost(connection, ConnectFailure(FailureKind.LOST, text))
 
     def _connected(self, connection: _Connection) -> bool:
         made, tls = connection.socket, self._reach.tls
@@ -251,12 +251,12 @@ class FarmLinks:
                 return
             connection.heard = True
             self.client.on_data(connection.number, data, monotonic_ms())
-            if connection.number not in self.client.lines:
+            if connection.number not in self.client.connections:
                 return
 
     def _send(self) -> None:
         """Sends what the machine's lines hold, as far as there is room."""
-        for number, line in list(self.client.lines.items()):
+        for number, line in list(self.client.connections.items()):
             connection = self._connections.get(number)
             if line.out and connection is not None and connection.stage is ConnectionStage.UP:
                 try:
@@ -290,7 +290,7 @@ class FarmLinks:
         self._poll.unregister(file)
 
 
-def tls_trouble(error: ssl.SSLError, stage: ConnectionStage) -> Trouble:
+def tls_trouble(error: ssl.SSLError, stage: ConnectionStage) -> ConnectFailure:
     """What has failed, and what may help."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
@@ -298,19 +298,19 @@ def tls_trouble(error: ssl.SSLError, stage: ConnectionStage) -> Trouble:
         if error.verify_code in OTHER_HOST:
             way_out = "connect to a host that it names, or have it name this one"
         text = f"its certificate is not to be trusted: {why}; {way_out}"
-        return Trouble(TroubleKind.UNTRUSTED, text)
+        return ConnectFailure(FailureKind.UNTRUSTED, text)
     reason = (error.reason or "").replace("_", " ").lower()
     if error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
-        return Trouble(
-            TroubleKind.UNTRUSTED, "what answers there speaks no TLS; is it the right port?"
+        return ConnectFailure(
+            FailureKind.UNTRUSTED, "what answers there speaks no TLS; is it the right port?"
         )
     if error.reason in ("TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"):
-        return Trouble(
-            TroubleKind.UNTRUSTED, "it speaks another version of TLS; 1.2 is to be asked for"
+        return ConnectFailure(
+            FailureKind.UNTRUSTED, "it speaks another version of TLS; 1.2 is to be asked for"
         )
     if stage is ConnectionStage.UP or isinstance(error, ssl.SSLEOFError):
-        return Trouble(TroubleKind.LOST, "it closed the connection within TLS")
-    return Trouble(TroubleKind.LOST, f"TLS failed: {reason or error}")
+        return ConnectFailure(FailureKind.LOST, "it closed the connection within TLS")
+    return ConnectFailure(FailureKind.LOST, f"TLS failed: {reason or error}")
 
 
 def words_of(error: OSError) -> str:

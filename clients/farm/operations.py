@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from ...net.clock import monotonic_ms, wall_ms
 from ...protocols.errors import LocalProtocolError, RemoteProtocolError
 from ...protocols.garlicfarm.app.orders import (
-    Choice,
     Order,
     OrderKind,
+    PublishChoice,
     decode_export,
     encode_order,
 )
@@ -23,13 +23,13 @@ from ...protocols.garlicfarm.client.client import FarmClient
 from ...protocols.garlicfarm.client.values import (
     ENTRIES_PER_REQUEST,
     REQUEST_BYTES,
+    ConnectFailure,
+    FailureKind,
     FarmClientSetup,
     FarmCommand,
-    Question,
-    Trouble,
-    TroubleKind,
+    ViewQuery,
 )
-from ...protocols.garlicfarm.server.members import add_server, remove_server
+from ...protocols.garlicfarm.server.membership import add_server_request, remove_server_request
 from ...protocols.garlicfarm.wire.codec import ENTRY_HEADER
 from ...protocols.garlicfarm.wire.messages import (
     ENTRIES_BYTES_MAX,
@@ -40,7 +40,7 @@ from ...protocols.garlicfarm.wire.messages import (
     Response,
     ValueType,
 )
-from ...protocols.garlicfarm.wire.values import Address, address_of, is_loopback
+from ...protocols.garlicfarm.wire.values import Address, is_loopback, parse_address
 from ..errors import (
     FarmCompacted,
     FarmDenied,
@@ -80,19 +80,19 @@ CHANGE_REST_MS = 200
 VALUE_BYTES_MAX = ENTRIES_BYTES_MAX - ENTRY_HEADER.size  # Servers may accept less.
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
-_ERRORS: dict[TroubleKind, type[FarmError]] = {
-    TroubleKind.LOST: NoFarm,
-    TroubleKind.LEADERLESS: NoFarmLeader,
-    TroubleKind.LATE: FarmTimeout,
-    TroubleKind.DENIED: FarmDenied,
-    TroubleKind.UNTRUSTED: FarmUntrusted,
-    TroubleKind.NO_FARM: FarmRefused,
-    TroubleKind.NO_FACE: FarmRefused,
+_ERRORS: dict[FailureKind, type[FarmError]] = {
+    FailureKind.LOST: NoFarm,
+    FailureKind.LEADERLESS: NoFarmLeader,
+    FailureKind.TIMEOUT: FarmTimeout,
+    FailureKind.DENIED: FarmDenied,
+    FailureKind.UNTRUSTED: FarmUntrusted,
+    FailureKind.NO_FARM: FarmRefused,
+    FailureKind.NO_HTTP_API: FarmRefused,
 }
 _WAYS_OUT = {
-    TroubleKind.LATE: "what was to be appended may still be",
-    TroubleKind.DENIED: "the password file of the servers has to name this user for this farm",
-    TroubleKind.NO_FARM: "is this its name?",
+    FailureKind.TIMEOUT: "what was to be appended may still be",
+    FailureKind.DENIED: "the password file of the servers has to name this user for this farm",
+    FailureKind.NO_FARM: "is this its name?",
 }
 
 
@@ -148,9 +148,9 @@ def make_client(
             password = read_secret(secret_file)
         setup = setup._replace(user=user, password=password or "")
     if tuning.proxy:
-        setup = setup._replace(via_proxy=True, reach_ms=60_000)
+        setup = setup._replace(via_proxy=True, connect_timeout_ms=60_000)
     else:
-        setup = setup._replace(unreached_ms=tuning.reach_ms)
+        setup = setup._replace(unreachable_timeout_ms=tuning.reach_ms)
     return FarmClient(setup, os.urandom)
 
 
@@ -228,12 +228,12 @@ class FarmOperations:
                     yield _done(waiting[0])
                     settle()
                 wish = FarmCommand(MessageType.CLIENT_REQUEST, entries, self._until_ms)
-                waiting.append(self.client.wish(wish))
+                waiting.append(self.client.submit(wish))
             while waiting:
                 yield _done(waiting[0])
                 settle()
         finally:
-            self.client.drop(wish for wish in waiting if not wish.done)
+            self.client.cancel(wish for wish in waiting if not wish.done)
         return next_index
 
     def _requests(self, values: Iterable[bytes]) -> Iterable[tuple[FarmLogEntry, ...]]:
@@ -261,7 +261,7 @@ class FarmOperations:
         if wish.failure is not None:
             raise self.error_of(wish.failure)
 
-    def error_of(self, trouble: Trouble) -> FarmError:
+    def error_of(self, trouble: ConnectFailure) -> FarmError:
         """What has gone wrong, as users are told."""
         way_out = _WAYS_OUT.get(trouble.kind, "")
         return _ERRORS[trouble.kind](f"{trouble.text}; {way_out}" if way_out else trouble.text)
@@ -278,11 +278,11 @@ class FarmOperations:
     ) -> Generator[Step, None, dict[str, Any]]:
         """What a server answers, whichever it is."""
         until_ms = self._until_ms if timeout_ms is None else monotonic_ms() + timeout_ms
-        question = self.client.ask(Question(what, until_ms))
+        question = self.client.query(ViewQuery(what, until_ms))
         try:
             yield _done(question)
         finally:
-            self.client.forget(question)
+            self.client.cancel_query(question)
         if question.failure is not None:
             raise self.error_of(question.failure)
         return _object(question.body)
@@ -297,27 +297,27 @@ class FarmOperations:
     def _seen(self) -> Generator[Step, None, dict[str, Any]]:
         """The status of any server; of one that knows who leads, if there is such a one."""
         found = yield from self.get("status")
-        self.client.learn(_members(found))
+        self.client.learn_servers(_members(found))
         if found.get("leader") is not None:
             return found
-        others = yield from self._all(self.client.places)
+        others = yield from self._all(self.client.servers)
         known = [_object(each.body) for each in others if each.body is not None]
         known.sort(key=lambda each: (each.get("leader") is None, each.get("state") == "waiting"))
         best = known[0] if known else found
-        self.client.learn(_members(best))
+        self.client.learn_servers(_members(best))
         return best
 
-    def _all(self, places: Iterable[Address]) -> Generator[Step, None, list[Question]]:
+    def _all(self, places: Iterable[Address]) -> Generator[Step, None, list[ViewQuery]]:
         """Asks each of them for its status, at the same time and once."""
         until_ms = monotonic_ms() + min(LOOK_MS, self.timeout_ms)
-        asked = [Question("status", until_ms, place, is_once=True) for place in places]
+        asked = [ViewQuery("status", until_ms, place, is_once=True) for place in places]
         for question in asked:
-            self.client.ask(question)
+            self.client.query(question)
         try:
             yield Wait(lambda: all(question.done for question in asked), limited=False)
         finally:
             for question in asked:
-                self.client.forget(question)
+                self.client.cancel_query(question)
         return asked
 
     def fresh(self, what: str) -> Generator[Step, None, dict[str, Any]]:
@@ -334,19 +334,19 @@ class FarmOperations:
         place = self.client.ids.get(leader_id) if isinstance(leader_id, int) else None
         if place is None:
             return None
-        question = Question(what, monotonic_ms() + LOOK_MS, place, is_once=True)
-        self.client.ask(question)
+        question = ViewQuery(what, monotonic_ms() + LOOK_MS, place, is_once=True)
+        self.client.query(question)
         try:
             yield _done(question)
         finally:
-            self.client.forget(question)
+            self.client.cancel_query(question)
         return None if question.body is None else _object(question.body)
 
     def servers(self) -> Generator[Step, None, list[FarmServer]]:
         """Each member, with what it says of itself."""
         found = yield from self._seen()
         members = found.get("members", [])
-        asked = yield from self._all(address_of(each.endpoint) for each in _members(found))
+        asked = yield from self._all(parse_address(each.endpoint) for each in _members(found))
         return [
             server_of(member, _problem(question) or _object(question.body))
             for member, question in zip(members, asked, strict=True)
@@ -417,9 +417,9 @@ class FarmOperations:
     def publish(self, server: int | str | None) -> Generator[Step, None, None]:
         """Says who publishes."""
         if server is None:
-            choice: int | Choice = Choice.NOBODY
-        elif server == Choice.AUTO.value:
-            choice = Choice.AUTO
+            choice: int | PublishChoice = PublishChoice.NOBODY
+        elif server == PublishChoice.AUTO.value:
+            choice = PublishChoice.AUTO
         elif isinstance(server, str):
             raise ValueError(f"a server's id, 'auto' or None says who publishes, not {server!r}")
         else:
@@ -489,12 +489,12 @@ class FarmOperations:
         def is_done(found: Mapping[int, str]) -> bool:
             return found.get(server_id) == server.endpoint
 
-        change = _Change(add_server(server), server_id, is_done)
+        change = _Change(add_server_request(server), server_id, is_done)
         return (yield from self._change(change, wait))
 
     def remove_server(self, server_id: int, wait: bool) -> Generator[Step, None, bool]:
         """Has the leader leave a server out."""
-        request = remove_server(checked_id(server_id))
+        request = remove_server_request(checked_id(server_id))
         change = _Change(request, server_id, lambda found: server_id not in found)
         return (yield from self._change(change, wait))
 
@@ -536,12 +536,12 @@ class FarmOperations:
 
     def _ask_leader(self, request: Request, until_ms: int) -> Generator[Step, None, Response]:
         """What the leader says to something that it does, or refuses, at once."""
-        wish = FarmCommand(request.type, tuple(request.entries), until_ms, is_alone=True)
-        self.client.wish(wish)
+        wish = FarmCommand(request.type, tuple(request.entries), until_ms, is_exclusive=True)
+        self.client.submit(wish)
         try:
             yield _done(wish)
         finally:
-            self.client.drop([] if wish.done else [wish])
+            self.client.cancel([] if wish.done else [wish])
         self._check(wish)
         assert wish.response is not None
         return wish.response
@@ -581,7 +581,7 @@ class FarmOperations:
             )
 
 
-def _done(what: FarmCommand | Question) -> Wait:
+def _done(what: FarmCommand | ViewQuery) -> Wait:
     """The machine knows when it has taken too long."""
     return Wait(lambda: what.done, limited=False)
 
@@ -603,5 +603,5 @@ def _members(status: Mapping[str, Any]) -> Sequence[ClusterServer]:
         raise FarmError("a server's answer is no status: is it a server of kelek?") from None
 
 
-def _problem(question: Question) -> str:
+def _problem(question: ViewQuery) -> str:
     return "" if question.failure is None else question.failure.text

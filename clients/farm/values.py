@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.garlicfarm.app.orders import hash_of
 from ...protocols.garlicfarm.wire.messages import ID_MAX, ID_MIN
-from ...protocols.garlicfarm.wire.values import Address, address_of
+from ...protocols.garlicfarm.wire.values import Address, parse_address
 from ...protocols.zre import services
 from ..errors import FarmError
 from ..io.urls import SCHEME
@@ -114,7 +114,7 @@ def _address(endpoint: str) -> Address:
     if separator and scheme not in ("tls", "tcp"):
         raise ValueError(f"{scheme}:// is not spoken here; write tls://HOST:PORT")
     try:
-        return address_of(endpoint.strip())
+        return parse_address(endpoint.strip())
     except RemoteProtocolError as error:
         raise ValueError(f"{error}; write tls://HOST:PORT") from None
 

@@ -12,9 +12,9 @@ from ...native.log.blocks import crc32c
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.garlicfarm.server.values import (
     NO_SNAPSHOT,
-    Recovered,
-    SnapshotMark,
-    recovered,
+    FarmSnapshot,
+    RecoveredFarm,
+    make_recovered,
 )
 from ...protocols.garlicfarm.wire.entries import configuration_of
 from ...protocols.garlicfarm.wire.messages import ClusterServer, FarmConfiguration
@@ -59,7 +59,7 @@ class _Writing:
         self._file.append([data])
         self._crc = crc32c(data, self._crc)
 
-    def finish(self, mark: SnapshotMark) -> None:
+    def finish(self, mark: FarmSnapshot) -> None:
         """Puts it in the place of the one before."""
         configuration = encode_configuration(mark.configuration)
         self._write(configuration)
@@ -122,7 +122,7 @@ class FarmStorage:
             self.recovered = self._recover(beginning if self._state.voter else ())
             undo.pop_all()
 
-    def _recover(self, beginning: tuple[ClusterServer, ...]) -> Recovered:
+    def _recover(self, beginning: tuple[ClusterServer, ...]) -> RecoveredFarm:
         mark, state = self.mark, self._state
         first = (0, FarmConfiguration(0, 0, beginning))
         if mark.last_index:
@@ -134,7 +134,7 @@ class FarmStorage:
             configuration = configuration_of(batch) if batch.count == 1 else None
             if configuration is not None:
                 configurations.append((batch.first_index, configuration))
-        return recovered((state.state, state.voter), log, configurations, mark)
+        return make_recovered((state.state, state.voter), log, configurations, mark)
 
     def save(self, state: HardState, is_member: bool) -> None:
         self._state.save(state, is_member)
@@ -178,7 +178,7 @@ class FarmStorage:
 
     # ---- snapshots ----
 
-    def read_snapshot(self, mark: SnapshotMark, offset: int, size: int) -> bytes | None:
+    def read_snapshot(self, mark: FarmSnapshot, offset: int, size: int) -> bytes | None:
         if mark != self.mark:
             return None
         assert self._snapshot is not None
@@ -193,13 +193,13 @@ class FarmStorage:
         assert self._incoming.size == offset, "pieces follow each other"
         self._incoming.append(data)
 
-    def install_snapshot(self, mark: SnapshotMark) -> None:
+    def install_snapshot(self, mark: FarmSnapshot) -> None:
         writing, self._incoming = self._incoming, None
         assert writing is not None
         assert writing.size == mark.size, "all of it is here"
         self._finish(writing, mark)
 
-    def make_snapshot(self, mark: SnapshotMark, pieces: Iterable[bytes], keep_from: int) -> None:
+    def make_snapshot(self, mark: FarmSnapshot, pieces: Iterable[bytes], keep_from: int) -> None:
         """Keeps a snapshot of our own, and lets entries below keep_from go.
 
         mark   of what we have committed; its size is worked out, see `mark` behind
@@ -211,12 +211,12 @@ class FarmStorage:
         if keep_from > self._log.first_index:
             self._log.compact(min(keep_from - 1, mark.last_index))
 
-    def _finish(self, writing: _Writing, mark: SnapshotMark) -> None:
+    def _finish(self, writing: _Writing, mark: FarmSnapshot) -> None:
         self._close_snapshot()
         writing.finish(mark)
         self.mark, self._snapshot = mark, self._files.open(SNAPSHOT)
 
-    def _open_snapshot(self) -> SnapshotMark:
+    def _open_snapshot(self) -> FarmSnapshot:
         """The snapshot that is there, checked to its last byte."""
         file = self._files.open(SNAPSHOT)
         if file is None:
@@ -243,7 +243,7 @@ class FarmStorage:
         self._state.close()
 
 
-def _check(file: File) -> SnapshotMark:
+def _check(file: File) -> FarmSnapshot:
     """What a snapshot file says of itself. Raises StorageError when it is damaged."""
     end = file.size - _CRC.size
     if end < _TRAILER.size:
@@ -263,4 +263,4 @@ def _check(file: File) -> SnapshotMark:
         configuration = decode_configuration(file.read(size, config_size))
     except RemoteProtocolError as error:
         raise Damaged(file.full_path, str(error), ANEW) from error
-    return SnapshotMark(index, term, configuration, size)
+    return FarmSnapshot(index, term, configuration, size)

@@ -16,7 +16,7 @@ from ..wire.messages import ID_MAX, ID_MIN, NUMBER_MAX
 DOCUMENT_BYTES_MAX = 1 << 20
 DEPTH_MAX = 64  # Of arrays and objects in each other.
 DESTINATIONS_MAX = 4096
-_OPENINGS = b"{ \t\r\n"  # What an object can begin with.
+_OBJECT_START = b"{ \t\r\n"  # What an object can begin with.
 
 
 class PublishConfig(StrEnum):
@@ -109,13 +109,13 @@ def load_object(data: bytes, bytes_max: int) -> dict[str, object]:
 
     Most entries of a log may be none: those that can't be are told by their first byte.
     """
-    if len(data) > bytes_max or data[:1] not in _OPENINGS or not data:
+    if len(data) > bytes_max or data[:1] not in _OBJECT_START or not data:
         raise RemoteProtocolError(f"{len(data)} bytes that are no document")
     try:
         document = json.loads(data.decode(), parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"a document is not JSON: {error}") from None
-    if not isinstance(document, dict) or not _is_flat(data, document):
+    if not isinstance(document, dict) or not _is_shallow(data, document):
         raise RemoteProtocolError("a document is an object, not too deep")
     return document
 
@@ -132,18 +132,18 @@ def _finite(text: str) -> float:
     return number
 
 
-def _is_flat(data: bytes, document: dict[str, object]) -> bool:
+def _is_shallow(data: bytes, document: dict[str, object]) -> bool:
     """Whether it has no more than DEPTH_MAX levels: how many JSON can be read differs between
     interpreters, and a document must not be one to some servers alone."""
     if data.count(b"[") + data.count(b"{") <= DEPTH_MAX:
         return True
     level: Iterable[object] = [document]
     for _ in range(DEPTH_MAX):
-        level = [inner for each in level for inner in _inner(each)]
+        level = [inner for each in level for inner in _children(each)]
     return not any(isinstance(each, dict | list) for each in level)
 
 
-def _inner(value: object) -> Iterable[object]:
+def _children(value: object) -> Iterable[object]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()

@@ -20,10 +20,10 @@ from .documents import load_object, number_of, object_of
 ORDER_PREFIX = b'{"admin":'
 ORDER_BYTES_MAX = 256 << 10
 ORDERS_MAX = 64  # In one request.
-TOLD_CHARACTERS_MAX = 2000  # Of an order in a line of a log.
-HASHES_MAX = 4096  # That are left out.
+AUDIT_CHARACTERS_MAX = 2000  # Of an order in a line of a log.
+EXCLUDED_HASHES_MAX = 4096  # That are left out.
 HASH_CHARACTERS_MAX = 128
-SERVERS_LEFT_OUT_MAX = 256
+EXCLUDED_SERVERS_MAX = 256
 SETTINGS_BYTES_MAX = 64 << 10
 EXPORT_VERSION = 1
 INTERVAL_MS_MIN = 1000
@@ -42,14 +42,14 @@ class OrderKind(StrEnum):
     IMPORT = "import"
 
 
-class Choice(StrEnum):
+class PublishChoice(StrEnum):
     """Who publishes, when it is no certain server."""
 
     AUTO = "auto"  # Whom the rule finds.
     NOBODY = "nobody"  # null in JSON.
 
 
-class Export(NamedTuple):
+class FarmConfig(NamedTuple):
     """A farm's configuration, to be kept in a file or taken over by another farm.
 
     servers    id and endpoint of each member; who takes the rest over has members of its own
@@ -61,9 +61,9 @@ class Export(NamedTuple):
 
     cluster: str
     servers: tuple[tuple[int, str], ...] = ()
-    publish: int | Choice = Choice.AUTO
+    publish: int | PublishChoice = PublishChoice.AUTO
     hashes: tuple[str, ...] = ()
-    left_out: tuple[int, ...] = ()
+    excluded_servers: tuple[int, ...] = ()
     settings: Mapping[str, object] = {}
 
 
@@ -74,10 +74,10 @@ class Order(NamedTuple):
     cluster: str
     date_ms: int  # Since the epoch, by the administrator's clock: for people only.
     user: str  # As the handshake knows him.
-    publish: int | Choice = Choice.AUTO
+    publish: int | PublishChoice = PublishChoice.AUTO
     hashes: tuple[str, ...] = ()
     servers: tuple[int, ...] = ()
-    configuration: Export | None = None
+    configuration: FarmConfig | None = None
 
     def __str__(self) -> str:
         match self.kind:
@@ -149,23 +149,23 @@ def decode_order(data: bytes) -> Order:
             return order._replace(configuration=decode_export(object_of(document, "configuration")))
         case _:
             return order._replace(
-                hashes=_hashes(document), servers=_ids(document, SERVERS_LEFT_OUT_MAX)
+                hashes=_hashes(document), servers=_ids(document, EXCLUDED_SERVERS_MAX)
             )
 
 
-def export_document(export: Export) -> dict[str, object]:
+def export_document(export: FarmConfig) -> dict[str, object]:
     """An export as JSON has it."""
     return {
         "version": EXPORT_VERSION,
         "cluster": export.cluster,
         "servers": [{"id": number, "endpoint": endpoint} for number, endpoint in export.servers],
         "publish": publish_value(export.publish),
-        "excluded": {"hashes": list(export.hashes), "servers": list(export.left_out)},
+        "excluded": {"hashes": list(export.hashes), "servers": list(export.excluded_servers)},
         "settings": dict(export.settings),
     }
 
 
-def decode_export(document: Mapping[str, object]) -> Export:
+def decode_export(document: Mapping[str, object]) -> FarmConfig:
     """Takes an exported configuration apart; what is missing is as in a new farm.
 
     version    1
@@ -179,26 +179,30 @@ def decode_export(document: Mapping[str, object]) -> Export:
     """
     number_of({"version": EXPORT_VERSION, **document}, "version", EXPORT_VERSION, EXPORT_VERSION)
     excluded = object_of(document, "excluded")
-    return Export(
+    return FarmConfig(
         _text({"cluster": "farm", **document}, "cluster"),
         _servers(document),
-        _publish_of({"publish": Choice.AUTO, **document}, "publish"),
+        _publish_of({"publish": PublishChoice.AUTO, **document}, "publish"),
         _hashes(excluded),
-        _ids(excluded, SERVERS_LEFT_OUT_MAX),
+        _ids(excluded, EXCLUDED_SERVERS_MAX),
         _settings(object_of(document, "settings")),
     )
 
 
-def publish_value(publish: int | Choice) -> int | str | None:
+def publish_value(publish: int | PublishChoice) -> int | str | None:
     """Who publishes, as JSON has it."""
-    return None if publish is Choice.NOBODY else publish
+    return None if publish is PublishChoice.NOBODY else publish
 
 
-def _publish_of(document: Mapping[str, object], key: str) -> int | Choice:
+def _publish_of(document: Mapping[str, object], key: str) -> int | PublishChoice:
     value = document.get(key, "")
     if value is None:
-        return Choice.NOBODY
-    return Choice.AUTO if value == Choice.AUTO else number_of(document, key, ID_MIN, ID_MAX)
+        return PublishChoice.NOBODY
+    return (
+        PublishChoice.AUTO
+        if value == PublishChoice.AUTO
+        else number_of(document, key, ID_MIN, ID_MAX)
+    )
 
 
 def _text(document: Mapping[str, object], key: str) -> str:
@@ -217,7 +221,7 @@ def _array(document: Mapping[str, object], key: str, count_max: int) -> list[obj
 
 def _hashes(document: Mapping[str, object]) -> tuple[str, ...]:
     hashes = []
-    for value in _array(document, "hashes", HASHES_MAX):
+    for value in _array(document, "hashes", EXCLUDED_HASHES_MAX):
         if not isinstance(value, str) or not 0 < len(value) <= HASH_CHARACTERS_MAX:
             raise RemoteProtocolError("a hash is a short text")
         if not value.isascii() or not value.isprintable():
@@ -233,7 +237,7 @@ def _ids(document: Mapping[str, object], count_max: int) -> tuple[int, ...]:
 
 def _servers(document: Mapping[str, object]) -> tuple[tuple[int, str], ...]:
     found = []
-    for value in _array(document, "servers", SERVERS_LEFT_OUT_MAX):
+    for value in _array(document, "servers", EXCLUDED_SERVERS_MAX):
         if not isinstance(value, dict):
             raise RemoteProtocolError("a server is an object")
         found.append((number_of(value, "id", ID_MIN, ID_MAX), _text(value, "endpoint")))
@@ -273,10 +277,10 @@ class Audit(NamedTuple):
 
     user: str
     what: str
-    taken: bool
+    is_accepted: bool
 
 
-def judge(values: Sequence[bytes], cluster: str, user: str, is_admin: bool) -> list[Audit]:
+def audit_orders(values: Sequence[bytes], cluster: str, user: str, is_admin: bool) -> list[Audit]:
     """The orders among entries that somebody wants to have in the log, and whether he may give
     each of them: he has to be an administrator, and to give it in his own name, to this farm.
 
@@ -295,7 +299,7 @@ def judge(values: Sequence[bytes], cluster: str, user: str, is_admin: bool) -> l
             continue
         is_right = order.cluster == cluster and user in ("", order.user)
         what = str(order)
-        if order.kind is OrderKind.IMPORT or len(what) > TOLD_CHARACTERS_MAX:
+        if order.kind is OrderKind.IMPORT or len(what) > AUDIT_CHARACTERS_MAX:
             # What it was shows in the log of the farm, or with whoever has kept it.
             what = f"{order.kind}, {len(value)} bytes, sha256 {sha256(value).hexdigest()}"
         found.append(Audit(user, what, is_admin and is_right))

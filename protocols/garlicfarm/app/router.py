@@ -10,7 +10,11 @@ from typing import NamedTuple, Protocol
 
 from .state import Leaf
 
-KEYS = ("meta", "router", "destinations")  # Of a status document that are the router's to say.
+ROUTER_KEYS = (
+    "meta",
+    "router",
+    "destinations",
+)  # Of a status document that are the router's to say.
 
 
 class RouterStatus(NamedTuple):

@@ -22,30 +22,30 @@ from .documents import (
     object_of,
 )
 from .orders import (
-    HASHES_MAX,
+    EXCLUDED_HASHES_MAX,
+    EXCLUDED_SERVERS_MAX,
     ORDER_PREFIX,
-    SERVERS_LEFT_OUT_MAX,
-    Choice,
-    Export,
+    FarmConfig,
     Order,
     OrderKind,
+    PublishChoice,
     decode_export,
     decode_order,
     export_document,
     hash_of,
 )
 
-SERVERS_KEPT = 256  # Whose newest documents are kept.
+DOCUMENTS_MAX = 256  # Whose newest documents are kept.
 WINDOW_MS = 10 * 60 * 1000  # Whose document is older than the newest by more counts as gone.
 CONTENTS_MAX = 4096  # Destinations of a MetaLS.
 SNAPSHOT_VERSION = 1
 HEAD_BYTES_MAX = 1 << 20
-STATE_BYTES_MAX = SERVERS_KEPT * DOCUMENT_BYTES_MAX + HEAD_BYTES_MAX
+STATE_BYTES_MAX = DOCUMENTS_MAX * DOCUMENT_BYTES_MAX + HEAD_BYTES_MAX
 T = TypeVar("T")
 _RANKS = {PublishConfig.ON: 0, PublishConfig.AUTO: 1}
 
 
-class Posted(NamedTuple):
+class PostedStatus(NamedTuple):
     """A server's last document, and where in the log it is."""
 
     log_index: int
@@ -71,8 +71,8 @@ class SharedState:
         self.cluster = cluster
         self.index = 0  # Of the last entry that is in it.
         self.changes = 0  # Grows when a document or an order has come: else nothing is new.
-        self.posted: dict[int, Posted] = {}  # Who has not posted for longest comes first.
-        self.ordered = Export(cluster)  # Without servers: those are the log's Configurations.
+        self.posted: dict[int, PostedStatus] = {}  # Who has not posted for longest comes first.
+        self.config = FarmConfig(cluster)  # Without servers: those are the log's Configurations.
         self.published_index = 0  # Of the last order to publish.
         self.counters: Counter[str] = Counter()  # Of entries since the start, by what they were.
 
@@ -91,9 +91,9 @@ class SharedState:
             self.counters["foreign"] += 1
             return None
         if isinstance(found, Order):
-            return found if self._obey(found) else None
+            return found if self._execute(found) else None
         self.counters["status"] += 1
-        self._keep(Posted(index, found))
+        self._store(PostedStatus(index, found))
         return found
 
     def skip(self, last_index: int) -> None:
@@ -101,39 +101,42 @@ class SharedState:
         self.counters["other"] += last_index - self.index
         self.index = last_index
 
-    def _keep(self, posted: Posted) -> None:
+    def _store(self, posted: PostedStatus) -> None:
         self.changes += 1
         server_id = posted.status.server_id
         self.posted.pop(server_id, None)
         self.posted[server_id] = posted
-        if len(self.posted) > SERVERS_KEPT:
+        if len(self.posted) > DOCUMENTS_MAX:
             del self.posted[next(iter(self.posted))]
 
-    def _obey(self, order: Order) -> bool:
+    def _execute(self, order: Order) -> bool:
         """Whether an order counts: not one that leaves out more than there is room for."""
-        before = self.ordered
+        before = self.config
         match order.kind:
             case OrderKind.PUBLISH:
                 after = before._replace(publish=order.publish)
             case OrderKind.EXCLUDE:
                 after = before._replace(
                     hashes=_union(before.hashes, order.hashes),
-                    left_out=_union(before.left_out, order.servers),
+                    excluded_servers=_union(before.excluded_servers, order.servers),
                 )
             case OrderKind.INCLUDE:
                 after = before._replace(
                     hashes=_without(before.hashes, order.hashes),
-                    left_out=_without(before.left_out, order.servers),
+                    excluded_servers=_without(before.excluded_servers, order.servers),
                 )
             case OrderKind.IMPORT:
                 assert order.configuration is not None
                 after = order.configuration._replace(cluster=self.cluster, servers=())
-        if len(after.hashes) > HASHES_MAX or len(after.left_out) > SERVERS_LEFT_OUT_MAX:
+        if (
+            len(after.hashes) > EXCLUDED_HASHES_MAX
+            or len(after.excluded_servers) > EXCLUDED_SERVERS_MAX
+        ):
             self.counters["over a limit"] += 1
             return False
         self.counters["order"] += 1
         self.changes += 1
-        self.ordered = after
+        self.config = after
         if order.kind in (OrderKind.PUBLISH, OrderKind.IMPORT):
             self.published_index = self.index
         return True
@@ -143,16 +146,16 @@ class SharedState:
     @property
     def window_ms(self) -> int:
         """How much older than the newest a document may be that counts."""
-        return number_of({"window": WINDOW_MS, **self.ordered.settings}, "window", 1, NUMBER_MAX)
+        return number_of({"window": WINDOW_MS, **self.config.settings}, "window", 1, NUMBER_MAX)
 
     def _recent(self, members: Collection[int]) -> list[Status]:
         """Documents of members that are no older than the window, by id; the members' own newest
         date is the time."""
-        left_out = self.ordered.left_out
+        excluded_servers = self.config.excluded_servers
         known = [
             posted.status
             for server_id, posted in sorted(self.posted.items())
-            if server_id in members and server_id not in left_out
+            if server_id in members and server_id not in excluded_servers
         ]
         time_ms = max((status.date_ms for status in known), default=0)
         return [status for status in known if status.date_ms >= time_ms - self.window_ms]
@@ -164,11 +167,11 @@ class SharedState:
         of such members that don't say off: who says on comes before who says auto, then the
         longest uptime counts, then the lowest id.
         """
-        wish = self.ordered.publish
-        if wish is Choice.NOBODY:
+        chosen = self.config.publish
+        if chosen is PublishChoice.NOBODY:
             return None
-        if wish in members and wish not in self.ordered.left_out:
-            return int(wish)
+        if chosen in members and chosen not in self.config.excluded_servers:
+            return int(chosen)
         candidates = [
             (_RANKS[status.publish_config], -status.uptime_ms, status.server_id)
             for status in self._recent(members)
@@ -179,7 +182,7 @@ class SharedState:
     def contents(self, members: Collection[int]) -> list[Leaf]:
         """What the MetaLS holds: the destinations in the recent documents of members, by server and
         then as they were posted, each once, without what is left out."""
-        hidden = set(self.ordered.hashes)
+        excluded_hashes = set(self.config.hashes)
         names: dict[str, str] = {}  # Many servers may post the same destination.
         found: dict[str, Leaf] = {}
         for status in self._recent(members):
@@ -188,7 +191,7 @@ class SharedState:
                 if not isinstance(text, str) or not text:
                     continue
                 name = names.get(text) or names.setdefault(text, hash_of(text) or text)
-                if name not in hidden:
+                if name not in excluded_hashes:
                     found.setdefault(name, Leaf(status.server_id, name, document))
                 if len(found) == CONTENTS_MAX:
                     return list(found.values())
@@ -210,7 +213,7 @@ class SharedState:
             "version": SNAPSHOT_VERSION,
             "cluster": self.cluster,
             "index": self.index,
-            "ordered": export_document(self.ordered),
+            "ordered": export_document(self.config),
             "published": self.published_index,
             "documents": [[each.log_index, len(each.status.data)] for each in self.posted.values()],
         }
@@ -227,13 +230,13 @@ class SharedState:
         if head.get("cluster") != cluster or not newline:
             raise RemoteProtocolError(f"no snapshot of {cluster}")
         found = cls(cluster)
-        found.ordered = decode_export(object_of(head, "ordered"))
+        found.config = decode_export(object_of(head, "ordered"))
         at = len(line) + 1
-        for index, size in _documents(head):
-            posted = Posted(index, decode_status(data[at : at + size]))
+        for index, size in _document_positions(head):
+            posted = PostedStatus(index, decode_status(data[at : at + size]))
             if posted.status.cluster != cluster or len(posted.status.data) != size:
                 raise RemoteProtocolError("a document of a snapshot is none of this farm")
-            found._keep(posted)
+            found._store(posted)
             at += size
         if at != len(data):
             raise RemoteProtocolError(f"a snapshot of {len(data)} bytes ends with byte {at}")
@@ -242,9 +245,9 @@ class SharedState:
         return found
 
 
-def _documents(head: Mapping[str, object]) -> Iterable[tuple[int, int]]:
+def _document_positions(head: Mapping[str, object]) -> Iterable[tuple[int, int]]:
     documents = head.get("documents")
-    if not isinstance(documents, list) or len(documents) > SERVERS_KEPT:
+    if not isinstance(documents, list) or len(documents) > DOCUMENTS_MAX:
         raise RemoteProtocolError("a snapshot has an array of documents")
     for each in documents:
         if not isinstance(each, list) or len(each) != 2:

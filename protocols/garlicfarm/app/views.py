@@ -12,7 +12,12 @@ from ...errors import RemoteProtocolError
 from ...raft.core import Role
 from ...raft.messages import EntryBatch
 from ..wire.entries import entries_of, peer_of
-from ..wire.http_api import DOCUMENTS_BYTES_MAX, ENTRIES_SHOWN, SHOWN_BYTES_MAX, View
+from ..wire.http_api import (
+    DOCUMENTS_BYTES_MAX,
+    ENTRIES_COUNT_DEFAULT,
+    ENTRIES_VALUES_BYTES_MAX,
+    ViewRequest,
+)
 from ..wire.messages import FarmLogEntry, ValueType
 from ..wire.values import decode_configuration
 from .documents import decode_status
@@ -23,18 +28,18 @@ if TYPE_CHECKING:
     from ..server.peer import FarmPeer
     from .application import Application
 
-LOOK_BACK_BYTES_MAX = 64 << 20  # So much of the log is searched for the user of an entry.
+USER_SEARCH_BYTES_MAX = 64 << 20  # So much of the log is searched for the user of an entry.
 
 
-def show(application: "Application", view: View) -> bytes:
+def render_view(application: "Application", request: ViewRequest) -> bytes:
     """The JSON of a view."""
-    match view.name:
+    match request.name:
         case "status":
-            return _status(application, view.user)
+            return _status(application, request.user)
         case "documents":
-            return _documents(application, view.numbers.get("id"))
+            return _documents(application, request.parameters.get("id"))
         case "entries":
-            return _entries(application, view.numbers)
+            return _entries(application, request.parameters)
         case _:
             return _configuration(application)
 
@@ -57,7 +62,7 @@ def _array(values: Iterable[bytes]) -> bytes:
 
 def _status(application: "Application", user: str) -> bytes:
     peer, state = application.peer, application.state
-    core, change = peer.core, peer.members.change
+    core, change = peer.core, peer.membership.change
     return _json(
         {
             "cluster": application.setup.cluster,
@@ -73,21 +78,21 @@ def _status(application: "Application", user: str) -> bytes:
             "members": _members(application),
             "change": change and {"server": change.server.id, "stage": change.stage.name.lower()},
             "publisher": application.publisher,
-            "publish": publish_value(state.ordered.publish),
+            "publish": publish_value(state.config.publish),
             "posting": {
                 "interval": application.post_interval_ms,
                 "publishConfig": application.setup.publish_config,
                 "posted": application.posted,
-                "kept": application.kept_date_ms or None,
-                "error": application.error,
+                "kept": application.logged_date_ms or None,
+                "error": application.router_error,
             },
-            "connections": dict(application.extra()),
+            "connections": dict(application.connection_info()),
             "counters": {
                 **state.counters,
                 "malformed": peer.malformed,
                 **{f"refused_{kind.name.lower()}": n for kind, n in peer.refused.items() if n},
                 "resets": peer.resets,
-                "snapshots not understood": application.not_understood,
+                "snapshots not understood": application.unreadable_snapshots,
             },
         }
     )
@@ -108,7 +113,7 @@ def _members(application: "Application") -> list[dict[str, object]]:
     own = peer.setup.server_id
     matches = {follower.peer: follower.match_index for follower in peer.core.followers}
     found: list[dict[str, object]] = []
-    for server in peer.roster.in_force.servers:
+    for server in peer.directory.latest.servers:
         link = peer.links.get(server.id)
         up = "up" if link is not None and link.is_up else "down"
         member: dict[str, object] = {
@@ -138,7 +143,7 @@ def _documents(application: "Application", server_id: int | None) -> bytes:
         fits = room >= 0 or number == server_id
         head = {"id": _json(number), "index": _json(posted.log_index)}
         shown.append(_object({**head, "document": data if fits else b"null"}))
-    ordered = export_document(state.ordered)
+    ordered = export_document(state.config)
     contents = [{"server": leaf.server_id, "hash": leaf.hash} for leaf in application.contents]
     return _object(
         {
@@ -154,27 +159,29 @@ def _documents(application: "Application", server_id: int | None) -> bytes:
 
 def _configuration(application: "Application") -> bytes:
     """What an import takes, and the members beside it."""
-    servers = tuple((each.id, each.endpoint) for each in application.peer.roster.committed.servers)
-    return _json(export_document(application.state.ordered._replace(servers=servers)))
+    servers = tuple(
+        (each.id, each.endpoint) for each in application.peer.directory.committed.servers
+    )
+    return _json(export_document(application.state.config._replace(servers=servers)))
 
 
-def _entries(application: "Application", numbers: Mapping[str, int]) -> bytes:
+def _entries(application: "Application", parameters: Mapping[str, int]) -> bytes:
     """Committed entries: those that are kept, from the one on that is asked for."""
     peer = application.peer
     first = peer.core.log.base_index + 1
-    index = max(numbers.get("from", 1), first)
-    count, raw = numbers.get("count", ENTRIES_SHOWN), bool(numbers.get("raw", 0))
+    index = max(parameters.get("from", 1), first)
+    count, raw = parameters.get("count", ENTRIES_COUNT_DEFAULT), bool(parameters.get("raw", 0))
     last_index = min(peer.readable_index, index + count - 1)
     shown: list[bytes] = []
-    room = SHOWN_BYTES_MAX
+    room = ENTRIES_VALUES_BYTES_MAX
     user, term = _user_of(peer, index), peer.core.log.term_at(index)
-    for batch in peer.read(index, SHOWN_BYTES_MAX):
+    for batch in peer.read(index, ENTRIES_VALUES_BYTES_MAX):
         if batch.term != term:
             user, term = "", batch.term
         for at, entry in enumerate(entries_of((batch,)), batch.first_index):
             if at != index or at > last_index or (shown and len(entry.value) > room):
                 continue  # In front of it, or behind what is shown.
-            named = _named_by(entry)
+            named = _poster_user(entry)
             user = user if named is None else named
             shown.append(_entry(at, entry, user, None if raw else application.setup.cluster))
             room -= len(entry.value)
@@ -194,7 +201,7 @@ def _user_of(peer: "FarmPeer", index: int) -> str:
     """Which user has appended an entry, by the last poster entry of its term in front of it; empty:
     that is not known. The search goes back by more and more entries."""
     term, first, end = peer.core.log.term_at(index), peer.core.log.base_index + 1, index
-    count, room = 8, LOOK_BACK_BYTES_MAX
+    count, room = 8, USER_SEARCH_BYTES_MAX
     while end > first and peer.core.log.term_at(end - 1) == term and room > 0:
         begin = max(first, end - count)
         found: str | None = None
@@ -206,7 +213,7 @@ def _user_of(peer: "FarmPeer", index: int) -> str:
             for batch in batches:
                 room -= len(batch.block)
                 if batch.term == term and POSTER_PREFIX in batch.block:
-                    named = _last_named(batch, end)
+                    named = _last_user(batch, end)
                     found = found if named is None else named
             at = batches[-1].last_index + 1
         if found is not None:
@@ -215,14 +222,14 @@ def _user_of(peer: "FarmPeer", index: int) -> str:
     return ""
 
 
-def _last_named(batch: EntryBatch, end: int) -> str | None:
+def _last_user(batch: EntryBatch, end: int) -> str | None:
     """The user that the last poster entry of a batch names that is in front of entry `end`."""
     entries = entries_of((batch,))[: max(0, end - batch.first_index)]
-    named = (_named_by(entry) for entry in reversed(entries))
+    named = (_poster_user(entry) for entry in reversed(entries))
     return next((user for user in named if user is not None), None)
 
 
-def _named_by(entry: FarmLogEntry) -> str | None:
+def _poster_user(entry: FarmLogEntry) -> str | None:
     """The user that a poster entry names; None: it is none."""
     return decode_poster(entry.value) if entry.value_type is ValueType.APPLICATION else None
 
@@ -235,19 +242,19 @@ def _entry(index: int, entry: FarmLogEntry, user: str, cluster: str | None) -> b
         "type": _json(int(entry.value_type)),
     }
     if entry.value_type is ValueType.APPLICATION:
-        is_poster = _named_by(entry) is not None
+        is_poster = _poster_user(entry) is not None
         head["poster" if is_poster else "user"] = _json(user or None)
     if cluster is not None:
         if entry.value_type is ValueType.CONFIGURATION:
             servers = decode_configuration(entry.value).servers
             listed = [{"id": each.id, "endpoint": each.endpoint} for each in servers]
             return _object({**head, "servers": _json(listed)})
-        if _is_of(entry.value, cluster):
+        if _is_own(entry.value, cluster):
             return _object({**head, "document": entry.value})
     return _object({**head, "value": _json(b64encode(entry.value).decode())})
 
 
-def _is_of(value: bytes, cluster: str) -> bool:
+def _is_own(value: bytes, cluster: str) -> bool:
     """Whether it is a document, or an order, of this farm."""
     try:
         if value.startswith(ORDER_PREFIX):

@@ -10,606 +10,644 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 
 from ...errors import RemoteProtocolError
-from ..wire.handshake import NO_USERS, ClientHandshake, ConnectTarget, Opening, Step, path_to
+from ..wire.handshake import (
+    NO_CHALLENGE,
+    ClientHandshake,
+    ConnectTarget,
+    HandshakeOutcome,
+    HandshakeResult,
+    path_to,
+)
 from ..wire.link import OUTSTANDING_MAX, Link
 from ..wire.messages import NO_LEADER, ClusterServer, MessageType, Request, Response
-from ..wire.values import Address, address_of
+from ..wire.values import Address, parse_address
 from .fetch import ClientFetch
 from .values import (
     ENTRIES_PER_REQUEST,
     REQUEST_BYTES,
-    Close,
+    CloseConnection,
+    ConnectFailure,
+    FailureKind,
     FarmClientSetup,
     FarmCommand,
-    Open,
-    Question,
-    ServerAddress,
-    Trouble,
-    TroubleKind,
-    text_of,
+    KnownServer,
+    OpenConnection,
+    ViewQuery,
+    format_address,
 )
 
 REFUSALS_MAX = 3  # Of one server that knows no leader; then the next one is asked.
-AGAIN_MAX = 4  # New challenges of one server, one behind the other.
-HOPS_MAX = 3  # At once; the next ones take a pause.
-PLACES_MAX = 256
-TOLD_MAX = 3  # Troubles of one error.
-UNHEARD = Trouble(TroubleKind.LOST, "nobody has been heard")
+CHALLENGE_RETRIES_MAX = 4  # New challenges of one server, one behind the other.
+REDIRECTS_MAX = 3  # At once; the next ones take a pause.
+SERVERS_KNOWN_MAX = 256
+FAILURES_SHOWN_MAX = 3  # Troubles of one error.
+NO_ANSWER = ConnectFailure(FailureKind.LOST, "nobody has been heard")
 
 
-class Line:
+class ClientConnection:
     """One connection; who has it, its subclasses say."""
 
-    def __init__(self, number: int, place: ServerAddress, until_ms: int) -> None:
+    def __init__(self, number: int, server: KnownServer, deadline_ms: int) -> None:
         self.number = number
-        self.place = place
-        self.until_ms: int | None = until_ms  # Then it is given up; None: it is through.
+        self.server = server
+        self.deadline_ms: int | None = deadline_ms  # Then it is given up; None: it is through.
         self.out = bytearray()  # To be sent, and then cleared, by the owner.
         self.handshake: ClientHandshake | None = None
         self.tries = 1  # Of the same, with newer challenges.
 
 
-class _QuestionLine(Line):
+class _QueryConnection(ClientConnection):
     def __init__(
-        self, number: int, place: ServerAddress, until_ms: int, question: Question
+        self, number: int, server: KnownServer, deadline_ms: int, query: ViewQuery
     ) -> None:
-        super().__init__(number, place, until_ms)
-        self.question = question
+        super().__init__(number, server, deadline_ms)
+        self.query = query
 
 
-class _Channel(Line):
+class _LeaderConnection(ClientConnection):
     """The connection to who leads, or may know who does."""
 
-    def __init__(self, number: int, place: ServerAddress, until_ms: int) -> None:
-        super().__init__(number, place, until_ms)
-        self.link = Link(str(place))
+    def __init__(self, number: int, server: KnownServer, deadline_ms: int) -> None:
+        super().__init__(number, server, deadline_ms)
+        self.link = Link(str(server))
         self.sent: deque[list[FarmCommand]] = deque()  # By request; an empty one asks who leads.
         self.refused: list[FarmCommand] = []  # In their order.
-        self.leads = False
+        self.is_leader = False
         self.refusals = 0
-        self.again_ms: int | None = None  # When to ask again who leads.
+        self.retry_at_ms: int | None = None  # When to ask again who leads.
 
     @property
-    def wishes(self) -> list[FarmCommand]:
+    def commands(self) -> list[FarmCommand]:
         """All that it did not do, in their order."""
-        return [*self.refused, *(wish for wishes in self.sent for wish in wishes)]
+        return [*self.refused, *(command for commands in self.sent for command in commands)]
 
 
 class FarmClient:
     """One client of one farm."""
 
     def __init__(self, setup: FarmClientSetup, random_bytes: Callable[[int], bytes]) -> None:
-        assert setup.places, "somewhere to begin"
+        assert setup.addresses, "somewhere to begin"
         self.setup = setup
         self.counters: Counter[str] = Counter()
-        self.lines: dict[int, Line] = {}
-        self.places: dict[Address, ServerAddress] = {}
+        self.connections: dict[int, ClientConnection] = {}
+        self.servers: dict[Address, KnownServer] = {}
         self.ids: dict[int, Address] = {}
         self.leader_id: int | None = None  # As it was heard last.
-        self.troubles: dict[Address, Trouble] = {}  # Of the search for the leader.
-        self.questions: list[Question] = []
+        self.failures: dict[Address, ConnectFailure] = {}  # Of the search for the leader.
+        self.queries: list[ViewQuery] = []
         self._random_bytes = random_bytes
-        self._actions: list[Open | Close] = []
+        self._actions: list[OpenConnection | CloseConnection] = []
         self._number = 0
         self._queue: deque[FarmCommand] = deque()
-        self._channel: _Channel | None = None
-        self._wanted: Address | None = None  # Where the leader is said to be.
-        self._good: Address | None = None  # Who has answered last.
-        self._unreached_ms: int | None = None  # Since when calls wait for a first server.
-        self._turn = 0  # Where the search goes on.
-        self._hops = 0  # From one to the next, since somebody led.
-        self._pause_ms = 0  # No new try before.
-        self._soonest_ms: int | None = None  # No wish is over before.
-        self._members: Question | None = None  # Where is the leader that was named?
-        for address in setup.places:
-            self._place(address)
+        self._leader_connection: _LeaderConnection | None = None
+        self._leader_address: Address | None = None  # Where the leader is said to be.
+        self._last_good: Address | None = None  # Who has answered last.
+        self._unreachable_ms: int | None = None  # Since when calls wait for a first server.
+        self._next_server_index = 0  # Where the search goes on.
+        self._redirects = 0  # From one to the next, since somebody led.
+        self._redirect_pause_ms = 0  # No new try before.
+        self._next_expiry_ms: int | None = None  # No wish is over before.
+        self._members_query: ViewQuery | None = None  # Where is the leader that was named?
+        for address in setup.addresses:
+            self._add_server(address)
         for server_id, address in setup.ids:
             self.ids[server_id] = address
 
     # ---- callers ----
 
-    def wish(self, wish: FarmCommand) -> FarmCommand:
+    def submit(self, command: FarmCommand) -> FarmCommand:
         """Puts it on its way to the leader."""
-        self._queue.append(wish)
-        self._soonest_ms = min(self._soonest_ms or wish.until_ms, wish.until_ms)
-        return wish
+        self._queue.append(command)
+        self._next_expiry_ms = min(self._next_expiry_ms or command.deadline_ms, command.deadline_ms)
+        return command
 
-    def drop(self, wishes: Iterable[FarmCommand]) -> None:
+    def cancel(self, commands: Iterable[FarmCommand]) -> None:
         """Nobody waits for these any more: what is not on its way is not sent."""
-        unwanted = set(map(id, wishes))
+        unwanted = set(map(id, commands))
         if not unwanted:
             return
-        self._queue = deque(wish for wish in self._queue if id(wish) not in unwanted)
-        channel = self._channel
-        if channel is not None:
-            channel.refused = [wish for wish in channel.refused if id(wish) not in unwanted]
-            for index, sent in enumerate(channel.sent):
-                if any(id(wish) in unwanted for wish in sent):
+        self._queue = deque(command for command in self._queue if id(command) not in unwanted)
+        leader_conn = self._leader_connection
+        if leader_conn is not None:
+            leader_conn.refused = [
+                command for command in leader_conn.refused if id(command) not in unwanted
+            ]
+            for index, sent in enumerate(leader_conn.sent):
+                if any(id(command) in unwanted for command in sent):
                     # Its answer is still to come: others may share the request.
-                    channel.sent[index] = [wish for wish in sent if id(wish) not in unwanted]
+                    leader_conn.sent[index] = [
+                        command for command in sent if id(command) not in unwanted
+                    ]
 
     @property
     def outstanding(self) -> int:
         """Wishes that wait."""
-        sent = len(self._channel.wishes) if self._channel is not None else 0
+        sent = len(self._leader_connection.commands) if self._leader_connection is not None else 0
         return len(self._queue) + sent
 
-    def ask(self, question: Question) -> Question:
+    def query(self, query: ViewQuery) -> ViewQuery:
         """Asks a server's HTTP face."""
         if self.setup.plain:
             text = "servers of JRaft show nothing; ask one of kelek's that has the handshake"
-            question.failure = Trouble(TroubleKind.NO_FACE, text)
+            query.failure = ConnectFailure(FailureKind.NO_HTTP_API, text)
         else:
-            self.questions.append(question)
-        return question
+            self.queries.append(query)
+        return query
 
-    def forget(self, question: Question) -> None:
+    def cancel_query(self, query: ViewQuery) -> None:
         """Nobody waits for it any more."""
-        if question in self.questions:
-            self.questions.remove(question)
-            if question.line is not None:
-                self._drop_line(self.lines[question.line])
+        if query in self.queries:
+            self.queries.remove(query)
+            if query.connection_number is not None:
+                self._close_connection(self.connections[query.connection_number])
 
-    def learn(self, servers: Iterable[ClusterServer]) -> None:
+    def learn_servers(self, servers: Iterable[ClusterServer]) -> None:
         """Who is where, as a server's Configuration says; what users gave stays."""
         given = dict(self.setup.ids)
         for server_id, endpoint in servers:
             try:
-                address = address_of(endpoint)
+                address = parse_address(endpoint)
             except RemoteProtocolError:
                 continue
-            if server_id not in given and self._place(address) is not None:
+            if server_id not in given and self._add_server(address) is not None:
                 self.ids[server_id] = address
 
-    def report(self) -> Trouble:
+    def explain(self) -> ConnectFailure:
         """Why nothing goes on, as far as is known."""
-        channel = self._channel
-        if channel is not None and channel.leads:
-            text = f"{channel.place}, who leads, has not committed it; a majority has to run"
-            return Trouble(TroubleKind.LATE, text)
-        return worst(self.troubles)
+        leader_conn = self._leader_connection
+        if leader_conn is not None and leader_conn.is_leader:
+            text = f"{leader_conn.server}, who leads, has not committed it; a majority has to run"
+            return ConnectFailure(FailureKind.TIMEOUT, text)
+        return worst_failure(self.failures)
 
-    def _place(self, address: Address) -> ServerAddress | None:
-        if address not in self.places and len(self.places) < PLACES_MAX:
-            self.places[address] = ServerAddress(address)
-        return self.places.get(address)
+    def _add_server(self, address: Address) -> KnownServer | None:
+        if address not in self.servers and len(self.servers) < SERVERS_KNOWN_MAX:
+            self.servers[address] = KnownServer(address)
+        return self.servers.get(address)
 
     # ---- the owner ----
 
-    def ready(self, now_ms: int) -> list[Open | Close]:
+    def ready(self, now_ms: int) -> list[OpenConnection | CloseConnection]:
         """What the owner is to do now; then it sends what the lines hold."""
         self._expire(now_ms)
         self._expire_unreached(now_ms)
-        for question in self.questions:
-            if question.line is None and now_ms >= question.again_ms:
-                self._begin_question(question, now_ms)
-        if self._channel is None and self._queue and self._members is None:
-            self._begin_channel(now_ms)
-        if self._channel is not None:
-            self._speak(self._channel, now_ms)
+        for query in self.queries:
+            if query.connection_number is None and now_ms >= query.retry_at_ms:
+                self._start_query(query, now_ms)
+        if self._leader_connection is None and self._queue and self._members_query is None:
+            self._connect_leader(now_ms)
+        if self._leader_connection is not None:
+            self._send_requests(self._leader_connection, now_ms)
         actions, self._actions = self._actions, []
         return actions
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must come at the latest."""
-        times = [line.until_ms for line in self.lines.values()]
-        times += [each.again_ms for each in self.questions if each.line is None]
-        times += [each.until_ms for each in self.questions]
-        times += [self._soonest_ms, self._unreached_ms if self._all_failed else None]
-        channel = self._channel
-        if channel is not None:
-            times += [channel.again_ms if self._queue else None, channel.link.deadline_ms]
-        elif self._queue and self._members is None:
-            again_ms = min(place.again_ms for place in self.places.values())
-            times.append(max(again_ms, self._pause_ms))
+        times = [connection.deadline_ms for connection in self.connections.values()]
+        times += [each.retry_at_ms for each in self.queries if each.connection_number is None]
+        times += [each.deadline_ms for each in self.queries]
+        times += [self._next_expiry_ms, self._unreachable_ms if self._all_failed else None]
+        leader_conn = self._leader_connection
+        if leader_conn is not None:
+            times += [
+                leader_conn.retry_at_ms if self._queue else None,
+                leader_conn.link.deadline_ms,
+            ]
+        elif self._queue and self._members_query is None:
+            retry_at_ms = min(server.retry_at_ms for server in self.servers.values())
+            times.append(max(retry_at_ms, self._redirect_pause_ms))
         known = [each for each in times if each is not None]
         return min(known) if known else None
 
     def on_open(self, number: int, now_ms: int) -> None:
         """A connection is made, its TLS too."""
-        line = self.lines.get(number)
-        if line is None:
+        connection = self.connections.get(number)
+        if connection is None:
             return
         self.counters["connections"] += 1
         if self.setup.plain:
-            assert isinstance(line, _Channel), "nothing is asked of a server without a face"
-            self._entered(line, now_ms)
+            assert isinstance(connection, _LeaderConnection), (
+                "nothing is asked of a server without a face"
+            )
+            self._on_messages_begin(connection, now_ms)
             return
-        host, door = str(line.place), self._door
-        if isinstance(line, _QuestionLine):
-            door = door._replace(host=host, path=path_to(door.cluster, line.question.what))
+        host, target = str(connection.server), self._target
+        if isinstance(connection, _QueryConnection):
+            target = target._replace(host=host, path=path_to(target.cluster, connection.query.view))
             kind: type[ClientHandshake] = ClientFetch
         else:
-            door, kind = door._replace(host=host), ClientHandshake
-        line.handshake = kind(door, line.place.challenges, now_ms, self._random_bytes)
-        line.out += line.handshake.request
+            target, kind = target._replace(host=host), ClientHandshake
+        connection.handshake = kind(
+            target, connection.server.challenges, now_ms, self._random_bytes
+        )
+        connection.out += connection.handshake.request
 
     @property
-    def _door(self) -> ConnectTarget:
+    def _target(self) -> ConnectTarget:
         setup = self.setup
         return ConnectTarget("", setup.farm, setup.user, setup.password, setup.via_proxy)
 
     def on_data(self, number: int, data: bytes, now_ms: int) -> None:
         """Bytes have arrived."""
-        line = self.lines.get(number)
-        if line is None:
+        connection = self.connections.get(number)
+        if connection is None:
             return
-        if line.handshake is not None:
-            opening = line.handshake.feed(data, now_ms)
-            if opening is not None:
-                self._on_opening(line, opening, now_ms)
-        elif isinstance(line, _Channel):
-            self._on_answers(line, data, now_ms)
+        if connection.handshake is not None:
+            result = connection.handshake.feed(data, now_ms)
+            if result is not None:
+                self._on_handshake(connection, result, now_ms)
+        elif isinstance(connection, _LeaderConnection):
+            self._on_responses(connection, data, now_ms)
 
-    def on_lost(self, number: int, trouble: Trouble | None, now_ms: int) -> None:
+    def on_lost(self, number: int, failure: ConnectFailure | None, now_ms: int) -> None:
         """A connection could not be made, or has ended; None: the other side has closed it."""
-        line = self.lines.get(number)
-        if line is not None and trouble is None and line.handshake is not None:
+        connection = self.connections.get(number)
+        if connection is not None and failure is None and connection.handshake is not None:
             self.on_data(number, b"", now_ms)  # An answer may end with its connection.
-            line = self.lines.get(number)
-        if line is not None:
-            del self.lines[number]
-            self._failed(
-                line, trouble or Trouble(TroubleKind.LOST, "it closed the connection"), now_ms
+            connection = self.connections.get(number)
+        if connection is not None:
+            del self.connections[number]
+            self._on_failure(
+                connection,
+                failure or ConnectFailure(FailureKind.LOST, "it closed the connection"),
+                now_ms,
             )
 
     # ---- connections ----
 
-    def _open(self, line: Line) -> None:
-        self.lines[line.number] = line
-        self._actions.append(Open(line.number, line.place.address))
+    def _open(self, connection: ClientConnection) -> None:
+        self.connections[connection.number] = connection
+        self._actions.append(OpenConnection(connection.number, connection.server.address))
 
     def _next_number(self) -> int:
         self._number += 1
         return self._number
 
-    def _drop_line(self, line: Line) -> None:
+    def _close_connection(self, connection: ClientConnection) -> None:
         """We want no more of it."""
-        del self.lines[line.number]
-        self._actions.append(Close(line.number))
+        del self.connections[connection.number]
+        self._actions.append(CloseConnection(connection.number))
 
     def _expire(self, now_ms: int) -> None:
-        for line in list(self.lines.values()):
-            if line.until_ms is not None and now_ms >= line.until_ms:
-                self._drop_line(line)
-                text = f"no answer within {self.setup.reach_ms / 1000:g} s"
-                self._failed(line, Trouble(TroubleKind.LOST, text), now_ms)
-        for question in [each for each in self.questions if now_ms >= each.until_ms]:
-            self.forget(question)
-            question.failure = worst(question.troubles or self.troubles)
-            self._on_members(question)
-        if self._soonest_ms is not None and now_ms >= self._soonest_ms:
-            self._expire_wishes(now_ms)
-        channel = self._channel
-        until_ms = None if channel is None else channel.link.deadline_ms
-        if channel is not None and until_ms is not None and now_ms >= until_ms:
-            self._drop_line(channel)
-            text = f"no answer within {self.setup.silence_ms / 1000:g} s"
-            self._failed(channel, Trouble(TroubleKind.LOST, text), now_ms)
+        for connection in list(self.connections.values()):
+            if connection.deadline_ms is not None and now_ms >= connection.deadline_ms:
+                self._close_connection(connection)
+                text = f"no answer within {self.setup.connect_timeout_ms / 1000:g} s"
+                self._on_failure(connection, ConnectFailure(FailureKind.LOST, text), now_ms)
+        for query in [each for each in self.queries if now_ms >= each.deadline_ms]:
+            self.cancel_query(query)
+            query.failure = worst_failure(query.failures or self.failures)
+            self._on_members_found(query)
+        if self._next_expiry_ms is not None and now_ms >= self._next_expiry_ms:
+            self._expire_commands(now_ms)
+        leader_conn = self._leader_connection
+        deadline_ms = None if leader_conn is None else leader_conn.link.deadline_ms
+        if leader_conn is not None and deadline_ms is not None and now_ms >= deadline_ms:
+            self._close_connection(leader_conn)
+            text = f"no answer within {self.setup.response_timeout_ms / 1000:g} s"
+            self._on_failure(leader_conn, ConnectFailure(FailureKind.LOST, text), now_ms)
 
     @property
     def _all_failed(self) -> bool:
         """Whether each place was tried, and none was of use since."""
-        return all(place.failures for place in self.places.values())
+        return all(server.failures for server in self.servers.values())
 
     def _expire_unreached(self, now_ms: int) -> None:
         """Ends all that waits when no server was ever reached, and each was tried."""
-        if self._good is not None or not (self._queue or self.questions):
-            self._unreached_ms = None
+        if self._last_good is not None or not (self._queue or self.queries):
+            self._unreachable_ms = None
             return
-        if self._unreached_ms is None:
-            self._unreached_ms = now_ms + self.setup.unreached_ms
-        if now_ms < self._unreached_ms or not self._all_failed:
+        if self._unreachable_ms is None:
+            self._unreachable_ms = now_ms + self.setup.unreachable_timeout_ms
+        if now_ms < self._unreachable_ms or not self._all_failed:
             return
-        self._unreached_ms = None
-        for question in list(self.questions):
-            self.forget(question)
-            question.failure = worst(question.troubles or self.troubles)
-            self._on_members(question)
-        self._give_up()
+        self._unreachable_ms = None
+        for query in list(self.queries):
+            self.cancel_query(query)
+            query.failure = worst_failure(query.failures or self.failures)
+            self._on_members_found(query)
+        self._fail_commands()
 
-    def _expire_wishes(self, now_ms: int) -> None:
-        sent = self._channel.wishes if self._channel is not None else []
-        trouble = self.report()
-        over = [wish for wish in (*sent, *self._queue) if now_ms >= wish.until_ms]
-        self.drop(over)
-        for wish in over:
-            wish.failure = trouble
-        left = self._channel.wishes if self._channel is not None else []
-        self._soonest_ms = min((wish.until_ms for wish in (*left, *self._queue)), default=None)
+    def _expire_commands(self, now_ms: int) -> None:
+        sent = self._leader_connection.commands if self._leader_connection is not None else []
+        failure = self.explain()
+        expired = [command for command in (*sent, *self._queue) if now_ms >= command.deadline_ms]
+        self.cancel(expired)
+        for command in expired:
+            command.failure = failure
+        remaining = self._leader_connection.commands if self._leader_connection is not None else []
+        self._next_expiry_ms = min(
+            (command.deadline_ms for command in (*remaining, *self._queue)), default=None
+        )
 
-    def _choose(self, now_ms: int) -> ServerAddress | None:
+    def _choose_server(self, now_ms: int) -> KnownServer | None:
         """The next place to try that may be tried now."""
-        places = list(self.places.values())
-        for step in range(len(places)):
-            place = places[(self._turn + step) % len(places)]
-            if now_ms >= place.again_ms:
-                self._turn = (self._turn + step + 1) % len(places)
-                return place
+        servers = list(self.servers.values())
+        for offset in range(len(servers)):
+            server = servers[(self._next_server_index + offset) % len(servers)]
+            if now_ms >= server.retry_at_ms:
+                self._next_server_index = (self._next_server_index + offset + 1) % len(servers)
+                return server
         return None
 
-    def _on_opening(self, line: Line, opening: Opening, now_ms: int) -> None:
-        if opening.step is Step.AGAIN and line.tries < AGAIN_MAX:
-            self._drop_line(line)
-            line.number, line.tries = self._next_number(), line.tries + 1
-            line.out.clear()
-            line.handshake = None
-            if isinstance(line, _QuestionLine):
-                line.question.line = line.number
-            self._open(line)
+    def _on_handshake(
+        self, connection: ClientConnection, result: HandshakeResult, now_ms: int
+    ) -> None:
+        if result.outcome is HandshakeOutcome.RETRY and connection.tries < CHALLENGE_RETRIES_MAX:
+            self._close_connection(connection)
+            connection.number, connection.tries = self._next_number(), connection.tries + 1
+            connection.out.clear()
+            connection.handshake = None
+            if isinstance(connection, _QueryConnection):
+                connection.query.connection_number = connection.number
+            self._open(connection)
             return
-        if opening.step is Step.OPEN:
-            line.place.failures = 0
-            line.place.again_ms = 0
-            self._good = line.place.address
-            if isinstance(line, _QuestionLine):
-                self._drop_line(line)
-                self._answered(line.question, line.place, opening.rest)
+        if result.outcome is HandshakeOutcome.OPEN:
+            connection.server.failures = 0
+            connection.server.retry_at_ms = 0
+            self._last_good = connection.server.address
+            if isinstance(connection, _QueryConnection):
+                self._close_connection(connection)
+                self._on_query_answer(connection.query, connection.server, result.rest)
             else:
-                assert isinstance(line, _Channel)
-                line.handshake = None
-                self._entered(line, now_ms)
-                if opening.rest:
-                    self._on_answers(line, opening.rest, now_ms)
+                assert isinstance(connection, _LeaderConnection)
+                connection.handshake = None
+                self._on_messages_begin(connection, now_ms)
+                if result.rest:
+                    self._on_responses(connection, result.rest, now_ms)
             return
-        self._drop_line(line)
-        self._failed(line, self._trouble_of(opening), now_ms)
+        self._close_connection(connection)
+        self._on_failure(connection, self._handshake_failure(result), now_ms)
 
-    def _trouble_of(self, opening: Opening) -> Trouble:
-        if opening.why == NO_USERS:
-            return Trouble(TroubleKind.DENIED, NO_USERS)
-        if opening.status == 401:
+    def _handshake_failure(self, result: HandshakeResult) -> ConnectFailure:
+        if result.error == NO_CHALLENGE:
+            return ConnectFailure(FailureKind.DENIED, NO_CHALLENGE)
+        if result.status == 401:
             text = f"user {self.setup.user} or the password is wrong for the farm {self.setup.farm}"
-            return Trouble(TroubleKind.DENIED, text)
-        if opening.status == 404 and not self.setup.via_proxy:
-            return Trouble(TroubleKind.NO_FARM, f"it has no farm {self.setup.farm}")
-        return Trouble(TroubleKind.LOST, opening.why or "it wants ever new credentials")
+            return ConnectFailure(FailureKind.DENIED, text)
+        if result.status == 404 and not self.setup.via_proxy:
+            return ConnectFailure(FailureKind.NO_FARM, f"it has no farm {self.setup.farm}")
+        return ConnectFailure(FailureKind.LOST, result.error or "it wants ever new credentials")
 
-    def _failed(self, line: Line, trouble: Trouble, now_ms: int) -> None:
+    def _on_failure(
+        self, connection: ClientConnection, failure: ConnectFailure, now_ms: int
+    ) -> None:
         """A line is of no use any more."""
-        place = line.place
+        server = connection.server
         self.counters["lost"] += 1
-        if isinstance(line, _QuestionLine):
-            question = line.question
-            question.line = None
-            question.troubles[place.address] = trouble
-            self._later(place, now_ms)
-            self._judge_question(question, now_ms)
+        if isinstance(connection, _QueryConnection):
+            query = connection.query
+            query.connection_number = None
+            query.failures[server.address] = failure
+            self._back_off(server, now_ms)
+            self._retry_query(query, now_ms)
             return
-        assert isinstance(line, _Channel)
-        self._channel = None
-        if line.leads and not line.wishes:  # It was idle: nothing is wrong with the place.
-            self._wanted = place.address
+        assert isinstance(connection, _LeaderConnection)
+        self._leader_connection = None
+        if (
+            connection.is_leader and not connection.commands
+        ):  # It was idle: nothing is wrong with the place.
+            self._leader_address = server.address
             return
-        self._requeue(line)
-        self.troubles[place.address] = trouble
-        self._later(place, now_ms)
-        kinds = {each.kind for each in self.troubles.values()}
-        tried = len(self.troubles) == len(self.places)
-        if tried and self.report().is_final and TroubleKind.LEADERLESS not in kinds:
-            self._give_up()
+        self._requeue(connection)
+        self.failures[server.address] = failure
+        self._back_off(server, now_ms)
+        kinds = {each.kind for each in self.failures.values()}
+        tried = len(self.failures) == len(self.servers)
+        if tried and self.explain().is_final and FailureKind.LEADERLESS not in kinds:
+            self._fail_commands()
 
-    def _later(self, place: ServerAddress, now_ms: int) -> None:
+    def _back_off(self, server: KnownServer, now_ms: int) -> None:
         setup = self.setup
-        place.again_ms = now_ms + min(setup.retry_ms << place.failures, setup.retry_ms_max)
-        place.failures = min(place.failures + 1, 16)
+        server.retry_at_ms = now_ms + min(setup.retry_ms << server.failures, setup.retry_ms_max)
+        server.failures = min(server.failures + 1, 16)
 
-    def _give_up(self) -> None:
+    def _fail_commands(self) -> None:
         """Nobody will do it, however often we ask."""
-        trouble = self.report()
-        for wish in self._queue:
-            wish.failure = trouble
+        failure = self.explain()
+        for command in self._queue:
+            command.failure = failure
         self._queue.clear()
-        self.troubles.clear()
+        self.failures.clear()
 
     # ---- questions ----
 
-    def _begin_question(self, question: Question, now_ms: int) -> None:
-        if question.place is not None:
-            place = self._place(question.place)
+    def _start_query(self, query: ViewQuery, now_ms: int) -> None:
+        if query.address is not None:
+            server = self._add_server(query.address)
         else:
-            good = self.places.get(self._good) if self._good is not None else None
-            is_fit = good is not None and good.address not in question.troubles
-            place = good if is_fit else self._choose(now_ms)
-        if place is None:  # All have been tried a moment ago.
-            question.again_ms = min(each.again_ms for each in self.places.values())
+            good = self.servers.get(self._last_good) if self._last_good is not None else None
+            is_fit = good is not None and good.address not in query.failures
+            server = good if is_fit else self._choose_server(now_ms)
+        if server is None:  # All have been tried a moment ago.
+            query.retry_at_ms = min(each.retry_at_ms for each in self.servers.values())
             return
-        until_ms = now_ms + self.setup.reach_ms
-        line = _QuestionLine(self._next_number(), place, until_ms, question)
-        question.line = line.number
-        self._open(line)
+        deadline_ms = now_ms + self.setup.connect_timeout_ms
+        connection = _QueryConnection(self._next_number(), server, deadline_ms, query)
+        query.connection_number = connection.number
+        self._open(connection)
 
-    def _judge_question(self, question: Question, now_ms: int) -> None:
+    def _retry_query(self, query: ViewQuery, now_ms: int) -> None:
         """Whether anybody is left to be asked."""
-        wanted = {question.place} if question.place is not None else set(self.places)
-        question.again_ms = now_ms
-        if wanted <= question.troubles.keys():
-            trouble = worst(question.troubles)
-            if trouble.is_final or question.is_once:
-                self._end_question(question)
-                question.failure = trouble
-                self._on_members(question)
+        wanted = {query.address} if query.address is not None else set(self.servers)
+        query.retry_at_ms = now_ms
+        if wanted <= query.failures.keys():
+            failure = worst_failure(query.failures)
+            if failure.is_final or query.is_once:
+                self._remove_query(query)
+                query.failure = failure
+                self._on_members_found(query)
             else:
-                question.again_ms = now_ms + self.setup.retry_ms
+                query.retry_at_ms = now_ms + self.setup.retry_ms
 
-    def _answered(self, question: Question, place: ServerAddress, body: bytes) -> None:
-        self._end_question(question)
-        question.body, question.source = body, place.address
-        self._on_members(question)
+    def _on_query_answer(self, query: ViewQuery, server: KnownServer, body: bytes) -> None:
+        self._remove_query(query)
+        query.body, query.source = body, server.address
+        self._on_members_found(query)
 
-    def _end_question(self, question: Question) -> None:
-        question.line = None
-        if question in self.questions:
-            self.questions.remove(question)
+    def _remove_query(self, query: ViewQuery) -> None:
+        query.connection_number = None
+        if query in self.queries:
+            self.queries.remove(query)
 
-    def _on_members(self, question: Question) -> None:
+    def _on_members_found(self, query: ViewQuery) -> None:
         """Where the leader is, if it was that which was asked."""
-        if question is not self._members:
+        if query is not self._members_query:
             return
-        self._members = None
-        self.learn(members_in(question.body or b""))
+        self._members_query = None
+        self.learn_servers(parse_members(query.body or b""))
         if self.leader_id is not None:
-            self._wanted = self.ids.get(self.leader_id)
+            self._leader_address = self.ids.get(self.leader_id)
 
     # ---- the leader ----
 
-    def _begin_channel(self, now_ms: int) -> None:
-        if now_ms < self._pause_ms:
+    def _connect_leader(self, now_ms: int) -> None:
+        if now_ms < self._redirect_pause_ms:
             return
-        wanted, self._wanted = self._wanted, None
-        place = self.places.get(wanted) if wanted is not None else None
-        if place is None or now_ms < place.again_ms:
-            place = self._choose(now_ms)
-        if place is not None:
-            until_ms = now_ms + self.setup.reach_ms
-            self._channel = _Channel(self._next_number(), place, until_ms)
-            self._open(self._channel)
+        wanted, self._leader_address = self._leader_address, None
+        server = self.servers.get(wanted) if wanted is not None else None
+        if server is None or now_ms < server.retry_at_ms:
+            server = self._choose_server(now_ms)
+        if server is not None:
+            deadline_ms = now_ms + self.setup.connect_timeout_ms
+            self._leader_connection = _LeaderConnection(self._next_number(), server, deadline_ms)
+            self._open(self._leader_connection)
 
-    def _entered(self, channel: _Channel, now_ms: int) -> None:
+    def _on_messages_begin(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
         """The messages begin: who leads?"""
-        channel.until_ms = None
-        self._good = channel.place.address
-        channel.link.connected()
-        channel.again_ms = now_ms
+        leader_conn.deadline_ms = None
+        self._last_good = leader_conn.server.address
+        leader_conn.link.on_connected()
+        leader_conn.retry_at_ms = now_ms
 
-    def _speak(self, channel: _Channel, now_ms: int) -> None:
-        link, until_ms = channel.link, now_ms + self.setup.silence_ms
-        if self._queue and channel.again_ms is not None and now_ms >= channel.again_ms:
-            channel.again_ms = None
-            link.send(Request(MessageType.CLIENT_REQUEST), until_ms)
-            channel.sent.append([])
-        while channel.leads and self._queue and link.outstanding < OUTSTANDING_MAX:
-            wishes = self._take()
-            entries = tuple(entry for wish in wishes for entry in wish.entries)
-            behind = len(entries)
-            for wish in wishes:
-                behind -= len(wish.entries)
-                wish.behind = behind
-            link.send(Request(wishes[0].type, entries=entries), until_ms)
-            channel.sent.append(wishes)
+    def _send_requests(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
+        link, deadline_ms = leader_conn.link, now_ms + self.setup.response_timeout_ms
+        if (
+            self._queue
+            and leader_conn.retry_at_ms is not None
+            and now_ms >= leader_conn.retry_at_ms
+        ):
+            leader_conn.retry_at_ms = None
+            link.send(Request(MessageType.CLIENT_REQUEST), deadline_ms)
+            leader_conn.sent.append([])
+        while leader_conn.is_leader and self._queue and link.outstanding < OUTSTANDING_MAX:
+            commands = self._next_batch()
+            entries = tuple(entry for command in commands for entry in command.entries)
+            entries_after = len(entries)
+            for command in commands:
+                entries_after -= len(command.entries)
+                command.entries_after = entries_after
+            link.send(Request(commands[0].type, entries=entries), deadline_ms)
+            leader_conn.sent.append(commands)
             self.counters["requests"] += 1
-        channel.out += link.out
+        leader_conn.out += link.out
         link.out.clear()
 
-    def _take(self) -> list[FarmCommand]:
+    def _next_batch(self) -> list[FarmCommand]:
         """What goes into the next request."""
         queue = self._queue
-        wishes = [queue.popleft()]
-        count, size = len(wishes[0].entries), wishes[0].size
-        while queue and wishes[0].shares and queue[0].shares:
+        commands = [queue.popleft()]
+        count, size = len(commands[0].entries), commands[0].size
+        while queue and commands[0].is_shareable and queue[0].is_shareable:
             count += len(queue[0].entries)
             size += queue[0].size
             if count > ENTRIES_PER_REQUEST or size > REQUEST_BYTES:
                 break
-            wishes.append(queue.popleft())
-        return wishes
+            commands.append(queue.popleft())
+        return commands
 
-    def _on_answers(self, channel: _Channel, data: bytes, now_ms: int) -> None:
+    def _on_responses(self, leader_conn: _LeaderConnection, data: bytes, now_ms: int) -> None:
         try:
-            for _, response in channel.link.feed(data):
-                self._on_answer(channel, response, now_ms)
+            for _, response in leader_conn.link.feed(data):
+                self._on_response(leader_conn, response, now_ms)
         except RemoteProtocolError as error:
             self.counters["junk"] += 1
-            if self._channel is channel:
-                self._drop_line(channel)
-                self._failed(channel, Trouble(TroubleKind.LOST, str(error)), now_ms)
+            if self._leader_connection is leader_conn:
+                self._close_connection(leader_conn)
+                self._on_failure(leader_conn, ConnectFailure(FailureKind.LOST, str(error)), now_ms)
             return
-        if self._channel is channel and not channel.leads and not channel.sent:
-            self._follow(channel, now_ms)
+        if (
+            self._leader_connection is leader_conn
+            and not leader_conn.is_leader
+            and not leader_conn.sent
+        ):
+            self._follow_redirect(leader_conn, now_ms)
 
-    def _on_answer(self, channel: _Channel, response: Response, now_ms: int) -> None:
-        wishes = channel.sent.popleft()
-        address = channel.place.address
+    def _on_response(self, leader_conn: _LeaderConnection, response: Response, now_ms: int) -> None:
+        commands = leader_conn.sent.popleft()
+        address = leader_conn.server.address
         self.ids[response.source] = address
         self.leader_id = None if response.destination == NO_LEADER else response.destination
         is_own = response.destination == response.source
         is_judged = is_own and not response.next_index  # A leader that takes no such entries.
-        if response.is_accepted or (is_own and wishes and wishes[0].is_alone):
-            for wish in wishes:
-                wish.response = response._replace(next_index=response.next_index - wish.behind)
-        elif is_judged and len(wishes) == 1:
-            wishes[0].response = response
-        elif is_judged and wishes:
-            for wish in wishes:
-                wish.is_apart = True
-            self._queue.extendleft(reversed(wishes))
+        if response.is_accepted or (is_own and commands and commands[0].is_exclusive):
+            for command in commands:
+                command.response = response._replace(
+                    next_index=response.next_index - command.entries_after
+                )
+        elif is_judged and len(commands) == 1:
+            commands[0].response = response
+        elif is_judged and commands:
+            for command in commands:
+                command.was_split = True
+            self._queue.extendleft(reversed(commands))
         else:
-            channel.leads = False
-            channel.refused += wishes
-            if wishes:
+            leader_conn.is_leader = False
+            leader_conn.refused += commands
+            if commands:
                 self.counters["refused"] += 1
         if response.is_accepted:
-            channel.refusals = self._hops = 0
-            channel.leads = not channel.refused
-            self.troubles.clear()
+            leader_conn.refusals = self._redirects = 0
+            leader_conn.is_leader = not leader_conn.refused
+            self.failures.clear()
 
-    def _follow(self, channel: _Channel, now_ms: int) -> None:
+    def _follow_redirect(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
         """Who was asked does not lead: on to who does."""
-        place, leader_id = channel.place, self.leader_id
-        self._requeue(channel)
+        server, leader_id = leader_conn.server, self.leader_id
+        self._requeue(leader_conn)
         address = None if leader_id is None else self.ids.get(leader_id)
-        way_out = self._why_not(place, address, now_ms)
-        if way_out:
-            self.troubles[place.address] = Trouble(TroubleKind.LEADERLESS, way_out)
-            channel.refusals += 1
-            if channel.refusals < REFUSALS_MAX or len(self.places) == 1:
-                channel.again_ms = now_ms + self.setup.retry_ms
+        problem = self._redirect_problem(server, address, now_ms)
+        if problem:
+            self.failures[server.address] = ConnectFailure(FailureKind.LEADERLESS, problem)
+            leader_conn.refusals += 1
+            if leader_conn.refusals < REFUSALS_MAX or len(self.servers) == 1:
+                leader_conn.retry_at_ms = now_ms + self.setup.retry_ms
                 return
-        self._channel = None
-        self._drop_line(channel)
-        place.again_ms = now_ms + self.setup.retry_ms
-        if way_out:
+        self._leader_connection = None
+        self._close_connection(leader_conn)
+        server.retry_at_ms = now_ms + self.setup.retry_ms
+        if problem:
             return
         self.counters["redirects"] += 1
-        self._hops += 1
-        if self._hops > HOPS_MAX:  # They send us in circles.
-            self._pause_ms = now_ms + self.setup.retry_ms
-        self._wanted = address
+        self._redirects += 1
+        if self._redirects > REDIRECTS_MAX:  # They send us in circles.
+            self._redirect_pause_ms = now_ms + self.setup.retry_ms
+        self._leader_address = address
         if address is None:
             text = f"it says that server {leader_id} leads, and nobody says where that is"
-            self.troubles[place.address] = Trouble(TroubleKind.LEADERLESS, text)
+            self.failures[server.address] = ConnectFailure(FailureKind.LEADERLESS, text)
             if not self.setup.plain:
-                until_ms = now_ms + 2 * self.setup.reach_ms
-                question = Question("status", until_ms, place.address, is_once=True)
-                self._members = self.ask(question)
+                deadline_ms = now_ms + 2 * self.setup.connect_timeout_ms
+                query = ViewQuery("status", deadline_ms, server.address, is_once=True)
+                self._members_query = self.query(query)
 
-    def _why_not(self, place: ServerAddress, address: Address | None, now_ms: int) -> str:
+    def _redirect_problem(self, server: KnownServer, address: Address | None, now_ms: int) -> str:
         """Why there is nowhere to go on to just now; "": there is."""
         leader_id = self.leader_id
-        source = next((key for key, at in self.ids.items() if at == place.address), None)
+        source = next((key for key, at in self.ids.items() if at == server.address), None)
         name = "it" if source is None else f"server {source}"
         if leader_id is None:
             return f"{name} knows no leader"
         if leader_id == source:
             return f"{name} is about to hand over"
-        leader = self.places.get(address) if address is not None else None
-        if leader is not None and now_ms < leader.again_ms:
-            why = self.troubles.get(leader.address, UNHEARD).text
-            return f"{name} says that server {leader_id} leads; {leader}: {why}"
+        leader = self.servers.get(address) if address is not None else None
+        if leader is not None and now_ms < leader.retry_at_ms:
+            error = self.failures.get(leader.address, NO_ANSWER).text
+            return f"{name} says that server {leader_id} leads; {leader}: {error}"
         return ""
 
-    def _requeue(self, channel: _Channel) -> None:
+    def _requeue(self, leader_conn: _LeaderConnection) -> None:
         """What it did not do is done before anything newer."""
-        self._queue.extendleft(reversed(channel.wishes))
-        channel.refused.clear()
-        channel.sent.clear()
+        self._queue.extendleft(reversed(leader_conn.commands))
+        leader_conn.refused.clear()
+        leader_conn.sent.clear()
 
 
-def worst(troubles: Mapping[Address, Trouble]) -> Trouble:
+def worst_failure(failures: Mapping[Address, ConnectFailure]) -> ConnectFailure:
     """What says most, and of whom: what no other try helps against, then who was heard at all."""
-    kind = max((trouble.kind for trouble in troubles.values()), default=None)
+    kind = max((failure.kind for failure in failures.values()), default=None)
     if kind is None:
-        return UNHEARD
+        return NO_ANSWER
     by_text: dict[str, list[str]] = {}
-    for address, trouble in troubles.items():
-        if trouble.kind is kind:
-            by_text.setdefault(trouble.text, []).append(text_of(address))
-    parts = [f"{', '.join(places)}: {text}" for text, places in by_text.items()]
-    return Trouble(kind, "; ".join(parts[:TOLD_MAX]))
+    for address, failure in failures.items():
+        if failure.kind is kind:
+            by_text.setdefault(failure.text, []).append(format_address(address))
+    parts = [f"{', '.join(servers)}: {text}" for text, servers in by_text.items()]
+    return ConnectFailure(kind, "; ".join(parts[:FAILURES_SHOWN_MAX]))
 
 
-def members_in(body: bytes) -> list[ClusterServer]:
+def parse_members(body: bytes) -> list[ClusterServer]:
     """The members that a server's status names; none when it is no status."""
     try:
         status = json.loads(body)

@@ -3,7 +3,7 @@
 from enum import IntEnum
 from typing import NamedTuple
 
-from ..wire.handshake import Challenges
+from ..wire.handshake import ChallengeCache
 from ..wire.messages import FarmLogEntry, MessageType, Response
 from ..wire.values import Address
 
@@ -27,74 +27,74 @@ class FarmClientSetup(NamedTuple):
     """
 
     farm: str
-    places: tuple[Address, ...]
+    addresses: tuple[Address, ...]
     user: str = ""
     password: str = ""
     ids: tuple[tuple[int, Address], ...] = ()
     via_proxy: bool = False
     plain: bool = False
-    reach_ms: int = 5000
-    silence_ms: int = 5000
-    unreached_ms: int = 1 << 62
+    connect_timeout_ms: int = 5000
+    response_timeout_ms: int = 5000
+    unreachable_timeout_ms: int = 1 << 62
     retry_ms: int = 100
     retry_ms_max: int = 2000
 
 
-class TroubleKind(IntEnum):
+class FailureKind(IntEnum):
     """Why a place is of no use now; from DENIED on no other try will help."""
 
     LOST = 0
     LEADERLESS = 1
-    LATE = 2  # It was sent, and may still happen.
+    TIMEOUT = 2  # It was sent, and may still happen.
     DENIED = 3  # User or password.
     UNTRUSTED = 4  # Its certificate, or no TLS at all.
     NO_FARM = 5  # No such farm is there.
-    NO_FACE = 6  # A server of JRaft, which shows nothing over HTTP.
+    NO_HTTP_API = 6  # A server of JRaft, which shows nothing over HTTP.
 
 
-class Trouble(NamedTuple):
+class ConnectFailure(NamedTuple):
     """Why something can't be had, in words."""
 
-    kind: TroubleKind
+    kind: FailureKind
     text: str
 
     @property
     def is_final(self) -> bool:
-        return self.kind >= TroubleKind.DENIED
+        return self.kind >= FailureKind.DENIED
 
 
-class Open(NamedTuple):
+class OpenConnection(NamedTuple):
     """Connect to a place; then comes on_open(), or on_lost()."""
 
     number: int
-    place: Address
+    address: Address
 
 
-class Close(NamedTuple):
+class CloseConnection(NamedTuple):
     """End a connection; nothing more is heard of it."""
 
     number: int
 
 
-def text_of(place: Address) -> str:
+def format_address(address: Address) -> str:
     """As users write it, and Host headers say it."""
-    host, port = place
+    host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class ServerAddress:
+class KnownServer:
     """A server's address, and what has become of trying it."""
 
-    __slots__ = ("address", "again_ms", "challenges", "failures")
+    __slots__ = ("address", "challenges", "failures", "retry_at_ms")
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.challenges = Challenges()
+        self.challenges = ChallengeCache()
         self.failures = 0  # One behind the other.
-        self.again_ms = 0  # Not before.
+        self.retry_at_ms = 0  # Not before.
 
     def __str__(self) -> str:
-        return text_of(self.address)
+        return format_address(self.address)
 
 
 class FarmCommand:
@@ -107,38 +107,45 @@ class FarmCommand:
     """
 
     __slots__ = (
-        "behind", "entries", "failure", "is_alone", "is_apart", "response", "size", "type",
-        "until_ms",
+        "deadline_ms",
+        "entries",
+        "entries_after",
+        "failure",
+        "is_exclusive",
+        "response",
+        "size",
+        "type",
+        "was_split",
     )  # fmt: skip
 
     def __init__(
         self,
         type_: MessageType,
         entries: tuple[FarmLogEntry, ...],
-        until_ms: int,
-        is_alone: bool = False,
+        deadline_ms: int,
+        is_exclusive: bool = False,
     ) -> None:
         self.type = type_
         self.entries = entries
         self.size = sum(len(entry.value) for entry in entries)
-        self.until_ms = until_ms
-        self.is_alone = is_alone
-        self.is_apart = False
-        self.behind = 0
+        self.deadline_ms = deadline_ms
+        self.is_exclusive = is_exclusive
+        self.was_split = False
+        self.entries_after = 0
         self.response: Response | None = None
-        self.failure: Trouble | None = None
+        self.failure: ConnectFailure | None = None
 
     @property
-    def shares(self) -> bool:
+    def is_shareable(self) -> bool:
         """Whether it may travel in one request with others."""
-        return not (self.is_alone or self.is_apart)
+        return not (self.is_exclusive or self.was_split)
 
     @property
     def done(self) -> bool:
         return self.response is not None or self.failure is not None
 
 
-class Question:
+class ViewQuery:
     """What a caller wants to know of a server's HTTP face.
 
     until_ms   then it has failed
@@ -148,31 +155,31 @@ class Question:
     """
 
     __slots__ = (
-        "again_ms",
+        "address",
         "body",
+        "connection_number",
+        "deadline_ms",
         "failure",
+        "failures",
         "is_once",
-        "line",
-        "place",
+        "retry_at_ms",
         "source",
-        "troubles",
-        "until_ms",
-        "what",
+        "view",
     )
 
     def __init__(
-        self, what: str, until_ms: int, place: Address | None = None, is_once: bool = False
+        self, view: str, deadline_ms: int, address: Address | None = None, is_once: bool = False
     ) -> None:
-        self.what = what
-        self.until_ms = until_ms
-        self.place = place
+        self.view = view
+        self.deadline_ms = deadline_ms
+        self.address = address
         self.is_once = is_once
         self.body: bytes | None = None
         self.source: Address | None = None  # Who has answered.
-        self.failure: Trouble | None = None
-        self.troubles: dict[Address, Trouble] = {}
-        self.line: int | None = None
-        self.again_ms = 0
+        self.failure: ConnectFailure | None = None
+        self.failures: dict[Address, ConnectFailure] = {}
+        self.connection_number: int | None = None
+        self.retry_at_ms = 0
 
     @property
     def done(self) -> bool:

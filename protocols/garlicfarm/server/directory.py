@@ -14,7 +14,7 @@ class ServerDirectory:
         self._by_index = dict(configurations)
         self.core: Raft | None = None  # Known once it has been made with our note().
 
-    def note(self, batch: EntryBatch) -> Configuration | None:
+    def record(self, batch: EntryBatch) -> Configuration | None:
         """Setup.configuration of the core: what a batch of one entry puts in force."""
         configuration = configuration_of(batch)
         if configuration is None:
@@ -27,7 +27,7 @@ class ServerDirectory:
         self._by_index[index] = configuration
         return voters_of(configuration.servers)
 
-    def forget_below(self, index: int) -> None:
+    def compact(self, index: int) -> None:
         """The log's base is at index: what is older than what was in force there goes. Only the log
         knows which that was: entries that were replaced in it are still noted here."""
         assert self.core is not None
@@ -35,7 +35,7 @@ class ServerDirectory:
         self._by_index = {at: each for at, each in self._by_index.items() if at >= keep}
 
     @property
-    def in_force(self) -> FarmConfiguration:
+    def latest(self) -> FarmConfiguration:
         """Of the newest entry, committed or not."""
         assert self.core is not None
         return self._by_index[self.core.log.configurations.last_index]
@@ -51,10 +51,12 @@ class ServerDirectory:
         assert self.core is not None
         return self._by_index[self.core.log.configurations.entry_at(index)]
 
-    def following(self, index: int, servers: tuple[ClusterServer, ...]) -> FarmConfiguration:
+    def next_configuration(
+        self, index: int, servers: tuple[ClusterServer, ...]
+    ) -> FarmConfiguration:
         """A new one, to be the entry at index."""
-        return FarmConfiguration(index, self.in_force.log_index, servers)
+        return FarmConfiguration(index, self.latest.log_index, servers)
 
     def find(self, server_id: int) -> ClusterServer | None:
         """A server of the configuration in force."""
-        return next((each for each in self.in_force.servers if each.id == server_id), None)
+        return next((each for each in self.latest.servers if each.id == server_id), None)

@@ -39,7 +39,9 @@ class PendingResponse:
 
     __slots__ = ("deadline_ms", "end", "inbound", "request", "response", "size")
 
-    def __init__(self, inbound: "Inbound", request: Request, deadline_ms: int | None) -> None:
+    def __init__(
+        self, inbound: "InboundConnection", request: Request, deadline_ms: int | None
+    ) -> None:
         self.inbound = inbound
         self.request = request
         self.response: Response | None = None
@@ -49,7 +51,7 @@ class PendingResponse:
         self.deadline_ms = deadline_ms  # None: it takes as long as a commit takes.
         self.size = _entries_size(request)
 
-    def forget_entries(self) -> None:
+    def release_entries(self) -> None:
         """They are where they belong: what waits keeps only what its answer is made of."""
         if self.size:
             self.request = Request(self.request.type, self.request.source)
@@ -63,7 +65,7 @@ def _entries_size(request: Request) -> int:
     return sum(ENTRY_HEADER.size + len(entry.value) for entry in entries)
 
 
-class Half(NamedTuple):
+class PartialRequest(NamedTuple):
     """A request that has begun to arrive.
 
     number   of those on its connection, to tell one from the next
@@ -72,56 +74,65 @@ class Half(NamedTuple):
     """
 
     number: int
-    here: int
+    received: int
     size: int
 
 
-class Inbound:
+class InboundConnection:
     """One connection."""
 
-    __slots__ = ("_bytes_max", "_taken", "_waiting", "failure", "grant", "out", "slots", "stream")
+    __slots__ = (
+        "_bytes_max",
+        "_pending_bytes",
+        "_request_count",
+        "failure",
+        "out",
+        "pending",
+        "session",
+        "stream",
+    )
 
-    def __init__(self, grant: PeerSession, entries_bytes_max: int) -> None:
-        self.grant = grant
+    def __init__(self, session: PeerSession, entries_bytes_max: int) -> None:
+        self.session = session
         self._bytes_max = entries_bytes_max
-        self._taken = 0  # Requests.
-        self._waiting = 0  # Bytes of entries of those that are not answered.
+        self._request_count = 0  # Requests.
+        self._pending_bytes = 0  # Bytes of entries of those that are not answered.
         self.stream = RequestStream(entries_bytes_max)
-        self.slots: deque[PendingResponse] = deque()
+        self.pending: deque[PendingResponse] = deque()
         self.out = bytearray()  # To be sent, and then cleared, by the owner.
         self.failure = ""  # Why it is to be closed once `out` is sent.
 
-    def take(self, request: Request, deadline_ms: int | None) -> PendingResponse:
+    def add(self, request: Request, deadline_ms: int | None) -> PendingResponse:
         """A request is here; where its answer belongs."""
-        slot = PendingResponse(self, request, deadline_ms)
-        self.slots.append(slot)
-        self._taken += 1
-        self._waiting += slot.size
-        return slot
+        pending = PendingResponse(self, request, deadline_ms)
+        self.pending.append(pending)
+        self._request_count += 1
+        self._pending_bytes += pending.size
+        return pending
 
     def flush(self) -> None:
         """Moves the answers that are next to `out`."""
-        slots = self.slots
-        while slots and (response := slots[0].response) is not None:
-            self._waiting -= slots.popleft().size
+        pending = self.pending
+        while pending and (response := pending[0].response) is not None:
+            self._pending_bytes -= pending.popleft().size
             self.out += encode_response(response)
 
     @property
     def is_full(self) -> bool:
         """Whether nothing more is to be read before some of it is answered."""
-        return self._waiting >= self._bytes_max
+        return self._pending_bytes >= self._bytes_max
 
     @property
-    def half(self) -> Half | None:
+    def partial(self) -> PartialRequest | None:
         """The request that is here in part."""
-        here, size = self.stream.half
-        return Half(self._taken, here, size) if here else None
+        received, size = self.stream.partial
+        return PartialRequest(self._request_count, received, size) if received else None
 
-    def overdue(self, now_ms: int) -> bool:
+    def is_overdue(self, now_ms: int) -> bool:
         """Whether a request was not answered in time: its connection is to be closed, as whoever
         asked would wait for ever."""
         return any(
-            slot.deadline_ms is not None and now_ms >= slot.deadline_ms
-            for slot in self.slots
-            if slot.response is None
+            pending.deadline_ms is not None and now_ms >= pending.deadline_ms
+            for pending in self.pending
+            if pending.response is None
         )

@@ -10,45 +10,50 @@ from ..wire.messages import (
     ValueType,
 )
 from ..wire.values import encode_snapshot_sync
-from .values import Disk, SnapshotMark
+from .values import FarmSnapshot, PeerStorage
 
 
-class Sending:
+class SnapshotTransfer:
     """One snapshot to one server."""
 
-    __slots__ = ("asked", "mark", "offset", "size", "to")
+    __slots__ = ("is_pending", "offset", "size", "snapshot", "to")
 
-    def __init__(self, to: int, mark: SnapshotMark) -> None:
+    def __init__(self, to: int, snapshot: FarmSnapshot) -> None:
         self.to = to
-        self.mark = mark
+        self.snapshot = snapshot
         self.offset = 0
         self.size = 0  # Of the piece under way.
-        self.asked = False  # It is under way.
+        self.is_pending = False  # It is under way.
 
-    def piece(self, disk: Disk, header: Request, block_bytes: int) -> Request | None:
+    def chunk(self, disk: PeerStorage, header: Request, block_bytes: int) -> Request | None:
         """The next piece as a request like header; None when the snapshot is gone by now."""
-        mark = self.mark
-        self.size = min(block_bytes, mark.size - self.offset)
-        data = disk.read_snapshot(mark, self.offset, self.size)
+        snapshot = self.snapshot
+        self.size = min(block_bytes, snapshot.size - self.offset)
+        data = disk.read_snapshot(snapshot, self.offset, self.size)
         if data is None:
             return None
         assert len(data) == self.size, "a snapshot is as large as its mark says"
-        is_done = self.offset + self.size == mark.size
+        is_done = self.offset + self.size == snapshot.size
         sync = SnapshotSync(
-            mark.last_index, mark.last_term, mark.configuration, self.offset, data, is_done
+            snapshot.last_index,
+            snapshot.last_term,
+            snapshot.configuration,
+            self.offset,
+            data,
+            is_done,
         )
         entry = FarmLogEntry(header.term, ValueType.SNAPSHOT_SYNC, encode_snapshot_sync(sync))
         return header._replace(
             type=MessageType.INSTALL_SNAPSHOT,
-            last_log_term=mark.last_term,
-            last_log_index=mark.last_index,
+            last_log_term=snapshot.last_term,
+            last_log_index=snapshot.last_index,
             entries=(entry,),
         )
 
-    def on_answer(self, asked: PendingRequest, response: Response) -> bool | None:
+    def on_response(self, pending: PendingRequest, response: Response) -> bool | None:
         """True: all of it is there. False: refused. None: there is more to send."""
-        self.asked = False
+        self.is_pending = False
         if not response.is_accepted or response.next_index != self.offset + self.size:
             return False
         self.offset = response.next_index
-        return True if self.offset == self.mark.size else None
+        return True if self.offset == self.snapshot.size else None

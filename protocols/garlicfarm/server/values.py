@@ -58,7 +58,7 @@ class FarmSetup(NamedTuple):
         )
 
 
-class SnapshotMark(NamedTuple):
+class FarmSnapshot(NamedTuple):
     """A snapshot: the entry that it ends with, who the members were then, its bytes."""
 
     last_index: int = 0  # 0: there is none.
@@ -67,10 +67,10 @@ class SnapshotMark(NamedTuple):
     size: int = 0
 
 
-NO_SNAPSHOT = SnapshotMark()
+NO_SNAPSHOT = FarmSnapshot()
 
 
-class Recovered(NamedTuple):
+class RecoveredFarm(NamedTuple):
     """What was found on disk.
 
     configurations   by the index of their entries, ascending; the first is that of the log's base
@@ -81,15 +81,15 @@ class Recovered(NamedTuple):
     is_member: bool
     log: RaftLog
     configurations: tuple[tuple[int, FarmConfiguration], ...]
-    snapshot: SnapshotMark = NO_SNAPSHOT
+    snapshot: FarmSnapshot = NO_SNAPSHOT
 
 
-def recovered(
+def make_recovered(
     saved: tuple[HardState, bool],
     batches: Iterable[EntryBatch],
     configurations: list[tuple[int, FarmConfiguration]],
-    snapshot: SnapshotMark = NO_SNAPSHOT,
-) -> Recovered:
+    snapshot: FarmSnapshot = NO_SNAPSHOT,
+) -> RecoveredFarm:
     """Makes a log of its batches, which follow the snapshot's last entry.
 
     saved            what Disk.save() was given last
@@ -105,10 +105,10 @@ def recovered(
     log = RaftLog(index, snapshot.last_term, configurations=history)
     for batch in batches:
         log.append(batch)
-    return Recovered(*saved, log, ((index, base), *later), snapshot)
+    return RecoveredFarm(*saved, log, ((index, base), *later), snapshot)
 
 
-class Disk(Protocol):
+class PeerStorage(Protocol):
     """What a server keeps, written by it alone: everything is durable when a method returns.
 
     A failure raises the storage's own error, which nobody here catches: the process ends.
@@ -129,12 +129,12 @@ class Disk(Protocol):
         """Entries from first_index on, up to last_index at most; none when they are not there."""
         ...
 
-    def read_snapshot(self, mark: SnapshotMark, offset: int, size: int) -> bytes | None:
+    def read_snapshot(self, mark: FarmSnapshot, offset: int, size: int) -> bytes | None:
         """A piece of this snapshot; None when there is a newer one in its place."""
         ...
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
         """A piece of one that comes in; with offset 0 it begins anew."""
 
-    def install_snapshot(self, mark: SnapshotMark) -> None:
+    def install_snapshot(self, mark: FarmSnapshot) -> None:
         """The one that came in is whole, and takes the place of ours."""

@@ -23,23 +23,23 @@ from .messages import (
     Response,
     ValueType,
 )
-from .packed import PackedEntries, packed
+from .packed import PackedEntries, parse_packed
 
 REQUEST_HEADER = Struct(">BiiqqqqI")  # 45 bytes
 RESPONSE = Struct(">BiiqqB")  # 26 bytes
 ENTRY_HEADER = Struct(">qBI")  # 13 bytes
 REQUEST_TYPES = frozenset(RESPONSE_TYPES)
-_ANSWERS = frozenset(RESPONSE_TYPES.values())
+_RESPONSE_TYPES = frozenset(RESPONSE_TYPES.values())
 _VALUE_TYPES = {int(value_type): value_type for value_type in ValueType}
 _TYPES = {int(message_type): message_type for message_type in MessageType}
 
 # What is passed on as it is: log entries, not what travels in the shape of one.
-_MANY = frozenset((MessageType.APPEND_ENTRIES, MessageType.CLIENT_REQUEST))
+_LOG_ENTRY_REQUESTS = frozenset((MessageType.APPEND_ENTRIES, MessageType.CLIENT_REQUEST))
 
 M = TypeVar("M", Request, Response)
 
 
-class _Head(NamedTuple):
+class _RequestHead(NamedTuple):
     """A request before its entries are there."""
 
     request: Request
@@ -127,7 +127,7 @@ def encode_request(request: Request) -> bytes:
     return header + data
 
 
-def _decode_head(data: bytes) -> _Head:
+def _decode_head(data: bytes) -> _RequestHead:
     kind, source, destination, term, last_term, last_index, commit, size = REQUEST_HEADER.unpack(
         data
     )
@@ -137,7 +137,7 @@ def _decode_head(data: bytes) -> _Head:
     if min(term, last_term, last_index, commit) < 0:
         raise RemoteProtocolError("a number of a request is 2**63 or more")
     request = Request(message_type, source, destination, term, last_term, last_index, commit)
-    return _Head(request, size)
+    return _RequestHead(request, size)
 
 
 def encode_response(response: Response) -> bytes:
@@ -146,7 +146,7 @@ def encode_response(response: Response) -> bytes:
     Raises LocalProtocolError on values that the wire can't carry.
     """
     message_type, source, destination, term, next_index, is_accepted = response
-    assert message_type in _ANSWERS, "a response has a response's type"
+    assert message_type in _RESPONSE_TYPES, "a response has a response's type"
     return RESPONSE.pack(
         message_type,
         check_id(source),
@@ -174,7 +174,7 @@ def decode_response(data: bytes) -> Response:
         raise RemoteProtocolError(f"a response of {len(data)} bytes")
     kind, source, destination, term, next_index, accepted = RESPONSE.unpack(data)
     message_type = _TYPES.get(kind)
-    if message_type is None or message_type not in _ANSWERS:
+    if message_type is None or message_type not in _RESPONSE_TYPES:
         raise RemoteProtocolError(f"type {kind} is no response's")
     if min(term, next_index) < 0:
         raise RemoteProtocolError("a number of a response is 2**63 or more")
@@ -183,7 +183,7 @@ def decode_response(data: bytes) -> Response:
     return Response(message_type, source, destination, term, next_index, accepted == 1)
 
 
-class _Stream(ABC, Generic[M]):
+class _MessageStream(ABC, Generic[M]):
     """Bytes in, whole messages out; nothing follows what was malformed."""
 
     __slots__ = ("_buffer", "_failed")
@@ -214,7 +214,7 @@ class _Stream(ABC, Generic[M]):
     def _next(self) -> M | None:
         """The next message, if it is whole. Raises RemoteProtocolError."""
 
-    def _take(self, size: int) -> bytes | None:
+    def _read(self, size: int) -> bytes | None:
         """The next bytes, once they are all there."""
         if len(self._buffer) < size:
             return None
@@ -223,7 +223,7 @@ class _Stream(ABC, Generic[M]):
         return data
 
 
-class RequestStream(_Stream[Request]):
+class RequestStream(_MessageStream[Request]):
     """What the acceptor of a connection reads (text, "Request Header"). A request's size is judged
     by its header, before anything behind that is kept.
 
@@ -245,11 +245,11 @@ class RequestStream(_Stream[Request]):
     def __init__(self, entries_bytes_max: int = ENTRIES_BYTES_MAX) -> None:
         super().__init__()
         self._entries_bytes_max = entries_bytes_max
-        self._head: _Head | None = None
+        self._head: _RequestHead | None = None
         self.header: Request | None = None  # Of the request that was begun last.
 
     @property
-    def half(self) -> tuple[int, int]:
+    def partial(self) -> tuple[int, int]:
         """What is here of a request that is not whole yet, and how large it will be, in bytes."""
         if self._head is None:
             return len(self._buffer), REQUEST_HEADER.size
@@ -257,7 +257,7 @@ class RequestStream(_Stream[Request]):
 
     def _next(self) -> Request | None:
         if self._head is None:
-            header = self._take(REQUEST_HEADER.size)
+            header = self._read(REQUEST_HEADER.size)
             if header is None:
                 return None
             head = _decode_head(header)
@@ -267,21 +267,23 @@ class RequestStream(_Stream[Request]):
                 raise TooLarge(f"entries of {size} bytes, at most {most} are taken")
             self._head = head
         request, size = self._head
-        data = self._take(size)
+        data = self._read(size)
         if data is None:
             return None
         self._head = None
         if not size:
             return request
-        many = packed(data) if request.type in _MANY else None
-        return request._replace(entries=decode_entries(data) if many is None else many)
+        log_entries = parse_packed(data) if request.type in _LOG_ENTRY_REQUESTS else None
+        return request._replace(
+            entries=decode_entries(data) if log_entries is None else log_entries
+        )
 
 
-class ResponseStream(_Stream[Response]):
+class ResponseStream(_MessageStream[Response]):
     """What the opener of a connection reads."""
 
     __slots__ = ()
 
     def _next(self) -> Response | None:
-        data = self._take(RESPONSE.size)
+        data = self._read(RESPONSE.size)
         return None if data is None else decode_response(data)

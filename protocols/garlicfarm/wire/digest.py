@@ -1,6 +1,6 @@
 """HTTP Digest authentication, RFC 7616 and RFC 2617 before it: what both sides work out.
 
-Only `qop=auth`, and only MD5 and SHA-256, each also as `-sess`. Whom to let in, gate.py says.
+Only `qop=auth`, and only MD5 and SHA-256, each also as `-sess`. authenticator.py verifies.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ ALGORITHMS = (
 _BY_NAME = {algorithm.name.upper(): algorithm for algorithm in ALGORITHMS}
 
 
-class Terms(NamedTuple):
+class DigestInput(NamedTuple):
     """What a digest is about."""
 
     method: str
@@ -47,14 +47,14 @@ class Terms(NamedTuple):
     cnonce: str
 
 
-class Parameters(NamedTuple):
+class AuthParameters(NamedTuple):
     """A challenge, or the answer to one: a scheme and its parameters, names in lower case."""
 
     scheme: str
     values: dict[str, str]
 
 
-def algorithm_of(parameters: Parameters) -> Algorithm | None:
+def algorithm_of(parameters: AuthParameters) -> Algorithm | None:
     """The algorithm that is named, MD5 when none is, or None for one that is not known here."""
     return _BY_NAME.get(parameters.values.get("algorithm", MD5.name).upper())
 
@@ -68,7 +68,7 @@ def make_ha1(hash_name: str, user: str, realm: str, password: str) -> str:
     return _hash(hash_name, f"{user}:{realm}:{password}")
 
 
-def make_response(algorithm: Algorithm, ha1: str, terms: Terms) -> str:
+def make_response(algorithm: Algorithm, ha1: str, terms: DigestInput) -> str:
     """The digest for `qop=auth` (RFC 7616, section 3.4.1)."""
     hash_name = algorithm.hash_name
     if algorithm.is_session:
@@ -82,7 +82,7 @@ def quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def parse_parameters(header: bytes) -> list[Parameters]:
+def parse_parameters(header: bytes) -> list[AuthParameters]:
     """Takes a WWW-Authenticate or Authorization header apart; the former may hold several.
 
     Raises RemoteProtocolError on what is not of the form `scheme name=value, ...`, a name that
@@ -92,9 +92,9 @@ def parse_parameters(header: bytes) -> list[Parameters]:
         text = header.decode()
     except UnicodeDecodeError:
         raise RemoteProtocolError("an authentication header is not UTF-8") from None
-    found: list[Parameters] = []
+    found: list[AuthParameters] = []
     count = 0
-    at = _end(_BETWEEN, text, 0)
+    at = _match_end(_BETWEEN, text, 0)
     while at < len(text):
         parameter = _PARAMETER.match(text, at)
         if parameter and found:
@@ -110,14 +110,14 @@ def parse_parameters(header: bytes) -> list[Parameters]:
             scheme = _SCHEME.match(text, at)
             if scheme is None or len(found) == PARAMETERS_MAX:
                 raise RemoteProtocolError("an authentication header is malformed")
-            found.append(Parameters(scheme[1].lower(), {}))
+            found.append(AuthParameters(scheme[1].lower(), {}))
             at = scheme.end()
-        at = _end(_BETWEEN, text, at)
+        at = _match_end(_BETWEEN, text, at)
     if not found:
         raise RemoteProtocolError("an authentication header is empty")
     return found
 
 
-def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+def _match_end(pattern: re.Pattern[str], text: str, at: int) -> int:
     match = pattern.match(text, at)
     return match.end() if match else at

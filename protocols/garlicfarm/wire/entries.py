@@ -11,7 +11,7 @@ from ...raft.membership import Configuration
 from ...raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 from ...record import LONE_BYTES_MAX, Record, decode_block, encode_block
 from .messages import ClusterServer, FarmConfiguration, FarmLogEntry, ValueType
-from .packed import PackedEntries, batches_of_packed
+from .packed import PackedEntries, unpack_batches
 from .values import decode_configuration, encode_configuration
 
 BATCH_BYTES_MAX = BLOCK_VALUES_MAX  # Of values in one batch, if one value is not larger.
@@ -53,9 +53,9 @@ def batches_of(
     Raises RemoteProtocolError on what no log can hold.
     """
     if isinstance(entries, PackedEntries):
-        made = batches_of_packed(first_index, entries, term)
-        if made is not None:
-            return made
+        unpacked = unpack_batches(first_index, entries, term)
+        if unpacked is not None:
+            return unpacked
     if term:
         entries = [entry._replace(term=term) for entry in entries]
     batches: list[EntryBatch] = []

@@ -22,7 +22,7 @@ class PasswordFileError(ProtocolError):
     """A line is none, or a name can't be in one; says which line."""
 
 
-class Line(NamedTuple):
+class PasswordLine(NamedTuple):
     """One line of a password file."""
 
     user: str
@@ -50,7 +50,7 @@ class Users(NamedTuple):
         return frozenset(name for secrets in self.secrets.values() for name in secrets)
 
 
-def parse_lines(text: str) -> list[Line]:
+def parse_lines(text: str) -> list[PasswordLine]:
     """Takes a password file apart; empty lines and those that begin with # are passed over.
 
     Raises PasswordFileError on any other line that is none, or a file that is too large.
@@ -68,7 +68,7 @@ def parse_lines(text: str) -> list[Line]:
         user, realm, ha1 = parts[0], parts[1], parts[2].lower()
         if len(ha1) not in _HASHES or not _DIGITS.issuperset(ha1):
             raise PasswordFileError(f"line {number}: HA1 has 32 or 64 hexadecimal digits")
-        lines.append(Line(user, realm, ha1))
+        lines.append(PasswordLine(user, realm, ha1))
     return lines
 
 
@@ -99,7 +99,7 @@ def with_user(text: str, realm: str, user: str, password: str) -> str:
         if len(value.encode()) > NAME_BYTES_MAX or value.startswith("#"):
             raise PasswordFileError(f"no {name} can be called {value!r}")
     made = [
-        Line(user, realm, make_ha1(hash_name, user, realm, password))
+        PasswordLine(user, realm, make_ha1(hash_name, user, realm, password))
         for hash_name in _HASHES.values()
     ]
     return _text([*_without(text, realm, user), *made])
@@ -124,9 +124,9 @@ def is_password(users: Users, user: str, password: str) -> bool:
     )
 
 
-def _without(text: str, realm: str, user: str) -> list[Line]:
+def _without(text: str, realm: str, user: str) -> list[PasswordLine]:
     return [line for line in parse_lines(text) if (line.realm, line.user) != (realm, user)]
 
 
-def _text(lines: Iterable[Line]) -> str:
+def _text(lines: Iterable[PasswordLine]) -> str:
     return "".join(f"{line.user}:{line.realm}:{line.ha1}\n" for line in lines)

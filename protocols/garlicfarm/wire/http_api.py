@@ -10,58 +10,58 @@ from urllib.parse import parse_qsl
 from ...errors import RemoteProtocolError
 from .messages import NUMBER_MAX
 
-ENTRIES_SHOWN = 100  # When a request does not say how many.
-ENTRIES_SHOWN_MAX = 1000
-SHOWN_BYTES_MAX = 4 << 20  # Of values in one answer, unless the first alone is larger.
+ENTRIES_COUNT_DEFAULT = 100  # When a request does not say how many.
+ENTRIES_COUNT_MAX = 1000
+ENTRIES_VALUES_BYTES_MAX = 4 << 20  # Of values in one answer, unless the first alone is larger.
 DOCUMENTS_BYTES_MAX = 16 << 20  # Of documents in one answer; those behind are left out.
 METHODS = ("GET", "HEAD")
-NAMES = ("status", "documents", "entries", "configuration")
-_NUMBERS = {
-    "entries": {"from": (1, NUMBER_MAX), "count": (1, ENTRIES_SHOWN_MAX), "raw": (0, 1)},
+VIEW_NAMES = ("status", "documents", "entries", "configuration")
+_QUERY_PARAMETERS = {
+    "entries": {"from": (1, NUMBER_MAX), "count": (1, ENTRIES_COUNT_MAX), "raw": (0, 1)},
     "documents": {"id": (-(2**31), 2**31 - 1)},
 }
 
 Headers = list[tuple[bytes, bytes]]
 
 
-class View(NamedTuple):
+class ViewRequest(NamedTuple):
     """What is to be shown: one of NAMES, the numbers of its query, and to whom."""
 
     name: str
-    numbers: dict[str, int]
+    parameters: dict[str, int]
     user: str = ""
 
 
 class StatusSource(Protocol):
     """Whoever knows what there is to show of one farm."""
 
-    def show(self, view: View) -> bytes:
+    def render(self, view: ViewRequest) -> bytes:
         """The JSON, in UTF-8."""
         ...
 
 
-def parse_view(name: str, query: str, user: str) -> View:
+def parse_view(name: str, query: str, user: str) -> ViewRequest:
     """What a request of somebody who was let in asks for; its path is known already.
 
     Raises RemoteProtocolError on what is none of the numbers that this view takes, and on one that
     stands there twice.
     """
-    known = _NUMBERS.get(name, {})
-    numbers: dict[str, int] = {}
+    known = _QUERY_PARAMETERS.get(name, {})
+    parameters: dict[str, int] = {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         raise RemoteProtocolError("a query is none") from None
     for key, value in pairs:
-        if key not in known or key in numbers or not (value.isascii() and value.lstrip("-")):
+        if key not in known or key in parameters or not (value.isascii() and value.lstrip("-")):
             raise RemoteProtocolError(f"{name} takes no such {key!r}")
         if not value.removeprefix("-").isdigit() or len(value) > len(str(-NUMBER_MAX)):
             raise RemoteProtocolError(f"{key} is a number")
         smallest, largest = known[key]
-        numbers[key] = int(value)
-        if not smallest <= numbers[key] <= largest:
+        parameters[key] = int(value)
+        if not smallest <= parameters[key] <= largest:
             raise RemoteProtocolError(f"{key} is {smallest} to {largest}")
-    return View(name, numbers, user)
+    return ViewRequest(name, parameters, user)
 
 
 def respond(

@@ -51,19 +51,19 @@ class PackedEntries(Sequence[FarmLogEntry]):
         return repr(self.unpacked())
 
 
-def packed(data: bytes) -> PackedEntries | None:
+def parse_packed(data: bytes) -> PackedEntries | None:
     """The entries that fill the data; None when they are to be looked at one by one."""
     count = count_entries(data)
     return None if count is None or count > ENTRIES_MAX else PackedEntries(data, count)
 
 
-def packed_of(batches: Iterable[EntryBatch]) -> PackedEntries:
+def pack_batches(batches: Iterable[EntryBatch]) -> PackedEntries:
     """What a log holds, as the wire has it: entries.entries_of() in one piece."""
     parts = [entries_of_block(batch.block, batch.count) for batch in batches]
     return PackedEntries(b"".join(parts), sum(batch.count for batch in batches))
 
 
-def batches_of_packed(
+def unpack_batches(
     first_index: int, entries: PackedEntries, term: int = 0
 ) -> list[EntryBatch] | None:
     """The same as entries.batches_of(); None when it would say what is wrong.

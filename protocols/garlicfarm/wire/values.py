@@ -63,31 +63,31 @@ class _Reader:
         self._at = 0
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self._data) - self._at
 
     def unpack(self, layout: Struct) -> tuple[int, ...]:
-        return layout.unpack(self.take(layout.size))
+        return layout.unpack(self.read(layout.size))
 
-    def numbers(self, layout: Struct) -> tuple[int, ...]:
+    def unpack_unsigned(self, layout: Struct) -> tuple[int, ...]:
         """Like unpack, where nothing may be negative."""
         found = self.unpack(layout)
         if min(found) < 0:
             raise RemoteProtocolError(f"a number in a {self._name} is 2**63 or more")
         return found
 
-    def take(self, size: int) -> bytes:
-        if size > self.left:
-            raise RemoteProtocolError(f"a {self._name} ends {size - self.left} bytes early")
+    def read(self, size: int) -> bytes:
+        if size > self.remaining:
+            raise RemoteProtocolError(f"a {self._name} ends {size - self.remaining} bytes early")
         self._at += size
         return self._data[self._at - size : self._at]
 
-    def end(self) -> None:
-        if self.left:
-            raise RemoteProtocolError(f"{self.left} bytes behind a {self._name}")
+    def check_end(self) -> None:
+        if self.remaining:
+            raise RemoteProtocolError(f"{self.remaining} bytes behind a {self._name}")
 
 
-def only_value(request: Request, value_type: ValueType) -> bytes:
+def single_value(request: Request, value_type: ValueType) -> bytes:
     """The value of the only entry of a request. Raises RemoteProtocolError."""
     if len(request.entries) != 1 or request.entries[0].value_type is not value_type:
         raise RemoteProtocolError(f"{request.type.name} holds one {value_type.name}")
@@ -97,7 +97,7 @@ def only_value(request: Request, value_type: ValueType) -> bytes:
 # ---- servers ----
 
 
-def address_of(endpoint: str) -> Address:
+def parse_address(endpoint: str) -> Address:
     """Host and port of an endpoint: "tcp://localhost:9001"; whatever scheme it names.
 
     Raises RemoteProtocolError when there is no host, or no port from 1 to 65535.
@@ -143,7 +143,7 @@ def decode_cluster_server(value: bytes) -> ClusterServer:
     """
     reader = _Reader(value, "ClusterServer")
     server = _read_server(reader)
-    reader.end()
+    reader.check_end()
     return server
 
 
@@ -152,10 +152,10 @@ def _read_server(reader: _Reader) -> ClusterServer:
     if size > ENDPOINT_BYTES_MAX:
         raise RemoteProtocolError(f"an endpoint of {size} bytes")
     try:
-        endpoint = reader.take(size).decode()
+        endpoint = reader.read(size).decode()
     except UnicodeDecodeError:
         raise RemoteProtocolError("an endpoint is not UTF-8") from None
-    address_of(endpoint)
+    parse_address(endpoint)
     return ClusterServer(server_id, endpoint)
 
 
@@ -190,9 +190,9 @@ def decode_configuration(value: bytes) -> FarmConfiguration:
     or an id that stands there twice.
     """
     reader = _Reader(value, "Configuration")
-    log_index, previous_log_index = reader.numbers(_CONFIGURATION_HEADER)
+    log_index, previous_log_index = reader.unpack_unsigned(_CONFIGURATION_HEADER)
     servers: dict[int, ClusterServer] = {}
-    while reader.left:
+    while reader.remaining:
         server = _read_server(reader)
         if server.id in servers:
             raise RemoteProtocolError(f"a Configuration has server {server.id} twice")
@@ -205,7 +205,7 @@ def decode_configuration(value: bytes) -> FarmConfiguration:
 # ---- pieces of a log ----
 
 
-def packed_size(entries: Sequence[FarmLogEntry]) -> int:
+def log_file_bytes(entries: Sequence[FarmLogEntry]) -> int:
     """How much further a file of the log is behind these entries, in bytes."""
     return sum(PACKED_ENTRY_BYTES + len(entry.value) for entry in entries)
 
@@ -249,9 +249,9 @@ def decode_log_pack(value: bytes, bytes_max: int = ENTRIES_BYTES_MAX) -> LogPack
     index_size, log_size = reader.unpack(_PACK_HEADER)
     if index_size % _NUMBER.size or not 0 < index_size <= ENTRIES_MAX * _NUMBER.size:
         raise RemoteProtocolError(f"a LogPack with {index_size} bytes of index data")
-    offsets = reader.numbers(Struct(f">{index_size // _NUMBER.size}q"))
-    log_data = reader.take(log_size)
-    reader.end()
+    offsets = reader.unpack_unsigned(Struct(f">{index_size // _NUMBER.size}q"))
+    log_data = reader.read(log_size)
+    reader.check_end()
     base = offsets[0]
     entries: list[FarmLogEntry] = []
     for begin, end in pairwise((*offsets, base + log_size)):
@@ -312,12 +312,12 @@ def decode_snapshot_sync(value: bytes) -> SnapshotSync:
     Raises RemoteProtocolError on wrong sizes or numbers.
     """
     reader = _Reader(value, "SnapshotSyncRequest")
-    index, term, size = reader.numbers(_SNAPSHOT_HEADER)
-    configuration = decode_configuration(reader.take(size))
-    offset, size = reader.numbers(_CHUNK_HEADER)
-    data = reader.take(size)
-    (done,) = reader.take(1)
-    reader.end()
+    index, term, size = reader.unpack_unsigned(_SNAPSHOT_HEADER)
+    configuration = decode_configuration(reader.read(size))
+    offset, size = reader.unpack_unsigned(_CHUNK_HEADER)
+    data = reader.read(size)
+    (done,) = reader.read(1)
+    reader.check_end()
     if done > 1:
         raise RemoteProtocolError(f"a piece of a snapshot has {done} for done")
     return SnapshotSync(index, term, configuration, offset, data, done == 1)

@@ -32,11 +32,11 @@ from kelek.actors.topology import topology
 from kelek.protocols.garlicfarm.client.fetch import ClientFetch
 from kelek.protocols.garlicfarm.wire import codec
 from kelek.protocols.garlicfarm.wire.handshake import (
-    Challenges,
+    ChallengeCache,
     ClientHandshake,
     ConnectTarget,
-    Opening,
-    Step,
+    HandshakeOutcome,
+    HandshakeResult,
     path_to,
 )
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
@@ -186,7 +186,7 @@ class Farm:
         self._sockets: list[zmq.Socket[bytes]] = []
         self.running: dict[int, _Running] = {}
         self._epoch = time.time_ns()
-        self._challenges: dict[tuple[int, str, str], Challenges] = {}
+        self._challenges: dict[tuple[int, str, str], ChallengeCache] = {}
         self._write_files()
         self.path = self.place / "topology.yaml"
         self.path.write_text(
@@ -362,9 +362,9 @@ class Farm:
         name = self.names[0]
         host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
         door = ConnectTarget(host, name, USER, PASSWORD, path=path)
-        challenges = self._challenges.setdefault((number, name, path), Challenges())
-        opening = Opening(Step.AGAIN)
-        while opening.step is Step.AGAIN:
+        challenges = self._challenges.setdefault((number, name, path), ChallengeCache())
+        opening = HandshakeResult(HandshakeOutcome.RETRY)
+        while opening.outcome is HandshakeOutcome.RETRY:
             now_ms = time.monotonic_ns() // 1_000_000
             fetch = ClientFetch(door, challenges, now_ms, os.urandom)
             with self.dial(number) as sock:
@@ -376,7 +376,7 @@ class Farm:
                     if not data and found is None:
                         raise ConnectionError(f"{number} shows nothing")
                 opening = found
-        assert opening.step is Step.OPEN, opening
+        assert opening.outcome is HandshakeOutcome.OPEN, opening
         shown: dict[str, Any] = json.loads(opening.rest)
         return shown
 
@@ -416,22 +416,22 @@ class FarmClient:
 
     def __init__(self, farm: Farm, number: int, name: str, who: tuple[str, str]) -> None:
         key = (number, name, who[0])
-        challenges = farm._challenges.setdefault(key, Challenges())
+        challenges = farm._challenges.setdefault(key, ChallengeCache())
         self._stream = codec.ResponseStream()
         self._answers: list[Response] = []
         door = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *who)
-        opening: Opening | None = Opening(Step.AGAIN)
-        while opening is not None and opening.step is Step.AGAIN:
+        opening: HandshakeResult | None = HandshakeResult(HandshakeOutcome.RETRY)
+        while opening is not None and opening.outcome is HandshakeOutcome.RETRY:
             self.sock = farm.dial(number)
             with ExitStack() as undo:
                 undo.callback(self.sock.close)
                 opening = None if farm.jraft else self._shake_hands(door, challenges)
-                if opening is None or opening.step is Step.OPEN:
+                if opening is None or opening.outcome is HandshakeOutcome.OPEN:
                     undo.pop_all()
-        if opening is not None and opening.step is Step.REFUSED:
-            raise PermissionError(opening.why)
+        if opening is not None and opening.outcome is HandshakeOutcome.FAILED:
+            raise PermissionError(opening.error)
 
-    def _shake_hands(self, door: ConnectTarget, challenges: Challenges) -> Opening:
+    def _shake_hands(self, door: ConnectTarget, challenges: ChallengeCache) -> HandshakeResult:
         now_ms = time.monotonic_ns() // 1_000_000
         handshake = ClientHandshake(door, challenges, now_ms, os.urandom)
         self.sock.sendall(handshake.request)

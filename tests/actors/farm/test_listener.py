@@ -16,17 +16,17 @@ from kelek.actors.farm.listener import (
     Inside,
 )
 from kelek.actors.farm.stream import Poll
-from kelek.protocols.garlicfarm.server.inbound import Inbound, PeerSession
+from kelek.protocols.garlicfarm.server.inbound import InboundConnection, PeerSession
+from kelek.protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from kelek.protocols.garlicfarm.wire.codec import encode_request
-from kelek.protocols.garlicfarm.wire.gate import Gate
 from kelek.protocols.garlicfarm.wire.handshake import (
-    Challenges,
+    ChallengeCache,
     ConnectTarget,
     ServerHandshake,
     path_to,
 )
 from kelek.protocols.garlicfarm.wire.htdigest import users_of, with_user
-from kelek.protocols.garlicfarm.wire.http_api import View
+from kelek.protocols.garlicfarm.wire.http_api import ViewRequest
 from kelek.protocols.garlicfarm.wire.messages import (
     FarmLogEntry,
     MessageType,
@@ -49,13 +49,13 @@ class Host:
         self.now_ms = 1000
         self.counters: Counter[str] = Counter()
         self.users = users_of(with_user("", "farm", "alice", "secret"), "farm")
-        self.gate = Gate(b"k" * 16, bytes)
-        self.inbound: dict[Connection, Inbound] = {}
+        self.gate = DigestAuthenticator(b"k" * 16, bytes)
+        self.inbound: dict[Connection, InboundConnection] = {}
 
     def watch(self, fd: int, handler: Any) -> None:
         """The loop's part of a Poll: the test turns it."""
 
-    def show(self, view: View) -> bytes:
+    def render(self, view: ViewRequest) -> bytes:
         return SHOWN
 
     def begin_handshake(self) -> ServerHandshake | None:
@@ -70,10 +70,10 @@ class Host:
 
     def on_requests(self, connection: Connection, data: bytes) -> None:
         """They wait for answer()."""
-        inbound = self.inbound.setdefault(connection, Inbound(PeerSession(), ENTRIES_MAX))
+        inbound = self.inbound.setdefault(connection, InboundConnection(PeerSession(), ENTRIES_MAX))
         for request in inbound.stream.feed(data):
-            inbound.take(request, None).forget_entries()
-        connection.bound(inbound.is_full, inbound.half)
+            inbound.add(request, None).release_entries()
+        connection.bound(inbound.is_full, inbound.partial)
 
     def on_closed(self, connection: Connection) -> None:
         del self.inbound[connection]
@@ -81,18 +81,18 @@ class Host:
     def answer(self, connection: Connection) -> None:
         """All that its requests wait for."""
         inbound = self.inbound[connection]
-        for slot in inbound.slots:
+        for slot in inbound.pending:
             slot.response = Response(MessageType.APPEND_ENTRIES_RESPONSE, 1, 2, 3, 4, True)
         inbound.flush()
-        connection.bound(inbound.is_full, inbound.half)
+        connection.bound(inbound.is_full, inbound.partial)
         connection.send(inbound.out)
 
     def request(self) -> bytes:
-        challenges = Challenges()
+        challenges = ChallengeCache()
         offers = self.gate.challenges(self.users, self.now_ms)
-        challenges.note([(b"www-authenticate", offer) for offer in offers], self.now_ms)
+        challenges.store([(b"www-authenticate", offer) for offer in offers], self.now_ms)
         door = ConnectTarget("a", "farm", "alice", "secret")
-        answer = challenges.answer(door, ("GET", PATH), "c").decode()
+        answer = challenges.authorize(door, ("GET", PATH), "c").decode()
         return f"GET {PATH} HTTP/1.1\r\nHost: a\r\nAuthorization: {answer}\r\n\r\n".encode()
 
 
@@ -207,16 +207,16 @@ def test_nothing_is_read_beyond_what_is_not_answered() -> None:
         connection.on_ready()
         inbound = host.inbound[connection]
         assert inbound.is_full
-        assert [slot.request.entries for slot in inbound.slots] == [(), ()]
+        assert [slot.request.entries for slot in inbound.pending] == [(), ()]
         to.sendall(request(100)[:60])
         connection.on_ready()
-        assert inbound.half is None, "it has read on"
+        assert inbound.partial is None, "it has read on"
         host.answer(connection)
         assert len(to.recv(100)) == 2 * 26
         connection.on_ready()
-        assert connection.half is not None
+        assert connection.partial is not None
         host.now_ms += HALF_MS
         to.sendall(request(100)[60:])
         connection.on_ready()
         doors.step(host.now_ms)
-        assert len(inbound.slots) == 1
+        assert len(inbound.pending) == 1

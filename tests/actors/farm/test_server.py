@@ -13,7 +13,8 @@ import kelek
 from kelek.actors.farm import listener as farm_doors
 from kelek.actors.farm import tls as farm_tls
 from kelek.actors.farm import users as farm_users
-from kelek.protocols.garlicfarm.server import intake, members
+from kelek.protocols.garlicfarm.server import append_policy as intake
+from kelek.protocols.garlicfarm.server import membership as members
 from kelek.protocols.garlicfarm.wire import codec, handshake
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
 from kelek.protocols.garlicfarm.wire.messages import (
@@ -68,11 +69,11 @@ def test_a_newcomer_is_taken_in_and_removed() -> None:
         farm.put(*(b"%d" % number for number in range(300)))
         assert not is_in(farm, 2)
         server = ClusterServer(2, farm.endpoint(2))
-        farm.wait(lambda: order(farm, members.add_server(server)), "it may not come")
+        farm.wait(lambda: order(farm, members.add_server_request(server)), "it may not come")
         farm.wait(lambda: is_in(farm, 2), "it is not taken in")
         index = farm.put(b"behind").next_index - 1
         farm.wait(lambda: farm.status(2)["commit_index"] >= index)
-        farm.wait(lambda: order(farm, members.remove_server(2)), "it may not go")
+        farm.wait(lambda: order(farm, members.remove_server_request(2)), "it may not go")
 
         def seen() -> list[str]:
             """The members as server 1 has seen them."""
@@ -95,7 +96,7 @@ def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
         farm.put(document, *(b"%d" % number for number in range(200)), user=SERVERS)
         farm.wait(lambda: farm.status(1).get("snapshot_index", 0) > 200, "it makes no snapshot")
         server = ClusterServer(2, farm.endpoint(2))
-        farm.wait(lambda: order(farm, members.add_server(server)), "it may not come")
+        farm.wait(lambda: order(farm, members.add_server_request(server)), "it may not come")
         farm.wait(lambda: is_in(farm, 2), "it is not taken in")
         assert "snapshot" not in farm.log(2), "it has made none of its own"
         index = farm.put(b"behind").next_index - 1
@@ -124,7 +125,7 @@ def test_strangers_and_users_without_the_mark(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(PermissionError, match="404"):
             farm.connect(1, name="other")
         with farm.connect(1, user="peer", password="the servers' own") as client:
-            request = members.add_server(ClusterServer(7, "tcp://127.0.0.1:1"))
+            request = members.add_server_request(ClusterServer(7, "tcp://127.0.0.1:1"))
             assert not client.ask(request).is_accepted
             entry = FarmLogEntry(0, ValueType.APPLICATION, b"{}")
             assert client.ask(Request(MessageType.CLIENT_REQUEST, entries=(entry,))).is_accepted

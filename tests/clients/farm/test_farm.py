@@ -20,7 +20,7 @@ import kelek
 from kelek.clients.farm.links import FarmLinks, Reach
 from kelek.clients.farm.values import secret_of
 from kelek.console.kelek_cli import main
-from kelek.protocols.garlicfarm.client.values import Open, Trouble, TroubleKind
+from kelek.protocols.garlicfarm.client.values import ConnectFailure, FailureKind, OpenConnection
 from kelek.protocols.garlicfarm.wire.values import Address
 from kelek.tests.actors.farm.farm_servers import SERVERS, USER
 from kelek.tests.actors.farm.farm_servers import Farm as Servers
@@ -187,7 +187,7 @@ def test_following_goes_on_when_servers_die(servers: Servers) -> None:
             asked = next(
                 server_id
                 for server_id, port in servers.ports.items()
-                if farm._client._good == ("127.0.0.1", port)
+                if farm._client._last_good == ("127.0.0.1", port)
             )
             servers.kill(asked)
             writer.append([b"die%d, then" % number])
@@ -297,15 +297,15 @@ def test_members_elsewhere_are_not_asked_in_the_open() -> None:
     """A tunnel's server may name members that only a proxy reaches, and one may be anywhere."""
 
     class Told:
-        troubles: list[tuple[int, Trouble]] = []
+        troubles: list[tuple[int, ConnectFailure]] = []
 
-        def on_lost(self, number: int, trouble: Trouble, now_ms: int) -> None:
+        def on_lost(self, number: int, trouble: ConnectFailure, now_ms: int) -> None:
             self.troubles.append((number, trouble))
 
     links = FarmLinks(Told(), Reach())  # type: ignore[arg-type]
-    links._open(Open(3, Address("one.b32.i2p", 80)))
-    links._open(Open(4, Address("10.0.0.1", 80)))
-    said = Trouble(TroubleKind.LOST, "without TLS or a proxy only this machine is asked")
+    links._open(OpenConnection(3, Address("one.b32.i2p", 80)))
+    links._open(OpenConnection(4, Address("10.0.0.1", 80)))
+    said = ConnectFailure(FailureKind.LOST, "without TLS or a proxy only this machine is asked")
     assert Told.troubles == [(3, said), (4, said)]
     assert not links._connections
 

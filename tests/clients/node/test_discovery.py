@@ -57,7 +57,7 @@ def test_a_place_stands_for_the_urls_of_its_cluster(announce: Announce, port: in
     assert client.setup.cluster == b"hall"
     announce("n3", {services.CLUSTER: "hall", services.FARM: "tls://127.0.0.1:7401"})
     with kelek.Farm(hall, user="u", password="p") as farm:
-        assert farm._client.setup.places == (("127.0.0.1", 7401),)
+        assert farm._client.setup.addresses == (("127.0.0.1", 7401),)
     worker = kelek.Worker(kelek.service("s")(lambda body: body), hall)
     assert list(worker._workers.workers) == ["tcp://127.0.0.1:7301"]
     with kelek.Table(hall, 1) as table:

@@ -18,8 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from kelek.protocols.garlicfarm.server import members
-from kelek.protocols.garlicfarm.server.members import Stage
+from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server.membership import ChangeStage
 from kelek.protocols.garlicfarm.wire.messages import (
     ClusterServer,
     FarmLogEntry,
@@ -49,21 +49,21 @@ class Drill(NamedTuple):
     """
 
     change: str
-    stage: Stage
+    stage: ChangeStage
     held: MessageType
     victim: str
     compacted: bool = False
 
 
 STAGES = (
-    ("add", Stage.INVITE, MessageType.JOIN_CLUSTER_RESPONSE),
-    ("remove", Stage.FAREWELL, MessageType.LEAVE_CLUSTER_RESPONSE),
-    ("add", Stage.FEED, MessageType.SYNC_LOG_RESPONSE),
-    ("remove", Stage.COMMIT, MessageType.APPEND_ENTRIES_RESPONSE),
-    ("add", Stage.COMMIT, MessageType.APPEND_ENTRIES_RESPONSE),
-    ("resign", Stage.HAND_OVER, MessageType.APPEND_ENTRIES_RESPONSE),
-    ("add", Stage.FEED, MessageType.INSTALL_SNAPSHOT_RESPONSE),
-    ("resign", Stage.ASK, MessageType.REQUEST_VOTE_RESPONSE),
+    ("add", ChangeStage.INVITE, MessageType.JOIN_CLUSTER_RESPONSE),
+    ("remove", ChangeStage.FAREWELL, MessageType.LEAVE_CLUSTER_RESPONSE),
+    ("add", ChangeStage.FEED, MessageType.SYNC_LOG_RESPONSE),
+    ("remove", ChangeStage.COMMIT, MessageType.APPEND_ENTRIES_RESPONSE),
+    ("add", ChangeStage.COMMIT, MessageType.APPEND_ENTRIES_RESPONSE),
+    ("resign", ChangeStage.HAND_OVER, MessageType.APPEND_ENTRIES_RESPONSE),
+    ("add", ChangeStage.FEED, MessageType.INSTALL_SNAPSHOT_RESPONSE),
+    ("resign", ChangeStage.ASK, MessageType.REQUEST_VOTE_RESPONSE),
 )
 
 
@@ -80,8 +80,8 @@ ALL = [_drill(at, victim) for at in range(len(STAGES)) for victim in VICTIMS]
 SHORT = [_drill(at, victim) for at, victim in enumerate(SHORT_VICTIMS)]  # Each stage once.
 # What is kept back until an answer to AppendEntries may be: those go the same way, in order.
 BEFORE_COMMIT = {
-    "add": (Stage.FEED, MessageType.SYNC_LOG_RESPONSE),
-    "remove": (Stage.FAREWELL, MessageType.LEAVE_CLUSTER_RESPONSE),
+    "add": (ChangeStage.FEED, MessageType.SYNC_LOG_RESPONSE),
+    "remove": (ChangeStage.FAREWELL, MessageType.LEAVE_CLUSTER_RESPONSE),
 }
 
 
@@ -120,8 +120,8 @@ class DrillFarm:
 
     def request(self, change: str, subject: int) -> Request:
         if change == "add":
-            return members.add_server(ClusterServer(subject, self.farm.endpoint(subject)))
-        return members.remove_server(subject)
+            return members.add_server_request(ClusterServer(subject, self.farm.endpoint(subject)))
+        return members.remove_server_request(subject)
 
     def is_done(self, change: str, subject: int) -> bool:
         """All that run and count say so, and nothing is in work."""
@@ -209,10 +209,10 @@ class DrillFarm:
     def lead_to(self, drill: Drill, leader: int, subject: int) -> bool:
         """Whether the stage was seen."""
         stage, held = drill.stage, drill.held
-        if stage is Stage.COMMIT:
+        if stage is ChangeStage.COMMIT:
             stage, held = BEFORE_COMMIT[drill.change]
         self.gates.hold(held, SERVERS)
-        if stage is Stage.HAND_OVER:
+        if stage is ChangeStage.HAND_OVER:
             self.leave_open(leader)
         self.tell(leader, self.request(drill.change, subject))
         if not self.watch(leader, stage):
@@ -223,7 +223,7 @@ class DrillFarm:
         self.gates.let_go(held)
         return self.watch(leader, drill.stage)
 
-    def watch(self, leader: int, stage: Stage) -> bool:
+    def watch(self, leader: int, stage: ChangeStage) -> bool:
         """Until the change is there, or is over: every stage ends by itself, sooner or later."""
 
         def look() -> str:

@@ -349,7 +349,7 @@ class Plain:
         if number in self.links:
             self.links[number].lost()
 
-    def on_answers(self, number: int, data: bytes, now_ms: int) -> None:
+    def on_responses(self, number: int, data: bytes, now_ms: int) -> None:
         self.now_ms = now_ms
         link = self.links.get(number)
         if link is None:
@@ -361,9 +361,9 @@ class Plain:
             assert answer.kind == ANSWERS[asked.kind]
             assert answer.source == number
             assert answer.destination == self.number
-            self.on_answer(number, asked, answer)
+            self.on_response(number, asked, answer)
 
-    def on_answer(self, number: int, asked: Message, answer: Answer) -> None:
+    def on_response(self, number: int, asked: Message, answer: Answer) -> None:
         if answer.term > self.term and asked.kind in (VOTE, APPEND, INSTALL):
             self.follow(answer.term)
             return

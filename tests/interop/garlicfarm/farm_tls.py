@@ -265,7 +265,7 @@ class PlainServer:
         try:
             while data := sock.recv(65536):
                 with self.lock:
-                    self.plain.on_answers(number, data, self.now_ms())
+                    self.plain.on_responses(number, data, self.now_ms())
                     self._flush()
         finally:
             with self.lock:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from kelek.actors.farm import listener as farm_doors
-from kelek.protocols.garlicfarm.wire import gate, handshake
+from kelek.protocols.garlicfarm.wire import authenticator as gate
+from kelek.protocols.garlicfarm.wire import handshake
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
 from kelek.protocols.garlicfarm.wire.messages import Response
 from kelek.tests.actors.farm import farm_servers

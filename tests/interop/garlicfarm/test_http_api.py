@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kelek.protocols.garlicfarm.app.orders import (
-    Choice,
-    Export,
+    FarmConfig,
     Order,
     OrderKind,
+    PublishChoice,
     encode_order,
 )
 from kelek.protocols.garlicfarm.wire.messages import (
@@ -48,7 +48,7 @@ class Curl:
         )  # fmt: skip
         return done.stdout
 
-    def show(self, path: str, number: int = 1) -> dict[str, Any]:
+    def render(self, path: str, number: int = 1) -> dict[str, Any]:
         shown = json.loads(
             self.run("--digest", "-u", f"{USER}:{PASSWORD}", number=number, path=path)
         )
@@ -83,12 +83,12 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         farm.start()
         curl = Curl(farm)
         shown = farm.wait(
-            lambda: len((found := curl.show("documents"))["documents"]) == 3 and found
+            lambda: len((found := curl.render("documents"))["documents"]) == 3 and found
         )
         assert [each["id"] for each in shown["documents"]] == [1, 2, 3]
         assert shown["documents"][0]["document"]["router"] == {"uptime": 1000}
         assert (shown["publisher"], shown["contents"]) == (2, [{"server": 1, "hash": "a"}])
-        farm.wait(lambda: "No such file" in curl.show("status", 3)["posting"]["error"])
+        farm.wait(lambda: "No such file" in curl.render("status", 3)["posting"]["error"])
         farm.wait(lambda: "router farm=farm problem=" in farm.log(3))
 
         contents = [{"server": 1, "hash": "a", "destination": leaf}]
@@ -103,16 +103,18 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         farm.wait(lambda: told(farm, 3)["farm"]["contents"] == [])
 
         exported = farm.wait(
-            lambda: (found := curl.show("configuration", 2))["excluded"]["hashes"] and found
+            lambda: (found := curl.render("configuration", 2))["excluded"]["hashes"] and found
         )
         assert exported["excluded"] == {"hashes": ["a"], "servers": []}
         assert exported["publish"] == 3
-        export = Export("elsewhere", publish=Choice.NOBODY, settings={"postingInterval": 0})
+        export = FarmConfig(
+            "elsewhere", publish=PublishChoice.NOBODY, settings={"postingInterval": 0}
+        )
         imported = order(OrderKind.IMPORT, configuration=export)
         farm.put(imported)
         farm.wait(lambda: told(farm, 3) == {})
-        assert curl.show("status", 3)["publisher"] is None
-        shown = curl.show(f"entries?from={published['order']}&count=2", 3)
+        assert curl.render("status", 3)["publisher"] is None
+        shown = curl.render(f"entries?from={published['order']}&count=2", 3)
         assert shown["entries"][0]["document"]["server"] == 3
         logs = "".join(map(farm.log, (1, 2, 3)))
         assert 'audit farm=farm user=demo what="publish 3" taken=True' in logs

@@ -6,7 +6,7 @@ import pytest
 
 from kelek.protocols.garlicfarm.app.orders import encode_order
 from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
-from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server import membership as members
 from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.protocols.raft.core import Role
 from kelek.tests.interop.garlicfarm.farm_plain import APPLICATION, Plain
@@ -177,7 +177,7 @@ def test_it_is_taken_in_by_ours(compacted: bool, own_entries: int) -> None:
     plain = add_plain(world, {}, 4)
     for _ in range(own_entries):
         plain.append(APPLICATION, b"of its own")
-    assert world.ask(members.add_server(server(4))).is_accepted
+    assert world.ask(members.add_server_request(server(4))).is_accepted
     world.run_until(lambda: not plain.joining)
     world.run_until(lambda: 4 in world.ids(1) and 4 in world.ids(2))
     assert world.ask(client_request(b"last")).is_accepted
@@ -188,7 +188,7 @@ def test_it_is_taken_in_by_ours(compacted: bool, own_entries: int) -> None:
         leader_log[plain.start + at][1] for at in range(3)
     ]
     # And leaves again.
-    assert world.ask(members.remove_server(4)).is_accepted
+    assert world.ask(members.remove_server_request(4)).is_accepted
     world.run_until(lambda: plain.left and world.ids(world.elect()) == [1, 2])
 
 
@@ -205,12 +205,12 @@ def test_ours_is_taken_in_by_it(compacted: bool) -> None:
         world.run_until(lambda: plain_values(plain) == [b"later"])
     world.start(4, (), **SLOW)
     world.run(500)
-    client.send(members.add_server(server(4)))
+    client.send(members.add_server_request(server(4)))
     world.run_until(lambda: 4 in plain.servers and 4 in world.ids(4))
     world.run_until(lambda: values_of(world, 4) == plain_values(plain))
     assert world.disks[4].snapshot == plain.snapshot
     assert world.peers[4].malformed == 0
-    client.send(members.remove_server(4))
+    client.send(members.remove_server_request(4))
     world.run_until(lambda: 4 not in plain.servers and not world.peers[4].is_member, 100_000)
     assert world.peers[4].core.role is Role.FOLLOWER
     kinds = [answer.type for answer in client.answers[-2:]]

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
-from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server import membership as members
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer
 from kelek.tests.actors.farm.farm_servers import Farm
 from kelek.tests.interop.garlicfarm.farm_plain import (
@@ -47,7 +47,7 @@ def add(farm: Farm, number: int, endpoint: str, is_in: Callable[[], bool]) -> No
 
     def ask() -> bool:
         with suppress(OSError, EOFError), farm.connect(farm.leader()) as admin:
-            admin.ask(members.add_server(ClusterServer(number, endpoint)))
+            admin.ask(members.add_server_request(ClusterServer(number, endpoint)))
         return is_in()
 
     farm.wait(ask, f"{number} does not join")

@@ -12,7 +12,7 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.garlicfarm.wire.codec import decode_entries, encode_entries
 from kelek.protocols.garlicfarm.wire.entries import BATCH_BYTES_MAX, batches_of, entries_of
 from kelek.protocols.garlicfarm.wire.messages import FarmLogEntry, ValueType
-from kelek.protocols.garlicfarm.wire.packed import PackedEntries, packed, packed_of
+from kelek.protocols.garlicfarm.wire.packed import PackedEntries, pack_batches, parse_packed
 from kelek.protocols.raft.messages import KIND_CHECKPOINT, EntryBatch
 from kelek.protocols.record import Record, encode_block
 
@@ -34,7 +34,7 @@ LARGE = [
 def same(entries: Sequence[FarmLogEntry], first_index: int) -> None:
     """Both say the same of entries that are sound."""
     data = encode_entries(tuple(entries))
-    found = packed(data)
+    found = parse_packed(data)
     fit = all(each.value_type is ValueType.APPLICATION for each in entries)
     fit = fit and all(each.term <= TERM_MAX for each in entries)
     assert (found is not None) == fit
@@ -51,7 +51,7 @@ def same(entries: Sequence[FarmLogEntry], first_index: int) -> None:
         return
     assert batches_of(first_index, found) == expected
     assert entries_of(expected) == tuple(entries)
-    assert packed_of(expected).data == data
+    assert pack_batches(expected).data == data
     own = [EntryBatch(*block) for block in blocks_of(data, first_index, 7)]
     assert own == batches_of(first_index, tuple(each._replace(term=7) for each in entries))
 

@@ -14,9 +14,9 @@ from kelek.protocols.garlicfarm.server.inbound import PeerSession
 from kelek.protocols.garlicfarm.server.peer import FarmPeer
 from kelek.protocols.garlicfarm.server.values import (
     FarmSetup,
-    Recovered,
-    SnapshotMark,
-    recovered,
+    FarmSnapshot,
+    RecoveredFarm,
+    make_recovered,
 )
 from kelek.protocols.garlicfarm.wire import codec
 from kelek.protocols.garlicfarm.wire.entries import configuration_of
@@ -50,7 +50,7 @@ class Disk:
         self.base = (0, 0)
         self.log: list[EntryBatch] = []
         self.beginning = FarmConfiguration(0, 0, servers)
-        self.mark = SnapshotMark()
+        self.mark = FarmSnapshot()
         self.snapshot = b""
         self.incoming = bytearray()
 
@@ -76,7 +76,7 @@ class Disk:
     def reset(self, index: int, term: int) -> None:
         self.log, self.base = [], (index, term)
         if not index:
-            self.mark, self.snapshot = SnapshotMark(), b""
+            self.mark, self.snapshot = FarmSnapshot(), b""
             self.beginning = FarmConfiguration(0, 0, ())
 
     def batches(
@@ -91,7 +91,7 @@ class Disk:
                 break
         return found
 
-    def read_snapshot(self, mark: SnapshotMark, offset: int, size: int) -> bytes | None:
+    def read_snapshot(self, mark: FarmSnapshot, offset: int, size: int) -> bytes | None:
         return self.snapshot[offset : offset + size] if mark == self.mark else None
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
@@ -100,11 +100,11 @@ class Disk:
         assert offset == len(self.incoming)
         self.incoming += data
 
-    def install_snapshot(self, mark: SnapshotMark) -> None:
+    def install_snapshot(self, mark: FarmSnapshot) -> None:
         assert mark.size == len(self.incoming)
         self.mark, self.snapshot = mark, bytes(self.incoming)
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredFarm:
         if self.mark.last_index > self.last_index or self.base[0] > self.mark.last_index:
             self.log, self.base = [], (self.mark.last_index, self.mark.last_term)
         log = [
@@ -119,7 +119,7 @@ class Disk:
         for batch in log:
             if batch.count == 1 and (configuration := configuration_of(batch)) is not None:
                 later.append((batch.first_index, configuration))
-        return recovered((self.state, self.is_member), log, [first, *later], self.mark)
+        return make_recovered((self.state, self.is_member), log, [first, *later], self.mark)
 
     def values(self) -> dict[int, tuple[int, bytes]]:
         """Index to (kind, data) of every entry in the log."""
@@ -149,7 +149,7 @@ class Node(Protocol):
     @property
     def deadline_ms(self) -> int: ...
 
-    def accept(self, grant: PeerSession) -> int: ...
+    def accept(self, session: PeerSession) -> int: ...
 
     def on_requests(self, connection: int, data: bytes, now_ms: int) -> None: ...
 
@@ -157,7 +157,7 @@ class Node(Protocol):
 
     def on_connected(self, server_id: int, now_ms: int) -> None: ...
 
-    def on_answers(self, server_id: int, data: bytes, now_ms: int) -> None: ...
+    def on_responses(self, server_id: int, data: bytes, now_ms: int) -> None: ...
 
     def on_lost(self, server_id: int) -> None: ...
 
@@ -169,12 +169,12 @@ class Node(Protocol):
 class Client:
     """Whoever sends requests to a server, and reads the answers."""
 
-    def __init__(self, world: "World", to: int, grant: PeerSession = ADMIN) -> None:
+    def __init__(self, world: "World", to: int, session: PeerSession = ADMIN) -> None:
         self.world, self.to = world, to
         self.answers: list[Response] = []
         self._stream = codec.ResponseStream()
         self.closed = ""
-        self.connection = world.nodes[to].accept(grant)
+        self.connection = world.nodes[to].accept(session)
         world.readers[to, self.connection] = self._read
 
     def send(self, *requests: Request) -> None:
@@ -373,7 +373,7 @@ class World:
 
     def _answer(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
         if self._links.get(link) is wire:
-            act = partial(self.nodes[link[0]].on_answers, link[1], data, self.now_ms)
+            act = partial(self.nodes[link[0]].on_responses, link[1], data, self.now_ms)
             self._guarded(link[0], act)
 
     def _later(self, wire: Wire, way: tuple[int, int], event: Callable[[], None]) -> None:
@@ -402,15 +402,15 @@ class World:
             for at, each in self.committed(number).items():
                 assert whole.setdefault(at, each) == each, f"entry {at} of server {number}"
 
-    def snapshot(self, number: int, data: bytes, keep_entries: int = 0) -> SnapshotMark:
+    def snapshot(self, number: int, data: bytes, keep_entries: int = 0) -> FarmSnapshot:
         """A server makes a snapshot of what it has committed, and forgets the entries."""
         peer, disk = self.peers[number], self.disks[number]
         index = min(peer.core.commit_index, peer.core.durable_index)
         term = peer.core.log.term_at(index)
         assert term is not None
-        disk.mark = SnapshotMark(index, term, peer.roster.at(index), len(data))
+        disk.mark = FarmSnapshot(index, term, peer.directory.at(index), len(data))
         disk.snapshot = data
-        peer.on_snapshot(disk.mark, keep_entries)
+        peer.on_own_snapshot(disk.mark, keep_entries)
         base = peer.core.log.base_index
         disk.base = (base, peer.core.log.base_term)
         disk.log = [
@@ -446,23 +446,25 @@ class World:
         assert self.leader is not None
         return self.leader
 
-    def ask(self, request: Request, to: int | None = None, grant: PeerSession = ADMIN) -> Response:
+    def ask(
+        self, request: Request, to: int | None = None, session: PeerSession = ADMIN
+    ) -> Response:
         """One request, and its answer."""
-        client = Client(self, self.elect() if to is None else to, grant)
+        client = Client(self, self.elect() if to is None else to, session)
         client.send(request)
         self.run_until(lambda: bool(client.answers) or bool(client.closed))
         assert client.answers, client.closed
         return client.answers[0]
 
     def ids(self, number: int) -> list[int]:
-        return sorted(each.id for each in self.peers[number].roster.committed.servers)
+        return sorted(each.id for each in self.peers[number].directory.committed.servers)
 
     def status(self) -> dict[int, object]:
         return {
             number: (
                 peer.core.role.value, peer.core.term, peer.core.leader, peer.core.commit_index,
                 peer.core.log.last_index, self.ids(number), peer.malformed,
-                peer.members.change and peer.members.change.stage,
+                peer.membership.change and peer.membership.change.stage,
             )
             for number, peer in self.peers.items()
         }  # fmt: skip

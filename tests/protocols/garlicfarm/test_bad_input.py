@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server import membership as members
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
-from kelek.protocols.garlicfarm.server.peer import PIPELINED_MAX
+from kelek.protocols.garlicfarm.server.peer import PENDING_REQUESTS_MAX
 from kelek.protocols.garlicfarm.wire import codec
 from kelek.protocols.garlicfarm.wire.messages import (
     FarmLogEntry,
@@ -79,7 +79,7 @@ CLOSED: dict[str, Make] = {
     "AddServer with an application entry": lambda leader, other, term: Request(
         MessageType.ADD_SERVER, entries=(FarmLogEntry(0, APPLICATION, b""),)
     ),
-    "RemoveServer with an endpoint": lambda leader, other, term: members.add_server(
+    "RemoveServer with an endpoint": lambda leader, other, term: members.add_server_request(
         server(3)
     )._replace(type=MessageType.REMOVE_SERVER),
 }  # fmt: skip
@@ -126,10 +126,13 @@ REFUSED: dict[str, tuple[PeerSession, Make]] = {
             77, leader, type=MessageType.LEAVE_CLUSTER, term=term
         ),
     ),
-    "a change by somebody": (USER, lambda leader, other, term: members.add_server(server(9))),
+    "a change by somebody": (
+        USER,
+        lambda leader, other, term: members.add_server_request(server(9)),
+    ),
     "another one's removal": (
         PeerSession("two", 2, False),
-        lambda leader, other, term: members.remove_server(3)._replace(source=2),
+        lambda leader, other, term: members.remove_server_request(3)._replace(source=2),
     ),
     "entries of other kinds": (
         USER,
@@ -174,11 +177,11 @@ def test_too_many_requests_at_once() -> None:
     world, leader, _ = settled()
     world.cut = {frozenset(pair) for pair in ((1, 2), (2, 3), (1, 3))}
     client = Client(world, leader)
-    client.send(*[client_request(b"x")] * PIPELINED_MAX)
+    client.send(*[client_request(b"x")] * PENDING_REQUESTS_MAX)
     world.run(5)
     assert not client.closed
-    slots = world.peers[leader].inbound[client.connection].slots
-    assert len(slots) == PIPELINED_MAX
+    slots = world.peers[leader].inbound[client.connection].pending
+    assert len(slots) == PENDING_REQUESTS_MAX
     assert not any(slot.request.entries for slot in slots), "what is in the log is kept twice"
     client.send(client_request(b"x"))
     world.run(5)
@@ -189,7 +192,7 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
     """Also when a later one is known first."""
     world, leader, _ = settled()
     client = Client(world, leader)
-    client.send(client_request(b"a"), members.remove_server(99), client_request(b"b"))
+    client.send(client_request(b"a"), members.remove_server_request(99), client_request(b"b"))
     world.run_until(lambda: len(client.answers) == 3)
     assert [(int(answer.type), answer.is_accepted) for answer in client.answers] == [
         (4, True),

@@ -8,12 +8,14 @@ from kelek.actors.farm import listener as farm_doors
 from kelek.actors.farm import users as farm_users
 from kelek.actors.runtime import process_loop
 from kelek.protocols.garlicfarm.app import application, documents, orders, state
-from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server import membership as members
 from kelek.protocols.garlicfarm.server.values import FarmSetup
+from kelek.protocols.garlicfarm.wire import (
+    authenticator as gate,
+)
 from kelek.protocols.garlicfarm.wire import (
     codec,
     digest,
-    gate,
     handshake,
     messages,
 )
@@ -62,25 +64,25 @@ def test_sizes_and_limits() -> None:
     assert f"no more than {state.WINDOW_MS // 1000} s before" in TEXT
     assert number("endpoint") == messages.ENDPOINT_BYTES_MAX
     assert number("order") == orders.ORDER_BYTES_MAX
-    assert number("servers whose documents are kept") == state.SERVERS_KEPT
-    assert number("hashes that are left out") == orders.HASHES_MAX
+    assert number("servers whose documents are kept") == state.DOCUMENTS_MAX
+    assert number("hashes that are left out") == orders.EXCLUDED_HASHES_MAX
     assert number("destinations of a MetaLS") == state.CONTENTS_MAX
     assert number("settings of a farm") == orders.SETTINGS_BYTES_MAX
-    assert number("entries that are shown at once") == face.ENTRIES_SHOWN_MAX
-    assert number("values that are shown at once") == face.SHOWN_BYTES_MAX
+    assert number("entries that are shown at once") == face.ENTRIES_COUNT_MAX
+    assert number("values that are shown at once") == face.ENTRIES_VALUES_BYTES_MAX
     assert number("documents that are shown at once") == face.DOCUMENTS_BYTES_MAX
 
 
 def test_the_applications_words() -> None:
     """Views, orders, and when documents are posted."""
-    for name in face.NAMES:
+    for name in face.VIEW_NAMES:
         assert re.search(rf"^\| `{name}` \|", TEXT, re.M)
     for kind in orders.OrderKind:
         assert re.search(rf"^\| `{kind}` \|", TEXT, re.M)
     assert f"begin with `{orders.ORDER_PREFIX.decode()}`" in TEXT
     assert f"more than {documents.DEPTH_MAX} levels" in TEXT
     assert f"posts every {application.AppSetup('farm').post_interval_ms} ms" in TEXT
-    assert f"not in the log after {application.RETRY_MS} ms" in TEXT
+    assert f"not in the log after {application.RETRY_MS_FIRST} ms" in TEXT
     assert f"every {application.RETRY_MS_MAX} ms. `router`" in TEXT
 
 
@@ -90,7 +92,7 @@ def test_the_handshakes_numbers() -> None:
     assert f"{handshake.HEAD_BYTES_MAX} bytes or {handshake.HEAD_LINES_MAX} lines" in TEXT
     assert f"good for {gate.NONCE_TTL_MS // 1000} s" in TEXT
     assert f"{gate.NONCES_MAX}\nnonces" in TEXT
-    assert f"the {gate.COUNTS_KEPT} below the largest" in TEXT
+    assert f"the {gate.NONCE_COUNT_WINDOW} below the largest" in TEXT
     assert handshake.CREDENTIALS_TTL_MS == 3600 * 1000
     offered = "SHA-256, SHA-256-sess, MD5, MD5-sess"
     assert offered in TEXT
@@ -103,7 +105,7 @@ def test_a_servers_numbers() -> None:
     assert f"can't answer within {setup.request_timeout_ms} ms" in TEXT
     assert f"SyncLogs of {setup.sync_entries_max} entries" in TEXT
     assert f"no\n  more than {setup.sync_gap} entries" in TEXT
-    assert f"for {members.PATIENCE_ELECTIONS * longest_ms // 1000} s ends the attempt" in TEXT
+    assert f"for {members.JOIN_TIMEOUT_ELECTIONS * longest_ms // 1000} s ends the attempt" in TEXT
     assert f"said again after {setup.election_timeout_ms_min} ms" in TEXT
     assert f"or after {2 * longest_ms} ms, the Configuration" in TEXT
     assert f"heard nothing for {2 * longest_ms} ms" in TEXT

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from kelek.protocols.garlicfarm.server import members
-from kelek.protocols.garlicfarm.server.members import Stage
+from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server.membership import ChangeStage
 from kelek.protocols.raft.messages import AppendResponse
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm.farm_run import rest
@@ -24,7 +24,7 @@ def _cut_off(sim: FarmSim, number: int, others: Iterable[int]) -> None:
 def _add(sim: FarmSim, number: int) -> None:
     """Until it knows that it counts."""
     leader = sim.elect()
-    Client(sim, leader).send(members.add_server(server(number)))
+    Client(sim, leader).send(members.add_server_request(server(number)))
     sim.run_until(lambda: sim.peers[number].is_member, WITHIN_MS)
 
 
@@ -32,17 +32,17 @@ def _cut_off_uncounted(sim: FarmSim, number: int) -> None:
     """A newcomer has the entry that counts it in, and never hears that it is committed."""
     leader = sim.elect()
     newcomer, peer = sim.peers[number], sim.peers[leader]
-    Client(sim, leader).send(members.add_server(server(number)))
+    Client(sim, leader).send(members.add_server_request(server(number)))
     sim.run_until(lambda: newcomer.core.leader == str(leader), WITHIN_MS)
     others = [other for other in sim.ids(leader) if other != leader]
     _cut_off(sim, leader, others)
-    sim.run_until(lambda: newcomer.roster.find(number) is not None, WITHIN_MS)
+    sim.run_until(lambda: newcomer.directory.find(number) is not None, WITHIN_MS)
     if not others:  # Its word is needed.
         sim.run_until(lambda: number in sim.ids(leader), WITHIN_MS)
     sim.cut.clear()
     _cut_off(sim, number, [other for other in sim.peers if other != number])
     assert not newcomer.is_member
-    sim.run_until(lambda: peer.members.change is None, WITHIN_MS)
+    sim.run_until(lambda: peer.membership.change is None, WITHIN_MS)
 
 
 def two_at_a_time(seed: int) -> None:
@@ -53,11 +53,11 @@ def two_at_a_time(seed: int) -> None:
     sim.start(5)
     admin = Client(sim, leader)
     others = [number for number in (1, 2, 3) if number != leader]
-    admin.send(members.add_server(server(4)), members.remove_server(others[0]))
+    admin.send(members.add_server_request(server(4)), members.remove_server_request(others[0]))
     sim.run_until(lambda: len(admin.answers) == 2)
-    sim.run_until(lambda: _is_at(sim, leader, Stage.COMMIT), WITHIN_MS)
+    sim.run_until(lambda: _is_at(sim, leader, ChangeStage.COMMIT), WITHIN_MS)
     _cut_off(sim, leader, others)
-    admin.send(members.add_server(server(5)))
+    admin.send(members.add_server_request(server(5)))
     sim.run(500)
     if [answer.is_accepted for answer in admin.answers] != [True, False, False]:
         raise Broken(f"two changes at a time: {admin.answers}")
@@ -66,8 +66,8 @@ def two_at_a_time(seed: int) -> None:
     sim.check_end()
 
 
-def _is_at(sim: FarmSim, number: int, stage: Stage) -> bool:
-    change = sim.peers[number].members.change
+def _is_at(sim: FarmSim, number: int, stage: ChangeStage) -> bool:
+    change = sim.peers[number].membership.change
     return change is not None and change.stage is stage
 
 
@@ -112,9 +112,9 @@ def one_becomes_two(seed: int) -> None:
     sim = FarmSim(seed, members=(1,))
     sim.start(2)
     leader = sim.peers[sim.elect()]
-    Client(sim, 1).send(members.add_server(server(2)))
-    sim.run_until(lambda: len(leader.roster.in_force.servers) == 2, WITHIN_MS)
-    assert sim.peers[2].roster.find(2) is None
+    Client(sim, 1).send(members.add_server_request(server(2)))
+    sim.run_until(lambda: len(leader.directory.latest.servers) == 2, WITHIN_MS)
+    assert sim.peers[2].directory.find(2) is None
     sim.kill(1)
     sim.start(1)
     sim.run_until(sim.has_converged, WITHIN_MS)
@@ -127,7 +127,7 @@ def back_again(seed: int) -> None:
     sim = FarmSim(seed, members=(1, 2))
     leader = sim.elect()
     other = 3 - leader
-    Client(sim, leader).send(members.remove_server(other))
+    Client(sim, leader).send(members.remove_server_request(other))
     sim.run_until(lambda: sim.peers[other].is_waiting, WITHIN_MS)
     sim.run_until(sim.has_converged, WITHIN_MS)
     _add(sim, other)
@@ -151,8 +151,8 @@ def outvoted(seed: int) -> None:
         sim.cut.add(frozenset((4, other)))
     cut_off = sim.peers[leader]
     Client(sim, leader).send(client_request(b"1", b"2", b"3"))
-    Client(sim, leader).send(members.add_server(server(4)))
-    sim.run_until(lambda: _is_at(sim, leader, Stage.COMMIT), WITHIN_MS)
+    Client(sim, leader).send(members.add_server_request(server(4)))
+    sim.run_until(lambda: _is_at(sim, leader, ChangeStage.COMMIT), WITHIN_MS)
     index = cut_off.core.log.configurations.last_index
     sim.kill(4)
     sim.run_until(lambda: sim.leader in others and sim.settled, WITHIN_MS)
@@ -181,7 +181,7 @@ def deposed_in_between(seed: int) -> None:
             core.step(str(other), AppendResponse(core.term + 1, False, 0), sim.now_ms)
 
     sim.on_step = depose
-    Client(sim, leader).send(members.add_server(server(4)))
+    Client(sim, leader).send(members.add_server_request(server(4)))
     sim.run_until(lambda: core.term > 1 and sim.settled, WITHIN_MS)
     sim.run_until(sim.has_converged, WITHIN_MS)
     assert sim.ids(sim.elect()) == [1, 2, 3]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server import membership as members
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm.farm_run import HEAL_MS, rest
 from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Writer
@@ -55,7 +55,7 @@ class FlowRun:
     def __init__(self, flow: Flow, strike: Strike | None = None, seed: int = 1) -> None:
         self.flow, self.strike = flow, strike
         self.sim = FarmSim(seed, flow.members)
-        self.sim.half = 0.5
+        self.sim.partial = 0.5
         self.steps: list[Step] = []
         self._asked_ms = 0
         self._begin()
@@ -74,7 +74,7 @@ class FlowRun:
             self.subject = leader if flow.is_leaders else others[0]
         elif flow.is_again:
             self.subject = others[0]
-            Client(sim, leader).send(members.remove_server(self.subject))
+            Client(sim, leader).send(members.remove_server_request(self.subject))
             sim.run_until(lambda: sim.peers[self.subject].is_waiting)
         else:
             sim.start(NEW)
@@ -130,8 +130,8 @@ class FlowRun:
         is_done = sim.has_converged() and is_in is not self.is_removal
         if not is_done and sim.now_ms >= self._asked_ms + AGAIN_MS:
             self._asked_ms = sim.now_ms
-            add = members.add_server(server(self.subject))
-            remove = members.remove_server(self.subject)
+            add = members.add_server_request(server(self.subject))
+            remove = members.remove_server_request(self.subject)
             Client(sim, leader).send(remove if self.is_removal else add)
         return is_done
 

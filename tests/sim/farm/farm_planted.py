@@ -9,7 +9,7 @@ from kelek.tests.sim.planted.planted import CORE, LOST, Patch, Plant, find, main
 
 CAMPAIGN = "kelek.tests.sim.farm.farm_campaign"
 SEEDS = range(1, 5)  # Of the suite.
-MEMBERS = "protocols/garlicfarm/server/members.py"
+MEMBERS = "protocols/garlicfarm/server/membership.py"
 PEER = "protocols/garlicfarm/server/peer.py"
 STUCK = "not within"
 
@@ -41,7 +41,8 @@ PLANTS = (
         (
             Patch(
                 PEER,
-                "        return counts and self.core.unled_ms(self._now_ms) > self._farewell_ms\n",
+                "        return counts and self.core.unled_ms(self._now_ms) > "
+                "self._leave_timeout_ms\n",
                 "        return True\n",
             ),
             Patch(CORE, "not message.transfer and self._is_sticky(now_ms):", "False:"),
@@ -65,7 +66,7 @@ PLANTS = (
             Patch(
                 PEER,
                 "        may_vote = self.is_member or core.log.last_index > 0\n",
-                "        may_vote = self.is_member or self.roster.find(own) is not None\n",
+                "        may_vote = self.is_member or self.directory.find(own) is not None\n",
             ),
         ),
         told=STUCK,
@@ -86,7 +87,8 @@ PLANTS = (
         (
             Patch(
                 PEER,
-                "counts = self.is_member or self.roster.find(self.setup.server_id) is not None\n",
+                "counts = self.is_member or self.directory.find(self.setup.server_id) "
+                "is not None\n",
                 "counts = self.is_member\n",
             ),
         ),
@@ -94,7 +96,7 @@ PLANTS = (
     ),
     Plant(
         "who is taken in anew is still on its leave",
-        (Patch(PEER, "self._silent = self._leaving = None", "self._silent = None"),),
+        (Patch(PEER, "self._left_in_term = self._leaving = None", "self._left_in_term = None"),),
         told="was taken in anew",
     ),
     Plant(
@@ -113,7 +115,8 @@ PLANTS = (
         (
             Patch(
                 PEER,
-                "self.is_member = self.is_member or committed.log_index > self._counts_above\n",
+                "self.is_member = self.is_member or committed.log_index > "
+                "self._member_above_index\n",
                 "self.is_member = True\n",
             ),
         ),
@@ -133,7 +136,11 @@ PLANTS = (
     ),
     Plant(
         "who has handed over asks nobody, all the time",
-        (Patch(MEMBERS, "(change.stage is Stage.ASK and self._core.leader is None)", "False"),),
+        (
+            Patch(
+                MEMBERS, "(change.stage is ChangeStage.ASK and self._core.leader is None)", "False"
+            ),
+        ),
         told="is busy",
     ),
 )

@@ -3,7 +3,7 @@ everything heals, and it has to come to rest with nothing lost. One seed makes a
 
 from functools import partial
 
-from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server import membership as members
 from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Stranger, Writer
@@ -59,7 +59,7 @@ class FarmRun:
         """Raises Broken."""
         sim = self.sim
         try:
-            sim.late, sim.half = self.random.choice((0.0, 0.02)), 0.5
+            sim.late, sim.partial = self.random.choice((0.0, 0.02)), 0.5
             sim.run(3000)
             for _ in range(ROUNDS):
                 self._do_something()
@@ -118,9 +118,9 @@ class FarmRun:
         if self.random.random() < 0.5:
             if number not in self.sim.disks:
                 self.sim.start(number)
-            request = members.add_server(server(number))
+            request = members.add_server_request(server(number))
         else:
-            request = members.remove_server(number)
+            request = members.remove_server_request(number)
         self.sim.note(request.type.name, number, "asked of", to)
         return request
 
@@ -167,7 +167,7 @@ class FarmRun:
         sim = self.sim
         if set(sim.peers) != set(sim.disks) or not sim.has_converged():
             return
-        counted = {each.id for peer in sim.peers.values() for each in peer.roster.in_force.servers}
+        counted = {each.id for peer in sim.peers.values() for each in peer.directory.latest.servers}
         left = [n for n, peer in sim.peers.items() if not peer.is_member and n not in counted]
         if left:
             self.faults["wiped"] += 1
@@ -180,7 +180,7 @@ class FarmRun:
 
     def _heal(self) -> None:
         sim = self.sim
-        sim.late = sim.half = 0.0
+        sim.late = sim.partial = 0.0
         sim.cut.clear()
         self._revive()
         sim.run_until(sim.has_converged, HEAL_MS)

@@ -12,7 +12,7 @@ from hashlib import sha256
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
 from kelek.protocols.garlicfarm.server.peer import FarmPeer
-from kelek.protocols.garlicfarm.server.values import SnapshotMark
+from kelek.protocols.garlicfarm.server.values import FarmSnapshot
 from kelek.protocols.garlicfarm.wire.codec import encode_request
 from kelek.protocols.garlicfarm.wire.messages import (
     ClusterServer,
@@ -95,7 +95,7 @@ class SteppedDisk(Disk):
         super().write_snapshot(offset, data)
         self._step("piece")
 
-    def install_snapshot(self, mark: SnapshotMark) -> None:
+    def install_snapshot(self, mark: FarmSnapshot) -> None:
         self._step("before install")
         super().install_snapshot(mark)
         self._sim.check_snapshot(mark.last_index, self.snapshot)
@@ -133,7 +133,7 @@ class FarmSim(World):
         self.checker.configs = SingleSteps(self.checker._expect)
         self.on_step: Callable[[Step], None] = lambda step: None
         self.late = 0.0  # How likely something takes long.
-        self.half = 0.0  # How likely a lost connection is lost for the one who opened it, first.
+        self.partial = 0.0  # How likely a lost connection is lost for the one who opened it, first.
         self.steps: Counter[str] = Counter()
         self.whole: dict[int, tuple[int, bytes]] = {}  # All that was committed, anywhere.
         self.acked: list[bytes] = []
@@ -191,7 +191,7 @@ class FarmSim(World):
     def _break(self, link: tuple[int, int]) -> None:
         """Of one half open the acceptor still takes in what is under way, and answers nobody."""
         wire, far = self._links[link], self.nodes.get(link[1])
-        if far is None or not self.half or self.random.random() >= self.half:
+        if far is None or not self.partial or self.random.random() >= self.partial:
             super()._break(link)
             return
         del self._links[link]
@@ -291,7 +291,7 @@ class FarmSim(World):
     def has_converged(self) -> bool:
         """Whether all members run, have the same log, and no change is in work."""
         leader = self.leader
-        if leader is None or not self.settled or self.peers[leader].members.change is not None:
+        if leader is None or not self.settled or self.peers[leader].membership.change is not None:
             return False
         ids = self.ids(leader)
         if any(number not in self.peers or self.ids(number) != ids for number in ids):

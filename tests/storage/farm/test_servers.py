@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.garlicfarm.server import members
-from kelek.protocols.garlicfarm.server.values import Recovered, SnapshotMark
+from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server.values import FarmSnapshot, RecoveredFarm
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch, HardState
 from kelek.protocols.record import decode_block
@@ -34,7 +34,7 @@ class Kept(Disk):
         assert self.home is not None
         return self.home
 
-    def recover(self) -> Recovered:
+    def recover(self) -> RecoveredFarm:
         """The machine loses its power, and comes back."""
         self.memory.kill_after(None)
         self.memory.power_loss(self._random)
@@ -59,13 +59,13 @@ class Kept(Disk):
     ) -> list[EntryBatch]:
         return self._home.batches(first_index, last_index, last_term, bytes_max)
 
-    def read_snapshot(self, mark: SnapshotMark, offset: int, size: int) -> bytes | None:
+    def read_snapshot(self, mark: FarmSnapshot, offset: int, size: int) -> bytes | None:
         return self._home.read_snapshot(mark, offset, size)
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
         self._home.write_snapshot(offset, data)
 
-    def install_snapshot(self, mark: SnapshotMark) -> None:
+    def install_snapshot(self, mark: FarmSnapshot) -> None:
         self._home.install_snapshot(mark)
 
 
@@ -121,10 +121,10 @@ class KeptWorld(World):
         index = min(peer.core.commit_index, peer.core.durable_index)
         term = peer.core.log.term_at(index)
         assert term is not None
-        mark = SnapshotMark(index, term, peer.roster.at(index))
+        mark = FarmSnapshot(index, term, peer.directory.at(index))
         if index > peer.snapshot.last_index:
             self.home(number).make_snapshot(mark, [STATE], index)
-            peer.on_snapshot(self.home(number).mark, keep_entries=0)
+            peer.on_own_snapshot(self.home(number).mark, keep_entries=0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -146,7 +146,7 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
         client, admin = Client(world, leader), Client(world, leader)
         client.send(client_request(value))
         if number > 6:
-            admin.send(members.add_server(server(4)))
+            admin.send(members.add_server_request(server(4)))
         world.run(world.random.randint(20, 1500))
         told += [value for answer in client.answers if answer.is_accepted]
     world.revive()
@@ -159,8 +159,8 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
         leader = world.leader
         if leader is not None and 4 in world.ids(leader) and 4 in world.ids(4):
             return True
-        if leader is not None and world.peers[leader].members.change is None:
-            Client(world, leader).send(members.add_server(server(4)))
+        if leader is not None and world.peers[leader].membership.change is None:
+            Client(world, leader).send(members.add_server_request(server(4)))
         return False
 
     world.run_until(is_in, 200_000)

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kelek.protocols.garlicfarm.server.values import SnapshotMark
+from kelek.protocols.garlicfarm.server.values import FarmSnapshot
 from kelek.protocols.garlicfarm.wire.entries import batches_of, configuration_batch
 from kelek.protocols.garlicfarm.wire.messages import FarmConfiguration, FarmLogEntry, ValueType
 from kelek.protocols.raft.membership import Configuration
@@ -89,7 +89,7 @@ def test_snapshots_are_kept() -> None:
     disk = MemoryDisk()
     home = opened(disk, first=True)
     home.append(entries(1, 1, *(b"%d" % number for number in range(10))))
-    mark = SnapshotMark(6, 1, FarmConfiguration(0, 0, MEMBERS))
+    mark = FarmSnapshot(6, 1, FarmConfiguration(0, 0, MEMBERS))
     home.make_snapshot(mark, [b"one", b"", b"two"], keep_from=7)
     mark = mark._replace(size=6)
     assert home.mark == mark
@@ -100,7 +100,7 @@ def test_snapshots_are_kept() -> None:
     assert home.recovered.log.base_index == 6
     assert values_of(home) == [b"6", b"7", b"8", b"9"]
     # A newer one comes in.
-    newer = SnapshotMark(20, 3, FarmConfiguration(4, 0, MEMBERS[:1]), 5)
+    newer = FarmSnapshot(20, 3, FarmConfiguration(4, 0, MEMBERS[:1]), 5)
     home.write_snapshot(0, b"false start")
     home.write_snapshot(0, b"012")
     home.write_snapshot(3, b"34")
@@ -122,7 +122,7 @@ def test_entries_below_a_snapshot_go() -> None:
     for number in range(20):
         home.append(entries(number * 10 + 1, 1, *([bytes(200)] * 10)))
     before = sum(name.startswith("log/") for name in disk.names)
-    mark = SnapshotMark(200, 1, FarmConfiguration(0, 0, MEMBERS))
+    mark = FarmSnapshot(200, 1, FarmConfiguration(0, 0, MEMBERS))
     home.make_snapshot(mark, [b"x"], keep_from=190)
     while home.tidy():
         pass
@@ -137,7 +137,7 @@ def test_a_newcomer_begins_anew(with_snapshot: bool) -> None:
     home = opened(disk)
     home.append(entries(1, 1, b"a", b"b", b"c"))
     if with_snapshot:
-        home.make_snapshot(SnapshotMark(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"x"], 1)
+        home.make_snapshot(FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"x"], 1)
     home.reset(0, 0)
     disk.power_loss(Random(1))
     home = opened(disk, 2)
@@ -155,12 +155,12 @@ STORY: list[Callable[[FarmStorage], object]] = [
     lambda home: home.append(entries(1, 1, b"a", b"b", b"c")),
     lambda home: home.append(entries(3, 2, b"C")),
     lambda home: home.make_snapshot(
-        SnapshotMark(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12"], 3
+        FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12"], 3
     ),
     lambda home: home.append(entries(4, 2, b"d")),
     lambda home: home.save(HardState(3, None), True),
     lambda home: home.write_snapshot(0, b"345"),
-    lambda home: home.install_snapshot(SnapshotMark(9, 3, FarmConfiguration(0, 0, MEMBERS), 3)),
+    lambda home: home.install_snapshot(FarmSnapshot(9, 3, FarmConfiguration(0, 0, MEMBERS), 3)),
     lambda home: home.reset(9, 3),
     lambda home: home.append(entries(10, 3, b"e")),
     lambda home: home.reset(0, 0),
@@ -227,7 +227,7 @@ def test_a_damaged_snapshot_is_refused(at: int) -> None:
     disk = MemoryDisk()
     home = opened(disk, first=True)
     home.append(entries(1, 1, b"a", b"b"))
-    home.make_snapshot(SnapshotMark(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12345"], 3)
+    home.make_snapshot(FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12345"], 3)
     home.close()
     disk.flip(SNAPSHOT, 8 * at)
     with pytest.raises(StorageError, match="checksum"):

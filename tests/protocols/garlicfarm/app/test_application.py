@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from kelek.protocols.garlicfarm.app.application import (
-    FOLLOW_MS,
+    APPLY_DELAY_MS,
     NEVER_MS,
-    RETRY_MS,
-    RETRY_MS_MIN,
+    READ_RETRY_MS,
+    RETRY_MS_FIRST,
     Application,
     AppSetup,
 )
@@ -20,24 +20,27 @@ from kelek.protocols.garlicfarm.app.documents import PublishConfig, encode_statu
 from kelek.protocols.garlicfarm.app.orders import (
     ORDERS_MAX,
     Audit,
-    Choice,
-    Export,
+    FarmConfig,
     Order,
     OrderKind,
+    PublishChoice,
     encode_order,
 )
 from kelek.protocols.garlicfarm.app.posters import encode_poster
 from kelek.protocols.garlicfarm.app.router import Publication, RouterStatus
 from kelek.protocols.garlicfarm.app.state import Leaf
+from kelek.protocols.garlicfarm.server.append_policy import AUDITS_MAX
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
-from kelek.protocols.garlicfarm.server.intake import AUDITS_MAX
-from kelek.protocols.garlicfarm.server.members import add_server, remove_server
-from kelek.protocols.garlicfarm.server.values import SnapshotMark
+from kelek.protocols.garlicfarm.server.membership import (
+    add_server_request,
+    remove_server_request,
+)
+from kelek.protocols.garlicfarm.server.values import FarmSnapshot
 from kelek.protocols.garlicfarm.wire.http_api import (
     DOCUMENTS_BYTES_MAX,
-    ENTRIES_SHOWN,
-    SHOWN_BYTES_MAX,
-    View,
+    ENTRIES_COUNT_DEFAULT,
+    ENTRIES_VALUES_BYTES_MAX,
+    ViewRequest,
 )
 from kelek.protocols.garlicfarm.wire.messages import (
     FarmConfiguration,
@@ -110,11 +113,11 @@ class AppWorld(World):
 
     def order(self, order: Order, grant: PeerSession | None = None) -> bool:
         value = encode_order(order)
-        return self.ask(client_request(value), grant=grant or PeerSession("admin")).is_accepted
+        return self.ask(client_request(value), session=grant or PeerSession("admin")).is_accepted
 
     def view(self, number: int, name: str = "status", **numbers: int) -> dict[str, Any]:
         numbers = {key.strip("_"): value for key, value in numbers.items()}
-        found = json.loads(self.apps[number].show(View(name, numbers, "admin")))
+        found = json.loads(self.apps[number].render(ViewRequest(name, numbers, "admin")))
         assert isinstance(found, dict)
         return found
 
@@ -140,7 +143,7 @@ def order(kind: OrderKind, **fields: Any) -> Order:
     return Order(kind, "farm", EPOCH_MS, "admin")._replace(**fields)
 
 
-def publish(choice: int | Choice) -> Order:
+def publish(choice: int | PublishChoice) -> Order:
     return order(OrderKind.PUBLISH, publish=choice)
 
 
@@ -198,7 +201,7 @@ def test_documents_survive_elections_and_deaths() -> None:
     world.run_until(lambda: all(world.apps[each].posted > before[each] for each in others))
     world.start(leader)
     world.run_until(lambda: world.apps[leader].posted > 0 and world.is_told())
-    world.run_until(lambda: world.apps[leader].kept_date_ms == world.apps[leader].last_date_ms)
+    world.run_until(lambda: world.apps[leader].logged_date_ms == world.apps[leader].last_date_ms)
     assert len(world.encoded) == 1
 
 
@@ -226,7 +229,7 @@ def test_retries_become_rare() -> None:
     peer.post = lambda value, now_ms: True  # type: ignore[method-assign]
     start_ms, posted = world.now_ms, app.posted
     world.run_until(lambda: app.posted == posted + 4, ms=200_000)
-    assert world.now_ms - start_ms > 7 * RETRY_MS
+    assert world.now_ms - start_ms > 7 * RETRY_MS_FIRST
 
 
 def test_a_server_that_posts_nothing() -> None:
@@ -242,7 +245,7 @@ def test_a_server_that_posts_nothing() -> None:
 def test_an_order_sets_the_interval_of_all() -> None:
     world = AppWorld(members=(1,))
     world.settle()
-    export = Export("farm", settings={"postingInterval": 1000, "more": "kept"})
+    export = FarmConfig("farm", settings={"postingInterval": 1000, "more": "kept"})
     assert world.order(order(OrderKind.IMPORT, configuration=export))
     posted = world.apps[1].posted
     world.run(10_000)
@@ -250,7 +253,7 @@ def test_an_order_sets_the_interval_of_all() -> None:
     config = world.apps[1].state.posted[1].status.document["config"]
     assert config == {"postingInterval": 1000, "more": "kept"}
     assert world.order(
-        order(OrderKind.IMPORT, configuration=Export("farm", settings={"postingInterval": 0}))
+        order(OrderKind.IMPORT, configuration=FarmConfig("farm", settings={"postingInterval": 0}))
     )
     posted = world.apps[1].posted
     world.run(10_000)
@@ -287,10 +290,10 @@ def test_a_clock_that_goes_back() -> None:
     world.settle()
     app = world.apps[1]
     for _ in range(3):
-        kept = app.kept_date_ms
-        app._kept_ms, app._again_ms = -INTERVAL_MS, 0
+        kept = app.logged_date_ms
+        app._posted_ms, app._post_retry_ms = -INTERVAL_MS, 0
         app._post(world.now_ms, 5)
-        world.run_until(lambda kept=kept: app.kept_date_ms == kept + 1)  # type: ignore[misc]
+        world.run_until(lambda kept=kept: app.logged_date_ms == kept + 1)  # type: ignore[misc]
 
 
 # ---- who publishes ----
@@ -322,7 +325,7 @@ def test_the_publishers_router_is_told() -> None:
     assert again is not None
     assert again.log_index > last.log_index
     assert world.order(order(OrderKind.EXCLUDE, hashes=("a",)))
-    assert world.order(publish(Choice.AUTO))
+    assert world.order(publish(PublishChoice.AUTO))
     world.run_until(world.is_told)
     assert [each.told[-1] for each in world.routers.values()][2] is None
     shown = world.routers[2].told[-1]
@@ -365,29 +368,29 @@ def test_only_administrators_give_orders() -> None:
     assert not world.order(publish(3), PeerSession("bob")), "in another one's name"
     assert not world.order(publish(3)._replace(cluster="other"))
     values = (b"harmless", encode_order(publish(3)))
-    answer = world.ask(client_request(*values), grant=user)
+    answer = world.ask(client_request(*values), session=user)
     assert (answer.is_accepted, answer.destination) == (False, world.elect())
     assert world.peers[world.elect()].core.log.last_index == before, "all of a request, or nothing"
     assert world.order(publish(3))
-    audits = list(world.peers[world.elect()].intake.audits)
-    assert [audit.taken for audit in audits] == [False, False, False, False, True]
+    audits = list(world.peers[world.elect()].append_policy.audits)
+    assert [audit.is_accepted for audit in audits] == [False, False, False, False, True]
     assert audits[-1] == Audit("admin", "publish 3", True)
     follower = next(number for number in (1, 2, 3) if number != world.elect())
     assert not world.ask(client_request(encode_order(publish(1))), follower).is_accepted
-    assert not world.peers[follower].intake.audits, "whoever leads will be asked"
+    assert not world.peers[follower].append_policy.audits, "whoever leads will be asked"
 
 
 def test_changes_of_members_are_audited() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     client = Client(world, 1, PeerSession("bob", is_admin=False))
-    client.send(add_server(server(4)), remove_server(1))
+    client.send(add_server_request(server(4)), remove_server_request(1))
     broken = FarmLogEntry(0, ValueType.CLUSTER_SERVER, b"?")
     client.send(Request(MessageType.ADD_SERVER, entries=(broken,)))
     world.run_until(lambda: len(client.answers) == 3)
     world.start(4)
-    assert world.ask(add_server(server(4))).is_accepted
-    assert list(world.peers[1].intake.audits) == [
+    assert world.ask(add_server_request(server(4))).is_accepted
+    assert list(world.peers[1].append_policy.audits) == [
         Audit("bob", "add server 4 'tcp://127.0.0.1:9004'", False),
         Audit("bob", "remove server 1", False),
         Audit("bob", "add: malformed", False),
@@ -403,14 +406,14 @@ def test_nothing_is_taken_that_would_not_be_told() -> None:
     client = Client(world, 1)
     one = encode_order(publish(1))
     client.send(*[client_request(*[one] * ORDERS_MAX)] * (AUDITS_MAX // ORDERS_MAX))
-    client.send(client_request(one), client_request(b"x"), add_server(server(4)))
+    client.send(client_request(one), client_request(b"x"), add_server_request(server(4)))
     world.run_until(lambda: len(client.answers) == AUDITS_MAX // ORDERS_MAX + 3)
     *taken, order, entry, change = [answer.is_accepted for answer in client.answers]
     assert all(taken)
     assert (order, entry, change) == (False, True, False)
-    assert [audit.taken for audit in peer.intake.audits] == [True] * AUDITS_MAX
-    assert peer.intake.audits_lost == 2
-    peer.intake.audits.clear()
+    assert [audit.is_accepted for audit in peer.append_policy.audits] == [True] * AUDITS_MAX
+    assert peer.append_policy.audits_lost == 2
+    peer.append_policy.audits.clear()
     assert world.order(publish(1))
 
 
@@ -447,12 +450,12 @@ def test_states_agree_whatever_happens(seed: int) -> None:
     world.settle()
     world.run_until(lambda: look() or world.is_told())
     assert len(world.encoded) == 1
-    excluded = {each for app in world.apps.values() for each in app.state.ordered.hashes}
+    excluded = {each for app in world.apps.values() for each in app.state.config.hashes}
     assert excluded == {f"h{turn}" for turn in range(8)}
     assert len(known) > 8
 
 
-def make_snapshot(world: AppWorld, number: int) -> SnapshotMark:
+def make_snapshot(world: AppWorld, number: int) -> FarmSnapshot:
     mark, pieces = world.apps[number].snapshot()
     assert mark.last_index == world.apps[number].state.index
     assert world.snapshot(number, b"".join(pieces))._replace(size=0) == mark
@@ -479,13 +482,13 @@ def test_a_newcomer_gets_the_state() -> None:
 def test_a_server_begins_with_its_snapshot() -> None:
     world = AppWorld(members=(1,))
     world.settle()
-    assert world.order(publish(Choice.NOBODY))
+    assert world.order(publish(PublishChoice.NOBODY))
     world.run_until(world.is_told)
     mark = make_snapshot(world, 1)
     world.kill(1)
     world.start(1)
     assert world.apps[1].state.index == mark.last_index
-    assert world.apps[1].state.ordered.publish is Choice.NOBODY
+    assert world.apps[1].state.config.publish is PublishChoice.NOBODY
     world.settle()
 
 
@@ -498,8 +501,8 @@ def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
     if with_snapshot:
         make_snapshot(world, 1)
     peer = world.peers[1]
-    peer._silent, peer.is_member = True, False
-    peer._enfranchise()
+    peer._left_in_term, peer.is_member = True, False
+    peer._update_eligibility()
     configuration = encode_configuration(FarmConfiguration(1, 0, (server(9),)))
     entry = FarmLogEntry(99, ValueType.CONFIGURATION, configuration)
     leader = Client(world, 1)
@@ -507,8 +510,8 @@ def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
     world.run_until(lambda: bool(leader.answers))
     assert leader.answers[0].is_accepted
     assert world.view(1)["applied"] == 0
-    assert (world.apps[1].state.posted, world.peers[1].snapshot) == ({}, SnapshotMark())
-    assert world.apps[1].not_understood == 0
+    assert (world.apps[1].state.posted, world.peers[1].snapshot) == ({}, FarmSnapshot())
+    assert world.apps[1].unreadable_snapshots == 0
     assert (world.view(1)["state"], world.view(1)["leader"]) == ("waiting", None)
 
 
@@ -517,7 +520,7 @@ def test_a_snapshot_of_a_server_of_another_make() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     world.kill(1)
-    world.disks[1].mark = SnapshotMark(2, 1, FarmConfiguration(1, 0, world.members), 7)
+    world.disks[1].mark = FarmSnapshot(2, 1, FarmConfiguration(1, 0, world.members), 7)
     world.disks[1].snapshot = b"foreign"
     world.start(1)
     assert world.view(1)["counters"]["snapshots not understood"] == 1
@@ -533,10 +536,10 @@ def test_what_can_not_be_read_is_read_later() -> None:
     assert world.ask(client_request(b"x")).is_accepted
     disk.batches = lambda *_: []  # type: ignore[method-assign]
     for _ in range(2):
-        world.now_ms += FOLLOW_MS
+        world.now_ms += APPLY_DELAY_MS
         app.wake(world.now_ms, EPOCH_MS)
     assert app.is_behind
-    assert app.deadline_ms == world.now_ms + RETRY_MS_MIN
+    assert app.deadline_ms == world.now_ms + READ_RETRY_MS
     del disk.batches
     world.run_until(world.is_told)
 
@@ -546,11 +549,11 @@ def test_what_comes_together_is_applied_together() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     client, indexes = Client(world, 1), set()
-    for _ in range(3 * FOLLOW_MS):
+    for _ in range(3 * APPLY_DELAY_MS):
         client.send(client_request(b"x"))
         world.run(1)
         indexes.add(world.apps[1].state.index)
-    assert len(client.answers) > 2 * FOLLOW_MS
+    assert len(client.answers) > 2 * APPLY_DELAY_MS
     assert 2 <= len(indexes) <= 4
     assert world.apps[1].is_behind
     assert world.view(1)["applied"] == world.peers[1].core.commit_index
@@ -598,19 +601,19 @@ def test_the_status_of_a_farm() -> None:
     follower = world.view(next(number for number in (1, 2, 3) if number != leader))
     assert (follower["state"], follower["leader"]) == ("follower", leader)
     assert "match" not in follower["members"][0]
-    show = world.apps[leader].show(View("status", {}, "bob"))
+    show = world.apps[leader].render(ViewRequest("status", {}, "bob"))
     assert json.loads(show)["asked_by"] == {"user": "bob", "admin": False}
 
 
 def test_a_change_of_members_is_shown() -> None:
     world = AppWorld(members=(1,))
     world.settle()
-    assert world.ask(add_server(server(4))).is_accepted
+    assert world.ask(add_server_request(server(4))).is_accepted
     assert world.view(1)["change"] == {"server": 4, "stage": "invite"}
     world.start(4)
     assert world.view(4)["state"] == "waiting"
     world.run_until(lambda: world.view(4)["state"] == "follower")
-    assert world.ask(remove_server(4)).is_accepted
+    assert world.ask(remove_server_request(4)).is_accepted
     world.run_until(lambda: world.view(4)["state"] == "waiting")
 
 
@@ -711,7 +714,7 @@ def test_what_a_client_may_not_append() -> None:
     assert not answer.is_accepted
     assert peer.core.log.last_index == before
     assert peer.refused[MessageType.CLIENT_REQUEST] == 4
-    assert list(peer.intake.audits) == [
+    assert list(peer.append_policy.audits) == [
         Audit("eve", "status of server 2", False),
         Audit("eve", "status of server 2", False),
         Audit("eve", "a poster entry, which only leaders write", False),
@@ -720,17 +723,17 @@ def test_what_a_client_may_not_append() -> None:
     assert world.ask(client_request(encode_status(status)), leader, two).is_accepted
     other = encode_status({**status, "cluster": "other"})
     assert world.ask(client_request(other, b'{"cluster":"farm"}'), leader, eve).is_accepted
-    peer.intake.audits.clear()
+    peer.append_policy.audits.clear()
     mixed = client_request(encode_order(publish(3)), encode_status(status))
     assert not world.ask(mixed, leader, PeerSession("admin")).is_accepted
-    assert [audit.taken for audit in peer.intake.audits] == [False, False]
+    assert [audit.is_accepted for audit in peer.append_policy.audits] == [False, False]
 
 
 def test_answers_about_entries_are_bounded() -> None:
     world = AppWorld(members=(1,))
     world.settle()
-    third = bytes(SHOWN_BYTES_MAX // 3)
-    for values in ((third,) * 4, (bytes(SHOWN_BYTES_MAX + 1), b"x"), (b"y",) * 300):
+    third = bytes(ENTRIES_VALUES_BYTES_MAX // 3)
+    for values in ((third,) * 4, (bytes(ENTRIES_VALUES_BYTES_MAX + 1), b"x"), (b"y",) * 300):
         assert world.ask(client_request(*values)).is_accepted
     world.run_until(world.is_told)
     index, pages = 3, []
@@ -742,7 +745,7 @@ def test_answers_about_entries_are_bounded() -> None:
         index = page["next"]
     assert [number for page in pages for number in page] == list(range(3, page["commit"] + 1))
     assert [len(page) for page in pages[:3]] == [3, 1, 1]
-    assert max(len(page) for page in pages) == ENTRIES_SHOWN
+    assert max(len(page) for page in pages) == ENTRIES_COUNT_DEFAULT
 
 
 def test_entries_that_are_gone() -> None:
@@ -778,7 +781,7 @@ def test_answers_about_documents_are_bounded() -> None:
 def test_a_configuration_is_exported() -> None:
     world = AppWorld(members=(1,))
     world.settle()
-    export = Export("farm", (), 1, ("h",), (7,), {"postingInterval": INTERVAL_MS})
+    export = FarmConfig("farm", (), 1, ("h",), (7,), {"postingInterval": INTERVAL_MS})
     assert world.order(order(OrderKind.IMPORT, configuration=export))
     world.run_until(world.is_told)
     assert world.view(1, "configuration") == {

@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.garlicfarm.app.documents import encode_status
 from kelek.protocols.garlicfarm.app.orders import (
-    HASHES_MAX,
+    EXCLUDED_HASHES_MAX,
+    EXCLUDED_SERVERS_MAX,
     ORDERS_MAX,
-    SERVERS_LEFT_OUT_MAX,
     SETTINGS_BYTES_MAX,
     Audit,
-    Choice,
-    Export,
+    FarmConfig,
     Order,
     OrderKind,
+    PublishChoice,
+    audit_orders,
     decode_export,
     decode_order,
     encode_order,
     export_document,
     hash_of,
-    judge,
 )
 from kelek.protocols.garlicfarm.app.state import (
     CONTENTS_MAX,
-    SERVERS_KEPT,
+    DOCUMENTS_MAX,
     WINDOW_MS,
     SharedState,
 )
@@ -62,7 +62,7 @@ def order(kind: OrderKind, **fields: object) -> bytes:
     return encode_order(made)
 
 
-def publish(choice: int | Choice) -> bytes:
+def publish(choice: int | PublishChoice) -> bytes:
     return order(OrderKind.PUBLISH, publish=choice)
 
 
@@ -107,7 +107,7 @@ def test_time_is_the_logs() -> None:
     state.apply(3, document(2, date=NOW + WINDOW_MS + 1))
     assert state.publisher([1, 2]) == 2
     assert state.publisher([1]) == 1, "who has left is no measure"
-    export = Export("farm", settings={"window": 2 * WINDOW_MS})
+    export = FarmConfig("farm", settings={"window": 2 * WINDOW_MS})
     state.apply(4, order(OrderKind.IMPORT, configuration=export))
     assert state.publisher([1, 2]) == 1
 
@@ -115,17 +115,17 @@ def test_time_is_the_logs() -> None:
 def test_documents_of_another_farm() -> None:
     other = document(1).replace(b"farm", b"other")
     state = state_of(other, publish(3).replace(b"farm", b"other"), b"junk", b'{"admin":1}')
-    assert (state.posted, state.ordered, state.index) == ({}, Export("farm"), 4)
+    assert (state.posted, state.config, state.index) == ({}, FarmConfig("farm"), 4)
     assert state.counters == {"foreign": 2, "other": 2}
 
 
 def test_servers_that_are_kept_have_a_limit() -> None:
     """Who has not posted for longest goes."""
-    state = state_of(*(document(number) for number in range(SERVERS_KEPT)), document(0))
+    state = state_of(*(document(number) for number in range(DOCUMENTS_MAX)), document(0))
     state.apply(1000, document(1000))
     assert 0 in state.posted
     assert 1 not in state.posted
-    assert len(state.posted) == SERVERS_KEPT
+    assert len(state.posted) == DOCUMENTS_MAX
 
 
 # ---- orders ----
@@ -135,13 +135,15 @@ def test_servers_that_are_kept_have_a_limit() -> None:
     ("choices", "publisher"),
     [
         ([3], 3),
-        ([Choice.NOBODY], None),
-        ([3, Choice.AUTO], 1),
+        ([PublishChoice.NOBODY], None),
+        ([3, PublishChoice.AUTO], 1),
         ([9], 1),  # No member: the rule.
         ([-1], 1),
     ],
 )
-def test_a_publisher_that_was_ordered(choices: list[int | Choice], publisher: int | None) -> None:
+def test_a_publisher_that_was_ordered(
+    choices: list[int | PublishChoice], publisher: int | None
+) -> None:
     """Whatever its document says, if there is one at all."""
     log = [document(1), document(2), *map(publish, choices)]
     state = state_of(*log)
@@ -174,37 +176,40 @@ def test_one_that_is_left_out_is_no_measure_of_time() -> None:
 
 def test_an_import_takes_the_place_of_all() -> None:
     """Also that of another farm; its members are not ours."""
-    export = Export("other", ((7, "tcp://a:1"),), 2, ("h",), (3,), {"window": 5, "more": [1]})
+    export = FarmConfig("other", ((7, "tcp://a:1"),), 2, ("h",), (3,), {"window": 5, "more": [1]})
     state = state_of(
         order(OrderKind.EXCLUDE, hashes=("old",)), order(OrderKind.IMPORT, configuration=export)
     )
-    assert state.ordered == export._replace(cluster="farm", servers=())
+    assert state.config == export._replace(cluster="farm", servers=())
     assert (state.window_ms, state.published_index) == (5, 2)
-    state.apply(3, order(OrderKind.IMPORT, configuration=Export("farm")))
-    assert state.ordered == Export("farm")
+    state.apply(3, order(OrderKind.IMPORT, configuration=FarmConfig("farm")))
+    assert state.config == FarmConfig("farm")
 
 
 def test_what_is_left_out_has_a_limit() -> None:
     """An order that goes over it changes nothing."""
-    hashes = tuple(f"h{number}" for number in range(HASHES_MAX))
-    servers = tuple(range(SERVERS_LEFT_OUT_MAX))
+    hashes = tuple(f"h{number}" for number in range(EXCLUDED_HASHES_MAX))
+    servers = tuple(range(EXCLUDED_SERVERS_MAX))
     state = state_of(order(OrderKind.EXCLUDE, hashes=hashes, servers=servers))
-    before = state.ordered
+    before = state.config
     state.apply(2, order(OrderKind.EXCLUDE, hashes=("x",)))
     state.apply(3, order(OrderKind.EXCLUDE, servers=(1000,)))
-    assert state.ordered == before
+    assert state.config == before
     assert state.counters == {"order": 1, "over a limit": 2}
     state.apply(4, order(OrderKind.EXCLUDE, hashes=("h0",), servers=(0,)))
-    assert state.ordered == before, "what is left out already takes no room"
+    assert state.config == before, "what is left out already takes no room"
     state.apply(5, order(OrderKind.INCLUDE, hashes=hashes[1:], servers=servers[1:]))
-    assert (state.ordered.hashes, state.ordered.left_out) == (("h0",), (0,))
-    assert len(SharedState.decode(state.encode(), "farm").ordered.hashes) == 1
+    assert (state.config.hashes, state.config.excluded_servers) == (("h0",), (0,))
+    assert len(SharedState.decode(state.encode(), "farm").config.hashes) == 1
 
 
 ORDERS = (
-    publish(5), publish(Choice.NOBODY), publish(Choice.AUTO),
+    publish(5), publish(PublishChoice.NOBODY), publish(PublishChoice.AUTO),
     order(OrderKind.EXCLUDE, hashes=("h",)), order(OrderKind.INCLUDE, servers=(-4,)),
-    order(OrderKind.IMPORT, configuration=Export("a", ((1, "tcp://b:1"),), Choice.NOBODY)),
+    order(
+        OrderKind.IMPORT,
+        configuration=FarmConfig("a", ((1, "tcp://b:1"),), PublishChoice.NOBODY),
+    ),
 )  # fmt: skip
 
 
@@ -228,7 +233,7 @@ def broken(**change: object) -> bytes:
         broken(admin="exclude", hashes="h"), broken(admin="exclude", hashes=[""]),
         broken(admin="exclude", hashes=["x" * 129]), broken(admin="exclude", hashes=["\u00e4"]),
         broken(admin="exclude", hashes=["a\nb"]), broken(admin="exclude", servers=[2**31]),
-        broken(admin="exclude", hashes=["x"] * (HASHES_MAX + 1)), broken(configuration=[]),
+        broken(admin="exclude", hashes=["x"] * (EXCLUDED_HASHES_MAX + 1)), broken(configuration=[]),
         broken(configuration={"version": 2}), broken(configuration={"excluded": []}),
         broken(configuration={"servers": [1]}), broken(configuration={"servers": [{"id": 1}]}),
         broken(configuration={"settings": {"window": 0}}),
@@ -244,7 +249,7 @@ def test_orders_that_are_none(data: bytes) -> None:
         decode_order(data)
     state = state_of(data)
     assert state.counters == {"other": 1}
-    assert (state.posted, state.ordered) == ({}, Export("farm"))
+    assert (state.posted, state.config) == ({}, FarmConfig("farm"))
 
 
 def test_orders_that_can_not_be_made() -> None:
@@ -254,7 +259,7 @@ def test_orders_that_can_not_be_made() -> None:
         bare._replace(user=""),
         bare._replace(kind=OrderKind.IMPORT),
         bare._replace(
-            kind=OrderKind.IMPORT, configuration=Export("farm", settings={"a": b"bytes"})
+            kind=OrderKind.IMPORT, configuration=FarmConfig("farm", settings={"a": b"bytes"})
         ),
         bare._replace(kind=OrderKind.EXCLUDE, hashes=("",)),
     ):
@@ -263,38 +268,38 @@ def test_orders_that_can_not_be_made() -> None:
 
 
 def test_an_export_is_what_an_import_takes() -> None:
-    export = Export("farm", ((1, "tcp://a:1"),), 1, ("h",), (2,), {"postingInterval": 0})
+    export = FarmConfig("farm", ((1, "tcp://a:1"),), 1, ("h",), (2,), {"postingInterval": 0})
     document = json.loads(json.dumps(export_document(export)))
     assert decode_export(document) == export
-    assert decode_export({}) == Export("farm"), "what is missing is as in a new farm"
-    assert export_document(Export("farm", publish=Choice.NOBODY))["publish"] is None
+    assert decode_export({}) == FarmConfig("farm"), "what is missing is as in a new farm"
+    assert export_document(FarmConfig("farm", publish=PublishChoice.NOBODY))["publish"] is None
 
 
 def test_who_may_give_orders() -> None:
     values = [b"anything", ORDERS[0], document(1)]
-    assert judge(values, "farm", "alice", True) == [Audit("alice", "publish 5", True)]
-    assert judge(values, "farm", "alice", False) == [Audit("alice", "publish 5", False)]
-    assert judge(values, "farm", "bob", True) == [Audit("bob", "publish 5", False)]
-    assert judge(values, "farm", "", True) == [Audit("", "publish 5", True)]
-    assert judge(values, "other", "alice", True) == [Audit("alice", "publish 5", False)]
-    ((user, what, taken),) = judge([b'{"admin":"?"}'], "farm", "alice", True)
+    assert audit_orders(values, "farm", "alice", True) == [Audit("alice", "publish 5", True)]
+    assert audit_orders(values, "farm", "alice", False) == [Audit("alice", "publish 5", False)]
+    assert audit_orders(values, "farm", "bob", True) == [Audit("bob", "publish 5", False)]
+    assert audit_orders(values, "farm", "", True) == [Audit("", "publish 5", True)]
+    assert audit_orders(values, "other", "alice", True) == [Audit("alice", "publish 5", False)]
+    ((user, what, taken),) = audit_orders([b'{"admin":"?"}'], "farm", "alice", True)
     assert (user, what[:10], taken) == ("alice", "malformed:", False)
-    whats = [judge([each], "farm", "alice", True)[0].what for each in ORDERS[1:]]
+    whats = [audit_orders([each], "farm", "alice", True)[0].what for each in ORDERS[1:]]
     assert whats == [
         "publish nobody", "publish auto", "exclude h", "include server -4",
         f"import, {len(ORDERS[5])} bytes, sha256 {sha256(ORDERS[5]).hexdigest()}",
     ]  # fmt: skip
     long = order(OrderKind.EXCLUDE, hashes=("h" * 100,) * 100)
-    (audit,) = judge([long], "farm", "alice", True)
+    (audit,) = audit_orders([long], "farm", "alice", True)
     what = f"exclude, {len(long)} bytes, sha256 {sha256(long).hexdigest()}"
     assert audit == Audit("alice", what, True)
 
 
 def test_too_many_orders_in_one_request() -> None:
     """None is looked at: each would be a line of the log."""
-    (audit,) = judge([publish(5), b"x"] * (ORDERS_MAX + 1), "farm", "alice", True)
+    (audit,) = audit_orders([publish(5), b"x"] * (ORDERS_MAX + 1), "farm", "alice", True)
     assert audit == Audit("alice", "65 orders in one request, at most 64 are taken", False)
-    assert len(judge([publish(5), b"x"] * ORDERS_MAX, "farm", "alice", True)) == ORDERS_MAX
+    assert len(audit_orders([publish(5), b"x"] * ORDERS_MAX, "farm", "alice", True)) == ORDERS_MAX
 
 
 # ---- contents ----
@@ -360,7 +365,7 @@ ODD = (
     b'{"cluster":"farm","date":1558000000000,"id":1,"odd":[1e999,"\\ud800"," "]}',
     b' {"id":2,\n"cluster":"farm","date":1558000000001,"id":3}',
 )  # fmt: skip
-ENTRIES = DOCUMENTS | st.sampled_from((*ORDERS, *ODD, publish(2), publish(Choice.NOBODY)))
+ENTRIES = DOCUMENTS | st.sampled_from((*ORDERS, *ODD, publish(2), publish(PublishChoice.NOBODY)))
 
 
 @given(st.lists(ENTRIES, max_size=16), st.integers(0, 16))
@@ -402,7 +407,7 @@ def test_a_snapshot_as_it_is_written() -> None:
         snapshot(documents=[[1, 2]]), snapshot(documents=[[1, -1]]),
         snapshot(BODY, documents=[[1, len(BODY) + 1]]), snapshot(BODY, documents=[[0, len(BODY)]]),
         snapshot(BODY.replace(b"farm", b"frm"), documents=[[1, len(BODY) - 1]]),
-        snapshot(documents=[[1, 5]] * (SERVERS_KEPT + 1)),
+        snapshot(documents=[[1, 5]] * (DOCUMENTS_MAX + 1)),
     ],
     ids=range(19),
 )  # fmt: skip

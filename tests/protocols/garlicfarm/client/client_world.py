@@ -6,16 +6,16 @@ from typing import Any
 
 from kelek.protocols.garlicfarm.client.client import FarmClient
 from kelek.protocols.garlicfarm.client.values import (
+    ConnectFailure,
+    FailureKind,
     FarmClientSetup,
     FarmCommand,
-    Open,
-    Question,
-    Trouble,
-    TroubleKind,
+    OpenConnection,
+    ViewQuery,
 )
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
 from kelek.protocols.garlicfarm.wire import htdigest
-from kelek.protocols.garlicfarm.wire.gate import Gate
+from kelek.protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from kelek.protocols.garlicfarm.wire.handshake import Reply, ServerHandshake
 from kelek.protocols.garlicfarm.wire.messages import FarmLogEntry, MessageType, ValueType
 from kelek.protocols.garlicfarm.wire.values import Address
@@ -23,7 +23,7 @@ from kelek.tests.protocols.garlicfarm.farm_world import World
 
 FARM = "farm"
 USERS = htdigest.users_of(htdigest.with_user("", FARM, "alice", "secret"), FARM)
-REFUSED = Trouble(TroubleKind.LOST, "nobody listens there")
+REFUSED = ConnectFailure(FailureKind.LOST, "nobody listens there")
 
 
 def place(number: int) -> Address:
@@ -38,7 +38,7 @@ class Wire:
         self.caller, self.number, self.to = caller, number, to
         self.peer = world.nodes[to]
         plain = caller.client.setup.plain
-        gate = caller.gates.setdefault(to, Gate(b"k" * 16, world.random.randbytes))
+        gate = caller.gates.setdefault(to, DigestAuthenticator(b"k" * 16, world.random.randbytes))
         users = {FARM: caller.users.get(to, USERS)}
         self.handshake = None if plain else ServerHandshake(gate, users, world.now_ms)
         self.connection: int | None = None
@@ -91,22 +91,22 @@ class Caller:
         known = FarmClientSetup(FARM, tuple(map(place, places)), "alice", "secret")
         self.client = FarmClient(known._replace(**setup), world.random.randbytes)
         self.wires: dict[int, Wire] = {}
-        self.gates: dict[int, Gate] = {}
+        self.gates: dict[int, DigestAuthenticator] = {}
         self.users: dict[int, htdigest.Users] = {}  # Of servers that have others.
         self.is_admin = True
         self.statuses: list[int] = []
         self.deaf: set[int] = set()  # Servers whose answers do not arrive.
         self._next_ms: int | None = None
 
-    def step(self) -> None:
+    def run_once(self) -> None:
         """Does what the client wants."""
         world = self.world
         for action in self.client.ready(world.now_ms):
-            if isinstance(action, Open):
+            if isinstance(action, OpenConnection):
                 world.after(world._delay(), partial(self._made, action))
             else:
                 self._end(action.number)
-        for number, line in self.client.lines.items():
+        for number, line in self.client.connections.items():
             if line.out:
                 wire, data = self.wires[number], bytes(line.out)
                 line.out.clear()
@@ -118,18 +118,18 @@ class Caller:
 
     def _on_time(self) -> None:
         self._next_ms = None
-        self.step()
+        self.run_once()
 
-    def _made(self, action: Open) -> None:
-        to = action.place.port - 9000
-        if action.number not in self.client.lines:
+    def _made(self, action: OpenConnection) -> None:
+        to = action.address.port - 9000
+        if action.number not in self.client.connections:
             return
         if to not in self.world.nodes:
             self.client.on_lost(action.number, REFUSED, self.world.now_ms)
         else:
             self.wires[action.number] = Wire(self, action.number, to)
             self.client.on_open(action.number, self.world.now_ms)
-        self.step()
+        self.run_once()
 
     def _end(self, number: int) -> None:
         wire = self.wires.pop(number, None)
@@ -150,26 +150,26 @@ class Caller:
         else:
             self._end(wire.number)
             self.client.on_lost(wire.number, None, self.world.now_ms)
-        self.step()
+        self.run_once()
 
     def cut(self, number: int) -> None:
         """A server's connections are lost, as it was killed."""
         for wire in [each for each in self.wires.values() if each.to == number]:
             del self.wires[wire.number]
             self.client.on_lost(wire.number, None, self.world.now_ms)
-        self.step()
+        self.run_once()
 
     # ---- users ----
 
     def append(self, *values: bytes, ms: int = 60_000) -> FarmCommand:
         entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
         until_ms = self.world.now_ms + ms
-        wish = self.client.wish(FarmCommand(MessageType.CLIENT_REQUEST, entries, until_ms))
-        self.step()
+        wish = self.client.submit(FarmCommand(MessageType.CLIENT_REQUEST, entries, until_ms))
+        self.run_once()
         return wish
 
-    def until(self, *wishes: FarmCommand | Question, ms: int = 60_000) -> None:
-        self.step()
+    def until(self, *wishes: FarmCommand | ViewQuery, ms: int = 60_000) -> None:
+        self.run_once()
         self.world.run_until(lambda: all(wish.done for wish in wishes), ms)
 
     def values(self, number: int) -> list[bytes]:

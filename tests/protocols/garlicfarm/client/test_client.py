@@ -3,7 +3,7 @@
 import pytest
 
 from kelek.protocols.garlicfarm.client.client import FarmClient
-from kelek.protocols.garlicfarm.client.values import FarmClientSetup, FarmCommand, TroubleKind
+from kelek.protocols.garlicfarm.client.values import FailureKind, FarmClientSetup, FarmCommand
 from kelek.protocols.garlicfarm.wire import htdigest
 from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.tests.protocols.garlicfarm.client.client_world import FARM, Caller, place
@@ -85,8 +85,8 @@ def test_nobody_leads_yet() -> None:
     wish = caller.append(b"v0")
     world.run(5000)
     assert not wish.done
-    assert caller.client.report().kind is TroubleKind.LEADERLESS
-    assert "127.0.0.1:9001: server 1 knows no leader" in caller.client.report().text
+    assert caller.client.explain().kind is FailureKind.LEADERLESS
+    assert "127.0.0.1:9001: server 1 knows no leader" in caller.client.explain().text
     assert caller.client.counters["connections"] < 40  # It does not hurry.
     world.start(2)
     caller.until(wish)
@@ -96,7 +96,7 @@ def test_nobody_leads_yet() -> None:
 def test_who_falls_silent_is_left() -> None:
     world = World()
     leader = world.elect()
-    caller = Caller(world, (leader, 1 + leader % 3, 1 + (leader + 1) % 3), silence_ms=3000)
+    caller = Caller(world, (leader, 1 + leader % 3, 1 + (leader + 1) % 3), response_timeout_ms=3000)
     caller.until(caller.append(b"v0"))
     caller.deaf.add(leader)
     wish = caller.append(b"v1")
@@ -114,7 +114,7 @@ def test_a_wrong_password_is_no_matter_of_patience() -> None:
     wish = caller.append(b"v0")
     caller.until(wish, ms=2000)
     assert wish.failure is not None
-    assert wish.failure.kind is TroubleKind.DENIED
+    assert wish.failure.kind is FailureKind.DENIED
     assert "user alice or the password is wrong for the farm farm" in wish.failure.text
 
 
@@ -136,7 +136,7 @@ def test_another_farm() -> None:
     wish = caller.append(b"v0")
     caller.until(wish, ms=2000)
     assert wish.failure is not None
-    assert wish.failure.kind is TroubleKind.NO_FARM
+    assert wish.failure.kind is FailureKind.NO_FARM
 
 
 def test_nobody_is_there() -> None:
@@ -144,20 +144,22 @@ def test_nobody_is_there() -> None:
     wish = caller.append(b"v0")
     caller.world.run(10_000)
     assert not wish.done
-    assert caller.client.report().kind is TroubleKind.LOST
+    assert caller.client.explain().kind is FailureKind.LOST
     assert caller.client.counters["lost"] < 20  # Ever slower.
-    caller.client.drop([wish])
+    caller.client.cancel([wish])
     assert caller.client.outstanding == 0
 
 
 def test_a_server_that_does_not_answer_is_waited_for() -> None:
     """Its address may be right: it counts as unreached once the attempt is over, not before."""
-    client = FarmClient(FarmClientSetup("farm", (place(1),), "a", "b", unreached_ms=2000), bytes)
-    wish = client.wish(FarmCommand(MessageType.CLIENT_REQUEST, (), 60_000))
+    client = FarmClient(
+        FarmClientSetup("farm", (place(1),), "a", "b", unreachable_timeout_ms=2000), bytes
+    )
+    wish = client.submit(FarmCommand(MessageType.CLIENT_REQUEST, (), 60_000))
     assert len(client.ready(0)) == 1
     client.ready(2500)
-    assert (wish.done, client.deadline_ms) == (False, client.setup.reach_ms)
-    client.ready(client.setup.reach_ms)
+    assert (wish.done, client.deadline_ms) == (False, client.setup.connect_timeout_ms)
+    client.ready(client.setup.connect_timeout_ms)
     assert wish.failure is not None
 
 
@@ -183,8 +185,8 @@ def test_a_leader_that_nobody_can_place() -> None:
     wish = caller.append(b"v0")
     world.run(3000)
     assert not wish.done
-    assert "nobody says where that is" in caller.client.report().text
-    caller.client.learn([server(leader)])
+    assert "nobody says where that is" in caller.client.explain().text
+    caller.client.learn_servers([server(leader)])
     caller.until(wish)
     assert wish.response is not None
 
@@ -199,5 +201,5 @@ def test_the_leader_alone_commits_nothing() -> None:
     wish = caller.append(b"v1", ms=400)
     caller.until(wish)
     assert wish.failure is not None
-    assert wish.failure.kind is TroubleKind.LATE
+    assert wish.failure.kind is FailureKind.TIMEOUT
     assert "a majority has to run" in wish.failure.text

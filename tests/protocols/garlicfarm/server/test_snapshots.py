@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kelek.protocols.garlicfarm.server import members
+from kelek.protocols.garlicfarm.server import membership as members
 from kelek.protocols.garlicfarm.wire.messages import (
     FarmLogEntry,
     MessageType,
@@ -113,7 +113,7 @@ def test_answers_count_bytes() -> None:
             entries=(FarmLogEntry(5, ValueType.CONFIGURATION, bytes(16)),),
         )
     )
-    configuration = world.peers[1].roster.in_force
+    configuration = world.peers[1].directory.latest
     request = Request(MessageType.INSTALL_SNAPSHOT, 1, 4, 5, 5, 40, 40)
     for offset, done in ((0, False), (7, False), (100, False), (0, False), (7, False), (14, True)):
         sync = SnapshotSync(40, 5, configuration, offset, b"7 bytes", done)
@@ -129,4 +129,6 @@ def test_answers_count_bytes() -> None:
     assert {answer.destination for answer in pieces} == {1}
     assert world.disks[4].snapshot == b"7 bytes" * 3
     assert world.peers[4].core.commit_index == 40
-    assert world.ask(members.add_server(server(9)), 4).destination == 1, "it knows its leader"
+    assert world.ask(members.add_server_request(server(9)), 4).destination == 1, (
+        "it knows its leader"
+    )

@@ -40,7 +40,7 @@ def decoded(data: bytes) -> Request:
     """One whole request."""
     stream = codec.RequestStream()
     (request,) = stream.feed(data)
-    assert stream.half[0] == 0
+    assert stream.partial[0] == 0
     return request
 
 
@@ -172,7 +172,7 @@ def test_requests_of_a_stream(requests: list[Request], data: st.DataObject) -> N
         found += stream.feed(whole[at : at + size])
         at += size
     assert found == requests
-    assert stream.half == (0, codec.REQUEST_HEADER.size)
+    assert stream.partial == (0, codec.REQUEST_HEADER.size)
 
 
 @given(st.lists(RESPONSES, max_size=4), st.integers(0, 104))
@@ -195,7 +195,7 @@ def test_log_packs(entries: list[FarmLogEntry], base: int) -> None:
     found = values.decode_log_pack(values.encode_log_pack(values.LogPack(tuple(entries), base)))
     assert found == (tuple(entries), base)
     behind = values.encode_log_pack(
-        values.LogPack(tuple(entries), base + values.packed_size(entries))
+        values.LogPack(tuple(entries), base + values.log_file_bytes(entries))
     )
     assert values.decode_log_pack(behind).base == base + 9 * len(entries) + sum(
         len(entry.value) for entry in entries
@@ -249,7 +249,7 @@ def test_a_size_is_judged_by_the_header(size: int) -> None:
     stream = codec.RequestStream()
     with pytest.raises(RemoteProtocolError, match="at most"):
         stream.feed(header(size))
-    assert stream.half == (0, codec.REQUEST_HEADER.size)
+    assert stream.partial == (0, codec.REQUEST_HEADER.size)
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 7, 9, 11, 13, 15, 17, 18, 255])
@@ -276,7 +276,7 @@ def test_messages_in_front_of_a_malformed_one_go_with_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "error"),
     [
         (pack(">qBI", 1, 9, 0), "value type 9"),
         (pack(">qBI", -1, 1, 0), "2\\*\\*63"),
@@ -286,8 +286,8 @@ def test_messages_in_front_of_a_malformed_one_go_with_it() -> None:
         (pack(">qBI", 1, 1, 0) * (2**16 + 1), "more than 65536"),
     ],
 )
-def test_entries_that_are_none(data: bytes, why: str) -> None:
-    with pytest.raises(RemoteProtocolError, match=why):
+def test_entries_that_are_none(data: bytes, error: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=error):
         codec.decode_entries(data)
 
 
@@ -300,7 +300,7 @@ LOGGED_ENTRY = pack(">qB", 2, 1) + b"value"
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "error"),
     [
         (b"no gzip", "no gzip"),
         (gzipped(b""), "ends 8 bytes early"),
@@ -319,8 +319,8 @@ LOGGED_ENTRY = pack(">qB", 2, 1) + b"value"
         (gzipped(pack(">IIq", 8, 14, 0) + LOGGED_ENTRY) * 2, "does not end with it"),
     ],
 )
-def test_log_packs_that_are_none(data: bytes, why: str) -> None:
-    with pytest.raises(RemoteProtocolError, match=why):
+def test_log_packs_that_are_none(data: bytes, error: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=error):
         values.decode_log_pack(data, 4096)
 
 
@@ -329,7 +329,7 @@ def server(endpoint: bytes, size: int | None = None) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("value", "error"),
     [
         (server(b"tcp://a:1")[:-1], "early"),
         (server(b"tcp://a:1") + b"x", "behind"),
@@ -342,16 +342,16 @@ def server(endpoint: bytes, size: int | None = None) -> bytes:
         (server(b"tcp://a:000000001"), "no host and port"),
     ],
 )
-def test_servers_that_are_none(value: bytes, why: str) -> None:
-    with pytest.raises(RemoteProtocolError, match=why):
+def test_servers_that_are_none(value: bytes, error: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=error):
         values.decode_cluster_server(value)
-    with pytest.raises(RemoteProtocolError, match=why if why != "behind" else "ends 7 bytes"):
+    with pytest.raises(RemoteProtocolError, match=error if error != "behind" else "ends 7 bytes"):
         values.decode_configuration(pack(">qq", 1, 0) + value)
 
 
 def test_configurations_that_are_none() -> None:
     one = server(b"tcp://a:1")
-    for value, why in (
+    for value, error in (
         (pack(">qq", -1, 0), "2\\*\\*63"),
         (pack(">qq", 1, 0) + one + one, "server 1 twice"),
         (
@@ -360,14 +360,14 @@ def test_configurations_that_are_none() -> None:
             "more than 64",
         ),
     ):
-        with pytest.raises(RemoteProtocolError, match=why):
+        with pytest.raises(RemoteProtocolError, match=error):
             values.decode_configuration(value)
 
 
 def test_endpoints() -> None:
-    assert values.address_of("tcp://localhost:9001") == ("localhost", 9001)
-    assert values.address_of("ssl://[::1]:9001/") == ("::1", 9001)
-    assert values.address_of("127.0.0.1:9001") == ("127.0.0.1", 9001)
+    assert values.parse_address("tcp://localhost:9001") == ("localhost", 9001)
+    assert values.parse_address("ssl://[::1]:9001/") == ("::1", 9001)
+    assert values.parse_address("127.0.0.1:9001") == ("127.0.0.1", 9001)
 
 
 @pytest.mark.parametrize(

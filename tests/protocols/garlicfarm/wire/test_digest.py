@@ -9,28 +9,28 @@ from hypothesis import strategies as st
 
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.garlicfarm.wire import htdigest
+from kelek.protocols.garlicfarm.wire.authenticator import (
+    MALFORMED,
+    NONCE_COUNT_WINDOW,
+    NONCE_TTL_MS,
+    NONCES_MAX,
+    REFUSED,
+    STALE,
+    AuthResult,
+    DigestAuthenticator,
+)
 from kelek.protocols.garlicfarm.wire.digest import (
     ALGORITHMS,
     MD5,
     SHA_256,
     Algorithm,
-    Parameters,
-    Terms,
+    AuthParameters,
+    DigestInput,
     algorithm_of,
     make_ha1,
     make_response,
     parse_parameters,
     quoted,
-)
-from kelek.protocols.garlicfarm.wire.gate import (
-    COUNTS_KEPT,
-    MALFORMED,
-    NONCE_TTL_MS,
-    NONCES_MAX,
-    REFUSED,
-    STALE,
-    Gate,
-    Verdict,
 )
 
 # RFC 2617, section 3.5.
@@ -68,7 +68,7 @@ def test_published_digests(name: str) -> None:
     algorithm, said = algorithm_of(parameters), parameters.values
     assert algorithm is not None
     ha1 = make_ha1(algorithm.hash_name, said["username"], said["realm"], password)
-    terms = Terms("GET", said["uri"], said["nonce"], said["nc"], said["cnonce"])
+    terms = DigestInput("GET", said["uri"], said["nonce"], said["nc"], said["cnonce"])
     assert make_response(algorithm, ha1, terms) == said["response"]
 
 
@@ -90,14 +90,16 @@ def test_sessions_take_nonce_and_cnonce_in(hash_name: str) -> None:
     a1 = f"{digest('user:realm:secret')}:n:c"
     expected = digest(f"{digest(a1)}:n:0000000a:c:auth:{digest('GET:/path')}")
     ha1 = make_ha1(hash_name, "user", "realm", "secret")
-    assert make_response(algorithm, ha1, Terms("GET", "/path", "n", "0000000a", "c")) == expected
+    assert (
+        make_response(algorithm, ha1, DigestInput("GET", "/path", "n", "0000000a", "c")) == expected
+    )
 
 
 def test_algorithms_by_name() -> None:
     def named(name: str) -> Algorithm | None:
-        return algorithm_of(Parameters("digest", {"algorithm": name}))
+        return algorithm_of(AuthParameters("digest", {"algorithm": name}))
 
-    assert algorithm_of(Parameters("digest", {})) == MD5
+    assert algorithm_of(AuthParameters("digest", {})) == MD5
     assert named("sha-256") == SHA_256
     assert named("md5-SESS") == Algorithm("MD5-sess", "md5", True)
     assert named("SHA-512-256") is None
@@ -181,7 +183,7 @@ def test_users_come_and_go() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "error"),
     [
         ("alice:farm\n", "line 1: not user:realm:HA1"),
         ("\n:farm:" + "0" * 32, "line 2: not user"),
@@ -191,8 +193,8 @@ def test_users_come_and_go() -> None:
         ("#" * (htdigest.FILE_BYTES_MAX + 1), "characters"),
     ],
 )
-def test_password_files_that_are_none(text: str, why: str) -> None:
-    with pytest.raises(htdigest.PasswordFileError, match=why):
+def test_password_files_that_are_none(text: str, error: str) -> None:
+    with pytest.raises(htdigest.PasswordFileError, match=error):
         htdigest.users_of(text, "farm")
 
 
@@ -214,7 +216,7 @@ class World:
     def __init__(self, users: htdigest.Users = USERS) -> None:
         dice = count(1)
         self.users = users
-        self.gate = Gate(b"k" * 16, lambda size: next(dice).to_bytes(size, "big"))
+        self.gate = DigestAuthenticator(b"k" * 16, lambda size: next(dice).to_bytes(size, "big"))
         self.now_ms = 1000
 
     def challenge(self, number: int = 0) -> dict[str, str]:
@@ -247,12 +249,12 @@ class World:
         middle = [fields[name] for name in ("nonce", "nc", "cnonce", "qop")]
         return fields | {"response": digest(ha1, *middle, ha2)}
 
-    def judge(self, fields: dict[str, str], target: str = PATH) -> Verdict:
+    def judge(self, fields: dict[str, str], target: str = PATH) -> AuthResult:
         text = ", ".join(f"{name}={quoted(value)}" for name, value in fields.items())
-        return self.gate.judge(self.users, f"Digest {text}".encode(), ("GET", target), self.now_ms)
+        return self.gate.verify(self.users, f"Digest {text}".encode(), ("GET", target), self.now_ms)
 
 
-WELCOME = Verdict(200, "alice")
+WELCOME = AuthResult(200, "alice")
 
 
 def test_the_offer() -> None:
@@ -350,7 +352,7 @@ def test_other_schemes() -> None:
         (b"Digest", MALFORMED),
         (b"\xff", MALFORMED),
     ):
-        assert world.gate.judge(USERS, header, ("GET", PATH), 0) == verdict
+        assert world.gate.verify(USERS, header, ("GET", PATH), 0) == verdict
 
 
 def test_a_nonce_becomes_stale() -> None:
@@ -370,12 +372,12 @@ def test_nonces_of_others_are_stale(nonce: str) -> None:
     world = World()
     verdict = world.judge(world.header(nonce=nonce))
     assert verdict == (STALE if nonce else MALFORMED)
-    assert World().gate.judge(USERS, b"Digest", ("GET", PATH), 0) == MALFORMED
+    assert World().gate.verify(USERS, b"Digest", ("GET", PATH), 0) == MALFORMED
 
 
 def test_a_nonce_is_of_one_realm_and_of_one_key() -> None:
     world, other = World(), World()
-    other.gate = Gate(b"x" * 16, bytes)
+    other.gate = DigestAuthenticator(b"x" * 16, bytes)
     nonce = other.challenge()["nonce"]
     assert world.judge(world.header(nonce=nonce)) == STALE
     future = world.gate.challenges(USERS, world.now_ms + 5)[0]
@@ -391,7 +393,7 @@ def test_a_count_is_good_once(counts: list[int]) -> None:
     for nc in counts:
         verdict = world.judge(world.signed(fields | {"nc": f"{nc:08x}"}))
         behind = max(used, default=0) - nc
-        assert verdict == (STALE if nc in used or behind >= COUNTS_KEPT else WELCOME)
+        assert verdict == (STALE if nc in used or behind >= NONCE_COUNT_WINDOW else WELCOME)
         used.add(nc)
 
 

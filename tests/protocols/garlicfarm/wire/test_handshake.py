@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kelek.protocols.garlicfarm.wire import htdigest
+from kelek.protocols.garlicfarm.wire.authenticator import NONCE_TTL_MS, DigestAuthenticator
 from kelek.protocols.garlicfarm.wire.digest import parse_parameters
-from kelek.protocols.garlicfarm.wire.gate import NONCE_TTL_MS, Gate
 from kelek.protocols.garlicfarm.wire.handshake import (
     CREDENTIALS_TTL_MS,
     HEAD_BYTES_MAX,
     HEAD_TIMEOUT_MS,
-    Challenges,
+    ChallengeCache,
     ClientHandshake,
     ConnectTarget,
-    Opening,
+    HandshakeOutcome,
+    HandshakeResult,
     Reply,
     ServerHandshake,
-    Step,
     path_to,
 )
 from kelek.protocols.garlicfarm.wire.htdigest import Users
@@ -46,9 +46,9 @@ class World:
     def __init__(self) -> None:
         dice = count(1)
         self.random_bytes = lambda size: next(dice).to_bytes(size, "big")
-        self.gate = Gate(b"k" * 16, self.random_bytes)
+        self.gate = DigestAuthenticator(b"k" * 16, self.random_bytes)
         self.farms: dict[str, Users] = dict(FARMS)
-        self.challenges = Challenges()
+        self.challenges = ChallengeCache()
         self.now_ms = 1000
 
     def ask(self, data: bytes) -> Reply:
@@ -60,7 +60,7 @@ class World:
         client = ClientHandshake(door, self.challenges, self.now_ms, self.random_bytes)
         return client, self.ask(client.request)
 
-    def enter(self, door: ConnectTarget = DOOR) -> Opening | None:
+    def enter(self, door: ConnectTarget = DOOR) -> HandshakeResult | None:
         client, reply = self.knock(door)
         return client.feed(reply.data, self.now_ms)
 
@@ -81,7 +81,7 @@ def test_the_texts_two_requests() -> None:
     offers = [line for line in lines(reply) if line.startswith("WWW-Authenticate: ")]
     assert ["algorithm=SHA-256" in offer for offer in offers] == [True, False]
     assert ["algorithm=MD5" in offer for offer in offers] == [False, True]
-    assert client.feed(reply.data, 1000) == Opening(Step.AGAIN)
+    assert client.feed(reply.data, 1000) == HandshakeResult(HandshakeOutcome.RETRY)
 
     client, reply = world.knock()
     request = client.request.decode().split("\r\n")
@@ -91,7 +91,7 @@ def test_the_texts_two_requests() -> None:
     assert reply[1:] == (101, "farm", "alice", b"")
     assert lines(reply)[0] == "HTTP/1.1 101 Switching Protocols"
     assert {"Connection: Upgrade", "Upgrade: websocket"} < set(lines(reply))
-    assert client.feed(reply.data, 1000) == Opening(Step.OPEN)
+    assert client.feed(reply.data, 1000) == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_the_websocket_headers_of_rfc_6455() -> None:
@@ -118,7 +118,7 @@ def test_what_follows_the_heads_is_kept() -> None:
     client = ClientHandshake(DOOR, world.challenges, 1000, world.random_bytes)
     reply = world.ask(client.request + FRAMES)
     assert reply.rest == FRAMES
-    assert client.feed(reply.data + FRAMES, 1000) == Opening(Step.OPEN, FRAMES)
+    assert client.feed(reply.data + FRAMES, 1000) == HandshakeResult(HandshakeOutcome.OPEN, FRAMES)
 
 
 @given(st.data())
@@ -144,7 +144,7 @@ def test_what_follows_a_large_head_is_kept() -> None:
     frames = bytes(range(256)) * 100
     assert world.ask(client.request + frames).rest == frames
     reply = world.ask(ClientHandshake(DOOR, world.challenges, 1000, bytes).request)
-    assert client.feed(reply.data + frames, 1000) == Opening(Step.OPEN, frames)
+    assert client.feed(reply.data + frames, 1000) == HandshakeResult(HandshakeOutcome.OPEN, frames)
 
 
 # ---- credentials ----
@@ -152,13 +152,13 @@ def test_what_follows_a_large_head_is_kept() -> None:
 
 def test_later_connections_begin_with_request_2() -> None:
     world = World()
-    assert world.enter() == Opening(Step.AGAIN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
     for _ in range(5):
-        assert world.enter() == Opening(Step.OPEN)
+        assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
     world.now_ms += CREDENTIALS_TTL_MS - 1
-    assert world.enter() == Opening(Step.OPEN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
     world.now_ms += 1
-    assert world.enter() == Opening(Step.AGAIN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
     assert CREDENTIALS_TTL_MS >= 3600 * 1000
 
 
@@ -183,39 +183,43 @@ def test_a_server_that_was_restarted() -> None:
     """Its key is another one: our nonce is stale, and nobody is told that the password is wrong."""
     world = World()
     world.enter()
-    assert world.enter() == Opening(Step.OPEN)
-    world.gate = Gate(b"x" * 16, world.random_bytes)
-    assert world.enter() == Opening(Step.AGAIN)
-    assert world.enter() == Opening(Step.OPEN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    world.gate = DigestAuthenticator(b"x" * 16, world.random_bytes)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_a_wrong_password_is_tried_once() -> None:
     world = World()
     door = DOOR._replace(password="wrong")
-    assert world.enter(door) == Opening(Step.AGAIN)
-    assert world.enter(door) == Opening(Step.REFUSED, why="user or password is wrong", status=401)
-    assert not world.challenges.is_known(world.now_ms)
+    assert world.enter(door) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert world.enter(door) == HandshakeResult(
+        HandshakeOutcome.FAILED, error="user or password is wrong", status=401
+    )
+    assert not world.challenges.is_valid(world.now_ms)
 
 
 def test_a_password_that_was_changed() -> None:
     world = World()
     world.enter()
-    assert world.enter() == Opening(Step.OPEN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
     text = htdigest.with_user(FILE, "farm", "alice", "new")
     world.farms["farm"] = htdigest.users_of(text, "farm")
-    assert world.enter() == Opening(Step.AGAIN)
-    assert world.enter() == Opening(Step.REFUSED, why="user or password is wrong", status=401)
-    assert world.enter(DOOR._replace(password="new")) == Opening(Step.AGAIN)
-    assert world.enter(DOOR._replace(password="new")) == Opening(Step.OPEN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert world.enter() == HandshakeResult(
+        HandshakeOutcome.FAILED, error="user or password is wrong", status=401
+    )
+    assert world.enter(DOOR._replace(password="new")) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert world.enter(DOOR._replace(password="new")) == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_a_user_without_sha_256() -> None:
     world = World()
     md5, _ = FILE.splitlines()
     world.farms["farm"] = htdigest.users_of(md5, "farm")
-    assert world.enter() == Opening(Step.AGAIN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
     assert b"algorithm=MD5" in world.knock()[0].request
-    assert world.enter() == Opening(Step.OPEN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_a_nonce_ends_before_our_memory_of_it() -> None:
@@ -223,8 +227,8 @@ def test_a_nonce_ends_before_our_memory_of_it() -> None:
     world.enter()
     world.challenges._until_ms = 2 * NONCE_TTL_MS
     world.now_ms += NONCE_TTL_MS
-    assert world.enter() == Opening(Step.AGAIN)
-    assert world.enter() == Opening(Step.OPEN)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_through_a_proxy() -> None:
@@ -232,7 +236,7 @@ def test_through_a_proxy() -> None:
     door = DOOR._replace(host="abc.i2p", via_proxy=True)
     client, _ = world.knock(door)
     assert client.request.startswith(f"GET http://abc.i2p{PATH} HTTP/1.1\r\n".encode())
-    assert world.enter(door) == Opening(Step.AGAIN)
+    assert world.enter(door) == HandshakeResult(HandshakeOutcome.RETRY)
     client, reply = world.knock(door)
     assert f'uri="{PATH}"'.encode() in client.request
     assert reply.status == 101
@@ -343,12 +347,12 @@ def test_who_does_not_upgrade() -> None:
 def test_junk_is_no_head(junk: bytes) -> None:
     reply = ServerHandshake(World().gate, FARMS, 0).feed(junk, 0)
     assert reply is None or reply.status in (400, 404, 431)
-    opening = ClientHandshake(DOOR, Challenges(), 0, bytes).feed(junk, 0)
-    assert opening is None or opening.step is Step.REFUSED
+    opening = ClientHandshake(DOOR, ChallengeCache(), 0, bytes).feed(junk, 0)
+    assert opening is None or opening.outcome is HandshakeOutcome.FAILED
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "error"),
     [
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "the answer is 404"),
         (b"HTTP/1.1 503 Full\r\nContent-Length: 9\r\n\r\n", "the answer is 503"),
@@ -364,12 +368,12 @@ def test_junk_is_no_head(junk: bytes) -> None:
         (b"HTTP/1.1 200 OK\r\na: " + b"b" * HEAD_BYTES_MAX, "too long"),
     ],
 )
-def test_what_is_no_farm(answer: bytes, why: str) -> None:
-    client = ClientHandshake(DOOR, Challenges(), 0, bytes)
+def test_what_is_no_farm(answer: bytes, error: str) -> None:
+    client = ClientHandshake(DOOR, ChallengeCache(), 0, bytes)
     opening = client.feed(answer, 0)
     assert opening is not None
-    assert opening.step is Step.REFUSED
-    assert why in opening.why
+    assert opening.outcome is HandshakeOutcome.FAILED
+    assert error in opening.error
 
 
 @pytest.mark.parametrize(
@@ -382,13 +386,13 @@ def test_what_is_no_farm(answer: bytes, why: str) -> None:
 )
 def test_the_best_challenge_is_answered(offer: list[str], best: str) -> None:
     """In whatever order they come, also all in one line; opaque is said again as it came."""
-    challenges = Challenges()
+    challenges = ChallengeCache()
     texts = [f'Digest realm="r", nonce="{n}", qop="auth,auth-int", algorithm={n}' for n in offer]
     texts[0] += ', opaque="o\\"x"'
     client = ClientHandshake(DOOR, challenges, 0, bytes)
     head = f"HTTP/1.1 401 No\r\nWWW-Authenticate: {', '.join(texts)}\r\n\r\n"
-    assert client.feed(head.encode(), 0) == Opening(Step.AGAIN)
-    answer = challenges.answer(DOOR, ("GET", PATH), "c")
+    assert client.feed(head.encode(), 0) == HandshakeResult(HandshakeOutcome.RETRY)
+    answer = challenges.authorize(DOOR, ("GET", PATH), "c")
     (parameters,) = parse_parameters(answer)
     values = parameters.values
     assert (values["algorithm"], values["nonce"], values["nc"]) == (best, best, "00000001")
@@ -402,7 +406,7 @@ class Listener:
     """Accepts until it is told to end, one connection after the other; for a test's thread."""
 
     def __init__(self) -> None:
-        self.gate = Gate(b"k" * 16, bytes)
+        self.gate = DigestAuthenticator(b"k" * 16, bytes)
         self.replies: list[Reply] = []
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}{PATH}"

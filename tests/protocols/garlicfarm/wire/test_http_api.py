@@ -14,18 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kelek.protocols.errors import RemoteProtocolError
-from kelek.protocols.garlicfarm.wire.gate import Gate
+from kelek.protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from kelek.protocols.garlicfarm.wire.handshake import (
-    Challenges,
+    ChallengeCache,
     ClientHandshake,
     ConnectTarget,
-    Opening,
+    HandshakeOutcome,
+    HandshakeResult,
     Reply,
     ServerHandshake,
-    Step,
     path_to,
 )
-from kelek.protocols.garlicfarm.wire.http_api import ENTRIES_SHOWN_MAX, NAMES, View, parse_view
+from kelek.protocols.garlicfarm.wire.http_api import (
+    ENTRIES_COUNT_MAX,
+    VIEW_NAMES,
+    ViewRequest,
+    parse_view,
+)
 from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.protocols.garlicfarm.wire.test_handshake import DOOR, FARMS, World, lines
 
@@ -35,8 +40,8 @@ DEADLINE_S = 60
 class Shown:
     """A face that shows what it is asked for."""
 
-    def show(self, view: View) -> bytes:
-        return json.dumps([view.name, view.numbers, view.user]).encode()
+    def render(self, view: ViewRequest) -> bytes:
+        return json.dumps([view.name, view.parameters, view.user]).encode()
 
 
 FACES = {"farm": Shown()}
@@ -55,14 +60,14 @@ class FaceWorld(World):
         """A request by somebody with this user's password."""
         head = f"{method} {target} HTTP/1.1\r\nHost: a\r\n"
         offer = self.ask(f"GET {path_to('farm', 'status')} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-        challenges = Challenges()
+        challenges = ChallengeCache()
         found = [
             (b"www-authenticate", line.removeprefix("WWW-Authenticate: ").encode())
             for line in lines(offer)
             if line.startswith("WWW-Authenticate: ")
         ]
-        challenges.note(found, self.now_ms)
-        answer = challenges.answer(DOOR._replace(user=user), (method, target), "c").decode()
+        challenges.store(found, self.now_ms)
+        answer = challenges.authorize(DOOR._replace(user=user), (method, target), "c").decode()
         return self.ask(f"{head}Authorization: {answer}\r\n\r\n".encode())
 
 
@@ -70,7 +75,7 @@ def body(reply: Reply) -> bytes:
     return reply.data.partition(b"\r\n\r\n")[2]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", VIEW_NAMES)
 def test_views_are_shown_to_who_is_let_in(name: str) -> None:
     world = FaceWorld()
     reply = world.get(path_to("farm", name))
@@ -154,7 +159,7 @@ def test_a_server_without_a_face() -> None:
     [
         ("status", "from=1"), ("entries", "from"), ("entries", "from="), ("entries", "from=0"),
         ("entries", "from=-1"), ("entries", "from=x"), ("entries", "from=1&from=1"),
-        ("entries", f"count={ENTRIES_SHOWN_MAX + 1}"), ("entries", "count=0"),
+        ("entries", f"count={ENTRIES_COUNT_MAX + 1}"), ("entries", "count=0"),
         ("entries", "from=" + "9" * 30), ("entries", "raw=2"), ("entries", "from=%31%00"),
         ("entries", "from=\u0661"), ("entries", "from=--1"), ("entries", "&"),
         ("entries", "wait=1"), ("documents", "id=9999999999"), ("configuration", "a=1"),
@@ -168,18 +173,18 @@ def test_queries_that_are_none(name: str, query: str) -> None:
 
 
 def test_queries_in_full() -> None:
-    wanted = View("documents", {"id": -7}, "bob")
+    wanted = ViewRequest("documents", {"id": -7}, "bob")
     assert parse_view("documents", "id=-7", "bob") == wanted
-    assert parse_view("status", "", "bob") == View("status", {}, "bob")
+    assert parse_view("status", "", "bob") == ViewRequest("status", {}, "bob")
 
 
-@given(st.sampled_from(NAMES), st.text(max_size=30))
+@given(st.sampled_from(VIEW_NAMES), st.text(max_size=30))
 def test_junk_is_no_query(name: str, query: str) -> None:
     try:
         view = parse_view(name, query, "alice")
     except RemoteProtocolError:
         return
-    assert view.numbers or not query
+    assert view.parameters or not query
 
 
 # ---- with sockets ----
@@ -188,7 +193,7 @@ def test_junk_is_no_query(name: str, query: str) -> None:
 @contextmanager
 def listening() -> Iterator[int]:
     """The port of a server that has a face; it answers any number of connections."""
-    gate = Gate(b"k" * 16, os.urandom)
+    gate = DigestAuthenticator(b"k" * 16, os.urandom)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -246,7 +251,7 @@ def test_curl_sees_a_view_through_a_proxy() -> None:
         assert all(head.startswith(f"GET {url} ") for head in proxy.heads)
 
 
-def knock(proxy: HttpProxy, door: ConnectTarget, challenges: Challenges) -> Opening:
+def knock(proxy: HttpProxy, door: ConnectTarget, challenges: ChallengeCache) -> HandshakeResult:
     """One connection of ours to a proxy."""
     handshake, opening = ClientHandshake(door, challenges, 0, bytes), None
     with socket.create_connection(("127.0.0.1", proxy.port), DEADLINE_S) as connection:
@@ -260,24 +265,26 @@ def test_our_handshake_through_a_proxy() -> None:
     """Of the absolute form, for the host that the proxy knows; messages follow as anywhere."""
     door = DOOR._replace(host="abc.b32.i2p", via_proxy=True)
     with listening() as port, HttpProxy({"abc.b32.i2p": port}) as proxy:
-        challenges = Challenges()
-        assert knock(proxy, door, challenges) == Opening(Step.AGAIN)
+        challenges = ChallengeCache()
+        assert knock(proxy, door, challenges) == HandshakeResult(HandshakeOutcome.RETRY)
         opening = knock(proxy, door, challenges)
-        assert opening.step is Step.OPEN
+        assert opening.outcome is HandshakeOutcome.OPEN
         assert b"messages".startswith(opening.rest)
-        assert knock(proxy, door, challenges).step is Step.OPEN, "with what it knows by now"
+        assert knock(proxy, door, challenges).outcome is HandshakeOutcome.OPEN, (
+            "with what it knows by now"
+        )
         first, second, _ = proxy.heads
     assert first.startswith(f"GET http://abc.b32.i2p{path_to('farm')} HTTP/1.1\r\n")
     assert "\r\nHost: abc.b32.i2p\r\n" in first
     assert f'uri="{path_to("farm")}"' in second
     with HttpProxy({}) as proxy:
-        opening = knock(proxy, door, Challenges())
-        assert opening.step is Step.REFUSED
-        assert opening.why == "the HTTP proxy does not reach the server: 503 Service Unavailable"
+        opening = knock(proxy, door, ChallengeCache())
+        assert opening.outcome is HandshakeOutcome.FAILED
+        assert opening.error == "the HTTP proxy does not reach the server: 503 Service Unavailable"
 
 
 @pytest.mark.parametrize(
-    ("answer", "why"),
+    ("answer", "error"),
     [
         ("407 Proxy Authentication Required", "a password of its own"),
         ("504 Gateway Timeout", "does not reach the server: 504 Gateway Timeout"),
@@ -288,10 +295,10 @@ def test_our_handshake_through_a_proxy() -> None:
         ("200 " + "x" * 500, "200 " + "x" * 80),
     ],
 )
-def test_what_a_proxy_refuses_is_told(answer: str, why: str) -> None:
-    client = ClientHandshake(DOOR._replace(via_proxy=True), Challenges(), 0, bytes)
+def test_what_a_proxy_refuses_is_told(answer: str, error: str) -> None:
+    client = ClientHandshake(DOOR._replace(via_proxy=True), ChallengeCache(), 0, bytes)
     opening = client.feed(f"HTTP/1.1 {answer}\r\n\r\n".encode(), 0)
     assert opening is not None
-    assert opening.step is Step.REFUSED
-    assert why in opening.why
-    assert len(opening.why) < 200
+    assert opening.outcome is HandshakeOutcome.FAILED
+    assert error in opening.error
+    assert len(opening.error) < 200

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 
 from ...errors import RemoteProtocolError
 from ..app.documents import DOCUMENT_BYTES_MAX, decode_status, may_hold_document
-from ..app.orders import ORDER_PREFIX, Audit, judge
+from ..app.orders import ORDER_PREFIX, Audit, audit_orders
 from ..app.posters import POSTER_PREFIX
 from ..wire.messages import FarmLogEntry, ValueType
 from ..wire.packed import PackedEntries
 from .inbound import PeerSession
 
 AUDITS_MAX = 1024  # That wait to be told; what would be one more is refused.
-JUDGED_BYTES_MAX = 8 << 20  # Of JSON in one request, which is parsed to find status documents.
+CHECKED_BYTES_MAX = 8 << 20  # Of JSON in one request, which is parsed to find status documents.
 
 
-class Intake:
+class AppendPolicy:
     """Judges what clients want to append, and keeps the audits until the owner writes them."""
 
     def __init__(self, cluster: str, entry_bytes_max: int) -> None:
@@ -40,49 +40,49 @@ class Intake:
         self.audits += audits
         return True
 
-    def takes(self, grant: PeerSession, entries: Sequence[FarmLogEntry]) -> bool:
+    def allows(self, session: PeerSession, entries: Sequence[FarmLogEntry]) -> bool:
         """Whether the entries of a ClientRequest may be appended: all of them, or none."""
-        if isinstance(entries, PackedEntries) and not self._must_look(grant, entries.data):
+        if isinstance(entries, PackedEntries) and not self._needs_check(session, entries.data):
             return True
         if any(entry.value_type is not ValueType.APPLICATION for entry in entries):
             return False
         values = [entry.value for entry in entries]
         if any(len(value) > self._entry_bytes_max for value in values):
             return False
-        audits = judge(values, self._cluster, grant.user, grant.is_admin)
-        problem = self._problem(grant, values)
+        audits = audit_orders(values, self._cluster, session.user, session.is_admin)
+        problem = self._find_violation(session, values)
         if problem:
-            audits.append(Audit(grant.user, problem, False))
-        taken = all(audit.taken for audit in audits)
-        return self.audit([audit._replace(taken=taken) for audit in audits]) and taken
+            audits.append(Audit(session.user, problem, False))
+        accepted = all(audit.is_accepted for audit in audits)
+        return self.audit([audit._replace(is_accepted=accepted) for audit in audits]) and accepted
 
-    def _must_look(self, grant: PeerSession, data: bytes) -> bool:
+    def _needs_check(self, session: PeerSession, data: bytes) -> bool:
         """Whether something in these entries, as they are on the wire, may not be appended."""
         return (
             len(data) > self._entry_bytes_max
             or ORDER_PREFIX in data
             or POSTER_PREFIX in data
-            or (not grant.speaks_for_all and may_hold_document(data))
+            or (not session.speaks_for_all and may_hold_document(data))
         )
 
-    def _problem(self, grant: PeerSession, values: list[bytes]) -> str:
+    def _find_violation(self, session: PeerSession, values: list[bytes]) -> str:
         """What this user may not append, apart from orders; empty: nothing."""
-        judged = 0
+        checked_bytes = 0
         for value in values:
             if value.startswith(POSTER_PREFIX):
                 return "a poster entry, which only leaders write"
             is_order = value.startswith(ORDER_PREFIX)
-            if grant.speaks_for_all or is_order or not may_hold_document(value):
+            if session.speaks_for_all or is_order or not may_hold_document(value):
                 continue
             if len(value) > DOCUMENT_BYTES_MAX:
                 continue
-            judged += len(value)
-            if judged > JUDGED_BYTES_MAX:
-                return f"more than {JUDGED_BYTES_MAX} bytes of JSON in one request"
+            checked_bytes += len(value)
+            if checked_bytes > CHECKED_BYTES_MAX:
+                return f"more than {CHECKED_BYTES_MAX} bytes of JSON in one request"
             try:
                 status = decode_status(value)
             except RemoteProtocolError:
                 continue
-            if status.cluster == self._cluster and not grant.speaks_for(status.server_id):
+            if status.cluster == self._cluster and not session.speaks_for(status.server_id):
                 return f"status of server {status.server_id}"
         return ""

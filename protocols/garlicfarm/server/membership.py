@@ -29,15 +29,15 @@ from ..wire.values import (
     encode_configuration,
     encode_log_pack,
     encode_server_id,
-    packed_size,
+    log_file_bytes,
 )
 from .directory import ServerDirectory
 from .values import FarmSetup
 
-PATIENCE_ELECTIONS = 10  # Longest election timeouts without an answer: a newcomer is given up.
+JOIN_TIMEOUT_ELECTIONS = 10  # Longest election timeouts without an answer: a newcomer is given up.
 
 
-class Stage(IntEnum):
+class ChangeStage(IntEnum):
     """How far a change is.
 
     INVITE     a newcomer has to answer JoinCluster
@@ -60,49 +60,51 @@ class MemberChange:
     """The one in work."""
 
     __slots__ = (
-        "again_ms",
-        "base",
-        "fed",
+        "deadline_ms",
+        "entry_bytes",
+        "file_offset",
         "index",
+        "is_synced",
         "next_index",
+        "retry_ms",
         "server",
-        "sizes",
         "stage",
-        "until_ms",
     )
 
-    def __init__(self, server: ClusterServer, stage: Stage, until_ms: int) -> None:
+    def __init__(self, server: ClusterServer, stage: ChangeStage, deadline_ms: int) -> None:
         self.server = server
         self.stage = stage
-        self.until_ms = until_ms
-        self.again_ms = 0  # When to say again what was refused, or could not be sent.
+        self.deadline_ms = deadline_ms
+        self.retry_ms = 0  # When to say again what was refused, or could not be sent.
         self.next_index = 0  # Of the newcomer's log.
-        self.base = 0  # Its size in its own file, as LogPacks count it.
-        self.sizes: list[int] = []  # Of the entries under way, likewise.
-        self.fed = False  # It has had a SyncLog: without one it would keep entries of its own.
+        self.file_offset = 0  # Its size in its own file, as LogPacks count it.
+        self.entry_bytes: list[int] = []  # Of the entries under way, likewise.
+        self.is_synced = (
+            False  # It has had a SyncLog: without one it would keep entries of its own.
+        )
         self.index = 0  # Of the Configuration.
 
 
 Send = Callable[[int, Request], bool]
 
 
-class Members:
+class MembershipChanger:
     """All changes of one server's farm. The peer owns it, and keeps links to `guest`."""
 
     def __init__(
         self,
         setup: FarmSetup,
         core: Raft,
-        roster: ServerDirectory,
+        directory: ServerDirectory,
         read: Callable[[int], list[EntryBatch]],
     ) -> None:
         """read: entries of the log from an index on, as many as one SyncLog may hold."""
         self._setup = setup
         self._core = core
-        self._roster = roster
-        self._read = read
+        self._directory = directory
+        self._read_entries = read
         self.change: MemberChange | None = None
-        self.wants_snapshot: int | None = None  # A newcomer that the log no longer serves.
+        self.snapshot_for: int | None = None  # A newcomer that the log no longer serves.
 
     # Wishes.
 
@@ -120,16 +122,16 @@ class Members:
             server = decode_cluster_server(value)
             return self._may_change() and self._add(server, now_ms)
         server_id = decode_server_id(value)
-        if self._is_joining(server_id):
-            self._over()
+        if self._is_being_added(server_id):
+            self._finish()
             return True
         return self._may_change() and self._remove(server_id, now_ms)
 
-    def _is_joining(self, server_id: int) -> bool:
+    def _is_being_added(self, server_id: int) -> bool:
         """Whether we are about to add this server, and no Configuration has it yet."""
         change = self.change
-        is_early = change is not None and change.stage in (Stage.INVITE, Stage.FEED)
-        return is_early and change is not None and change.server.id == server_id
+        not_added = change is not None and change.stage in (ChangeStage.INVITE, ChangeStage.FEED)
+        return not_added and change is not None and change.server.id == server_id
 
     def _may_change(self) -> bool:
         """Raft's rule for single servers: an entry of the leader's own term is committed, and
@@ -143,38 +145,41 @@ class Members:
         )
 
     def _add(self, server: ClusterServer, now_ms: int) -> bool:
-        servers = self._roster.in_force.servers
+        servers = self._directory.latest.servers
         known = any(server.id == each.id or server.endpoint == each.endpoint for each in servers)
         if known or len(servers) >= SERVERS_MAX or not server.endpoint.isascii():
             return False
-        self.change = MemberChange(server, Stage.INVITE, now_ms + self._patience_ms)
+        self.change = MemberChange(server, ChangeStage.INVITE, now_ms + self._join_timeout_ms)
         return True
 
     def _remove(self, server_id: int, now_ms: int) -> bool:
-        server = self._roster.find(server_id)
-        if server is None or len(self._roster.in_force.servers) == 1:
+        server = self._directory.find(server_id)
+        if server is None or len(self._directory.latest.servers) == 1:
             return False
         if server_id == self._setup.server_id:
-            stage, until_ms = Stage.HAND_OVER, now_ms + self._patience_ms
+            stage, deadline_ms = ChangeStage.HAND_OVER, now_ms + self._join_timeout_ms
         else:
-            stage, until_ms = Stage.FAREWELL, now_ms + 2 * self._setup.election_timeout_ms_max
-        self.change = MemberChange(server, stage, until_ms)
+            stage, deadline_ms = (
+                ChangeStage.FAREWELL,
+                now_ms + 2 * self._setup.election_timeout_ms_max,
+            )
+        self.change = MemberChange(server, stage, deadline_ms)
         return True
 
     @property
-    def _patience_ms(self) -> int:
-        return PATIENCE_ELECTIONS * self._setup.election_timeout_ms_max
+    def _join_timeout_ms(self) -> int:
+        return JOIN_TIMEOUT_ELECTIONS * self._setup.election_timeout_ms_max
 
     @property
-    def guest(self) -> ClusterServer | None:
+    def extra_server(self) -> ClusterServer | None:
         """A server that is no member, or no longer, and yet needs a link."""
         change = self.change
-        return change.server if change and change.stage < Stage.HAND_OVER else None
+        return change.server if change and change.stage < ChangeStage.HAND_OVER else None
 
     @property
-    def is_closed(self) -> bool:
+    def blocks_proposals(self) -> bool:
         """Whether nothing may be proposed: the leadership is on its way to another one."""
-        return self.change is not None and self.change.stage is Stage.HAND_OVER
+        return self.change is not None and self.change.stage is ChangeStage.HAND_OVER
 
     # Time.
 
@@ -183,39 +188,39 @@ class Members:
         change = self.change
         if change is None:
             return
-        if change.stage is Stage.ASK:
-            self._ask(change, now_ms, send)
+        if change.stage is ChangeStage.ASK:
+            self._request_own_removal(change, now_ms, send)
             return
         if self._core.role is not Role.LEADER:
-            self._lost(change, now_ms)
+            self._on_leadership_lost(change, now_ms)
             return
-        if change.stage is Stage.COMMIT:
-            if self._core.commit_index >= change.index and self._has_heard(change, now_ms):
-                self._over()
-        elif change.stage is Stage.HAND_OVER:
+        if change.stage is ChangeStage.COMMIT:
+            if self._core.commit_index >= change.index and self._leaver_is_informed(change, now_ms):
+                self._finish()
+        elif change.stage is ChangeStage.HAND_OVER:
             self._hand_over(change, now_ms)
-        elif now_ms >= change.until_ms:
-            if change.stage is Stage.FAREWELL:
-                self._leave_out(change, now_ms)
+        elif now_ms >= change.deadline_ms:
+            if change.stage is ChangeStage.FAREWELL:
+                self._append_without(change, now_ms)
             else:
-                self._over()
-        elif now_ms >= change.again_ms:
-            self._say(change, now_ms, send)
+                self._finish()
+        elif now_ms >= change.retry_ms:
+            self._send_step(change, now_ms, send)
 
     def deadline_ms(self) -> int | None:
         change = self.change
         if change is None or (
-            change.stage is Stage.COMMIT and self._core.commit_index < change.index
+            change.stage is ChangeStage.COMMIT and self._core.commit_index < change.index
         ):
             return None
-        waits = change.stage is Stage.COMMIT
-        waits = waits or (change.stage is Stage.ASK and self._core.leader is None)
-        says = change.again_ms and not waits
-        return min(change.until_ms, change.again_ms) if says else change.until_ms
+        is_quiet = change.stage is ChangeStage.COMMIT
+        is_quiet = is_quiet or (change.stage is ChangeStage.ASK and self._core.leader is None)
+        has_retry = change.retry_ms and not is_quiet
+        return min(change.deadline_ms, change.retry_ms) if has_retry else change.deadline_ms
 
-    def _say(self, change: MemberChange, now_ms: int, send: Send) -> None:
+    def _send_step(self, change: MemberChange, now_ms: int, send: Send) -> None:
         """What the one that comes or goes is to hear next; again, when it is not answered."""
-        change.again_ms = now_ms + self._setup.request_timeout_ms
+        change.retry_ms = now_ms + self._setup.request_timeout_ms
         core, log = self._core, self._core.log
         header = Request(
             MessageType.LEAVE_CLUSTER,
@@ -226,39 +231,39 @@ class Members:
             log.last_index,
             core.commit_index,
         )
-        if change.stage is Stage.INVITE:
+        if change.stage is ChangeStage.INVITE:
             entry = FarmLogEntry(
-                core.term, ValueType.CONFIGURATION, encode_configuration(self._roster.committed)
+                core.term, ValueType.CONFIGURATION, encode_configuration(self._directory.committed)
             )
             request = header._replace(type=MessageType.JOIN_CLUSTER, entries=(entry,))
-        elif change.stage is Stage.FAREWELL:
+        elif change.stage is ChangeStage.FAREWELL:
             request = header
         elif change.next_index <= log.base_index:
-            self.wants_snapshot = change.server.id
+            self.snapshot_for = change.server.id
             return
         else:
-            entries = entries_of(self._read(change.next_index))
+            entries = entries_of(self._read_entries(change.next_index))
             if not entries:
                 return  # Not on disk yet.
-            change.sizes = [packed_size((entry,)) for entry in entries]
-            pack = encode_log_pack(LogPack(entries, change.base))
+            change.entry_bytes = [log_file_bytes((entry,)) for entry in entries]
+            pack = encode_log_pack(LogPack(entries, change.file_offset))
             request = header._replace(
                 type=MessageType.SYNC_LOG,
                 last_log_index=change.next_index - 1,
                 entries=(FarmLogEntry(core.term, ValueType.LOG_PACK, pack),),
             )
         if not send(change.server.id, request):
-            change.again_ms = now_ms + self._setup.heartbeat_ms
+            change.retry_ms = now_ms + self._setup.heartbeat_ms
 
     # Answers.
 
-    def on_answer(self, asked: PendingRequest, response: Response, now_ms: int) -> None:
+    def on_response(self, pending: PendingRequest, response: Response, now_ms: int) -> None:
         """The one that comes or goes has answered."""
-        change, request = self.change, asked.request
+        change, request = self.change, pending.request
         if change is None or request.destination != change.server.id:
             return
         kind = request.type
-        if kind is MessageType.REMOVE_SERVER and change.stage is Stage.ASK:
+        if kind is MessageType.REMOVE_SERVER and change.stage is ChangeStage.ASK:
             if response.is_accepted:
                 self.change = None
             return
@@ -266,18 +271,18 @@ class Members:
             return  # Deposed by what came just before: step() gives the change up.
         if not response.is_accepted:
             # It may have been started anew: then it has forgotten who has invited it.
-            change.again_ms = now_ms + self._setup.election_timeout_ms_min
-            if change.stage is Stage.FEED:
-                change.stage = Stage.INVITE
-        elif kind is MessageType.LEAVE_CLUSTER and change.stage is Stage.FAREWELL:
-            self._leave_out(change, now_ms)
-        elif kind is MessageType.JOIN_CLUSTER and change.stage is Stage.INVITE:
+            change.retry_ms = now_ms + self._setup.election_timeout_ms_min
+            if change.stage is ChangeStage.FEED:
+                change.stage = ChangeStage.INVITE
+        elif kind is MessageType.LEAVE_CLUSTER and change.stage is ChangeStage.FAREWELL:
+            self._append_without(change, now_ms)
+        elif kind is MessageType.JOIN_CLUSTER and change.stage is ChangeStage.INVITE:
             # A server of JRaft keeps its own entries, and names the index behind them: those that
             # it is sent take their place, from the first one on.
-            change.stage = Stage.FEED
-            change.next_index, change.base, change.fed = 1, 0, False
-            self._go_on(change, now_ms)
-        elif kind is MessageType.SYNC_LOG and change.stage is Stage.FEED:
+            change.stage = ChangeStage.FEED
+            change.next_index, change.file_offset, change.is_synced = 1, 0, False
+            self._advance(change, now_ms)
+        elif kind is MessageType.SYNC_LOG and change.stage is ChangeStage.FEED:
             self._on_synced(change, request, response, now_ms)
 
     def _on_synced(
@@ -289,65 +294,69 @@ class Members:
             return  # A late one; or nothing was taken: it is said again.
         if response.next_index > log.last_index + 1:
             raise RemoteProtocolError("a newcomer has more than we have")
-        change.base += sum(change.sizes[: response.next_index - sent_from])
+        change.file_offset += sum(change.entry_bytes[: response.next_index - sent_from])
         change.next_index = response.next_index
-        change.fed = True
-        self._go_on(change, now_ms)
+        change.is_synced = True
+        self._advance(change, now_ms)
 
-    def on_piece_sent(self, server_id: int, now_ms: int) -> None:
+    def on_chunk_sent(self, server_id: int, now_ms: int) -> None:
         """A newcomer has taken a piece of a snapshot: we wait on."""
         if self.change is not None and self.change.server.id == server_id:
-            self.change.until_ms = now_ms + self._patience_ms
+            self.change.deadline_ms = now_ms + self._join_timeout_ms
 
     def on_snapshot_sent(self, server_id: int, last_index: int, now_ms: int) -> None:
         """A newcomer has a snapshot up to there; 0: it has refused it."""
         change = self.change
-        if change is None or change.server.id != server_id or change.stage is not Stage.FEED:
+        if change is None or change.server.id != server_id or change.stage is not ChangeStage.FEED:
             return
         if self._core.role is not Role.LEADER:
             return
         if last_index:
             # Its file of the log begins anew behind the snapshot.
-            change.next_index, change.base = last_index + 1, 0
-            change.fed = change.fed or last_index == self._core.log.last_index
-            self._go_on(change, now_ms)
+            change.next_index, change.file_offset = last_index + 1, 0
+            change.is_synced = change.is_synced or last_index == self._core.log.last_index
+            self._advance(change, now_ms)
         else:
-            change.again_ms = now_ms + self._setup.election_timeout_ms_min
+            change.retry_ms = now_ms + self._setup.election_timeout_ms_min
 
-    def _go_on(self, change: MemberChange, now_ms: int) -> None:
+    def _advance(self, change: MemberChange, now_ms: int) -> None:
         """More of the log, or, when little is left, the Configuration."""
         core = self._core
-        change.until_ms, change.again_ms = now_ms + self._patience_ms, now_ms
-        if change.fed and core.log.last_index - change.next_index < self._setup.sync_gap:
-            servers = self._roster.in_force.servers
-            self._append(change, (*servers, change.server), now_ms)
+        change.deadline_ms, change.retry_ms = now_ms + self._join_timeout_ms, now_ms
+        if change.is_synced and core.log.last_index - change.next_index < self._setup.sync_gap:
+            servers = self._directory.latest.servers
+            self._append_configuration(change, (*servers, change.server), now_ms)
 
-    def _leave_out(self, change: MemberChange, now_ms: int) -> None:
-        left = tuple(each for each in self._roster.in_force.servers if each.id != change.server.id)
-        self._append(change, left, now_ms)
+    def _append_without(self, change: MemberChange, now_ms: int) -> None:
+        remaining = tuple(
+            each for each in self._directory.latest.servers if each.id != change.server.id
+        )
+        self._append_configuration(change, remaining, now_ms)
 
-    def _has_heard(self, change: MemberChange, now_ms: int) -> bool:
+    def _leaver_is_informed(self, change: MemberChange, now_ms: int) -> bool:
         """Whether one that has left was told so, or should have been by now."""
         peer = peer_of(change.server.id)
-        leaving = self._roster.find(change.server.id) is None
-        told = [each.commit_sent for each in self._core.followers if leaving and each.peer == peer]
-        if not told:
+        leaving = self._directory.find(change.server.id) is None
+        sent_commits = [
+            each.commit_sent for each in self._core.followers if leaving and each.peer == peer
+        ]
+        if not sent_commits:
             return True
-        if change.again_ms == 0 and told[0] >= change.index:  # It is on its way there.
-            change.again_ms = now_ms
-            change.until_ms = min(change.until_ms, now_ms + 2 * self._setup.heartbeat_ms)
-        return now_ms >= change.until_ms
+        if change.retry_ms == 0 and sent_commits[0] >= change.index:  # It is on its way there.
+            change.retry_ms = now_ms
+            change.deadline_ms = min(change.deadline_ms, now_ms + 2 * self._setup.heartbeat_ms)
+        return now_ms >= change.deadline_ms
 
-    def _append(
+    def _append_configuration(
         self, change: MemberChange, servers: tuple[ClusterServer, ...], now_ms: int
     ) -> None:
         core = self._core
-        change.until_ms = now_ms + 2 * self._setup.election_timeout_ms_max
-        change.again_ms = 0
+        change.deadline_ms = now_ms + 2 * self._setup.election_timeout_ms_max
+        change.retry_ms = 0
         index = core.log.last_index + 1
-        configuration = self._roster.following(index, servers)
+        configuration = self._directory.next_configuration(index, servers)
         core.propose(configuration_batch(index, core.term, configuration))
-        change.stage, change.index = Stage.COMMIT, index
+        change.stage, change.index = ChangeStage.COMMIT, index
 
     # Our own leave.
 
@@ -360,55 +369,55 @@ class Members:
         if best == last_index == core.commit_index:
             core.resign()
             core.on_busy(2 * self._setup.election_timeout_ms_max)
-            self._hand_to_next(change, now_ms)
-        elif now_ms >= change.until_ms:
-            self._over()
+            self._start_own_removal(change, now_ms)
+        elif now_ms >= change.deadline_ms:
+            self._finish()
 
-    def _hand_to_next(self, change: MemberChange, now_ms: int) -> None:
-        change.stage, change.again_ms = Stage.ASK, now_ms
-        change.until_ms = now_ms + self._patience_ms
+    def _start_own_removal(self, change: MemberChange, now_ms: int) -> None:
+        change.stage, change.retry_ms = ChangeStage.ASK, now_ms
+        change.deadline_ms = now_ms + self._join_timeout_ms
 
-    def _ask(self, change: MemberChange, now_ms: int, send: Send) -> None:
+    def _request_own_removal(self, change: MemberChange, now_ms: int, send: Send) -> None:
         """The new leader removes us, as it would anybody."""
         leader = self._core.leader
-        done = self._roster.find(self._setup.server_id) is None
-        if done or now_ms >= change.until_ms or leader == peer_of(self._setup.server_id):
+        done = self._directory.find(self._setup.server_id) is None
+        if done or now_ms >= change.deadline_ms or leader == peer_of(self._setup.server_id):
             self.change = None
-        elif leader is not None and now_ms >= change.again_ms:
-            change.again_ms = now_ms + self._setup.election_timeout_ms_min
+        elif leader is not None and now_ms >= change.retry_ms:
+            change.retry_ms = now_ms + self._setup.election_timeout_ms_min
             change.server = change.server._replace(id=int(leader))
             own_id = encode_server_id(self._setup.server_id)
             entry = FarmLogEntry(0, ValueType.CLUSTER_SERVER, own_id)
             request = Request(MessageType.REMOVE_SERVER, self._setup.server_id, int(leader))
             send(int(leader), request._replace(entries=(entry,)))
 
-    def _lost(self, change: MemberChange, now_ms: int) -> None:
+    def _on_leadership_lost(self, change: MemberChange, now_ms: int) -> None:
         """We lead no longer: what is not in the log was never begun."""
-        if change.stage is Stage.HAND_OVER:
-            self._hand_to_next(change, now_ms)
+        if change.stage is ChangeStage.HAND_OVER:
+            self._start_own_removal(change, now_ms)
         else:
-            self._over()
+            self._finish()
 
-    def _over(self) -> None:
+    def _finish(self) -> None:
         change, self.change = self.change, None
-        self.wants_snapshot = None
-        if change is not None and self._roster.find(change.server.id) is None:
+        self.snapshot_for = None
+        if change is not None and self._directory.find(change.server.id) is None:
             self._core.remove_learner(peer_of(change.server.id))
 
 
-def add_server(server: ClusterServer) -> Request:
+def add_server_request(server: ClusterServer) -> Request:
     """What an administrator says to a leader."""
     entry = FarmLogEntry(0, ValueType.CLUSTER_SERVER, encode_cluster_server(server))
     return Request(MessageType.ADD_SERVER, entries=(entry,))
 
 
-def remove_server(server_id: int) -> Request:
+def remove_server_request(server_id: int) -> Request:
     """What an administrator says to a leader."""
     entry = FarmLogEntry(0, ValueType.CLUSTER_SERVER, encode_server_id(server_id))
     return Request(MessageType.REMOVE_SERVER, entries=(entry,))
 
 
-def leaves_itself(request: Request) -> bool:
+def is_own_removal(request: Request) -> bool:
     """Whether a server asks for its own removal: one that led, and has handed over. Raises
     RemoteProtocolError."""
     if request.type is not MessageType.REMOVE_SERVER or len(request.entries) != 1:
@@ -416,7 +425,7 @@ def leaves_itself(request: Request) -> bool:
     return decode_server_id(request.entries[0].value) == request.source
 
 
-def change_of(request: Request) -> str:
+def describe_change(request: Request) -> str:
     """An AddServer or a RemoveServer, for people."""
     name = "add" if request.type is MessageType.ADD_SERVER else "remove"
     try:
