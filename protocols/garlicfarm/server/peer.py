@@ -1,7 +1,8 @@
-"""A server of a farm without sockets, files or clocks: the core, the wire, and who waits for what.
+"""One farm server without sockets, files or clocks: it connects the Raft core to the wire.
 
-Its owner hands in what arrives, then calls wake(), sends what the links hold, calls write(), and
-sends what the inbound connections hold: in this order nothing is said before it is durable.
+The owner passes in what arrives and calls wake(). It then sends the links' `out`, calls write(),
+and sends the inbound connections' `out`. In this order no answer leaves before its entries are
+durable.
 """
 
 from collections import Counter, deque
@@ -45,7 +46,7 @@ from .append_policy import AppendPolicy
 from .directory import ServerDirectory
 from .inbound import InboundConnection, PeerSession, PendingResponse
 from .membership import MembershipChanger, describe_change, is_own_removal
-from .snapshot_transfer import SnapshotTransfer
+from .snapshot_transfer import SnapshotSender
 from .values import NO_SNAPSHOT, FarmSetup, FarmSnapshot, PeerStorage, RecoveredFarm
 
 PENDING_REQUESTS_MAX = 1024  # Requests of one connection that are not answered; more close it.
@@ -55,7 +56,7 @@ CLIENT_TYPES = frozenset(
 
 
 class _WaitingRequest(NamedTuple):
-    """A ClientRequest whose entries are in the log."""
+    """A ClientRequest whose entries are in the log and not yet committed."""
 
     last_index: int
     term: int
@@ -77,31 +78,29 @@ class FarmPeer:
         self.snapshot = recovered.snapshot
         self.inbound: dict[int, InboundConnection] = {}
         self.links: dict[int, Link] = {}
-        self.malformed = 0  # Connections that were closed for what came on them.
-        self.refused: Counter[MessageType] = Counter()  # Of who may not ask for that, or not so.
-        self.resets = 0  # How often our log has begun anew, because we were invited.
+        self.malformed = 0  # Connections closed for malformed input.
+        # Requests refused for their sender or content.
+        self.refused: Counter[MessageType] = Counter()
+        self.resets = 0  # How often an invitation has emptied our log.
         self.append_policy = AppendPolicy(setup.cluster, setup.entry_bytes_max)
         self._posters = PosterWriter()
         self._disk = disk
         self._random = random
         self._now_ms = now_ms
         self._hard_state = recovered.hard_state
-        self.is_member = recovered.is_member  # A committed Configuration counts on us.
+        self.is_member = recovered.is_member  # A committed Configuration includes us.
         self._saved = (recovered.hard_state, recovered.is_member)
         self._use_log(recovered.log, recovered.configurations)
-        # What Configurations up to there say of us is over: we were asked in, or know it, since.
+        # A committed Configuration makes us a member only above this index: an older one describes
+        # the time before our invitation or restart.
         self._member_above_index = -1 if self.is_member else self.directory.committed.log_index
-        self._inviting_leader: int | None = None  # Who is taking us in.
-        self._inviting_servers: frozenset[int] = frozenset()  # ... and its cluster.
-        self._leaving: tuple[int, int] | None = None  # Told to leave: in which term, until when.
-        self._left_in_term: int | None = None  # We have left, as far as we know: in which term.
-        self._campaign_until_ms = 0  # Until when we campaign all the same.
-        self._incoming: tuple[FarmSnapshot, int] | None = None  # And how much of it is here.
+        self._inviting_leader: int | None = None  # The leader that feeds us.
+        self._inviting_servers: frozenset[int] = frozenset()  # That leader and its members.
+        self._leaving: tuple[int, int] | None = None  # LeaveCluster accepted: term, deadline.
+        self._left_in_term: int | None = None  # The term in which we left, as far as we know.
+        self._campaign_until_ms = 0  # A leaving server campaigns until then.
+        self._incoming: tuple[FarmSnapshot, int] | None = None  # And the bytes received.
         self._waiting: deque[_WaitingRequest] = deque()
-        self._transfers: dict[int, SnapshotTransfer] = {}
-        self._snapshot_retry_ms: dict[
-            int, int
-        ] = {}  # When a refused snapshot is reported to the core.
         self._batches: list[EntryBatch] = []
         self._responses: list[Envelope] = []
         self._next_connection = 0
@@ -109,16 +108,23 @@ class FarmPeer:
     def _use_log(
         self, log: RaftLog, configurations: tuple[tuple[int, FarmConfiguration], ...]
     ) -> None:
-        """With this log; also once more with an empty one, when we are invited."""
-        self.join_refusal = ""  # Why the last one who wanted to take us in was refused.
+        """Starts the core and its helpers on this log: at the start, and after an invitation
+        empties it.
+        """
+        self.join_refusal = ""  # Why we refused the last JoinCluster.
         self.directory = ServerDirectory(configurations)
         core_setup = self.setup.for_core(self.directory.record, self._term_entry)
         self.core = Raft(core_setup, self._hard_state, log, self._now_ms, self._random)
         self.directory.core = self.core
         self.membership = MembershipChanger(self.setup, self.core, self.directory, self._read_sync)
+        self._snapshots = SnapshotSender(
+            self.setup, self.core, self.membership, self._disk, self._send
+        )
 
     def _term_entry(self, first_index: int, term: int) -> EntryBatch:
-        """A new leader's first entry, which JRaft's followers accept: the same servers again."""
+        """The first entry of a new leader: the current Configuration again. JRaft's followers
+        accept no other entry without effect.
+        """
         servers = self.directory.latest.servers
         return configuration_batch(
             first_index, term, self.directory.next_configuration(first_index, servers)
@@ -127,14 +133,14 @@ class FarmPeer:
     # ---- connections ----
 
     def accept(self, session: PeerSession) -> int:
-        """Somebody has connected, and was let in; returns the number of the connection."""
+        """Registers an authenticated connection; returns its number."""
         self._next_connection += 1
         inbound = InboundConnection(session, self.setup.entries_bytes_max)
         self.inbound[self._next_connection] = inbound
         return self._next_connection
 
     def on_requests(self, connection: int, data: bytes, now_ms: int) -> None:
-        """Bytes behind the handshake of a connection that others have opened."""
+        """Bytes after the handshake of an inbound connection."""
         self._now_ms = now_ms
         inbound = self.inbound[connection]
         if inbound.failure:
@@ -142,10 +148,10 @@ class FarmPeer:
         try:
             for request in inbound.stream.feed(data):
                 if len(inbound.pending) >= PENDING_REQUESTS_MAX:
-                    inbound.flush()  # Many of them may have their answers.
+                    inbound.flush()  # Many may already have their answers.
                 if len(inbound.pending) >= PENDING_REQUESTS_MAX:
                     raise RemoteProtocolError(
-                        f"{PENDING_REQUESTS_MAX} requests wait for answers already"
+                        f"{PENDING_REQUESTS_MAX} unanswered requests on one connection"
                     )
                 is_client_request = request.type in CLIENT_TYPES
                 deadline_ms = None if is_client_request else now_ms + self.setup.request_timeout_ms
@@ -163,12 +169,14 @@ class FarmPeer:
         inbound.flush()
 
     def on_closed(self, connection: int) -> None:
-        """The connection has ended; what it asked for may still happen."""
+        """The connection has ended. Its requests may still be committed."""
         self.inbound.pop(connection, None)
 
     @property
     def link_targets(self) -> dict[int, ClusterServer]:
-        """Whom the owner must keep a connection to: all other members, and who joins or leaves."""
+        """Servers that the owner must be connected to: the other members, and a server that joins
+        or leaves.
+        """
         servers = {server.id: server for server in self.directory.latest.servers}
         guest = self.membership.extra_server
         if guest is not None:
@@ -177,7 +185,7 @@ class FarmPeer:
         return servers
 
     def on_connected(self, server_id: int, now_ms: int) -> None:
-        """A connection of ours is through its handshake."""
+        """A link to another server has finished its handshake."""
         self._now_ms = now_ms
         if server_id in self.links:
             self.links[server_id].on_connected()
@@ -185,7 +193,7 @@ class FarmPeer:
             self.core.on_speaks(peer_of(server_id), inflight_max, pre_vote=False, forgets=True)
 
     def on_responses(self, server_id: int, data: bytes, now_ms: int) -> None:
-        """Bytes behind the handshake of a connection of ours."""
+        """Bytes after the handshake of a link."""
         self._now_ms = now_ms
         link = self.links.get(server_id)
         if link is None or link.failure:
@@ -198,14 +206,12 @@ class FarmPeer:
             link.failure = str(error)
 
     def on_lost(self, server_id: int) -> None:
-        """A connection of ours has ended, or could not be made."""
+        """A link has ended or could not be made."""
         link = self.links.get(server_id)
         if link is not None:
             link.on_lost()
             self.core.on_unreachable(peer_of(server_id))
-            transfer = self._transfers.get(server_id)
-            if transfer is not None:
-                transfer.is_pending = False
+            self._snapshots.on_link_lost(server_id)
 
     # ---- requests of clients ----
 
@@ -229,7 +235,8 @@ class FarmPeer:
             self._respond_to_client(pending, False)
         elif not self.append_policy.allows(session, request.entries):
             self.refused[request.type] += 1
-            self._respond(pending, False, 0, self._leader_id)  # 0: judged; a client asks no more.
+            # 0: final; the client does not retry.
+            self._respond(pending, False, 0, self._leader_id)
         elif not request.entries:
             self._respond_to_client(pending, True)
         else:
@@ -237,7 +244,7 @@ class FarmPeer:
             self._waiting.append(_WaitingRequest(core.log.last_index, core.term, pending))
 
     def _propose(self, user: str, entries: Sequence[FarmLogEntry], size: int) -> None:
-        """Appends a user's entries, in our own term whatever theirs is; this server leads."""
+        """Appends a user's entries in our own term. This server leads."""
         core = self.core
         if self._posters.is_due(core.term, user, len(entries), size):
             poster = FarmLogEntry(core.term, ValueType.APPLICATION, encode_poster(user))
@@ -247,8 +254,10 @@ class FarmPeer:
             core.propose(batch)
 
     def post(self, value: bytes, now_ms: int) -> bool:
-        """Wants an Application entry of our own in the log; whether it is on its way to the leader,
-        or proposed. It may be lost yet: who wants to know looks for it among what is committed.
+        """Appends an Application entry of our own, directly or through the leader.
+
+        Returns whether it was proposed or sent. It can still be lost: look for it in the committed
+        log.
         """
         self._now_ms = now_ms
         core = self.core
@@ -270,7 +279,7 @@ class FarmPeer:
         self._respond(pending, is_accepted, next_index, self._leader_id)
 
     def _respond_to_committed(self) -> None:
-        """Tells those whose entries are committed, or no longer ours to commit."""
+        """Answers clients whose entries are committed, or whose leader lost its term."""
         core = self.core
         while self._waiting:
             last_index, term, pending = self._waiting[0]
@@ -278,7 +287,7 @@ class FarmPeer:
             if leads and last_index > core.commit_index:
                 return
             self._waiting.popleft()
-            if leads:  # So a client learns where its entries are: directly in front of that.
+            if leads:  # The client computes its entries' indexes from this.
                 self._respond(pending, True, last_index + 1, self._leader_id)
             else:
                 self._respond_to_client(pending, False)
@@ -287,7 +296,7 @@ class FarmPeer:
     def _respond(
         self, pending: PendingResponse, is_accepted: bool, next_index: int, to: int | None = None
     ) -> None:
-        """Answers a request; to: who the answer names, if not whoever asked."""
+        """Answers a request. `to` is the id in the answer; by default the sender's."""
         request = pending.request
         pending.response = Response(
             RESPONSE_TYPES[request.type],
@@ -304,8 +313,9 @@ class FarmPeer:
         return server_id in self._inviting_servers or self.directory.find(server_id) is not None
 
     def _may_lead(self, server_id: int) -> bool:
-        """Whether we hear it as a leader: a member, or, while no other one is heard, anybody, as it
-        may be of a newer Configuration than ours."""
+        """Whether we accept this server as leader: a member; or any server while no other leader is
+        heard, as its Configuration may be newer than ours.
+        """
         core = self.core
         return (
             self._is_member(server_id)
@@ -314,9 +324,10 @@ class FarmPeer:
         )
 
     def _may_request_vote(self, server_id: int) -> bool:
-        """Whether it may be given a vote: a member, or, when for long no leader was heard, anybody:
-        it may be of a newer Configuration than ours, and need us, also when we never heard that
-        the one with us in it is committed."""
+        """Whether we may vote for this server: a member; or any server after two election timeouts
+        without a leader. Its Configuration may be newer than ours and need our vote, even if we
+        never heard that the Configuration with us is committed.
+        """
         if self._is_member(server_id):
             return True
         counts = self.is_member or self.directory.find(self.setup.server_id) is not None
@@ -324,13 +335,16 @@ class FarmPeer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether we are no member, and wait for a leader to take us in."""
+        """Whether we are no member and wait for a leader's invitation."""
         return not self.is_member and self.directory.find(self.setup.server_id) is None
 
     def _may_join(self, request: Request) -> bool:
-        """Whether a leader may take us in anew. The entry that counts on us may be in our log, and
-        not committed: a later leader that lacks it has won without it, so nothing hangs on what we
-        have confirmed of it. Nor does it if the leader had all of our log before it asked."""
+        """Whether a leader may invite us again.
+
+        Our log may hold an uncommitted entry that includes us. A later leader that lacks this entry
+        won without it, so nothing depends on what we acknowledged of it. The same holds if the
+        leader had all of our log before its request.
+        """
         core, log = self.core, self.core.log
         is_over = request.term > log.last_term or request.last_log_index >= log.last_index
         return request.term >= core.term and (self.is_waiting or (not self.is_member and is_over))
@@ -341,11 +355,13 @@ class FarmPeer:
             self.refused[request.type] += 1
             what = f"{request.type.name} as server {request.source}, term {request.term}"
             self.append_policy.audit([Audit(session.user, what, False)])
-            raise RemoteProtocolError(f"{session.user} may not speak for server {request.source}")
+            raise RemoteProtocolError(f"{session.user} may not act as server {request.source}")
         if request.source == self.setup.server_id:
-            raise RemoteProtocolError(f"{session.user} speaks for {request.source}, which is here")
+            raise RemoteProtocolError(
+                f"{session.user} sent a request as server {request.source}, which is this server"
+            )
         if request.destination != self.setup.server_id:
-            raise RemoteProtocolError(f"a request for server {request.destination}")
+            raise RemoteProtocolError(f"the request is for server {request.destination}")
         if (
             self.core.role is Role.LEADER
             and request.term == self.core.term
@@ -356,7 +372,7 @@ class FarmPeer:
                 MessageType.SYNC_LOG,
             )
         ):
-            raise RemoteProtocolError(f"{request.source} says that it leads our term")
+            raise RemoteProtocolError(f"{request.source} claims to lead our term, which we lead")
         match request.type:
             case MessageType.REQUEST_VOTE:
                 self._on_vote(pending)
@@ -372,8 +388,9 @@ class FarmPeer:
                 self._on_leave(pending)
 
     def _count_as_heartbeat(self, inbound: InboundConnection) -> None:
-        """Counts a request that is too large to be taken as a heartbeat, if it is of a leader: a
-        server that can't be fed must not start elections against a leader that lives."""
+        """Counts a leader's AppendEntries that exceeds the size limit as a heartbeat: a server that
+        cannot store it must not start elections against a live leader.
+        """
         request, core = inbound.stream.header, self.core
         if (
             request is None
@@ -391,15 +408,15 @@ class FarmPeer:
         )
         core.step(
             peer, heartbeat, self._now_ms, PendingResponse(inbound, request, None)
-        )  # Not answered.
+        )  # Never answered.
 
     def _refuse(self, pending: PendingResponse, next_index: int | None = None) -> None:
-        """Nothing of it is looked at further; next_index: None: our first free one."""
+        """Refuses a request. next_index None: our first free index."""
         request = pending.request
         self.refused[request.type] += 1
         if request.type is MessageType.JOIN_CLUSTER:
-            own = f"is at term {self.core.term}" if self.is_waiting else "believes to be a member"
-            self.join_refusal = f"server {request.source} would take in one that {own}"
+            own = f"is at term {self.core.term}" if self.is_waiting else "considers itself a member"
+            self.join_refusal = f"server {request.source} invited this server, which {own}"
         next_free = self.core.log.last_index + 1
         self._respond(pending, False, next_free if next_index is None else next_index)
 
@@ -408,11 +425,12 @@ class FarmPeer:
         if request.entries:
             raise RemoteProtocolError("a RequestVote holds no entries")
         if not self._may_request_vote(request.source):
-            self._refuse(pending, 0)  # And our term stays: it may be anybody.
+            self._refuse(pending, 0)  # Our term stays: the sender may be unknown.
             return
         peer, log = peer_of(request.source), self.core.log
         if (request.last_log_term, request.last_log_index) < (log.last_term, log.last_index):
-            # It can't win with what it has: if nobody else can, it takes us, also when we leave.
+            # It cannot win with this log. If no other server can either, it needs us, even while we
+            # leave.
             self._campaign_until_ms = self._now_ms + self._leave_timeout_ms
         message = RequestVote(request.term, peer, request.last_log_index, request.last_log_term)
         self.core.step(peer, message, self._now_ms, pending)
@@ -428,13 +446,14 @@ class FarmPeer:
         self, pending: PendingResponse, prev_term: int, entries: Sequence[FarmLogEntry]
     ) -> None:
         request, peer = pending.request, peer_of(pending.request.source)
-        if self._leaving is not None:  # News; of another leader: it knows nothing of our leave.
+        # The leader still sends entries. A leader of another term does not know of our removal.
+        if self._leaving is not None:
             is_same_term = self._leaving[0] == request.term
             self._leaving = (
                 (request.term, self._now_ms + self._leave_timeout_ms) if is_same_term else None
             )
         if self._left_in_term is not None and request.term > self._left_in_term:
-            self._left_in_term = None  # Likewise: it counts on us.
+            self._left_in_term = None  # A later leader includes us.
         pending.end = request.last_log_index + len(entries)
         message = AppendEntries(
             request.term,
@@ -447,7 +466,7 @@ class FarmPeer:
         self.core.step(peer, message, self._now_ms, pending)
 
     def _on_join(self, pending: PendingResponse) -> None:
-        """Text, "Establishment": we begin with an empty log, whatever we had."""
+        """Specification, "Establishment": empties our log and waits for the leader's entries."""
         request = pending.request
         configuration = decode_configuration(single_value(request, ValueType.CONFIGURATION))
         if not self._may_join(request):
@@ -472,7 +491,9 @@ class FarmPeer:
         self._respond(pending, True, 1)
 
     def _on_sync(self, pending: PendingResponse) -> None:
-        """Entries for a newcomer. What is in front of them is known by the invitation alone."""
+        """Entries for a joining server. Only our inviting leader may send them: SyncLog has no term
+        of the entry before.
+        """
         request, log = pending.request, self.core.log
         pack = single_value(request, ValueType.LOG_PACK)
         if request.source != self._inviting_leader or request.last_log_index > log.last_index:
@@ -480,7 +501,7 @@ class FarmPeer:
             return
         entries = decode_log_pack(pack, self.setup.entries_bytes_max).entries
         prev_term = log.term_at(request.last_log_index)
-        if prev_term is None:  # Below what a snapshot has brought.
+        if prev_term is None:  # Below the base of a snapshot.
             self._refuse(pending)
             return
         self._append(pending, prev_term, entries)
@@ -504,12 +525,12 @@ class FarmPeer:
         message = InstallSnapshot(request.term, peer, index, term, sync.offset, end, sync.data)
         core.step(peer, message, self._now_ms, pending)
         if not core.wants_snapshot(message):
-            return  # The core has answered.
+            return  # The core answers.
         snapshot = FarmSnapshot(index, term, sync.configuration)
         if sync.offset == 0:
             self._incoming = (snapshot, 0)
         if self._incoming != (snapshot, sync.offset):
-            self._respond(pending, False, 0)  # It begins anew.
+            self._respond(pending, False, 0)  # The sender starts again at offset 0.
             return
         self._disk.write_snapshot(sync.offset, sync.data)
         self._incoming = (snapshot, end)
@@ -519,7 +540,7 @@ class FarmPeer:
         self._respond(pending, True, end)
 
     def _install(self, snapshot: FarmSnapshot) -> None:
-        """A snapshot is whole: what it holds is committed."""
+        """Installs a complete snapshot; its entries are committed."""
         core, index = self.core, snapshot.last_index
         self._disk.install_snapshot(snapshot)
         self.snapshot = snapshot
@@ -547,45 +568,25 @@ class FarmPeer:
                 self.core.step(peer, append_response(pending, response), now_ms)
             case MessageType.INSTALL_SNAPSHOT:
                 self.core.step(peer, SnapshotResponse(response.term), now_ms)
-                self._on_chunk_answered(server_id, pending, response)
+                self._snapshots.on_response(server_id, response, now_ms)
             case MessageType.CLIENT_REQUEST:
-                pass  # Of post(): whether it was taken shows in the log.
+                pass  # For post(): the log shows the result.
             case _:
                 self.membership.on_response(pending, response, now_ms)
-
-    def _on_chunk_answered(
-        self, server_id: int, pending: PendingRequest, response: Response
-    ) -> None:
-        transfer = self._transfers.get(server_id)
-        if transfer is None or not transfer.is_pending:
-            return
-        done = transfer.on_response(pending, response)
-        if done is None:
-            self.membership.on_chunk_sent(server_id, self._now_ms)
-            return
-        del self._transfers[server_id]
-        if done:
-            self._on_snapshot_sent(server_id, transfer.snapshot.last_index)
-        else:
-            self._snapshot_retry_ms[server_id] = self._now_ms + self.setup.election_timeout_ms_min
-
-    def _on_snapshot_sent(self, server_id: int, last_index: int) -> None:
-        self.core.on_snapshot_sent(peer_of(server_id), last_index)
-        self.membership.on_snapshot_sent(server_id, last_index, self._now_ms)
 
     # ---- one wake ----
 
     @property
     def deadline_ms(self) -> int:
-        """When wake() must come at the latest."""
-        times = [self.core.deadline_ms, *self._snapshot_retry_ms.values()]
+        """The latest time for the next wake()."""
+        times = [self.core.deadline_ms, *self._snapshots.retry_times_ms]
         optional = [link.deadline_ms for link in self.links.values()]
         optional += [self.membership.deadline_ms(), self._leaving and self._leaving[1]]
         times += [each for each in optional if each is not None]
         return min(times)
 
     def wake(self, now_ms: int) -> None:
-        """Does what has come up. Then the links' `out` is to be sent, then write() called."""
+        """Acts on all input. Then send the links' `out` and call write()."""
         self._now_ms = now_ms
         core = self.core
         self._update_eligibility()
@@ -603,13 +604,14 @@ class FarmPeer:
                 self._send_message(envelope)
         for read in ready.reads:
             core.on_read(read.to, read.first_index, self._read(read.first_index, read.bytes_max))
-        self._send_snapshots([int(peer) for peer in ready.snapshots])
+        self._snapshots.step(self.snapshot, [int(peer) for peer in ready.snapshots], now_ms)
         self._respond_to_committed()
         self._check_timeouts()
 
     def write(self) -> bool:
-        """Makes durable what is new. Then the inbound connections' `out` is to be sent, and, when
-        there was something, wake() called again."""
+        """Makes new entries durable and answers. Then send the inbound connections' `out`; if it
+        returns True, call wake() again.
+        """
         batches, self._batches = self._batches, []
         if batches:
             self._disk.append(batches)
@@ -634,8 +636,9 @@ class FarmPeer:
         pending.inbound.flush()
 
     def _respond_to_append(self, pending: PendingResponse, message: AppendResponse) -> None:
-        """The answer to AppendEntries, or to SyncLog. Everything that the core has spoken of is
-        durable now, so what was not when it did so may be confirmed as well."""
+        """Answers AppendEntries or SyncLog. All entries that the core has accepted are durable now,
+        so the answer may confirm them.
+        """
         core = self.core
         durable = min(core.durable_index, core.log.last_index)
         accepted = message.success and message.term == core.term and pending.end <= durable
@@ -643,24 +646,24 @@ class FarmPeer:
         if accepted and pending.request.type is MessageType.APPEND_ENTRIES:
             next_index = pending.end + 1
         elif core.log.last_index == 0 and pending.request.type is MessageType.APPEND_ENTRIES:
-            next_index = 2  # A Java leader whose log is compacted would stall at 1.
+            next_index = 2  # A JRaft leader with a compacted log would stall at 1.
         self._respond(pending, accepted, next_index)
 
-    # ---- what goes out ----
+    # ---- sending ----
 
     def _update_links(self) -> None:
-        """Links to those that are wanted, at the endpoints that they have now."""
+        """Keeps one link to each target, at its current endpoint."""
         wanted = self.link_targets
         for server_id in [each for each in self.links if each not in wanted]:
             del self.links[server_id]
-            self._transfers.pop(server_id, None)
+            self._snapshots.cancel(server_id)
         for server_id, server in wanted.items():
             link = self.links.get(server_id)
             if link is None:
                 self.links[server_id] = Link(server.endpoint)
             elif link.endpoint != server.endpoint:
                 link.endpoint = server.endpoint
-                link.failure = link.failure or "it is somewhere else now"
+                link.failure = link.failure or "its endpoint has changed"
 
     def _send(self, server_id: int, request: Request, round_: int = 0) -> bool:
         link = self.links.get(server_id)
@@ -668,7 +671,7 @@ class FarmPeer:
         return link is not None and link.send(request, deadline_ms, round_)
 
     def _send_message(self, envelope: Envelope) -> None:
-        """A request of the core's on its way."""
+        """Sends a request of the core."""
         message, to = envelope.message, int(envelope.to)
         own = self.setup.server_id
         if isinstance(message, RequestVote):
@@ -689,12 +692,13 @@ class FarmPeer:
 
     @property
     def readable_index(self) -> int:
-        """Up to here the log is committed, and on our disk."""
+        """The last index that is committed and on our disk."""
         return min(self.core.commit_index, self.core.durable_index, self.core.log.last_index)
 
     def read(self, first_index: int, bytes_max: int) -> list[EntryBatch]:
-        """Committed entries from first_index on, about so many bytes of them; none when they are
-        not there, or no more."""
+        """Committed entries from first_index on, about bytes_max bytes; none if they are not there
+        or compacted.
+        """
         log, last_index = self.core.log, self.readable_index
         last_term = log.term_at(last_index)
         if not log.base_index < first_index <= last_index or last_term is None:
@@ -702,11 +706,11 @@ class FarmPeer:
         return self._disk.batches(first_index, last_index, last_term, bytes_max)
 
     def read_snapshot(self, offset: int, size: int) -> bytes | None:
-        """A piece of our snapshot."""
+        """A part of our snapshot."""
         return self._disk.read_snapshot(self.snapshot, offset, size)
 
     def _read(self, first_index: int, bytes_max: int) -> list[EntryBatch]:
-        """Entries from first_index on, as many as are durable."""
+        """Durable entries from first_index on."""
         log = self.core.log
         last_index = min(log.last_index, self.core.durable_index)
         last_term = log.term_at(last_index)
@@ -727,50 +731,19 @@ class FarmPeer:
             count += batch.count
         return batches
 
-    def _send_snapshots(self, servers: list[int]) -> None:
-        joining, self.membership.snapshot_for = self.membership.snapshot_for, None
-        if joining is not None:
-            servers.append(joining)
-        for server_id in servers:
-            if self.snapshot.last_index and server_id not in self._transfers:
-                self._transfers[server_id] = SnapshotTransfer(server_id, self.snapshot)
-        for server_id in [to for to, at in self._snapshot_retry_ms.items() if self._now_ms >= at]:
-            del self._snapshot_retry_ms[server_id]
-            self._on_snapshot_sent(server_id, 0)
-        if self.core.role is not Role.LEADER:
-            self._transfers.clear()
-        for transfer in self._transfers.values():
-            if not transfer.is_pending:
-                self._send_chunk(transfer)
-
-    def _send_chunk(self, transfer: SnapshotTransfer) -> None:
-        core = self.core
-        header = Request(
-            MessageType.INSTALL_SNAPSHOT,
-            self.setup.server_id,
-            transfer.to,
-            core.term,
-            commit_index=core.commit_index,
-        )
-        chunk = transfer.chunk(self._disk, header, self.setup.snapshot_block_bytes)
-        if chunk is None:  # There is a newer one: from its beginning.
-            transfer.snapshot, transfer.offset = self.snapshot, 0
-            chunk = transfer.chunk(self._disk, header, self.setup.snapshot_block_bytes)
-        transfer.is_pending = chunk is not None and self._send(transfer.to, chunk)
-
     def _check_timeouts(self) -> None:
-        """Closes what is silent for too long, and goes silent when we have left."""
+        """Marks connections with overdue answers as failed, and completes a removal."""
         now_ms = self._now_ms
         for link in self.links.values():
             if link.deadline_ms is not None and now_ms >= link.deadline_ms and not link.failure:
-                link.failure = "a request was not answered in time"
+                link.failure = "the server did not answer a request in time"
         for inbound in self.inbound.values():
             if inbound.is_overdue(now_ms) and not inbound.failure:
-                inbound.failure = "a request could not be answered in time"
+                inbound.failure = "this server could not answer a request in time"
         if self._leaving is not None and now_ms >= self._leaving[1]:
             self._left_in_term, self._leaving = self._leaving[0], None
 
-    # ---- whether we count ----
+    # ---- eligibility ----
 
     @property
     def _leave_timeout_ms(self) -> int:
@@ -783,10 +756,14 @@ class FarmPeer:
             self._disk.save(*now)
 
     def _update_eligibility(self) -> None:
-        """Whoever has a log votes: it is those who ask that count votes, by a Configuration that we
-        need not have yet, or of which we believe that it is over. A newcomer campaigns once one
-        with it is committed: before, others would not hear it, and its term would outrun theirs;
-        one that was told to leave only if nobody else can win: a leader of JRaft would fall."""
+        """Decides whether we may vote and campaign.
+
+        Any server with a log votes: the candidate counts the votes, by a Configuration that we may
+        not have yet or that we think replaced. A joining server campaigns only after a
+        Configuration with it is committed: before that the others ignore it and its term would
+        outrun theirs. A leaving server campaigns only if no other server can win, because a JRaft
+        leader would step down.
+        """
         core, own = self.core, self.setup.server_id
         committed, last_index = self.directory.committed, core.log.configurations.last_index
         if self._left_in_term is not None:
@@ -804,10 +781,10 @@ class FarmPeer:
             early_ms = self._now_ms + self.setup.election_timeout_ms_min - core.deadline_ms
             core.on_busy(max(0, early_ms))
 
-    # ---- snapshots of our own ----
+    # ---- own snapshots ----
 
     def on_own_snapshot(self, snapshot: FarmSnapshot, keep_entries: int) -> None:
-        """A snapshot of ours is durable: of what it holds, so many entries stay in the log."""
+        """Our snapshot is durable: compacts the log, except for its last keep_entries entries."""
         self.snapshot = snapshot
         index = min(snapshot.last_index - keep_entries, self.core.durable_index)
         if index > self.core.log.base_index:

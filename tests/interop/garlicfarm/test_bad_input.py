@@ -437,7 +437,7 @@ def test_strangers_at_a_follower(scene: Scene) -> None:
     assert {name: counted[f"refused_{name}"] for name in kinds.values()} == dict.fromkeys(
         kinds.values(), 1
     )
-    said = f'unwilling farm=farm why="server {STRANGER} would take in one that believes to be a'
+    said = f'unwilling farm=farm why="server {STRANGER} invited this server, which considers'
     scene.farm.wait(lambda: said in scene.farm.log(scene.follower), "nobody is told")
     scene.check()
 

@@ -185,7 +185,7 @@ def test_too_many_requests_at_once() -> None:
     assert not any(slot.request.entries for slot in slots), "what is in the log is kept twice"
     client.send(client_request(b"x"))
     world.run(5)
-    assert "wait for answers" in client.closed
+    assert "unanswered requests" in client.closed
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:

@@ -76,7 +76,7 @@ def test_who_was_removed_while_it_was_away_says_why_it_does_not_come_back() -> N
     assert not world.peers[away].join_refusal
     assert world.ask(members.add_server_request(server(away))).is_accepted
     world.run_until(lambda: bool(world.peers[away].join_refusal))
-    said = f"server {leader} would take in one that believes to be a member"
+    said = f"server {leader} invited this server, which considers itself a member"
     assert world.peers[away].join_refusal == said
     world.kill(away)
     del world.disks[away], world.setups[away]
