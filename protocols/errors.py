@@ -15,3 +15,9 @@ class TooLarge(RemoteProtocolError):
 
 class LocalProtocolError(ProtocolError):
     """We broke the specification: crash, the supervisor restarts us from disk."""
+
+
+class StorageFailure(Exception):
+    """Base of the errors of storage: a protocol reports the message to its client and goes on."""
+
+    is_damage = False  # Stored data is damaged: this node must fetch it from another one.

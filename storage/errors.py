@@ -2,11 +2,13 @@
 
 import errno
 
+from ..protocols.errors import StorageFailure
+
 FULL = {errno.ENOSPC, errno.EDQUOT}
 REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
-class StorageError(Exception):
+class StorageError(StorageFailure):
     """Something on disk is not as it must be, or the disk refused. Never repaired silently."""
 
     def __init__(self, place: str, problem: str, way_out: str) -> None:
@@ -26,6 +28,8 @@ class StorageFull(StorageError):
 class Damaged(StorageError):
     """What was sound once is so no more: bits have flipped, or parts are missing. The other nodes
     have it still."""
+
+    is_damage = True
 
 
 class StorageLocked(StorageError):

@@ -5,7 +5,6 @@ jobs write goes through zerodb_server.
 """
 
 import os
-import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,21 +30,22 @@ from ...protocols.zerodb.server.jobs import (
 from ...protocols.zerodb.server.map_orders import MapOrder
 from ...protocols.zerodb.server.ownership import Ownership
 from ...protocols.zerodb.server.session import features_of
-from ...protocols.zerodb.server.worker_channel import (
-    AGAIN,
-    ANSWER,
+from ...protocols.zerodb.wire import answers, ops, requests, values
+from ...protocols.zerodb.wire.codec import decode_request
+from ...protocols.zerodb.wire.worker_pipe import (
+    ANSWER_TAG,
     CHECKPOINT,
     ENVELOPE,
     FAILED,
-    HEAD,
     JOB_SERVER,
+    JOB_WRITE,
     LEASE,
-    MARK,
+    LOG_POSITION,
     PAIRS,
-    WRITE,
+    PIPE_HEADER,
+    REQUEST,
+    RETRYABLE,
 )
-from ...protocols.zerodb.wire import answers, ops, requests, values
-from ...protocols.zerodb.wire.codec import decode_request
 from ...storage.disk.disk import Disk
 from ...storage.errors import StorageError
 from ...storage.worker.job_store import ApidCounter, StatisticsFile
@@ -57,7 +57,6 @@ from .shared_leases import LeasePort as LeaseDoor
 from .shared_leases import SharedLeases
 from .spark_maps import SparkMaps, Tools
 
-PLACE = struct.Struct("<QQ")  # Of a checkpoint: its applied index and the term there.
 CLIENTS_HWM = 32  # Chunks that a client may leave unread.
 ASKS_HWM = 1024
 ANSWER_BYTES_MAX = 32 << 20  # Of one wake: further requests wait for the next.
@@ -196,19 +195,19 @@ class JobServer(Actor):
             self._take_in(Asker(None, routing_id, frames[:1] == [b""]), frames)
 
     def _on_incoming(self, arena: Arena) -> None:
-        for head, frames in self.unpacked(arena, HEAD, "requests"):
+        for head, frames in self.unpacked(arena, PIPE_HEADER, "requests"):
             kind, flags, _, code, log_index, ticket = head
-            if kind == ANSWER and frames:
+            if kind == REQUEST and frames:
                 envelope = bool(flags & ENVELOPE)
                 self._take_in(Asker(ticket, frames[0], envelope), frames[1:])
-            elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == PLACE.size:
+            elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == LOG_POSITION.size:
                 self._on_snapshot(ticket, frames[1])
-            elif kind == WRITE:
+            elif kind == JOB_WRITE:
                 self._on_written(ticket, log_index)
             elif kind == LEASE:
                 self._on_lease_applied(code, ticket)
             elif kind == FAILED and frames:
-                again = bool(flags & AGAIN)
+                again = bool(flags & RETRYABLE)
                 self._on_failed(ticket, frames[0].decode("utf-8", "replace"), again)
             else:
                 self.log_rarely("malformed-dropped", pipe="requests", size=len(frames))
@@ -223,7 +222,7 @@ class JobServer(Actor):
         if asker.ticket is None:
             self._answers.add([*head, *frames])
         else:
-            self._done.send([MARK.pack(JOB_SERVER, 0, 0, 0, asker.ticket), *head, *frames])
+            self._done.send([ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, asker.ticket), *head, *frames])
 
     @property
     def _is_full(self) -> bool:
@@ -316,7 +315,7 @@ class JobServer(Actor):
         head = [asker.routing_id, *([b""] if asker.envelope else []), *head]
         if asker.ticket is not None:  # Who passes it on makes pairs of them.
             kind = 0 if packed else PAIRS
-            mark = MARK.pack(JOB_SERVER, kind, 0, 0, asker.ticket)
+            mark = ANSWER_TAG.pack(JOB_SERVER, kind, 0, 0, asker.ticket)
             self._done.send([mark, *head, *columns])
         elif packed:
             self._answers.add([*head, *columns])
@@ -454,11 +453,11 @@ class JobServer(Actor):
         self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
 
     def _ask(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
-        head = HEAD.pack(kind, 0, 0, 0, 0, ticket)
+        head = PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket)
         self._asks.send([head, table.to_bytes(4, "little"), *data])
 
     def _ask_write(self, ticket: int, table: int, entry: bytes) -> None:
-        self._ask(WRITE, ticket, table, entry)
+        self._ask(JOB_WRITE, ticket, table, entry)
 
     def _on_failed(self, ticket: int, reason: str, again: bool) -> None:
         wish = self._wishes.pop(ticket, None)
@@ -484,7 +483,7 @@ class JobServer(Actor):
 
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
         wish = self._wishes.pop(ticket, None)
-        log_index, term = PLACE.unpack(place)
+        log_index, term = LOG_POSITION.unpack(place)
         if self._spark.on_snapshot(ticket, log_index, term):
             return
         if wish is None:  # It came too late: nobody waits for it.

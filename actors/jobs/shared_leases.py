@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ...protocols.zerodb.server.jobs import JobTable, Lease
-from ...protocols.zerodb.server.worker_channel import ENDED, KEPT, OPENED
 from ...protocols.zerodb.wire import ops
+from ...protocols.zerodb.wire.worker_pipe import LEASE_ENDED, LEASE_OPENED, LEASE_RENEWED
 from ...storage.worker.lease_folder import LeaseFolder
 from ...storage.worker.shared_lease import FREE_BYTES_MIN
 
@@ -58,11 +58,11 @@ class SharedLeases:
 
     def on_applied(self, what: int, number: int, now_ms: int) -> None:
         """A worker has applied an entry about a lease. Raises StorageError."""
-        if what == OPENED:
+        if what == LEASE_OPENED:
             self.adopt(number, now_ms)
-        elif what == KEPT:
+        elif what == LEASE_RENEWED:
             self._table.on_kept(number, now_ms)
-        elif what == ENDED:
+        elif what == LEASE_ENDED:
             self._table.on_ended(number)
 
     def ask(

@@ -17,8 +17,8 @@ from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.server import map_orders
 from ...protocols.zerodb.server.jobs import JobTable, Lease
 from ...protocols.zerodb.server.map_orders import MapOrder, Mapped, MapProgress
+from ...protocols.zerodb.tables.tables import Tables
 from ...storage.errors import StorageError
-from ...storage.tables.tables import Tables
 from ...storage.worker.lease_folder import LeaseFolder
 from ..runtime.actor import Actor
 from .map_jobs import MapJobs, MapSpec, Started

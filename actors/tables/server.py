@@ -12,7 +12,6 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-import msgpack
 import zmq
 
 from ... import __version__
@@ -22,31 +21,32 @@ from ...native.errors import NativeError
 from ...native.net.messages import Arena, Frames
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
-from ...protocols.zerodb.server.ownership import OWNERS
-from ...protocols.zerodb.server.proposals import Result
 from ...protocols.zerodb.server.scatter_gather import PREFIX
 from ...protocols.zerodb.server.session import INFO, Now, Session, SessionSetup
-from ...protocols.zerodb.server.worker_channel import (
-    ANSWER,
-    EXPIRY,
-    HANDLED,
-    HEAD,
-    HELLO,
-    JOB_SERVER,
-    MARK,
-    PAIRS,
-    PROGRESS,
-    STANDING,
-    TABLES,
-    TROUBLE,
-    WAITS,
-    WorkerChannel,
-)
+from ...protocols.zerodb.server.worker_channel import WorkerChannel
 from ...protocols.zerodb.wire.values import (
+    OWNER_TABLE,
     PAIR_BYTES_MAX,
     REQUEST_BYTES_MAX,
     REQUEST_FRAMES_MAX,
-    TableOptions,
+)
+from ...protocols.zerodb.wire.worker_pipe import (
+    ANSWER_TAG,
+    COMPLETED,
+    HELLO,
+    JOB_SERVER,
+    NEXT_EXPIRY,
+    ONE_WAY_FAILURE,
+    PAIRS,
+    PIPE_HEADER,
+    PROGRESS,
+    REQUEST,
+    SERVER_WAITS,
+    TABLES,
+    WRITE_STATUS,
+    decode_outcomes,
+    decode_owners,
+    decode_tables,
 )
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup, WindowLimits
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
@@ -62,8 +62,6 @@ ANSWER_FRAMES_MAX = 1 << 22
 WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
 JOBS_BYTES_MAX = 128 << 20  # Of requests that the job_server has and has not answered.
 LOG_HEAD = b"\x55\x01\x00"
-
-_RESULT = struct.Struct("<QII")  # LOG INDEX, place of the operation in its entry, size
 
 
 class ZerodbServer(Actor):
@@ -206,29 +204,29 @@ class ZerodbServer(Actor):
         self.session.on_one_way(arena, self._now())
 
     def _on_asks(self, arena: Arena) -> None:
-        for head, frames in self.unpacked(arena, HEAD, "asks"):
+        for head, frames in self.unpacked(arena, PIPE_HEADER, "asks"):
             self.session.on_ask(head, frames, self._now())
 
     def _on_done(self, arena: Arena) -> None:
         """Finished answers go on as they are, in one call, but for their marks."""
         try:
-            marks = heads(arena, MARK.size)
+            marks = heads(arena, ANSWER_TAG.size)
         except NativeError:
             self.log_rarely("malformed-dropped", pipe="done", messages=arena.count)
             return
         self._count_taken(arena, marks)
-        due = [self._is_due(*mark) for mark in MARK.iter_unpack(marks)]
+        due = [self._is_due(*mark) for mark in ANSWER_TAG.iter_unpack(marks)]
         messages = arena
-        if len(self.session.gathering) or not all(due) or any(marks[2 :: MARK.size]):
+        if len(self.session.gathering) or not all(due) or any(marks[2 :: ANSWER_TAG.size]):
             messages = self._sorted(arena, due)
         self._send_answers(messages, skip=1)
 
     def _count_taken(self, arena: Arena, marks: bytes) -> None:
         """Whose answers these are: who waits for it is told that they were taken."""
-        if len(self._taken) == 1 and JOB_SERVER >> 8 not in marks[1 :: MARK.size]:
+        if len(self._taken) == 1 and JOB_SERVER >> 8 not in marks[1 :: ANSWER_TAG.size]:
             self._taken[0][0].add(arena.size)
         else:
-            numbers = (mark[0] for mark in MARK.iter_unpack(marks))
+            numbers = (mark[0] for mark in ANSWER_TAG.iter_unpack(marks))
             for number, size in zip(numbers, arena.sizes(), strict=True):
                 if number < len(self._taken):
                     self._taken[number][0].add(size)
@@ -246,8 +244,8 @@ class ZerodbServer(Actor):
             if not is_due:
                 self.counters["late_answers"] += 1
             elif answer[0].startswith(PREFIX):
-                self.session.on_part(MARK.unpack(mark)[0], answer)
-            elif MARK.unpack(mark)[1] == PAIRS:
+                self.session.on_part(ANSWER_TAG.unpack(mark)[0], answer)
+            elif ANSWER_TAG.unpack(mark)[1] == PAIRS:
                 self._add_pairs(messages, message)
             else:
                 messages.add(message)
@@ -286,7 +284,7 @@ class ZerodbServer(Actor):
         return True
 
     def _on_reports(self, arena: Arena) -> None:
-        for head, frames in self.unpacked(arena, HEAD, "reports"):
+        for head, frames in self.unpacked(arena, PIPE_HEADER, "reports"):
             try:
                 self._on_report(head, frames)
             except (ValueError, TypeError, IndexError, struct.error):
@@ -299,22 +297,22 @@ class ZerodbServer(Actor):
         self.session.on_epoch(handoff, epoch, self.now_ms)
         standing = handoff.standing
         if kind == PROGRESS:
-            self.session.proposals.on_results(_results(frames[0]) if frames else ())
+            self.session.proposals.on_results(decode_outcomes(frames[0]) if frames else ())
             handoff.standing = standing._replace(applied_index=index)
         elif kind == TABLES:
-            tables, local = (_tables(frame) for frame in frames[:2])
-            owners = dict(msgpack.unpackb(frames[2], strict_map_key=False))
+            tables, local = (decode_tables(frame) for frame in frames[:2])
+            owners = decode_owners(frames[2])
             handoff.standing = standing._replace(tables=tables, local=local)
-            if number == OWNERS % len(self.session.handoffs):
+            if number == OWNER_TABLE % len(self.session.handoffs):
                 self.session.ownership.owners = owners
-        elif kind == STANDING:
+        elif kind == WRITE_STATUS:
             refusal = frames[0].decode(errors="replace") if code else ""
             handoff.standing = standing._replace(refusal=refusal)
-        elif kind == TROUBLE:
+        elif kind == ONE_WAY_FAILURE:
             self.session.notice(code, frames[0].decode(errors="replace"))
-        elif kind == EXPIRY:
+        elif kind == NEXT_EXPIRY:
             self.session.on_expiry(number, index)
-        elif kind == HANDLED:
+        elif kind == COMPLETED:
             handoff.on_handled(index)
         handoff.heard.add(kind)
 
@@ -326,9 +324,9 @@ class ZerodbServer(Actor):
         self._link.act(now_ms, session.asked_client)
         for handoff, socket in self._work:
             if handoff.greets(now_ms):
-                self.send(socket, [HEAD.pack(HELLO, 0, 0, 0, 0, 0)])
+                self.send(socket, [PIPE_HEADER.pack(HELLO, 0, 0, 0, 0, 0)])
             if not session.proposals.is_idle and handoff.says_waiting(now_ms):
-                self.send(socket, [HEAD.pack(WAITS, 0, 0, 0, 0, 0)])
+                self.send(socket, [PIPE_HEADER.pack(SERVER_WAITS, 0, 0, 0, 0, 0)])
             self._hand_over(handoff, socket)
         if len(session.jobs):
             self._send_jobs()
@@ -360,10 +358,10 @@ class ZerodbServer(Actor):
             position, _ = send_messages(self._jobs, jobs, 0, "keep")
             self.check(self._jobs)
         for i, message in enumerate(jobs.messages()):
-            kind, _, _, _, _, ticket = HEAD.unpack(message[0])
+            kind, _, _, _, _, ticket = PIPE_HEADER.unpack(message[0])
             if i >= position:
                 self.session.refuse_job(message)
-            elif kind == ANSWER:
+            elif kind == REQUEST:
                 self._jobs_sent[ticket] = message
                 self._jobs_bytes += sum(map(len, message))
         jobs.clear()
@@ -415,23 +413,6 @@ class ZerodbServer(Actor):
             "applied_index": min(each.standing.applied_index for each in session.handoffs),
             **session.counters,
         }
-
-
-def _results(joined: bytes) -> list[tuple[int, Result]]:
-    """Reads what a worker reports of operations: <QII LOG INDEX, place, size; u8 code, data ..."""
-    found: list[tuple[int, Result]] = []
-    offset = 0
-    while offset < len(joined):
-        index, _, size = _RESULT.unpack_from(joined, offset)
-        offset += _RESULT.size
-        found.append((index, Result(joined[offset], joined[offset + 1 : offset + size])))
-        offset += size
-    return found
-
-
-def _tables(packed: bytes) -> dict[int, TableOptions]:
-    unpacked = dict(msgpack.unpackb(packed, strict_map_key=False))
-    return {table: TableOptions(*options) for table, options in unpacked.items()}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Every problem is an OperatorError whose place is FILE:LINE:COL: key.path.
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...protocols.zerodb.server.ownership import STORE
+from ...protocols.zerodb.wire.values import BROKER_TABLE
 from ..errors import OperatorError
 from ..runtime import run_dir
 from . import yaml_tree
@@ -236,7 +236,7 @@ SERVICE_KEYS = {
 }
 
 STORE_KEYS = {
-    "table": count_key(0, TABLE_MAX, STORE),
+    "table": count_key(0, TABLE_MAX, BROKER_TABLE),
     "bytes_max": size_key(MIB, 1024 * GIB, 512 * MIB),
     "request_ttl_s": duration_s_key(1, 30 * 86_400, 86_400),
     "lease_ms": duration_ms_key(500, 600_000, 3000),

@@ -27,7 +27,7 @@ from ...native.tables.mapper import MalformedOutput, output_ops, pack_records
 from ...net.clock import monotonic_ms
 from ...net.poll_loop import PollLoop
 from ...protocols.zerodb.server.map_orders import MapOrder, stage_key
-from ...protocols.zerodb.server.scan_chunks import Pieces
+from ...protocols.zerodb.server.scan_chunks import PairChunks
 
 if TYPE_CHECKING:
     from ...clients.table.table import Table
@@ -155,7 +155,7 @@ def pairs_of(table: "Table", lease: int, bounds: tuple[bytes, bytes]) -> Iterato
 def batches(pairs: Iterator[Pair]) -> Iterator[list[bytes]]:
     """Yields batches of key, value, key, value ..., of the size that a node uses for its
     mappers."""
-    pieces, ended = Pieces(pairs), False
+    pieces, ended = PairChunks(pairs), False
     while not ended:
         frames: list[bytes] = []
         ended = pieces.take(BATCH_PAIRS, BATCH_BYTES, frames.extend).ended

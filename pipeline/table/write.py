@@ -19,8 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import BinaryType, BooleanType, IntegralType, StringType, StructType
 
-from ...protocols.zerodb.server.ownership import FRESH_FIRST, OWNERS
-from ...protocols.zerodb.wire.values import OWNER_BYTES
+from ...protocols.zerodb.wire.values import OWNER_BYTES, OWNER_TABLE, RESERVED_FIRST
 from ..column_types import check_type
 from ..errors import PipelineError, SchemaError
 from ..formats import Column, encode
@@ -240,12 +239,12 @@ def fresh_table(options: WriteOptions) -> WriteOptions:
             if table.info() is None:
                 table.open()
                 return fresh
-    raise PipelineError(f"no number from {FRESH_FIRST} on is free for the table to be filled")
+    raise PipelineError(f"no number from {RESERVED_FIRST} on is free for the table to be filled")
 
 
 def fresh_number() -> int:
     """Returns a random number of the range for staging tables."""
-    return FRESH_FIRST + secrets.randbelow(OWNERS - FRESH_FIRST)
+    return RESERVED_FIRST + secrets.randbelow(OWNER_TABLE - RESERVED_FIRST)
 
 
 def switch(options: WriteOptions, filled: WriteOptions) -> None:

@@ -8,10 +8,10 @@ from typing import Protocol
 
 import rocksdict
 
+from ...protocols.zerodb.tables.operations import SYSTEM
+from ...protocols.zerodb.tables.tables import Pair
 from ...protocols.zerodb.wire.values import TableOptions
-from ..tables.operations import SYSTEM
 from ..tables.sorted_keys import Ranges, SortedKeys
-from ..tables.tables import Pair
 from .families import Family
 
 APPLIED = b"a"  # In SYSTEM: index and term of the last entry.

@@ -28,14 +28,10 @@ from typing import cast
 import rocksdict
 
 from ...native.tables.sst import Bounds
-from ...protocols.zerodb.server.scan_chunks import Pieces, Scanned
-from ...protocols.zerodb.wire.ops import Op, Put
-from ...protocols.zerodb.wire.values import TableOptions
-from ..disk.disk import make_folders
-from ..errors import Damaged, StorageError, StorageFull, storage_error
-from ..tables.content import Piece, content_hash, split_points
-from ..tables.effects import Effects, apply_entry, record_range
-from ..tables.operations import (
+from ...protocols.zerodb.server.scan_chunks import ChunkSource, PairChunks
+from ...protocols.zerodb.tables.content import SizedRange, content_hash, split_points
+from ...protocols.zerodb.tables.effects import Effects, apply_entry, record_range
+from ...protocols.zerodb.tables.operations import (
     BONDS,
     SYSTEM,
     bonded_tables,
@@ -43,8 +39,12 @@ from ..tables.operations import (
     kept_result,
     result_key,
 )
-from ..tables.recent_changes import RecentChanges
-from ..tables.tables import Outcome, Pair, TableEntry, TableInfo
+from ...protocols.zerodb.tables.recent_changes import RecentChanges
+from ...protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableInfo
+from ...protocols.zerodb.wire.ops import Op, Put
+from ...protocols.zerodb.wire.values import TableOptions
+from ..disk.disk import make_folders
+from ..errors import Damaged, StorageError, StorageFull, storage_error
 from .batch import APPLIED, AT, NUMBER, TABLES, PendingWrites
 from .families import (
     Family,
@@ -287,7 +287,7 @@ class RocksTables:
 
     def pieces(
         self, table: int, start: bytes = b"", end: bytes = b"", with_values: bool = True
-    ) -> Scanned:
+    ) -> ChunkSource:
         """As scan() or keys(), whose values are empty then, for who takes many pairs at once."""
 
         def engine(start: bytes) -> Iterator[Pair]:
@@ -298,12 +298,12 @@ class RocksTables:
         family = self._family_of(table)
         files = self._files_of(family) if family and self._read_only else None
         if family is None or files is None or (end and end <= start):
-            return Pieces(engine(start))
+            return PairChunks(engine(start))
         sequence = self._opened().latest_sequence_number()
         bounds = Bounds(start, end)
         scan = FileScan(SstQuery(self.path, family.name, sequence, files, bounds, with_values))
         if scan.files + sum(one.files for one in self._file_scans) > self._shared.files_max:
-            return Pieces(engine(start))
+            return PairChunks(engine(start))
         self._file_scans.add(scan)
         return TableScan(scan, lambda last: engine(last or start))
 
@@ -544,7 +544,7 @@ class RocksTables:
             return split_points(file_pieces(files, start, end), count)
         return split_points(self._pieces(table, start, end), count)
 
-    def _pieces(self, table: int, start: bytes, end: bytes) -> Iterator[Piece]:
+    def _pieces(self, table: int, start: bytes, end: bytes) -> Iterator[SizedRange]:
         found = self.scan(table, start, end)
         while pairs := list(islice(found, PIECE_PAIRS)):
             yield pairs[0][0], sum(len(key) + len(value) for key, value in pairs)

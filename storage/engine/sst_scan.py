@@ -22,9 +22,9 @@ from ...native.tables.sst import (
     Pairs,
     wanted_blocks,
 )
-from ...protocols.zerodb.server.scan_chunks import ChunkPart, Pieces, Scanned
+from ...protocols.zerodb.server.scan_chunks import ChunkPart, ChunkSource, PairChunks
+from ...protocols.zerodb.tables.tables import Pair
 from ..errors import storage_error
-from ..tables.tables import Pair
 from .sst_file import SortedFile, Unsupported, open_file, problem_of
 from .walk import TableFile
 
@@ -115,7 +115,7 @@ class TableScan:
         self._files = files
         self._engine = engine
         self._last: bytes | None = None  # Key that was taken.
-        self._rest: Scanned | None = None  # What the engine reads, since it has to.
+        self._rest: ChunkSource | None = None  # What the engine reads, since it has to.
 
     def take(
         self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
@@ -135,7 +135,7 @@ class TableScan:
             except Unsupported:
                 self._files.close()
                 start = b"" if self._last is None else self._last + b"\0"
-                self._rest = Pieces(self._engine(start))
+                self._rest = PairChunks(self._engine(start))
             else:
                 if ended:
                     self._files.close()

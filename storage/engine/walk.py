@@ -6,9 +6,9 @@ from typing import NamedTuple, TypeVar
 
 import rocksdict
 
+from ...protocols.zerodb.tables.content import SizedRange
+from ...protocols.zerodb.tables.tables import Pair
 from ..errors import Damaged
-from ..tables.content import Piece
-from ..tables.tables import Pair
 from .families import Guard
 
 Row = TypeVar("Row", bytes, Pair)
@@ -106,7 +106,7 @@ def files_of(text: str) -> list[TableFile]:
     return found
 
 
-def file_pieces(files: list[TableFile], start: bytes, end: bytes) -> list[Piece]:
+def file_pieces(files: list[TableFile], start: bytes, end: bytes) -> list[SizedRange]:
     """The pieces of start <= key < end, from the files that lie in it: half of each at its ends."""
     pieces = [(start, 0)]
     for file in files:

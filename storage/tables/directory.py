@@ -16,13 +16,13 @@ import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ...protocols.zerodb.tables.tables import Tables, store_applied
 from ..disk.disk import Disk, make_folders
 from ..disk.files import Files
 from ..errors import Damaged, StorageError, storage_error
 from ..log.segment import Identity
 from ..snapshot import archive
 from ..snapshot.snapshot import SnapshotFile, newest, open_snapshot
-from .tables import TableEntry, Tables
 
 WORKERS = "workers"
 REPLICATED = "replicated"
@@ -55,14 +55,14 @@ class Restored(NamedTuple):
 class TableDirectory:
     """The directories of one worker, and its databases."""
 
-    def __init__(self, place: TableFolder, open_tables: Open, with_local: bool) -> None:
+    def __init__(self, location: TableFolder, open_tables: Open, with_local: bool) -> None:
         """Opens the databases. Raises StorageError: made for another number of workers, locked,
         damaged (the local ones), or refused by the system.
 
         damaged   why the replicated tables were put aside; they come again from the log
         """
-        self.place = place
-        self._path = os.path.join(place.folder, place.name)
+        self.location = location
+        self._path = os.path.join(location.folder, location.name)
         self._open_tables = open_tables
         self.damaged = ""
         _make_folder(self._path)
@@ -79,7 +79,7 @@ class TableDirectory:
 
     def _check_workers(self) -> None:
         """Which table is whose follows from their number: it can't change."""
-        folder, _, workers = self.place
+        folder, _, workers = self.location
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name, WORKERS)
             made_for = _read(path)
@@ -116,11 +116,11 @@ class TableDirectory:
         """Puts the replicated tables, in which everything up to `at` is applied and nothing else,
         into a directory; returns its path. Raises StorageError."""
         self._remove(STATE)
-        settle(self.replicated, at)
+        store_applied(self.replicated, at)
         path = self._at(STATE)
         try:
             self.replicated.checkpoint(path)
-            _write(os.path.join(path, WORKERS), str(self.place.workers))
+            _write(os.path.join(path, WORKERS), str(self.location.workers))
         except StorageError:
             self._remove(STATE)
             raise
@@ -177,7 +177,7 @@ class TableDirectory:
         self._rename(f"{REPLICATED}.new", REPLICATED)
         self._remove(f"{REPLICATED}.old")
         self.replicated = self._open_tables(self._at(REPLICATED), True)
-        settle(self.replicated, restored.at)
+        store_applied(self.replicated, restored.at)
         self.replicated.flush()
 
     def _unpack(self, file: SnapshotFile, place: str) -> Restored:
@@ -193,7 +193,7 @@ class TableDirectory:
             return Restored(at, 0, 0)
         for member in archive.members(read, place):
             owner, _, name = member.path.partition("/")
-            if owner != self.place.name or not name:
+            if owner != self.location.name or not name:
                 continue
             if name == WORKERS:
                 self._check_made_for(b"".join(archive.pieces(read, member, place)), place)
@@ -205,11 +205,11 @@ class TableDirectory:
         return Restored(at, count, size)
 
     def _check_made_for(self, workers: bytes, place: str) -> None:
-        if workers != str(self.place.workers).encode():
+        if workers != str(self.location.workers).encode():
             raise StorageError(
                 place,
                 f"its tables are of `workers: {workers.decode('ascii', 'replace')}`,"
-                f" ours of `workers: {self.place.workers}`",
+                f" ours of `workers: {self.location.workers}`",
                 "give all nodes of a cluster one number",
             )
 
@@ -234,13 +234,6 @@ class TableDirectory:
         self.replicated.close()
         if self.local is not None:
             self.local.close()
-
-
-def settle(tables: Tables, at: tuple[int, int]) -> None:
-    """Lets the tables themselves know that everything up to `at` is in them: the last entries may
-    have been none of theirs. Raises StorageError."""
-    if tables.applied < at:
-        tables.write([TableEntry(*at, [])])
 
 
 def _copy(target: Files, name: str, pieces: archive.Pieces) -> None:

@@ -6,19 +6,19 @@ It is as slow as it is simple: every scan sorts what it sees, and nothing is on 
 import copy
 from collections.abc import Iterator, Sequence
 
-from ...protocols.zerodb.wire.ops import Op
-from ...protocols.zerodb.wire.values import TableOptions
-from ..errors import StorageError
-from .content import content_hash, split_points
-from .effects import Effects, apply_entry, record_range
-from .operations import (
+from ...protocols.zerodb.tables.content import content_hash, split_points
+from ...protocols.zerodb.tables.effects import Effects, apply_entry, record_range
+from ...protocols.zerodb.tables.operations import (
     SYSTEM,
     first_expiry_ms,
     kept_result,
     result_key,
 )
-from .recent_changes import RecentChanges
-from .tables import Outcome, Pair, TableEntry, TableInfo
+from ...protocols.zerodb.tables.recent_changes import RecentChanges
+from ...protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableInfo
+from ...protocols.zerodb.wire.ops import Op
+from ...protocols.zerodb.wire.values import TableOptions
+from ..errors import StorageError
 
 READ_ONLY = "a checkpoint never changes"
 

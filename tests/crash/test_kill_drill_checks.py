@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from kelek.bench.kelek_cluster import NODES
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import open_tables
-from kelek.storage.tables.tables import TableEntry
 from kelek.tests.crash.kill_drill import SHARED_BYTES, Broken, Drill, Held, Rows
 from kelek.tests.interop.zerodb import zerodb_plain as plain
 from kelek.tests.interop.zerodb.zerodb_plain import Client, Frames, Pair, in_pairs, number

@@ -135,7 +135,7 @@ def test_a_local_table_knows_no_sessions(tables: Tables, table: kelek.Table) -> 
     session = table.open_session(60)
     with opened(tables, LOCAL[-1]) as local:
         local.put(b"k", b"old")
-        with pytest.raises(kelek.SessionEnded, match="a local table knows no sessions"):
+        with pytest.raises(kelek.SessionEnded, match="a local table has no sessions"):
             local.put(b"k", b"new", session=session)
         with pytest.raises(kelek.SessionEnded):
             local.commit(local.batch(session=session).put(b"k", b"new"))

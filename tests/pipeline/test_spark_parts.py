@@ -15,7 +15,7 @@ from kelek.pipeline.maps.driver import DriverPipes, Stages, error_line
 from kelek.protocols.zerodb.server import map_orders
 from kelek.protocols.zerodb.server.jobs import JobLimits, JobScan, JobTable, Lease
 from kelek.protocols.zerodb.server.map_orders import MapOrder, Trouble, encode
-from kelek.protocols.zerodb.server.scan_chunks import Pieces
+from kelek.protocols.zerodb.server.scan_chunks import PairChunks
 from kelek.protocols.zerodb.wire.values import MAP_TABLE
 
 PAGES = """An error occurred while calling o73.collectToPython.
@@ -46,7 +46,7 @@ def table_of(pairs: list[tuple[bytes, bytes]]) -> JobTable:
     numbers = iter(range(1, 99))
     table = JobTable(JobLimits(), lambda: next(numbers))
     table.add_lease(Lease(next(numbers), 7, "", 0, 0), True, 0)
-    table.begin(JobScan(MAP_TABLE, 7, 1), Pieces(iter(pairs)), 0, 0)
+    table.begin(JobScan(MAP_TABLE, 7, 1), PairChunks(iter(pairs)), 0, 0)
     return table
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from kelek.protocols.zerodb.tables.tables import Tables
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import RocksTables, open_tables
 from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.tables import Tables
 
 SHARED = Shared.of(8 << 20, 32 << 20)
 

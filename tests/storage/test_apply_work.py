@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire.ops import (
     ABSENT,
     Attach,
@@ -30,7 +31,6 @@ from kelek.protocols.zerodb.wire.ops import (
 )
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import RocksTables, open_tables
-from kelek.storage.tables.tables import TableEntry
 
 FEW = 200
 REQID = b"request id 1"

@@ -20,7 +20,7 @@ from ..wire.values import (
     is_shared,
 )
 from .map_orders import MapProgress
-from .scan_chunks import ChunkPart, Scanned
+from .scan_chunks import ChunkPart, ChunkSource
 
 RUNNING = "running"
 DONE = "done"
@@ -122,7 +122,7 @@ class JobFailed(Exception):
 
 
 class _Job:
-    def __init__(self, scan: JobScan, pairs: Scanned, statistics: Statistics) -> None:
+    def __init__(self, scan: JobScan, pairs: ChunkSource, statistics: Statistics) -> None:
         self.scan = scan
         self.pairs = pairs
         self.statistics = statistics
@@ -278,7 +278,7 @@ class JobTable:
 
     # ---- jobs ----
 
-    def begin(self, scan: JobScan, pairs: Scanned, now_ms: int, unix_ms: int) -> int:
+    def begin(self, scan: JobScan, pairs: ChunkSource, now_ms: int, unix_ms: int) -> int:
         """A job on a lease that is there; returns its APID. pairs are what the scan yields."""
         held = self._leases[scan.lease]
         if len(self._jobs) >= self.limits.jobs_max:

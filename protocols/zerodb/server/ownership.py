@@ -2,7 +2,7 @@
 
 The broker's table, the table of ZRE's log service and Spark's fresh tables are reserved. A process
 that the node's supervisor has started knows its secret. Whoever opens a fresh table names a token
-of its own: a hash of it is kept in the table OWNERS, so that every node knows the owner, and none
+of its own: a hash of it is kept in the table OWNER_TABLE: every node knows the owner, and none
 that reads the log can write in its place (docs/protocols/zerodb.md, "Reserved tables").
 """
 
@@ -11,10 +11,7 @@ import hmac
 from collections.abc import Collection, Mapping, Sequence
 
 from ..wire import ops
-
-FRESH_FIRST = 0xC000_0000  # The first of the reserved numbers.
-STORE = 0xFFFF_FFFE  # Of durable requests, unless the topology says otherwise.
-OWNERS = 0xFFFF_FFFD
+from ..wire.values import BROKER_TABLE, OWNER_TABLE, RESERVED_FIRST
 
 
 class Ownership:
@@ -31,11 +28,11 @@ class Ownership:
         self._secret = secret
         self._services = frozenset(services)
         self._local = frozenset(local)
-        self._closed = self._services | {OWNERS, STORE}
+        self._closed = self._services | {OWNER_TABLE, BROKER_TABLE}
         self.owners: Mapping[int, bytes] = {}  # By table, as far as this node has applied the log.
 
     def is_reserved(self, table: int) -> bool:
-        return table in self._services or (table >= FRESH_FIRST and table not in self._local)
+        return table in self._services or (table >= RESERVED_FIRST and table not in self._local)
 
     def reserved(self, tables: Collection[int]) -> list[int]:
         """Those of the tables that are."""
@@ -43,7 +40,7 @@ class Ownership:
 
     def any_reserved(self, tables: Sequence[int]) -> bool:
         """The same, for many at once."""
-        return max(tables) >= FRESH_FIRST or not self._services.isdisjoint(tables)
+        return max(tables) >= RESERVED_FIRST or not self._services.isdisjoint(tables)
 
     def is_known(self, token: bytes, tables: Collection[int]) -> bool:
         """Whether problem() can say something about these already: else the leader has to be asked
@@ -65,16 +62,16 @@ class Ownership:
         return ""
 
     def noted(self, token: bytes, operations: Sequence[ops.Op]) -> list[ops.Op]:
-        """Operations with what they mean for OWNERS: who opens a fresh table owns it, and one that
-        is removed is nobody's."""
+        """The operations with the changes of OWNER_TABLE that they cause: a client that opens a
+        reserved table becomes its owner, and a removed table has no owner."""
         noted: list[ops.Op] = []
         for op in operations:
             key = op.table.to_bytes(4, "big")
             if isinstance(op, ops.Open) and op.table not in self.owners:
                 if not self._is_secret(token):
-                    noted.append(ops.Put(OWNERS, [key], [digest(token)]))
+                    noted.append(ops.Put(OWNER_TABLE, [key], [digest(token)]))
             elif isinstance(op, ops.Truncate) and op.table in self.owners:
-                noted.append(ops.Delete(OWNERS, [key]))
+                noted.append(ops.Delete(OWNER_TABLE, [key]))
             noted.append(op)
         return noted
 
@@ -85,8 +82,3 @@ class Ownership:
 def digest(token: bytes) -> bytes:
     """What is kept of a token."""
     return hashlib.sha256(token).digest()
-
-
-def owners_of(pairs: Collection[tuple[bytes, bytes]]) -> dict[int, bytes]:
-    """The content of OWNERS."""
-    return {int.from_bytes(key, "big"): value for key, value in pairs if len(key) == 4}

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from ....native.net.messages import Frames
 from ...zmqraft.client.client import LogClientMachine, Pending
-from .worker_channel import Message, WorkerStatus
+from ..wire.worker_pipe import Message, OperationResult
+from .worker_channel import WorkerStatus
 
 FLIGHT_WRITES_MAX = 1024
 FLIGHT_BYTES_MAX = 256 << 10
@@ -34,7 +35,7 @@ class ProposedWrite(NamedTuple):
     ask: int | None = None  # The ticket of a job that asks for it.
 
 
-class Run(NamedTuple):
+class WriteRun(NamedTuple):
     """Many writes at once, of one entry each and the same deadline."""
 
     reqids: list[bytes]
@@ -56,21 +57,14 @@ class Failure(NamedTuple):
     database: bool = False  # The engine's word.
 
 
-class Result(NamedTuple):
-    """What a worker has reported of one operation of an entry."""
-
-    code: int
-    data: bytes
-
-
-class Done(NamedTuple):
+class ResultFound(NamedTuple):
     """A write that is applied and has more to tell than its answer."""
 
     answer: Message
-    results: tuple[Result, ...]
+    results: tuple[OperationResult, ...]
 
 
-class Lost(NamedTuple):
+class ResultLost(NamedTuple):
     """A write that is applied, but whose result was reported before it was asked for again."""
 
     answer: Message
@@ -175,14 +169,16 @@ class Proposals:
         self._flying: deque[Flight] = deque()  # In the client's window.
         self._committed: deque[Flight] = deque()
         self._due_ms = _NEVER  # No flight is due before.
-        self._results: dict[int, list[Result]] = {}
+        self._results: dict[int, list[OperationResult]] = {}
         self._results_bytes = 0  # Of them.
         self._applied_index = 0  # By all workers.
         self.failures: list[Failure] = []  # To be told.
-        self.done: list[Done] = []
-        self.lost: list[Lost] = []
+        self.done: list[ResultFound] = []
+        self.lost: list[ResultLost] = []
         self.answers: list[Frames] = []  # To be sent as they are.
-        self.asks: list[tuple[int, int, tuple[Result, ...]]] = []  # (ticket, index, results)
+        self.asks: list[
+            tuple[int, int, tuple[OperationResult, ...]]
+        ] = []  # (ticket, index, results)
 
     def _all(self) -> Iterator[Flight]:
         yield from self._committed
@@ -226,7 +222,7 @@ class Proposals:
         last.add(write._replace(reqids=write.reqids[-1:], entries=write.entries[-1:]))
         self._queued.append(last)
 
-    def add_run(self, run: Run) -> None:
+    def add_run(self, run: WriteRun) -> None:
         """Takes many in, behind all others."""
         begin = 0
         heard = 0
@@ -278,7 +274,7 @@ class Proposals:
             self._flying.append(flight)
         return len(self._flying) > before
 
-    def on_results(self, results: Sequence[tuple[int, Result]]) -> None:
+    def on_results(self, results: Sequence[tuple[int, OperationResult]]) -> None:
         """What a worker has reported, by LOG INDEX and in order."""
         if self.is_idle:
             return  # Of other nodes' writes.
@@ -293,7 +289,7 @@ class Proposals:
         not told of that is told that it was done."""
         first = next(iter((*self._committed, *self._flying)), None)
         floor = self._applied_index if first is None else first.floor
-        kept: dict[int, list[Result]] = {}
+        kept: dict[int, list[OperationResult]] = {}
         size = 0
         for index, results in reversed(self._results.items()):
             if index <= floor:
@@ -418,10 +414,10 @@ class Proposals:
             elif place not in flight.wanting:
                 plain.add(answer)
             elif results:
-                self.done.append(Done(answer, results))
+                self.done.append(ResultFound(answer, results))
             else:
                 worker, reqid = flight.wanting[place], flight.reqids[place]
-                self.lost.append(Lost(answer, worker, reqid, indexes[place]))
+                self.lost.append(ResultLost(answer, worker, reqid, indexes[place]))
         if plain.count:
             self.answers.append(plain)
         for ask, place in flight.asks:

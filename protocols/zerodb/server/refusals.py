@@ -7,15 +7,15 @@ from ..wire.requests import Request, RequestError
 SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
 
 
-class GatedError(RequestError):
+class FencedError(RequestError):
     """It is refused for now, for the order's sake."""
 
 
-class AlwaysError(RequestError):
+class UnacknowledgedError(RequestError):
     """It is refused even where a request is always acknowledged."""
 
 
-def refusal(request: Request, text: str) -> RequestError:
+def refusal_of(request: Request, text: str) -> RequestError:
     request_type = requests.type_of(request)
     return RequestError(request_type, error_code(request_type), text, request.extension)
 
@@ -24,15 +24,15 @@ def not_open(table: int) -> str:
     return f"table {table} is not open; open it first (0x01)"
 
 
-def together(request: Request, text: str) -> RequestError:
-    return always(request, f"{text}; one batch can't hold them")
+def mixed_batch(request: Request, text: str) -> RequestError:
+    return unacknowledged(request, f"{text}; one batch can't hold them")
 
 
-def always(request: Request, text: str) -> RequestError:
-    return AlwaysError(requests.type_of(request), values.ERROR, text, request.extension)
+def unacknowledged(request: Request, text: str) -> RequestError:
+    return UnacknowledgedError(requests.type_of(request), values.ERROR, text, request.extension)
 
 
-def is_async(request_type: int, header: bytes) -> bool:
+def is_acknowledged_first(request_type: int, header: bytes) -> bool:
     """Whether it is acknowledged before it is done: the text's writes without a flag. 0x24 ignores
     PARTSYNC."""
     if request_type == values.WRITE_TABLES:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ....native.net.messages import Frames
 from ....native.tables.requests import WRITE, Requests
 from ..wire.values import NO_REQID
-from .proposals import Run
-from .worker_channel import ANSWER
+from ..wire.worker_pipe import REQUEST
+from .proposals import WriteRun
 
 
 class Writes(NamedTuple):
@@ -21,7 +21,9 @@ class Writes(NamedTuple):
     heard: list[int]  # Places among them of those whose clients wait.
 
 
-Piles = dict[int, list[tuple[int, list[int]]]]  # By worker: (kind, positions) one after the other.
+PositionsByWorker = dict[
+    int, list[tuple[int, list[int]]]
+]  # By worker: (kind, positions) one after the other.
 
 
 class RowBatch:
@@ -35,15 +37,15 @@ class RowBatch:
 
     def clear(self) -> None:
         """Everything so far is taken."""
-        self.straight: Piles = {}
-        self.reads: Piles = {}
+        self.straight: PositionsByWorker = {}
+        self.reads: PositionsByWorker = {}
         self.acknowledged: list[int] = []
         self.writes: list[Writes] = []
 
     def read_all(self) -> None:
         """Every row is a read that waits for the leader's word."""
         for position, table in enumerate(self.taken.tables):
-            _pile(self.reads, table % self._workers, ANSWER).append(position)
+            _positions(self.reads, table % self._workers, REQUEST).append(position)
 
     def write_all(self, deadline_ms: int) -> None:
         """Every row is a write of a replicated table, and its client waits."""
@@ -52,11 +54,11 @@ class RowBatch:
 
     def read(self, position: int, worker: int, straight: bool) -> None:
         """A read; straight: it needs no word of the leader's."""
-        _pile(self.straight if straight else self.reads, worker, ANSWER).append(position)
+        _positions(self.straight if straight else self.reads, worker, REQUEST).append(position)
 
     def hand(self, position: int, worker: int, kind: int) -> None:
         """A write of a local table."""
-        _pile(self.straight, worker, kind).append(position)
+        _positions(self.straight, worker, kind).append(position)
 
     def write(self, position: int, deadline_ms: int, heard: bool) -> None:
         """A write of a replicated table; heard: its client waits."""
@@ -67,7 +69,7 @@ class RowBatch:
             writes.heard.append(len(writes.positions))
         writes.positions.append(position)
 
-    def run(self, writes: Writes, new_reqids: Callable[[int], list[bytes]]) -> Run:
+    def run(self, writes: Writes, new_reqids: Callable[[int], list[bytes]]) -> WriteRun:
         """The entries of writes; who has no reqid gets one."""
         taken = self.taken
         if self._entries is None:
@@ -83,10 +85,10 @@ class RowBatch:
             self.taken.acknowledge(places[begin:end], out)
 
         workers = {taken.tables[position] % self._workers for position in writes.positions}
-        return Run(reqids, entries, writes.deadline_ms, workers, writes.heard, acknowledge)
+        return WriteRun(reqids, entries, writes.deadline_ms, workers, writes.heard, acknowledge)
 
 
-def _pile(piles: Piles, worker: int, kind: int) -> list[int]:
+def _positions(piles: PositionsByWorker, worker: int, kind: int) -> list[int]:
     runs = piles.setdefault(worker, [])
     if not runs or runs[-1][0] != kind:
         runs.append((kind, []))

@@ -4,10 +4,10 @@ Its client repeats it, and gets nothing in before that: what it had sent behind 
 the repeat comes.
 """
 
-GATES_MAX = 10_000  # Connections; the oldest gate opens.
+FENCES_MAX = 10_000  # Connections; the oldest gate opens.
 # A client that has given up, too, never repeats. What it had sent behind that write is long here by
 # then, and refused.
-GATE_MS = 60_000
+FENCE_MS = 60_000
 
 
 class RetryFence:
@@ -23,9 +23,9 @@ class RetryFence:
         """A write was given up; False: an earlier one of the connection is owed already."""
         if routing_id in self._gates:
             return False
-        if len(self._gates) == GATES_MAX:
+        if len(self._gates) == FENCES_MAX:
             del self._gates[next(iter(self._gates))]
-        self._gates[routing_id] = reqid, now_ms + GATE_MS
+        self._gates[routing_id] = reqid, now_ms + FENCE_MS
         return True
 
     def passes(self, routing_id: bytes, reqid: bytes) -> bool:

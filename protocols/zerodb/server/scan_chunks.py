@@ -8,8 +8,8 @@ from ..wire.columns import joined
 
 Pairs = Iterator[tuple[bytes, bytes]]
 
-PIECE_PAIRS = 64  # That are read before it is known how large they are, ...
-PIECE_BYTES = 1 << 20  # ... fewer where they have had this size.
+CHUNK_PAIRS = 64  # That are read before it is known how large they are, ...
+CHUNK_BYTES = 1 << 20  # ... fewer where they have had this size.
 
 
 class ChunkPart(NamedTuple):
@@ -20,7 +20,7 @@ class ChunkPart(NamedTuple):
     ended: bool  # The scan's end was met on the way.
 
 
-class Scanned(Protocol):
+class ChunkSource(Protocol):
     """A scan that is taken piece by piece. Whatever reading raises, comes out of both; what was
     taken before is right."""
 
@@ -38,7 +38,7 @@ class Scanned(Protocol):
         ValueError: 4 GiB or more."""
 
 
-class Pieces:
+class PairChunks:
     """Scanned, of an iterator."""
 
     def __init__(self, pairs: Pairs) -> None:
@@ -62,7 +62,7 @@ class Pieces:
         return ChunkPart(count, size, False)
 
     def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
-        packed = Packed()
+        packed = ColumnBuilder()
         taken = self.take(pairs_max, bytes_max, packed.add)
         return taken, packed.frames()
 
@@ -72,7 +72,7 @@ class Pieces:
             return piece, sum(map(len, piece))
         piece = list(chain.from_iterable(islice(self._pairs, min(self._piece, pairs_max))))
         size = sum(map(len, piece))
-        self._piece = max(self._piece // 2, 1) if size >= PIECE_BYTES else PIECE_PAIRS
+        self._piece = max(self._piece // 2, 1) if size >= CHUNK_BYTES else CHUNK_PAIRS
         return piece, size
 
     def _cut(self, piece: list[bytes], bytes_max: int) -> tuple[list[bytes], int]:
@@ -83,7 +83,7 @@ class Pieces:
         return piece[: 2 * count], ends[count - 1]
 
 
-class Packed:
+class ColumnBuilder:
     """Pieces as two columns: a piece's items are let go at once, while the cache has them."""
 
     def __init__(self) -> None:

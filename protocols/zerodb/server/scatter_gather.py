@@ -7,12 +7,12 @@ from typing import Any
 from ...errors import RemoteProtocolError
 from ..wire import answers, requests
 from ..wire.requests import RequestError
-from .worker_channel import Message
+from ..wire.worker_pipe import Message
 
 PREFIX = b"\0all"  # Of the routing ids by which parts are known: no client has such a one.
 
 
-class _Gathered:
+class _Parts:
     """The parts of one answer."""
 
     def __init__(self, prefix: Message, request: requests.TableInfo, workers: int) -> None:
@@ -27,7 +27,7 @@ class ScatterGather:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._gathered: dict[bytes, _Gathered] = {}
+        self._gathered: dict[bytes, _Parts] = {}
         self._numbers = count(1)
 
     def __len__(self) -> int:
@@ -36,7 +36,7 @@ class ScatterGather:
     def begin(self, prefix: Message, request: requests.TableInfo) -> bytes:
         """The routing id with which each worker is to be asked."""
         key = PREFIX + next(self._numbers).to_bytes(8, "big")
-        self._gathered[key] = _Gathered(prefix, request, self._workers)
+        self._gathered[key] = _Parts(prefix, request, self._workers)
         return key
 
     def fail(self, key: bytes) -> Message | None:

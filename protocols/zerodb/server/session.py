@@ -14,40 +14,40 @@ from ....native.log.reads import WAIT_CONFIRMED
 from ....native.net.messages import Arena, Frames
 from ....native.tables.requests import READ, WRITE, Requests, Row
 from ...zmqraft.client.client import LogClientMachine, PendingRead
+from ..wire import answer_headers as finished
 from ..wire import answers, ops, requests, values
 from ..wire.codec import decode_request, error_code, peek
 from ..wire.requests import Request, RequestError
-from . import answer_headers as finished
+from ..wire.worker_pipe import (
+    CHECKPOINT,
+    ENVELOPE,
+    FAILED,
+    JOB_WRITE,
+    LEASE,
+    ONE_WAY,
+    PIPE_HEADER,
+    REQUEST,
+    RESULT_QUERY,
+    RETRYABLE,
+    Message,
+)
 from .ownership import Ownership
-from .proposals import ALL_WORKERS, Failure, Lost, Proposals, ProposedWrite
+from .proposals import ALL_WORKERS, Failure, Proposals, ProposedWrite, ResultLost
 from .refusals import (
     SYNC_FLAGS,
-    AlwaysError,
-    GatedError,
-    always,
-    is_async,
+    FencedError,
+    UnacknowledgedError,
+    is_acknowledged_first,
+    mixed_batch,
     not_open,
-    refusal,
-    together,
+    refusal_of,
+    unacknowledged,
 )
 from .request_batcher import RowBatch
 from .retry_fence import RetryFence
 from .scatter_gather import PREFIX, ScatterGather
-from .table_existence import TableExistence, Waiting
-from .worker_channel import (
-    AGAIN,
-    ANSWER,
-    CHECKPOINT,
-    ENVELOPE,
-    FAILED,
-    HEAD,
-    LEASE,
-    RESULT,
-    SILENT,
-    Message,
-    WorkerChannel,
-)
-from .worker_channel import WRITE as JOB_WRITE
+from .table_existence import TableExistence, WaitingWrite
+from .worker_channel import WorkerChannel
 
 FEATURES = (
     values.FEATURE_PARTSYNC
@@ -107,7 +107,7 @@ class Now(NamedTuple):
     unix_ms: int
 
 
-class _Round:
+class _ReadRound:
     """Reads that wait for the same word of the leader's."""
 
     __slots__ = ("asks", "deadline_ms", "frames", "read")
@@ -153,7 +153,7 @@ class Session:
         self._direct: dict[int, Frames] = {}  # By worker: what needs no word of the leader's.
         self._reads: dict[int, Frames] = {}  # By worker: what waits for one.
         self._asks: list[tuple[int, int, Message]] = []
-        self._rounds: deque[_Round] = deque()
+        self._rounds: deque[_ReadRound] = deque()
         self._expiries: dict[int, int] = {}  # By worker.
         self._first_expiry = 0
         self._expire_again_ms = 0
@@ -187,7 +187,7 @@ class Session:
             elif row.shape == WRITE and not (self._gates or self._must_look(row)):
                 heard = bool(row.flags & SYNC_FLAGS)
                 if row.table in self.setup.local:
-                    kind = ANSWER if heard else SILENT
+                    kind = REQUEST if heard else ONE_WAY
                     batch.hand(position, row.table % self.setup.workers, kind)
                 else:
                     batch.write(position, self._deadline(row.deadline_ms), heard)
@@ -208,7 +208,7 @@ class Session:
         for position, row in enumerate(taken.rows):
             if row.shape == WRITE and not self._must_look(row):
                 if row.table in self.setup.local:
-                    batch.hand(position, row.table % self.setup.workers, SILENT)
+                    batch.hand(position, row.table % self.setup.workers, ONE_WAY)
                 else:
                     batch.write(position, self._deadline(0), False)
             else:
@@ -258,7 +258,7 @@ class Session:
         if request_type not in values.ONE_WAY_TYPES:
             self._drop(f"a request of type {request_type:#04x} over PULL or SUB")
         elif table is not None and self._goes_straight(request_type, table):
-            self._hand(self._direct, table, SILENT, [b""], frames)
+            self._hand(self._direct, table, ONE_WAY, [b""], frames)
         else:
             self._write([], frames)
 
@@ -278,13 +278,13 @@ class Session:
             self._propose(frames[1], table, write)
         elif table in self.setup.local:
             self._worker(table).add_loose(
-                [HEAD.pack(kind, 0, 0, 0, 0, ticket), b"", *frames], now.ms
+                [PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket), b"", *frames], now.ms
             )
         elif kind == CHECKPOINT:
             self._asks.append((table % self.setup.workers, ticket, [b"", *frames]))
         elif self._is_unknown(table):
             self._openings.wait(
-                Waiting({table}, len(frames[1]), partial(self._ask, ticket, frames))
+                WaitingWrite({table}, len(frames[1]), partial(self._ask, ticket, frames))
             )
         else:
             self._ask(ticket, frames)
@@ -307,14 +307,16 @@ class Session:
     def _on_request(self, prefix: Message, frames: Message) -> None:
         request_type, table = peek(frames)
         if table is not None and self._goes_straight(request_type, table):
-            kind = ANSWER
-            if request_type in values.WRITE_TYPES and is_async(request_type, frames[0]):
+            kind = REQUEST
+            if request_type in values.WRITE_TYPES and is_acknowledged_first(
+                request_type, frames[0]
+            ):
                 self._answer(prefix, finished.acknowledgement(frames[0]))
-                kind = SILENT
+                kind = ONE_WAY
             self._hand(self._direct, table, kind, prefix, frames)
         elif request_type in values.JOB_TYPES:
             envelope = ENVELOPE if len(prefix) > 1 else 0
-            head = HEAD.pack(ANSWER, envelope, 0, 0, 0, self._job_ticket)
+            head = PIPE_HEADER.pack(REQUEST, envelope, 0, 0, 0, self._job_ticket)
             self._job_ticket += 1
             if self.jobs_full:
                 text = "the job_server has too many requests to do already"
@@ -365,7 +367,7 @@ class Session:
         if out is None:
             out = to[worker] = Frames()
         envelope = ENVELOPE if len(prefix) > 1 else 0
-        out.add([HEAD.pack(kind, envelope, 0, 0, 0, 0), prefix[0], *frames])
+        out.add([PIPE_HEADER.pack(kind, envelope, 0, 0, 0, 0), prefix[0], *frames])
 
     def _number(self, table: int) -> int:
         """The worker of a table."""
@@ -393,7 +395,7 @@ class Session:
                 to = self._direct if self._is_stale(request.extension.flags) else self._reads
                 key = self.gathering.begin(prefix, request)
                 for number in range(self.setup.workers):
-                    self._hand(to, number, ANSWER, [key], frames)
+                    self._hand(to, number, REQUEST, [key], frames)
             case (
                 requests.Read()
                 | requests.Count()
@@ -406,7 +408,7 @@ class Session:
                 table = request.table or 0
                 straight = self._is_stale(request.extension.flags) or table in self.setup.local
                 to = self._direct if straight else self._reads
-                self._hand(to, table, ANSWER, prefix, frames)
+                self._hand(to, table, REQUEST, prefix, frames)
             case _:
                 self._modify(prefix, frames, request)
 
@@ -422,33 +424,33 @@ class Session:
         if reserved:
             if self._must_ask_owner(request, reserved):
                 go_on = partial(self._judge, prefix, frames)
-                self._openings.wait(Waiting(tables, sum(map(len, frames)), go_on))
+                self._openings.wait(WaitingWrite(tables, sum(map(len, frames)), go_on))
                 return
             problem = self.ownership.problem(request.extension.owner, operations, reserved)
             if problem:
-                raise always(request, problem)
+                raise unacknowledged(request, problem)
             noted = self.ownership.noted(request.extension.owner, operations)
             spreads, operations = len(noted) > len(operations), noted
         if tables and not (local or self.setup.open_on_the_fly):
             if self._openings.must_wait(operations, tables, self._now.ms):
                 go_on = partial(self._judge, prefix, frames)
-                self._openings.wait(Waiting(tables, sum(map(len, frames)), go_on))
+                self._openings.wait(WaitingWrite(tables, sum(map(len, frames)), go_on))
                 return
             missing = self._openings.missing(operations, tables, self._now.ms)
             if missing:
-                raise refusal(request, not_open(missing[0]))
-        unheard = not prefix or is_async(frames[0][2], frames[0])
+                raise refusal_of(request, not_open(missing[0]))
+        unheard = not prefix or is_acknowledged_first(frames[0][2], frames[0])
         if prefix and not self._gates.passes(prefix[0], request.extension.reqid):
             text = "an earlier write of this connection was given up: repeat that first"
-            raise GatedError(requests.type_of(request), values.ERROR, text, request.extension)
+            raise FencedError(requests.type_of(request), values.ERROR, text, request.extension)
         problem = "" if local else self._make(ops.tables_made(operations))
         if problem:
-            raise refusal(request, problem)
+            raise refusal_of(request, problem)
         if unheard and prefix:
             self._answer(prefix, answers.encode_ok(request))
         table = min(tables, default=0)
         if local:
-            kind = SILENT if unheard else ANSWER
+            kind = ONE_WAY if unheard else REQUEST
             self._hand(self._direct, table, kind, prefix or [b""], frames)
         elif operations:
             answer = None if unheard else [*prefix, *finished.success(request)]
@@ -475,20 +477,20 @@ class Session:
         names = ", ".join(map(str, sorted(tables)))
         if local and local != tables:
             these = ", ".join(map(str, sorted(local)))
-            raise together(request, f"the tables {names}: {these} are local, the others not")
+            raise mixed_batch(request, f"the tables {names}: {these} are local, the others not")
         if len({table % self.setup.workers for table in tables}) > 1:
-            raise together(request, f"the tables {names} are of several workers")
+            raise mixed_batch(request, f"the tables {names} are of several workers")
 
     def _judge(self, prefix: Message, frames: Message, problem: str) -> None:
         """A write that has waited to hear whether its tables are open; problem: why nobody can
         tell."""
         if not problem:
             self._write(prefix, frames)
-        elif not prefix or is_async(frames[0][2], frames[0]):
-            self._refuse(prefix, frames, refusal(decode_request(frames), problem))
+        elif not prefix or is_acknowledged_first(frames[0][2], frames[0]):
+            self._refuse(prefix, frames, refusal_of(decode_request(frames), problem))
         else:
             self._answer(
-                prefix, answers.encode_refusal(refusal(decode_request(frames), problem), True)
+                prefix, answers.encode_refusal(refusal_of(decode_request(frames), problem), True)
             )
 
     def _propose(self, data: bytes, table: int, write: ProposedWrite) -> None:
@@ -522,9 +524,11 @@ class Session:
             text = error.text
         if not prefix:
             self._drop(text)
-        elif isinstance(error, GatedError):
+        elif isinstance(error, FencedError):
             self._answer(prefix, answers.encode_refusal(error, retry=True))
-        elif not isinstance(error, AlwaysError) and is_async(error.request_type, header):
+        elif not isinstance(error, UnacknowledgedError) and is_acknowledged_first(
+            error.request_type, header
+        ):
             self._answer(prefix, [answers.encode_head(error.request_type, 0, error.extension)])
             self._drop(text)
         else:
@@ -543,7 +547,7 @@ class Session:
     def _tell(self, failure: Failure) -> None:
         if failure.ask is not None:
             code = values.DATABASE_ERROR if failure.database else values.ERROR
-            head = HEAD.pack(FAILED, AGAIN * failure.retry, 0, code, 0, failure.ask)
+            head = PIPE_HEADER.pack(FAILED, RETRYABLE * failure.retry, 0, code, 0, failure.ask)
             self.jobs.add([head, failure.text.encode()])
         if failure.answer is None:
             if failure.ask is None:
@@ -560,8 +564,8 @@ class Session:
 
     def _tell_reader(self, message: Message, text: str, retry: bool = True) -> None:
         """Answers a request that was to go, or has gone, to a worker: [HEAD][routing id][..]."""
-        kind, flags, *_ = HEAD.unpack(message[0])
-        if kind == SILENT:
+        kind, flags, *_ = PIPE_HEADER.unpack(message[0])
+        if kind == ONE_WAY:
             self._drop(text)
             return
         prefix = message[1:2] + [b""] * (flags & ENVELOPE)
@@ -570,10 +574,10 @@ class Session:
             if found is None:
                 return
             prefix = found
-        if kind == RESULT:
+        if kind == RESULT_QUERY:
             request_type, extension = message[3][2], finished.echoed(message[3])
         else:
-            request_type, extension = finished.asked(message[2:])
+            request_type, extension = finished.request_of(message[2:])
         told = RequestError(request_type, error_code(request_type), text, extension)
         self._answer(prefix, answers.encode_refusal(told, retry))
         self.counters["failed"] += 1
@@ -581,12 +585,12 @@ class Session:
     def refuse_job(self, message: Message) -> None:
         """What was in `jobs` and can't go there, or was lost there: a client is told, an ask comes
         again."""
-        if message[0][0] == ANSWER:
+        if message[0][0] == REQUEST:
             self._tell_reader(message, "no job_server runs on this node now")
 
     def refuse_answer(self, answer: Message) -> None:
         """A finished answer that its client has no room for: it is told so."""
-        self._answer(*finished.refused(answer))
+        self._answer(*finished.too_much_unread(answer))
 
     def on_part(self, worker: int, answer: Message) -> None:
         """A worker's part of an answer: [key][header][frames ..]."""
@@ -648,7 +652,7 @@ class Session:
         if not (self._reads or self._asks):
             return False
         read = self.client.reads.add(PendingRead(WAIT_CONFIRMED))
-        round_ = _Round(read, self._reads, self._deadline(0))
+        round_ = _ReadRound(read, self._reads, self._deadline(0))
         round_.asks = self._asks
         self._rounds.append(round_)
         self._reads, self._asks = {}, []
@@ -663,14 +667,14 @@ class Session:
             for worker, frames in round_.frames.items():
                 self.handoffs[worker].add(frames, index, now_ms)
             for worker, ticket, rest in round_.asks:
-                head = HEAD.pack(CHECKPOINT, 0, 0, 0, index, ticket)
+                head = PIPE_HEADER.pack(CHECKPOINT, 0, 0, 0, index, ticket)
                 self.handoffs[worker].add_loose([head, *rest], now_ms)
         while self._rounds and (
             self._rounds[0].read.refusal or self._rounds[0].deadline_ms <= now_ms
         ):
             self._fail_round(self._rounds.popleft())
 
-    def _fail_round(self, round_: _Round) -> None:
+    def _fail_round(self, round_: _ReadRound) -> None:
         self.client.reads.drop(round_.read)
         text = f"not read: {round_.read.refusal or self.reason}"
         for frames in round_.frames.values():
@@ -706,20 +710,20 @@ class Session:
         for ticket, index, results in proposals.asks:
             refused = next((result for result in results if result.code), None)
             if refused is None:
-                self.jobs.add([HEAD.pack(JOB_WRITE, 0, 0, 0, index, ticket)])
+                self.jobs.add([PIPE_HEADER.pack(JOB_WRITE, 0, 0, 0, index, ticket)])
             else:
                 text = refused.data.decode(errors="replace")
                 self._tell(Failure(None, ticket, text, False, database=True))
         self.answers += proposals.answers
         proposals.clear_told()
 
-    def _ask_result(self, lost: Lost, now_ms: int) -> None:
+    def _ask_result(self, lost: ResultLost, now_ms: int) -> None:
         """A transaction that was repeated: its worker has kept what came of it."""
         prefix, header = finished.split(lost.answer)
         if header[2] != values.SESSION:
             frames = Frames(1 << 10, 8)
             envelope = ENVELOPE if len(prefix) > 1 else 0
-            head = HEAD.pack(RESULT, envelope, 0, 0, 0, 0)
+            head = PIPE_HEADER.pack(RESULT_QUERY, envelope, 0, 0, 0, 0)
             frames.add([head, prefix[0], lost.reqid, header])
             self.handoffs[lost.worker].add(frames, lost.index, now_ms)
         else:
@@ -756,7 +760,7 @@ class Session:
         prefix, header = finished.split(answer)
         found = results[0]
         if header[2] != values.SESSION:
-            self._answer(prefix, finished.of_result(header, found))
+            self._answer(prefix, finished.result_answer(header, found))
             return
         if len(found) == 1:  # It was kept, or is ended: 1 or 0.
             found = answer[-1] if found == b"\1" else bytes(8)

@@ -18,7 +18,7 @@ from ..wire.values import NEW_TABLES_MAX, TABLES_MAX
 from .worker_channel import WorkerChannel
 
 
-class Waiting(NamedTuple):
+class WaitingWrite(NamedTuple):
     """A write that nobody can judge yet."""
 
     tables: Set[int]
@@ -26,12 +26,12 @@ class Waiting(NamedTuple):
     go_on: Callable[[str], None]  # Called once: "" to judge it now, or why nobody can.
 
 
-class _Round:
+class _OpenRound:
     """Writes that wait for the same word of the leader's."""
 
     __slots__ = ("deadline_ms", "read", "waiting")
 
-    def __init__(self, waiting: list[Waiting], read: PendingRead, deadline_ms: int) -> None:
+    def __init__(self, waiting: list[WaitingWrite], read: PendingRead, deadline_ms: int) -> None:
         self.waiting = waiting
         self.read = read
         self.deadline_ms = deadline_ms
@@ -46,8 +46,8 @@ class TableExistence:
         self._opening: dict[
             int, int
         ] = {}  # Tables that are made by what is on its way: until when.
-        self._new: list[Waiting] = []
-        self._rounds: deque[_Round] = deque()
+        self._new: list[WaitingWrite] = []
+        self._rounds: deque[_OpenRound] = deque()
         self._held: Counter[int] = Counter()  # Writes that wait, by table.
         self._judging = False
 
@@ -122,7 +122,7 @@ class TableExistence:
         """Tables that are there, and those on their way, of which some may be there already."""
         return len(self._opening) + sum(len(each.standing.tables) for each in self._handoffs)
 
-    def wait(self, waiting: Waiting) -> None:
+    def wait(self, waiting: WaitingWrite) -> None:
         """Takes a write in that must wait."""
         self._new.append(waiting)
         self._held.update(waiting.tables)
@@ -132,7 +132,7 @@ class TableExistence:
         if not self._new:
             return False
         read = self._client.reads.add(PendingRead(WAIT_CONFIRMED))
-        self._rounds.append(_Round(self._new, read, deadline_ms))
+        self._rounds.append(_OpenRound(self._new, read, deadline_ms))
         self._new = []
         return True
 
@@ -150,7 +150,7 @@ class TableExistence:
             self._client.reads.drop(first.read)
             self._judge(first.waiting, problem)
 
-    def _judge(self, waiting: list[Waiting], problem: str) -> None:
+    def _judge(self, waiting: list[WaitingWrite], problem: str) -> None:
         for one in waiting:
             self._held -= Counter(one.tables)  # It keeps those that are above 0.
             self._judging = True

@@ -14,51 +14,16 @@ from ....native.broker.relay import stamp
 from ....native.net.messages import Arena, Frames
 from ..wire import values
 from ..wire.values import TableOptions
+from ..wire.worker_pipe import EPOCH_MASK, PIPE_HEADER, PROGRESS, RESULT_QUERY, TABLES, Message
 
-# kind, flags, reserved, spare: the worker's epoch, index that must be applied first, ticket
-HEAD = struct.Struct("<BBHIQQ")
 _STAMP = struct.Struct("<IQQ")
 _STAMP_OFFSET = 4
-
-# What stands before each answer on its way to the server: the worker's number, 0 or PAIRS, its
-# epoch, the request's place among those of its ticket, the ticket.
-MARK = struct.Struct("<HHIIQ")
-JOB_SERVER = 0xFFFF  # The number in the mark of the job_server's answers: only the ticket counts.
-PAIRS = 1  # The last four frames are columns, of which a client gets the pairs, a frame each.
-
-ANSWER = 0  # A client's request, to be answered.
-SILENT = 1  # One that nobody waits for.
-CHECKPOINT = 2
-FAILED = 3
-WRITE = 4  # A synced write to a local table, for a job.
-HELLO = 5
-WAITS = 6  # The server has writes on their way, and waits until they are applied.
-RESULT = 7  # Of a write that is applied, by its reqid: asked for again.
-# Of a lease that all nodes have: job_server's ask that an entry be proposed, and a worker's word
-# that one is applied; the ticket is the lease then, the code what became of it:
-LEASE = 8
-OPENED = 0
-KEPT = 1
-ENDED = 2
-# Kinds of a worker's reports; their head is that of its work.
-PROGRESS = 0
-TABLES = 1
-TROUBLE = 2
-STANDING = 3
-EXPIRY = 4
-HANDLED = 6
-
-ENVELOPE = 1  # Flag: an empty frame of a REQ socket stands behind the routing id of the answer.
-AGAIN = 2  # Flag of what has failed: it may go well another time.
-ASKED_MAX = 1024  # Asks that are remembered: a job_server has a few at a time.
-GREET_MS = 200
-WAITS_MS = 500  # How often a worker is told that its server waits.
-EPOCH_MASK = 0xFFFFFFFF
-
-Message = list[bytes]
+JOB_REQUESTS_MAX = 1024  # Asks that are remembered: a job_server has a few at a time.
+HELLO_MS = 200
+SERVER_WAITS_MS = 500  # How often a worker is told that its server waits.
 
 
-class HandoverBatch:
+class RequestBatch:
     """Requests that go to a worker together: [HEAD][routing id][request frames ..] each."""
 
     __slots__ = ("answered", "begun_ms", "frames", "index", "loose", "position", "ticket")
@@ -101,12 +66,14 @@ class WorkerChannel:
         self._timeout_ms = timeout_ms
         self._first_ticket = first_ticket
         self._ticket = first_ticket - 1
-        self._unsent: deque[HandoverBatch] = deque()
-        self._sent: deque[HandoverBatch] = deque()
-        self._begun: dict[int, HandoverBatch] = {}  # By ticket: what was sent, in part or whole.
+        self._unsent: deque[RequestBatch] = deque()
+        self._sent: deque[RequestBatch] = deque()
+        self._begun: dict[int, RequestBatch] = {}  # By ticket: what was sent, in part or whole.
         self._given_up: set[int] = set()  # Tickets: everybody was told that it is gone.
         self.lost: list[int] = []  # Tickets of what jobs have asked for and nobody does, perhaps.
-        self._asked: deque[int] = deque(maxlen=ASKED_MAX)  # Of what it was sent, answered or not.
+        self._asked: deque[int] = deque(
+            maxlen=JOB_REQUESTS_MAX
+        )  # Of what it was sent, answered or not.
         self._lost_ms: int | None = None  # Since when it is gone.
 
     def greets(self, now_ms: int) -> bool:
@@ -121,14 +88,14 @@ class WorkerChannel:
         """Whether to tell the worker again that its server waits for what is applied."""
         if self.epoch is None or now_ms < self._waits_due_ms:
             return False
-        self._waits_due_ms = now_ms + WAITS_MS
+        self._waits_due_ms = now_ms + SERVER_WAITS_MS
         return True
 
     @property
     def _greet_due_ms(self) -> int | None:
         if {PROGRESS, TABLES} <= self.heard:
             return None
-        return 0 if self._greeted_ms is None else self._greeted_ms + GREET_MS
+        return 0 if self._greeted_ms is None else self._greeted_ms + HELLO_MS
 
     @property
     def count(self) -> int:
@@ -143,13 +110,13 @@ class WorkerChannel:
     def add(self, frames: Frames, index: int, now_ms: int) -> None:
         """Hands a batch over, behind all others."""
         if frames.count:
-            self._unsent.append(HandoverBatch(frames, index, now_ms))
+            self._unsent.append(RequestBatch(frames, index, now_ms))
 
     def add_loose(self, message: Message, now_ms: int) -> None:
         """Hands over what a job has asked for, with a ticket of its own."""
         frames = Frames(1 << 12, 8)
         frames.add(message)
-        self._unsent.append(HandoverBatch(frames, 0, now_ms, loose=True))
+        self._unsent.append(RequestBatch(frames, 0, now_ms, loose=True))
 
     def send(self, send: Callable[[Arena, int], int]) -> bool:
         """Sends what waits; False: the pipe is full.
@@ -220,7 +187,7 @@ class WorkerChannel:
                 batch.position = 0
                 continue
             again = list(batch.messages(batch.position))  # These it never got.
-            again[:0], lost = _parted(batch.messages(0, batch.position))
+            again[:0], lost = _split_repeatable(batch.messages(0, batch.position))
             doubtful += lost
             batch.position = 0
             batch.answered.clear()
@@ -266,12 +233,12 @@ class WorkerChannel:
         return failed
 
 
-def _ticket(loose: HandoverBatch) -> int:
-    head: tuple[int, ...] = HEAD.unpack(loose.frames.message(0)[0])
+def _ticket(loose: RequestBatch) -> int:
+    head: tuple[int, ...] = PIPE_HEADER.unpack(loose.frames.message(0)[0])
     return head[5]
 
 
-def _parted(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+def _split_repeatable(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
     """Those that may be done a second time, and the others."""
     parted: tuple[list[Message], list[Message]] = [], []
     for message in messages:
@@ -282,7 +249,7 @@ def _parted(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
 def _is_repeatable(message: Message) -> bool:
     """Whether it leaves the same when it is done a second time, with all that followed it."""
     header = message[2] if len(message) > 2 else b""
-    return message[0][0] == RESULT or header[2:3] not in _ONCE
+    return message[0][0] == RESULT_QUERY or header[2:3] not in _ONCE
 
 
 _ONCE = frozenset(

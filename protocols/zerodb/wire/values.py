@@ -134,6 +134,11 @@ TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
 COMPARES_MAX = 1024  # In one transaction; as many operations in each branch.
 TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
 
+# Reserved tables have numbers from here on (docs/protocols/zerodb.md, "Reserved tables").
+RESERVED_FIRST = 0xC000_0000
+OWNER_TABLE = 0xFFFF_FFFD  # The owners of reserved tables, by table number.
+BROKER_TABLE = 0xFFFF_FFFE  # Durable requests, unless the topology names another table.
+
 SHARED_LEASE = 1 << 63  # With the LOG INDEX of its entry: a lease that every node has.
 
 REQID_BYTES = 12

@@ -12,32 +12,33 @@ from typing import Any
 import pytest
 import zmq
 
-from kelek.actors.jobs.server import PLACE, JobServer
+from kelek.actors.jobs.server import JobServer
 from kelek.actors.runtime import actor
 from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.bench.kelek_cluster import children_of
 from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.net.clock import monotonic_ms
-from kelek.protocols.zerodb.server.worker_channel import (
-    AGAIN,
-    ANSWER,
-    CHECKPOINT,
-    ENVELOPE,
-    FAILED,
-    HEAD,
-    JOB_SERVER,
-    MARK,
-    WRITE,
-)
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, columns, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.ops import DeleteRange, Put, unpack
 from kelek.protocols.zerodb.wire.values import Extension
+from kelek.protocols.zerodb.wire.worker_pipe import (
+    ANSWER_TAG,
+    CHECKPOINT,
+    ENVELOPE,
+    FAILED,
+    JOB_SERVER,
+    JOB_WRITE,
+    LOG_POSITION,
+    PIPE_HEADER,
+    REQUEST,
+    RETRYABLE,
+)
 from kelek.storage.disk.disk import Disk
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageFull
-from kelek.storage.tables.tables import TableEntry
 from kelek.storage.worker.job_store import StatisticsFile
 
 OPTIONS = {
@@ -103,20 +104,20 @@ class Rig:
                 self.on_ask(self.asks.recv_multipart())
 
     def on_ask(self, message: list[bytes]) -> None:
-        kind, *_, ticket = HEAD.unpack(message[0])
+        kind, *_, ticket = PIPE_HEADER.unpack(message[0])
         table, data = message[1:]
         if kind == CHECKPOINT:
-            place = PLACE.pack(*self.tables.checkpoint(os.fsdecode(data)))
+            place = LOG_POSITION.pack(*self.tables.checkpoint(os.fsdecode(data)))
             self.reply(CHECKPOINT, ticket, data, place)
         else:
-            assert kind == WRITE
+            assert kind == JOB_WRITE
             operations = unpack(data)
             assert {op.table for op in operations} == {int.from_bytes(table, "little")}
             self.write(*operations)
-            self.reply(WRITE, ticket)
+            self.reply(JOB_WRITE, ticket)
 
     def reply(self, kind: int, ticket: int, *frames: bytes, flags: int = 0, index: int = 0) -> None:
-        self.requests.send_multipart([HEAD.pack(kind, flags, 0, 0, index, ticket), *frames])
+        self.requests.send_multipart([PIPE_HEADER.pack(kind, flags, 0, 0, index, ticket), *frames])
 
     # ---- the client ----
 
@@ -229,11 +230,11 @@ def test_the_answer_has_the_form_that_clients_demand(rig: Rig) -> None:
 
 
 def test_what_came_in_elsewhere_is_answered_there(rig: Rig) -> None:
-    head = HEAD.pack(ANSWER, ENVELOPE, 0, 0, 0, 55)
+    head = PIPE_HEADER.pack(REQUEST, ENVELOPE, 0, 0, 0, 55)
     rig.requests.send_multipart([head, b"route", *encode_request(requests.RangeJob(7))])
     rig.turn(lambda: rig.done.poll(0))
     mark, route, empty, header, apid = rig.done.recv_multipart()
-    assert MARK.unpack(mark) == (JOB_SERVER, 0, 0, 0, 55)
+    assert ANSWER_TAG.unpack(mark) == (JOB_SERVER, 0, 0, 0, 55)
     assert (route, empty, header) == (b"route", b"", bytes.fromhex("31014200"))
     assert len(rig.read(int.from_bytes(apid, "little"))) == ROWS
 
@@ -273,13 +274,13 @@ def test_what_can_not_be_is_said(rig: Rig) -> None:
     while not rig.asks.poll(0):
         rig.actor.run_once()
     [head, _, path] = rig.asks.recv_multipart()
-    ticket = HEAD.unpack(head)[5]
+    ticket = PIPE_HEADER.unpack(head)[5]
     rig.reply(FAILED, ticket, b"no leader was found")
     header, text = rig.receive()
     assert header == bytes.fromhex("31014210")
     assert b"no leader was found" in text
     Path(os.fsdecode(path)).mkdir()  # It was made all the same, too late.
-    rig.reply(CHECKPOINT, ticket, path, PLACE.pack(1, 1))
+    rig.reply(CHECKPOINT, ticket, path, LOG_POSITION.pack(1, 1))
     rig.turn(lambda: not rig.leases)
 
 
@@ -418,10 +419,10 @@ def test_output_is_written_again_when_there_was_no_leader(rig: Rig) -> None:
     serve = rig.on_ask
 
     def on_ask(message: list[bytes]) -> None:
-        kind, *_, ticket = HEAD.unpack(message[0])
-        if kind == WRITE and len(refused) < 2:
+        kind, *_, ticket = PIPE_HEADER.unpack(message[0])
+        if kind == JOB_WRITE and len(refused) < 2:
             refused.append(message[2])
-            rig.reply(FAILED, ticket, b"no leader", flags=AGAIN)
+            rig.reply(FAILED, ticket, b"no leader", flags=RETRYABLE)
         else:
             serve(message)
 
@@ -491,7 +492,7 @@ def test_a_mapper_is_ended_while_it_writes(rig: Rig) -> None:
     serve = rig.on_ask
 
     def on_ask(message: list[bytes]) -> None:
-        is_write = HEAD.unpack(message[0])[0] == WRITE
+        is_write = PIPE_HEADER.unpack(message[0])[0] == JOB_WRITE
         (held.append if is_write else serve)(message)
 
     rig.on_ask = on_ask  # type: ignore[method-assign]
@@ -510,8 +511,8 @@ def test_an_engine_that_takes_no_writes_fails_the_job(rig: Rig) -> None:
     serve = rig.on_ask
 
     def on_ask(message: list[bytes]) -> None:
-        kind, *_, ticket = HEAD.unpack(message[0])
-        if kind == WRITE:
+        kind, *_, ticket = PIPE_HEADER.unpack(message[0])
+        if kind == JOB_WRITE:
             rig.reply(FAILED, ticket, b"no space is left on the disk")
         else:
             serve(message)

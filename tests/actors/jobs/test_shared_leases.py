@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from kelek.actors.runtime import actor
-from kelek.protocols.zerodb.server.worker_channel import (
-    AGAIN,
-    ENDED,
-    FAILED,
-    HEAD,
-    KEPT,
-    LEASE,
-    OPENED,
-    WRITE,
-)
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.values import Extension, shared_lease
+from kelek.protocols.zerodb.wire.worker_pipe import (
+    FAILED,
+    JOB_WRITE,
+    LEASE,
+    LEASE_ENDED,
+    LEASE_OPENED,
+    LEASE_RENEWED,
+    PIPE_HEADER,
+    RETRYABLE,
+)
 from kelek.storage.worker.lease_folder import MARK, LeaseFolder, Mark, encode_mark
 from kelek.storage.worker.shared_lease import FREE_BYTES_MIN
 from kelek.tests.actors.jobs.test_server import OPTIONS, REQID, ROWS, Rig
@@ -38,15 +38,15 @@ class Node(Rig):
         super().__init__(folder, options)
 
     def on_ask(self, message: list[bytes]) -> None:
-        kind, *_, ticket = HEAD.unpack(message[0])
+        kind, *_, ticket = PIPE_HEADER.unpack(message[0])
         if kind != LEASE:
             super().on_ask(message)
         elif self.refuses:
-            self.reply(FAILED, ticket, self.refuses.encode(), flags=AGAIN)
+            self.reply(FAILED, ticket, self.refuses.encode(), flags=RETRYABLE)
         else:
             for op in ops.unpack(message[2]):
                 self.apply(op)
-            self.reply(WRITE, ticket, index=self.index)
+            self.reply(JOB_WRITE, ticket, index=self.index)
 
     def apply(self, op: ops.Op) -> None:
         """As the worker does."""
@@ -55,11 +55,11 @@ class Node(Rig):
         match op:
             case ops.LeaseOpen():
                 self.take(op.table)
-                self.tell(OPENED, shared_lease(self.index))
+                self.tell(LEASE_OPENED, shared_lease(self.index))
             case ops.LeaseKeep():
-                self.tell(KEPT, op.lease)
+                self.tell(LEASE_RENEWED, op.lease)
             case ops.LeaseEnd():
-                self.tell(ENDED, op.lease)
+                self.tell(LEASE_ENDED, op.lease)
 
     def take(self, table: int) -> None:
         staged, number = self.folder / "staged", shared_lease(self.index)
@@ -69,7 +69,7 @@ class Node(Rig):
 
     def tell(self, what: int, number: int) -> None:
         if self.tells:
-            self.requests.send_multipart([HEAD.pack(LEASE, 0, 0, what, 0, number)])
+            self.requests.send_multipart([PIPE_HEADER.pack(LEASE, 0, 0, what, 0, number)])
 
     # ---- the client ----
 
@@ -237,5 +237,5 @@ def test_a_removed_folder_is_no_lease(node: Node) -> None:
     node.actor._folder.remove(lease.lease)
     node.actor._table.on_ended(lease.lease)
     shutil.rmtree(lease.path, ignore_errors=True)
-    node.tell(OPENED, lease.lease)  # The worker's word comes late.
+    node.tell(LEASE_OPENED, lease.lease)  # The worker's word comes late.
     assert node.job(lease.lease).failed

@@ -27,10 +27,10 @@ from kelek.protocols.zerodb.server.map_orders import (
     encode,
     stage_key,
 )
-from kelek.protocols.zerodb.server.worker_channel import AGAIN, CHECKPOINT, FAILED, HEAD
 from kelek.protocols.zerodb.wire import requests, values
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.protocols.zerodb.wire.values import Extension
+from kelek.protocols.zerodb.wire.worker_pipe import CHECKPOINT, FAILED, PIPE_HEADER, RETRYABLE
 from kelek.tests.actors.jobs.test_server import DELETES, PUTS, REQID, SLOW, Rig, mapper
 
 THRESHOLD = 20_000
@@ -251,8 +251,8 @@ def test_the_fresh_tables_snapshot_is_asked_for_again(
 
     def refuse(message: list[bytes]) -> None:
         refused.append(message[2])
-        flags = AGAIN if len(refused) == 1 else 0
-        rig.reply(FAILED, HEAD.unpack(message[0])[5], b"no leader", flags=flags)
+        flags = RETRYABLE if len(refused) == 1 else 0
+        rig.reply(FAILED, PIPE_HEADER.unpack(message[0])[5], b"no leader", flags=flags)
 
     monkeypatch.setattr(rig, "on_ask", refuse)
     rig.mapped(apid, [1])
@@ -305,7 +305,7 @@ def test_a_snapshot_that_nobody_waits_for_goes(
         rig.mapped(apid, [1])
         rig.turn(lambda: late)
         rig.ask(requests.EndJob(apid))
-    assert HEAD.unpack(late[0][0])[0] == CHECKPOINT
+    assert PIPE_HEADER.unpack(late[0][0])[0] == CHECKPOINT
     rig.on_ask(late[0])
     rig.turn(lambda: not rig.leases)
     assert rig.pairs(OUTPUT) == BEFORE

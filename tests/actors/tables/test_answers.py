@@ -14,21 +14,21 @@ import zmq
 from kelek.actors.runtime import actor
 from kelek.actors.tables.credit import TAKEN
 from kelek.actors.tables.server import ZerodbServer
-from kelek.protocols.zerodb.server import answer_headers as finished
-from kelek.protocols.zerodb.server.worker_channel import (
-    HANDLED,
-    HEAD,
-    HELLO,
-    JOB_SERVER,
-    MARK,
-    PROGRESS,
-    STANDING,
-    TABLES,
-    TROUBLE,
-)
+from kelek.protocols.zerodb.wire import answer_headers as finished
 from kelek.protocols.zerodb.wire import answers, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.values import Extension
+from kelek.protocols.zerodb.wire.worker_pipe import (
+    ANSWER_TAG,
+    COMPLETED,
+    HELLO,
+    JOB_SERVER,
+    ONE_WAY_FAILURE,
+    PIPE_HEADER,
+    PROGRESS,
+    TABLES,
+    WRITE_STATUS,
+)
 from kelek.tests.actors.in_thread import Rig, Socket
 
 EMPTY = b"\x80"  # No tables, in msgpack.
@@ -77,7 +77,7 @@ class ServerRig(Rig):
         return socket
 
     def report(self, kind: int, *frames: bytes) -> None:
-        self.reports.send_multipart([HEAD.pack(kind, 0, 0, 0, 0, EPOCH), *frames])
+        self.reports.send_multipart([PIPE_HEADER.pack(kind, 0, 0, 0, 0, EPOCH), *frames])
 
     def taken(self, pipe: Socket) -> list[bytes]:
         """The next request that a worker or the job_server is handed."""
@@ -100,7 +100,7 @@ def job_request(rig: ServerRig, client: Socket) -> tuple[int, bytes]:
     """Sends one; its ticket and routing id, as the job_server sees them."""
     client.send_multipart(encode_request(requests.JobStatus(5)))
     head, routing_id, *_ = rig.taken(rig.jobs)
-    return HEAD.unpack(head)[5], routing_id
+    return PIPE_HEADER.unpack(head)[5], routing_id
 
 
 def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
@@ -111,13 +111,13 @@ def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
     second, _ = job_request(rig, client)
     answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
     for ticket in (first, first, first - 1):  # Repeated; of the server before this one.
-        rig.done.send_multipart([MARK.pack(JOB_SERVER, 0, 0, 0, ticket), routing_id, *answer])
+        rig.done.send_multipart([ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, ticket), routing_id, *answer])
     rig.turn(lambda: rig.actor.counters["late_answers"] == 2)
     assert client.recv_multipart() == answer
     rig.actor._on_jobs_lost()  # It died before it sent the second answer ...
     rig.turn(lambda: client.poll(0))
     assert b"no job_server runs" in client.recv_multipart()[1]
-    rig.done.send_multipart([MARK.pack(JOB_SERVER, 0, 0, 0, second), routing_id, *answer])
+    rig.done.send_multipart([ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, second), routing_id, *answer])
     rig.turn(lambda: rig.actor.counters["late_answers"] == 3)  # ... or so it seemed.
     assert not client.poll(0)
 
@@ -135,7 +135,7 @@ def test_what_job_requests_may_take_is_bounded(
     rig.turn(lambda: client.poll(0))
     assert b"too many requests" in client.recv_multipart()[1]
     answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
-    mark = MARK.pack(JOB_SERVER, 0, 0, 0, HEAD.unpack(head)[5])
+    mark = ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, PIPE_HEADER.unpack(head)[5])
     rig.done.send_multipart([mark, routing_id, *answer])
     rig.turn(lambda: client.poll(0))
     assert client.recv_multipart() == answer
@@ -148,8 +148,8 @@ def read_answer(rig: ServerRig, client: Socket, size: int, **extension: Any) -> 
     client.send_multipart(encode_request(request))
     head, routing_id, *_ = rig.taken(rig.work)
     answer = answers.encode_values(request, [bytes(size)])
-    ticket = HEAD.unpack(head)[5]
-    rig.done.send_multipart([MARK.pack(0, 0, EPOCH, 0, ticket), routing_id, *answer])
+    ticket = PIPE_HEADER.unpack(head)[5]
+    rig.done.send_multipart([ANSWER_TAG.pack(0, 0, EPOCH, 0, ticket), routing_id, *answer])
 
 
 def test_what_a_client_does_not_read_is_bounded_by_bytes(
@@ -182,28 +182,30 @@ def test_a_worker_is_told_what_was_taken_of_its_answers(rig: ServerRig) -> None:
     for size in (400_000, 0, 700_000):
         read_answer(rig, client, size)
         rig.turn(lambda: client.poll(0))
-        sizes += MARK.size + 5 + sum(map(len, client.recv_multipart()))
+        sizes += ANSWER_TAG.size + 5 + sum(map(len, client.recv_multipart()))
     assert TAKEN.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, sizes)
     assert not rig.taken_bytes.poll(0)
 
 
 def test_a_chunk_that_finds_no_room_is_no_end_of_its_job(rig: ServerRig) -> None:
     answer = answers.encode_chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
-    prefix, refusal = finished.refused([b"client", b"", *answer])
+    prefix, refusal = finished.too_much_unread([b"client", b"", *answer])
     assert prefix == [b"client", b""]
     assert answers.decode_answer(refusal).request_type == values.PROTOCOL_ERROR
 
 
 def test_reports_that_are_none_end_nothing(rig: ServerRig) -> None:
     junk: list[list[bytes]] = [[], [b""], [b"\xc1"], [b"\x91\x01"] * 2, [b"\x81\x01\x02", EMPTY]]
-    for kind in (TABLES, STANDING, TROUBLE, 77):
+    for kind in (TABLES, WRITE_STATUS, ONE_WAY_FAILURE, 77):
         for frames in junk:
-            rig.reports.send_multipart([HEAD.pack(kind, 1, 0, 0, 0, EPOCH), *frames])
-    rig.reports.send_multipart([HEAD.pack(PROGRESS, 0, 0, 0, 0, EPOCH), b"short"])
-    rig.reports.send_multipart([HEAD.pack(PROGRESS, 0, 0, 1, 0, EPOCH)])  # There is one worker.
+            rig.reports.send_multipart([PIPE_HEADER.pack(kind, 1, 0, 0, 0, EPOCH), *frames])
+    rig.reports.send_multipart([PIPE_HEADER.pack(PROGRESS, 0, 0, 0, 0, EPOCH), b"short"])
+    rig.reports.send_multipart(
+        [PIPE_HEADER.pack(PROGRESS, 0, 0, 1, 0, EPOCH)]
+    )  # There is one worker.
     rig.report(PROGRESS)
-    rig.reports.send_multipart([HEAD.pack(HANDLED, 0, 0, 0, 0, EPOCH)])
-    rig.turn(lambda: HANDLED in rig.actor.session.handoffs[0].heard)
+    rig.reports.send_multipart([PIPE_HEADER.pack(COMPLETED, 0, 0, 0, 0, EPOCH)])
+    rig.turn(lambda: COMPLETED in rig.actor.session.handoffs[0].heard)
     assert rig.actor.counters["malformed-dropped"] >= 9
     assert rig.actor.session.handoffs[0].standing.tables == {}
 

@@ -7,16 +7,14 @@ import pytest
 
 from kelek.actors.runtime import actor
 from kelek.actors.tables import credit
-from kelek.actors.tables import worker as table_worker
 from kelek.actors.tables.credit import TAKEN
 from kelek.actors.tables.worker import TableWorker
-from kelek.protocols.zerodb.server.worker_channel import ANSWER, HEAD, MARK, WRITE
 from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, JOB_WRITE, PIPE_HEADER, REQUEST
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
-from kelek.storage.tables.tables import Outcome
 from kelek.tests.actors.in_thread import Rig
 
 EPOCH = 7
@@ -52,7 +50,7 @@ class WorkerRig(Rig):
 
     def ask(self, request: requests.Request) -> None:
         self.tickets += 1
-        head = HEAD.pack(ANSWER, 0, 0, EPOCH, 0, self.tickets)
+        head = PIPE_HEADER.pack(REQUEST, 0, 0, EPOCH, 0, self.tickets)
         self.work.send_multipart([head, b"route", *encode_request(request)])
 
     def answer(self) -> list[bytes]:
@@ -92,7 +90,7 @@ def test_answers_that_nobody_takes_are_bounded_by_bytes(
     rig: WorkerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credit, "UNTAKEN_BYTES_MAX", 1_000_000)
-    monkeypatch.setattr("kelek.storage.worker.requests.OUT_BYTES", 200_000)
+    monkeypatch.setattr("kelek.protocols.zerodb.worker.requests.OUT_BYTES", 200_000)
     rig.ask(requests.OpenTable(9))
     rig.ask(requests.Put(9, [b"k"], [bytes(100_000)], 1))
     assert [rig.answer()[2][2] for _ in range(2)] == [0x01, 0x20]
@@ -108,27 +106,14 @@ def test_answers_that_nobody_takes_are_bounded_by_bytes(
         rig.taken.send(TAKEN.pack(1, size))
         found += rig.take_all()
     assert len(found) == 40
-    places = [MARK.unpack(message[0])[4] for message in found]
+    places = [ANSWER_TAG.unpack(message[0])[4] for message in found]
     assert places == list(range(3, 43))
 
 
 def test_a_job_writes_open_tables_alone(rig: WorkerRig) -> None:
     entry = ops.pack([ops.Put(9, [b"k"], [b"v"])])
-    head = HEAD.pack(WRITE, 0, 0, 0, 0, 55)
+    head = PIPE_HEADER.pack(JOB_WRITE, 0, 0, 0, 0, 55)
     rig.work.send_multipart([head, b"", b"\x09\0\0\0", entry])
     rig.turn(lambda: rig.jobs.poll(0))
     _, text = rig.jobs.recv_multipart()
     assert text == b"table 9 is not open"
-
-
-def test_results_for_a_server_that_hears_nothing_are_bounded(
-    rig: WorkerRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table_worker, "RESULTS_BYTES_MAX", 100_000)
-    worker = rig.actor
-    worker._results = [Outcome(1, 0, b"", "refused")]
-    worker._results += [Outcome(index, 0, bytes(1000)) for index in range(2, 500)]
-    worker._forget_results()
-    assert worker._results[0].problem == "refused"
-    assert [outcome.log_index for outcome in worker._results[1:]] == list(range(458, 500))
-    assert worker._results_bytes < 60_000

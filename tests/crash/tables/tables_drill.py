@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from random import Random
 
+from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
     Attach,
@@ -34,7 +35,6 @@ from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine import rocks
 from kelek.storage.engine.families import Shared
 from kelek.storage.errors import StorageError
-from kelek.storage.tables.tables import TableEntry, Tables
 
 FLUSH_EVERY = 97
 DEADLINE_S = 60.0

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import open_tables
-from kelek.storage.tables.tables import TableEntry
 from kelek.storage.worker.lease_folder import LeaseFolder
 
 pytest.importorskip("pyarrow", reason="the extra kelek[arrow] is not installed")

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from kelek.protocols.zerodb.server.proposals import Result
-from kelek.protocols.zerodb.server.worker_channel import RESULT
+from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
 from kelek.protocols.zerodb.wire import ops, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.values import PARTSYNC, Extension
+from kelek.protocols.zerodb.wire.worker_pipe import RESULT_QUERY, OperationResult
 from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.tables import TableEntry, Tables
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, entries, led
 
 SESSION = 99
@@ -57,7 +56,7 @@ def test_the_answer_says_whether_the_session_was_alive(
     request_: requests.Put | requests.Transaction, result: bytes
 ) -> None:
     world = asked(request_)
-    world.session.proposals.on_results([(1, Result(0, told(result)))])
+    world.session.proposals.on_results([(1, OperationResult(0, told(result)))])
     world.applies = True
     world.run(lambda: bool(world.answers))
     (answer,) = world.heard(b"c")
@@ -75,7 +74,7 @@ def test_a_put_whose_result_was_missed_asks_for_it() -> None:
     world.applies = True
     world.run(lambda: bool(world.workers[0].taken))
     kind, _, _, index, _, _, frames = world.workers[0].taken[0]
-    assert (kind, index, frames[0]) == (RESULT, 1, b"r" * 12)
+    assert (kind, index, frames[0]) == (RESULT_QUERY, 1, b"r" * 12)
 
 
 # ---- what it does to tables ----

@@ -6,6 +6,13 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_CONFIG, KIND_STATE
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.tables.entries import (
+    TablePartition,
+    decode_entries,
+    find_entries,
+    with_entry_position,
+)
+from kelek.protocols.zerodb.tables.tables import Outcome, TableEntry, Tables
 from kelek.protocols.zerodb.wire.ops import Expire, Open, Put, Truncate, pack
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.disk.disk import Disk
@@ -17,8 +24,6 @@ from kelek.storage.snapshot.archive import Source, folder_sources
 from kelek.storage.snapshot.archive import pack as pack_archive
 from kelek.storage.snapshot.snapshot import Snapshots
 from kelek.storage.tables.directory import TableDirectory, TableFolder
-from kelek.storage.tables.entries import Owner, each_entry, find_entries, placed
-from kelek.storage.tables.tables import Outcome, TableEntry, Tables
 
 ME = Identity("demo", "n1")
 
@@ -171,9 +176,11 @@ def test_entries_are_parted_between_workers() -> None:
         Record(KIND_STATE, None, pack([Expire(0, 1), Open(9, TableOptions())])),
     ]
     batch = encode_block(10, 2, records)
-    even = find_entries(batch, Owner(0, 2, frozenset([1000])))
-    odd = find_entries(batch, Owner(1, 2, frozenset([1000])))
-    one_by_one = [(one.log_index, len(one.ops)) for one in each_entry(batch, Owner(1, 2))]
+    even = find_entries(batch, TablePartition(0, 2, frozenset([1000])))
+    odd = find_entries(batch, TablePartition(1, 2, frozenset([1000])))
+    one_by_one = [
+        (one.log_index, len(one.ops)) for one in decode_entries(batch, TablePartition(1, 2))
+    ]
     assert [pair for pair in one_by_one if pair[1]] == [(12, 1), (15, 2)]
     assert [(entry.log_index, len(entry.ops)) for entry in even.entries] == [
         (10, 1),
@@ -182,9 +189,13 @@ def test_entries_are_parted_between_workers() -> None:
     ]
     assert [(entry.log_index, len(entry.ops)) for entry in odd.entries] == [(12, 1), (15, 2)]
     assert even.malformed == odd.malformed == 1
-    assert placed(Outcome(12, 0, b""), odd.places).place == 1, "of the whole entry"
-    assert placed(Outcome(12, 1, b""), even.places).place == 2
-    assert find_entries(encode_block(1, 1, [Record(KIND_CONFIG, None, b"x")]), Owner(0, 1)) == (
+    assert with_entry_position(Outcome(12, 0, b""), odd.positions).position == 1, (
+        "of the whole entry"
+    )
+    assert with_entry_position(Outcome(12, 1, b""), even.positions).position == 2
+    assert find_entries(
+        encode_block(1, 1, [Record(KIND_CONFIG, None, b"x")]), TablePartition(0, 1)
+    ) == (
         [],
         {},
         0,

@@ -2,6 +2,9 @@
 
 import pytest
 
+from kelek.protocols.zerodb.tables import effects
+from kelek.protocols.zerodb.tables.effects import Effects
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire.ops import (
     ABSENT,
     ALIVE,
@@ -19,10 +22,7 @@ from kelek.protocols.zerodb.wire.ops import (
     Put,
     Transaction,
 )
-from kelek.storage.tables import effects
-from kelek.storage.tables.effects import Effects
 from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.tables import TableEntry
 
 
 def test_the_oldest_records_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.tables.entries import TablePartition, find_entries, with_entry_position
+from kelek.protocols.zerodb.tables.tables import Outcome
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.tables.entries import Owner, find_entries, placed
 from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.tables import Outcome
 
 WORKERS = 2
 TABLES = (2, 4, 5)  # The last one is the other worker's.
@@ -94,18 +94,20 @@ def test_merged_entries_do_what_each_does_alone(seed: int) -> None:
 
 def told_of(tables: MemoryTables, batch: EntryBatch) -> list[Outcome]:
     """What a worker reports of a batch."""
-    found = find_entries(batch, Owner(0, WORKERS))
-    return [placed(outcome, found.places) for outcome in tables.write(found.entries)]
+    found = find_entries(batch, TablePartition(0, WORKERS))
+    return [
+        with_entry_position(outcome, found.positions) for outcome in tables.write(found.entries)
+    ]
 
 
 def refused(log: list[bytes], outcomes: list[Outcome]) -> list[ops.Op]:
-    return [ops.unpack(log[one.log_index - 1])[one.place] for one in outcomes if one.problem]
+    return [ops.unpack(log[one.log_index - 1])[one.position] for one in outcomes if one.problem]
 
 
 def applied(tables: MemoryTables, index: int, op: list[ops.Op]) -> int:
     """Applies one entry; returns how many were malformed."""
     batch = encode_block(index, 1, [Record(KIND_STATE, None, ops.pack(op))])
-    found = find_entries(batch, Owner(0, 1))
+    found = find_entries(batch, TablePartition(0, 1))
     tables.write(found.entries)
     return found.malformed
 

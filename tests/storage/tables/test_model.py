@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kelek.protocols.zerodb.tables.operations import SYSTEM
+from kelek.protocols.zerodb.tables.tables import Outcome, TableEntry
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
     Attach,
@@ -33,8 +35,6 @@ from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.operations import SYSTEM
-from kelek.storage.tables.tables import Outcome, TableEntry
 
 SHARED = Shared.of(8 << 20, 32 << 20)
 TABLES = st.integers(1, 3)

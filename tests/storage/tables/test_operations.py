@@ -5,6 +5,10 @@ import struct
 
 import pytest
 
+from kelek.protocols.zerodb.tables import operations
+from kelek.protocols.zerodb.tables.operations import COUNTERS, FLOOR, SYSTEM
+from kelek.protocols.zerodb.tables.tables import Outcome, Tables
+from kelek.protocols.zerodb.tables.tables import TableEntry as TableEntry
 from kelek.protocols.zerodb.wire.ops import (
     ABSENT,
     ALIVE,
@@ -35,10 +39,6 @@ from kelek.protocols.zerodb.wire.ops import (
     Truncate,
     pack,
 )
-from kelek.storage.tables import operations
-from kelek.storage.tables.operations import COUNTERS, FLOOR, SYSTEM
-from kelek.storage.tables.tables import Outcome, Tables
-from kelek.storage.tables.tables import TableEntry as TableEntry
 
 REQID = b"request id 1"
 
@@ -123,7 +123,7 @@ def test_a_transaction_sees_its_entry(tables: Tables) -> None:
         transaction(Compare(7, b"a", EQUAL, b"1"), then=[Put(7, [b"a"], [b"2"])]),
         transaction(Compare(7, b"a", EQUAL, b"2"), then=[Put(7, [b"a"], [b"3"])]),
     )
-    assert [(one.place, one.data[0]) for one in found] == [(1, 1), (2, 1)]
+    assert [(one.position, one.data[0]) for one in found] == [(1, 1), (2, 1)]
     assert tables.get(7, [b"a"]) == [b"3"]
 
 
@@ -324,7 +324,7 @@ def test_pieces_are_applied_with_the_last(tables: Tables) -> None:
     assert write(tables, second) == write(tables, first) == write(tables, second) == []
     assert keys(tables) == []
     (outcome,) = write(tables, Put(8, [b"x"], [b""]), third)
-    assert (outcome.place, outcome.data) == (1, struct.pack("<BQ", 1, 1))
+    assert (outcome.position, outcome.data) == (1, struct.pack("<BQ", 1, 1))
     assert tables.get(7, [b"a"]) == [bytes(1000)]
     assert bookkeeping(tables) == set()
 

@@ -12,7 +12,8 @@ from hypothesis import settings
 from kelek.native.errors import NativeError
 from kelek.native.tables import sst
 from kelek.native.tables.ops import cut_column
-from kelek.protocols.zerodb.server.scan_chunks import Pieces, Scanned
+from kelek.protocols.zerodb.server.scan_chunks import ChunkSource, PairChunks
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire.ops import Delete, DeleteRange, Op, Open, Put
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine.families import Shared
@@ -20,7 +21,6 @@ from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.engine.sst_scan import TableScan
 from kelek.storage.engine.walk import files_of
 from kelek.storage.errors import Damaged, StorageError
-from kelek.storage.tables.tables import TableEntry
 from kelek.tests.storage.tables import sst_twin as twin
 
 SHARED = Shared.of(8 << 20, 32 << 20)
@@ -105,7 +105,7 @@ def some_steps(dice: Random) -> Iterator[list[Op] | None]:
             yield None
 
 
-def taken(scan: Scanned, dice: Random) -> list[tuple[bytes, bytes]]:
+def taken(scan: ChunkSource, dice: Random) -> list[tuple[bytes, bytes]]:
     """All pairs, by pieces of whatever size, in both forms."""
     found: list[tuple[bytes, bytes]] = []
     ended = False
@@ -218,7 +218,7 @@ def test_damage_is_an_error(tmp_path: Path, seed: int) -> None:
     again.close()
 
 
-def until_damage(scan: Scanned) -> tuple[list[tuple[bytes, bytes]], bool]:
+def until_damage(scan: ChunkSource) -> tuple[list[tuple[bytes, bytes]], bool]:
     """What comes, and whether it ends there."""
     found: list[tuple[bytes, bytes]] = []
     ended = False
@@ -256,7 +256,7 @@ def test_what_is_not_in_files_yet(tmp_path: Path) -> None:
     tables = open_tables(f"{tmp_path}/tables", SHARED, replicated=True)
     tables.write([TableEntry(1, 1, [Put(TABLE, [b"a"], [b"1"])])])
     scan = tables.pieces(TABLE)
-    assert isinstance(scan, Pieces)
+    assert isinstance(scan, PairChunks)
     assert taken(scan, Random(1)) == [(b"a", b"1")]
     tables.close()
 
@@ -289,7 +289,7 @@ def test_what_is_of_another_kind(
     wanted = list(found.scan(TABLE))
     assert len(wanted) == (4400 if kind == "range" else 5000)
     assert taken(scan, Random(1)) == wanted
-    assert isinstance(scan, Pieces) if kind == "files" else isinstance(scan, TableScan)
+    assert isinstance(scan, PairChunks) if kind == "files" else isinstance(scan, TableScan)
     if isinstance(scan, TableScan):
         assert scan._rest is not None
     found.close()

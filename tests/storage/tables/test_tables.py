@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kelek.protocols.zerodb.tables.recent_changes import RecentChanges
+from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
 from kelek.protocols.zerodb.wire.ops import (
     Delete,
     DeleteLimited,
@@ -26,8 +28,6 @@ from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.errors import Damaged, StorageError, StorageLocked
 from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.recent_changes import RecentChanges
-from kelek.storage.tables.tables import TableEntry, Tables
 
 
 def put(table: int, **pairs: str) -> Put:
@@ -337,10 +337,10 @@ def test_an_exception_flushes_no_table_alone(tmp_path: Path) -> None:
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.engine.families import Shared
-from kelek.storage.tables.tables import Entry
+from kelek.protocols.zerodb.tables.tables import TableEntry
 tables = open_tables({path!r}, Shared.of(1 << 20, 8 << 20), True)
 for index in (1, 2):
-    tables.write([Entry(index, 1, [Put(table, [b"k"], [b"%d" % index]) for table in (7, 8)])])
+    tables.write([TableEntry(index, 1, [Put(table, [b"k"], [b"%d" % index]) for table in (7, 8)])])
     if index == 1:
         tables.flush()
 raise AssertionError("a bug")

@@ -10,15 +10,15 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.tables.entries import TablePartition, find_entries, split_at_leases
+from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import shared_lease
 from kelek.storage.engine.families import Shared
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageError
 from kelek.storage.tables.directory import TableDirectory, TableFolder
-from kelek.storage.tables.entries import Owner, find_entries, stages
 from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.tables import TableEntry, Tables
 from kelek.storage.worker import shared_lease as module
 from kelek.storage.worker.lease_folder import MARK, LeaseFolder, Mark
 from kelek.storage.worker.shared_lease import SharedLeases
@@ -68,12 +68,14 @@ class Node:
         while applied < last:
             end = min(applied + dice.randint(1, 40), last)
             records = [Record(KIND_STATE, None, data) for data in log[applied:end]]
-            entries = find_entries(encode_block(applied + 1, 1, records), Owner(0, WORKERS)).entries
-            for stage in stages(entries, (end, 1)):
+            entries = find_entries(
+                encode_block(applied + 1, 1, records), TablePartition(0, WORKERS)
+            ).entries
+            for stage in split_at_leases(entries, (end, 1)):
                 self.home.replicated.write(stage.entries)
-                self.told += stage.told
-                if stage.opened is not None:
-                    problem = self.taker.take(stage.opened, stage.last, NOW_MS)
+                self.told += stage.lease_changes
+                if stage.lease_opened is not None:
+                    problem = self.taker.take(stage.lease_opened, stage.last, NOW_MS)
                     self.problems[stage.last[0]] = problem
             self.home.replicated.write([TableEntry(end, 1, [])])
             applied = end

@@ -5,9 +5,9 @@ from itertools import count
 
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.session import Now, Session, SessionSetup
-from kelek.protocols.zerodb.server.worker_channel import HEAD, PROGRESS, TABLES
 from kelek.protocols.zerodb.wire import answers, ops
 from kelek.protocols.zerodb.wire.values import Extension, encode_extension
+from kelek.protocols.zerodb.wire.worker_pipe import PIPE_HEADER, PROGRESS, TABLES
 from kelek.tests.protocols.zmqraft.world import World
 
 UNIX_MS = 1_700_000_000_000
@@ -26,7 +26,7 @@ class Worker:
     def take(self, messages: Arena, position: int) -> int:
         while position < messages.count and self.room:
             head, routing_id, *frames = messages.message(position)
-            kind, flags, _, epoch, index, ticket = HEAD.unpack(head)
+            kind, flags, _, epoch, index, ticket = PIPE_HEADER.unpack(head)
             self.taken.append((kind, flags, epoch, index, ticket, routing_id, frames))
             position += 1
             self.room -= 1

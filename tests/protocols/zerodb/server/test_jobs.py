@@ -21,7 +21,7 @@ from kelek.protocols.zerodb.server.jobs import (
     Lease,
     end_exclusive,
 )
-from kelek.protocols.zerodb.server.scan_chunks import Pieces
+from kelek.protocols.zerodb.server.scan_chunks import PairChunks
 from kelek.protocols.zerodb.wire.values import NO_MORE_DATA as NO_MORE
 from kelek.protocols.zerodb.wire.values import PARTIAL_DATA as PARTIAL
 
@@ -56,7 +56,7 @@ class Table:
 
     def job(self, rows: Iterator[tuple[bytes, bytes]], now_ms: int = 0, **scan: int) -> int:
         lease = scan.pop("lease", None) or self.lease(now_ms=now_ms)
-        return self.table.begin(JobScan(0x42, 7, lease, **scan), Pieces(rows), now_ms, 111)
+        return self.table.begin(JobScan(0x42, 7, lease, **scan), PairChunks(rows), now_ms, 111)
 
     def chunks(self, apid: int) -> list[tuple[int, int]]:
         """(flags, pairs) of each chunk, up to the one that says that it is the last."""
@@ -197,7 +197,7 @@ def test_a_failed_job_does_not_look_finished() -> None:
 
 def test_pairs_of_a_mapper_are_for_no_client() -> None:
     one = Table()
-    apid = one.table.begin(JobScan(0x41, 7, one.lease()), Pieces(iter(pairs(30))), 0, 0)
+    apid = one.table.begin(JobScan(0x41, 7, one.lease()), PairChunks(iter(pairs(30))), 0, 0)
     assert one.table.chunk(apid, 0, 0) == (NO_MORE, [])
     assert len(one.table.take(apid, 20, 1 << 20)) == 40
     one.table.keep(apid, 59_999)

@@ -5,16 +5,23 @@ from functools import partial
 import pytest
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.ownership import FRESH_FIRST, OWNERS, STORE, digest
+from kelek.protocols.zerodb.server.ownership import digest
 from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.requests import Request
-from kelek.protocols.zerodb.wire.values import PACKED, Extension, TableOptions
+from kelek.protocols.zerodb.wire.values import (
+    BROKER_TABLE,
+    OWNER_TABLE,
+    PACKED,
+    RESERVED_FIRST,
+    Extension,
+    TableOptions,
+)
 from kelek.tests.protocols.zerodb.server.served import Served, entries, led
 
 SECRET, TOKEN, WRONG = b"s" * 16, b"t" * 15 + b"\0", b"w" * 16
 LOG_TABLE = 12  # Of ZRE's log service.
-FRESH = FRESH_FIRST + 77
+FRESH = RESERVED_FIRST + 77
 
 
 def writes(table: int, token: bytes = b"") -> list[Request]:
@@ -54,7 +61,7 @@ def settings() -> dict[str, object]:
     return {"secret": SECRET, "reserved": frozenset({LOG_TABLE})}
 
 
-@pytest.mark.parametrize("table", [STORE, OWNERS, LOG_TABLE, FRESH])
+@pytest.mark.parametrize("table", [BROKER_TABLE, OWNER_TABLE, LOG_TABLE, FRESH])
 @pytest.mark.parametrize("token", [b"", WRONG])
 def test_nobody_else_writes_a_reserved_table(table: int, token: bytes) -> None:
     world = led(**settings())
@@ -72,7 +79,7 @@ def test_nobody_else_writes_a_reserved_table(table: int, token: bytes) -> None:
 def test_many_puts_at_once_are_looked_at_one_by_one() -> None:
     world = led(**settings())
     for number in range(20):
-        table = STORE if number % 5 == 0 else 7
+        table = BROKER_TABLE if number % 5 == 0 else 7
         put = requests.Put(table, [b"%d" % number], [b"v"], 1)
         world.ask(b"c%d" % number, *encode_request(put))
     world.run(lambda: len(world.answers) == 20)
@@ -80,7 +87,7 @@ def test_many_puts_at_once_are_looked_at_one_by_one() -> None:
     assert sum(world.heard(b"c%d" % number)[0].failed for number in range(20)) == 4
 
 
-@pytest.mark.parametrize("table", [STORE, LOG_TABLE, FRESH])
+@pytest.mark.parametrize("table", [BROKER_TABLE, LOG_TABLE, FRESH])
 def test_processes_of_the_node_write_them(table: int) -> None:
     world = led(**settings())
     assert set(each(world, writes(table, SECRET)[:10])) == {""}
@@ -92,14 +99,14 @@ def test_who_opens_a_fresh_table_owns_it() -> None:
     assert "reserved" in each(world, writes(FRESH, TOKEN)[2:3])[0], "it is not open"
     assert each(world, writes(FRESH, TOKEN)[:1]) == [""]
     key = FRESH.to_bytes(4, "big")
-    put = ops.Put(OWNERS, [key], [digest(TOKEN)])
+    put = ops.Put(OWNER_TABLE, [key], [digest(TOKEN)])
     assert entries(world) == [[put, ops.Open(FRESH, TableOptions())]]
     world.session.ownership.owners = {FRESH: digest(TOKEN)}
     assert set(each(world, [writes(FRESH, TOKEN)[place] for place in (0, 2, 6)])) == {""}
     assert "reserved" in each(world, writes(FRESH, WRONG)[:1])[0]
     before = len(entries(world))
     assert each(world, writes(FRESH, TOKEN)[1:2]) == [""]
-    assert entries(world)[before:] == [[ops.Delete(OWNERS, [key]), ops.Truncate(FRESH)]]
+    assert entries(world)[before:] == [[ops.Delete(OWNER_TABLE, [key]), ops.Truncate(FRESH)]]
 
 
 def test_a_fresh_table_that_was_opened_at_another_node_a_moment_ago() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kelek.protocols.zerodb.server.scan_chunks import PIECE_PAIRS, Packed, Pairs, Pieces
+from kelek.protocols.zerodb.server.scan_chunks import CHUNK_PAIRS, ColumnBuilder, PairChunks, Pairs
 from kelek.protocols.zerodb.wire import columns
 
 SIZES = st.lists(st.integers(0, 300), max_size=400)
@@ -12,7 +12,7 @@ SIZES = st.lists(st.integers(0, 300), max_size=400)
 @given(SIZES, st.lists(st.tuples(st.integers(1, 150), st.integers(1, 20_000)), min_size=1))
 def test_takes(sizes: list[int], takes: list[tuple[int, int]]) -> None:
     pairs = [(b"%06d" % place, bytes(size)) for place, size in enumerate(sizes)]
-    pieces = Pieces(iter(pairs))
+    pieces = PairChunks(iter(pairs))
     got: list[bytes] = []
     ended = False
     while not ended:
@@ -24,7 +24,7 @@ def test_takes(sizes: list[int], takes: list[tuple[int, int]]) -> None:
         assert taken.pairs <= pairs_max
         assert taken.size - sum(map(len, flat[-2:])) < bytes_max, "it ends with what reaches it"
         assert ended or taken.pairs == pairs_max or taken.size >= bytes_max
-        packed = Packed()
+        packed = ColumnBuilder()
         packed.add(flat)
         packed.add([])
         assert packed.frames() == [*columns.join(flat[::2]), *columns.join(flat[1::2])]
@@ -41,8 +41,8 @@ def test_large_values_are_read_one_by_one() -> None:
             read += 1
             yield b"%06d" % place, bytes(2 << 20)
 
-    pieces = Pieces(large())
+    pieces = PairChunks(large())
     for number in range(8):
         assert pieces.take(1000, 1, lambda _: None).pairs == 1, number
     assert read < 16
-    assert PIECE_PAIRS > 16
+    assert CHUNK_PAIRS > 16

@@ -5,27 +5,25 @@ from functools import partial
 import pytest
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.proposals import Result
-from kelek.protocols.zerodb.server.worker_channel import (
-    AGAIN,
-    ANSWER,
-    CHECKPOINT,
-    ENVELOPE,
-    FAILED,
-    GREET_MS,
-    HEAD,
-    LEASE,
-    PROGRESS,
-    RESULT,
-    SILENT,
-    TABLES,
-    WAITS_MS,
-    WRITE,
-    WorkerChannel,
-)
+from kelek.protocols.zerodb.server.worker_channel import HELLO_MS, SERVER_WAITS_MS, WorkerChannel
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions, encode_extension
+from kelek.protocols.zerodb.wire.worker_pipe import (
+    CHECKPOINT,
+    ENVELOPE,
+    FAILED,
+    JOB_WRITE,
+    LEASE,
+    ONE_WAY,
+    PIPE_HEADER,
+    PROGRESS,
+    REQUEST,
+    RESULT_QUERY,
+    RETRYABLE,
+    TABLES,
+    OperationResult,
+)
 from kelek.tests.protocols.zerodb.server.served import TABLE, Served, entries, head, led
 
 OPEN = b"\x31\x01\x01\x00"
@@ -190,7 +188,7 @@ def test_reads_share_one_word_of_the_leaders_and_carry_its_index() -> None:
     assert len(world.sent) == sent + 1
     index = len(world.log.records) + 1
     assert {(kind, epoch, at) for kind, _, epoch, at, *_ in world.workers[0].taken} == {
-        (ANSWER, 1, index)
+        (REQUEST, 1, index)
     }
     assert [flags for _, flags, *_ in world.workers[0].taken] == [0] * 5 + [ENVELOPE]
     assert world.workers[0].taken[0][6] == [READ, TABLE, b"k"]
@@ -229,7 +227,7 @@ def test_local_tables_know_no_leader() -> None:
     world.run(lambda: len(world.workers[0].taken) == 4)
     kinds = [(kind, index, routing_id) for kind, _, _, index, _, routing_id, _ in
              world.workers[0].taken]  # fmt: skip
-    assert kinds == [(SILENT, 0, b"a"), (ANSWER, 0, b"b"), (ANSWER, 0, b"c"), (ANSWER, 0, b"d")]
+    assert kinds == [(ONE_WAY, 0, b"a"), (REQUEST, 0, b"b"), (REQUEST, 0, b"c"), (REQUEST, 0, b"d")]
     assert world.answers == [[b"a", b"\x31\x01\x20\x00"]]
 
 
@@ -390,7 +388,7 @@ def test_a_transaction_is_answered_with_what_the_worker_reports() -> None:
     )  # fmt: skip
     world.ask(b"c", *encode_request(request))
     world.run(lambda: bool(world.log.records) and not world.client.window.items)
-    world.session.proposals.on_results([(1, Result(0, b"\1" + bytes(8)))])
+    world.session.proposals.on_results([(1, OperationResult(0, b"\1" + bytes(8)))])
     world.applies = True
     world.run(lambda: bool(world.answers))
     (answer,) = world.heard(b"c")
@@ -398,13 +396,13 @@ def test_a_transaction_is_answered_with_what_the_worker_reports() -> None:
     world.ask(b"d", *encode_request(request))
     world.run(lambda: bool(world.workers[0].taken))
     kind, _, _, index, _, routing_id, frames = world.workers[0].taken[0]
-    assert (kind, index, routing_id, frames[0]) == (RESULT, 1, b"d", b"t" * 12)
+    assert (kind, index, routing_id, frames[0]) == (RESULT_QUERY, 1, b"d", b"t" * 12)
     assert frames[1] == answers.encode_head(values.TRANSACTION, 0, request.extension)
 
     world.workers[0].taken.clear()
     world.workers[0].report(2, 1, world.now_ms)
     world.run(lambda: bool(world.workers[0].taken))
-    assert world.workers[0].taken[0][0] == RESULT, "a new worker is asked again"
+    assert world.workers[0].taken[0][0] == RESULT_QUERY, "a new worker is asked again"
     world.applies = False
     world.workers[0].handoff.on_lost(world.now_ms)
     world.run(lambda: len(world.answers) == 2, 10_000)
@@ -421,9 +419,9 @@ def test_results_of_others_are_bounded_and_refusals_are_not_forgotten(
     world.applies = False
     world.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
     world.run(lambda: bool(world.log.records))
-    proposals.on_results([(1, Result(2, b"the pieces are missing"))])
+    proposals.on_results([(1, OperationResult(2, b"the pieces are missing"))])
     for index in range(2, 1000):  # Other nodes', while this write is on its way.
-        proposals.on_results([(index, Result(0, bytes(1000)))])
+        proposals.on_results([(index, OperationResult(0, bytes(1000)))])
     assert 0 < len(proposals._results) < 12
     world.applies = True
     world.run(lambda: bool(world.answers))
@@ -433,7 +431,7 @@ def test_results_of_others_are_bounded_and_refusals_are_not_forgotten(
     world.run(lambda: proposals.is_idle)
     world.ask(b"d", PARTSYNC, TABLE, b"k", b"v")
     world.session.ready(world.now)
-    proposals.on_results([(index, Result(2, b"no")) for index in range(1, 900)])
+    proposals.on_results([(index, OperationResult(2, b"no")) for index in range(1, 900)])
     assert not proposals._results
 
 
@@ -555,8 +553,8 @@ def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
     assert not handoff.greets(20)
     handoff.on_epoch(1, 30)
     handoff.heard.add(PROGRESS)
-    assert not handoff.greets(9 + GREET_MS)
-    assert handoff.greets(10 + GREET_MS)
+    assert not handoff.greets(9 + HELLO_MS)
+    assert handoff.greets(10 + HELLO_MS)
     handoff.heard.add(TABLES)
     assert handoff.deadline_ms is None
     handoff.on_epoch(2, 1000)
@@ -572,10 +570,10 @@ def test_a_worker_is_told_now_and_then_that_its_server_waits() -> None:
     assert not handoff.says_waiting(0), "nobody is there to hear it"
     handoff.on_epoch(1, 0)
     assert handoff.says_waiting(10)
-    assert not handoff.says_waiting(9 + WAITS_MS)
-    assert handoff.says_waiting(10 + WAITS_MS)
-    handoff.on_epoch(2, 11 + WAITS_MS)
-    assert handoff.says_waiting(11 + WAITS_MS), "a new one knows nothing"
+    assert not handoff.says_waiting(9 + SERVER_WAITS_MS)
+    assert handoff.says_waiting(10 + SERVER_WAITS_MS)
+    handoff.on_epoch(2, 11 + SERVER_WAITS_MS)
+    assert handoff.says_waiting(11 + SERVER_WAITS_MS), "a new one knows nothing"
 
 
 def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice() -> None:
@@ -711,7 +709,7 @@ def test_what_nobody_is_told_of() -> None:
     world.session.on_one_way(arena, world.now)
     world.run(lambda: bool(world.log.records and world.workers[0].taken))
     assert not world.answers
-    assert world.workers[0].taken[0][0] == SILENT
+    assert world.workers[0].taken[0][0] == ONE_WAY
     assert world.session.counters["dropped"] == 4
 
 
@@ -719,14 +717,16 @@ def test_a_job_request_goes_to_the_job_server_and_its_ask_to_the_worker() -> Non
     world = led()
     world.ask(b"j", b"", b"\x31\x01\x42", TABLE, b"", b"", b"")
     world.run(lambda: bool(world.jobs))
-    assert HEAD.unpack(world.jobs[0][0])[:2] == (ANSWER, ENVELOPE)
+    assert PIPE_HEADER.unpack(world.jobs[0][0])[:2] == (REQUEST, ENVELOPE)
     assert world.jobs[0][1:3] == [b"j", b"\x31\x01\x42"]
     world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
-    world.session.on_ask((WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([ops.Truncate(7)])], world.now)
+    world.session.on_ask(
+        (JOB_WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([ops.Truncate(7)])], world.now
+    )
     world.run(lambda: bool(world.workers[0].taken) and len(world.jobs) == 2)
     kind, _, _, _, ticket, _, frames = world.workers[0].taken[0]
     assert (kind, ticket, frames) == (CHECKPOINT, 77, [TABLE, b"/p"])
-    assert HEAD.unpack(world.jobs[1][0]) == (WRITE, 0, 0, 0, 1, 78)
+    assert PIPE_HEADER.unpack(world.jobs[1][0]) == (JOB_WRITE, 0, 0, 0, 1, 78)
 
 
 def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -> None:
@@ -739,11 +739,11 @@ def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -
     world.run(lambda: len(world.log.records) == 2 and not world.client.window.items)
     world.workers[1].report(1, 2, world.now_ms)
     assert not world.session.jobs.count
-    world.session.proposals.on_results([(1, Result(2, b"no room"))])
+    world.session.proposals.on_results([(1, OperationResult(2, b"no room"))])
     world.workers[0].report(1, 2, world.now_ms)
     world.run(lambda: len(world.jobs) == 2)
-    told = {HEAD.unpack(message[0]): message[1:] for message in world.jobs}
-    assert told[(WRITE, 0, 0, 0, 2, 78)] == []
+    told = {PIPE_HEADER.unpack(message[0]): message[1:] for message in world.jobs}
+    assert told[(JOB_WRITE, 0, 0, 0, 2, 78)] == []
     assert told[(FAILED, 0, 0, values.DATABASE_ERROR, 0, 77)] == [b"no room"]
 
 
@@ -751,7 +751,7 @@ def test_an_ask_that_fails_is_said_to_the_job_server() -> None:
     world = Served(request_timeout_ms=200)
     world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
     world.run(lambda: bool(world.jobs))
-    assert HEAD.unpack(world.jobs[0][0]) == (FAILED, AGAIN, 0, values.ERROR, 0, 77)
+    assert PIPE_HEADER.unpack(world.jobs[0][0]) == (FAILED, RETRYABLE, 0, values.ERROR, 0, 77)
     assert world.jobs[0][1].startswith(b"not read: no leader was found")
 
 
@@ -765,13 +765,13 @@ def test_what_a_job_has_asked_of_a_worker_that_died_is_said_to_the_job_server() 
         assert not world.session.jobs.count
         worker.report(epoch, 0, world.now_ms)
     world.run(lambda: bool(world.jobs))
-    assert HEAD.unpack(world.jobs[0][0]) == (FAILED, AGAIN, 0, values.ERROR, 0, 77)
+    assert PIPE_HEADER.unpack(world.jobs[0][0]) == (FAILED, RETRYABLE, 0, values.ERROR, 0, 77)
     worker.report(3, 0, world.now_ms)
     assert not world.session.jobs.count, "it is said once"
     worker.room = 0
     world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 78), [TABLE, b"/q"], world.now)
     world.run(lambda: len(world.jobs) == 2)
-    assert HEAD.unpack(world.jobs[1][0])[5] == 78
+    assert PIPE_HEADER.unpack(world.jobs[1][0])[5] == 78
 
 
 def test_a_job_server_that_does_not_run_is_said() -> None:

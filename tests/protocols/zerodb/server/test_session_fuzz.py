@@ -8,8 +8,8 @@ import pytest
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.scatter_gather import PREFIX
 from kelek.protocols.zerodb.server.session import Session
-from kelek.protocols.zerodb.server.worker_channel import ANSWER
 from kelek.protocols.zerodb.wire.requests import TYPES
+from kelek.protocols.zerodb.wire.worker_pipe import REQUEST
 from kelek.tests.protocols.zerodb.server.served import TABLE, Served
 
 TABLES = [TABLE, (8).to_bytes(4, "little"), (9).to_bytes(4, "little")]
@@ -70,7 +70,7 @@ def test_each_request_is_answered_or_handed_on_once(seed: int) -> None:
     found = Counter(answer[0] for answer in world.answers)
     found.update(job[1] for job in world.jobs)
     for worker in world.workers:
-        handed = [taken[5] for taken in worker.taken if taken[0] == ANSWER]
+        handed = [taken[5] for taken in worker.taken if taken[0] == REQUEST]
         found.update(name for name in handed if not name.startswith(PREFIX))
     # What all workers are asked at once.
     found.update(each.prefix[0] for each in world.session.gathering._gathered.values())
@@ -92,7 +92,7 @@ class Mortal:
         taken = self.worker.taken
         end = self._done + int((len(taken) - self._done) * share)
         for kind, _, epoch, _, _, routing_id, _ in taken[self._done : end]:
-            if epoch == self.epoch and kind == ANSWER:  # Others were for its predecessor.
+            if epoch == self.epoch and kind == REQUEST:  # Others were for its predecessor.
                 self.answered.append(routing_id)
         self._done = end
         if end == len(taken) and taken:

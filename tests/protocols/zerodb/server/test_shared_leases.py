@@ -14,7 +14,7 @@ from kelek.protocols.zerodb.server.jobs import (
     JobTable,
     Lease,
 )
-from kelek.protocols.zerodb.server.scan_chunks import Pieces
+from kelek.protocols.zerodb.server.scan_chunks import PairChunks
 from kelek.protocols.zerodb.wire.values import shared_lease
 
 IDLE_MS = 60_000
@@ -106,7 +106,7 @@ def begin(nodes: Nodes, node: int) -> int:
     """A job without end."""
     scan = JobScan(0x42, 7, nodes.number, chunk_pairs=1)
     pairs = ((b"%d" % i, b"") for i in count())
-    return nodes.tables[node].begin(scan, Pieces(pairs), nodes.now_ms, 0)
+    return nodes.tables[node].begin(scan, PairChunks(pairs), nodes.now_ms, 0)
 
 
 def test_a_lease_that_nobody_reads_costs_no_entry() -> None:
@@ -122,7 +122,7 @@ def test_a_release_lets_jobs_end_first() -> None:
     one = table()
     held = lease(9)
     one.add_lease(held, True, 0)
-    apid = one.begin(JobScan(0x42, 7, held.number), Pieces(iter([(b"k", b"v")])), 0, 0)
+    apid = one.begin(JobScan(0x42, 7, held.number), PairChunks(iter([(b"k", b"v")])), 0, 0)
     one.on_ended(held.number)
     assert one.shared == [held.number]
     one.chunk(apid, 0, 0)
@@ -154,7 +154,7 @@ def test_bounds() -> None:
     with pytest.raises(JobRefused, match="2 leases are shared"):
         one.check_room(shared=True)
     one.check_room()
-    one.begin(JobScan(0x42, 7, lease(5).number), Pieces(iter([])), 0, 0)
+    one.begin(JobScan(0x42, 7, lease(5).number), PairChunks(iter([])), 0, 0)
     assert one.give_up_idle()
     assert not one.give_up_idle(), "it is read"
     assert one.take_freed() == [lease(6)]

@@ -6,10 +6,10 @@ import pytest
 
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server import table_existence as openings
-from kelek.protocols.zerodb.server.worker_channel import AGAIN, FAILED, HEAD, WRITE
 from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
+from kelek.protocols.zerodb.wire.worker_pipe import FAILED, JOB_WRITE, PIPE_HEADER, RETRYABLE
 from kelek.tests.protocols.zerodb.server.served import TABLE, Served, entries, head, led
 
 OPEN = b"\x31\x01\x01\x00"
@@ -51,7 +51,7 @@ def test_a_table_that_was_opened_at_another_node_a_moment_ago_is_open() -> None:
     )
     world.ask(b"c", *encode_request(compare))
     world.session.on_ask(
-        (WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([ops.Put(7, [], [])])], world.now
+        (JOB_WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([ops.Put(7, [], [])])], world.now
     )
     assert world.session.inflight == 4
     world.at(100, partial(applied, world))
@@ -65,12 +65,12 @@ def test_a_table_that_was_opened_at_another_node_a_moment_ago_is_open() -> None:
 def test_whether_a_table_is_open_nobody_knows_without_a_leader() -> None:
     world = Served(open_on_the_fly=False, request_timeout_ms=300)
     world.ask(b"c", head(0x20, 1, Extension(reqid=b"r" * 12)), TABLE, b"k", b"1")
-    world.session.on_ask((WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([])], world.now)
+    world.session.on_ask((JOB_WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([])], world.now)
     world.run(lambda: bool(world.answers and world.jobs))
     (answer,) = world.heard(b"c")
     assert answer.retry
     assert answer.text.startswith("nobody knows whether its table is open: no leader was found")
-    assert HEAD.unpack(world.jobs[0][0])[:2] == (FAILED, AGAIN)
+    assert PIPE_HEADER.unpack(world.jobs[0][0])[:2] == (FAILED, RETRYABLE)
     assert not world.session.inflight
 
 
@@ -83,11 +83,11 @@ def test_a_job_and_a_transaction_need_open_tables_too() -> None:
         [ops.Compare(7, b"k", ops.ABSENT)], [ops.Put(9, [b"k"], [b"v"])], [], 1
     )
     world.ask(b"c", *encode_request(then))
-    world.session.on_ask((WRITE, 0, 0, 0, 0, 78), [b"\x09\0\0\0", ops.pack([])], world.now)
+    world.session.on_ask((JOB_WRITE, 0, 0, 0, 0, 78), [b"\x09\0\0\0", ops.pack([])], world.now)
     world.run(lambda: bool(world.answers and world.jobs))
     assert world.heard(b"c")[0].text == "table 9 is not open; open it first (0x01)"
     assert world.jobs[0][1] == b"table 9 is not open; open it first (0x01)"
-    assert HEAD.unpack(world.jobs[0][0])[:2] == (FAILED, 0)
+    assert PIPE_HEADER.unpack(world.jobs[0][0])[:2] == (FAILED, 0)
 
 
 # ---- how many tables there are ----
@@ -123,7 +123,7 @@ def test_no_write_makes_more_tables_than_a_cluster_may_have(
     world.ask(b"more", PARTSYNC, table(8), b"k", b"v")
     world.ask(b"open", OPEN, table(8))
     world.ask(b"branch", *encode_request(branch))
-    world.session.on_ask((WRITE, 0, 0, 0, 0, 78), [table(8), ops.pack([])], world.now)
+    world.session.on_ask((JOB_WRITE, 0, 0, 0, 0, 78), [table(8), ops.pack([])], world.now)
     world.session.on_one_way(Arena.from_messages([[PUT, table(8), b"k", b"v"]]), world.now)
     world.ask(b"known", PARTSYNC, table(1), b"k", b"v")
     world.ask(b"delete", DELETE, table(8), b"k")
@@ -132,7 +132,7 @@ def test_no_write_makes_more_tables_than_a_cluster_may_have(
     assert codes(world, b"two", b"more", b"open", b"branch") == [1, 1, 0x10, 1]
     text = "table 8 is not there, and of the others there are 3: at most 3"
     assert world.heard(b"more")[0].text == f"{text}; truncate those that are not needed"
-    assert HEAD.unpack(world.jobs[0][0])[:2] == (FAILED, 0)
+    assert PIPE_HEADER.unpack(world.jobs[0][0])[:2] == (FAILED, 0)
     assert {table for each in entries(world) for table in ops.tables_made(each)} == {9, 1}
 
 

@@ -11,22 +11,21 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.proposals import Result
 from kelek.protocols.zerodb.server.scatter_gather import PREFIX
-from kelek.protocols.zerodb.server.worker_channel import ENVELOPE, RESULT, SILENT
+from kelek.protocols.zerodb.tables.entries import TablePartition
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.codec import peek
 from kelek.protocols.zerodb.wire.values import Extension, decode_extension
-from kelek.storage.tables.entries import Owner
-from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.tables import TableEntry
-from kelek.storage.worker.requests import (
+from kelek.protocols.zerodb.wire.worker_pipe import ENVELOPE, ONE_WAY, RESULT_QUERY, OperationResult
+from kelek.protocols.zerodb.worker.requests import (
     Databases,
     QueuedRequest,
     TableRequestLimits,
     TableRequests,
 )
+from kelek.storage.tables.memory import MemoryTables
 from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, Worker, head
 from kelek.tests.protocols.zerodb.wire import messages
 
@@ -42,7 +41,7 @@ class Desk(Worker):
     def __init__(self, world: "Whole", number: int) -> None:
         super().__init__(world.session, number)
         self.world = world
-        self.owner = Owner(number, 2, LOCAL)
+        self.owner = TablePartition(number, 2, LOCAL)
         self.tables = MemoryTables()
         databases = Databases("table_worker", self.owner, self.tables, MemoryTables())
         limits = TableRequestLimits(1 << 20, 5000, True)
@@ -53,15 +52,15 @@ class Desk(Worker):
         end = super().take(messages, position)
         for kind, flags, _, index, ticket, route, frames in self.taken:
             envelope = bool(flags & ENVELOPE)
-            asked = QueuedRequest(route, frames, index, ticket, kind != SILENT, envelope)
-            if kind == RESULT:
-                self.requests.take_repeat(asked, self.world.now_ms)
+            asked = QueuedRequest(route, frames, index, ticket, kind != ONE_WAY, envelope)
+            if kind == RESULT_QUERY:
+                self.requests.add_result_query(asked, self.world.now_ms)
             else:
-                self.requests.take(asked, self.world.now_ms)
+                self.requests.add(asked, self.world.now_ms)
         self.taken.clear()
         return end
 
-    def apply(self) -> list[tuple[int, Result]]:
+    def apply(self) -> list[tuple[int, OperationResult]]:
         """All that is committed; what our own operations have to tell."""
         results = []
         for index, (_, data) in enumerate(self.world.log.records, 1):
@@ -70,14 +69,14 @@ class Desk(Worker):
                 for outcome in self.tables.write([TableEntry(index, 1, batch)]):
                     code = values.ERROR if outcome.problem else values.OK
                     told = outcome.problem.encode() or outcome.data
-                    results.append((outcome.log_index, Result(code, told)))
+                    results.append((outcome.log_index, OperationResult(code, told)))
         self.applied = len(self.world.log.records)
         return results
 
     def run(self) -> None:
         """As if this world's log held its leader's first entry, too: its reads are answered so."""
         self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
-        while self.requests.busy:
+        while self.requests.has_work:
             self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
         for _, *answer in self.requests.out.messages():
             if answer[0].startswith(PREFIX):
@@ -85,7 +84,7 @@ class Desk(Worker):
             else:
                 self.world.answers.append(answer)
         self.requests.out.clear()
-        self.handoff.on_handled(self.requests.handled)
+        self.handoff.on_handled(self.requests.completed_ticket)
 
 
 class Whole(Served):

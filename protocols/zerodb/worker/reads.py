@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from ...protocols.zerodb.wire import answers, requests
-from ...protocols.zerodb.wire.values import KEYS_ONLY, PACKED, REVERSE
 from ..tables.content import ContentHash
 from ..tables.tables import Pair, Tables
+from ..wire import answers, requests
+from ..wire.values import KEYS_ONLY, PACKED, REVERSE
 
 Slices = Iterator[list[bytes] | None]
 
@@ -23,7 +23,7 @@ COUNT_ROWS = 16_384
 COMPACT_BYTES = 32 << 20
 
 
-class TooLarge(Exception):
+class AnswerTooLarge(Exception):
     """The answer would be larger than the server's limit."""
 
     def __init__(self, bytes_max: int, way_out: str) -> None:
@@ -41,7 +41,7 @@ def count(tables: Tables, request: requests.Count) -> Slices:
     yield answers.encode_count(request, found)
 
 
-class _Rows:
+class _RowReader:
     """Rows of a table by the slice, however large they are."""
 
     def __init__(self, rows: Iterator[Pair]) -> None:
@@ -67,7 +67,7 @@ class _Rows:
         return found
 
 
-class _Page:
+class _ScanAnswer:
     """The rows of a scan's answer."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -96,10 +96,10 @@ def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
     room = min(bytes_max, request.extension.bytes_max or bytes_max)
     reverse = bool(flags & REVERSE)
     range_ = request.table, request.start, request.end, reverse
-    rows = _Rows(
+    rows = _RowReader(
         ((key, b"") for key in tables.keys(*range_)) if flags & KEYS_ONLY else tables.scan(*range_)
     )
-    page, resume = _Page(room), b""
+    page, resume = _ScanAnswer(room), b""
     left = request.limit
     while left is None or left > 0:
         some = rows.take(SCAN_ROWS if left is None else min(SCAN_ROWS, left))
@@ -108,7 +108,7 @@ def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
         taken = page.take(some, rows.sizes)
         if taken < len(some):
             if not flags & PACKED:
-                raise TooLarge(room, "set a limit, or ask for packed columns")
+                raise AnswerTooLarge(room, "set a limit, or ask for packed columns")
             resume = some[taken][0]
             break
         left = None if left is None else left - taken
@@ -160,7 +160,7 @@ def table_info(
             "applied_index": 0 if local else applied(),
         }
         if request.content:
-            digest, rows = ContentHash(), _Rows(database.scan(number))
+            digest, rows = ContentHash(), _RowReader(database.scan(number))
             while some := rows.take(SCAN_ROWS):
                 digest.add(some)
                 yield None

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...protocols.zerodb.wire.ops import Delete, Op, Put
+from ..wire.ops import Delete, Op, Put
 
 BYTES_MAX = 16 << 20  # Kept, but always the last change.
 CHANGES_MAX = 65_536  # Kept, of the newest.

@@ -9,10 +9,10 @@ from .tables import Pair
 
 HASH_PAIRS = 64  # That are in memory at once: each may be large.
 
-Piece = tuple[bytes, int]  # Its first key, its size in bytes.
+SizedRange = tuple[bytes, int]  # Its first key, its size in bytes.
 
 
-def split_points(pieces: Iterable[Piece], count: int) -> list[bytes]:
+def split_points(pieces: Iterable[SizedRange], count: int) -> list[bytes]:
     """At most count keys, ascending, that part the pieces into groups of about equal size.
 
     The pieces ascend by their first keys; a point is one of these, never that of the first piece.

@@ -1,10 +1,10 @@
 """Answers that are finished, or nearly: taken apart, and made of little. It decides nothing."""
 
-from ..wire import answers, ops, requests, values
-from ..wire.codec import decode_request, error_code, peek
-from ..wire.requests import Request, RequestError
-from ..wire.values import Extension, decode_extension
-from .worker_channel import Message
+from ..wire.worker_pipe import Message
+from . import answers, ops, requests, values
+from .codec import decode_request, error_code, peek
+from .requests import Request, RequestError
+from .values import Extension, decode_extension
 
 
 def acknowledgement(header: bytes) -> Message:
@@ -22,7 +22,7 @@ def success(request: Request) -> Message:
     return answers.encode_ok(request)
 
 
-def of_result(header: bytes, result: bytes) -> Message:
+def result_answer(header: bytes, result: bytes) -> Message:
     """The answer to a transaction, or to a put that was done as one, from what came of it."""
     done = result[:1] != bytes([ops.NOT_ALIVE])
     if header[2] == values.TRANSACTION and done:
@@ -35,7 +35,7 @@ def of_result(header: bytes, result: bytes) -> Message:
     )
 
 
-def asked(frames: Message) -> tuple[int, Extension]:
+def request_of(frames: Message) -> tuple[int, Extension]:
     """The type of a request and its extension, whatever else is wrong with it."""
     try:
         return peek(frames)[0], decode_request(frames).extension
@@ -55,7 +55,7 @@ def echoed(header: bytes) -> Extension:
     return Extension(reqid=reqid) if reqid else values.NO_EXTENSION
 
 
-def refused(answer: Message) -> tuple[Message, Message]:
+def too_much_unread(answer: Message) -> tuple[Message, Message]:
     """The prefix of an answer that its client has no room for, and what goes out instead."""
     prefix, header = split(answer)
     # The octet behind the type of a chunk is no code.

@@ -6,6 +6,8 @@ import pytest
 
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.zerodb.tables.entries import TablePartition
+from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.ops import (
@@ -27,25 +29,17 @@ from kelek.protocols.zerodb.wire.ops import (
 )
 from kelek.protocols.zerodb.wire.requests import Request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
-from kelek.storage.errors import Damaged, StorageFull
-from kelek.storage.tables.entries import Owner
-from kelek.storage.tables.memory import MemoryTables
-from kelek.storage.tables.tables import TableEntry
-from kelek.storage.worker import (
-    reads as table_reads,
-)
-from kelek.storage.worker import (
-    requests as table_requests,
-)
-from kelek.storage.worker import (
-    watch as table_watch,
-)
-from kelek.storage.worker.requests import (
+from kelek.protocols.zerodb.worker import reads as table_reads
+from kelek.protocols.zerodb.worker import requests as table_requests
+from kelek.protocols.zerodb.worker import watch as table_watch
+from kelek.protocols.zerodb.worker.requests import (
     Databases,
     QueuedRequest,
     TableRequestLimits,
     TableRequests,
 )
+from kelek.storage.errors import Damaged, StorageFull
+from kelek.storage.tables.memory import MemoryTables
 
 LOCAL = 1000
 UNIX_MS = 1_700_000_000_000
@@ -82,7 +76,7 @@ class Desk:
 
     def __init__(self, limits: TableRequestLimits = LIMITS) -> None:
         self.tables, self.local = CountingTables(), CountingTables()
-        owner = Owner(0, 1, frozenset([LOCAL]))
+        owner = TablePartition(0, 1, frozenset([LOCAL]))
         databases = Databases("table_worker", owner, self.tables, self.local)
         self.requests = TableRequests(databases, limits, self.read_log)
         self.log: list[EntryBatch] = []
@@ -115,7 +109,7 @@ class Desk:
     def ask(self, request: Request, route: bytes = b"c1", **asked: Any) -> None:
         self.ticket += 1
         frames = encode_request(request)
-        self.requests.take(QueuedRequest(route, frames, ticket=self.ticket, **asked), self.now_ms)
+        self.requests.add(QueuedRequest(route, frames, ticket=self.ticket, **asked), self.now_ms)
 
     def run(self, applied: int = 100) -> list[list[bytes]]:
         """The answers of one turn."""
@@ -126,7 +120,7 @@ class Desk:
 
     def run_all(self, applied: int = 100) -> list[list[bytes]]:
         out = self.run(applied)
-        while self.requests.busy:
+        while self.requests.has_work:
             out += self.run(applied)
         return out
 
@@ -204,10 +198,10 @@ def test_a_request_waits_for_its_index() -> None:
     desk.ask(requests.Read(5, [b"00002"]))
     desk.ask(requests.Read(5, [b"00002"]), b"c2")
     assert [frames[0] for frames in desk.run(6)] == [b"c2"]
-    assert desk.requests.handled == 0
-    assert desk.requests.waits
+    assert desk.requests.completed_ticket == 0
+    assert desk.requests.is_waiting
     assert [frames[2] for frames in desk.run(7)] == [b"value 1", b"value 2"]
-    assert desk.requests.handled == 3
+    assert desk.requests.completed_ticket == 3
 
 
 def test_an_index_that_does_not_come_is_told_of_in_time() -> None:
@@ -222,7 +216,7 @@ def test_an_index_that_does_not_come_is_told_of_in_time() -> None:
     assert (answer.code, answer.retry) == (0x10, True)
     desk.now_ms = 5000
     (late,) = desk.run(6)
-    assert late[2] == b"entry 7 is not applied here yet, but 6\0"
+    assert late[2] == b"entry 7 is not applied here yet, only 6\0"
     assert desk.requests.deadline_ms is None
 
 
@@ -234,7 +228,7 @@ def test_where_the_engine_refuses_nobody_waits() -> None:
     desk.tables.problem = "no space"
     desk.ask(requests.Read(5, [b"00001"]), b"c2", log_index=6)
     first, second = desk.run_all(6)
-    assert first[2] == b"entry 7 is not applied here yet, but 6: no space\0"
+    assert first[2] == b"entry 7 is not applied here yet, only 6: no space\0"
     assert second[2] == b"value 1"
     desk = Desk(LIMITS._replace(alone=True))
     desk.put(5, ROWS[:3])
@@ -255,7 +249,7 @@ def test_local_writes_are_one_batch_and_read_afterwards() -> None:
     assert [frames[1] for frames in out[:2]] == [b"\x31\x01\x20\x00"] * 2
     assert out[2][2] == b"1"
     assert out[3] == [b"c1", b"", b"\x31\x01\x12\x00", b"\0", b"\1"]
-    assert desk.requests.handled == 5
+    assert desk.requests.completed_ticket == 5
 
 
 def test_a_write_that_the_engine_refuses_is_told_of() -> None:
@@ -266,7 +260,7 @@ def test_a_write_that_the_engine_refuses_is_told_of() -> None:
     ((_, header, text),) = desk.run_all()
     assert header == b"\x31\x01\x20\x02"
     assert b"no space is left" in text
-    assert len(desk.requests.troubles) == 1
+    assert len(desk.requests.one_way_failures) == 1
 
 
 @pytest.mark.parametrize(
@@ -350,10 +344,10 @@ def test_table_info_tells_of_the_content_at_an_index() -> None:
 
 def test_malformed_requests_are_answered_and_counted() -> None:
     desk = Desk()
-    desk.requests.take(QueuedRequest(b"c1", [b"\x31\x01\x10", b"123"], ticket=3), 0)
-    desk.requests.take(QueuedRequest(b"c1", [b"\x31\x01\x77"], ticket=4), 0)
+    desk.requests.add(QueuedRequest(b"c1", [b"\x31\x01\x10", b"123"], ticket=3), 0)
+    desk.requests.add(QueuedRequest(b"c1", [b"\x31\x01\x77"], ticket=4), 0)
     assert [frames[1][2] for frames in desk.run()] == [0x10, 0xFF]
-    assert desk.requests.handled == 4
+    assert desk.requests.completed_ticket == 4
 
 
 def test_tickets_are_handled_when_all_before_them_are() -> None:
@@ -362,9 +356,9 @@ def test_tickets_are_handled_when_all_before_them_are() -> None:
     desk.ask(requests.Count(5, extension=with_id(1)))
     desk.ask(requests.Read(5, [b"a"], with_id(2)))
     desk.run()
-    assert desk.requests.handled == 0
+    assert desk.requests.completed_ticket == 0
     desk.run_all()
-    assert desk.requests.handled == 2
+    assert desk.requests.completed_ticket == 2
 
 
 def test_a_repeated_transaction_is_told_its_result_again() -> None:
@@ -374,7 +368,7 @@ def test_a_repeated_transaction_is_told_its_result_again() -> None:
     header = b"\x31\x01\x25\0"
     for number in (7, 8):
         reqid = number.to_bytes(12, "big")
-        desk.requests.take_repeat(QueuedRequest(b"c1", [reqid, header], ticket=1), 0)
+        desk.requests.add_result_query(QueuedRequest(b"c1", [reqid, header], ticket=1), 0)
     known, unknown = desk.run_all()
     assert known == [b"c1", header, desk.tables.result((7).to_bytes(12, "big"))]
     assert unknown[1][:4] == b"\x31\x01\x25\x01"
@@ -386,7 +380,7 @@ def test_what_runs_when_tables_are_replaced_may_be_tried_again() -> None:
     desk.ask(requests.Scan(5))
     desk.ask(requests.Read(5, [b"00001"]))
     assert desk.run() == []
-    desk.requests.interrupt()
+    desk.requests.abort_running()
     failed, read = desk.run_all()
     assert failed[1][3] == 0x10
     assert read[2] == b"value 1"
@@ -414,7 +408,7 @@ def test_a_watch_waits_for_changes_and_ends_in_time() -> None:
     desk.put(5, [(b"b", b"2")])
     desk.watch(2, deadline_ms=60_000)
     assert desk.run_all(1) == []
-    assert not desk.requests.busy
+    assert not desk.requests.has_work
     desk.put(6, [(b"b", b"other")])
     assert desk.run_all(2) == []
     desk.now_ms = table_requests.WATCH_MS_MAX
@@ -556,7 +550,7 @@ def test_a_log_that_gives_nothing_just_now_is_asked_again_later() -> None:
     log, desk.log = desk.log, []
     desk.watch(1)
     assert desk.run_all(1) == []
-    assert not desk.requests.busy
+    assert not desk.requests.has_work
     desk.log = log
     desk.put(5, [(b"c", b"3")])
     assert len(desk.told()[1]) == 2

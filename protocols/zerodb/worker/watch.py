@@ -6,12 +6,12 @@ A change is told by the entry that made it. Entries that the log has no more can
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ...protocols.raft.messages import EntryBatch
-from ...protocols.zerodb.wire import ops
-from ...protocols.zerodb.wire.requests import Watch
+from ...raft.messages import EntryBatch
 from ..tables.effects import HIDDEN, PLAIN
-from ..tables.entries import Owner, each_entry
+from ..tables.entries import TablePartition, decode_entries
 from ..tables.tables import Tables
+from ..wire import ops
+from ..wire.requests import Watch
 
 AS_NOW_BYTES_MAX = 128 << 20  # Of values that one operation is told to have changed.
 AS_NOW_KEYS = 8  # That are read at once for it.
@@ -21,40 +21,40 @@ Changes = list[tuple[int, list[ops.Op]]]  # Indexes, and what their entries did.
 ReadLog = Callable[[int], Sequence[EntryBatch] | None]
 
 
-class Gone(Exception):
+class ChangesGone(Exception):
     """The changes from this index on are no longer kept."""
 
 
-class _Page(NamedTuple):
+class _LogPage(NamedTuple):
     """Changes of all tables by some entries of the log."""
 
     next_index: int  # Behind the last of these entries.
     by_table: dict[int, Changes]
 
 
-class Changed:
+class LogChanges:
     """What applied entries did, read for all that watch; a page is read once for all of them."""
 
-    def __init__(self, owner: Owner, read_log: ReadLog) -> None:
+    def __init__(self, owner: TablePartition, read_log: ReadLog) -> None:
         self._owner = owner
         self._read_log = read_log
-        self._pages: dict[int, _Page | None] = {}
+        self._pages: dict[int, _LogPage | None] = {}
         self.tables_from = 0  # As find_entries() takes it.
 
-    def forget(self) -> None:
+    def drop_pages(self) -> None:
         """Drops the pages: the next turn may find more behind them."""
         self._pages.clear()
 
-    def of(self, tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:
+    def read(self, tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:
         """What a page of entries from index on did to a range; the index behind them comes first.
 
         Raises Gone, StorageError.
         """
         if index not in self._pages:
-            self._pages[index] = self._read(tables, index)
+            self._pages[index] = self._read_page(tables, index)
         page = self._pages[index]
         if page is None:
-            raise Gone
+            raise ChangesGone
         found: Changes = []
         for log_index, done in page.by_table.get(request.table, []):
             within = [part for op in done for part in _clip(op, request)]
@@ -62,16 +62,16 @@ class Changed:
                 found.append((log_index, within))
         return page.next_index, found
 
-    def _read(self, tables: Tables, index: int) -> _Page | None:
+    def _read_page(self, tables: Tables, index: int) -> _LogPage | None:
         batches = self._read_log(index)
         if batches is None:
             return None
         if not batches:
-            return _Page(index, {})
+            return _LogPage(index, {})
         by_table: dict[int, Changes] = {}
         for batch in batches:
-            for entry in each_entry(batch, self._owner, self.tables_from):
-                done = _done(tables, entry.log_index, entry.ops)
+            for entry in decode_entries(batch, self._owner, self.tables_from):
+                done = _effects_of(tables, entry.log_index, entry.ops)
                 if done is None:
                     return None
                 for op in done:
@@ -79,14 +79,14 @@ class Changed:
                     if not changes or changes[-1][0] != entry.log_index:
                         changes.append((entry.log_index, []))
                     changes[-1][1].append(op)
-        return _Page(batches[-1].last_index + 1, by_table)
+        return _LogPage(batches[-1].last_index + 1, by_table)
 
 
-def recent_of(tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:
+def recent_changes(tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:
     """The same as Changed.of(), of a table that has no log. Raises Gone."""
     found = None if tables.recent is None else tables.recent.since(index, PAGE_BYTES)
     if found is None:
-        raise Gone
+        raise ChangesGone
     changes: Changes = []
     for number, op in found:
         within = _clip(op, request) if op.table == request.table else []
@@ -95,7 +95,7 @@ def recent_of(tables: Tables, request: Watch, index: int) -> tuple[int, Changes]
     return index + len(found), changes
 
 
-def _done(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list[ops.Op] | None:
+def _effects_of(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list[ops.Op] | None:
     """What an entry's operations put and deleted; None: that is no longer known."""
     hidden = sum(isinstance(op, HIDDEN) for op in entry)
     effects = tables.effects(log_index) if hidden else []
@@ -108,7 +108,7 @@ def _done(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list[ops.O
             effect = next(left)
             found = effect.done(op)
             if found is None:
-                found = _as_now(tables, effect.ops)
+                found = _current_values(tables, effect.ops)
             if found is None:
                 return None
             done += found
@@ -117,7 +117,7 @@ def _done(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list[ops.O
     return done
 
 
-def _as_now(tables: Tables, changed: Sequence[ops.Op]) -> list[ops.Op] | None:
+def _current_values(tables: Tables, changed: Sequence[ops.Op]) -> list[ops.Op] | None:
     """Large values were not kept: keys that changed are told with what they hold by now; None: that
     is too much."""
     done: list[ops.Op] = []

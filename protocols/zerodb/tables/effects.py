@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from ...protocols.zerodb.wire.ops import (
+from ..wire.ops import (
     ALIVE,
     OTHERWISE,
     REQUIRED,
@@ -27,7 +27,7 @@ from ...protocols.zerodb.wire.ops import (
     pack,
     unpack,
 )
-from ...protocols.zerodb.wire.values import TableOptions
+from ..wire.values import TableOptions
 from .operations import SYSTEM, Refused, TableState, apply
 from .tables import Outcome, Pair, TableEntry
 

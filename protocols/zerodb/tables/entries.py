@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from ...native.tables.ops import ALL_MARKED, Run, cut_block
-from ...protocols.raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
-from ...protocols.record import decode_block
-from ...protocols.zerodb.wire.ops import (
+from ....native.tables.ops import ALL_MARKED, Run, cut_block
+from ...raft.messages import KIND_STATE, KIND_TABLES, EntryBatch
+from ...record import decode_block
+from ..wire.ops import (
     ENTRY_MAGIC,
     PUT,
     Delete,
@@ -29,7 +29,7 @@ from .tables import Outcome, TableEntry
 _EVERYBODYS = (SessionOpen, SessionKeep, SessionEnd, Expire, LeaseKeep, LeaseEnd)
 
 
-class Owner(NamedTuple):
+class TablePartition(NamedTuple):
     """A worker: it has the tables number, number + workers, ..."""
 
     number: int
@@ -47,18 +47,18 @@ class Owner(NamedTuple):
         return self.owns(op.table) and op.table not in self.local
 
 
-class Found(NamedTuple):
+class WorkerEntries(NamedTuple):
     """What a batch of the log holds for a worker."""
 
     entries: list[TableEntry]
-    places: dict[int, list[int]]  # By index, where an entry has others' operations, too.
+    positions: dict[int, list[int]]  # By index, where an entry has others' operations, too.
     malformed: int  # Entries with our magic that nobody can read: on every node alike.
 
 
-def placed(outcome: Outcome, places: dict[int, list[int]]) -> Outcome:
-    """With the operation's place in the whole entry (Found.places)."""
-    found = places.get(outcome.log_index)
-    return outcome if found is None else outcome._replace(place=found[outcome.place])
+def with_entry_position(outcome: Outcome, positions: dict[int, list[int]]) -> Outcome:
+    """With the operation's place in the whole entry (Found.positions)."""
+    found = positions.get(outcome.log_index)
+    return outcome if found is None else outcome._replace(position=found[outcome.position])
 
 
 class ApplyStep(NamedTuple):
@@ -66,33 +66,33 @@ class ApplyStep(NamedTuple):
 
     entries: list[TableEntry]  # Without those about leases, which change no table.
     last: tuple[int, int]  # Index and term that are reached with them, and with `opened`.
-    opened: LeaseOpen | None  # To be taken when exactly the entries are in the tables.
-    told: list[LeaseKeep | LeaseEnd]
+    lease_opened: LeaseOpen | None  # To be taken when exactly the entries are in the tables.
+    lease_changes: list[LeaseKeep | LeaseEnd]
 
 
-def stages(entries: Sequence[TableEntry], last: tuple[int, int]) -> Iterator[ApplyStep]:
+def split_at_leases(entries: Sequence[TableEntry], last: tuple[int, int]) -> Iterator[ApplyStep]:
     """Cuts a worker's entries behind each that opens a lease.
 
     last   index and term of the last entry in the log, a worker's own or not
     """
     plain: list[TableEntry] = []
-    told: list[LeaseKeep | LeaseEnd] = []
+    lease_changes: list[LeaseKeep | LeaseEnd] = []
     reached = 0
     for entry in entries:
         match entry.ops[0]:
             case LeaseOpen() as opened:
                 reached = entry.log_index
-                yield ApplyStep(plain, (reached, entry.term), opened, told)
-                plain, told = [], []
+                yield ApplyStep(plain, (reached, entry.term), opened, lease_changes)
+                plain, lease_changes = [], []
             case LeaseKeep() | LeaseEnd():
-                told += [op for op in entry.ops if isinstance(op, LeaseKeep | LeaseEnd)]
+                lease_changes += [op for op in entry.ops if isinstance(op, LeaseKeep | LeaseEnd)]
             case _:
                 plain.append(entry)
     if reached < last[0]:
-        yield ApplyStep(plain, last, None, told)
+        yield ApplyStep(plain, last, None, lease_changes)
 
 
-def find_entries(batch: EntryBatch, owner: Owner, tables_from: int = 0) -> Found:
+def find_entries(batch: EntryBatch, owner: TablePartition, tables_from: int = 0) -> WorkerEntries:
     """What a checked batch of the log holds for this worker.
 
     tables_from   behind this index entries of the tables' own kind count alone (ConfigEntry); at
@@ -102,7 +102,7 @@ def find_entries(batch: EntryBatch, owner: Owner, tables_from: int = 0) -> Found
     operation then, with the index of the last of them. That is right because a put or delete is
     never refused and has nothing to tell, whatever the tables hold (operations.py).
     """
-    found = Found([], {}, 0)
+    found = WorkerEntries([], {}, 0)
     if ENTRY_MAGIC not in batch.block:
         return found  # A log that is used for other things, too, costs a look.
     malformed = 0
@@ -121,13 +121,15 @@ def find_entries(batch: EntryBatch, owner: Owner, tables_from: int = 0) -> Found
         if not own:
             continue
         if len(own) < len(ops):
-            found.places[run.log_index] = own
+            found.positions[run.log_index] = own
             ops = [ops[place] for place in own]
         found.entries.append(TableEntry(run.log_index, batch.term, ops))
     return found._replace(malformed=malformed)
 
 
-def each_entry(batch: EntryBatch, owner: Owner, tables_from: int = 0) -> Iterator[TableEntry]:
+def decode_entries(
+    batch: EntryBatch, owner: TablePartition, tables_from: int = 0
+) -> Iterator[TableEntry]:
     """The same entries one by one, each with its own index: for those who are told of each."""
     if ENTRY_MAGIC not in batch.block:
         return

@@ -7,14 +7,15 @@ find nothing; a put makes it. One process writes; nothing here knows a log or a 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ...protocols.zerodb.wire.ops import Op
-from ...protocols.zerodb.wire.values import TableOptions
+from ..wire.ops import Op
+from ..wire.values import TableOptions
 
 if TYPE_CHECKING:
     from .effects import Effects
     from .recent_changes import RecentChanges
 
 Pair = tuple[bytes, bytes]
+LogPosition = tuple[int, int]  # Index and term.
 
 
 class TableEntry(NamedTuple):
@@ -29,7 +30,7 @@ class Outcome(NamedTuple):
     """What an operation has to tell who asked for it (operations.py lays the data out)."""
 
     log_index: int  # Of its entry.
-    place: int  # Of the operation in its entry, from 0.
+    position: int  # Of the operation in its entry, from 0.
     data: bytes
     problem: str = ""  # Why nothing was done, on every node alike; empty: it was.
 
@@ -134,3 +135,10 @@ class Tables(Protocol):
 
     def close(self) -> None:
         """Ends the use of it; what was written is flushed, unless the disk is full."""
+
+
+def store_applied(tables: Tables, position: LogPosition) -> None:
+    """Stores the applied position in the database; the last entries may have changed no table of
+    it. Raises StorageFailure."""
+    if tables.applied < position:
+        tables.write([TableEntry(*position, [])])

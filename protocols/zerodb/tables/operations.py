@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from ...protocols.zerodb.wire.ops import (
+from ..wire.ops import (
     ABSENT,
     ALIVE,
     EQUAL,
@@ -41,7 +41,7 @@ from ...protocols.zerodb.wire.ops import (
     Truncate,
     unpack_entry,
 )
-from ...protocols.zerodb.wire.values import NO_REQID, TableOptions
+from ..wire.values import NO_REQID, TableOptions
 from .tables import Pair
 
 SYSTEM = -1  # The table of our own bookkeeping.
@@ -78,7 +78,7 @@ SESSION_EXPIRIES = _KEYS["session expiry"]
 FLOOR = _KEYS["floor"]
 
 
-class Looked(Protocol):
+class TableReader(Protocol):
     """Tables that are looked at; SYSTEM is always there."""
 
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]: ...
@@ -87,7 +87,7 @@ class Looked(Protocol):
         """Ascending, start <= key < end; nothing is changed meanwhile."""
 
 
-class TableState(Looked, Protocol):
+class TableState(TableReader, Protocol):
     """The tables as they are behind the operations before this one."""
 
     bonded: set[int]  # Every table that may have keys that vanish.
@@ -332,7 +332,7 @@ def bonded_tables(found: Iterator[Pair]) -> set[int]:
     return {_TABLE.unpack(key[1:])[0] for key, _ in found}
 
 
-def first_expiry_ms(tables: Looked) -> int:
+def first_expiry_ms(tables: TableReader) -> int:
     """When the first key or session ends; 0: none does."""
     floor = _floor(tables)
     starts = zip((EXPIRIES, SESSION_EXPIRIES), map(_NUMBER.pack, floor), strict=True)
@@ -341,7 +341,7 @@ def first_expiry_ms(tables: Looked) -> int:
     return max(min(times), 1) if times else 0
 
 
-def _floor(tables: Looked) -> Floor:
+def _floor(tables: TableReader) -> Floor:
     data = tables.get(SYSTEM, [FLOOR])[0]
     return Floor(0, 0) if data is None else Floor(*_NUMBERS.unpack(data))
 

@@ -1,0 +1,135 @@
+"""Reports of a table worker to zerodb_server: only what has changed since the last report.
+
+wire/worker_pipe.py lists the kinds of reports.
+"""
+
+from collections.abc import Sequence
+
+from ..tables.tables import Outcome, Tables
+from ..wire.values import OWNER_TABLE
+from ..wire.worker_pipe import (
+    COMPLETED,
+    NEXT_EXPIRY,
+    ONE_WAY_FAILURE,
+    PIPE_HEADER,
+    PROGRESS,
+    TABLES,
+    WRITE_STATUS,
+    Message,
+    encode_outcome,
+    encode_owners,
+    encode_tables,
+)
+from .requests import TableRequests
+
+OUTCOMES_BYTES_MAX = 64 << 20  # Kept while the server reads no reports.
+OUTCOME_BYTES = 200  # Memory of an outcome besides its data.
+LEVEL_ERROR = 1  # Of the events PUB.
+
+
+class Reporter:
+    """What zerodb_server does not know yet."""
+
+    def __init__(self, number: int, epoch: int) -> None:
+        self._number = number
+        self._epoch = epoch
+        self._reported: dict[int, object] = {}  # The last report of each kind.
+        self._tables_due = True
+        self._completed_requests = 0  # As of the last report of local tables.
+        self._outcomes: list[Outcome] = []
+        self._outcomes_bytes = 0
+
+    def reset(self) -> None:
+        """The server has restarted: everything is reported again, except old outcomes."""
+        self._reported.clear()
+        self._tables_due = True
+        self._outcomes, self._outcomes_bytes = [], 0
+
+    def on_tables_changed(self) -> None:
+        """The next reports list the tables."""
+        self._tables_due = True
+
+    def add_outcomes(self, outcomes: Sequence[Outcome]) -> None:
+        """Takes outcomes of applied operations."""
+        self._outcomes += outcomes
+        self._outcomes_bytes += sum(OUTCOME_BYTES + len(outcome.data) for outcome in outcomes)
+
+    def limit_outcomes(self) -> None:
+        """Drops the oldest outcomes beyond OUTCOMES_BYTES_MAX, while the server reads no reports.
+
+        Refusals stay, because the server acknowledges an operation without an outcome. The server
+        can ask again for the results of transactions.
+        """
+        if self._outcomes_bytes <= OUTCOMES_BYTES_MAX:
+            return
+        kept: list[Outcome] = []
+        size = 0
+        for outcome in reversed(self._outcomes):
+            if outcome.problem or size < OUTCOMES_BYTES_MAX // 2:
+                kept.append(outcome)
+                size += OUTCOME_BYTES + len(outcome.data)
+        kept.reverse()
+        self._outcomes, self._outcomes_bytes = kept, size
+
+    def reports(self, requests: TableRequests, applied: int, problem: str) -> list[Message]:
+        """Reports to send now.
+
+        applied   index of the last applied entry
+        problem   why the replicated tables refuse writes, or an empty text
+        """
+        reports: list[Message] = []
+        databases = requests.databases
+        local = databases.local
+        done = requests.counts["done"]
+        if self._tables_due or (local is not None and done != self._completed_requests):
+            self._tables_due, self._completed_requests = False, done
+            tables = [
+                encode_tables(databases.replicated.tables()),
+                encode_tables({} if local is None else local.tables()),
+                self._owners(requests),
+            ]
+            self._add(reports, TABLES, tuple(tables), applied, tables)
+        problem = problem or ("" if local is None else local.problem)
+        self._add(reports, WRITE_STATUS, problem, applied, [problem.encode()], int(bool(problem)))
+        outcomes, self._outcomes, self._outcomes_bytes = self._outcomes, [], 0
+        if outcomes:
+            self._reported.pop(PROGRESS, None)
+        packed = [b"".join(map(_encoded, outcomes))] if outcomes else []
+        self._add(reports, PROGRESS, applied, applied, packed)
+        expires_ms = databases.replicated.expires_ms
+        self._add(reports, NEXT_EXPIRY, expires_ms, expires_ms, [])
+        for text in requests.one_way_failures:
+            reports.append([self._header(ONE_WAY_FAILURE, 0, LEVEL_ERROR), text.encode()])
+        requests.one_way_failures.clear()
+        if not len(requests.out):
+            self._add(reports, COMPLETED, requests.completed_ticket, requests.completed_ticket, [])
+        return reports
+
+    def _owners(self, requests: TableRequests) -> bytes:
+        """Owners of reserved tables, if this worker holds the table that lists them."""
+        databases = requests.databases
+        tables: Tables = databases.replicated
+        return encode_owners(
+            list(tables.scan(OWNER_TABLE)) if databases.owner.owns(OWNER_TABLE) else []
+        )
+
+    def _add(
+        self,
+        reports: list[Message],
+        kind: int,
+        value: object,
+        index: int,
+        frames: list[bytes],
+        code: int = 0,
+    ) -> None:
+        """Adds a report unless its value is the one reported last."""
+        if self._reported.get(kind) != value:
+            self._reported[kind] = value
+            reports.append([self._header(kind, index, code), *frames])
+
+    def _header(self, kind: int, index: int, code: int) -> bytes:
+        return PIPE_HEADER.pack(kind, code, 0, self._number, index, self._epoch)
+
+
+def _encoded(outcome: Outcome) -> bytes:
+    return encode_outcome(outcome.log_index, outcome.position, outcome.data, outcome.problem)
