@@ -1,7 +1,7 @@
-"""Runs one mapper of somebody else's making, locked into a process of its own (docs/mapper.md).
+"""Runs one user's mapper in a locked process of its own (docs/mapper.md).
 
-It is a child of job_server: what it is told comes in by its standard input, what it makes goes out
-by its standard output, and there is nothing else that it can reach.
+The process is a child of job_server. It receives calls on standard input and sends outputs on
+standard output, and it can reach nothing else.
 """
 
 import ctypes
@@ -20,28 +20,28 @@ BATCH = 2  # Packed records; answered with OUTPUT or FAILED.
 END = 3  # No more batches; answered with OUTPUT or FAILED.
 PARAMETERS = 4  # Packed records, before MODULE; not answered.
 # From it.
-READY = 10  # Everything of ours is loaded, the doors are locked.
+READY = 10  # Everything is loaded and the process is locked.
 STARTED = 11
 OUTPUT = 12  # Packed operations of one batch.
-FAILED = 13  # UTF-8 text: why.
+FAILED = 13  # UTF-8 text: the reason.
 
 WASM_MAGIC = b"\0asm"
 BITCODE_MAGIC = b"BC\xc0\xde"
 
-FUEL = 1_000_000_000  # Instructions for each call: about a quarter of a second.
+FUEL = 1_000_000_000  # Instructions of one call: about 0.25 s.
 MEMORY_BYTES_MAX = 256 << 20  # Of a WebAssembly module.
-PROCESS_BYTES_MAX = 768 << 20  # Of the whole process: that, the compiler, and batches.
+PROCESS_BYTES_MAX = 768 << 20  # Of the whole process: the module, the compiler and batches.
 TABLE_ELEMENTS_MAX = 100_000
-OUTPUT_BYTES_MAX = 8 << 20  # Of one batch: it becomes one entry of the log.
+OUTPUT_BYTES_MAX = 8 << 20  # Of one batch, which becomes one log entry.
 TEXT_BYTES_MAX = 1000
 
 
 class MapperError(Exception):
-    """The mapper can't do what it was asked for; the text says why."""
+    """The mapper failed; the text is the reason."""
 
 
 class Mapper(Protocol):
-    """A loaded mapper; each call may raise MapperError."""
+    """A loaded mapper. Each call may raise MapperError."""
 
     def start(self, parameters: bytes) -> None: ...
 
@@ -51,14 +51,14 @@ class Mapper(Protocol):
 
 
 class WasmEngine:
-    """wasmtime, loaded and warm."""
+    """wasmtime, loaded and warmed up."""
 
     def __init__(self) -> None:
         import wasmtime
 
         config = wasmtime.Config()
         config.consume_fuel = True
-        config.parallel_compilation = False  # No threads: they could not be started once locked.
+        config.parallel_compilation = False  # A locked process cannot start threads.
         config.wasm_threads = False
         self.library = wasmtime
         self.engine = wasmtime.Engine(config)
@@ -69,7 +69,7 @@ class WasmEngine:
 
 
 class WasmMapper:
-    """A module in a store of its own, whose fuel is filled up for each call."""
+    """A module in its own store. Each call starts with full fuel."""
 
     def __init__(self, engine: WasmEngine, module: bytes) -> None:
         library = engine.library
@@ -117,7 +117,7 @@ class WasmMapper:
         return result
 
     def _pass(self, data: bytes) -> int:
-        """Puts data into the module's memory; returns where."""
+        """Copies data into the module's memory and returns its address."""
         address = self._call("kelek_alloc", len(data)) & 0xFFFFFFFF
         if address == 0 or address + len(data) > self._memory.data_len(self._store):
             raise MapperError(f"kelek_alloc gave no room for {len(data)} bytes")
@@ -159,7 +159,7 @@ class NativeEngine:
         self._machine = target.create_target_machine(opt=2)
 
     def compile(self, parsed: Any) -> Any:
-        """Machine code of a parsed module; once, as it takes the target machine with it."""
+        """Compiles a parsed module to machine code. Works once: it consumes the target machine."""
         compiled = self.library.create_mcjit_compiler(parsed, self._machine)
         compiled.finalize_object()
         return compiled
@@ -169,7 +169,7 @@ class NativeEngine:
 
 
 class NativeMapper:
-    """Bitcode, compiled for this processor. Nothing but the locked process holds it."""
+    """Bitcode compiled for this processor. Only the locked process confines it."""
 
     _SIGNATURES: dict[str, tuple[Any, ...]] = {
         "kelek_alloc": (ctypes.c_void_p, ctypes.c_uint32),
@@ -237,17 +237,17 @@ def _check_output(size: int) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """What a library complains about, in one line: its first, and the last cause if it has one."""
+    """Returns a library's error as one line: its first line, and the last cause if there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason"]
     text = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
     return text.replace("\0", " ")[:TEXT_BYTES_MAX]
 
 
 class MapperPipes:
-    """The two ends of pipes to job_server."""
+    """This process's ends of the pipes to job_server."""
 
     def __init__(self) -> None:
-        # Whatever the mapper may print goes nowhere, instead of between our frames.
+        # Output that the mapper prints is discarded, so it cannot mix with frames.
         self._out = os.dup(1)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -260,7 +260,7 @@ class MapperPipes:
             view = view[os.write(self._out, view) :]
 
     def receive(self) -> tuple[int, bytes] | None:
-        """None: job_server is gone, or has no more for us."""
+        """Returns the next call, or None if job_server has closed the pipe."""
         head = self._read(FRAME.size)
         if len(head) < FRAME.size:
             return None
@@ -277,7 +277,7 @@ class MapperPipes:
 
 
 def serve(link: MapperPipes, load: Callable[[bytes], Mapper]) -> None:
-    """Answers until END, or until the mapper can't go on."""
+    """Answers calls until END, or until the mapper fails."""
     mapper: Mapper | None = None
     parameters = b""
     while (frame := link.receive()) is not None:
@@ -297,15 +297,17 @@ def serve(link: MapperPipes, load: Callable[[bytes], Mapper]) -> None:
 
 
 def main() -> None:
-    """`python -m kelek.mapping.mapper wasm|native`: the doors are locked before a byte of the
-    mapper is looked at."""
+    """Entry of `python -m kelek.mapping.mapper wasm|native`.
+
+    It locks the process before it reads a byte of the mapper.
+    """
     sandbox.die_with_parent()
     engine = NativeEngine() if sys.argv[1:] == ["native"] else WasmEngine()
     link = MapperPipes()
     sandbox.lock(PROCESS_BYTES_MAX)
     link.send(READY)
     serve(link, engine.load)
-    os._exit(0)  # What Python does at its end opens files.
+    os._exit(0)  # Python's normal exit opens files.
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""job_server's end of a mapper's process: starts it, feeds it, and ends it when it takes too long.
+"""job_server's side of a mapper process: starts it, sends calls, and kills it after a time limit.
 
 It knows no table: batches of packed records go in, packed outputs come out.
 """
@@ -20,33 +20,33 @@ from ..net.poll_loop import PollLoop
 from . import mapper, sandbox
 from .mapper import BITCODE_MAGIC, FRAME, OUTPUT_BYTES_MAX, TEXT_BYTES_MAX, WASM_MAGIC
 
-BATCH_PAIRS = 4096  # Of one call, and BATCH_BYTES.
+BATCH_PAIRS = 4096  # Limits of one call's batch.
 BATCH_BYTES = 256 << 10
-CALLS_MAX = 2  # Of one mapper: one that runs, one that waits for it.
-WRITES_MAX = 4  # Of one job: requested and not answered.
-READY_MS_MAX = 20_000  # Until Python and the library are loaded: nothing hostile runs in it yet.
-CALL_MS_MAX = 900  # For one call of the mapper; then it is killed.
-CALL_BYTES_A_MS = 256  # Of a module that is being compiled: so much longer may that take.
-CPU_S_SPARE = 10  # Beyond a second for each call: should job_server itself be stopped.
+CALLS_MAX = 2  # Of one mapper: one call runs, one waits.
+WRITES_MAX = 4  # Unanswered write requests of one job.
+READY_MS_MAX = 20_000  # Until Python and the library are loaded; no user code runs before.
+CALL_MS_MAX = 900  # Of one call; then the process is killed.
+CALL_BYTES_A_MS = 256  # Compiling a module may take 1 ms more for each of so many bytes.
+CPU_S_SPARE = 10  # Added to 1 s a call; it takes effect if job_server itself is stopped.
 PIPE_BYTES = 1 << 20
 
 
 class Event(NamedTuple):
-    """What a mapper's process has to say."""
+    """A message of a mapper process."""
 
     kind: int  # mapper.STARTED, OUTPUT or FAILED
     data: bytes  # OUTPUT: packed operations. FAILED: the reason.
-    end: bool = False  # OUTPUT: the last one.
+    end: bool = False  # OUTPUT: whether it is the last one.
 
 
 class Listener(Protocol):
-    """Who is told."""
+    """Receives the events of a process."""
 
     def __call__(self, process: "MapperProcess", event: Event) -> None: ...
 
 
 def engine_of(module: bytes, allow_native: bool) -> tuple[str, str]:
-    """Which engine a payload is for, `wasm` or `native`, and "" or why it can't be run here."""
+    """Returns the engine of a payload (`wasm` or `native`), and "" or why it cannot run here."""
     if module.startswith(WASM_MAGIC):
         if importlib.util.find_spec("wasmtime") is None:
             return "wasm", "wasmtime is not installed here; pip install 'kelek[wasm]'"
@@ -63,7 +63,7 @@ def engine_of(module: bytes, allow_native: bool) -> tuple[str, str]:
 
 
 class MapperProcess:
-    """One child. Each call is answered by one event; FAILED is the last one that comes."""
+    """One child. Each call has one event as its answer; no event follows FAILED."""
 
     def __init__(self, loop: PollLoop, engine: str, listener: Listener) -> None:
         self._listener = listener
@@ -76,15 +76,16 @@ class MapperProcess:
             env=environment,
             cwd="/",
             bufsize=0,
-            process_group=0,  # Ctrl-C is the supervisor's matter.
+            process_group=0,  # Only the supervisor handles Ctrl-C.
         )
         self._pipes = ChildPipes(loop, self._process)
-        if hasattr(fcntl, "F_SETPIPE_SZ"):  # A batch in one write, if the user may have it.
+        # Lets a batch go in one write, if the user's limit permits.
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
             for pipe in (self._pipes.stdin, self._pipes.stdout):
                 with contextlib.suppress(OSError):
                     fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._taken = bytearray()
-        self._calls: deque[tuple[int, int]] = deque()  # Kind and size of what is not answered.
+        self._calls: deque[tuple[int, int]] = deque()  # Kind and size of each unanswered call.
         self._ready = False
         self._ended = False
         self._count = 0
@@ -95,7 +96,7 @@ class MapperProcess:
 
     @property
     def calls(self) -> int:
-        """How many calls are not answered."""
+        """Number of unanswered calls."""
         return len(self._calls)
 
     @property
@@ -110,7 +111,7 @@ class MapperProcess:
         self._call(mapper.BATCH, records)
 
     def end(self) -> None:
-        """No more batches: one more output comes."""
+        """Sends END: one more output comes."""
         self._call(mapper.END, b"")
 
     def _call(self, kind: int, data: bytes) -> None:
@@ -120,13 +121,13 @@ class MapperProcess:
         self._write(kind, data)
 
     def _await_call(self) -> None:
-        """The mapper's time begins."""
+        """Starts the time limit of a call."""
         kind, size = self._calls[0]
         longer = size // CALL_BYTES_A_MS if kind == mapper.MODULE else 0
         self._deadline_ms = monotonic_ms() + CALL_MS_MAX + longer
         self._count += 1 + longer // 1000
         with contextlib.suppress(ProcessLookupError, ValueError, AttributeError):
-            # The system's own limit, for the case that nobody looks at the deadline.
+            # The kernel's limit also holds while job_server does not check deadlines.
             limits = CPU_S_SPARE + self._count, resource.RLIM_INFINITY
             resource.prlimit(self.pid, resource.RLIMIT_CPU, limits)
 
@@ -147,7 +148,7 @@ class MapperProcess:
         while not self._ended and len(self._taken) >= FRAME.size:
             kind, size = FRAME.unpack_from(self._taken)
             if size > max(OUTPUT_BYTES_MAX, 4 * TEXT_BYTES_MAX):
-                self._fail("the mapper's process says what it can't say")
+                self._fail("the mapper's process sent an unexpected message")
                 return
             if len(self._taken) < FRAME.size + size:
                 return
@@ -166,14 +167,14 @@ class MapperProcess:
             return
         call, _ = self._calls.popleft()
         if kind != (mapper.STARTED if call == mapper.MODULE else mapper.OUTPUT):
-            self._fail("the mapper's process says what it can't say")
+            self._fail("the mapper's process sent an unexpected message")
             return
         if self._calls:
             self._await_call()
         self._listener(self, Event(kind, data, call == mapper.END))
 
     def _end_reason(self) -> str:
-        """Its output has ended: how it ended itself."""
+        """Returns why the process ended after its output has closed."""
         self._process.kill()
         code = self._process.wait()
         if code == -signal.SIGSYS:
@@ -192,7 +193,7 @@ class MapperProcess:
     # ---- time and end ----
 
     def deadline_ms(self) -> int | None:
-        """When tick() must come next."""
+        """Time of the next tick()."""
         waits = not self._ended and (self._calls or not self._ready)
         return self._deadline_ms if waits else None
 
@@ -203,11 +204,11 @@ class MapperProcess:
             self._fail(f"the mapper {what} and was ended")
 
     def give(self, ms: int) -> None:
-        """More time, for so long as nobody read what it has to say."""
+        """Extends the limit by time during which the caller did not read events."""
         self._deadline_ms += ms
 
     def kill(self) -> None:
-        """Ends it, whatever it does; no event comes any more."""
+        """Kills the process; no more events come."""
         if self._ended:
             return
         self._ended = True

@@ -1,6 +1,6 @@
-"""Locks a process into itself: memory and CPU are limited, files and network are out of reach.
+"""Confines the current process: it limits memory and CPU, and blocks files and the network.
 
-What is left are computing, memory, and reading and writing the descriptors that it has already.
+The process may still compute, use memory, and read and write its open descriptors.
 """
 
 import ctypes
@@ -10,10 +10,10 @@ import struct
 import sys
 from collections.abc import Sequence
 
-# Numbers of the system calls that a locked process may make; any other one ends it. Names first:
-# read write close fstat lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn
-# mremap madvise getpid exit gettimeofday sigaltstack gettid futex restart_syscall clock_gettime
-# exit_group getrandom membarrier sched_yield
+# Numbers of the system calls that a locked process may make; any other call ends the process. Their
+# names: read write close fstat lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask
+# rt_sigreturn mremap madvise getpid exit gettimeofday sigaltstack gettid futex restart_syscall
+# clock_gettime exit_group getrandom membarrier sched_yield
 _CALLS = {
     "x86_64": (
         0xC000003E,
@@ -25,16 +25,17 @@ _CALLS = {
         "283 124",
     ),
 }
-_X32_CALLS = 0x40000000  # From here on: the same calls of another ABI of x86_64.
+_X32_CALLS = 0x40000000  # Numbers from here on are calls of x86_64's other ABI.
 
-_INSTRUCTION = struct.Struct("=HBBI")  # Of BPF: code, jump if true, jump if false, operand.
+# A BPF instruction: code, jump if true, jump if false, operand.
+_INSTRUCTION = struct.Struct("=HBBI")
 _LOAD = 0x20
 _EQUAL = 0x15
 _AT_LEAST = 0x35
 _RETURN = 0x06
 _KILL = 0x80000000
 _ALLOW = 0x7FFF0000
-_OFFSET_CALL = 0  # In what the filter looks at.
+_OFFSET_CALL = 0  # Offset in the data that the filter reads.
 _OFFSET_ARCHITECTURE = 4
 
 _PR_SET_PDEATHSIG = 1
@@ -49,25 +50,25 @@ class _Program(ctypes.Structure):
 
 
 def can_lock() -> bool:
-    """Whether this system can filter system calls: else native code must not run here."""
+    """Whether this system can filter system calls; without that, native code must not run here."""
     return sys.platform == "linux" and platform.machine() in _CALLS
 
 
 def die_with_parent() -> None:
-    """The system ends this process when the one that started it ends, however that happens."""
+    """Makes the kernel end this process when its parent ends, for any reason."""
     if sys.platform == "linux":
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0)
 
 
 def lock(memory_bytes_max: int) -> None:
-    """From here on nothing can be opened, started or signalled, and memory is limited.
+    """Locks the process: it can no longer open, start or signal anything, and memory is limited.
 
-    Raises OSError where the system refuses; where it has no such filter, only the limits hold.
+    Raises OSError if the system refuses. Without a system call filter only the limits apply.
     """
     _limit(resource.RLIMIT_DATA, memory_bytes_max)
     _limit(resource.RLIMIT_FSIZE, 0)
     _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_NOFILE, 0)  # Those that are open stay; there will be no other one.
+    _limit(resource.RLIMIT_NOFILE, 0)  # Open descriptors stay; no new one can be opened.
     if can_lock():
         architecture, calls = _CALLS[platform.machine()]
         program = _filter(architecture, [int(call) for call in calls.split()])
@@ -81,7 +82,8 @@ def _limit(which: int, most: int) -> None:
 
 
 def _filter(architecture: int, calls: Sequence[int]) -> bytes:
-    """Jumps count the instructions that are skipped; the last two are kill and allow."""
+    """Builds the filter. A jump counts skipped instructions; the last two instructions are kill and
+    allow."""
     head = [
         (_LOAD, 0, 0, _OFFSET_ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),

@@ -1,6 +1,6 @@
-"""The jobs that write a table from a snapshot: through mappers (0x41), or as it is (0x44).
+"""The jobs that write a table from a snapshot: through mappers (0x41) or as a copy (0x44).
 
-They read by the job table, and write by asking zerodb_server; nothing here knows a socket.
+They read through the job table and write by requests to zerodb_server. This module uses no socket.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,60 +22,61 @@ from ...protocols.zerodb.wire.ops import Put, pack
 from ...storage.errors import StorageError
 
 THREADS_MAX = 4  # Of one job.
-PROCESSES_MAX = 16  # Of all jobs; as many copies.
-WRITE_REPEAT_MS = 10_000  # An ask may be lost with the process that had it.
-WRITE_GIVE_UP_MS = 60_000  # With each answer "not now" in between.
+PROCESSES_MAX = 16  # Of all jobs; also the limit of copies.
+WRITE_REPEAT_MS = 10_000  # A request may get lost with the process that had it.
+WRITE_GIVE_UP_MS = 60_000  # Counts only while each answer is "try again".
 AGAIN_MS = 200
 
-Started = Callable[[str], None]  # Called once: "" or why the job can't be.
+Started = Callable[[str], None]  # Called once, with "" or with the reason why the job cannot start.
 
 
 class MapSpec(NamedTuple):
-    """What a job writes where."""
+    """What a job writes, and where."""
 
     target: int
-    engine: str = ""  # Of the mapper; "": none runs here.
+    engine: str = ""  # Engine of the mapper; "" if no mapper runs here.
     module: bytes = b""
     parameters: bytes = b""  # Packed records.
     threads: int = 1
-    staged: Iterator[bytes] | None = None  # Outputs of a mapper that ran elsewhere; None: a copy.
+    # Outputs of a mapper that ran elsewhere; None for a copy.
+    staged: Iterator[bytes] | None = None
 
 
 class MapWrite(NamedTuple):
-    """One entry that is asked for."""
+    """One entry that the job asks zerodb_server to write."""
 
     entry: bytes
     puts: int
     deletes: int
-    asked_ms: int  # When it goes out, again if need be.
+    asked_ms: int  # Time of the next request.
     give_up_ms: int
-    refused: bool = False  # It is to be asked again.
+    refused: bool = False  # Refused; the job requests it again.
 
 
 class MapJob:
-    """One job: its mappers, and what is on its way to the table."""
+    """One job: its mappers and its outstanding writes."""
 
     def __init__(self, apid: int, spec: MapSpec, started: Started) -> None:
         self.apid = apid
         self.spec = spec
         self.started: Started | None = started
         self.processes: list[MapperProcess] = []
-        self.starting = 0  # Processes that have not said that they have begun.
-        self.running = 0  # Those whose last output has not come.
+        self.starting = 0  # Processes that have not reported their start.
+        self.running = 0  # Processes that have not sent their last output.
         self.reading = True
-        self.writes: dict[int, MapWrite] = {}  # By ticket, the oldest first.
+        self.writes: dict[int, MapWrite] = {}  # By ticket, oldest first.
 
 
 class WritePort(NamedTuple):
-    """How writes get to zerodb_server, and what job_server knows of time."""
+    """Sends writes to zerodb_server and knows job_server's time."""
 
-    ask: Callable[[int, int, bytes], None]  # Ticket, table, entry.
+    ask: Callable[[int, int, bytes], None]  # Arguments: ticket, table, entry.
     next_ticket: Callable[[], int]
     unix_ms: Callable[[], int]
 
 
 class MapJobs:
-    """All of them. Every method may end jobs in the table."""
+    """All jobs that write. Every method may end jobs in the table."""
 
     def __init__(self, loop: PollLoop, table: JobTable, door: WritePort) -> None:
         self._loop = loop
@@ -89,16 +90,17 @@ class MapJobs:
         return sum(len(job.processes) for job in self._jobs.values())
 
     def refusal(self, threads: int) -> str:
-        """Why no further job can begin; "": it can."""
+        """Why no further job can start; "" if it can."""
         if self.processes + threads > PROCESSES_MAX or len(self._jobs) >= PROCESSES_MAX:
             return f"{self.processes} mappers run already; wait until a job has ended"
         return ""
 
     def begin(self, apid: int, spec: MapSpec, started: Started) -> None:
-        """The job is in the table. OSError: no process can be started."""
+        """Starts the mappers of a job that is in the table. Raises OSError if no process can
+        start."""
         job = self._jobs[apid] = MapJob(apid, spec, started)
         if not spec.engine:
-            self._say_started(job, "")
+            self._report_start(job, "")
             return
         try:
             for _ in range(min(max(spec.threads, 1), THREADS_MAX)):
@@ -111,7 +113,7 @@ class MapJobs:
             process.start(spec.module, spec.parameters)
 
     @staticmethod
-    def _say_started(job: MapJob, problem: str) -> None:
+    def _report_start(job: MapJob, problem: str) -> None:
         if job.started is not None:
             started, job.started = job.started, None
             started(problem)
@@ -119,7 +121,7 @@ class MapJobs:
     # ---- from the table to the mappers ----
 
     def pump(self, now_ms: int) -> None:
-        """Goes on with every job; to be called once a wake."""
+        """Continues every job. Call it once in a wake."""
         for job in list(self._jobs.values()):
             self._table.keep(job.apid, now_ms)
             self._repeat_writes(job, now_ms)
@@ -170,7 +172,7 @@ class MapJobs:
         elif event.kind == mapper.STARTED:
             job.starting -= 1
             if not job.starting:
-                self._say_started(job, "")
+                self._report_start(job, "")
         else:
             job.running -= event.end
             try:
@@ -181,7 +183,11 @@ class MapJobs:
     # ---- from the mappers to the table ----
 
     def _write_output(self, job: MapJob, data: bytes) -> None:
-        """Raises MalformedOutput; StorageError when there is no number for it: the disk is full."""
+        """Requests one output to be written.
+
+        Raises MalformedOutput, and StorageError if no ticket can be stored because the disk is
+        full.
+        """
         output = output_ops(data, job.spec.target)
         if output.puts or output.deletes:
             self._write(job, output.entry, output.puts, output.deletes)
@@ -194,7 +200,8 @@ class MapJobs:
         self._door.ask(ticket, job.spec.target, entry)
 
     def on_written(self, ticket: int) -> None:
-        """What overtook a refused one does not count: both are written again, in their order."""
+        """Handles a completed write. A write that overtook a refused one is repeated after it, in
+        order."""
         job = self._by_ticket.get(ticket)
         if job is None:
             return
@@ -205,7 +212,8 @@ class MapJobs:
         self._table.wrote(job.apid, write.puts, write.deletes)
 
     def on_refused(self, ticket: int, reason: str, again: bool, now_ms: int) -> None:
-        """again: it may succeed later, as when there is no leader for a moment."""
+        """Handles a refusal. again: a later attempt may succeed, as when there is no leader for a
+        moment."""
         job = self._by_ticket.get(ticket)
         if job is None:
             return
@@ -217,8 +225,10 @@ class MapJobs:
         job.writes[ticket] = write._replace(asked_ms=due_ms - WRITE_REPEAT_MS, refused=True)
 
     def _repeat_writes(self, job: MapJob, now_ms: int) -> None:
-        """What was not answered for long is asked again, and all that came behind it: the last
-        one to write a key must stay the last."""
+        """Repeats writes without an answer, and all writes after them.
+
+        The last write of a key must stay the last.
+        """
         late = any(now_ms >= write.asked_ms + WRITE_REPEAT_MS for write in job.writes.values())
         if not late:
             return
@@ -230,7 +240,7 @@ class MapJobs:
             self._door.ask(ticket, job.spec.target, write.entry)
 
     def repeat(self) -> None:
-        """Everything that is asked for was lost, perhaps: it is asked again."""
+        """Repeats all outstanding writes, because they may have been lost."""
         for job in self._jobs.values():
             for ticket, write in job.writes.items():
                 job.writes[ticket] = write._replace(asked_ms=-WRITE_REPEAT_MS)
@@ -240,14 +250,15 @@ class MapJobs:
     def _fail(self, job: MapJob, reason: str) -> None:
         self._end(job)
         self._table.fail(job.apid, reason, self._door.unix_ms())
-        self._say_started(job, reason)
+        self._report_start(job, reason)
 
     def cancel(self, apid: int) -> None:
-        """The job has left the table: its mappers end, what is asked for may still be written."""
+        """Ends the mappers of a job that has left the table. Outstanding writes may still
+        happen."""
         job = self._jobs.get(apid)
         if job is not None:
             self._end(job)
-            self._say_started(job, "somebody has ended it")
+            self._report_start(job, "it was ended")
 
     def _end(self, job: MapJob) -> None:
         for process in job.processes:

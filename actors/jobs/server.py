@@ -1,7 +1,7 @@
 """Serves data jobs: scans of snapshots in chunks, copies, and mappers that write tables.
 
-It owns no table: a snapshot is a checkpoint that a table_worker makes, opened here to be read; what
-jobs write goes through zerodb_server.
+It owns no table. A snapshot is a checkpoint that a table_worker makes and this actor opens for
+reading. Jobs write through zerodb_server.
 """
 
 import os
@@ -59,52 +59,53 @@ from .spark_maps import SparkMaps, Tools
 
 CLIENTS_HWM = 32  # Chunks that a client may leave unread.
 ASKS_HWM = 1024
-ANSWER_BYTES_MAX = 32 << 20  # Of one wake: further requests wait for the next.
+ANSWER_BYTES_MAX = 32 << 20  # Of one wake; further requests wait for the next.
 STORE_RETRY_MS = 1000
 SWEEP_MS = 60_000
 
 
-class Asker(NamedTuple):
-    """Who is to be answered, and by which door."""
+class Requester(NamedTuple):
+    """The client of a request and the socket for its answer."""
 
-    ticket: int | None  # None: over jobs_url; else zerodb_server's, which relays it.
+    # None for a client at jobs_url; else the ticket of zerodb_server, which relays the answer.
+    ticket: int | None
     routing_id: bytes
-    envelope: bool  # A REQ socket's empty frame stands behind the routing id.
+    envelope: bool  # Whether a REQ socket's empty frame follows the routing id.
 
 
 class WaitingRequest(NamedTuple):
     """A request whose job waits for its snapshot."""
 
-    asker: Asker
+    requester: Requester
     request: requests.Request
     table: int
     due_ms: int
 
 
 class Refusal(NamedTuple):
-    """Why a request is not served."""
+    """Why a request is refused."""
 
     text: str
-    database: bool = False  # The engine's word.
-    again: bool = False  # It may go well later.
+    database: bool = False  # Whether the engine reported it.
+    again: bool = False  # Whether a later attempt may succeed.
 
 
 class JobServer(Actor):
-    """Data jobs of one node.
+    """Runs the data jobs of one node.
 
-    clients    ROUTER  requests 0x00, 0x40 to 0x46, 0x48 and 0x50  at `jobs_url`, if there is one
-    requests   PULL    [HEAD][routing id][request frames ..]       from zerodb_server: the same
-               PULL    [HEAD][path][applied index and term]        from a table_worker: a snapshot
-               PULL    [HEAD] or [HEAD][reason]                    what was asked for is written,
-                                                                   or can't be had
-               PULL    [HEAD]                                      from a table_worker: an entry
-                                                                   about a lease is applied
-    done       PUSH    [MARK][routing id]([empty])[answer ..]      to zerodb_server, which relays;
-                                                                   see PAIRS
-    asks       PUSH    [HEAD][table][path]                         to it: make a snapshot
-               PUSH    [HEAD][table][packed operations]            to it: write
-               PUSH    [HEAD][table][packed operations][reqid]     to it: let the log say this of
-                                                                   a lease; reqid: or empty
+    clients    ROUTER  requests 0x00, 0x40 to 0x46, 0x48, 0x50    at `jobs_url`, if there is one
+    requests   PULL    [header][routing id][request frames ..]    the same, from zerodb_server
+               PULL    [header][path][applied index and term]     a snapshot, from a table_worker
+               PULL    [header] or [header][reason]               a write is done or failed
+               PULL    [header]                                   a table_worker has applied an
+                                                                  entry about a lease
+    done       PUSH    [tag][routing id]([empty])[answer ..]      zerodb_server relays it
+    asks       PUSH    [header][table][path]                      asks it for a snapshot
+               PUSH    [header][table][packed operations]         asks it to write
+               PUSH    [header][table][packed operations][reqid]  asks it for a log entry about a
+                                                                  lease; the reqid may be empty
+
+    Headers and tags are PIPE_HEADER and ANSWER_TAG of protocols/zerodb.
     """
 
     role = "job_server"
@@ -126,14 +127,14 @@ class JobServer(Actor):
         self._apids = ApidCounter(disk, FOLDER)
         self._statistics = StatisticsFile(disk, FOLDER, limits.kept_max)
         self._table = JobTable(limits, self._apids.next)
-        known = len(job.Statistics._fields)  # A later version may have kept more.
+        known = len(job.Statistics._fields)  # A later version may have stored more fields.
         self._table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
         self._folder = LeaseFolder(disk.full_path(FOLDER))
         self._local = frozenset(options["local"])
         door = LeaseDoor(partial(self._ask, LEASE), self._apids.next)
         self._shared = SharedLeases(self._table, self._folder, door)
-        self._wishes: dict[int, WaitingRequest] = {}
-        self._requests: deque[tuple[Asker, list[bytes]]] = deque()
+        self._waiting: dict[int, WaitingRequest] = {}
+        self._requests: deque[tuple[Requester, list[bytes]]] = deque()
         self._unstored: list[job.Statistics] = []
         self._store_due_ms = 0
         self._open_pipes()
@@ -192,14 +193,14 @@ class JobServer(Actor):
 
     def _on_clients(self, arena: Arena) -> None:
         for routing_id, *frames in arena.messages():
-            self._take_in(Asker(None, routing_id, frames[:1] == [b""]), frames)
+            self._take_in(Requester(None, routing_id, frames[:1] == [b""]), frames)
 
     def _on_incoming(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, PIPE_HEADER, "requests"):
             kind, flags, _, code, log_index, ticket = head
             if kind == REQUEST and frames:
                 envelope = bool(flags & ENVELOPE)
-                self._take_in(Asker(ticket, frames[0], envelope), frames[1:])
+                self._take_in(Requester(ticket, frames[0], envelope), frames[1:])
             elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == LOG_POSITION.size:
                 self._on_snapshot(ticket, frames[1])
             elif kind == JOB_WRITE:
@@ -212,17 +213,19 @@ class JobServer(Actor):
             else:
                 self.log_rarely("malformed-dropped", pipe="requests", size=len(frames))
 
-    def _take_in(self, asker: Asker, frames: list[bytes]) -> None:
-        if asker.envelope and frames[:1] == [b""]:
+    def _take_in(self, requester: Requester, frames: list[bytes]) -> None:
+        if requester.envelope and frames[:1] == [b""]:
             del frames[0]
-        self._requests.append((asker, frames))
+        self._requests.append((requester, frames))
 
-    def _answer(self, asker: Asker, frames: list[bytes]) -> None:
-        head = [asker.routing_id, b""] if asker.envelope else [asker.routing_id]
-        if asker.ticket is None:
+    def _answer(self, requester: Requester, frames: list[bytes]) -> None:
+        head = [requester.routing_id, b""] if requester.envelope else [requester.routing_id]
+        if requester.ticket is None:
             self._answers.add([*head, *frames])
         else:
-            self._done.send([ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, asker.ticket), *head, *frames])
+            self._done.send(
+                [ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, requester.ticket), *head, *frames]
+            )
 
     @property
     def _is_full(self) -> bool:
@@ -231,67 +234,71 @@ class JobServer(Actor):
     # ---- requests ----
 
     def _serve(self) -> None:
-        """As many of the requests that wait as one wake can bear."""
+        """Serves waiting requests up to the limit of one wake."""
         size = 0
         while self._requests and size < ANSWER_BYTES_MAX and not self._is_full:
-            asker, frames = self._requests.popleft()
+            requester, frames = self._requests.popleft()
             try:
-                size += self._on_request(asker, decode_request(frames))
+                size += self._on_request(requester, decode_request(frames))
             except requests.RequestError as error:
-                self._answer(asker, answers.encode_refusal(error))
+                self._answer(requester, answers.encode_refusal(error))
 
-    def _on_request(self, asker: Asker, request: requests.Request) -> int:
-        """Returns the bytes of the answer, roughly."""
+    def _on_request(self, requester: Requester, request: requests.Request) -> int:
+        """Serves a request and returns the approximate size of the answer in bytes."""
         match request:
             case requests.ClientData():
-                return self._on_client_data(asker, request)
+                return self._on_client_data(requester, request)
             case requests.RangeJob() | requests.ForwardRange():
-                self._refusable(asker, request, lambda: self._begin_range(asker, request))
+                self._or_refuse(requester, request, lambda: self._begin_range(requester, request))
             case requests.MapTable():
-                self._refusable(asker, request, lambda: self._begin_map(asker, request))
+                self._or_refuse(requester, request, lambda: self._begin_map(requester, request))
             case requests.CopyTable():
-                self._refusable(asker, request, lambda: self._begin_copy(asker, request))
+                self._or_refuse(requester, request, lambda: self._begin_copy(requester, request))
             case requests.JobStatus():
-                self._refusable(asker, request, lambda: self._on_status(asker, request))
+                self._or_refuse(requester, request, lambda: self._on_status(requester, request))
             case requests.Lease():
-                self._refusable(asker, request, lambda: self._on_lease(asker, request))
+                self._or_refuse(requester, request, lambda: self._on_lease(requester, request))
             case requests.ListJobs():
                 found = self._table.listed(request.running, request.most)
-                told = ((one.apid, one.fields()) for one in found)
-                self._answer(asker, answers.encode_jobs(request, told))
+                rows = ((one.apid, one.fields()) for one in found)
+                self._answer(requester, answers.encode_jobs(request, rows))
             case requests.EndJob():
-                self._refusable(asker, request, lambda: self._on_end(asker, request))
+                self._or_refuse(requester, request, lambda: self._on_end(requester, request))
             case requests.ServerInfo():
                 software = f"kelek {__version__}"
-                self._answer(asker, answers.encode_server_info(request, self.features, software))
+                self._answer(
+                    requester, answers.encode_server_info(request, self.features, software)
+                )
             case _:
                 text = "this endpoint serves data jobs alone; send this to the node's url"
                 error = requests.RequestError(
                     values.PROTOCOL_ERROR, values.ERROR, text, request.extension
                 )
-                self._answer(asker, answers.encode_refusal(error))
+                self._answer(requester, answers.encode_refusal(error))
         return 0
 
-    def _refusable(self, asker: Asker, request: requests.Request, step: Callable[[], None]) -> None:
+    def _or_refuse(
+        self, requester: Requester, request: requests.Request, step: Callable[[], None]
+    ) -> None:
         try:
             step()
         except JobRefused as error:
-            self._refuse(asker, request, Refusal(str(error), again=error.again))
+            self._refuse(requester, request, Refusal(str(error), again=error.again))
         except StorageError as error:
             # Another node may have the same snapshot.
             again = values.is_shared(request.extension.lease)
-            self._refuse(asker, request, Refusal(str(error), database=True, again=again))
+            self._refuse(requester, request, Refusal(str(error), database=True, again=again))
 
-    def _refuse(self, asker: Asker, request: requests.Request, refusal: Refusal) -> None:
+    def _refuse(self, requester: Requester, request: requests.Request, refusal: Refusal) -> None:
         match request:
             case requests.RangeJob() | requests.ForwardRange() | requests.JobStatus():
                 code = values.REQUEST_ERROR
             case _:
                 code = values.DATABASE_ERROR if refusal.database else values.ERROR
         frames = answers.encode_error(request, code, refusal.text, refusal.again)
-        self._answer(asker, frames)
+        self._answer(requester, frames)
 
-    def _on_client_data(self, asker: Asker, request: requests.ClientData) -> int:
+    def _on_client_data(self, requester: Requester, request: requests.ClientData) -> int:
         apid, extension = request.apid or 0, request.extension
         try:
             chunk = self._table.chunk(apid, self.now_ms, unix_ms(), extension.bytes_max)
@@ -301,60 +308,60 @@ class JobServer(Actor):
             refusal = requests.RequestError(
                 values.PROTOCOL_ERROR, values.ERROR, str(error), extension
             )
-            self._answer(asker, answers.encode_refusal(refusal))
+            self._answer(requester, answers.encode_refusal(refusal))
             return 0
         head = answers.encode_head(values.CLIENT_DATA, chunk.flags, extension)
         packed = bool(extension.flags & values.PACKED) or not chunk.columns
-        self._answer_columns(asker, [head], chunk.columns, packed)
+        self._answer_columns(requester, [head], chunk.columns, packed)
         return sum(map(len, chunk.columns))
 
     def _answer_columns(
-        self, asker: Asker, head: list[bytes], columns: list[Any], packed: bool
+        self, requester: Requester, head: list[bytes], columns: list[Any], packed: bool
     ) -> None:
-        """An answer that ends with columns as they are, or with their pairs."""
-        head = [asker.routing_id, *([b""] if asker.envelope else []), *head]
-        if asker.ticket is not None:  # Who passes it on makes pairs of them.
+        """Sends an answer that ends with columns, or with their pairs."""
+        head = [requester.routing_id, *([b""] if requester.envelope else []), *head]
+        if requester.ticket is not None:  # zerodb_server converts the columns to pairs.
             kind = 0 if packed else PAIRS
-            mark = ANSWER_TAG.pack(JOB_SERVER, kind, 0, 0, asker.ticket)
+            mark = ANSWER_TAG.pack(JOB_SERVER, kind, 0, 0, requester.ticket)
             self._done.send([mark, *head, *columns])
         elif packed:
             self._answers.add([*head, *columns])
         else:
             self._answers.add_pairs(head, columns)
 
-    def _on_status(self, asker: Asker, request: requests.JobStatus) -> None:
+    def _on_status(self, requester: Requester, request: requests.JobStatus) -> None:
         found = self._table.statistics(request.apid)
         if found is None:
             raise JobRefused(job.UNKNOWN.format(apid=request.apid))
-        self._answer(asker, answers.encode_status(request, found.fields()))
+        self._answer(requester, answers.encode_status(request, found.fields()))
 
-    def _on_end(self, asker: Asker, request: requests.EndJob) -> None:
+    def _on_end(self, requester: Requester, request: requests.EndJob) -> None:
         self._table.cancel(request.apid, unix_ms())
         self._maps.cancel(request.apid)
-        self._answer(asker, answers.encode_ok(request))
+        self._answer(requester, answers.encode_ok(request))
 
-    def _on_lease(self, asker: Asker, request: requests.Lease) -> None:
+    def _on_lease(self, requester: Requester, request: requests.Lease) -> None:
         shared = values.is_shared(request.lease)
         if request.action == requests.LEASE_OPEN:
             if request.table in self._local:
                 raise JobRefused(f"table {request.table} is local, each node's own")
             self._table.check_room(shared=True)
-            ticket = self._begin_wish(asker, request, request.table)
+            ticket = self._add_waiting(requester, request, request.table)
             opened = ops.LeaseOpen(request.table, unix_ms())
             self._shared.ask(ticket, opened, request.extension.reqid)
         elif request.action == requests.LEASE_RENEW:
             self._lease(request.lease)
             self._table.renew(request.lease, self.now_ms)
-            self._answer(asker, answers.encode_ok(request))
+            self._answer(requester, answers.encode_ok(request))
         elif shared:
-            ticket = self._begin_wish(asker, request, 0)
+            ticket = self._add_waiting(requester, request, 0)
             self._shared.ask(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
         else:
             self._table.release(request.lease)
-            self._answer(asker, answers.encode_ok(request))
+            self._answer(requester, answers.encode_ok(request))
 
     def _lease(self, number: int) -> Lease:
-        """Raises JobRefused: there is none; StorageError."""
+        """Returns the lease. Raises JobRefused if it does not exist, and StorageError."""
         if values.is_shared(number):
             self._shared.adopt(number, self.now_ms)
         return self._table.lease(number)
@@ -366,39 +373,44 @@ class JobServer(Actor):
             self.log_rarely("lease-not-read", reason=str(error))
 
     def _on_written(self, ticket: int, log_index: int) -> None:
-        """An entry that was asked for is in the log, and applied here."""
-        wish = self._wishes.pop(ticket, None)
-        if wish is None:
+        """Handles an entry that was requested and is now applied here."""
+        waiting = self._waiting.pop(ticket, None)
+        if waiting is None:
             if not self._shared.on_written(ticket):
                 self._maps.on_written(ticket)
-        elif isinstance(wish.request, requests.Lease):
-            self._refusable(
-                wish.asker, wish.request, partial(self._answer_lease, wish, wish.request, log_index)
+        elif isinstance(waiting.request, requests.Lease):
+            self._or_refuse(
+                waiting.requester,
+                waiting.request,
+                partial(self._answer_lease, waiting, waiting.request, log_index),
             )
 
-    def _answer_lease(self, wish: WaitingRequest, request: requests.Lease, log_index: int) -> None:
-        """It is released everywhere, or taken here, before this was told."""
+    def _answer_lease(
+        self, waiting: WaitingRequest, request: requests.Lease, log_index: int
+    ) -> None:
+        """Answers a lease request. The entry is applied here: the lease is open or released
+        everywhere."""
         if request.action == requests.LEASE_RELEASE:
             self._table.on_ended(request.lease)
-            self._answer(wish.asker, answers.encode_ok(request))
+            self._answer(waiting.requester, answers.encode_ok(request))
             return
         lease = self._shared.adopt(values.shared_lease(log_index), self.now_ms)
         if lease is None:
-            # Nothing that is asked for again by itself: each time would cost all nodes a snapshot.
+            # The client must not retry by itself: each attempt would cost all nodes a snapshot.
             raise JobRefused(
                 f"entry {log_index} opens a lease, but this node has no snapshot of it"
             )
-        self._answer(wish.asker, answers.encode_lease(request, self._shown(lease)))
+        self._answer(waiting.requester, answers.encode_lease(request, self._shown(lease)))
 
     def _shown(self, lease: Lease) -> answers.SnapshotLease:
-        """What a client is told of it. Raises StorageError."""
+        """Returns what a client receives about a lease. Raises StorageError."""
         place = lease.number, lease.path, lease.log_index, lease.term
         return answers.SnapshotLease(*place, self._folder.nonce(lease.number))
 
     # ---- jobs begin ----
 
     def _begin_range(
-        self, asker: Asker, request: requests.RangeJob | requests.ForwardRange
+        self, requester: Requester, request: requests.RangeJob | requests.ForwardRange
     ) -> None:
         extension = request.extension
         if extension.flags & values.WITH_LEASE and extension.lease:
@@ -408,11 +420,11 @@ class JobServer(Actor):
                 and request.table not in self._folder.tables(lease.number).tables()
             ):
                 raise JobRefused(f"lease {lease.number} does not hold table {request.table}")
-            self._scan(WaitingRequest(asker, request, request.table, 0), lease)
+            self._scan(WaitingRequest(requester, request, request.table, 0), lease)
         else:
-            self._wish(asker, request, request.table)
+            self._request_snapshot(requester, request, request.table)
 
-    def _begin_map(self, asker: Asker, request: requests.MapTable) -> None:
+    def _begin_map(self, requester: Requester, request: requests.MapTable) -> None:
         if not self._allow_map:
             raise JobRefused(
                 "mappers are switched off; zerodb: {mapper: wasm} in the topology allows them"
@@ -421,31 +433,35 @@ class JobServer(Actor):
         if problem:
             raise JobRefused(problem)
         self._check_maps(min(max(request.threads, 1), THREADS_MAX))
-        self._wish(asker, request, request.source)
+        self._request_snapshot(requester, request, request.source)
 
-    def _begin_copy(self, asker: Asker, request: requests.CopyTable) -> None:
+    def _begin_copy(self, requester: Requester, request: requests.CopyTable) -> None:
         if request.source == request.target:
             raise JobRefused(f"table {request.source} is not copied into itself")
         self._check_maps(0)
-        self._wish(asker, request, request.source)
+        self._request_snapshot(requester, request, request.source)
 
     def _check_maps(self, threads: int) -> None:
         problem = self._maps.refusal(threads)
         if problem:
             raise JobRefused(problem)
 
-    def _wish(self, asker: Asker, request: requests.Request, table: int) -> None:
-        """Asks for a snapshot of the table as it is behind this request."""
+    def _request_snapshot(
+        self, requester: Requester, request: requests.Request, table: int
+    ) -> None:
+        """Asks for a snapshot of the table as it is after this request."""
         self._table.check_room()
-        self._ask_snapshot(self._begin_wish(asker, request, table), table)
+        self._ask_snapshot(self._add_waiting(requester, request, table), table)
 
-    def _begin_wish(self, asker: Asker, request: requests.Request, table: int) -> int:
-        """Notes who waits; returns the ticket of what is asked for."""
-        if len(self._wishes) >= self._table.limits.leases_max or self._asks.full:
-            raise JobRefused(f"{len(self._wishes)} snapshots are being made already; wait for them")
+    def _add_waiting(self, requester: Requester, request: requests.Request, table: int) -> int:
+        """Stores the waiting request and returns the ticket of its snapshot."""
+        if len(self._waiting) >= self._table.limits.leases_max or self._asks.full:
+            raise JobRefused(
+                f"{len(self._waiting)} snapshots are being made already; wait for them"
+            )
         ticket = self._apids.next()
-        self._wishes[ticket] = WaitingRequest(
-            asker, request, table, self.now_ms + 2 * self._request_ms
+        self._waiting[ticket] = WaitingRequest(
+            requester, request, table, self.now_ms + 2 * self._request_ms
         )
         return ticket
 
@@ -460,60 +476,60 @@ class JobServer(Actor):
         self._ask(JOB_WRITE, ticket, table, entry)
 
     def _on_failed(self, ticket: int, reason: str, again: bool) -> None:
-        wish = self._wishes.pop(ticket, None)
+        waiting = self._waiting.pop(ticket, None)
         if self._spark.on_failed(ticket, reason, again, self.now_ms):
             return
-        if wish is None:
+        if waiting is None:
             if not self._shared.on_failed(ticket, self.now_ms):
                 self._maps.on_refused(ticket, reason, again, self.now_ms)
             return
-        text = f"no snapshot of table {wish.table} can be taken: {reason}"
-        match wish.request:
+        text = f"no snapshot of table {waiting.table} can be taken: {reason}"
+        match waiting.request:
             case requests.Lease(lease=number, action=requests.LEASE_RELEASE):
                 text = f"lease {number} is not released on all nodes: {reason}"
-        self._refuse(wish.asker, wish.request, Refusal(text, database=True, again=again))
+        self._refuse(waiting.requester, waiting.request, Refusal(text, database=True, again=again))
 
     def _on_asks_lost(self) -> None:
-        """What zerodb_server was asked for may never come."""
-        for ticket in list(self._wishes):
+        """Handles the end of zerodb_server: its answers may never come."""
+        for ticket in list(self._waiting):
             self._on_failed(ticket, "the node's zerodb_server has ended", again=True)
         self._shared.on_asks_lost(self.now_ms)
         self._maps.repeat()
         self._spark.repeat()
 
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
-        wish = self._wishes.pop(ticket, None)
+        waiting = self._waiting.pop(ticket, None)
         log_index, term = LOG_POSITION.unpack(place)
         if self._spark.on_snapshot(ticket, log_index, term):
             return
-        if wish is None:  # It came too late: nobody waits for it.
+        if waiting is None:  # Too late: no request waits for it.
             self._folder.remove(ticket)
             return
-        lease = Lease(ticket, wish.table, self._folder.path(ticket), log_index, term)
-        keeps = bool(wish.request.extension.flags & values.WITH_LEASE)
+        lease = Lease(ticket, waiting.table, self._folder.path(ticket), log_index, term)
+        keeps = bool(waiting.request.extension.flags & values.WITH_LEASE)
         self._table.add_lease(lease, keeps, self.now_ms)
         try:
-            self._start_job(wish, lease)
+            self._start_job(waiting, lease)
         except (JobRefused, StorageError) as error:
             self._table.release(lease.number)
             refusal = Refusal(str(error), isinstance(error, StorageError))
-            self._refuse(wish.asker, wish.request, refusal)
+            self._refuse(waiting.requester, waiting.request, refusal)
 
-    def _start_job(self, wish: WaitingRequest, lease: Lease) -> None:
-        match wish.request:
+    def _start_job(self, waiting: WaitingRequest, lease: Lease) -> None:
+        match waiting.request:
             case requests.MapTable() as request:
                 engine, _ = engine_of(request.mapper, self._allow_native)
                 flat = [part for pair in request.parameters for part in pair]
                 threads = min(max(request.threads, 1), THREADS_MAX)
                 spec = MapSpec(request.target, engine, request.mapper, pack_records(flat), threads)
-                self._start_map(wish, lease, spec)
+                self._start_map(waiting, lease, spec)
             case requests.CopyTable() as request:
-                self._start_map(wish, lease, MapSpec(request.target))
+                self._start_map(waiting, lease, MapSpec(request.target))
             case _:
-                self._scan(wish, lease)
+                self._scan(waiting, lease)
 
-    def _scan(self, wish: WaitingRequest, lease: Lease) -> None:
-        request = wish.request
+    def _scan(self, waiting: WaitingRequest, lease: Lease) -> None:
+        request = waiting.request
         assert isinstance(request, requests.RangeJob | requests.ForwardRange)
         chunk = request.chunk_pairs if isinstance(request, requests.RangeJob) else None
         limit = request.limit if isinstance(request, requests.ForwardRange) else None
@@ -526,10 +542,10 @@ class JobServer(Actor):
         shown = None
         if request.extension.flags & values.WITH_LEASE:
             shown = self._shown(lease)
-        self._answer(wish.asker, answers.encode_apid(request, apid, shown))
+        self._answer(waiting.requester, answers.encode_apid(request, apid, shown))
 
-    def _start_map(self, wish: WaitingRequest, lease: Lease, spec: MapSpec) -> None:
-        request = wish.request
+    def _start_map(self, waiting: WaitingRequest, lease: Lease, spec: MapSpec) -> None:
+        request = waiting.request
         assert isinstance(request, requests.MapTable | requests.CopyTable)
         if self._ownership.is_reserved(request.target):
             raise JobRefused(f"table {request.target} is reserved: no job writes to it")
@@ -548,9 +564,9 @@ class JobServer(Actor):
 
         def on_started(problem: str) -> None:
             if problem:
-                self._refuse(wish.asker, request, Refusal(problem))
+                self._refuse(waiting.requester, request, Refusal(problem))
             else:
-                self._answer(wish.asker, answers.encode_apid(request, apid))
+                self._answer(waiting.requester, answers.encode_apid(request, apid))
 
         if on_spark:
             parted = spec.threads > 1
@@ -570,8 +586,8 @@ class JobServer(Actor):
         self._maps.pump(now_ms)
         self._spark.pump(now_ms)
         self._table.tick(now_ms, unix_ms())
-        for ticket in [it for it, wish in self._wishes.items() if now_ms >= wish.due_ms]:
-            self._on_failed(ticket, "nobody has made it in time", again=True)
+        for ticket in [it for it, waiting in self._waiting.items() if now_ms >= waiting.due_ms]:
+            self._on_failed(ticket, "no worker made it in time", again=True)
         self._tick_shared(now_ms)
         if now_ms >= self._sweep_due_ms:
             self._sweep()
@@ -603,7 +619,7 @@ class JobServer(Actor):
         except StorageError as error:
             self.log_rarely("lease-not-read", reason=str(error))
         held = {lease.number for lease in self._table.leases}
-        self._folder.sweep({*self._wishes, *self._spark.tickets, *held})
+        self._folder.sweep({*self._waiting, *self._spark.tickets, *held})
 
     def _store(self, now_ms: int) -> None:
         ended = self._table.take_ended()
@@ -625,7 +641,7 @@ class JobServer(Actor):
         due = [self._sweep_due_ms]
         due += [0] if self._requests and not self._is_full else []
         due += [self._store_due_ms] if self._unstored else []
-        due += [wish.due_ms for wish in self._wishes.values()]
+        due += [waiting.due_ms for waiting in self._waiting.values()]
         parts = self._table, self._maps, self._spark
         due += [ms for part in parts if (ms := part.deadline_ms()) is not None]
         shared_due_ms = self._shared.deadline_ms()
@@ -637,7 +653,7 @@ class JobServer(Actor):
         self._maps.close()
         self._spark.close()
         for lease in self._table.leases:
-            if not values.is_shared(lease.number):  # These a successor goes on with.
+            if not values.is_shared(lease.number):  # The next job_server continues with these.
                 self._folder.remove(lease.number)
 
     def status(self) -> dict[str, object]:

@@ -1,8 +1,8 @@
-"""The leases of snapshots that every node has, as one node's job_server keeps them.
+"""Leases of snapshots that every node has, as one node's job_server keeps them.
 
-A table_worker takes the snapshot when it applies the entry, and lays it into the folder; what is in
-the folder counts, whatever became of the messages. Entries of the log tell all nodes that a lease
-is in use on one of them, or was released; none ends one for want of use that another still reads.
+A table_worker takes the snapshot when it applies the log entry, and stores it in the folder. The
+folder is authoritative, whether or not messages arrive. Log entries tell all nodes that a lease is
+in use on a node or was released. No node ends a lease as unused while another node reads it.
 """
 
 from collections.abc import Callable
@@ -15,30 +15,31 @@ from ...storage.worker.lease_folder import LeaseFolder
 from ...storage.worker.shared_lease import FREE_BYTES_MIN
 
 AboutLease = ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd
-LOOK_MS = 1000  # How often the space on the disk is looked at while there are such leases.
+LOOK_MS = 1000  # Interval of checking the disk's free space while leases exist.
 
 
 class LeasePort(NamedTuple):
-    """How entries get to zerodb_server, and what they are told by."""
+    """Sends entries to zerodb_server."""
 
-    ask: Callable[[int, int, bytes, bytes], None]  # Ticket, table, entry, its reqid or none.
+    # Arguments: ticket, table, entry, request id or b"".
+    ask: Callable[[int, int, bytes, bytes], None]
     next_ticket: Callable[[], int]
 
 
 class SharedLeases:
-    """Those of one node, beside its job table and its folder."""
+    """The shared leases of one node, beside its job table and its folder."""
 
     def __init__(self, table: JobTable, folder: LeaseFolder, door: LeasePort) -> None:
         self._table = table
         self._folder = folder
         self._door = door
-        self._keeps: dict[int, int] = {}  # By ticket: leases that the log is to keep.
+        self._keeps: dict[int, int] = {}  # By ticket: leases that a log entry is to renew.
         self._look_due_ms = 0
 
     # ---- what is in the folder ----
 
     def adopt(self, number: int, now_ms: int) -> Lease | None:
-        """Takes a snapshot in that lies in the folder; None: there is none. Raises StorageError."""
+        """Opens a snapshot of the folder; returns None if it is not there. Raises StorageError."""
         if number in self._table.shared:
             return self._table.lease(number)
         mark = self._folder.mark(number)
@@ -49,7 +50,7 @@ class SharedLeases:
         return lease
 
     def adopt_all(self, now_ms: int) -> None:
-        """Takes in whatever lies there: of a job_server before this one, or never told of."""
+        """Opens every snapshot of the folder, also those that no message announced."""
         for number in self._folder.shared():
             if self.adopt(number, now_ms) is None:
                 self._folder.remove(number)
@@ -68,29 +69,30 @@ class SharedLeases:
     def ask(
         self, ticket: int, op: ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd, reqid: bytes
     ) -> None:
-        """Asks for an entry about a lease, whether this node has it or not."""
+        """Requests an entry about a lease; this node need not hold the lease."""
         self._door.ask(ticket, op.table, ops.pack([op]), reqid)
 
     def on_written(self, ticket: int) -> bool:
-        """An entry that was asked for is applied; False: not one of these."""
+        """Handles an applied entry; returns False if this object did not request it."""
         return self._keeps.pop(ticket, None) is not None
 
     def on_failed(self, ticket: int, now_ms: int) -> bool:
-        """It is not, perhaps; False: not one of these."""
+        """Handles an entry that may not be applied; returns False if this object did not request
+        it."""
         number = self._keeps.pop(ticket, None)
         if number is not None:
             self._table.on_keep_failed(number, now_ms)
         return number is not None
 
     def on_asks_lost(self, now_ms: int) -> None:
-        """zerodb_server has ended: nothing that was asked for may come."""
+        """Forgets all requests, because zerodb_server has ended."""
         for ticket in list(self._keeps):
             self.on_failed(ticket, now_ms)
 
     # ---- time ----
 
     def tick(self, now_ms: int) -> None:
-        """Says what is in use, and makes room. Raises StorageError."""
+        """Reports leases in use and frees disk space. Raises StorageError."""
         for number in self._table.due_keeps(now_ms):
             ticket = self._door.next_ticket()
             self._keeps[ticket] = number
@@ -101,7 +103,7 @@ class SharedLeases:
                 self._table.give_up_idle()
 
     def deadline_ms(self) -> int | None:
-        """When tick() has something to do."""
+        """Time of the next tick()."""
         if not self._table.shared:
             return None
         keeps_due_ms = self._table.keeps_due_ms

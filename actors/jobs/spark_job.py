@@ -1,8 +1,8 @@
-"""Maps of large tables on Spark: keeps a driver of Spark warm beside it, and passes orders to it.
+"""Runs maps of large tables on Spark: keeps a Spark driver running and passes orders to it.
 
-It never imports Spark: the driver is a child of its own (pipeline/maps/driver.py), since what it
-calls may block for minutes. When that or its JVM ends, so does this actor; the supervisor starts
-both again.
+It never imports Spark. The driver is a child process (pipeline/maps/driver.py), because Spark's
+calls may block for minutes. This actor ends when the driver or its JVM ends, and the supervisor
+restarts it.
 """
 
 import contextlib
@@ -28,22 +28,22 @@ from ..runtime.actor import Actor, main
 
 DRIVER = f"{__package__.split('.')[0]}.pipeline.maps.driver"
 FOLDER = "spark"  # In the node's data directory.
-CHECK_MS = 60_000  # Until the driver says that Spark and a Java are there.
-START_MS = 600_000  # Until its JVM is there.
-SILENT_MS = 120_000  # From then on it says something each second.
+CHECK_MS = 60_000  # Until the driver reports that it found Spark and a Java.
+START_MS = 600_000  # Until the driver's JVM runs.
+SILENT_MS = 120_000  # A running driver reports each second.
 READY_MS = 1000
 END_S = 2.0
-SIZE_BYTES = 4  # In front of each message, little endian.
+SIZE_BYTES = 4  # Length prefix of each message, little endian.
 
 
 class SparkJob(Actor):
-    """The node's hands on Spark.
+    """Connects the node with its Spark driver.
 
-    orders    PULL   map_orders: MAP, DROP                                     from job_server
-    reports   PUSH   map_orders: READY, PROGRESS, MAPPED, FAILED               to it
+        orders    PULL   map_orders: MAP, DROP                                     from job_server
+        reports   PUSH   map_orders: READY, PROGRESS, MAPPED, FAILED               to it
 
-    The driver is told SETUP and the orders by its standard input, and says everything else of
-    map_orders by its standard output: a u32 size, and the message.
+    The driver receives SETUP and the orders on standard input, and sends all other messages of
+    map_orders on standard output. Each message has its size as u32 before it.
     """
 
     role = "spark_job"
@@ -51,7 +51,7 @@ class SparkJob(Actor):
     def on_start(self) -> None:
         if importlib.util.find_spec("pyspark") is None:
             self._refuse("Spark is not installed here", "pip install 'kelek[spark]'")
-        self._jobs: set[int] = set()  # That the driver has.
+        self._jobs: set[int] = set()  # Jobs of the driver.
         self._taken = bytearray()
         self._up = False
         self._ready_ms = self._heard_ms = monotonic_ms()
@@ -95,10 +95,10 @@ class SparkJob(Actor):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log_fd,
-            env={**os.environ, "PYTHONPATH": path},  # For the tasks, too.
+            env={**os.environ, "PYTHONPATH": path},  # The tasks need it, too.
             cwd=folder,
             bufsize=0,
-            process_group=0,  # Ctrl-C is the supervisor's matter.
+            process_group=0,  # Only the supervisor handles Ctrl-C.
         )
         self._pipes = ChildPipes(self, self._process)
         spark = options["spark"]
@@ -107,7 +107,7 @@ class SparkJob(Actor):
         self._tell(map_orders.encode(map_orders.SETUP, 0, setup))
 
     def _await_check(self) -> None:
-        """Raises OperatorError when Spark can't be started here as things are."""
+        """Waits for the driver's check. Raises OperatorError if Spark cannot start here."""
         until_ms = monotonic_ms() + CHECK_MS
         checked = False
         while not checked:
@@ -125,7 +125,7 @@ class SparkJob(Actor):
                     self._refuse(f"Spark can't be started here: {reason}", "mend that")
                 if message.kind == map_orders.CHECKED:
                     checked = True
-                else:  # They may come together.
+                else:  # Both messages may arrive together.
                     self._on_message(message)
             if not data:
                 self._refuse("Spark's driver ends as it starts", "see the log")
@@ -134,7 +134,7 @@ class SparkJob(Actor):
         self._pipes.write(len(message).to_bytes(SIZE_BYTES, "little") + message)
 
     def _messages(self) -> list[map_orders.Message]:
-        """Those that have arrived as a whole. Raises RemoteProtocolError."""
+        """Returns the messages that have arrived completely. Raises RemoteProtocolError."""
         found = []
         while len(self._taken) >= SIZE_BYTES:
             size = int.from_bytes(self._taken[:SIZE_BYTES], "little")
@@ -171,7 +171,7 @@ class SparkJob(Actor):
             self._reports.send([map_orders.HEAD.pack(*message[:2]) + message.data])
 
     def _break(self, problem: str) -> None:
-        """Tells everybody who waits, and ends this actor."""
+        """Reports the problem to all waiting maps and ends this actor."""
         reason = f"Spark's driver has failed: {problem}"
         for apid in self._jobs:
             self._reports.send([map_orders.encode(map_orders.FAILED, apid, Trouble(reason))])
@@ -200,7 +200,7 @@ class SparkJob(Actor):
         self._tell(map_orders.encode(map_orders.DROP, apid))
 
     def _drop_all(self) -> None:
-        """job_server has ended, and its jobs with it."""
+        """Drops all jobs, because job_server has ended."""
         for apid in list(self._jobs):
             self._drop(apid)
 
@@ -222,7 +222,7 @@ class SparkJob(Actor):
         self._end_driver()
 
     def _end_driver(self) -> None:
-        """It ends with its input, and the JVM with it."""
+        """Closes the driver's input; the driver and its JVM then end."""
         self._pipes.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_S)

@@ -1,7 +1,8 @@
-"""job_server's side of the maps that Spark runs: which ones, how far they are, and their commit.
+"""job_server's side of the maps that run on Spark: their state, progress and commit.
 
-Spark fills a fresh table with what the mapper returned; when all of it is there, a snapshot of that
-table is written to the output like any mapper's output. Nothing here knows Spark.
+Spark fills a staging table with the mapper's outputs. When it is complete, job_server takes a
+snapshot of that table and writes it to the output like any mapper's output. This module does not
+import Spark.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,31 +27,31 @@ from .map_jobs import MapJobs, MapSpec, Started
 SPARK_JOB = "spark_job"
 JOBS_MAX = 16
 WAIT_MS = 300_000  # For a spark_job whose JVM starts.
-LOST_MS = 1000  # Behind its end, for the reason, which may be on its way.
-SNAPSHOT_MS = 60_000  # Until the fresh table's is there, through changes of the leader.
+LOST_MS = 1000  # After spark_job has disconnected: its reason may still arrive.
+SNAPSHOT_MS = 60_000  # Limit for the snapshot of the staging table; a new leader may delay it.
 AGAIN_MS = 200
 REPORTS_HWM = 1024
 
-CHECKING = "checking"  # The mapper is started once on this node: a bad one is refused at once.
+CHECKING = "checking"  # This node starts the mapper once, to refuse a bad one at once.
 WAITING = "waiting"  # For a spark_job.
 MAPPING = "mapping"
-SNAPSHOT = "snapshot"  # Of the fresh table: it is being made.
+SNAPSHOT = "snapshot"  # A worker makes the snapshot of the staging table.
 COMMITTING = "committing"  # MapJobs writes the output.
 
 
 class Tools(NamedTuple):
-    """What of job_server is used."""
+    """The parts of job_server that this module uses."""
 
     table: JobTable
     folder: LeaseFolder
     maps: MapJobs
-    checkpoint: Callable[[int, int], None]  # Ticket, table: asks for a snapshot.
+    checkpoint: Callable[[int, int], None]  # Requests a snapshot; arguments: ticket, table.
     next_ticket: Callable[[], int]
     unix_ms: Callable[[], int]
 
 
 class SparkMap:
-    """One job."""
+    """One map on Spark."""
 
     def __init__(self, spec: MapSpec, order: MapOrder, started: Started) -> None:
         self.spec = spec
@@ -58,17 +59,17 @@ class SparkMap:
         self.started: Started | None = started
         self.state = CHECKING
         self.process: MapperProcess | None = None
-        self.since_ms = 0  # When it began to wait: for spark_job, or for the snapshot.
-        self.epoch = 0  # Of the spark_job that has it.
+        self.since_ms = 0  # Start of the wait for spark_job or for the snapshot.
+        self.epoch = 0  # Epoch of the spark_job that runs it.
         self.told = MapProgress()
-        self.rows = self.size = 0  # As they were shown.
+        self.rows = self.size = 0  # Last reported progress.
         self.mapped: Mapped | None = None
-        self.ticket = 0  # Of the snapshot that is asked for, then the number of its lease.
-        self.due_ms = 0  # When that is asked for again.
+        self.ticket = 0  # Ticket of the requested snapshot, later the number of its lease.
+        self.due_ms = 0  # Time of the next request for the snapshot.
 
 
 class SparkMaps:
-    """All of them. Without the topology's `zerodb: {spark: ...}` there are none.
+    """All maps on Spark; none without `zerodb: {spark: ...}` in the topology.
 
     orders    PUSH    map_orders: MAP, DROP                                    to spark_job
     reports   PULL    map_orders: READY, PROGRESS, MAPPED, FAILED              from it
@@ -79,7 +80,7 @@ class SparkMaps:
         self._tools = tools
         self._threshold: int | None = options["threshold_bytes"] if options else None
         self._jobs: dict[int, SparkMap] = {}
-        self._epoch = 0  # Of the spark_job that takes maps; 0: none does.
+        self._epoch = 0  # Epoch of the spark_job that accepts maps; 0 if there is none.
         self._lost_ms: int | None = None
         if not options:
             return
@@ -95,18 +96,18 @@ class SparkMaps:
         actor.on_disconnected(orders, self._on_lost)
 
     def takes(self, spec: MapSpec, size: int) -> bool:
-        """Whether Spark is to run a map over so many bytes."""
+        """Whether Spark runs a map over so many bytes."""
         return bool(spec.engine) and self._threshold is not None and size >= self._threshold
 
     @property
     def full(self) -> str:
-        """Why no further job can begin; "": it can."""
+        """Why no further job can start; "" if it can."""
         if len(self._jobs) < JOBS_MAX:
             return ""
         return f"{len(self._jobs)} maps run on Spark already; wait until one has ended"
 
     def begin(self, apid: int, spec: MapSpec, order: MapOrder, started: Started) -> None:
-        """The job is in the table; it ends when that says so, whoever has ended it there."""
+        """Starts a job that is in the table. It ends when it leaves the table."""
         one = self._jobs[apid] = SparkMap(spec, order, started)
         try:
             process = one.process = MapperProcess(
@@ -125,7 +126,7 @@ class SparkMaps:
             self._fail(apid, event.data.decode("utf-8", "replace"))
             return
         one.state, one.since_ms = WAITING, self._actor.now_ms
-        self._say_started(one, "")
+        self._report_start(one, "")
 
     # ---- what spark_job says ----
 
@@ -141,7 +142,7 @@ class SparkMaps:
             self._on_ready(map_orders.body_of(message, map_orders.DriverReady).epoch)
             return
         one = self._jobs.get(message.apid)
-        if one is None or one.state != MAPPING:  # It was ended here meanwhile.
+        if one is None or one.state != MAPPING:  # The map has ended here.
             return
         if message.kind == map_orders.PROGRESS:
             one.told = map_orders.body_of(message, MapProgress)
@@ -166,7 +167,7 @@ class SparkMaps:
 
     def _on_mapped(self, apid: int, mapped: Mapped) -> None:
         if len(mapped.progress) != len(MapProgress._fields):
-            raise RemoteProtocolError("a Mapped whose progress is none")
+            raise RemoteProtocolError("a Mapped without its progress")
         one = self._jobs[apid]
         one.mapped, one.told = mapped, MapProgress(*mapped.progress)
         one.state, one.since_ms = SNAPSHOT, self._actor.now_ms
@@ -189,7 +190,7 @@ class SparkMaps:
         return next((it for it in found if self._jobs[it].state == SNAPSHOT), None)
 
     def on_snapshot(self, ticket: int, log_index: int, term: int) -> bool:
-        """A snapshot was made; False: it is none that was asked for here."""
+        """Handles a snapshot; returns False if this object did not request it."""
         apid = self._asker(ticket)
         if apid is None:
             return False
@@ -209,7 +210,7 @@ class SparkMaps:
         return True
 
     def on_failed(self, ticket: int, reason: str, again: bool, now_ms: int) -> bool:
-        """A snapshot can't be made; False: it is none that was asked for here."""
+        """Handles a failed snapshot; returns False if this object did not request it."""
         apid = self._asker(ticket)
         if apid is None:
             return False
@@ -222,11 +223,11 @@ class SparkMaps:
 
     @property
     def tickets(self) -> set[int]:
-        """Of snapshots that are being made."""
+        """Tickets of outstanding snapshots."""
         return {one.ticket for one in self._jobs.values() if one.state == SNAPSHOT}
 
     def repeat(self) -> None:
-        """What was asked for was lost, perhaps."""
+        """Requests outstanding snapshots again, because the requests may have been lost."""
         for one in self._jobs.values():
             if one.state == SNAPSHOT:
                 one.due_ms = 0
@@ -234,7 +235,7 @@ class SparkMaps:
     # ---- time and ends ----
 
     def pump(self, now_ms: int) -> None:
-        """Goes on with every job; to be called once a wake."""
+        """Continues every job. Call it once in a wake."""
         if self._lost_ms is not None and now_ms >= self._lost_ms + LOST_MS:
             self._lost_ms = None
             self._fail_lost(lambda one: True)
@@ -255,8 +256,10 @@ class SparkMaps:
                 self._tools.table.renew(one.ticket, now_ms)
 
     def _show(self, apid: int) -> None:
-        """What the tasks that have ended have read, and the others by now. It never goes back,
-        though one that ends is for a moment among neither."""
+        """Reports the progress of ended and running tasks.
+
+        The progress never decreases, although a task that ends is in neither group for a moment.
+        """
         one = self._jobs[apid]
         rows, size = self._tools.table.read_on(one.order.lease)
         rows, size = one.told.rows + rows, one.told.size + size
@@ -273,25 +276,25 @@ class SparkMaps:
 
     def _repeat_snapshot(self, apid: int, now_ms: int) -> None:
         if now_ms >= self._jobs[apid].since_ms + SNAPSHOT_MS:
-            self._fail(apid, "nobody made a snapshot of what Spark has mapped in time")
+            self._fail(apid, "no worker made a snapshot of what Spark has mapped in time")
         else:
             self._ask_snapshot(apid)
 
     def _fail(self, apid: int, reason: str) -> None:
         self._tools.table.fail(apid, reason, self._tools.unix_ms())
-        self._say_started(self._jobs[apid], reason)
+        self._report_start(self._jobs[apid], reason)
         self._end(apid)
 
     @staticmethod
-    def _say_started(one: SparkMap, problem: str) -> None:
+    def _report_start(one: SparkMap, problem: str) -> None:
         if one.started is not None:
             started, one.started = one.started, None
             started(problem)
 
     def _end(self, apid: int) -> None:
-        """The job has left the table."""
+        """Ends a job that has left the table."""
         one = self._jobs.pop(apid)
-        self._say_started(one, "somebody has ended it")
+        self._report_start(one, "it was ended")
         if one.process is not None:
             one.process.kill()
         if one.state == COMMITTING:
@@ -305,7 +308,7 @@ class SparkMaps:
                 one.process.kill()
 
     def deadline_ms(self) -> int | None:
-        """When pump() must come next."""
+        """Time of the next pump()."""
         due = [] if self._lost_ms is None else [self._lost_ms + LOST_MS]
         for one in self._jobs.values():
             if one.state == CHECKING and one.process is not None:
@@ -318,13 +321,15 @@ class SparkMaps:
         return min(due, default=None)
 
     def status(self) -> dict[str, object]:
-        """What `supervisor status` shows of them."""
+        """Returns the fields for `supervisor status`."""
         return {} if self._threshold is None else {"on_spark": len(self._jobs)}
 
 
 def outputs(tables: Tables, table: int, attempts: Sequence[int]) -> Iterator[bytes]:
-    """What the mapper returned, batch by batch, of the task attempts that count: others, which died
-    or were given up, may have left rows, too."""
+    """Yields the mapper's outputs of the task attempts that count, batch by batch.
+
+    Failed or cancelled attempts may have left other rows.
+    """
     for attempt in attempts:
         for _, output in tables.scan(table, *map_orders.stage_bounds(attempt)):
             yield output

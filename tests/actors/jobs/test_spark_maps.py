@@ -291,7 +291,7 @@ def test_a_mapper_that_is_checked_may_be_ended(rig: SparkRig) -> None:
     [apid] = rig.actor._spark._jobs
     rig.actor._table.cancel(apid, 1)
     rig.actor._spark.pump(rig.actor.now_ms)
-    assert b"somebody has ended it" in rig.receive()[-1]
+    assert b"it was ended" in rig.receive()[-1]
 
 
 def test_a_snapshot_that_nobody_waits_for_goes(
