@@ -18,10 +18,10 @@ from typing import NamedTuple
 import msgpack
 import zmq
 
-from kelek import __version__
 from kelek.bench.load.loadgen import libzmq
 from kelek.bench.machine import BenchError, free_ports
 from kelek.bench.peers import START_S_MAX, reap, spawn
+from kelek.version import __version__
 
 IDENT = "bench"
 NODES = ("n1", "n2", "n3")

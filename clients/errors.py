@@ -1,210 +1,285 @@
-"""What can go wrong for a user of the clients."""
+"""The errors that kelek's clients raise.
+
+Every error is a kelek.Error. Six kinds say what happened, whatever the service: Unavailable,
+Timeout, Compacted, Refused, TooLarge and Conflict. Each service has a class of its own below them,
+so `except kelek.Timeout` catches the timeouts of all services and `except kelek.LogTimeout` those
+of the log. Arguments of a wrong type or value raise TypeError or ValueError instead.
+"""
 
 
-class LogError(Exception):
-    """Something about the log could not be done."""
+class Error(Exception):
+    """The root of all errors that kelek raises for its users."""
 
 
-class LogTimeout(LogError, TimeoutError):
-    """No progress for the time given.
+class Unavailable(Error):
+    """No server can serve the request now: none answers, none leads, or the one needed is lost."""
 
-    Updates on their way stay so: the next call sends them first, and they may commit meanwhile.
+
+class Timeout(Error, TimeoutError):
+    """The request did not complete in time. A write that was sent may still take effect."""
+
+
+class Compacted(Error):
+    """What was asked for is no longer stored: newer state has replaced it."""
+
+
+class Refused(Error):
+    """The service answered that it does not do this."""
+
+
+class TooLarge(Error, ValueError):
+    """An argument exceeds a limit of the protocol. Nothing was sent."""
+
+
+class Conflict(Error):
+    """Another operation prevents this one now. Retry it later."""
+
+
+# ---- log ----
+
+
+class LogError(Error):
+    """An operation on the log failed."""
+
+
+class LogTimeout(LogError, Timeout):
+    """The cluster made no progress within the timeout.
+
+    Appends that were sent stay in the window: the next call sends them first, and they may commit
+    meanwhile.
     """
 
 
-class NoLeader(LogTimeout):
-    """For the time given no peer said that it leads."""
+class LogNoLeader(LogTimeout, Unavailable):
+    """No peer led within the timeout."""
 
 
-class NoPeer(NoLeader):
-    """For the time given none of the peers has answered: nothing was sent that may still commit."""
+class LogUnavailable(LogNoLeader):
+    """No peer answered within the timeout. Nothing was sent that may still commit."""
 
     def __init__(self, urls: tuple[str, ...], timeout_ms: int, hint: str = "") -> None:
         super().__init__(f"no answer from {', '.join(urls)} within {timeout_ms / 1000:g} s{hint}")
 
 
-class TransferRefused(LogError):
-    """The leadership stays where it is, or went elsewhere."""
+class TransferRefused(LogError, Refused):
+    """The leader did not hand over, or another member than the one named now leads."""
 
 
-class LogCompacted(LogError):
-    """The entries asked for are no longer stored: a snapshot has taken the place of those up to
-    last_index. What follows them can be read: go on behind it."""
+class LogCompacted(LogError, Compacted):
+    """A snapshot has replaced the entries up to last_index.
+
+    Read the snapshot's state with state(), then the entries after last_index.
+    """
 
     def __init__(self, last_index: int) -> None:
         super().__init__(
             f"the entries up to {last_index} are no longer stored, a snapshot has their state; "
-            f"fetch that with state() and read on behind {last_index}"
+            f"read that with state(), then the entries after {last_index}"
         )
         self.last_index = last_index
 
 
-class SnapshotNotMade(LogError):
-    """The peer made no snapshot; the text says why."""
+class SnapshotRefused(LogError, Refused):
+    """The peer made no snapshot. The message gives the reason."""
 
 
-class NotKelek(SnapshotNotMade):
-    """The peer is of another make: it makes snapshots when it likes."""
+class SnapshotUnsupported(SnapshotRefused):
+    """The peer is not kelek and decides itself when it makes snapshots."""
 
 
-class UpdateTooLarge(LogError, ValueError):
-    """The data is over the limit of 10 MiB, or empty: it was not sent."""
+class LogTooLarge(LogError, TooLarge):
+    """The data is empty or exceeds 10 MiB. It was not sent."""
 
 
-class UpdateRefused(LogError):
-    """The cluster will never take this update, nor those sent behind it."""
+class LogRefused(LogError, Refused):
+    """The cluster will never append this data, nor what the same call sent after it.
+
+    reason      the cluster's reason
+    committed   how many items of this call were committed before it
+    """
 
     def __init__(self, reason: str, committed: int) -> None:
-        super().__init__(
-            f"an update was refused for good: {reason}; {committed} before it were committed"
-        )
+        super().__init__(f"an append was refused for good: {reason}; {committed} before committed")
         self.reason = reason
-        self.committed = committed  # Of this call: how many updates before it were committed.
+        self.committed = committed
 
 
-class MembersRefused(LogError):
-    """The cluster does not take these members."""
+class LogExpired(LogRefused):
+    """The request id is older than the cluster remembers, or this machine's clock is wrong."""
+
+
+class MembersRefused(LogError, Refused):
+    """The cluster does not accept these members.
+
+    name      Empty, Unchanged, Doubled, Malformed, Unreachable, QuorumLost, ...
+    message   the leader's reason
+    """
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"the members stay as they are: {message}")
-        self.name = name  # Empty, Unchanged, Doubled, Malformed, Unreachable, QuorumLost, ...
+        self.name = name
         self.message = message
 
 
-class MembersBusy(LogError):
-    """Another change of the members is in work."""
+class MembersConflict(LogError, Conflict):
+    """Another change of the members is in progress."""
 
 
-class UpdateExpired(UpdateRefused):
-    """Its request id is older than the cluster remembers, or this clock is far off."""
+# ---- tables ----
 
 
-class TableError(Exception):
-    """Something about a table could not be done."""
+class TableError(Error):
+    """An operation on a table failed."""
 
 
-class TableTimeout(TableError, TimeoutError):
-    """No answer for the time given. A write may still happen: nothing says that it won't."""
+class TableTimeout(TableError, Timeout):
+    """No answer within the timeout. A write may still take effect.
+
+    reason   why the server could not do it, if it said so
+    """
 
     def __init__(self, text: str, reason: str = "") -> None:
         super().__init__(text)
-        self.reason = reason  # What the server said last, if it could not do it just then.
+        self.reason = reason
 
 
-class NoServer(TableTimeout):
-    """For the time given no server answered at all."""
+class TableUnavailable(TableTimeout, Unavailable):
+    """No server answered within the timeout."""
 
 
-class TableTooLarge(TableError, ValueError):
-    """A key is empty or over 64 KiB, or a value over 64 MiB: nothing was sent."""
+class TableTooLarge(TableError, TooLarge):
+    """A key is empty or exceeds 64 KiB, or a value exceeds 64 MiB. Nothing was sent."""
 
 
-class TableRefused(TableError):
-    """The server answered with an error; the text is its own."""
+class TableRefused(TableError, Refused):
+    """The server answered with an error.
+
+    code      of the answer (docs/protocols/zerodb.md)
+    text      the server's message
+    written   how many pairs of this call were written before it
+    """
 
     def __init__(self, code: int, text: str, written: int = 0) -> None:
-        super().__init__(text or f"the server answered with code {code:#04x} and no words")
-        self.code = code  # Of the request's answer: docs/protocols/zerodb.md.
+        super().__init__(text or f"the server answered with code {code:#04x} and no message")
+        self.code = code
         self.text = text
-        self.written = written  # Of this call: how many pairs before it were written.
+        self.written = written
 
 
 class SessionEnded(TableRefused):
-    """A write named a session that has ended, or was never opened: nothing was written."""
+    """A write named a session that has ended or never existed. Nothing was written."""
 
 
-class TableUnsupported(TableError):
-    """The server is of another kind, or a version, that does not know this request."""
+class TableUnsupported(TableError, Refused):
+    """The server is another product or version and does not know this request."""
 
 
-class JobLost(TableError):
-    """The server that hands out a range job was lost, or the job has ended before its end: what was
-    not handed out yet never will be."""
+class TableJobLost(TableError, Unavailable):
+    """The server of a range job was lost, or the job ended early. Its remaining chunks are lost."""
 
 
-class ChangesGone(TableError):
-    """A watch asked for changes that are no longer kept.
+class TableCompacted(TableError, Compacted):
+    """The server no longer keeps some changes that a watch asked for.
 
-    Read the table once, and watch on from index.
+    Read the table once, then watch(after=after).
+
+    after   LOG INDEX: read the table as of it or later, and watch the changes after it
     """
 
     def __init__(self, index: int) -> None:
         super().__init__(
-            f"some changes before index {index} are no longer kept; read the table, and watch on "
-            f"from index {index}"
+            f"some changes up to index {index - 1} are no longer kept; read the table, then watch "
+            f"the changes after {index - 1}"
         )
-        self.index = index
+        self.index = index  # The first index from which a watch misses nothing.
+
+    @property
+    def after(self) -> int:
+        return self.index - 1
 
 
-class BrokerError(Exception):
-    """Something about a service could not be done."""
+# ---- services ----
 
 
-class BrokerTimeout(BrokerError, TimeoutError):
-    """No answer in the time given. The service may have been asked, and may still do its work."""
+class BrokerError(Error):
+    """A request to a service failed."""
 
 
-class NoBroker(BrokerTimeout):
-    """In the time given no broker was to be had."""
+class BrokerTimeout(BrokerError, Timeout):
+    """No answer within the timeout. The service may have the request and may still process it."""
 
 
-class ServiceFailed(BrokerError):
-    """The service, or the broker in its stead, has answered that it can't be done.
+class BrokerUnavailable(BrokerTimeout, Unavailable):
+    """No broker was reachable within the timeout."""
 
-    A function that serves may raise it: whoever has called it gets the same.
+
+class ServiceRefused(BrokerError, Refused):
+    """The service, or the broker in its place, answered with an error.
+
+    A service's function may raise it; its caller then gets the same error.
+
+    code   429: all workers and queues are full; 500: the service's program failed; others: the
+           service's own
+    text   the message
     """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text} (code {code})")
-        self.code = (
-            code  # 429: nobody has room for it; 500: its program failed; any other: its own.
-        )
+        self.code = code
         self.text = text
 
 
-class NodeError(Exception):
-    """Something about a node of ZRE could not be done."""
+# ---- discovery ----
 
 
-class FarmError(Exception):
-    """Something about a farm could not be done."""
+class NodeError(Error):
+    """An operation on a ZRE node failed."""
 
 
-class FarmTimeout(FarmError, TimeoutError):
-    """Not done in the time given. What was to be appended may still be."""
+# ---- farms ----
 
 
-class NoFarm(FarmTimeout):
-    """In the time given none of the servers was to be had: nothing was sent."""
+class FarmError(Error):
+    """An operation on a farm failed."""
 
 
-class NoFarmLeader(FarmTimeout):
-    """For the time given no server has led: nothing was appended."""
+class FarmTimeout(FarmError, Timeout):
+    """The operation did not complete within the timeout. An append may still be committed."""
 
 
-class FarmDenied(FarmError):
-    """The servers don't let us in, or don't do it for this user."""
+class FarmUnavailable(FarmTimeout, Unavailable):
+    """No server was reachable within the timeout. Nothing was sent."""
+
+
+class FarmNoLeader(FarmTimeout, Unavailable):
+    """No server led within the timeout. Nothing was appended."""
+
+
+class FarmDenied(FarmError, Refused):
+    """The servers reject this user's password, or the user lacks the permission."""
 
 
 class FarmUntrusted(FarmError):
-    """It is not to be shown that these are the servers: their certificate, or no TLS at all."""
+    """The servers could not be authenticated: an untrusted certificate, or no TLS."""
 
 
-class FarmRefused(FarmError):
-    """The servers will not do this; the text says why."""
+class FarmRefused(FarmError, Refused):
+    """The servers refused the operation. The message gives the reason."""
 
 
-class FarmTooLarge(FarmError, ValueError):
-    """A value is over the limit of what an entry may hold: nothing was sent."""
+class FarmTooLarge(FarmError, TooLarge):
+    """A value exceeds the size limit of an entry. Nothing was sent."""
 
 
-class FarmCompacted(FarmError):
-    """The entries asked for are no longer kept: a snapshot has taken the place of those before
-    first_index. Their outcome is in documents(); go on with first_index."""
+class FarmCompacted(FarmError, Compacted):
+    """A snapshot has replaced the entries before first_index.
+
+    Their outcome is in documents(). Read on with entries(after=first_index - 1).
+    """
 
     def __init__(self, first_index: int) -> None:
         super().__init__(
             f"the entries before {first_index} are no longer kept, a snapshot has their outcome; "
-            f"read that with documents(), and go on with index {first_index}"
+            f"read that with documents(), then the entries after {first_index - 1}"
         )
         self.first_index = first_index

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .. import __version__
+from ..version import __version__
 from . import cli_errors as endings
 from . import completion
 from .broker.cli import broker, call, worker

@@ -21,5 +21,5 @@ async def delay(key: kelek.Body) -> bytes:
     """How many minutes late a flight left; NA: it never did."""
     line = await flights.get(key)  # What waits at the same time travels together.
     if line is None:
-        raise kelek.ServiceFailed(404, f"there is no flight {key.decode(errors='replace')}")
+        raise kelek.ServiceRefused(404, f"there is no flight {key.decode(errors='replace')}")
     return line.split(b",")[DEP_DELAY]

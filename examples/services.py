@@ -11,7 +11,7 @@ MINUTES = {"UA1545": 11, "UA1714": 20, "DL461": -25}
 def delay(flight: kelek.Body) -> str:
     """How many minutes late a flight is."""
     if flight.decode() not in MINUTES:
-        raise kelek.ServiceFailed(404, f"there is no flight {flight.decode()}")
+        raise kelek.ServiceRefused(404, f"there is no flight {flight.decode()}")
     return str(MINUTES[flight.decode()])
 
 

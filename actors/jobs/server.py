@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from ... import __version__
 from ...mapping.mapper_process import engine_of
 from ...native.net.messages import Arena, Frames
 from ...native.tables.mapper import pack_records
@@ -50,6 +49,7 @@ from ...storage.disk.disk import Disk
 from ...storage.errors import StorageError
 from ...storage.worker.job_store import ApidCounter, StatisticsFile
 from ...storage.worker.lease_folder import FOLDER, LeaseFolder
+from ...version import __version__
 from ..runtime.actor import Actor, main
 from ..runtime.heap import keep_freed
 from .map_jobs import THREADS_MAX, MapJobs, MapSpec, WritePort

@@ -1,7 +1,7 @@
 """A peer's set-up from the topology's options. It opens nothing."""
 
-from ... import __version__
 from ...protocols.zmqraft.server.values import PeerSetup
+from ...version import __version__
 from ..runtime.setup import ActorSetup
 from .machines import broadcast_url
 

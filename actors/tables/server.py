@@ -14,7 +14,6 @@ from typing import Any
 
 import zmq
 
-from ... import __version__
 from ...native.broker.budget import Budget
 from ...native.broker.relay import heads, send_messages
 from ...native.errors import NativeError
@@ -50,6 +49,7 @@ from ...protocols.zerodb.wire.worker_pipe import (
 )
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup, WindowLimits
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
+from ...version import __version__
 from ..raft.leader_link import LeaderLink
 from ..runtime.actor import Actor, main
 from ..runtime.participants import worker_names

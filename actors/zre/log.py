@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import zmq
 
-from ... import __version__
 from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
 from ...protocols.zerodb.wire.ops import Put, pack
@@ -22,6 +21,7 @@ from ...protocols.zre.codec import endpoint_of
 from ...protocols.zre.errors import Malformed
 from ...protocols.zre.log import decode_report, uuid_hash
 from ...protocols.zre.values import LOG_SERVICE
+from ...version import __version__
 from ..errors import OperatorError
 from ..raft.leader_link import LeaderLink
 from ..runtime.actor import Actor, main

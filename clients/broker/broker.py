@@ -74,7 +74,7 @@ class Broker(BlockingDriver):
     ) -> Body:
         """Asks a service, and waits for its answer: the FINAL; parts before it are left out.
 
-        Raises BrokerTimeout, NoBroker, ServiceFailed.
+        Raises BrokerTimeout, BrokerUnavailable, ServiceRefused.
         """
         return self.submit(service, body, timeout_ms=timeout_ms, request_id=request_id).result()
 
@@ -101,13 +101,13 @@ class Broker(BlockingDriver):
         *,
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
-    ) -> "AnswerStream":
+    ) -> "Stream":
         """Asks a service for an answer in parts: an iterator of them, see Stream.
 
         They may be read slowly: the service is asked for more as they are read. A part that was
         lost with a connection ends the stream with an error.
         """
-        return AnswerStream(
+        return Stream(
             self,
             self._begin(
                 service, body, CallOptions(timeout_ms or self.timeout_ms, True, request_id)
@@ -176,7 +176,7 @@ class Future:
         return self._call.done
 
     def result(self) -> Body:
-        """Waits for the answer. Raises BrokerTimeout, NoBroker, ServiceFailed."""
+        """Waits for the answer. Raises BrokerTimeout, BrokerUnavailable, ServiceRefused."""
         return self._broker._run(self._broker._steps.result(self._call))
 
     def cancel(self) -> None:
@@ -184,7 +184,7 @@ class Future:
         self._broker._drop(self._call)
 
 
-class AnswerStream(Iterator[Body]):
+class Stream(Iterator[Body]):
     """The parts of an answer, in the order in which the service gave them.
 
     When the service's worker dies the next one begins anew: parts may come twice.

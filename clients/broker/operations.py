@@ -29,7 +29,7 @@ from ...protocols.majordomo.values import (
     part_cost,
 )
 from ...protocols.zre import services
-from ..errors import BrokerError, BrokerTimeout, NoBroker, ServiceFailed
+from ..errors import BrokerError, BrokerTimeout, BrokerUnavailable, ServiceRefused
 from ..io.driver import Sleep, Step, Wait
 from ..io.links import Manner, MessageLimits, monotonic_ms
 from ..io.reqids import new_reqid
@@ -187,12 +187,12 @@ class BrokerOperations:
             return Body.of(call.final)
         if failure.code == EXPIRED:
             raise BrokerTimeout(failure.message)
-        raise ServiceFailed(failure.code, failure.message)
+        raise ServiceRefused(failure.code, failure.message)
 
     def _timed_out(self, service: str, reason: str) -> BrokerTimeout:
         client = self.client
         if not client.broker:
-            return NoBroker(f"no broker to be had at {', '.join(client.setup.urls)}")
+            return BrokerUnavailable(f"no broker to be had at {', '.join(client.setup.urls)}")
         if not reason and client.unserved == service.encode():
             reason = "it has no worker for it"
         why = f": {reason}" if reason else ""

@@ -32,7 +32,7 @@ from ...protocols.majordomo.values import (
 )
 from ...protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
 from ...protocols.zre import services
-from ..errors import ServiceFailed
+from ..errors import ServiceRefused
 from ..io.async_links import AsyncLinks
 from ..io.links import Manner, monotonic_ms
 from ..io.resources import Guard
@@ -106,7 +106,7 @@ def service(
     It is given the request's body, and returns the answer: bytes, a str (as UTF-8), a list of
     bytes, its frames, or None. A generator, plain or asynchronous, yields parts: each goes out as a
     PARTIAL, and it is asked for as many as its caller reads; what a plain one returns is the FINAL.
-    What it raises the caller gets as ServiceFailed. A generator whose caller is gone, or does not
+    What it raises the caller gets as ServiceRefused. A generator whose caller is gone, or does not
     wait any longer, is closed: a plain one when it yields, an asynchronous one at once.
 
     name          1 to 255 printable characters of ASCII, not those of the broker (mmi., titanic.)
@@ -352,7 +352,7 @@ class Worker:
 
     def _failed(self, error: Exception) -> Failure:
         self._on_failure(error)
-        if isinstance(error, ServiceFailed):
+        if isinstance(error, ServiceRefused):
             return Failure(error.code, error.text)
         return Failure(FAILED, f"{type(error).__name__}: {error}")
 

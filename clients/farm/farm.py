@@ -74,8 +74,9 @@ class Farm(BlockingDriver):
         up to 1,000 small values of one call have the indexes directly below it. A leader that is a
         server of JRaft or an older kelek may return a larger index.
 
-        Raises NoFarm, NoFarmLeader: nothing was appended; FarmTimeout: some of it may be, now or
-        later; FarmRefused: the leader takes no such value of this user; FarmDenied; FarmTooLarge.
+        Raises FarmUnavailable, FarmNoLeader: nothing was appended; FarmTimeout: some of it may be,
+        now or later; FarmRefused: the leader takes no such value of this user; FarmDenied;
+        FarmTooLarge.
         """
         return self._run(self._steps.append(values))
 
@@ -98,7 +99,7 @@ class Farm(BlockingDriver):
         follow   False: it ends with what was committed when it began
 
         When a server is lost the next one goes on with the same index: none is left out, or comes
-        twice. Raises FarmCompacted, NoFarm.
+        twice. Raises FarmCompacted, FarmUnavailable.
         """
         for page in self._lists(self._steps.entries(from_index, follow, all_kinds)):
             yield from page
@@ -112,7 +113,7 @@ class Farm(BlockingDriver):
 
     def reach(self, timeout_ms: int) -> None:
         """Waits until one of the servers has let us in, at most so long; what it is told is of no
-        interest. Raises NoFarm, FarmDenied, FarmUntrusted, FarmRefused."""
+        interest. Raises FarmUnavailable, FarmDenied, FarmUntrusted, FarmRefused."""
         self._run(self._steps.reach(timeout_ms))
 
     def status(self) -> dict[str, Any]:

@@ -45,12 +45,12 @@ from ..errors import (
     FarmCompacted,
     FarmDenied,
     FarmError,
+    FarmNoLeader,
     FarmRefused,
     FarmTimeout,
     FarmTooLarge,
+    FarmUnavailable,
     FarmUntrusted,
-    NoFarm,
-    NoFarmLeader,
 )
 from ..io.driver import Sleep, Step, Wait
 from .links import ONLY_HERE, Reach
@@ -81,8 +81,8 @@ VALUE_BYTES_MAX = ENTRIES_BYTES_MAX - ENTRY_HEADER.size  # Servers may accept le
 NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 _ERRORS: dict[FailureKind, type[FarmError]] = {
-    FailureKind.LOST: NoFarm,
-    FailureKind.LEADERLESS: NoFarmLeader,
+    FailureKind.LOST: FarmUnavailable,
+    FailureKind.LEADERLESS: FarmNoLeader,
     FailureKind.TIMEOUT: FarmTimeout,
     FailureKind.DENIED: FarmDenied,
     FailureKind.UNTRUSTED: FarmUntrusted,

@@ -20,7 +20,7 @@ from ...protocols.zmqraft.client.client import Pending
 from ...protocols.zmqraft.wire.client_codec import ConfigAnswer, LogInfo
 from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import SnapshotMade
-from ..errors import LogError, LogTimeout, UpdateRefused
+from ..errors import LogError, LogRefused, LogTimeout
 from ..io.async_driver import AsyncDriver
 from ..io.async_links import AsyncLinks
 from ..io.driver import Wait
@@ -35,7 +35,7 @@ from .operations import (
     Data,
     EntriesQuery,
     LogOperations,
-    Tuning,
+    LogTuning,
     checked,
     make_client,
 )
@@ -91,7 +91,7 @@ class AsyncLog(AsyncDriver):
         *,
         timeout_ms: int = TIMEOUT_MS,
         form: str = "auto",
-        tuning: Tuning | None = None,
+        tuning: LogTuning | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
@@ -103,7 +103,7 @@ class AsyncLog(AsyncDriver):
     async def reach(self, timeout_ms: int = REACH_MS) -> None:
         """Waits until any peer of the cluster has answered, whether there is a leader or not.
 
-        Raises NoPeer, which names the urls that were tried.
+        Raises LogUnavailable, which names the urls that were tried.
         """
         await self._run(self._steps.reach(timeout_ms))
 
@@ -112,7 +112,7 @@ class AsyncLog(AsyncDriver):
     async def update(self, data: Data) -> int:
         """Appends one update and returns its LOG INDEX once it is committed.
 
-        Raises UpdateTooLarge before anything is sent, UpdateExpired or UpdateRefused, LogTimeout.
+        Raises LogTooLarge before anything is sent, LogExpired or LogRefused, LogTimeout.
         """
         place = self._join(checked(data))
         return (await self._indexes(place, 0))[0]
@@ -212,7 +212,7 @@ class AsyncLog(AsyncDriver):
         assert place.pack.done is not None
         try:
             pending = await asyncio.shield(place.pack.done)
-        except UpdateRefused as error:
+        except LogRefused as error:
             raise type(error)(error.reason, count) from error
         indexes = (
             index for number, first in pending.runs for index in range(first, first + number)
@@ -276,7 +276,7 @@ class AsyncLog(AsyncDriver):
         """Has the leader, or the peer at url, make a snapshot of its log and state now and forget
         the entries in it; returns its last LOG INDEX and its size in bytes.
 
-        Raises SnapshotNotMade with the reason.
+        Raises SnapshotRefused with the reason.
         """
         return await self._run(self._steps.make_snapshot(url))
 

@@ -13,7 +13,7 @@ from ...protocols.zmqraft.wire.client_codec import ConfigAnswer, LogInfo
 from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import SnapshotMade
 from ...protocols.zmqraft.wire.values import REQID_BYTES
-from ..errors import LogError, LogTimeout, NoLeader
+from ..errors import LogError, LogNoLeader, LogTimeout
 from ..io.driver import BlockingDriver
 from ..io.links import Links
 from ..io.reqids import new_reqids
@@ -24,7 +24,7 @@ from .operations import (
     Data,
     EntriesQuery,
     LogOperations,
-    Tuning,
+    LogTuning,
     checked,
     make_client,
     packs,
@@ -44,7 +44,7 @@ class Log(BlockingDriver):
 
     urls         some of the peers, in a list or joined by commas; the others are learned
     cluster      the cluster's ident
-    timeout_ms   so long without any progress: LogTimeout, or NoLeader
+    timeout_ms   so long without any progress: LogTimeout, or LogNoLeader
     form         how requests are written: "auto" (packs for peers that know them, else node form),
                  "node" or "text" (one message an update: order across a failover not guaranteed)
 
@@ -60,7 +60,7 @@ class Log(BlockingDriver):
         *,
         timeout_ms: int = TIMEOUT_MS,
         form: str = "auto",
-        tuning: Tuning | None = None,
+        tuning: LogTuning | None = None,
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
@@ -70,8 +70,8 @@ class Log(BlockingDriver):
     def reach(self, timeout_ms: int = REACH_MS) -> None:
         """Waits until any peer of the cluster has answered, whether there is a leader or not.
 
-        Without it a call waits timeout_ms for peers that may not be there at all. Raises NoPeer,
-        which names the urls that were tried.
+        Without it a call waits timeout_ms for peers that may not be there at all. Raises
+        LogUnavailable, which names the urls that were tried.
         """
         self._run(self._steps.reach(timeout_ms))
 
@@ -80,7 +80,7 @@ class Log(BlockingDriver):
     def update(self, data: Data) -> int:
         """Appends one update and returns its LOG INDEX once it is committed.
 
-        Raises UpdateTooLarge before anything is sent, UpdateExpired or UpdateRefused, LogTimeout.
+        Raises LogTooLarge before anything is sent, LogExpired or LogRefused, LogTimeout.
         """
         pending = Pending(new_reqids(1), [checked(data)])
         self._run(self._steps.add(pending))
@@ -210,7 +210,7 @@ class Log(BlockingDriver):
                   reach it; False: as soon as it is confirmed, for a state that is kept elsewhere
 
         Raises LogError when the leader is of a version, or an implementation, without such reads,
-        or this Log was told a form other than auto; NoLeader, LogTimeout.
+        or this Log was told a form other than auto; LogNoLeader, LogTimeout.
         """
         return self._run(self._steps.read_index(applied))
 
@@ -222,7 +222,7 @@ class Log(BlockingDriver):
         """Has the leader, or the peer at url, make a snapshot of its log and state now and forget
         the entries in it; returns its last LOG INDEX and its size in bytes.
 
-        Raises SnapshotNotMade with the reason.
+        Raises SnapshotRefused with the reason.
         """
         return self._run(self._steps.make_snapshot(url))
 
@@ -244,8 +244,8 @@ class Log(BlockingDriver):
 
         It is done when the call returns: new members have caught up, removed ones count no more.
         That may take long: timeout_ms is time without a word of the leader's. Raises
-        MembersRefused with the reason, MembersBusy, NoLeader, LogTimeout; after the last two the
-        change may still happen.
+        MembersRefused with the reason, MembersConflict, LogNoLeader, LogTimeout; after the last two
+        the change may still happen.
         """
         return self._run(self._steps.set_members(members))
 
@@ -267,7 +267,7 @@ class Log(BlockingDriver):
         Returns the PEER ID of the new leader once it leads. Updates wait for some milliseconds
         meanwhile; none is lost, none is refused.
         Raises TransferRefused with the reason: it is no voter, is not heard, knows no transfer, did
-        not take over within an election timeout; NoLeader, LogTimeout.
+        not take over within an election timeout; LogNoLeader, LogTimeout.
         """
         return self._run(self._steps.transfer(to))
 
@@ -294,5 +294,5 @@ def reqids_of(source: Iterator[bytes], number: int) -> list[bytes]:
 def timed_out(client: LogClientMachine, timeout_ms: int) -> LogTimeout:
     """What is raised after so long without progress."""
     if client.leader is None:
-        return NoLeader(f"no peer said for {timeout_ms} ms that it leads{client.hint}")
+        return LogNoLeader(f"no peer said for {timeout_ms} ms that it leads{client.hint}")
     return LogTimeout(f"no progress for {timeout_ms} ms")

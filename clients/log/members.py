@@ -13,7 +13,7 @@ from ...protocols.zmqraft.wire.config_codec import (
     ConfigUpdateAnswer,
 )
 from ...protocols.zmqraft.wire.values import encode_members
-from ..errors import LogError, MembersBusy, MembersRefused
+from ..errors import LogError, MembersConflict, MembersRefused
 from ..io.reqids import new_reqid
 
 
@@ -29,14 +29,14 @@ def news_of(ask: Ask) -> Callable[[], bool]:
 
 
 def index_of(answer: object) -> int:
-    """The LOG INDEX of the change. Raises MembersRefused, MembersBusy, LogError."""
+    """The LOG INDEX of the change. Raises MembersRefused, MembersConflict, LogError."""
     assert isinstance(answer, ConfigUpdateAnswer)
     match answer.status:
         case ConfigStatus.TAKEN:
             assert answer.log_index is not None
             return answer.log_index
         case ConfigStatus.BUSY:
-            raise MembersBusy("another change of the members is in work")
+            raise MembersConflict("another change of the members is in work")
         case ConfigStatus.EXPIRED:
             raise LogError("the cluster says that this request is hours old: check the clocks")
         case _:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from ... import __version__
 from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.record import RECORD_BYTES_MAX
@@ -37,16 +36,17 @@ from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import MakeSnapshot, SnapshotMade
 from ...protocols.zmqraft.wire.transfer_codec import RequestTransfer
 from ...protocols.zre import services
+from ...version import __version__
 from ..errors import (
     LogCompacted,
     LogError,
-    NoPeer,
-    NotKelek,
-    SnapshotNotMade,
+    LogExpired,
+    LogRefused,
+    LogTooLarge,
+    LogUnavailable,
+    SnapshotRefused,
+    SnapshotUnsupported,
     TransferRefused,
-    UpdateExpired,
-    UpdateRefused,
-    UpdateTooLarge,
 )
 from ..io.driver import Sleep, Step, Wait
 from ..io.links import monotonic_ms
@@ -76,7 +76,7 @@ Data = bytes | bytearray | memoryview
 Answer = ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
 
 
-class Tuning(NamedTuple):
+class LogTuning(NamedTuple):
     """How a Log's machine goes to work; the times are the topology's `clients` settings."""
 
     limits: WindowLimits = WindowLimits()
@@ -93,7 +93,7 @@ class EntriesQuery(NamedTuple):
 
 
 def make_client(
-    urls: str | Iterable[str], cluster: str, form: str, tuning: Tuning | None
+    urls: str | Iterable[str], cluster: str, form: str, tuning: LogTuning | None
 ) -> LogClientMachine:
     """The machine for a Log with these arguments. Raises ValueError, TypeError."""
     if form not in ("auto", "node", "text"):
@@ -110,7 +110,7 @@ def make_client(
         raise TypeError(f"cluster is the ident as str, not {type(cluster).__name__}")
     if not cluster:
         raise ValueError("a Log needs the cluster's ident")
-    tuning = tuning or Tuning()
+    tuning = tuning or LogTuning()
     setup = LogClientSetup(
         cluster.encode(),
         known,
@@ -137,7 +137,7 @@ class LogOperations:
         give_up_ms = monotonic_ms() + timeout_ms
         while not client.heard:
             if monotonic_ms() >= give_up_ms:
-                raise NoPeer(client.setup.urls, timeout_ms, client.hint)
+                raise LogUnavailable(client.setup.urls, timeout_ms, client.hint)
             yield Sleep(REACH_STEP_MS)
 
     # ---- writing ----
@@ -151,11 +151,11 @@ class LogOperations:
     def settle(self, pending: Pending, count: int) -> Generator[Step, None, None]:
         """Waits until updates are committed; count were before them in this call.
 
-        Raises UpdateExpired, UpdateRefused.
+        Raises LogExpired, LogRefused.
         """
         yield Wait(lambda: bool(pending.runs or pending.refusal))
         if pending.refusal:
-            kind = UpdateExpired if pending.refusal in EXPIRED else UpdateRefused
+            kind = LogExpired if pending.refusal in EXPIRED else LogRefused
             raise kind(pending.refusal, count)
         number, first_index = pending.runs[-1]
         self._own_index = max(self._own_index, first_index + number - 1)
@@ -263,7 +263,7 @@ class LogOperations:
         answer = yield from self._ask(ask)
         assert isinstance(answer, SnapshotMade)
         if answer.reason:
-            raise (NotKelek if ask.foreign else SnapshotNotMade)(answer.reason)
+            raise (SnapshotUnsupported if ask.foreign else SnapshotRefused)(answer.reason)
         return answer
 
     def state(self) -> Generator[Step, None, tuple[int, bytes]]:
@@ -357,7 +357,7 @@ def checked(data: Data) -> bytes:
         raise TypeError(f"an update is bytes, not {type(data).__name__}")
     data = bytes(data)
     if not 0 < len(data) <= RECORD_BYTES_MAX:
-        raise UpdateTooLarge(f"an update has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")
+        raise LogTooLarge(f"an update has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")
     return data
 
 

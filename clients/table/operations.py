@@ -34,13 +34,13 @@ from ...protocols.zerodb.wire.values import (
 )
 from ...protocols.zre import services
 from ..errors import (
-    ChangesGone,
-    JobLost,
-    NoServer,
     SessionEnded,
+    TableCompacted,
     TableError,
+    TableJobLost,
     TableRefused,
     TableTimeout,
+    TableUnavailable,
     TableUnsupported,
 )
 from ..io.driver import Sleep, Step, Wait
@@ -165,7 +165,7 @@ def timed_out(client: TableClientMachine, timeout_ms: int) -> TableTimeout:
     if client.reason:
         return TableTimeout(f"not done in {timeout_ms} ms: {client.reason}", client.reason)
     if client.server is None:
-        return NoServer(f"no server answered for {timeout_ms} ms")
+        return TableUnavailable(f"no server answered for {timeout_ms} ms")
     return TableTimeout(f"the server at {client.server.url} gave no answer for {timeout_ms} ms")
 
 
@@ -404,7 +404,7 @@ class TableOperations:
             exchange = self._begin(request, limited=False)
             yield from self._wait(exchange, limited=False)
             if exchange.answer is not None and exchange.answer.code == GONE:
-                raise ChangesGone((yield from self._watchable()))
+                raise TableCompacted((yield from self._watchable()))
             index, entries = _decoded(answers.decode_watch, self._answer(exchange))
             changes = [it for entry in entries for it in changes_of(entry, self.number, asked)]
             if changes:
@@ -531,7 +531,7 @@ class TableOperations:
         except TableRefused:
             state = "unknown"
         if state not in JOB_GOES_WELL:
-            raise JobLost(f"job {job.apid} is {state}: not all of its chunks were handed out")
+            raise TableJobLost(f"job {job.apid} is {state}: not all of its chunks were handed out")
 
     def open_lease(self) -> Generator[Step, None, SharedLease]:
         """Has all nodes take a snapshot."""
@@ -579,7 +579,7 @@ class TableOperations:
                             resumes = 0
                             left = behind(step, left)
                 return
-            except (JobLost, TableRefused):  # Lost with its server, or it can't read on.
+            except (TableJobLost, TableRefused):  # Lost with its server, or it can't read on.
                 resumes += 1
                 if resumes > RESUMES_MAX:
                     raise
@@ -664,7 +664,10 @@ class TableOperations:
         return self.client.add(Exchange(request, new_reqid(), deadline_ms, bound))
 
     def finish(self, exchange: Exchange) -> Generator[Step, None, Answer]:
-        """Waits for its answer. Raises TableRefused, SessionEnded, TableUnsupported, JobLost."""
+        """Waits for its answer.
+
+        Raises TableRefused, SessionEnded, TableUnsupported, TableJobLost.
+        """
         yield from self._wait(exchange)
         return self._answer(exchange)
 
@@ -676,7 +679,7 @@ class TableOperations:
 
     def _answer(self, exchange: Exchange) -> Answer:
         if exchange.refusal:
-            raise (JobLost if exchange.bound else TableUnsupported)(exchange.refusal)
+            raise (TableJobLost if exchange.bound else TableUnsupported)(exchange.refusal)
         answer = exchange.answer
         assert answer is not None
         if not answer.failed:

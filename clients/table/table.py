@@ -51,7 +51,7 @@ class Table(BlockingDriver):
                  others when it is lost. A table that the topology calls local is each node's own:
                  give the url of one node
     number       the table's
-    timeout_ms   so long without an answer: TableTimeout, or NoServer
+    timeout_ms   so long without an answer: TableTimeout, or TableUnavailable
     sync         how a write is acknowledged: "partsync", once a majority has it on disk and it is
                  applied, so that everybody reads it; "fullsync", once it is also on stable storage
                  in the table; "async", on receipt, unchecked: it may be lost
@@ -291,7 +291,7 @@ class Table(BlockingDriver):
         None is left out or doubled, whichever node is asked: after a pause go on with
         index = the last change's index + 1. Only of writes above 1 MiB it tells what their keys
         hold by now, so that a value may be told twice, or the one before it not at all. Raises
-        ChangesGone when changes are no longer kept.
+        TableCompacted when changes are no longer kept.
         """
         asked = checked_range(prefix, start, end)
         with closing(self._lists(self._steps.watch(asked, index))) as lists:
@@ -365,7 +365,7 @@ class Table(BlockingDriver):
 
     def chunks(self, job: RangeJob) -> Generator[list[Pair], None, None]:
         """Chunks of a job, until none is left: each is given out once, to whoever asks first, here
-        or in another process. Raises JobLost, after which nobody gets the rest."""
+        or in another process. Raises TableJobLost, after which nobody gets the rest."""
         return self._lists(self._steps.chunks(job))
 
     def chunks_arrow(
@@ -470,9 +470,11 @@ class Table(BlockingDriver):
         return self._run(self._steps.map_into(asked))
 
     def job_status(self, apid: int) -> dict[str, str]:
-        """Statistics of a job by name: state, rows, bytes, started, ended. Raises TableRefused when
-        the APID is unknown, and JobLost when this Table began the job at a server that was lost.
-        A job of another Table is looked for at the server that is asked: give that one's url."""
+        """Statistics of a job by name: state, rows, bytes, started, ended.
+
+        A job that another Table started is unknown unless this Table uses the same server. Raises
+        TableRefused when the APID is unknown, and TableJobLost when the job's server was lost.
+        """
         return self._run(self._steps.job_status(apid))
 
     def wait_job(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import click
 
-from ... import __version__
 from ...pipeline.errors import NoJava
 from ...pipeline.java import find_java
+from ...version import __version__
 from ..cli_errors import FAILED, CliError
 from ..output import show_json
 

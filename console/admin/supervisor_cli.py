@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, ParamSpec
 
 import click
 
-from ... import __version__
+from ...version import __version__
 from .. import cli_errors as endings
 from .. import completion
 from .supervisor_client import (

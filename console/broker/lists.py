@@ -7,7 +7,7 @@ import msgpack
 
 from ...clients.broker.broker import Broker
 from ...clients.broker.operations import BrokerTuning
-from ...clients.errors import NoBroker
+from ...clients.errors import BrokerUnavailable
 from ...protocols.majordomo.values import (
     MMI_NOT_IMPLEMENTED,
     OWN_ROWS_MAX,
@@ -65,7 +65,7 @@ def ask_all(options: Where, service: bytes, key: str) -> Rows:
     doors = find_brokers(options, CLIENTS_URL)
     timeout_ms = int(options["timeout_s"] * 1000)
     found: Rows = []
-    lost: NoBroker | None = None
+    lost: BrokerUnavailable | None = None
     answered = False
     with in_one_line(doors, service.decode()):
         for url in doors.urls:
@@ -74,7 +74,7 @@ def ask_all(options: Where, service: bytes, key: str) -> Rows:
                 try:
                     found += [{"broker": url, **row} for row in ask(broker, service, key)]
                     answered = True
-                except NoBroker as error:
+                except BrokerUnavailable as error:
                     lost = error
         if lost is not None and not answered:
             raise lost

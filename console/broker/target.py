@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ...clients.errors import BrokerError, BrokerTimeout, NoBroker
+from ...clients.errors import BrokerError, BrokerTimeout, BrokerUnavailable
 from ...protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
@@ -47,7 +47,7 @@ def in_one_line(doors: BrokerTarget, service: str) -> Iterator[None]:
     place = f"{doors.name}: service {service}"
     try:
         yield
-    except NoBroker as error:
+    except BrokerUnavailable as error:
         way_out = f"start it: supervisor start {doors.name}"
         if not doors.by_topology:
             way_out = "does it run there, and is this its url for clients?"

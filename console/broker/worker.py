@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ...clients.broker.service_worker import Service, Worker, WorkerTuning, service
-from ...clients.errors import ServiceFailed
+from ...clients.errors import ServiceRefused
 from ..cli_errors import FAILED, IMPOSSIBLE, CliError
 from ..targets import Where
 from .target import WORKERS_URL, BrokerTarget, find_brokers
@@ -27,7 +27,7 @@ def work(target: str, options: Where) -> None:
         sys.stdout.flush()
 
     def failed(error: Exception) -> None:
-        if isinstance(error, ServiceFailed):
+        if isinstance(error, ServiceRefused):
             return  # The answer that the function has chosen.
         sys.stderr.write(f"kelek: {offered.name}: {type(error).__name__}: {error}\n")
 

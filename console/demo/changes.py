@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from ...clients.errors import LogTimeout, MembersBusy, MembersRefused
+from ...clients.errors import LogTimeout, MembersConflict, MembersRefused
 from ...clients.log.log import Log
 from .cluster import Cluster, fail, say
 
@@ -99,7 +99,7 @@ class Changes:
             try:
                 change()
                 return
-            except (MembersBusy, MembersRefused) as error:
+            except (MembersConflict, MembersRefused) as error:
                 if getattr(error, "name", "") not in PASSING or time.monotonic() > until:
                     raise
             time.sleep(LOOK_S)

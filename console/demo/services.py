@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...actors.topology.topology import Topology
 from ...clients.broker.broker import Broker, Future
-from ...clients.errors import ServiceFailed
+from ...clients.errors import ServiceRefused
 from ...protocols.majordomo.values import OWN_SERVICES, OWN_WORKERS
 from ..broker.lists import ask
 from .changes import step
@@ -155,7 +155,7 @@ class Services:
     def _answer(self, future: Future) -> bytes:
         try:
             return future.result()
-        except ServiceFailed as failed:
+        except ServiceRefused as failed:
             return f"{failed.code}: {failed.text}".encode()
 
     def check(self, answers: Sequence[bytes], told: Mapping[str, int]) -> None:

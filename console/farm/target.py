@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from ...clients.errors import FarmError, NodeError, NoFarm, NoFarmLeader
+from ...clients.errors import FarmError, FarmNoLeader, FarmUnavailable, NodeError
 from ...clients.farm.farm import Farm
 from ...clients.farm.operations import FarmTuning
 from ...clients.farm.values import read_secret, secret_of
@@ -180,12 +180,12 @@ def in_one_line(doors: FarmTarget) -> Iterator[None]:
     place = f"{doors.place}: farm {doors.farm}"
     try:
         yield
-    except NoFarm as error:
+    except FarmUnavailable as error:
         way_out = f"start it: supervisor start {doors.place}"
         if not doors.by_topology:
             way_out = "does it run there?"
         raise CliError(f"{place}: {error}; {way_out}", FAILED) from error
-    except NoFarmLeader as error:
+    except FarmNoLeader as error:
         way_out = "a majority of its servers has to run: kelek farm servers"
         raise CliError(f"{place}: {error}; {way_out}", FAILED) from error
     except FarmError as error:

@@ -3,7 +3,7 @@
 import click
 
 from ...actors.topology.schema import NAME, NAME_RULE, url_problem
-from ...clients.errors import MembersBusy, MembersRefused
+from ...clients.errors import MembersConflict, MembersRefused
 from ..cli_errors import FAILED, CliError
 from ..output import show_json
 from ..targets import Where
@@ -34,7 +34,7 @@ def add(name: str, url: str, output: str, where: Where) -> None:
     with opened(where) as (log, place):
         try:
             index = log.add_member(name, url)
-        except (MembersRefused, MembersBusy) as error:
+        except (MembersRefused, MembersConflict) as error:
             raise CliError(f"{place.name}: {name}: {_way_out(error)}", FAILED) from error
     _report(f"{name} is a member", index, output)
 
@@ -44,13 +44,13 @@ def remove(name: str, output: str, where: Where) -> None:
     with opened(where) as (log, place):
         try:
             index = log.remove_member(name)
-        except (MembersRefused, MembersBusy) as error:
+        except (MembersRefused, MembersConflict) as error:
             raise CliError(f"{place.name}: {name}: {_way_out(error)}", FAILED) from error
     _report(f"{name} is no member any more", index, output)
 
 
-def _way_out(error: MembersRefused | MembersBusy) -> str:
-    if isinstance(error, MembersBusy):
+def _way_out(error: MembersRefused | MembersConflict) -> str:
+    if isinstance(error, MembersConflict):
         return f"{error}; try again in a moment"
     ways = {
         "Unreachable": "does its supervisor run, and is this its url?",

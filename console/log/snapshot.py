@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from ...clients.errors import LogError, LogTimeout, NotKelek
+from ...clients.errors import LogError, LogTimeout, SnapshotUnsupported
 from ...clients.log.log import Log
 from ..cli_errors import FAILED, CliError
 from ..output import show_json
@@ -27,7 +27,7 @@ def make(output: str, where: Where) -> None:
             with Log([url], place.cluster, timeout_ms=int(where["timeout_s"] * 1000)) as log:
                 made = log.make_snapshot(url)
             row |= {"index": made.last_index, "size": made.size}
-        except NotKelek as error:
+        except SnapshotUnsupported as error:
             row |= {"problem": str(error), "foreign": True}
         except LogTimeout:
             row["problem"] = "no answer"

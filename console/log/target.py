@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ...actors.topology.schema import NAME, NAME_RULE, url_problem
-from ...clients.errors import LogCompacted, LogError, LogTimeout, NoLeader, NoPeer
+from ...clients.errors import LogCompacted, LogError, LogNoLeader, LogTimeout, LogUnavailable
 from ...clients.log.log import Log
-from ...clients.log.operations import REACH_MS, Tuning
+from ...clients.log.operations import REACH_MS, LogTuning
 from ...clients.node.discovery import cluster_of
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
@@ -20,7 +20,7 @@ class ClusterTarget(NamedTuple):
     name: str  # For errors: the topology's path, or the urls.
     cluster: str
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
-    tuning: Tuning = Tuning()
+    tuning: LogTuning = LogTuning()
     foreign: frozenset[str] = frozenset()  # Nodes that the topology gives another dialect.
 
 
@@ -45,7 +45,7 @@ def find_place(where: Where) -> ClusterTarget:
     path, found = load_topology(where)
     urls = {name: node.url for name, node in found.nodes.items()}
     clients = found.clients
-    tuning = Tuning(
+    tuning = LogTuning(
         response_ttl_ms=clients["timeout_ms"], election_grace_ms=clients["election_grace_ms"]
     )
     foreign = frozenset(name for name, node in found.nodes.items() if node.dialect != "kelek")
@@ -62,10 +62,10 @@ def opened(where: Where) -> Iterator[tuple[Log, ClusterTarget]]:
         try:
             log.reach(min(REACH_MS, timeout_ms))
             yield log, place
-        except NoPeer as error:
+        except LogUnavailable as error:
             named = "" if where["urls"] else f"{place.name}: "  # The error names the urls.
             raise CliError(f"{named}{error}; {_way_in(place, where)}", FAILED) from error
-        except NoLeader as error:
+        except LogNoLeader as error:
             way_out = f"is a majority of it running? supervisor status {place.name}"
             if where["urls"] or where["cluster"]:
                 way_out = f"does a majority run, and is '{place.cluster}' its ident?"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ...clients.errors import NoServer, TableError, TableTimeout, TableTooLarge
+from ...clients.errors import TableError, TableTimeout, TableTooLarge, TableUnavailable
 from ...clients.table.operations import TableTuning
 from ...clients.table.table import Table
 from ...protocols.zre import services
@@ -83,7 +83,7 @@ def in_one_line(doors: TableTarget, number: int | None) -> Iterator[None]:
     place = doors.name if number is None else f"{doors.name}: table {number}"
     try:
         yield
-    except NoServer as error:
+    except TableUnavailable as error:
         way_out = f"start it: supervisor start {doors.name}"
         if not doors.by_topology:
             way_out = "does it run there, and is this its ZeroDB url?"

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 import pyarrow.compute as pc
 
-from ...clients.errors import LogTimeout, UpdateExpired
+from ...clients.errors import LogExpired, LogTimeout
 from ...protocols.record import RECORD_BYTES_MAX
 from ..errors import SchemaError
 from .errors import LogUnreachable, ReplayExpired
@@ -48,7 +48,7 @@ def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.Reco
                 return log.update_many(rows.data(), reqids=reqids)
             except LogTimeout as error:
                 raise LogUnreachable(options.urls, options.cluster, error) from error
-            except UpdateExpired as error:
+            except LogExpired as error:
                 time = datetime.fromtimestamp(time_us // MICROSECONDS, UTC).isoformat()
                 raise ReplayExpired(time, error.reason) from error
 

@@ -246,7 +246,7 @@ class SnapshotReader:
         return start, True
 
     def _wire(self, bounds: Range) -> Generator[pa.RecordBatch, None, None]:
-        from ...clients.errors import JobLost, TableRefused
+        from ...clients.errors import TableJobLost, TableRefused
         from ...protocols.zerodb.wire.values import is_shared
 
         options, snapshot, table = self._query.options, self._snapshot, self._table
@@ -261,7 +261,7 @@ class SnapshotReader:
                 return
             job = table.range_job(lease=snapshot.lease, **arguments)
             yield from table.chunks_arrow(job, packed=packed)
-        except (JobLost, TableRefused) as error:
+        except (TableJobLost, TableRefused) as error:
             raise snapshot_gone(self._query, snapshot.url, error) from error
 
 

@@ -15,30 +15,45 @@ _FRAMES = 4096, 64  # Room for a peer's outgoing messages at first: bytes, frame
 
 
 class PeerInfo(NamedTuple):
-    """A peer as it greeted us: what events are given along."""
+    """A peer, as its HELLO describes it.
+
+    uuid       16 bytes
+    name       "" for a ZRE v1 node, which has no name
+    endpoint   the address of its mailbox
+    version    the ZRE version that it sends
+    headers    name -> value
+    """
 
     uuid: bytes
-    name: str  # Empty of v1 nodes, which have none.
+    name: str
     endpoint: str
     version: Version
     headers: dict[str, str]
 
 
 class EventKind(Enum):
-    ENTER = "ENTER"
-    EXIT = "EXIT"
-    CHANGED = "CHANGED"  # It has greeted us again, and says another name or other headers.
-    JOIN = "JOIN"
-    LEAVE = "LEAVE"
-    EVASIVE = "EVASIVE"  # Silent for a while: it is asked.
-    SILENT = "SILENT"  # Asked in vain.
-    LEADER = "LEADER"  # A group has another leader; peer is None when that is this node, or nobody.
-    WHISPER = "WHISPER"
-    SHOUT = "SHOUT"
+    """What an Event reports."""
+
+    ENTER = "ENTER"  # A peer is connected.
+    EXIT = "EXIT"  # A peer left, or is expired.
+    CHANGED = "CHANGED"  # A peer sent another HELLO with another name or other headers.
+    JOIN = "JOIN"  # A peer joined a group.
+    LEAVE = "LEAVE"  # A peer left a group.
+    EVASIVE = "EVASIVE"  # A peer is silent for evasive_ms; this node sends it PINGs.
+    SILENT = "SILENT"  # A peer has not answered for silent_ms.
+    LEADER = "LEADER"  # A group has another leader. peer is None: this node leads, or none.
+    WHISPER = "WHISPER"  # A message to this node.
+    SHOUT = "SHOUT"  # A message to a group.
 
 
 class Event(NamedTuple):
-    """What a node tells its user."""
+    """An event of a ZRE node.
+
+    kind      what happened
+    peer      the peer that it concerns; None: see EventKind.LEADER
+    group     of JOIN, LEAVE, LEADER and SHOUT
+    content   the frames of a WHISPER or SHOUT
+    """
 
     kind: EventKind
     peer: PeerInfo | None

@@ -46,7 +46,7 @@ def test_a_snapshot_is_refused_at_once(url: str) -> None:
     with kelek.Log([url], IDENT.decode(), timeout_ms=30_000) as log:
         begun = time.monotonic()
         for where in (url, None):
-            with pytest.raises(kelek.SnapshotNotMade, match="it is no kelek"):
+            with pytest.raises(kelek.SnapshotRefused, match="it is no kelek"):
                 log.make_snapshot(where)
         assert time.monotonic() - begun < 10
 
@@ -62,6 +62,6 @@ def test_the_command_names_peers_that_make_no_snapshot(url: str) -> None:
 def test_a_client_in_the_text_form_hears_that_the_peer_knows_another(url: str) -> None:
     with (
         kelek.Log([url], IDENT.decode(), timeout_ms=1500, form="text") as log,
-        pytest.raises(kelek.NoLeader, match=r"speaks node's form alone: leave out form='text'"),
+        pytest.raises(kelek.LogNoLeader, match=r"speaks node's form alone: leave out form='text'"),
     ):
         log.update(b"never sent")

@@ -22,7 +22,7 @@ PAGES = """An error occurred while calling o73.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed
 Traceback (most recent call last):
   File "maps/task.py", line 1, in run_part
-kelek.clients.errors.JobLost: data job 5 is unknown: not all of its chunks were handed out
+kelek.clients.errors.TableJobLost: data job 5 is unknown: not all of its chunks were handed out
 
 \tat org.apache.spark.api.python.BasePythonRunner
 """
@@ -31,7 +31,7 @@ kelek.clients.errors.JobLost: data job 5 is unknown: not all of its chunks were 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (PAGES, "JobLost: data job 5 is unknown: not all of its chunks were handed out"),
+        (PAGES, "TableJobLost: data job 5 is unknown: not all of its chunks were handed out"),
         ("one\norg.apache.Foo: Job aborted: disk full\n", "org.apache.Foo: Job aborted: disk full"),
         ("\n only this\n", "only this"),
         ("", "ValueError"),

@@ -67,7 +67,12 @@ class TableClientSetup(NamedTuple):
 
 
 class ServerInfo(NamedTuple):
-    """What a server says of itself."""
+    """The table server that a Table uses.
+
+    url        its address
+    features   FEATURE_* bits (docs/protocols/zerodb.md, "Extensions"); 0: it is not kelek
+    software   name and version, for example "kelek 0.1.0"
+    """
 
     url: str
     features: int

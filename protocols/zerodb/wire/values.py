@@ -146,13 +146,20 @@ NO_REQID = bytes(REQID_BYTES)
 
 
 class TableOptions(NamedTuple):
-    """How a table is kept by its engine; remembered when it is made."""
+    """RocksDB's options of a table. A table keeps those that it was created with.
 
-    cache_bytes: int = 10 << 20  # LRU cache of blocks.
+    cache_bytes          LRU cache of blocks
+    block_bytes          size of a block
+    write_buffer_bytes   size of a memtable
+    bloom_bits           bits per key of a bloom filter; 0: no filter
+    compression          Snappy
+    """
+
+    cache_bytes: int = 10 << 20
     block_bytes: int = 4 << 10
     write_buffer_bytes: int = 64 << 20
-    bloom_bits: int = 0  # Bits per key of a bloom filter; 0: none.
-    compression: bool = True  # Snappy.
+    bloom_bits: int = 0
+    compression: bool = True
 
 
 # The largest and the smallest that an engine can take; beyond them an open is refused.

@@ -35,11 +35,16 @@ DOUBLINGS_MAX = 4  # Of the time that a silent leader is given.
 
 
 class WindowLimits(NamedTuple):
-    """How much may be on its way at once."""
+    """How much a Log sends before it waits for commits.
+
+    packs     messages
+    updates   items of data
+    bytes     bytes of data
+    """
 
     packs: int = 16
     updates: int = 1 << 15
-    bytes: int = 8 << 20  # Of data.
+    bytes: int = 8 << 20
 
 
 class Pace:

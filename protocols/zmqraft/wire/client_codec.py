@@ -189,9 +189,16 @@ def decode_client_request(frames: Sequence[bytes], cluster: bytes) -> tuple[Form
 
 
 class ConfigAnswer(NamedTuple):
-    leading: bool  # The responding peer is the leader.
+    """The leader and the members of a cluster (docs/protocols/zmq-raft.md, "Client messages").
+
+    leading   the responding peer is the leader
+    leader    the leader's PEER ID; None: none is known
+    members   (PEER ID, url) of each member; None: the peer does not lead
+    """
+
+    leading: bool
     leader: str | None
-    members: tuple[tuple[str, str], ...] | None = None  # Pairs of PEER ID and url.
+    members: tuple[tuple[str, str], ...] | None = None
 
 
 def encode_config_answer(reqid: bytes, answer: ConfigAnswer) -> list[bytes]:
@@ -355,7 +362,18 @@ def _decode_chunk(frames: Sequence[bytes]) -> EntriesAnswer:
 
 
 class LogInfo(NamedTuple):
-    """The state of one peer's log."""
+    """The state of one peer's log (docs/protocols/zmq-raft.md, "Client messages").
+
+    leading          this peer is the leader
+    leader           the leader's PEER ID; None: none is known
+    term             the peer's current term
+    first_index      the first entry that is stored
+    applied_index    the last entry that the state machine has applied
+    commit_index     the last committed entry, as far as this peer knows
+    last_index       the last entry of the log
+    snapshot_bytes   size of the newest snapshot
+    prune_index      node's form only: all request ids up to this index have expired
+    """
 
     leading: bool
     leader: str | None
@@ -365,7 +383,7 @@ class LogInfo(NamedTuple):
     commit_index: int
     last_index: int
     snapshot_bytes: int = 0
-    prune_index: int | None = None  # Node form: all reqids up to here have expired.
+    prune_index: int | None = None
 
 
 def encode_log_info_answer(reqid: bytes, answer: LogInfo) -> list[bytes]:

@@ -19,12 +19,19 @@ NO_REQID = bytes(REQID_BYTES)
 
 
 class Entry(NamedTuple):
-    """One log entry and its place."""
+    """One committed entry of the log.
 
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index   LOG INDEX, from 1
+    term    the term of the leader that appended it
+    type    0 state (a client's data), 1 config, 2 checkpoint, 3 table
+    reqid   the request id of its append, 12 bytes; None: the cluster appended it
+    data    1 byte to 10 MiB
+    """
+
+    index: int  # type: ignore[assignment]  # Hides tuple.index.
     term: int
-    type: int  # 0 state, 1 config, 2 checkpoint
-    reqid: bytes | None  # The request that brought it; None: the cluster itself.
+    type: int
+    reqid: bytes | None
     data: bytes
 
 

@@ -167,10 +167,15 @@ def _unpack(layout: struct.Struct, frame: bytes) -> tuple[int, ...]:
 
 
 class SnapshotMade(NamedTuple):
-    """What became of a request to make a snapshot; last_index 0: nothing, for a reason."""
+    """The result of a request to make a snapshot.
+
+    last_index   the last entry in the snapshot; 0: none was made
+    size         of the file, in bytes
+    reason       why none was made
+    """
 
     last_index: int = 0
-    size: int = 0  # Of the container, in bytes.
+    size: int = 0
     reason: str = ""
 
 

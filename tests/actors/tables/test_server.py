@@ -199,7 +199,7 @@ def test_the_log_is_no_way_into_the_tables(node: Node) -> None:
     url = node.shell.translate("tcp://127.0.0.1:7201")
     for form in "auto", "node", "text":
         with kelek.Log([url], "doors", timeout_ms=DEADLINE_MS, form=form) as log:
-            with pytest.raises(kelek.UpdateRefused):
+            with pytest.raises(kelek.LogRefused):
                 log.update(pack([Put(4, [b"k"], [b"forged"])]))
             log.update(b"no operations")
     assert node.ask(READ, TABLE, b"k") == [b"\x31\x01\x10\x00", b"1"]

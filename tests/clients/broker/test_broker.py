@@ -64,7 +64,7 @@ async def async_parts(body: kelek.Body) -> AsyncIterator[bytes]:
 @kelek.service("fails")
 def fails(body: kelek.Body) -> None:
     if body == b"own":
-        raise kelek.ServiceFailed(409, "not now")
+        raise kelek.ServiceRefused(409, "not now")
     raise ValueError("no good")
 
 
@@ -138,9 +138,9 @@ def test_parts_in_order(host: Host) -> None:
         assert list(broker.stream("async parts", b"3")) == [b"0", b"1", b"2"]
         assert broker.stream("parts", b"3").result() == b"end", "parts may be left out"
         assert broker.call("parts", b"3") == b"end"
-        with pytest.raises(kelek.ServiceFailed, match="ValueError: invalid literal"):
+        with pytest.raises(kelek.ServiceRefused, match="ValueError: invalid literal"):
             list(broker.stream("parts", b"many"))
-        with pytest.raises(kelek.ServiceFailed, match="ValueError: invalid literal"):
+        with pytest.raises(kelek.ServiceRefused, match="ValueError: invalid literal"):
             list(broker.stream("async parts", b"many"))
 
 
@@ -162,13 +162,13 @@ def test_what_a_function_raises_its_caller_gets(host: Host) -> None:
         serving(fails, urls=host.back, on_failure=raised.append),
         kelek.Broker(host.front) as broker,
     ):
-        with pytest.raises(kelek.ServiceFailed, match="ValueError: no good") as caught:
+        with pytest.raises(kelek.ServiceRefused, match="ValueError: no good") as caught:
             broker.call("fails")
         assert caught.value.code == 500
-        with pytest.raises(kelek.ServiceFailed, match="not now") as caught:
+        with pytest.raises(kelek.ServiceRefused, match="not now") as caught:
             broker.call("fails", b"own")
         assert caught.value.code == 409
-    assert [type(error) for error in raised] == [ValueError, kelek.ServiceFailed]
+    assert [type(error) for error in raised] == [ValueError, kelek.ServiceRefused]
 
 
 def test_timeouts_say_why() -> None:
@@ -202,7 +202,7 @@ def test_what_the_broker_says_itself(host: Host, tmp_path: Path) -> None:
         assert broker.counters["busy"] == 1
     with (
         kelek.Broker(f"ipc://{tmp_path}/nobody") as broker,
-        pytest.raises(kelek.NoBroker, match="nobody"),
+        pytest.raises(kelek.BrokerUnavailable, match="nobody"),
     ):
         broker.call("echo", timeout_ms=100)
 
@@ -430,7 +430,7 @@ def test_tasks_side_by_side(host: Host) -> None:
             stream = broker.stream("parts", b"%d" % PARTS)
             assert [part async for part in stream] == [b"%d" % it for it in range(PARTS)]
             assert await stream.result() == b"end"
-            with pytest.raises(kelek.ServiceFailed):
+            with pytest.raises(kelek.ServiceRefused):
                 await broker.call("parts", b"many")
             with pytest.raises(kelek.BrokerTimeout):
                 await broker.call("nobody", timeout_ms=50)

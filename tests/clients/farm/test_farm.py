@@ -135,7 +135,7 @@ def test_what_never_answers_is_told_soon(servers: Servers) -> None:
     for act in (kelek.Farm.status, lambda farm: farm.append([b"x"])):
         with opened(servers, servers=where) as farm:
             began = time.monotonic()
-            with pytest.raises(kelek.NoFarm, match="connection refused"):
+            with pytest.raises(kelek.FarmUnavailable, match="connection refused"):
                 act(farm)
             assert time.monotonic() - began < TIMEOUT_MS / 2000
     with pytest.raises(ValueError, match=r"http:// is not spoken here; write tls://HOST:PORT"):
@@ -279,7 +279,7 @@ def test_through_a_proxy_without_tls() -> None:
         other = {**given, "servers": "tcp://two.b32.i2p:80"}
         with (
             opened(inner, **other) as farm,
-            pytest.raises(kelek.NoFarm),
+            pytest.raises(kelek.FarmUnavailable),
         ):
             farm.reach(300)
         who = ("--user", USER, "--secret-file", inner.place / "demo.secret")
@@ -337,7 +337,8 @@ def test_who_is_not_let_in(
 def test_nobody_listens(servers: Servers) -> None:
     where = f"tls://127.0.0.1:{free_port()}"
     with opened(servers, servers=where, timeout_ms=300) as farm:
-        with pytest.raises(kelek.NoFarm, match=r"connection refused|nobody has been heard"):
+        problem = r"connection refused|nobody has been heard"
+        with pytest.raises(kelek.FarmUnavailable, match=problem):
             farm.append([b"x"])
         assert "requests" not in farm.counters
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.clients.errors import LogTimeout, NoLeader, NoPeer, UpdateExpired, UpdateTooLarge
+from kelek.clients.errors import LogExpired, LogNoLeader, LogTimeout, LogTooLarge, LogUnavailable
 from kelek.clients.io.reqids import new_reqids
 from kelek.tests.clients.log.test_log import Cluster
 
@@ -130,14 +130,14 @@ def test_whether_anybody_answers_is_known_without_a_leader(
     with kelek.Log(cluster.urls) as blocking:
         blocking.reach()
     nobody = f"ipc://{tmp_path}/nobody"
-    with kelek.Log(nobody) as blocking, pytest.raises(NoPeer, match=nobody):
+    with kelek.Log(nobody) as blocking, pytest.raises(LogUnavailable, match=nobody):
         blocking.reach(timeout_ms=100)
 
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls) as log:
             await log.reach()
         async with kelek.AsyncLog(nobody) as log:
-            with pytest.raises(NoPeer, match=r"within 0\.1 s"):
+            with pytest.raises(LogUnavailable, match=r"within 0\.1 s"):
                 await log.reach(timeout_ms=100)
 
     run(main())
@@ -219,12 +219,12 @@ def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: Cluster) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
             for size in (0, (10 << 20) + 1):
-                with pytest.raises(UpdateTooLarge):
+                with pytest.raises(LogTooLarge):
                     await log.update(bytes(size))
             with pytest.raises(TypeError):
                 await log.update("text")  # type: ignore[arg-type]
             cluster.world.peers[0].refuse = "expired"
-            with pytest.raises(UpdateExpired):
+            with pytest.raises(LogExpired):
                 await log.update_many([b"a", b"b"])
             cluster.world.peers[0].refuse = None
             assert await log.update(b"c") == 1
@@ -240,7 +240,7 @@ def test_no_leader_and_then_one(cluster: Cluster) -> None:
     async def main() -> None:
         cluster.world.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
-            with pytest.raises(NoLeader):
+            with pytest.raises(LogNoLeader):
                 await log.update(b"a")
             cluster.tell("n3")
             log.timeout_ms = 60_000

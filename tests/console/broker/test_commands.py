@@ -26,7 +26,7 @@ import kelek
 def add(body):
     """Adds up the frames."""
     if body == b"7":
-        raise kelek.ServiceFailed(409, "no sevens")
+        raise kelek.ServiceRefused(409, "no sevens")
     return str(sum(int(frame) for frame in body.frames))
 
 @kelek.service("count")

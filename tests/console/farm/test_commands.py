@@ -186,9 +186,9 @@ def test_urls(farm: Farm) -> None:
 @pytest.mark.parametrize(
     ("error", "by_topology", "said"),
     [
-        (kelek.NoFarm("refused"), True, "refused; start it: supervisor start t.yaml"),
-        (kelek.NoFarm("refused"), False, "refused; does it run there?"),
-        (kelek.NoFarmLeader("nobody"), True, "a majority of its servers has to run: kelek farm"),
+        (kelek.FarmUnavailable("refused"), True, "refused; start it: supervisor start t.yaml"),
+        (kelek.FarmUnavailable("refused"), False, "refused; does it run there?"),
+        (kelek.FarmNoLeader("nobody"), True, "a majority of its servers has to run: kelek farm"),
         (kelek.FarmUntrusted("bad"), True, "bad"),
         (kelek.FarmTimeout("late; it may still happen"), True, "late; it may still happen"),
         (kelek.FarmCompacted(70), True, "the entries before 70 are no longer kept"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from kelek.clients.errors import ChangesGone, TableError
+from kelek.clients.errors import TableCompacted, TableError
 from kelek.clients.table.table import Table
 
 DEADLINE_S = 120.0
@@ -188,7 +188,7 @@ def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
     running.start()
     with running.table(LOCAL) as local, running.table(TABLE) as table:
         assert local.count() == 100
-        with pytest.raises(ChangesGone) as gone:  # No entry tells what became of a local table.
+        with pytest.raises(TableCompacted) as gone:  # No entry tells what became of a local table.
             next(local.watch(index=1))
         local.put(b"key", b"value")
         changes = local.watch(index=gone.value.index)

@@ -1,0 +1,105 @@
+# The public names, each on one line: type checkers read this file, and __init__.py at run time.
+
+from .clients.broker.async_broker import AsyncBroker as AsyncBroker
+from .clients.broker.async_broker import AsyncStream as AsyncStream
+from .clients.broker.body import Body as Body
+from .clients.broker.broker import Broker as Broker
+from .clients.broker.broker import Future as Future
+from .clients.broker.broker import Stream as Stream
+from .clients.broker.operations import BrokerTuning as BrokerTuning
+from .clients.broker.service_worker import Service as Service
+from .clients.broker.service_worker import Worker as Worker
+from .clients.broker.service_worker import WorkerTuning as WorkerTuning
+from .clients.broker.service_worker import service as service
+from .clients.errors import BrokerError as BrokerError
+from .clients.errors import BrokerTimeout as BrokerTimeout
+from .clients.errors import BrokerUnavailable as BrokerUnavailable
+from .clients.errors import Compacted as Compacted
+from .clients.errors import Conflict as Conflict
+from .clients.errors import Error as Error
+from .clients.errors import FarmCompacted as FarmCompacted
+from .clients.errors import FarmDenied as FarmDenied
+from .clients.errors import FarmError as FarmError
+from .clients.errors import FarmNoLeader as FarmNoLeader
+from .clients.errors import FarmRefused as FarmRefused
+from .clients.errors import FarmTimeout as FarmTimeout
+from .clients.errors import FarmTooLarge as FarmTooLarge
+from .clients.errors import FarmUnavailable as FarmUnavailable
+from .clients.errors import FarmUntrusted as FarmUntrusted
+from .clients.errors import LogCompacted as LogCompacted
+from .clients.errors import LogError as LogError
+from .clients.errors import LogExpired as LogExpired
+from .clients.errors import LogNoLeader as LogNoLeader
+from .clients.errors import LogRefused as LogRefused
+from .clients.errors import LogTimeout as LogTimeout
+from .clients.errors import LogTooLarge as LogTooLarge
+from .clients.errors import LogUnavailable as LogUnavailable
+from .clients.errors import MembersConflict as MembersConflict
+from .clients.errors import MembersRefused as MembersRefused
+from .clients.errors import NodeError as NodeError
+from .clients.errors import Refused as Refused
+from .clients.errors import ServiceRefused as ServiceRefused
+from .clients.errors import SessionEnded as SessionEnded
+from .clients.errors import SnapshotRefused as SnapshotRefused
+from .clients.errors import SnapshotUnsupported as SnapshotUnsupported
+from .clients.errors import TableCompacted as TableCompacted
+from .clients.errors import TableError as TableError
+from .clients.errors import TableJobLost as TableJobLost
+from .clients.errors import TableRefused as TableRefused
+from .clients.errors import TableTimeout as TableTimeout
+from .clients.errors import TableTooLarge as TableTooLarge
+from .clients.errors import TableUnavailable as TableUnavailable
+from .clients.errors import TableUnsupported as TableUnsupported
+from .clients.errors import Timeout as Timeout
+from .clients.errors import TooLarge as TooLarge
+from .clients.errors import TransferRefused as TransferRefused
+from .clients.errors import Unavailable as Unavailable
+from .clients.farm.async_farm import AsyncFarm as AsyncFarm
+from .clients.farm.farm import Farm as Farm
+from .clients.farm.operations import FarmTuning as FarmTuning
+from .clients.farm.values import FarmEntry as FarmEntry
+from .clients.farm.values import FarmPage as FarmPage
+from .clients.farm.values import FarmServer as FarmServer
+from .clients.log.async_log import AsyncLog as AsyncLog
+from .clients.log.log import Log as Log
+from .clients.log.operations import LogTuning as LogTuning
+from .clients.node.async_node import AsyncNode as AsyncNode
+from .clients.node.base import NodeTuning as NodeTuning
+from .clients.node.node import Node as Node
+from .clients.table.async_table import AsyncTable as AsyncTable
+from .clients.table.batch import Batch as Batch
+from .clients.table.batch import BatchResult as BatchResult
+from .clients.table.batch import Branch as Branch
+from .clients.table.changes import Change as Change
+from .clients.table.operations import RangeJob as RangeJob
+from .clients.table.operations import SharedLease as SharedLease
+from .clients.table.operations import TableTuning as TableTuning
+from .clients.table.table import Table as Table
+from .protocols.zerodb.client.client import ServerInfo as ServerInfo
+from .protocols.zerodb.wire.values import TableOptions as TableOptions
+from .protocols.zmqraft.client.window import WindowLimits as WindowLimits
+from .protocols.zmqraft.wire.client_codec import ConfigAnswer as ConfigAnswer
+from .protocols.zmqraft.wire.client_codec import LogInfo as LogInfo
+from .protocols.zmqraft.wire.entry import Entry as Entry
+from .protocols.zmqraft.wire.snapshot_codec import SnapshotMade as SnapshotMade
+from .protocols.zre.peers import Event as Event
+from .protocols.zre.peers import EventKind as EventKind
+from .protocols.zre.peers import PeerInfo as PeerInfo
+from .version import __version__ as __version__
+
+# ---- old names: kelek warns when a program uses them, and a later release drops them ----
+ChangesGone = TableCompacted
+JobLost = TableJobLost
+MembersBusy = MembersConflict
+NoBroker = BrokerUnavailable
+NoFarm = FarmUnavailable
+NoFarmLeader = FarmNoLeader
+NoLeader = LogNoLeader
+NoPeer = LogUnavailable
+NoServer = TableUnavailable
+NotKelek = SnapshotUnsupported
+ServiceFailed = ServiceRefused
+SnapshotNotMade = SnapshotRefused
+UpdateExpired = LogExpired
+UpdateRefused = LogRefused
+UpdateTooLarge = LogTooLarge

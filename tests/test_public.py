@@ -1,0 +1,128 @@
+"""What `import kelek` offers: its names, their types and documentation, and the old names."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kelek
+from kelek.clients import errors
+from kelek.version import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+STUB = (ROOT / "__init__.pyi").read_text()
+ALIASES = dict(line.split(" = ") for line in STUB.splitlines() if " = " in line)
+NAMES = sorted(set(dir(kelek)) & {line.rpartition(" as ")[2] for line in STUB.splitlines()})
+
+USER_PROGRAM = """
+from collections.abc import Iterator
+
+import kelek
+from kelek import Change, Entry, LogUnavailable
+
+
+def last(log: kelek.Log) -> Entry | None:
+    found: Entry | None = None
+    for found in log.entries(after=0):
+        pass
+    return found
+
+
+def changes(table: kelek.Table) -> Iterator[Change]:
+    job: kelek.RangeJob = table.range_job()
+    server: kelek.ServerInfo = table.server()
+    print(job.apid, server.url)
+    yield from table.watch(prefix=b"k")
+
+
+def ask(broker: kelek.Broker) -> kelek.Body:
+    future: kelek.Future = broker.submit("echo", b"x")
+    return future.result()
+
+
+def guarded(log: kelek.Log, tuning: kelek.LogTuning) -> kelek.LogInfo | None:
+    try:
+        return log.info()
+    except LogUnavailable:
+        return None
+    except kelek.Timeout as error:
+        raise kelek.Error(f"{kelek.__version__}: {error}, {tuning.response_ttl_ms} ms") from error
+"""
+WRONG_PROGRAM = """
+import kelek
+
+with kelek.Log("tcp://127.0.0.1:7201") as log:
+    text: str = log.info().term
+"""
+
+
+def test_every_public_name_is_listed_and_documented() -> None:
+    assert {*NAMES, "__dir__"} <= {*dir(kelek)}
+    assert not {*ALIASES} & {*dir(kelek)}
+    for name in NAMES:
+        value = getattr(kelek, name)
+        if isinstance(value, type):
+            assert value.__name__ == name
+            assert value.__doc__, name
+            assert not value.__doc__.startswith(f"{name}("), name
+
+
+def test_a_star_import_brings_all_of_them() -> None:
+    names: dict[str, object] = {}
+    exec("from kelek import *", names)
+    assert set(NAMES) - {"__version__"} == set(names) - {"__builtins__"}
+
+
+def test_every_error_is_a_kelek_error() -> None:
+    classes = {name: one for name, one in vars(errors).items() if isinstance(one, type)}
+    assert classes.keys() <= {*NAMES}
+    assert all(issubclass(one, kelek.Error) for one in classes.values())
+    assert all(issubclass(kelek.Timeout, one) for one in (kelek.Error, TimeoutError))
+    assert issubclass(kelek.TooLarge, ValueError)
+    for name, one in classes.items():
+        for kind in ("Unavailable", "Timeout", "Compacted", "Refused", "TooLarge", "Conflict"):
+            assert not name.endswith(kind) or issubclass(one, classes[kind]), name
+
+
+@pytest.mark.parametrize("old", sorted(ALIASES))
+def test_an_old_name_is_the_new_class_and_warns(old: str) -> None:
+    with pytest.warns(DeprecationWarning, match=rf"kelek\.{old} is now kelek\.{ALIASES[old]}"):
+        assert getattr(kelek, old) is getattr(kelek, ALIASES[old])
+
+
+def test_the_version_has_one_source() -> None:
+    assert kelek.__version__ == __version__
+    assert f'"{__version__}"' not in (ROOT / "pyproject.toml").read_text()
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        kelek.Nothing  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_kelek_loads_nothing_else() -> None:
+    """The import costs less than 100 ms; loading modules is what would take longer."""
+    script = (
+        "import sys; before = set(sys.modules); import kelek; "
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert out == ["kelek"]
+
+
+def test_mypy_checks_a_users_program(tmp_path: Path) -> None:
+    (tmp_path / "kelek").symlink_to(ROOT)
+    (tmp_path / "right.py").write_text(USER_PROGRAM)
+    (tmp_path / "wrong.py").write_text(WRONG_PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
+    done = subprocess.run(
+        [*command, "--config-file=", f"--cache-dir={tmp_path}/cache", "right.py", "wrong.py"],
+        cwd=tmp_path, env={**os.environ, "MYPYPATH": str(tmp_path)}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "wrong.py:5: error: Incompatible types in assignment" in done.stdout
+    assert "Found 1 error in 1 file" in done.stdout, done.stdout
