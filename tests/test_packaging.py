@@ -108,7 +108,10 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def test_installed_wheel_imports(installed: Path, tmp_path: Path) -> None:
-    code = "import kelek, kelek.native as n; print(kelek.__file__, hex(n.crc32c(b'123456789')))"
+    code = (
+        "import kelek, kelek.native.log.blocks as n; "
+        "kelek.Entry, kelek.__version__; print(kelek.__file__, hex(n.crc32c(b'123456789')))"
+    )
     where, checksum = run(installed / "python", "-c", code, cwd=tmp_path).split()
     assert Path(where).is_relative_to(installed.parent)
     assert checksum == "0xe3069283"
