@@ -59,7 +59,7 @@ class Below(Protocol):
     """The tables as they were before the batch."""
 
     families: dict[int, Family]
-    bonded: set[int]
+    expiring_tables: set[int]
 
     def take_family(self, options: TableOptions) -> Family: ...
 
@@ -80,7 +80,7 @@ class PendingWrites:
         self._batch = rocksdict.WriteBatch(raw_mode=True)
         self._changes: dict[int, list[Change]] = {}  # That no overlay has yet.
         self._overlays: dict[int, Overlay] = {}
-        self.bonded = tables.bonded
+        self.expiring_tables = tables.expiring_tables
         self.made: list[Family] = []
         self.dropped: list[Family] = []
 

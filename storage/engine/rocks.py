@@ -32,12 +32,12 @@ from ...protocols.zerodb.server.scan_chunks import ChunkSource, PairChunks
 from ...protocols.zerodb.tables.content import SizedRange, content_hash, split_points
 from ...protocols.zerodb.tables.effects import Effects, apply_entry, record_range
 from ...protocols.zerodb.tables.operations import (
-    BONDS,
+    LIFETIME_COUNTS,
     SYSTEM,
-    bonded_tables,
     first_expiry_ms,
-    kept_result,
     result_key,
+    stored_result,
+    tables_with_lifetimes,
 )
 from ...protocols.zerodb.tables.recent_changes import RecentChanges
 from ...protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableInfo
@@ -96,7 +96,7 @@ class RocksTables:
         self.applied = (0, 0)
         self.recent: RecentChanges | None = None
         self.families: dict[int, Family] = {}  # SYSTEM is among them.
-        self.bonded: set[int] = set()
+        self.expiring_tables: set[int] = set()
         self._shared = shared
         self._replicated = replicated
         self._read_only = read_only
@@ -186,7 +186,9 @@ class RocksTables:
             self.families[table] = families.pop(name)
         applied = self.get(SYSTEM, [APPLIED])[0]
         self.applied = (0, 0) if applied is None else AT.unpack(applied)
-        self.bonded = bonded_tables(self.scan(SYSTEM, BONDS, BONDS + b"\xff" * 5))
+        self.expiring_tables = tables_with_lifetimes(
+            self.scan(SYSTEM, LIFETIME_COUNTS, LIFETIME_COUNTS + b"\xff" * 5)
+        )
         self._expires_ms = None
         self._spare = {}
         self._doomed = []
@@ -416,7 +418,7 @@ class RocksTables:
             self.problem = str(error)
 
     def result(self, reqid: bytes) -> bytes | None:
-        return kept_result(self.get(SYSTEM, [result_key(reqid)])[0])
+        return stored_result(self.get(SYSTEM, [result_key(reqid)])[0])
 
     def effects(self, log_index: int) -> list[Effects]:
         return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]

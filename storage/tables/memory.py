@@ -11,8 +11,8 @@ from ...protocols.zerodb.tables.effects import Effects, apply_entry, record_rang
 from ...protocols.zerodb.tables.operations import (
     SYSTEM,
     first_expiry_ms,
-    kept_result,
     result_key,
+    stored_result,
 )
 from ...protocols.zerodb.tables.recent_changes import RecentChanges
 from ...protocols.zerodb.tables.tables import Outcome, Pair, TableEntry, TableInfo
@@ -31,7 +31,7 @@ class MemoryTables:
         self.problem = ""
         self.recent: RecentChanges | None = None
         self.disk = {} if disk is None else disk  # Checkpoints by their paths.
-        self.bonded: set[int] = set()
+        self.expiring_tables: set[int] = set()
         self._options: dict[int, TableOptions] = {}
         self._data: dict[int, dict[bytes, bytes]] = {SYSTEM: {}}
 
@@ -104,7 +104,7 @@ class MemoryTables:
         return outcomes
 
     def result(self, reqid: bytes) -> bytes | None:
-        return kept_result(self.get(SYSTEM, [result_key(reqid)])[0])
+        return stored_result(self.get(SYSTEM, [result_key(reqid)])[0])
 
     def effects(self, log_index: int) -> list[Effects]:
         return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]

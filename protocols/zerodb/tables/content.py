@@ -1,4 +1,4 @@
-"""What is told of a table's content: where it splits into ranges of about equal size, its hash."""
+"""Functions of a table's content: its hash, and keys that split it into ranges of equal size."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -7,20 +7,21 @@ from itertools import chain, islice
 
 from .tables import Pair
 
-HASH_PAIRS = 64  # That are in memory at once: each may be large.
+HASH_PAIRS = 64  # In memory at once; each may be large.
 
-SizedRange = tuple[bytes, int]  # Its first key, its size in bytes.
+SizedRange = tuple[bytes, int]  # First key, size in bytes.
 
 
 def split_points(pieces: Iterable[SizedRange], count: int) -> list[bytes]:
-    """At most count keys, ascending, that part the pieces into groups of about equal size.
+    """At most count ascending keys that split the pieces into groups of about equal size.
 
-    The pieces ascend by their first keys; a point is one of these, never that of the first piece.
+    The pieces are ordered by their first keys. A split point is the first key of a piece, but not
+    of the first piece.
     """
     found = list(pieces)
     total = sum(size for _, size in found)
     points: list[bytes] = []
-    behind = share = 0  # Bytes before this piece, and how many shares of all they fill.
+    behind = share = 0  # Bytes before this piece, and full shares among them.
     for key, size in found:
         reached = behind * (count + 1) // total if total else 0
         if reached > share and key > found[0][0]:
@@ -31,8 +32,8 @@ def split_points(pieces: Iterable[SizedRange], count: int) -> list[bytes]:
 
 
 class ContentHash:
-    """32 bytes that are equal for equal keys and values, added in their order and by whatever
-    number at once: a hash over that of their sizes and that of their bytes."""
+    """A hash of 32 bytes over keys and values in order. It does not depend on how add() groups the
+    pairs: it hashes the hash of their sizes and the hash of their bytes."""
 
     def __init__(self) -> None:
         self._sizes, self._bytes = blake2b(), blake2b()

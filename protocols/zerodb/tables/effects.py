@@ -1,7 +1,7 @@
-"""What operations did whose effect is not to be seen in themselves: for those who watch tables.
+"""Records the effects of operations that do not state them, for watches.
 
-A transaction takes one branch or the other, a session's end deletes keys that only the tables know.
-What each such operation put and deleted is kept beside the tables, for the newest of them.
+For example, a transaction takes one of two branches, and the end of a session deletes keys that
+only the tables know. The newest records are stored beside the tables.
 """
 
 import struct
@@ -28,51 +28,54 @@ from ..wire.ops import (
     unpack,
 )
 from ..wire.values import TableOptions
-from .operations import SYSTEM, Refused, TableState, apply
+from .operations import SYSTEM, OperationRefused, TableState, apply
 from .tables import Outcome, Pair, TableEntry
 
-# What has to be asked for: each of them leaves one record, even where it did nothing.
-HIDDEN = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited)
-PLAIN = (Put, Delete, DeleteRange, Truncate)
+# Operations whose effects need a record; each leaves one record, even if it changed nothing.
+RECORDED = (Transaction, Part, Attach, SessionEnd, Expire, DeleteLimited)
+SELF_DESCRIBING = (Put, Delete, DeleteRange, Truncate)
 
-RECORDS_MAX = 65_536  # Kept, of the newest.
-RECORD_BYTES_MAX = 64 << 10  # Above it no values are kept, only their keys.
-TRIMMED = 64  # Records that go at once when there are too many.
+RECORDS_MAX = 65_536  # Of the newest operations.
+RECORD_BYTES_MAX = 64 << 10  # A larger record stores keys without values.
+TRIM_RECORDS = 64  # Records that are deleted at once when there are too many.
 
-_RECORD = b"w"  # index, number in its entry: whole or not, packed operations
-_COUNT = b"x"  # How many records there are, and a key before the oldest.
-_PLACE = struct.Struct(">QI")
+_RECORD = b"w"  # Index, number within the entry: kind, packed operations.
+_COUNT = b"x"  # Number of records, and a key before the oldest record.
+_RECORD_NAME = struct.Struct(">QI")
 _NUMBER = struct.Struct(">Q")
-# What a record begins with. Older versions take all but the second for the first.
+# First byte of a record. Older versions read all but the second as the first.
 _KEYS_ONLY, _WHOLE = b"\0", b"\1"
-_KEYS_OF_BRANCH = {OTHERWISE: b"\2", THEN: b"\3"}  # A transaction's: the values are in its entry.
+_KEYS_OF_BRANCH = {OTHERWISE: b"\2", THEN: b"\3"}  # Of a transaction, whose entry has the values.
 
 
-def apply_entry(state: TableState, entry: TableEntry, done: list[Op] | None) -> Iterator[Outcome]:
-    """Carries out the operations of an entry, and yields what they have to tell. What an operation
-    of the log did that does not say so itself is recorded.
+def apply_entry(
+    state: TableState, entry: TableEntry, changes: list[Op] | None
+) -> Iterator[Outcome]:
+    """Applies the operations of an entry and yields their outcomes. Effects of RECORDED operations
+    of the log are recorded.
 
-    done   where what operations of no log did is added; None: nobody wants to know
+    changes   receives what operations of local tables did; None: no watch needs it
     """
-    hidden = 0  # Operations of the entry that have a record.
+    recorded = 0  # Operations of the entry that have a record.
     for place, op in enumerate(entry.ops):
         try:
-            if entry.log_index and isinstance(op, HIDDEN):
-                data = _apply_recorded(state, (entry.log_index, hidden), op)
-            elif entry.log_index or done is None:
+            if entry.log_index and isinstance(op, RECORDED):
+                data = _apply_recorded(state, (entry.log_index, recorded), op)
+            elif entry.log_index or changes is None:
                 data = apply(state, entry.log_index, op)
             else:
-                data = _apply_told(state, op, done)
-        except Refused as error:
+                data = _apply_observed(state, op, changes)
+        except OperationRefused as error:
             yield Outcome(entry.log_index, place, b"", str(error))
         else:
             if data:
                 yield Outcome(entry.log_index, place, data)
-        hidden += isinstance(op, HIDDEN)
+        recorded += isinstance(op, RECORDED)
 
 
 def _apply_recorded(state: TableState, name: tuple[int, int], op: Op) -> bytes:
-    """apply(), and a record of what it did under the entry's index and the record's number."""
+    """Applies an operation, and records its effects under the entry's index and the record's
+    number."""
     recorder = _Recorder(state)
     short = _KEYS_ONLY
     try:
@@ -80,24 +83,25 @@ def _apply_recorded(state: TableState, name: tuple[int, int], op: Op) -> bytes:
         if isinstance(op, Transaction):
             short = _KEYS_OF_BRANCH.get(data[0], _KEYS_ONLY)
         return data
-    finally:  # Also where it was refused: records are told apart by their number.
-        _keep(state, name, recorder.ops, short)
+    # A refused operation has a record, too: the number of a record identifies its operation.
+    finally:
+        _store_record(state, name, recorder.ops, short)
 
 
-def _apply_told(state: TableState, op: Op, done: list[Op]) -> bytes:
+def _apply_observed(state: TableState, op: Op, changes: list[Op]) -> bytes:
     recorder = _Recorder(state)
     try:
         return apply(recorder, 0, op)
     finally:
-        done += recorder.ops
+        changes += recorder.ops
 
 
 class _Recorder:
-    """A State that notes what is done to tables."""
+    """A TableState that notes changes of tables."""
 
     def __init__(self, state: TableState) -> None:
         self._state = state
-        self.bonded = state.bonded
+        self.expiring_tables = state.expiring_tables
         self.ops: list[Op] = []
         self.options = state.options
         self.get = state.get
@@ -128,20 +132,21 @@ class _Recorder:
             self.ops.append(DeleteRange(table, start, end))
 
 
-def _keep(state: TableState, name: tuple[int, int], ops: list[Op], short: bytes) -> None:
+def _store_record(state: TableState, name: tuple[int, int], ops: list[Op], short: bytes) -> None:
     data = _WHOLE + pack(ops)
     if len(data) > RECORD_BYTES_MAX and any(isinstance(op, Put) for op in ops):
         data = short + pack([_without_values(op) for op in ops])
     before = state.get(SYSTEM, [_COUNT])[0] or bytes(8)
     count, oldest = _NUMBER.unpack_from(before)[0] + 1, before[8:] or _RECORD
     if count > RECORDS_MAX:
-        # From the oldest on: what was deleted before it is in the way until it is compacted.
-        older = state.scan(SYSTEM, oldest, _RECORD + _PLACE.pack(name[0], 0))
-        gone = [key for key, _ in islice(older, TRIMMED)]
+        # Searches from the oldest record on: scans are slowed by keys that were deleted and not yet
+        # compacted.
+        older = state.scan(SYSTEM, oldest, _RECORD + _RECORD_NAME.pack(name[0], 0))
+        gone = [key for key, _ in islice(older, TRIM_RECORDS)]
         state.delete(SYSTEM, gone)
         count -= len(gone)
         oldest = gone[-1] if gone else oldest
-    names = [_RECORD + _PLACE.pack(*name), _COUNT]
+    names = [_RECORD + _RECORD_NAME.pack(*name), _COUNT]
     state.put(SYSTEM, names, [data, _NUMBER.pack(count) + oldest])
 
 
@@ -150,8 +155,8 @@ def _without_values(op: Op) -> Op:
 
 
 def record_range(index: int) -> tuple[bytes, bytes]:
-    """Where the records of an entry lie in SYSTEM."""
-    return _RECORD + _PLACE.pack(index, 0), _RECORD + _PLACE.pack(index + 1, 0)
+    """The range of the records of an entry in SYSTEM."""
+    return _RECORD + _RECORD_NAME.pack(index, 0), _RECORD + _RECORD_NAME.pack(index + 1, 0)
 
 
 class Effects:
@@ -159,11 +164,11 @@ class Effects:
 
     def __init__(self, data: bytes) -> None:
         self._kind = data[:1]
-        self.ops = unpack(data[1:])  # Unless done() is known, deleted keys may have been put.
+        self.ops = unpack(data[1:])  # If changes() returns None, a deleted key may have been put.
 
-    def done(self, op: Op) -> list[Op] | None:
-        """What was put and deleted by this operation, whose record this is; None: of some values
-        only the keys are known."""
+    def changes(self, op: Op) -> list[Op] | None:
+        """The puts and deletes of this operation, which the record belongs to. None: some values
+        are unknown, only their keys are recorded."""
         if self._kind == _WHOLE:
             return self.ops
         if self._kind == _KEYS_ONLY or not isinstance(op, Transaction):
@@ -171,9 +176,9 @@ class Effects:
         steps = op.then if self._kind == _KEYS_OF_BRANCH[THEN] else op.otherwise
         if any(isinstance(step, Attach) for step in steps) and not _is_guarded(op):
             return None  # It deletes the keys of a session that has ended.
-        return [step for step in steps if isinstance(step, PLAIN)]
+        return [step for step in steps if isinstance(step, SELF_DESCRIBING)]
 
 
 def _is_guarded(op: Transaction) -> bool:
-    """Whether a branch is only done while its session is alive."""
+    """Whether the branches require a session that is alive."""
     return any(one.kind == ALIVE and one.operand == REQUIRED for one in op.compares)

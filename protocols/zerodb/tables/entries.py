@@ -1,4 +1,4 @@
-"""Which operations of the log's entries are one worker's. It applies nothing."""
+"""Finds the operations of log entries that belong to one worker."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,56 +24,58 @@ from ..wire.ops import (
 )
 from .tables import Outcome, TableEntry
 
-# What no table has: every worker keeps all sessions, so their numbers are the same everywhere. Of a
-# lease all tell, as only the one that has opened it knows what came before its end.
+# Operations without a table. Every worker applies sessions, so that their numbers are equal. Every
+# worker reports changes of leases, because only the one that made the snapshot knows what comes
+# before.
 _EVERYBODYS = (SessionOpen, SessionKeep, SessionEnd, Expire, LeaseKeep, LeaseEnd)
 
 
 class TablePartition(NamedTuple):
-    """A worker: it has the tables number, number + workers, ..."""
+    """The tables of one worker: number, number + workers, ..."""
 
     number: int
     workers: int
-    local: frozenset[int] = frozenset()  # Tables of no log.
+    local: frozenset[int] = frozenset()  # Local tables, which are not in the log.
 
     def owns(self, table: int) -> bool:
-        """Whether the table is this worker's, replicated or local."""
+        """Whether the table belongs to this worker, replicated or local."""
         return table % self.workers == self.number
 
     def applies(self, op: Op) -> bool:
-        """Whether this operation of an entry is this worker's."""
+        """Whether this worker applies the operation of an entry."""
         if isinstance(op, _EVERYBODYS):
             return True
         return self.owns(op.table) and op.table not in self.local
 
 
 class WorkerEntries(NamedTuple):
-    """What a batch of the log holds for a worker."""
+    """The entries of a batch for one worker."""
 
     entries: list[TableEntry]
-    positions: dict[int, list[int]]  # By index, where an entry has others' operations, too.
-    malformed: int  # Entries with our magic that nobody can read: on every node alike.
+    # By index: positions of the operations, if other workers have operations in the entry.
+    positions: dict[int, list[int]]
+    malformed: int  # Entries with the tables' magic that cannot be decoded, on any node.
 
 
 def with_entry_position(outcome: Outcome, positions: dict[int, list[int]]) -> Outcome:
-    """With the operation's place in the whole entry (Found.positions)."""
+    """Replaces the position by that in the whole entry (WorkerEntries.positions)."""
     found = positions.get(outcome.log_index)
     return outcome if found is None else outcome._replace(position=found[outcome.position])
 
 
 class ApplyStep(NamedTuple):
-    """Entries that are applied as one, and what is then to be done for leases."""
+    """Entries that are applied as one, and changes of leases after them."""
 
-    entries: list[TableEntry]  # Without those about leases, which change no table.
-    last: tuple[int, int]  # Index and term that are reached with them, and with `opened`.
-    lease_opened: LeaseOpen | None  # To be taken when exactly the entries are in the tables.
+    entries: list[TableEntry]  # Without entries about leases, which change no table.
+    last: tuple[int, int]  # Index and term of the last entry, that of `lease_opened` included.
+    lease_opened: LeaseOpen | None  # Its snapshot holds exactly the entries before it.
     lease_changes: list[LeaseKeep | LeaseEnd]
 
 
 def split_at_leases(entries: Sequence[TableEntry], last: tuple[int, int]) -> Iterator[ApplyStep]:
-    """Cuts a worker's entries behind each that opens a lease.
+    """Splits entries behind each one that opens a lease.
 
-    last   index and term of the last entry in the log, a worker's own or not
+    last   index and term of the last entry in the log, of any worker
     """
     plain: list[TableEntry] = []
     lease_changes: list[LeaseKeep | LeaseEnd] = []
@@ -93,18 +95,18 @@ def split_at_leases(entries: Sequence[TableEntry], last: tuple[int, int]) -> Ite
 
 
 def find_entries(batch: EntryBatch, owner: TablePartition, tables_from: int = 0) -> WorkerEntries:
-    """What a checked batch of the log holds for this worker.
+    """The operations of a checked batch that belong to this worker.
 
-    tables_from   behind this index entries of the tables' own kind count alone (ConfigEntry); at
-                  and before it, or everywhere if it is 0, any state entry with our magic does, too
+    tables_from   entries behind this index must have the tables' own type (ConfigEntry); at and
+                  before it, or always if it is 0, state entries with the tables' magic count, too
 
-    Entries that only put or delete may come as one: what they do to a table in a row is one
-    operation then, with the index of the last of them. That is right because a put or delete is
-    never refused and has nothing to tell, whatever the tables hold (operations.py).
+    Entries that only put or delete may be joined: consecutive changes of a table become one
+    operation with the index of the last one. This is correct because puts and deletes are never
+    refused and have no outcome (operations.py).
     """
     found = WorkerEntries([], {}, 0)
     if ENTRY_MAGIC not in batch.block:
-        return found  # A log that is used for other things, too, costs a look.
+        return found  # The search is cheap for logs that hold no tables.
     malformed = 0
     marked_last = tables_from or ALL_MARKED
     for run in cut_block(batch.block, owner.number, owner.workers, marked_last):
@@ -130,7 +132,7 @@ def find_entries(batch: EntryBatch, owner: TablePartition, tables_from: int = 0)
 def decode_entries(
     batch: EntryBatch, owner: TablePartition, tables_from: int = 0
 ) -> Iterator[TableEntry]:
-    """The same entries one by one, each with its own index: for those who are told of each."""
+    """The same entries, never joined, each with its own index."""
     if ENTRY_MAGIC not in batch.block:
         return
     for log_index, record in enumerate(decode_block(batch.block)[1], batch.first_index):
@@ -138,7 +140,7 @@ def decode_entries(
             continue
         if record.kind not in (KIND_STATE, KIND_TABLES) or not record.data.startswith(ENTRY_MAGIC):
             continue
-        with suppress(ValueError):  # Nobody can read it, and it has changed nothing.
+        with suppress(ValueError):  # A malformed entry has changed nothing.
             ops = [op for op in unpack_entry(record.data) if owner.applies(op)]
             yield TableEntry(log_index, batch.term, ops)
 

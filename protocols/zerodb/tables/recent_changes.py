@@ -1,7 +1,7 @@
-"""What was done lately to tables of no log, for those who watch them; it is kept in memory alone.
+"""The latest changes of local tables, in memory, for watches.
 
-Each change has an index, as an entry of the log has, but of one process's: the first is the time in
-microseconds, so that none comes back after a restart.
+Changes have indexes as log entries have, but valid within one process: the first index is the time
+in microseconds, so that no index repeats after a restart.
 """
 
 from collections import deque
@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from ..wire.ops import Delete, Op, Put
 
-BYTES_MAX = 16 << 20  # Kept, but always the last change.
+BYTES_MAX = 16 << 20  # Kept; the last change stays in any case.
 CHANGES_MAX = 65_536  # Kept, of the newest.
-PIECE_BYTES = 1 << 20  # A change that is larger is told in pieces; a single pair stays whole.
+CHANGE_BYTES = 1 << 20  # A larger change is split; a single pair stays whole.
 
 
-class _Kept(NamedTuple):
+class _RecentChange(NamedTuple):
     op: Op
-    size: int  # Bytes of its keys and values.
+    size: int  # Of its keys and values.
 
 
 class RecentChanges:
@@ -25,58 +25,59 @@ class RecentChanges:
 
     def __init__(self, unix_us: int) -> None:
         self.next_index = unix_us
-        self._kept: deque[_Kept] = deque()
+        self._changes: deque[_RecentChange] = deque()
         self._size = 0
 
     @property
     def first_index(self) -> int:
-        """Of the oldest change that is kept."""
-        return self.next_index - len(self._kept)
+        """Index of the oldest change."""
+        return self.next_index - len(self._changes)
 
     def add(self, done: Sequence[Op]) -> None:
-        """Keeps what was done, in its order."""
+        """Adds changes in their order."""
         for op in done:
-            for kept in _pieces(op):
-                self._kept.append(kept)
-                self._size += kept.size
+            for change in _split(op):
+                self._changes.append(change)
+                self._size += change.size
                 self.next_index += 1
-        while len(self._kept) > 1 and (self._size > BYTES_MAX or len(self._kept) > CHANGES_MAX):
-            self._size -= self._kept.popleft().size
+        changes = self._changes
+        while len(changes) > 1 and (self._size > BYTES_MAX or len(changes) > CHANGES_MAX):
+            self._size -= changes.popleft().size
 
     def since(self, index: int, bytes_max: int) -> list[tuple[int, Op]] | None:
-        """Changes from index on, ending with the one that reaches bytes_max; None: they are no
-        longer kept, or of another process."""
+        """Changes from index on, up to the one that reaches bytes_max. None: they are no longer
+        kept, or the index is of another process."""
         first = self.first_index
         if not first <= index <= self.next_index:
             return None
         found: list[tuple[int, Op]] = []
         size = 0
         while index < self.next_index and size < bytes_max:
-            kept = self._kept[index - first]
-            found.append((index, kept.op))
-            size += kept.size
+            change = self._changes[index - first]
+            found.append((index, change.op))
+            size += change.size
             index += 1
         return found
 
 
-def _pieces(op: Op) -> Iterator[_Kept]:
+def _split(op: Op) -> Iterator[_RecentChange]:
     if not isinstance(op, Put | Delete):
-        yield _Kept(op, 0)
+        yield _RecentChange(op, 0)
         return
     sizes = list(map(len, op.keys))
     if isinstance(op, Put):
         sizes = [size + len(value) for size, value in zip(sizes, op.values, strict=True)]
-    if sum(sizes) <= PIECE_BYTES:
-        yield _Kept(op, sum(sizes))
+    if sum(sizes) <= CHANGE_BYTES:
+        yield _RecentChange(op, sum(sizes))
         return
     begin = 0
     while begin < len(sizes):
         end, size = begin + 1, sizes[begin]
-        while end < len(sizes) and size + sizes[end] <= PIECE_BYTES:
+        while end < len(sizes) and size + sizes[end] <= CHANGE_BYTES:
             size += sizes[end]
             end += 1
         keys = op.keys[begin:end]
         values = op.values[begin:end] if isinstance(op, Put) else []
         piece = Put(op.table, keys, values) if isinstance(op, Put) else Delete(op.table, keys)
-        yield _Kept(piece, size)
+        yield _RecentChange(piece, size)
         begin = end

@@ -1,7 +1,7 @@
-"""The small interface of the tables' engine: what a table_worker needs of one database.
+"""The interface of a database of tables, as a table worker uses it.
 
-rocks.py keeps it on a disk, tables/memory.py is its plain twin. Reads of a table that is not there
-find nothing; a put makes it. One process writes; nothing here knows a log or a socket.
+storage/engine/rocks.py implements it on disk, storage/tables/memory.py in memory. Reads of a
+missing table find nothing; a put makes it. One process writes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,68 +19,67 @@ LogPosition = tuple[int, int]  # Index and term.
 
 
 class TableEntry(NamedTuple):
-    """The operations of one entry of the log: they happen together or not at all."""
+    """The operations of a log entry; they are applied together or not at all."""
 
-    log_index: int  # 0: of no log.
+    log_index: int  # 0: the operations are of local tables.
     term: int
     ops: Sequence[Op]
 
 
 class Outcome(NamedTuple):
-    """What an operation has to tell who asked for it (operations.py lays the data out)."""
+    """The result of an operation for its client (operations.py has the layout of the data)."""
 
-    log_index: int  # Of its entry.
-    position: int  # Of the operation in its entry, from 0.
+    log_index: int  # Of the entry.
+    position: int  # Of the operation within its entry, from 0.
     data: bytes
-    problem: str = ""  # Why nothing was done, on every node alike; empty: it was.
+    problem: str = ""  # Why all nodes refused the operation; empty: it was done.
 
 
 class TableInfo(NamedTuple):
-    """What a table takes; both numbers are the engine's estimates."""
+    """A table's options, and the database's estimates of its size."""
 
     options: TableOptions
     keys: int
-    size: int  # Bytes, in memory and on disk.
+    size: int  # Bytes in memory and on disk.
 
 
 class Tables(Protocol):
-    """One database of many tables. Whatever is wrong with it is raised as StorageError: StorageFull
-    and Damaged when that is known, with the reason."""
+    """A database of many tables. Its errors are StorageFailure."""
 
-    recent: "RecentChanges | None"  # What entries of no log do is kept there; None: nobody watches.
+    # Changes of local tables, kept while watches exist; None: there is no watch.
+    recent: "RecentChanges | None"
 
     @property
     def applied(self) -> tuple[int, int]:
-        """Index and term of the last entry that is in the tables; (0, 0): none."""
+        """Index and term of the last applied entry; (0, 0): none."""
 
     @property
     def problem(self) -> str:
-        """Why the tables take no writes now; empty: they do."""
+        """Why the database refuses writes now, or an empty text."""
 
     @property
     def expires_ms(self) -> int:
-        """When the first key or session ends, unix time; 0: none does. Then an Expire is due."""
+        """Unix time at which the first key or session ends and an Expire is due; 0: never."""
 
     def tables(self) -> dict[int, TableOptions]:
-        """The tables that are there."""
+        """The existing tables."""
 
     # ---- reading ----
 
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of keys, None where there is none."""
+        """The values of keys; None: there is no such key."""
 
     def exists(self, table: int, keys: Sequence[bytes]) -> list[bool]:
-        """Which keys are there."""
+        """Which keys exist."""
 
     def count(self, table: int, start: bytes = b"", end: bytes = b"") -> int:
-        """How many keys lie in start <= key <= end: the end counts. Empty: no bound."""
+        """Number of keys in start <= key <= end: the end is included. Empty: no bound."""
 
     def scan(
         self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
     ) -> Iterator[Pair]:
-        """Keys and values of start <= key < end in their order, or in the opposite one. It sees the
-        table as it is now, whatever is written meanwhile. Empty: no bound. Drop it when done: it
-        holds on to what it sees."""
+        """Pairs of start <= key < end, ascending or descending, as they are now: later writes are
+        not seen. Empty: no bound. Drop the iterator when done; it pins what it reads."""
 
     def keys(
         self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
@@ -90,51 +89,51 @@ class Tables(Protocol):
     # ---- writing ----
 
     def write(self, entries: Sequence[TableEntry], sync: bool = False) -> list[Outcome]:
-        """Applies entries in their order, all of them in one atomic batch that holds (index, term)
-        of the last, too. sync: it is durable afterwards (where there is an engine's log).
+        """Applies entries in order as one atomic batch, together with the (index, term) of the last
+        one. Entries at or below `applied` are skipped. After a StorageFailure nothing is applied; a
+        later call may succeed, see recover().
 
-        Entries at or below applied are skipped. After a StorageError nothing of it happened;
-        the same call may succeed later, see recover().
+        sync   make the batch durable, where the database has a log of its own
         """
 
     def result(self, reqid: bytes) -> bytes | None:
-        """The Outcome's data of a transaction that was applied under this reqid; None: unknown."""
+        """The outcome data of a transaction that was applied under this reqid; None: unknown."""
 
     def effects(self, log_index: int) -> "list[Effects]":
-        """What each operation of an entry did whose effect is not to be seen in itself, in their
-        order; none of an entry that is too old (effects.py)."""
+        """The recorded effects of an entry's operations in order; empty if the entry is too old
+        (effects.py)."""
 
     def flush(self) -> None:
-        """Makes everything that was written durable, as one."""
+        """Makes all writes durable, as one step."""
 
     def recover(self) -> bool:
-        """Tries whether the tables take writes again. True: they do; applied may have gone back to
-        what is durable, so go on behind it. Reads go on meanwhile."""
+        """Tries to accept writes again. True: writes are accepted; `applied` may be lower, and the
+        caller must apply the entries behind it again. Reads work meanwhile."""
 
     # ---- upkeep ----
 
     def close_table(self, table: int) -> None:
-        """Frees the memory that a table takes: it is flushed. The next request opens it again."""
+        """Flushes a table and frees its memory. The next request opens it again."""
 
     def compact(self, table: int, start: bytes = b"", end: bytes = b"") -> None:
-        """Rewrites start <= key <= end without what was deleted; everything is flushed first."""
+        """Rewrites start <= key <= end without deleted data, after a flush of everything."""
 
     def checkpoint(self, path: str) -> tuple[int, int]:
-        """Makes a database at path, a folder that is not there yet, that holds all tables as they
-        are now and never changes; returns its applied. Files are shared by hard links."""
+        """Makes an immutable copy of all tables in a new folder, by hard links; returns its
+        `applied`."""
 
     def split_points(self, table: int, start: bytes, end: bytes, count: int) -> list[bytes]:
-        """At most count keys, ascending, strictly within (start, end), that part the range into
+        """At most count ascending keys strictly within (start, end) that split the range into
         pieces of about equal size."""
 
     def info(self, table: int) -> TableInfo | None:
-        """None: the table is not there."""
+        """None: the table does not exist."""
 
     def content_hash(self, table: int) -> bytes:
-        """32 bytes that are equal for equal keys and values; reads the whole table."""
+        """The ContentHash of a table; reads it whole."""
 
     def close(self) -> None:
-        """Ends the use of it; what was written is flushed, unless the disk is full."""
+        """Flushes, unless the disk is full, and closes the database."""
 
 
 def store_applied(tables: Tables, position: LogPosition) -> None:

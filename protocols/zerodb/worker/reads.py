@@ -1,7 +1,7 @@
-"""Requests of ZeroDB that take long, in slices: a few thousand rows, then somebody else's turn.
+"""Long read requests in slices of a few thousand rows, so that other requests run in between.
 
-Each is a generator: it yields None after a slice and the answer's frames at its end. What it reads
-is the table as it was at its beginning.
+Each function is a generator. It yields None after a slice and the frames of the answer at the end.
+It reads the table as it was at its first slice.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,16 +15,16 @@ from ..wire.values import KEYS_ONLY, PACKED, REVERSE
 
 Slices = Iterator[list[bytes] | None]
 
-SCAN_ROWS = 2048  # In a slice, ...
-SCAN_BYTES = 1 << 20  # ... which ends with the rows that reach this.
-CHUNK_ROWS = 64  # That are read before it is known how large they are.
-ANSWER_ROWS_MAX = 1 << 20  # In one answer: the smallest of rows take some memory, too.
+SCAN_ROWS = 2048  # In a slice.
+SCAN_BYTES = 1 << 20  # In a slice; the row that reaches it ends the slice.
+CHUNK_ROWS = 64  # Read at once before the size of rows is known.
+ANSWER_ROWS_MAX = 1 << 20  # In an answer: small rows need memory, too.
 COUNT_ROWS = 16_384
 COMPACT_BYTES = 32 << 20
 
 
 class AnswerTooLarge(Exception):
-    """The answer would be larger than the server's limit."""
+    """The answer would exceed the server's limit."""
 
     def __init__(self, bytes_max: int, way_out: str) -> None:
         most = f"{bytes_max} bytes or {ANSWER_ROWS_MAX} rows"
@@ -32,7 +32,7 @@ class AnswerTooLarge(Exception):
 
 
 def count(tables: Tables, request: requests.Count) -> Slices:
-    end = request.end and request.end + b"\0"  # It is counted, too.
+    end = request.end and request.end + b"\0"  # A count includes the end key.
     keys = tables.keys(request.table, request.start, end)
     found = 0
     while rows := sum(1 for _ in islice(keys, COUNT_ROWS)):
@@ -42,15 +42,15 @@ def count(tables: Tables, request: requests.Count) -> Slices:
 
 
 class _RowReader:
-    """Rows of a table by the slice, however large they are."""
+    """Reads rows of a table in slices bounded by number and by bytes."""
 
     def __init__(self, rows: Iterator[Pair]) -> None:
         self._rows = rows
         self._chunk = 4
-        self.sizes: list[int] = []  # Of the rows that take() has returned.
+        self.sizes: list[int] = []  # Of the rows that read() returned last.
 
-    def take(self, most: int) -> list[Pair]:
-        """At most so many rows; none at the end."""
+    def read(self, most: int) -> list[Pair]:
+        """The next rows, at most so many; an empty list at the end."""
         found: list[Pair] = []
         self.sizes = []
         room = SCAN_BYTES
@@ -75,8 +75,8 @@ class _ScanAnswer:
         self.values: list[bytes] = []
         self._room = bytes_max
 
-    def take(self, rows: list[Pair], sizes: list[int]) -> int:
-        """Adds as many as there is room for, but at least one to an empty page."""
+    def add(self, rows: list[Pair], sizes: list[int]) -> int:
+        """Adds the rows that fit, and at least one to an empty answer. Returns their number."""
         taken = min(len(rows), ANSWER_ROWS_MAX - len(self.keys))
         if sum(sizes[:taken]) > self._room:
             taken, size = 0, 0
@@ -91,7 +91,8 @@ class _ScanAnswer:
 
 
 def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
-    """A packed answer ends where it is full, and says where to go on. Raises TooLarge."""
+    """Scans a range. A packed answer ends when it is full and contains the key to resume at. Raises
+    AnswerTooLarge."""
     flags = request.extension.flags
     room = min(bytes_max, request.extension.bytes_max or bytes_max)
     reverse = bool(flags & REVERSE)
@@ -99,13 +100,13 @@ def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
     rows = _RowReader(
         ((key, b"") for key in tables.keys(*range_)) if flags & KEYS_ONLY else tables.scan(*range_)
     )
-    page, resume = _ScanAnswer(room), b""
+    answer, resume = _ScanAnswer(room), b""
     left = request.limit
     while left is None or left > 0:
-        some = rows.take(SCAN_ROWS if left is None else min(SCAN_ROWS, left))
+        some = rows.read(SCAN_ROWS if left is None else min(SCAN_ROWS, left))
         if not some:
             break
-        taken = page.take(some, rows.sizes)
+        taken = answer.add(some, rows.sizes)
         if taken < len(some):
             if not flags & PACKED:
                 raise AnswerTooLarge(room, "set a limit, or ask for packed columns")
@@ -115,14 +116,15 @@ def scan(tables: Tables, request: requests.Scan, bytes_max: int) -> Slices:
         yield None
     else:
         if left == 0 and request.limit and flags & PACKED:
-            resume = next((key for key, _ in rows.take(1)), b"")
+            resume = next((key for key, _ in rows.read(1)), b"")
     if reverse and resume:
-        resume = page.keys[-1]  # The end is not included: it is the last one that was sent.
-    yield answers.encode_scan(request, page.keys, page.values, resume)
+        # The resume key of a reverse scan is an exclusive end, so it is the last key sent.
+        resume = answer.keys[-1]
+    yield answers.encode_scan(request, answer.keys, answer.values, resume)
 
 
 def compact(tables: Tables, request: requests.CompactTable) -> Slices:
-    """Piece by piece: the engine does nothing else meanwhile."""
+    """Compacts a range piece by piece, so that other requests run in between."""
     info = tables.info(request.table)
     end = request.end and request.end + b"\0"
     pieces = 0 if info is None else info.size // COMPACT_BYTES
@@ -134,7 +136,7 @@ def compact(tables: Tables, request: requests.CompactTable) -> Slices:
 
 
 class TableStatus(NamedTuple):
-    """What is told of a table besides what the engine knows."""
+    """A table's status besides what the database reports."""
 
     database: Tables
     worker: str
@@ -144,8 +146,10 @@ class TableStatus(NamedTuple):
 def table_info(
     tables: Mapping[int, TableStatus], request: requests.TableInfo, applied: Callable[[], int]
 ) -> Slices:
-    """Of all these tables; with their content's hash it reads all of them. applied tells the index
-    of the last entry that is in the tables just now."""
+    """Infos of tables. A content hash reads the whole table.
+
+    applied   returns the index of the last applied entry
+    """
     found: dict[int, dict[str, object]] = {}
     for number, (database, worker, local) in sorted(tables.items()):
         info = database.info(number)
@@ -161,7 +165,7 @@ def table_info(
         }
         if request.content:
             digest, rows = ContentHash(), _RowReader(database.scan(number))
-            while some := rows.take(SCAN_ROWS):
+            while some := rows.read(SCAN_ROWS):
                 digest.add(some)
                 yield None
             found[number]["content"] = digest.digest().hex()

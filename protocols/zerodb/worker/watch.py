@@ -1,23 +1,24 @@
-"""Requests that wait for changes of a range: they read the log behind those who apply it.
+"""Watches: changes of a key range, read from the log behind the applier.
 
-A change is told by the entry that made it. Entries that the log has no more can't be told.
+A change carries the index of its entry. Entries that were compacted away cannot be reported.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...raft.messages import EntryBatch
-from ..tables.effects import HIDDEN, PLAIN
+from ..tables.effects import RECORDED, SELF_DESCRIBING
 from ..tables.entries import TablePartition, decode_entries
 from ..tables.tables import Tables
 from ..wire import ops
 from ..wire.requests import Watch
 
-AS_NOW_BYTES_MAX = 128 << 20  # Of values that one operation is told to have changed.
-AS_NOW_KEYS = 8  # That are read at once for it.
-PAGE_BYTES = 4 << 20  # Of a local table's changes, and the one that reached beyond it.
-Changes = list[tuple[int, list[ops.Op]]]  # Indexes, and what their entries did.
-# Some applied entries from an index on; none: not now; None: the log has them no more.
+CURRENT_BYTES_MAX = 128 << 20  # Of current values reported for one operation.
+CURRENT_KEYS = 8  # Read in one call of the database.
+PAGE_BYTES = 4 << 20  # Of a local table's changes, plus the change that exceeds it.
+Changes = list[tuple[int, list[ops.Op]]]  # Index of the entry, operations.
+# Reads some applied entries from an index on; an empty list: none yet; None: the log no longer has
+# them.
 ReadLog = Callable[[int], Sequence[EntryBatch] | None]
 
 
@@ -26,29 +27,30 @@ class ChangesGone(Exception):
 
 
 class _LogPage(NamedTuple):
-    """Changes of all tables by some entries of the log."""
+    """Changes of all tables by some consecutive entries of the log."""
 
     next_index: int  # Behind the last of these entries.
     by_table: dict[int, Changes]
 
 
 class LogChanges:
-    """What applied entries did, read for all that watch; a page is read once for all of them."""
+    """Changes made by applied entries. All watches share a page, so that it is read once."""
 
     def __init__(self, owner: TablePartition, read_log: ReadLog) -> None:
         self._owner = owner
         self._read_log = read_log
         self._pages: dict[int, _LogPage | None] = {}
-        self.tables_from = 0  # As find_entries() takes it.
+        self.tables_from = 0  # See find_entries().
 
     def drop_pages(self) -> None:
-        """Drops the pages: the next turn may find more behind them."""
+        """Drops the pages; later reads may find more entries."""
         self._pages.clear()
 
     def read(self, tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:
-        """What a page of entries from index on did to a range; the index behind them comes first.
+        """The index behind a page of entries that begins at index, and the changes of the watched
+        range in it.
 
-        Raises Gone, StorageError.
+        Raises ChangesGone, StorageFailure.
         """
         if index not in self._pages:
             self._pages[index] = self._read_page(tables, index)
@@ -83,7 +85,7 @@ class LogChanges:
 
 
 def recent_changes(tables: Tables, request: Watch, index: int) -> tuple[int, Changes]:
-    """The same as Changed.of(), of a table that has no log. Raises Gone."""
+    """Does the same as LogChanges.read() for a local table. Raises ChangesGone."""
     found = None if tables.recent is None else tables.recent.since(index, PAGE_BYTES)
     if found is None:
         raise ChangesGone
@@ -96,38 +98,38 @@ def recent_changes(tables: Tables, request: Watch, index: int) -> tuple[int, Cha
 
 
 def _effects_of(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list[ops.Op] | None:
-    """What an entry's operations put and deleted; None: that is no longer known."""
-    hidden = sum(isinstance(op, HIDDEN) for op in entry)
-    effects = tables.effects(log_index) if hidden else []
-    if len(effects) != hidden:
+    """The puts and deletes made by the operations of an entry. None: they are no longer known."""
+    recorded = sum(isinstance(op, RECORDED) for op in entry)
+    effects = tables.effects(log_index) if recorded else []
+    if len(effects) != recorded:
         return None
     left = iter(effects)
     done: list[ops.Op] = []
     for op in entry:
-        if isinstance(op, HIDDEN):
+        if isinstance(op, RECORDED):
             effect = next(left)
-            found = effect.done(op)
+            found = effect.changes(op)
             if found is None:
                 found = _current_values(tables, effect.ops)
             if found is None:
                 return None
             done += found
-        elif isinstance(op, PLAIN):
+        elif isinstance(op, SELF_DESCRIBING):
             done.append(op)
     return done
 
 
 def _current_values(tables: Tables, changed: Sequence[ops.Op]) -> list[ops.Op] | None:
-    """Large values were not kept: keys that changed are told with what they hold by now; None: that
-    is too much."""
+    """Replaces changed keys by their current values, because large values are not recorded. None:
+    the values exceed AS_NOW_BYTES_MAX."""
     done: list[ops.Op] = []
     size = 0
     for op in changed:
         if not isinstance(op, ops.Delete):
             done.append(op)
             continue
-        for first in range(0, len(op.keys), AS_NOW_KEYS):
-            keys = op.keys[first : first + AS_NOW_KEYS]
+        for first in range(0, len(op.keys), CURRENT_KEYS):
+            keys = op.keys[first : first + CURRENT_KEYS]
             for key, value in zip(keys, tables.get(op.table, keys), strict=True):
                 there = value is not None
                 done.append(
@@ -136,13 +138,13 @@ def _current_values(tables: Tables, changed: Sequence[ops.Op]) -> list[ops.Op] |
                     else ops.Delete(op.table, [key])
                 )
                 size += len(value or b"")
-            if size > AS_NOW_BYTES_MAX:
+            if size > CURRENT_BYTES_MAX:
                 return None
     return done
 
 
 def _clip(op: ops.Op, request: Watch) -> list[ops.Op]:
-    """What of an operation lies in the range that is watched."""
+    """The part of an operation that lies in the watched range."""
     start, end = request.start, request.end
     match op:
         case ops.Put():

@@ -79,18 +79,18 @@ def test_the_values_of_a_large_transaction_are_those_of_its_entry() -> None:
     ]
     op, effects = told(present, then=then, other=other)
     assert effects.ops == [Delete(5, [b"a"]), Delete(5, [b"k"])]
-    assert effects.done(op) == then[1:]
+    assert effects.changes(op) == then[1:]
     op, effects = told(absent, then=then, other=other)
-    assert effects.done(op) == other[:2]
+    assert effects.changes(op) == other[:2]
     op, effects = told(DEAD, present, then=then, other=other)
-    assert effects.done(op) == []
+    assert effects.changes(op) == []
 
 
 def test_of_keys_that_went_at_once_the_values_are_not_told() -> None:
     """An older version has put them under a session that had ended."""
     attached: list[Op] = [Put(5, [b"a"], [LARGE]), Attach(5, 9, [b"a"])]
     op, effects = told(then=attached, other=[])
-    assert effects.done(op) is None
+    assert effects.changes(op) is None
     assert effects.ops == [Delete(5, [b"a"]), Delete(5, [b"a"])]
 
 
@@ -99,4 +99,4 @@ def test_deletes_are_told_whole_however_many_there_are() -> None:
     tables = MemoryTables()
     tables.write([TableEntry(1, 1, [Put(5, keys, keys), DeleteLimited(5, b"", 100)])])
     (effects,) = tables.effects(1)
-    assert effects.done(DeleteLimited(5, b"", 100)) == [Delete(5, keys)]
+    assert effects.changes(DeleteLimited(5, b"", 100)) == [Delete(5, keys)]
