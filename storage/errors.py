@@ -1,4 +1,4 @@
-"""What storage refuses with: always the place, the problem and the way out, on one line."""
+"""Errors of storage. Each message is one line: place, problem, way out."""
 
 import errno
 
@@ -9,7 +9,12 @@ REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class StorageError(StorageFailure):
-    """Something on disk is not as it must be, or the disk refused. Never repaired silently."""
+    """A file is not as expected, or the system refused an operation. Code never repairs silently.
+
+    place     the file or folder, perhaps with an offset
+    problem   what was expected and what was found
+    way_out   what the operator can do
+    """
 
     def __init__(self, place: str, problem: str, way_out: str) -> None:
         super().__init__(f"{place}: {problem}; {way_out}")
@@ -19,28 +24,27 @@ class StorageError(StorageFailure):
 
 
 class StorageFull(StorageError):
-    """No space is left. Nothing was changed: the same call may succeed later."""
+    """The disk is full. Nothing was changed: the same call may succeed later."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place, "no space is left on the disk", "free some, it goes on by itself")
 
 
 class Damaged(StorageError):
-    """What was sound once is so no more: bits have flipped, or parts are missing. The other nodes
-    have it still."""
+    """Stored data is corrupt or missing. The other nodes still hold it."""
 
     is_damage = True
 
 
 class StorageLocked(StorageError):
-    """Another process writes here."""
+    """Another process holds the lock of this directory."""
 
 
-def storage_error(place: str, doing: str, error: OSError) -> StorageError:
-    """The StorageError that tells of an OSError."""
+def storage_error(place: str, action: str, error: OSError) -> StorageError:
+    """Translates an OSError. action is a verb, as in "can't write"."""
     if error.errno in FULL:
         return StorageFull(place)
-    problem = f"can't {doing}: {errno.errorcode.get(error.errno or 0, error.errno)}"
+    problem = f"can't {action}: {errno.errorcode.get(error.errno or 0, error.errno)}"
     if error.errno in REFUSED:
         return StorageError(place, problem, "give this user the right to write there")
     if error.errno == errno.EIO:

@@ -1,4 +1,4 @@
-"""The only place that touches files. It knows nothing of what is in them."""
+"""Files on a real disk. It does not know what they contain."""
 
 import errno
 import fcntl
@@ -53,7 +53,7 @@ class DiskFile:
                 data = self._load_direct()
                 if data is not None:
                     return data
-                # No O_DIRECT here: carry everything to the disk, forget it, and read it again.
+                # Without O_DIRECT: write the cache back, drop it, and read again.
                 os.fsync(self._fd)
                 if hasattr(os, "posix_fadvise"):
                     os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -62,7 +62,7 @@ class DiskFile:
             raise storage_error(self.full_path, "read", error) from error
 
     def _load_direct(self) -> memoryview | None:
-        """None: it can't be done here."""
+        """Reads with O_DIRECT. None: this file system can't."""
         if not O_DIRECT:
             return None
         try:
@@ -83,7 +83,7 @@ class DiskFile:
             raise storage_error(self.full_path, "write", error) from error
 
     def append(self, parts: Sequence[Readable]) -> None:
-        assert self._segment is None, "its size is fixed"
+        assert self._segment is None, "append() to a file of fixed size"
         end = self._size
         try:
             for part in parts:
@@ -92,13 +92,13 @@ class DiskFile:
                     written = os.pwrite(self._fd, view, end)
                     end, view = end + written, view[written:]
         except OSError as error:
-            with suppress(OSError):  # The next one writes to the same place.
+            with suppress(OSError):  # The next append writes at the same offset.
                 os.ftruncate(self._fd, self._size)
             raise storage_error(self.full_path, "write", error) from error
         self._size = end
 
     def segment(self) -> segments.Segment:
-        """The file as csrc writes and syncs it: from now on its size is fixed. OSError."""
+        """The file as C writes and syncs it. From now on its size is fixed. Raises OSError."""
         if self._segment is None:
             self._segment = segments.Segment(self._fd, self.size, self._io)
         return self._segment
@@ -129,7 +129,7 @@ class DiskFile:
 
 
 class DiskSyncer:
-    """A thread of csrc that syncs; see files.Syncer."""
+    """A thread of C that syncs (csrc/log/syncer.c); see files.Syncer."""
 
     def __init__(self) -> None:
         self._syncer = segments.Syncer()
@@ -159,7 +159,7 @@ class DiskSyncer:
 
 
 def make_folders(path: str) -> None:
-    """As os.makedirs(), but that each folder that is made is this user's alone."""
+    """As os.makedirs(), but every new folder is private to this user."""
     parent = os.path.dirname(path)
     if parent and not os.path.isdir(parent):
         make_folders(parent)
@@ -167,7 +167,7 @@ def make_folders(path: str) -> None:
 
 
 class DiskLock:
-    """A flock; the system takes it back when the process ends, however that happens."""
+    """A flock. The system releases it when the process ends."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -188,7 +188,7 @@ class Disk:
             made = not os.path.isdir(full_path)
             if made:
                 make_folders(full_path)
-            if made or path:  # Whoever made it may have been killed before it was durable.
+            if made or path:  # An earlier process may have died before the folder was durable.
                 _sync_folder(os.path.dirname(full_path) or ".")
         except OSError as error:
             raise storage_error(full_path, "make the folder", error) from error
@@ -272,8 +272,8 @@ class Disk:
 
 
 def _load(fd: int, size: int) -> memoryview:
-    """A file's first bytes in pages of their own: aligned, and not of the heap, which would keep
-    them after use. With O_DIRECT EINVAL when the system gives them in odd pieces."""
+    """Reads the first size bytes into an anonymous mapping: aligned for O_DIRECT, and outside the
+    heap, which would keep the memory. Raises EINVAL if an O_DIRECT read comes back unaligned."""
     if size == 0:
         return memoryview(b"")
     view = memoryview(mmap.mmap(-1, -(-size // ALIGNMENT) * ALIGNMENT))

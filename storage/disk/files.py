@@ -1,6 +1,7 @@
-"""The face of a disk: Disk (disk.py) is the real one, MemoryDisk (memory.py) its twin in tests.
+"""The interface to files. Disk (disk.py) implements it on a real disk, MemoryDisk (memory.py) in
+memory for tests.
 
-Paths are relative to the data directory. Whatever the system refuses is raised as StorageError.
+Paths are relative to the data directory. Every call raises StorageError when the system refuses.
 """
 
 import os
@@ -9,60 +10,64 @@ from typing import Protocol
 
 from ...native.errors import Readable
 
-UNFINISHED = ".new"  # What every file that is being made ends with.
+UNFINISHED = ".new"  # The suffix of every file that is not complete yet.
 
 
 class File(Protocol):
     """An open file."""
 
-    full_path: str  # For error texts.
+    full_path: str  # For error messages.
 
     @property
     def size(self) -> int:
-        """Bytes, from the start to the end."""
+        """The size of the file in bytes."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """What is there; less than size bytes only at the file's end."""
+        """Reads size bytes, or fewer at the end of the file."""
 
     def load(self, past_cache: bool = False) -> memoryview:
-        """All of it, in memory that goes back to the system at once; with past_cache as it is on
-        the disk itself, whatever the system's cache believes."""
+        """Reads the whole file into memory that returns to the system as soon as it is freed.
+
+        past_cache: read what the disk holds, past the system's page cache.
+        """
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
-        """Writes parts one behind the other within the file's size; not durable yet."""
+        """Writes parts one after the other within the file's size. They are not durable yet."""
 
     def append(self, parts: Sequence[Readable]) -> None:
-        """Writes parts behind the file's end: it grows, or after an error is as it was; not durable
-        yet. Not for a file that write() was called for."""
+        """Writes parts at the end of the file. They are not durable yet.
+
+        After an error the file has its old size. Do not call it on a file after write().
+        """
 
     def zero(self, offset: int, size: int) -> None:
-        """Writes zeros; the file grows."""
+        """Writes zeros. The file grows if necessary."""
 
     def sync(self) -> None:
-        """Makes the file's bytes durable. After a failure nothing is known about them."""
+        """Makes the file's bytes durable. After a failure their state is unknown."""
 
     def close(self) -> None: ...
 
 
 class Syncer(Protocol):
-    """Syncs files one after the other beside its caller."""
+    """Syncs files in the background, one after the other."""
 
     def fileno(self) -> int:
-        """Becomes readable when a sync has ended; -1 when none runs longer than begin()."""
+        """Becomes readable when a sync has ended; -1 if start() itself does the sync."""
 
     def start(self, file: File) -> None:
-        """As file.sync(), whose end end() tells. Until then nobody else uses the file."""
+        """Start an asynchronous sync; poll() reports completion. Do not use the file until then."""
 
     def poll(self, wait: bool = False) -> File | None:
-        """The file whose sync was begun first, once that has ended; None: it still runs, or none
-        does. Raises StorageError as File.sync() does."""
+        """The file whose sync was started first, once that sync has ended. None: it still runs,
+        or none does. Raises StorageError as File.sync() does."""
 
     def close(self) -> None:
-        """Waits for what runs; how it ended is lost."""
+        """Waits for running syncs and drops their results."""
 
 
 class Lock(Protocol):
-    """Held until it is closed or its process ends."""
+    """Held until close() or until its process ends."""
 
     def close(self) -> None: ...
 
@@ -70,41 +75,41 @@ class Lock(Protocol):
 class Files(Protocol):
     """A data directory."""
 
-    root: str  # For error texts.
+    root: str  # For error messages.
 
     def full_path(self, path: str) -> str:
-        """A path as error texts name it."""
+        """A path as error messages show it."""
 
     def make_folder(self, path: str) -> None:
-        """Makes a folder that only its owner may enter, durably; "" is the data directory."""
+        """Makes a durable folder that only its owner may enter; "" is the data directory."""
 
     def lock(self, path: str) -> Lock:
-        """Takes the file as a lock. StorageLocked when another holds it."""
+        """Locks a file. StorageLocked: another process holds the lock."""
 
     def syncer(self) -> Syncer:
-        """A new one: it takes this directory's open files."""
+        """Makes a syncer for open files of this directory."""
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none when there is no such folder."""
+        """The names in a folder, sorted. Empty if the folder does not exist."""
 
     def open(self, path: str, io: str = "read") -> File | None:
-        """Opens a file to `read`, or to write too by `pwrite` or `mmap`; None: it is not there."""
+        """Opens a file for `read`, or for writing by `pwrite` or `mmap`. None: no such file."""
 
     def create(self, path: str, io: str = "pwrite") -> File:
-        """Makes an empty file, instead of one that may be there."""
+        """Makes an empty file and replaces an existing one."""
 
     def rename(self, source: str, target: str) -> None:
-        """Puts source in target's place, at once; durable with sync_folder()."""
+        """Renames atomically and replaces target. sync_folder() makes it durable."""
 
     def remove(self, path: str) -> None:
-        """Removes a file when it is there; durable with sync_folder()."""
+        """Removes a file if it exists. sync_folder() makes it durable."""
 
     def sync_folder(self, path: str) -> None:
         """Makes the names in a folder durable."""
 
 
 def replace(files: Files, path: str, data: bytes) -> None:
-    """Puts a small file in place, whole and durable, or leaves the one before it."""
+    """Replaces a small file atomically and durably; on an error the old file stays."""
     unfinished = path + UNFINISHED
     file = files.create(unfinished)
     try:

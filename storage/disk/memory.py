@@ -1,7 +1,7 @@
-"""The twin of disk.py in memory, with every fault of a real one: for the simulator and the tests.
+"""A disk in memory with the faults of a real one, for the simulator and the tests.
 
-It never reads a clock, throws no dice of its own and touches no file. One MemoryDisk is one
-machine's disk; each process of that machine gets its own Files from process().
+It reads no clock and touches no file, and its random numbers come from the caller. One MemoryDisk
+is the disk of one machine; process() makes the Files of one process of that machine.
 """
 
 import errno
@@ -13,20 +13,20 @@ from ...native.errors import Readable
 from ..errors import StorageLocked, storage_error
 from .files import File
 
-SECTOR_BYTES = 512  # What a disk writes whole or not at all.
+SECTOR_BYTES = 512  # A disk writes a sector completely or not at all.
 
 
 class Killed(Exception):
-    """The process that called was killed instead; see MemoryDisk.kill_after()."""
+    """The calling process was killed; see MemoryDisk.kill_after()."""
 
 
 class _Inode:
-    """A file's bytes as the system's cache has them and as the disk has them."""
+    """A file: the bytes in the page cache and the bytes on the disk."""
 
     def __init__(self) -> None:
         self.cache = bytearray()
         self.disk = bytearray()
-        self.dirty: set[int] = set()  # Sectors written and not synced.
+        self.dirty: set[int] = set()  # Sectors that are written and not synced.
 
     def write_back(self, sector: int) -> None:
         start = sector * SECTOR_BYTES
@@ -40,7 +40,7 @@ class _Inode:
         self.dirty.update(range(offset // SECTOR_BYTES, -(-(offset + len(data)) // SECTOR_BYTES)))
 
     def direct(self) -> bytes:
-        """What O_DIRECT reads: the system carries dirty sectors to the disk first."""
+        """The bytes that O_DIRECT reads: the system writes dirty sectors back first."""
         found = bytearray(self.disk.ljust(len(self.cache), b"\0"))
         for sector in self.dirty:
             start = sector * SECTOR_BYTES
@@ -49,13 +49,13 @@ class _Inode:
 
 
 class _Change:
-    """A change of names that is not durable yet: target is where inode is found, if anywhere."""
+    """A change of names that is not durable yet: source is removed, target names inode."""
 
     def __init__(self, source: str | None, target: str | None, inode: _Inode | None) -> None:
         self.source = source
         self.target = target
         self.inode = inode
-        self.folder = (target or source or "").rpartition("/")[0]  # Of both.
+        self.folder = (target or source or "").rpartition("/")[0]  # The same for both names.
 
     def apply(self, names: dict[str, _Inode]) -> None:
         if self.source is not None:
@@ -65,10 +65,10 @@ class _Change:
 
 
 class MemoryDisk:
-    """One machine's disk."""
+    """The disk of one machine."""
 
     def __init__(self, bytes_max: int = 1 << 40) -> None:
-        self.bytes_max = bytes_max  # Of all files together; may be changed at any time.
+        self.bytes_max = bytes_max  # For all files together; tests may change it at any time.
         self.read_only = False
         self.syncs = 0
         self.names: dict[str, _Inode] = {}
@@ -80,7 +80,7 @@ class MemoryDisk:
         self._steps_to_live: int | None = None
 
     def process(self) -> "MemoryFiles":
-        """A new process of this machine."""
+        """The files as a new process of this machine sees them."""
         files = MemoryFiles(self)
         self._processes.append(files)
         return files
@@ -88,13 +88,13 @@ class MemoryDisk:
     # ---- faults ----
 
     def crash(self) -> None:
-        """Every process dies; the machine goes on, and its cache with it."""
+        """Kills every process. The machine and its page cache go on."""
         for files in self._processes:
             files.crash()
         self._processes = []
 
     def power_loss(self, random: Random) -> None:
-        """Every process dies; what was not synced is kept, lost or torn, file by file."""
+        """Kills every process. Each file keeps, loses or tears what was not synced."""
         self.crash()
         names = self._durable_names
         chance = random.choice((0.0, 0.5, 1.0))
@@ -114,12 +114,12 @@ class MemoryDisk:
         self._changes = []
 
     def fail_sync(self, count: int = 1) -> None:
-        """The next syncs fail with EIO; as on Linux, the cache then believes itself clean."""
+        """The next count syncs fail with EIO. As on Linux, their pages then count as clean."""
         self._syncs_to_fail = count
 
     def kill_after(self, steps: int | None) -> None:
-        """Whoever writes, syncs or names something after that many more such steps is killed
-        instead, and every other process too; None: nobody."""
+        """After this many writes, syncs and name changes the next one kills every process and
+        raises Killed. None: never."""
         self._steps_to_live = steps
 
     def flip(self, path: str, bit: int) -> None:
@@ -136,7 +136,7 @@ class MemoryDisk:
         del inode.disk[size:]
         inode.dirty = {sector for sector in inode.dirty if sector * SECTOR_BYTES < size}
 
-    # ---- what the processes do ----
+    # ---- operations of the processes ----
 
     def _step(self) -> None:
         if self._steps_to_live is None:
@@ -222,7 +222,7 @@ class MemoryFile:
         disk = self._used()
         disk.check_writable(self.full_path)
         data = b"".join(parts)
-        assert offset + len(data) <= self.size, "a write beyond the file's size"
+        assert offset + len(data) <= self.size, "a write beyond the end of the file"
         self._inode.write(offset, data)
 
     def append(self, parts: Sequence[Readable]) -> None:
@@ -251,7 +251,7 @@ class MemoryFile:
 
 
 class MemorySyncer:
-    """Syncs as late as it may: when the end is asked for. Whatever dies before has not synced."""
+    """Syncs only in poll(), as late as possible: a crash before that loses the data."""
 
     def __init__(self, random: Random | None) -> None:
         self._random = random
@@ -277,7 +277,7 @@ class MemorySyncer:
 
 
 class MemoryLock:
-    """Held until close(), or until its process crashes."""
+    """Held until close() or until its process crashes."""
 
     def __init__(self, files: "MemoryFiles", path: str) -> None:
         self._files = files
@@ -294,16 +294,16 @@ class MemoryFiles:
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.disk = disk
-        self.slow: Random | None = None  # Its dice say whether a sync beside has ended yet.
+        self.slow: Random | None = None  # Decides at each poll() whether a sync has ended.
         self.alive = True
 
     def crash(self) -> None:
-        """This process dies: its locks are free, nothing of it can be used any more."""
+        """Kills this process: its locks are free and its files can't be used any more."""
         self.alive = False
         self.disk.unlock_all(self)
 
     def living(self) -> MemoryDisk:
-        assert self.alive, "a dead process uses the disk"
+        assert self.alive, "a killed process uses the disk"
         return self.disk
 
     def full_path(self, path: str) -> str:

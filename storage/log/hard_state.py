@@ -1,6 +1,7 @@
-"""Term and vote on disk, in two slots written in turn: a save is one write and one sync.
+"""Term and vote on disk, in two slots that are written in turn. A save is one write and one sync.
 
-It never falls back to an older slot silently: that could forget a vote (docs/disk-format.md).
+When the newest slot may be damaged, the vote is withheld: falling back silently to the older slot
+could forget a vote (docs/disk-format.md, "Hard state").
 """
 
 from contextlib import ExitStack
@@ -25,15 +26,15 @@ from .segment import (
 PATH = "hard_state"
 LOCK = "peer.lock"
 UNFINISHED_PATH = "hard_state.new"
-FILE_BYTES = 3 * SEGMENT_START  # Identity and two slots.
-SECTOR_BYTES = 512  # All of a slot that is not zero: a disk writes it whole or not at all.
+FILE_BYTES = 3 * SEGMENT_START  # The identity block and two slots.
+SECTOR_BYTES = 512  # A slot's data fit into a sector, which a disk writes atomically.
 MAGIC_FILE = 0x484B4C4B  # "KLKH"
 MAGIC_SLOT = 0x564B4C4B  # "KLKV"
 NO_VOTE = 0x100
 
 _SLOT = Struct("<IIQQBBH")  # magic, crc, sequence, term, voter, withheld, size of the vote
 _REPAIRED = Struct("<Q")
-REPAIRED_OFFSET = 288  # Behind the longest vote; zero in files of older versions.
+REPAIRED_OFFSET = 288  # After the longest vote. Older versions wrote zeros there.
 
 
 class _Slot(NamedTuple):
@@ -45,34 +46,40 @@ class _Slot(NamedTuple):
 
 
 class HardStateFile:
-    """The hard state of one peer; its process alone opens and writes the file."""
+    """The hard state file of one peer. Only the peer's process opens and writes it.
+
+    state            the newest term and vote
+    voter            the peer has been a voter at some time
+    withheld         a slot is damaged, so that a vote may be lost; the owner sets it to False
+                     before the save that replaces the vote
+    repaired         epoch of the last repair mark (repair.py) whose damage is repaired
+    empty            the file did not exist: the peer has no history in this directory
+    """
 
     def __init__(self, file: File, lock: Lock, empty: bool) -> None:
         """Use HardStateFile.open()."""
         self._file = file
         self._lock = lock
         self._failed: StorageError | None = None
-        self.empty = empty  # The file was not there: this peer has no history here.
+        self.empty = empty
         data = file.load(past_cache=True)
         slots = [_read(data, number) for number in (1, 2)]
         sound = [slot for slot in slots if isinstance(slot, _Slot)]
         newest = max(sound, key=lambda slot: slot.sequence, default=_NOTHING)
         self.state = newest.state
-        self.voter = newest.voter  # Has ever been made a voter.
-        # A slot is damaged: a vote may be forgotten. Stays until a save after it was set to False.
+        self.voter = newest.voter
         self.withheld = newest.withheld or len(sound) < sum(slot is not None for slot in slots)
-        # The epoch of the last mark of a damaged log (repair.py) that has been made good.
         self.repaired = newest.repaired
         self._sequence = newest.sequence
         # The next save goes to the slot that is damaged or older.
         self._number = 2 if slots[0] is newest else 1
         if newest is not _NOTHING:
-            # What the system's cache held may never have reached the disk: write it ourselves.
+            # The slot may be in the page cache only: write and sync it again.
             self.save(self.state, self.voter)
 
     @classmethod
     def open(cls, disk: Files, identity: Identity) -> "HardStateFile":
-        """Opens the file, or makes it. StorageError: locked, foreign, or refused by the system."""
+        """Opens or makes the file. StorageError: locked, foreign, or refused by the system."""
         disk.make_folder("")
         with ExitStack() as undo:
             lock = disk.lock(LOCK)
@@ -82,15 +89,18 @@ class HardStateFile:
             if file is None:
                 file = _make(disk, identity)
             undo.callback(file.close)
-            disk.sync_folder("")  # Whoever made the file may have been killed before it did so.
+            disk.sync_folder("")  # An earlier process may have died before its name was durable.
             _check(file, identity)
             opened = cls(file, lock, empty)
             undo.pop_all()
             return opened
 
     def save(self, state: HardState, voter: bool = True) -> None:
-        """Makes term and vote durable before it returns. StorageError: it is over, the peer must
-        not send what depends on them, nor save again."""
+        """Makes term and vote durable before it returns.
+
+        After a StorageError the peer must not send messages that depend on them, and every later
+        save fails.
+        """
         if self._failed is not None:
             raise StorageError(
                 self._failed.place,
@@ -116,8 +126,11 @@ _NOTHING = _Slot(0, HardState(), False, False)
 
 
 def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int]]:
-    """What the file of a peer says, read beside whoever writes it, and the offsets of damaged
-    slots; (None, []): there is no file. StorageError: damaged or foreign as a whole."""
+    """Reads the file without its lock, while the peer may write it.
+
+    Returns the newest state and the offsets of damaged slots; (None, []) without a file. Raises
+    StorageError: the identity block is damaged or foreign.
+    """
     file = disk.open(PATH)
     if file is None:
         return None, []
@@ -133,19 +146,19 @@ def inspect(disk: Files, identity: Identity) -> tuple[HardState | None, list[int
 
 
 def _check(file: File, identity: Identity) -> None:
-    """StorageError: damaged as a whole, or foreign."""
+    """Checks identity block and size. StorageError: damaged or foreign."""
     check_identity(MAGIC_FILE, identity, 0, file.read(0, SEGMENT_START), file.full_path)
     if file.size != FILE_BYTES:
         raise Damaged(file.full_path, f"expected {FILE_BYTES} bytes, found {file.size}", RESTORE)
 
 
 def read_owner(data: bytes, place: str) -> Identity:
-    """Whose file begins with data. StorageError: damaged, or of another version."""
+    """The identity in a file's first block. StorageError: damaged, or of another version."""
     return read_identity(MAGIC_FILE, 0, data, place)[1]
 
 
 def _read(file: memoryview, number: int) -> _Slot | bool | None:
-    """A slot; None when it was never written, False when it is damaged."""
+    """A slot. None: never written. False: damaged."""
     data = bytes(file[number * SEGMENT_START : (number + 1) * SEGMENT_START])
     if len(data) == SEGMENT_START and segments.zeros(data) == SEGMENT_START:
         return None

@@ -1,7 +1,7 @@
-"""The durable log as its one writer sees it: recover, append, sync (docs/disk-format.md).
+"""The durable log as its only writer uses it: recover, append, sync (docs/disk-format.md).
 
-Nothing is ever shortened or overwritten: a conflict begins a new segment that supersedes what older
-ones hold. It never reports an entry that it has not synced itself.
+The writer never shortens or overwrites data: after a conflict a new segment supersedes the entries
+of older ones. The log counts an entry as durable only after a sync of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,12 @@ class _Setup(NamedTuple):
 
 
 class Log:
-    """The log of one peer; its process holds the data directory's lock from open() to close()."""
+    """The log of one peer. Its process holds the directory's lock from open() to close().
+
+    syncing        a background sync of appended entries runs; poll_sync() reports its end
+    lacks_space    the disk has no room for a spare segment: append() refuses until it has
+    damage         the repair mark that this start has written, if the log was damaged
+    """
 
     def __init__(self, files: Files, identity: Identity, setup: _Setup) -> None:
         """Use Log.open()."""
@@ -59,12 +64,12 @@ class Log:
         self._lock = files.lock(LOCK)
         self._failed: StorageError | None = None
         self._spare: File | None = None
-        self._next_spare: File | None = None  # Becomes the spare, a piece at a time.
-        self._next_spare_syncing = False  # Beside: it is all there.
+        self._next_spare: File | None = None  # Grows piece by piece until it is the spare.
+        self._next_spare_syncing = False  # It has its full size; a background sync of it runs.
         self._syncer: Syncer | None = None
-        self.syncing = False  # Beside, what was appended: poll_sync() tells of the end.
-        self.lacks_space = False  # No space for a spare: append() refuses until there is one.
-        self.damage: repair.RepairMark | None = None  # Found at this start.
+        self.syncing = False
+        self.lacks_space = False
+        self.damage: repair.RepairMark | None = None
         with ExitStack() as undo:
             undo.callback(self._lock.close)
             self._recover(setup)
@@ -87,14 +92,16 @@ class Log:
         background_sync: bool = False,
         damage: Damaged | None = None,
     ) -> "Log":
-        """Recovers the log in a data directory, or begins one.
+        """Recovers the log in a data directory, or makes a new one.
 
-        epoch is new at each start of the writer and its peer; segment_bytes is 8 KiB or more; base:
-        index and term of the last entry in the newest snapshot. The entries up to it may be
-        missing, and a log that lacks it begins anew behind it, as reset() does. beside:
-        start_sync() does not wait for the disk.
-        damage: what is wrong with a snapshot; the log then counts as damaged whatever it holds.
-        Of a damaged log the sound beginning is left, and `damage` and a mark on the disk tell so.
+        epoch             new at each start of writer and peer
+        segment_bytes     8 KiB or more
+        base              index and term of the last entry in the newest snapshot: the log may lack
+                          the entries up to it, and restarts after it if it lacks that entry
+        background_sync   start_sync() does not wait for the disk
+        damage            damage of a snapshot: then the log counts as damaged, too
+
+        A damaged log keeps its sound beginning; `damage` and a repair mark on the disk report it.
         Raises StorageError: locked, foreign, or refused by the system; StorageFull.
         """
         disk.make_folder("")
@@ -103,11 +110,11 @@ class Log:
             disk, identity, _Setup(epoch, segment_bytes, segment_io, base, background_sync, damage)
         )
 
-    # ---- what it holds ----
+    # ---- contents ----
 
     @property
     def first_index(self) -> int:
-        """The first entry that it holds or, when it is empty, will hold."""
+        """The first entry of the log, or the next one if it is empty."""
         return self._runs.base_index + 1
 
     @property
@@ -125,11 +132,11 @@ class Log:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """(first index, term) of each run of equal terms, ascending."""
+        """(first index, term) of each run of equal terms, ascending by index."""
         return list(self._runs.items)
 
     def term_at(self, index: int) -> int | None:
-        """The term of entry index, of first_index - 1 too; None for what it does not hold."""
+        """The term of an entry or of entry first_index - 1; None for any other index."""
         return self._runs.term_at(index)
 
     # ---- recovery ----
@@ -150,7 +157,7 @@ class Log:
             if name.endswith(UNFINISHED):
                 files.remove(f"{FOLDER}/{name}")
         if CLEAN in (f"{FOLDER}/{name}" for name in names):
-            files.remove(CLEAN)  # Before anything is written, so that it can never be believed.
+            files.remove(CLEAN)  # Before the first write: it would be wrong from then on.
             files.sync_folder(FOLDER)
         self._spare = self._find_spare()
         if not found.headers:
@@ -161,8 +168,8 @@ class Log:
             self._resume(found.headers[-1], found.offset)
 
     def _salvage(self, base: tuple[int, int], error: Damaged) -> RecoveredFiles:
-        """The sound beginning of a damaged log. What it may have held is durable before anything
-        is changed: else the next start would take the rest for all."""
+        """Finds the sound beginning of a damaged log. Writes the repair mark before any change:
+        without it the next start would take the remaining entries for the whole log."""
         mark = repair.RepairMark(self._epoch, 0, f"{error.place}: {error.problem}")
         left = repair.salvage(self._files, self._identity, base, mark)
         repair.write_mark(self._files, left.repair)
@@ -173,7 +180,7 @@ class Log:
         return left.found
 
     def _find_spare(self) -> File | None:
-        """One that is whole and still nothing but zeros, even if its use was begun."""
+        """Opens the spare segment if it has its full size and holds zeros only."""
         file = self._files.open(SPARE, self._io)
         if file is None:
             return None
@@ -193,21 +200,21 @@ class Log:
         self._offset = self._synced = offset
 
     def _start_segment(self, tail: Tail) -> None:
-        """Makes a segment of the tail; it gets its name when everything in it is durable."""
+        """Writes the tail to a new segment, which gets its name when its contents are durable."""
         size = sum(map(len, tail.blocks))
         file, path = self._prepare(SEGMENT_START + size + HEADER_SIZE)
         mark = segments.mark(SEGMENT_START + size, self._epoch)
         file.write(SEGMENT_START, [*tail.blocks, mark])
-        header = self._header(file, tail.first_index, tail.previous_term)
+        header = self._new_header(file, tail.first_index, tail.previous_term)
         if self.damage is not None and tail.first_index == self._runs.base_index + 1:
-            header = header._replace(begins=True)  # Whatever is older may not lead up to it.
+            header = header._replace(starts_log=True)  # Older segments may not lead up to it.
         self._activate(file, path, header)
         self._offset = self._synced = SEGMENT_START + size + len(mark)
 
     # ---- segments ----
 
     def _prepare(self, size: int) -> tuple[File, str]:
-        """A file of zeros for a segment that must hold size bytes. StorageFull."""
+        """Returns a file of zeros with room for size bytes, and its path. Raises StorageFull."""
         if size <= self._segment_bytes:
             while self._spare is None and self._extend_spare(wait=True):
                 pass
@@ -228,12 +235,12 @@ class Log:
     def _sequence(self) -> int:
         return self._headers[-1].sequence if self._headers else 0
 
-    def _header(self, file: File, first_index: int, previous_term: int) -> SegmentHeader:
+    def _new_header(self, file: File, first_index: int, previous_term: int) -> SegmentHeader:
         return SegmentHeader(file.size, self._sequence + 1, first_index, previous_term)
 
     def _activate(self, file: File, path: str, header: SegmentHeader) -> None:
-        """Makes a prepared file the active segment. What was written before must be synced, unless
-        it no longer counts."""
+        """Makes a prepared file the active segment. The previous one must be synced, unless its
+        unsynced entries are superseded."""
         file.write(0, [encode_header(header, self._identity)])
         self._sync(file.sync)
         self._files.rename(path, header.path)
@@ -247,16 +254,16 @@ class Log:
     # ---- writing ----
 
     def append(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> None:
-        """Writes blocks behind entry prev_index, instead of what stands there; not durable yet.
+        """Writes blocks after entry prev_index; they replace later entries. Not durable yet.
 
-        Raises LocalProtocolError when they do not follow, StorageFull when there is no space (then
-        nothing was changed), StorageError when the disk refused (then it is over).
+        Raises LocalProtocolError: the blocks do not follow; StorageFull: nothing was changed;
+        StorageError: the disk failed, and the log can't be used any more.
         """
         self._check_usable()
         batches = self._check(prev_index, prev_term, blocks)
         self._wait_for_sync()
         if self.lacks_space:
-            while self._extend_spare(wait=True):  # Is there room again?
+            while self._extend_spare(wait=True):  # Raises StorageFull while there is no room.
                 pass
         size = HEADER_SIZE + sum(map(len, blocks))
         if prev_index < self.last_index or size > self._active.size - self._offset:
@@ -269,23 +276,26 @@ class Log:
             self._runs.extend(batch.count, batch.term)
 
     def sync(self) -> None:
-        """Makes everything appended durable. StorageError: it is over, nothing more is taken."""
+        """Makes all appended entries durable. After a StorageError the log can't be used."""
         self._check_usable()
         self._wait_for_sync()
         if self._synced != self._offset:
             self._sync(self._active.sync)
             self._synced = self._offset
 
-    # ---- syncing beside ----
+    # ---- background syncs ----
 
     @property
     def sync_fd(self) -> int | None:
-        """Readable when poll_sync() has something to take in; None: all syncs are waited for."""
+        """Readable when a background sync has ended: call poll_sync(). None: no such syncs."""
         return None if self._syncer is None else self._syncer.fileno()
 
     def start_sync(self) -> bool:
-        """As sync(), but beside when the log was opened so. True: everything is durable already;
-        False: when poll_sync() says so. Nothing may be appended meanwhile (append() waits)."""
+        """As sync(), but in the background if the log was opened with background_sync.
+
+        Returns whether everything is durable already; otherwise poll_sync() reports it. An append()
+        waits for a running sync.
+        """
         self._check_usable()
         if self._syncer is None:
             self.sync()
@@ -295,18 +305,18 @@ class Log:
         return not self.syncing
 
     def poll_sync(self, wait: bool = False) -> bool:
-        """Takes in what has ended beside. True: everything that start_sync() meant is durable.
+        """Handles ended background syncs. True: the entries of start_sync() are durable.
 
-        Raises StorageError: it is over, as when sync() fails.
+        After a StorageError the log can't be used.
         """
         self._check_usable()
-        assert self._syncer is not None, "the log was not opened so"
+        assert self._syncer is not None, "the log was opened without background_sync"
         while self._poll_syncer(self._syncer, wait and self.syncing):
             pass
         return not self.syncing
 
     def _poll_syncer(self, syncer: Syncer, wait: bool) -> bool:
-        """Takes in one sync that has ended beside; False when none has."""
+        """Handles one ended background sync. False: none has ended."""
         try:
             ended = syncer.poll(wait)
         except StorageError as error:
@@ -331,13 +341,13 @@ class Log:
             self.poll_sync(wait=True)
 
     def close(self) -> None:
-        """Syncs, says that nothing is left to recover, and frees the data directory."""
+        """Syncs, writes the clean mark, and releases the data directory."""
         try:
             if self._failed is None:
                 self.sync()
                 try:
                     self._write_clean()
-                except StorageFull:  # The next start recovers it, which is slower but as safe.
+                except StorageFull:  # Without the mark the next start is slower and as safe.
                     self._files.remove(CLEAN + UNFINISHED)
         finally:
             if self._syncer is not None:
@@ -351,11 +361,14 @@ class Log:
             if file is not None:
                 file.close()
 
-    # ---- behind a snapshot ----
+    # ---- snapshots ----
 
     def compact(self, index: int) -> None:
-        """Gives up the segments, but the active one, that hold nothing behind entry index, which a
-        durable snapshot includes; idle() removes them. What is left begins at first_index."""
+        """Drops the segments, except the active one, that hold no entry after index.
+
+        A durable snapshot includes entry index. background_step() removes the files. The log then
+        starts at first_index.
+        """
         self._check_usable()
         assert index <= self.last_index, f"entry {index} is not in the log"
         for header in self._live_headers():
@@ -363,10 +376,10 @@ class Log:
                 self._runs.rebase(header.first_index - 1)
 
     def reset(self, index: int, term: int) -> None:
-        """Begins anew behind entry index of a durable snapshot, unless the log holds that entry.
+        """Restarts the log after entry index of a durable snapshot, unless it holds that entry.
 
-        Nothing that the log held counts any more. Durable when it returns. Raises StorageFull when
-        there is no space (then nothing was changed), StorageError when the disk refused.
+        All older entries are dropped. The change is durable on return. Raises StorageFull: nothing
+        was changed; StorageError: the disk failed.
         """
         self._check_usable()
         if self.term_at(index) == term:
@@ -374,7 +387,9 @@ class Log:
         self._wait_for_sync()
         file, path = self._prepare(SEGMENT_START)
         before = self._active
-        self._activate(file, path, self._header(file, index + 1, term)._replace(begins=True))
+        self._activate(
+            file, path, self._new_header(file, index + 1, term)._replace(starts_log=True)
+        )
         before.close()
         self._offset = self._synced = SEGMENT_START
         self._runs = Runs(index, term, [], index)
@@ -389,7 +404,7 @@ class Log:
     def _check(self, prev_index: int, prev_term: int, blocks: Sequence[bytes]) -> list[EntryBatch]:
         if self.term_at(prev_index) != prev_term:
             raise LocalProtocolError(
-                f"entries behind {prev_index} of term {prev_term} do not follow: the log holds "
+                f"entries after {prev_index} of term {prev_term} do not follow: the log holds "
                 f"{self.first_index} to {self.last_index}, there term {self.term_at(prev_index)}"
             )
         batches = []
@@ -408,11 +423,11 @@ class Log:
         return batches
 
     def _roll(self, prev_index: int, prev_term: int, size: int) -> None:
-        """Goes on behind prev_index in a new segment with room for size bytes at least."""
+        """Continues after prev_index in a new segment with room for at least size bytes."""
         file, path = self._prepare(SEGMENT_START + size)
         self.sync()
         before = self._active
-        self._activate(file, path, self._header(file, prev_index + 1, prev_term))
+        self._activate(file, path, self._new_header(file, prev_index + 1, prev_term))
         before.close()
         self._offset = self._synced = SEGMENT_START
         self._runs.truncate(prev_index)
@@ -432,14 +447,15 @@ class Log:
             )
 
     def _sync(self, sync: Callable[[], None]) -> None:
-        """A failed sync is final, whatever its reason: nobody knows what is on the disk."""
+        """A failed sync is final, also for lack of space: the disk's contents are unknown."""
         try:
             sync()
         except StorageError as error:
             self._fail(error)
 
     def _write(self, write: Callable[[], None]) -> None:
-        """No space is no harm: the same bytes go to the same place later. All else is final."""
+        """StorageFull is harmless: a retry writes the same bytes to the same place. Every other
+        error is final."""
         try:
             write()
         except StorageFull:
@@ -454,18 +470,19 @@ class Log:
     # ---- in the background ----
 
     def background_step(self) -> bool:
-        """One small piece of work that is not urgent; True when there is more to do.
+        """Does a small piece of background work. Returns whether more is left.
 
-        Removes segments that no longer count, writes the next spare ahead. With no space left it
-        answers False and sets `low`: append() refuses, so that what is left of the active segment
-        is kept for those who make room. Each later call, of append() too, tries again.
+        It removes superseded and compacted segments, and writes the next spare ahead. When the
+        disk is full it returns False and sets `lacks_space`. Then append() refuses, which keeps the
+        rest of the active segment for entries that make room. Each later call tries again, and so
+        does append().
         """
         self._check_usable()
         kept = {header.sequence for header in self._live_headers()}
         for header in self._headers:
             if header.sequence not in kept:
                 self._files.remove(header.path)
-                # One by one, the oldest first: none may outlast one that supersedes it.
+                # One by one, oldest first: no segment may outlive the one that supersedes it.
                 self._sync(lambda: self._files.sync_folder(FOLDER))
                 self._headers.remove(header)
                 return True
@@ -477,16 +494,16 @@ class Log:
 
     @property
     def spare_is_late(self) -> bool:
-        """Whether idle() is in a hurry: the spare is to be whole when half of the active segment
-        is used, else it is made on the write path."""
+        """Whether background_step() is urgent. The spare should be complete when half of the
+        active segment is used; otherwise append() has to complete it and blocks."""
         if self._spare is not None:
             return False
         grown = 0 if self._next_spare is None else self._next_spare.size
         return grown * self._active.size < 2 * self._offset * self._segment_bytes
 
     def _extend_spare(self, wait: bool = False) -> bool:
-        """A piece of the spare; False when it is there or, unless it is waited for, when only a
-        sync beside is missing. StorageFull."""
+        """Writes a piece of the next spare. False: it is complete, or (without wait) only its
+        background sync is missing. Raises StorageFull."""
         if self._spare is not None:
             return False
         if self._next_spare is None:
@@ -508,7 +525,7 @@ class Log:
         return False
 
     def _finish_spare(self, file: File) -> None:
-        """The spare is whole and durable."""
+        """The next spare is complete and durable: it becomes the spare."""
         self._files.rename(SPARE + UNFINISHED, SPARE)
         self._spare, self._next_spare, self._next_spare_syncing = file, None, False
         self.lacks_space = False

@@ -83,7 +83,7 @@ def live_segments(headers: list[SegmentHeader]) -> list[SegmentHeader]:
     and one behind a snapshot all that are older."""
     kept: list[SegmentHeader] = []
     for header in headers:
-        if header.begins:
+        if header.starts_log:
             kept.clear()
         while kept and kept[-1].first_index >= header.first_index:
             kept.pop()

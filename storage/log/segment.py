@@ -35,7 +35,7 @@ class SegmentHeader(NamedTuple):
     sequence: int
     first_index: int  # What it holds from here on replaces what older segments hold from here on.
     previous_term: int  # The term of entry first_index - 1.
-    begins: bool = False  # Behind a snapshot: nothing that older segments hold counts any more.
+    starts_log: bool = False  # Behind a snapshot: nothing that older segments hold counts any more.
 
     @property
     def path(self) -> str:
@@ -119,8 +119,8 @@ RESTORE = "restore this node from its peers"
 
 
 def encode_header(header: SegmentHeader, identity: Identity) -> bytes:
-    size, sequence, first_index, previous_term, begins = header
-    fields = _FIELDS.pack(size, sequence, first_index, previous_term | begins * STARTS_LOG)
+    size, sequence, first_index, previous_term, starts_log = header
+    fields = _FIELDS.pack(size, sequence, first_index, previous_term | starts_log * STARTS_LOG)
     return encode_identity(MAGIC_SEGMENT, identity, fields)
 
 
