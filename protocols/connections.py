@@ -33,7 +33,7 @@ class Unlisten(NamedTuple):
     subscription: Any
 
 
-class Machine(Protocol):
+class ClientMachine(Protocol):
     """What decides: it says which connections there are, and is told all that befalls them."""
 
     @property

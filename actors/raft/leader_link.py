@@ -13,7 +13,7 @@ from ...native.net.messages import Arena, Frames
 from ...native.net.sockets import send_batch
 from ...net.poll_loop import PollLoop
 from ...net.sockets import Socket, SocketOptions
-from ...protocols.connections import Connect, Disconnect, Machine, Send
+from ...protocols.connections import ClientMachine, Connect, Disconnect, Send
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
 MESSAGE_BYTES_MAX = 32 << 20
@@ -50,7 +50,7 @@ class LeaderLink:
     monitors   PAIR    libzmq's events: made, lost                of each link
     """
 
-    def __init__(self, loop: PollLoop, client: Machine, limits: LinkLimits = LIMITS) -> None:
+    def __init__(self, loop: PollLoop, client: ClientMachine, limits: LinkLimits = LIMITS) -> None:
         self.client = client
         self._limits = limits
         self._loop = loop

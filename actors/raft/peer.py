@@ -16,7 +16,7 @@ from ...net.clock import monotonic_ms
 from ...net.sockets import HWM, SocketOptions
 from ...protocols.errors import LocalProtocolError
 from ...protocols.raft.messages import AppendJob, HardState
-from ...protocols.zmqraft.server.commits import Commit, NotifyScope
+from ...protocols.zmqraft.server.commits import CommitNotice, NotifyScope
 from ...protocols.zmqraft.server.peer import Peer
 from ...protocols.zmqraft.snapshots.orders import Result, encode_work, result_for
 from ...storage.disk.disk import Disk
@@ -71,7 +71,7 @@ class RaftPeer(Actor):
         self._clients = self._listen_on("url", CLIENTS_HWM)
         self._peers = self._listen_on("peer_url", HWM)
         self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
-        self._commit: Commit | None = None
+        self._commit: CommitNotice | None = None
         self.listen(self._commits, self._on_subscribed)
         self._applied_reports = dict.fromkeys(participants(self.options), (0, False))
         self._sent_commits: dict[str, tuple[int, int, int, int]] = {}
@@ -216,7 +216,7 @@ class RaftPeer(Actor):
         if self._commit is not None:
             self._publish_commit(self._commit._replace(audience=NotifyScope.EVERYBODY))
 
-    def _publish_commit(self, commit: Commit) -> None:
+    def _publish_commit(self, commit: CommitNotice) -> None:
         """Who knows it already is not woken; but a state machine that broadcasts hears again that
         we lead."""
         numbers = (*commit[:3], commit.tables_from)

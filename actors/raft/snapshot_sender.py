@@ -17,15 +17,15 @@ from ...protocols.errors import LocalProtocolError
 from ...protocols.zmqraft.server.values import FORGET_AFTER_TTL_S
 from ...protocols.zmqraft.snapshots.barrier import Barrier, BarrierReply, Phase
 from ...protocols.zmqraft.snapshots.orders import (
-    Begun,
-    Made,
-    Make,
+    ChunkWritten,
+    CreateSnapshot,
     Order,
+    ReadChunk,
     ReadEntries,
-    ReadPiece,
-    Receive,
-    Received,
     Result,
+    SenderStarted,
+    SnapshotCreated,
+    WriteChunk,
     decode_work,
     encode_work,
 )
@@ -39,7 +39,7 @@ from ..runtime.process_loop import ProcessLoop
 BARRIER = struct.Struct("<BQQQ")  # A barrier's phase, attempt, and index and term of its entry.
 PHASES = frozenset(Phase)
 ORDERS_HWM = 64
-ORDERS = (ReadEntries, ReadPiece, Make, Receive)
+ORDERS = (ReadEntries, ReadChunk, CreateSnapshot, WriteChunk)
 
 
 def reqid_limits(options: dict[str, Any]) -> ReqidLimits:
@@ -110,7 +110,7 @@ class SnapshotSender(Actor):
         self._orders = orders
         self.listen(orders, self._on_orders)
         self.listen(states, self._on_states)
-        self._send(Begun(self._work.newest))
+        self._send(SenderStarted(self._work.newest))
         self.ready()
 
     def _on_orders(self, arena: Arena) -> None:
@@ -133,19 +133,19 @@ class SnapshotSender(Actor):
     def _log_order(self, order: Order) -> None:
         """One line for each snapshot that is made, sent or received."""
         match order:
-            case Make(index):
+            case CreateSnapshot(index):
                 self.log("making", index=index)
                 if self._work.pending_make is not None:
                     self._barrier.want(index, self.now_ms)
-            case ReadPiece(to, index, _, 0):
+            case ReadChunk(to, index, _, 0):
                 self.log("sending", to=to, index=index)
-            case Receive(index, term, offset, size) if (index, term, size) != self._receiving:
+            case WriteChunk(index, term, offset, size) if (index, term, size) != self._receiving:
                 self._receiving = index, term, size
                 self.log("receiving", index=index, offset=offset, size=size)
 
     def _count(self, result: Result) -> None:
         name = type(result).__name__
-        if isinstance(result, Received) and result.offset == 0:
+        if isinstance(result, ChunkWritten) and result.offset == 0:
             self.log_rarely("received-damaged", index=result.last_index)
         if name == "Installed":
             newest = self._work.newest
@@ -184,7 +184,7 @@ class SnapshotSender(Actor):
         else:
             self.resume(self._orders)
 
-    def _on_made(self, made: Made) -> None:
+    def _on_made(self, made: SnapshotCreated) -> None:
         self._send(made)
         if made.snapshot is None:
             self.log("not-made", reason=made.problem)

@@ -9,7 +9,12 @@ import zmq
 
 from ...native.net.messages import Arena, Frames
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
-from ...protocols.zmqraft.snapshots.barrier import BarrierOrder, BarrierReply, Phase, StopLine
+from ...protocols.zmqraft.snapshots.barrier import (
+    BarrierOrder,
+    BarrierParticipant,
+    BarrierReply,
+    Phase,
+)
 from ...storage.disk.disk import Disk
 from ...storage.errors import Damaged, StorageError
 from ...storage.log.reader import LogReader
@@ -55,7 +60,7 @@ class StateMachine(Actor):
         self._reader = LogReader(self._disk, self._identity)
         self._commit_index = self._commit_term = self._applied = self._term = 0
         self._applied_term = 0
-        self._stop_line = StopLine()
+        self._stop_line = BarrierParticipant()
         self._more_to_apply = False
         self._retry_due_ms: int | None = None
         self._last_commit_ms = 0

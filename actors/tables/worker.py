@@ -46,7 +46,12 @@ from ...protocols.zerodb.worker.requests import (
     TableRequestLimits,
     TableRequests,
 )
-from ...protocols.zmqraft.snapshots.barrier import BarrierOrder, BarrierReply, Phase, StopLine
+from ...protocols.zmqraft.snapshots.barrier import (
+    BarrierOrder,
+    BarrierParticipant,
+    BarrierReply,
+    Phase,
+)
 from ...storage.disk.disk import Disk
 from ...storage.engine.families import Shared
 from ...storage.engine.rocks import open_tables
@@ -123,7 +128,7 @@ class TableWorker(Actor):
         self._applier = Applier(self._owner, self._directory.replicated, self._open_lease)
         self._reporter = Reporter(self._number, self.setup.epoch)
         self._log_checked = not self._applier.applied[0]
-        self._stop_line = StopLine()
+        self._stop_line = BarrierParticipant()
         self._has_more = False  # More committed entries can be read now.
         self._retry_due_ms: int | None = None
         self._recover_due_ms = 0

@@ -14,7 +14,7 @@ from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
 from ...protocols.zerodb.wire.ops import Put, pack
 from ...protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
-from ...protocols.zmqraft.client.window import Pending
+from ...protocols.zmqraft.client.window import PendingUpdates
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ...protocols.zre import presence, services
 from ...protocols.zre.codec import endpoint_of
@@ -78,7 +78,7 @@ class ZreLog(Actor):
         self._announce_ms = self.now_ms
         self._waiting: deque[tuple[ReportKey, bytes]] = deque()
         self._waiting_bytes = 0
-        self._flying: deque[Pending] = deque()
+        self._flying: deque[PendingUpdates] = deque()
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3)))
         urls = tuple(member["url"] for member in self.options["members"].values())
@@ -139,7 +139,7 @@ class ZreLog(Actor):
             if self._table is not None:
                 keys = [self._key(place) for place, _ in batch]
                 updates = [pack([Put(self._table, keys, updates)])]
-            pending = Pending([self._new_reqid() for _ in updates], updates)
+            pending = PendingUpdates([self._new_reqid() for _ in updates], updates)
             self._client.window.add(pending)
             self._flying.append(pending)
         return len(self._flying) > before

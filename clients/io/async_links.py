@@ -6,7 +6,7 @@ in and sends until nothing is left to do.
 
 import zmq
 
-from ...protocols.connections import Machine
+from ...protocols.connections import ClientMachine
 from .async_waits import AsyncWaits
 from .links import LIMITS, PLAIN, Links, Manner, MessageLimits, monotonic_ms
 
@@ -17,7 +17,7 @@ class AsyncLinks(AsyncWaits, Links):
     """As Links, for any number of tasks of one loop: that in which it was made."""
 
     def __init__(
-        self, client: Machine, limits: MessageLimits = LIMITS, manner: Manner = PLAIN
+        self, client: ClientMachine, limits: MessageLimits = LIMITS, manner: Manner = PLAIN
     ) -> None:
         AsyncWaits.__init__(self)
         Links.__init__(self, client, limits, manner, self.resources)

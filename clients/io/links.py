@@ -13,7 +13,7 @@ from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
 from ...native.tables.columns import Message
 from ...net.clock import monotonic_ms as monotonic_ms
-from ...protocols.connections import Connect, Disconnect, Listen, Machine, Send, Unlisten
+from ...protocols.connections import ClientMachine, Connect, Disconnect, Listen, Send, Unlisten
 from .resources import Resources
 
 SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
@@ -144,7 +144,7 @@ class Links:
 
     def __init__(
         self,
-        client: Machine,
+        client: ClientMachine,
         limits: MessageLimits = LIMITS,
         manner: Manner = PLAIN,
         resources: Resources | None = None,

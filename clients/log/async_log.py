@@ -16,7 +16,7 @@ from contextlib import aclosing
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...protocols.zmqraft.client.client import Pending
+from ...protocols.zmqraft.client.client import PendingUpdates
 from ...protocols.zmqraft.wire.client_codec import ConfigAnswer, LogInfo
 from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import SnapshotMade
@@ -55,7 +55,7 @@ class _Pack:
         self.updates: list[bytes] = []
         self.reqids: list[bytes | None] = []  # None: one is made when it is sent.
         self.size = 0
-        self.done: asyncio.Task[Pending] | None = None
+        self.done: asyncio.Task[PendingUpdates] | None = None
 
     def fits(self, data: bytes) -> bool:
         if len(self.updates) == PACK_UPDATES:
@@ -97,7 +97,7 @@ class AsyncLog(AsyncDriver):
         self._client = make_client(urls, cluster, form, tuning)
         self._steps = LogOperations(self._client)
         self._open: _Pack | None = None  # Takes more updates.
-        self._tasks: set[asyncio.Task[Pending]] = set()
+        self._tasks: set[asyncio.Task[PendingUpdates]] = set()
         self._sending = asyncio.Lock()  # Packs are sent in the order in which they were begun.
 
     async def reach(self, timeout_ms: int = REACH_MS) -> None:
@@ -186,12 +186,12 @@ class AsyncLog(AsyncDriver):
         pack.size += len(data)
         return _Place(pack, len(pack.updates) - 1, 1)
 
-    def _on_done(self, task: asyncio.Task[Pending]) -> None:
+    def _on_done(self, task: asyncio.Task[PendingUpdates]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # Those who waited for it may all have been cancelled.
 
-    async def _send(self, pack: _Pack) -> Pending:
+    async def _send(self, pack: _Pack) -> PendingUpdates:
         """Sends a pack, which takes updates until there is room for it; waits for its commit."""
         async with self._sending:
             window = self._client.window
@@ -202,7 +202,7 @@ class AsyncLog(AsyncDriver):
                     self._open = None
             made = iter(new_reqids(pack.reqids.count(None)))
             reqids = [next(made) if reqid is None else reqid for reqid in pack.reqids]
-            pending = Pending(reqids, pack.updates)
+            pending = PendingUpdates(reqids, pack.updates)
             await self._run(self._steps.add(pending))
         await self._run(self._steps.settle(pending, 0))
         return pending

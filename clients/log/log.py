@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ...protocols.zmqraft.client.client import LogClientMachine, Pending
+from ...protocols.zmqraft.client.client import LogClientMachine, PendingUpdates
 from ...protocols.zmqraft.wire.client_codec import ConfigAnswer, LogInfo
 from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import SnapshotMade
@@ -82,7 +82,7 @@ class Log(BlockingDriver):
 
         Raises LogTooLarge before anything is sent, LogExpired or LogRefused, LogTimeout.
         """
-        pending = Pending(new_reqids(1), [checked(data)])
+        pending = PendingUpdates(new_reqids(1), [checked(data)])
         self._run(self._steps.add(pending))
         self._run(self._steps.settle(pending, 0))
         return pending.runs[0][1]
@@ -122,17 +122,17 @@ class Log(BlockingDriver):
 
     def _committed(
         self, updates: Iterable[Data], reqids: Iterable[bytes] | None = None
-    ) -> Iterator[Pending]:
+    ) -> Iterator[PendingUpdates]:
         window = self._client.window
         ids = None if reqids is None else iter(reqids)
         source = packs(updates)
         pack = next(source, None)
-        mine: deque[Pending] = deque()
+        mine: deque[PendingUpdates] = deque()
         count = 0
         while pack is not None or mine:
             while pack is not None and (window.has_room or not mine):
                 reqids = new_reqids(len(pack)) if ids is None else reqids_of(ids, len(pack))
-                pending = Pending(reqids, pack)
+                pending = PendingUpdates(reqids, pack)
                 self._run(self._steps.add(pending))
                 mine.append(pending)
                 self._turn(0)

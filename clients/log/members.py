@@ -5,7 +5,7 @@ What is asked and what the answer means; whoever asks does the waiting.
 
 from collections.abc import Callable, Mapping
 
-from ...protocols.zmqraft.client.requests import Ask
+from ...protocols.zmqraft.client.requests import Query
 from ...protocols.zmqraft.wire.client_codec import ConfigAnswer
 from ...protocols.zmqraft.wire.config_codec import (
     ConfigStatus,
@@ -17,12 +17,12 @@ from ..errors import LogError, MembersConflict, MembersRefused
 from ..io.reqids import new_reqid
 
 
-def ask_members(members: Mapping[str, str]) -> Ask:
+def ask_members(members: Mapping[str, str]) -> Query:
     """The wish that these be all members, PEER ID -> url."""
-    return Ask(ConfigUpdate(new_reqid(), encode_members(tuple(members.items()))))
+    return Query(ConfigUpdate(new_reqid(), encode_members(tuple(members.items()))))
 
 
-def news_of(ask: Ask) -> Callable[[], bool]:
+def news_of(ask: Query) -> Callable[[], bool]:
     """Tells whether anything was heard of it since now."""
     taken = ask.taken
     return lambda: ask.done or ask.taken != taken

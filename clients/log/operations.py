@@ -12,15 +12,15 @@ from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.client.client import (
-    Ask,
     EntryRun,
     EntryStream,
     LogClientMachine,
     LogClientSetup,
-    Pending,
     PendingRead,
+    PendingUpdates,
+    Query,
     Subscription,
-    TransferAsk,
+    TransferQuery,
     WindowLimits,
 )
 from ...protocols.zmqraft.wire.client_codec import (
@@ -142,13 +142,13 @@ class LogOperations:
 
     # ---- writing ----
 
-    def add(self, pending: Pending) -> Generator[Step, None, None]:
+    def add(self, pending: PendingUpdates) -> Generator[Step, None, None]:
         """Waits for room in the window, and sends updates."""
         window = self.client.window
         yield Wait(lambda: window.takes(pending.reqids))
         window.add(pending)
 
-    def settle(self, pending: Pending, count: int) -> Generator[Step, None, None]:
+    def settle(self, pending: PendingUpdates, count: int) -> Generator[Step, None, None]:
         """Waits until updates are committed; count were before them in this call.
 
         Raises LogExpired, LogRefused.
@@ -251,7 +251,7 @@ class LogOperations:
         """The leader's log, or that of the peer at url."""
         if url is not None:
             check_url(url)
-        answer = yield from self._ask(Ask(RequestLogInfo(new_reqid()), url))
+        answer = yield from self._ask(Query(RequestLogInfo(new_reqid()), url))
         assert isinstance(answer, LogInfo)
         return answer
 
@@ -259,7 +259,7 @@ class LogOperations:
         """A snapshot of the leader's log and state, or of the peer's at url."""
         if url is not None:
             check_url(url)
-        ask = Ask(MakeSnapshot(new_reqid()), url)
+        ask = Query(MakeSnapshot(new_reqid()), url)
         answer = yield from self._ask(ask)
         assert isinstance(answer, SnapshotMade)
         if answer.reason:
@@ -279,7 +279,7 @@ class LogOperations:
 
     def config(self) -> Generator[Step, None, ConfigAnswer]:
         """Who leads, and the members."""
-        answer = yield from self._ask(Ask(RequestConfig(new_reqid())))
+        answer = yield from self._ask(Query(RequestConfig(new_reqid())))
         assert isinstance(answer, ConfigAnswer)
         return answer
 
@@ -305,7 +305,7 @@ class LogOperations:
 
     def broadcast_url(self) -> Generator[Step, None, str | None]:
         """Where the leader's state machine broadcasts, if it does."""
-        answer = yield from self._ask(Ask(RequestBroadcastStateUrl(new_reqid())))
+        answer = yield from self._ask(Query(RequestBroadcastStateUrl(new_reqid())))
         assert answer is None or isinstance(answer, str)
         return answer
 
@@ -314,7 +314,7 @@ class LogOperations:
         if to is not None and not isinstance(to, str):
             raise TypeError(f"to is a PEER ID as str, not {type(to).__name__}")
         away = "" if to else (yield from self.config()).leader or ""
-        ask = TransferAsk(RequestTransfer(new_reqid(), to or "", away))
+        ask = TransferQuery(RequestTransfer(new_reqid(), to or "", away))
         self.client.ask(ask)
         try:
             yield Wait(lambda: ask.done)
@@ -325,7 +325,7 @@ class LogOperations:
             raise TransferRefused(ask.answer.reason)
         return ask.answer.leader
 
-    def _ask(self, ask: Ask) -> Generator[Step, None, Answer]:
+    def _ask(self, ask: Query) -> Generator[Step, None, Answer]:
         self.client.ask(ask)
         try:
             yield Wait(lambda: ask.done)

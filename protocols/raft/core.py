@@ -10,7 +10,7 @@ from random import Random
 
 from ..errors import LocalProtocolError, RemoteProtocolError
 from .leader import Leader
-from .log import RaftLog, Unsynced
+from .log import DurableTracker, RaftLog
 from .membership import Configuration, is_majority
 from .messages import (
     AppendEntries,
@@ -31,11 +31,11 @@ from .messages import (
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities
 from .reads import ReadRounds
-from .transfer import Transfer, unfit
+from .transfer import Transfer, transfer_refusal
 
 __all__ = ["Raft", "Role", "Setup"]
 
-CAMPAIGNS_WIDER_MAX = 2
+TIMEOUT_DOUBLINGS_MAX = 2
 NUMBER_MAX = (1 << 53) - 1  # Terms and indexes: what every wire can carry.
 
 
@@ -87,7 +87,7 @@ class Raft:
         self._transfer: Transfer | None = None
         self._urged = False  # Our campaign is one that the leader has asked for.
         self._quorum_due_ms = 0
-        self._unsynced = Unsynced(log.last_index)
+        self._unsynced = DurableTracker(log.last_index)
         self._commit_due = False
         self._hard_state = hard_state  # As last handed out.
         self._messages: list[Envelope] = []
@@ -304,7 +304,7 @@ class Raft:
     def _candidate_timeout_ms(self) -> int:
         """How long a campaign may take: wider with each that failed, up to fourfold, as votes wait
         for disks; a range that the votes do not fit into would never elect anybody."""
-        wider = min(self._campaigns, CAMPAIGNS_WIDER_MAX)
+        wider = min(self._campaigns, TIMEOUT_DOUBLINGS_MAX)
         self._campaigns += 1
         setup = self.setup
         timeout_ms_max = setup.election_timeout_ms_max << wider
@@ -408,7 +408,7 @@ class Raft:
         followers = [each for each in self._leading.followers if not to or each.peer == to]
         if not followers:
             return f"{to} is no member of the cluster" if to else "there is no other member"
-        reasons = {each.peer: unfit(each, voters, heard_after_ms) for each in followers}
+        reasons = {each.peer: transfer_refusal(each, voters, heard_after_ms) for each in followers}
         fit = [each for each in followers if not reasons[each.peer]]
         if not fit:
             return "; ".join(reasons.values())

@@ -5,7 +5,7 @@ from operator import attrgetter
 
 from ..errors import RemoteProtocolError
 from .log import RaftLog
-from .membership import Configuration, reached
+from .membership import Configuration, quorum_value
 from .messages import (
     APPEND_BATCHES_MAX,
     AppendEntries,
@@ -17,7 +17,9 @@ from .messages import (
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities, ReplicationState
 
-WAITED_MS = 1  # Who waits for a commit is told by the entries behind it, if they come so soon.
+URGENT_NOTICE_MS = (
+    1  # Who waits for a commit is told by the entries behind it, if they come so soon.
+)
 _COUNTED_INDEX: Callable[[Follower], int] = attrgetter("counted_index")
 _COUNTED_MS: Callable[[Follower], int] = attrgetter("counted_ms")
 _COUNTED_ROUND: Callable[[Follower], int] = attrgetter("counted_round")
@@ -68,7 +70,7 @@ class Leader:
         own   our own value, which counts only while we are a voter ourselves
         """
         followers, peer_id = self._followers, self._setup.peer_id
-        return reached(
+        return quorum_value(
             self._configuration,
             lambda voter: own if voter == peer_id else value(followers[voter]),
         )
@@ -225,7 +227,7 @@ class Leader:
         if follower.inflight and follower.speech.inflight_max == 1:
             return self._setup.rpc_timeout_ms  # It takes one message at a time.
         if follower.commit_sent < self._commit_index:
-            return WAITED_MS if follower.waits else self._setup.commit_notice_ms
+            return URGENT_NOTICE_MS if follower.waits else self._setup.commit_notice_ms
         return self._setup.heartbeat_ms
 
     # Messages.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from ..errors import LocalProtocolError
-from .membership import Configuration, Configurations
+from .membership import Configuration, ConfigurationHistory
 from .messages import APPEND_BATCHES_MAX, EntryBatch
 
 CACHE_BYTES_MAX = 16 << 20
@@ -45,13 +45,13 @@ class RaftLog:
         runs: Sequence[tuple[int, int]] = (),
         last_index: int | None = None,
         *,
-        configurations: Configurations | None = None,
+        configurations: ConfigurationHistory | None = None,
         cache_bytes_max: int = CACHE_BYTES_MAX,
     ) -> None:
         self.base_index = base_index
         self.base_term = base_term
         self.last_index = base_index if last_index is None else last_index
-        self.configurations = configurations or Configurations(base_index=base_index)
+        self.configurations = configurations or ConfigurationHistory(base_index=base_index)
         self.cache_bytes_max = cache_bytes_max
         self._run_firsts = [first for first, _ in runs]
         self._run_terms = [term for _, term in runs]
@@ -231,7 +231,7 @@ class RaftLog:
         return batches
 
 
-class Unsynced:
+class DurableTracker:
     """How far the log is durable, from what was handed to the writer and what it confirms.
 
     The writer confirms in the order in which it was given batches, each by index and term. The same

@@ -21,10 +21,10 @@ class Configuration(NamedTuple):
         return tuple(dict.fromkeys((*self.old, *self.voters)))
 
 
-NOBODY = Configuration(())
+NO_MEMBERS = Configuration(())
 
 
-class Configurations:
+class ConfigurationHistory:
     """The configurations of a log by the index of their entries.
 
     The first one is that of the log's base, or of a snapshot above it: what compaction has left, or
@@ -35,7 +35,7 @@ class Configurations:
 
     def __init__(
         self,
-        base: Configuration = NOBODY,
+        base: Configuration = NO_MEMBERS,
         entries: Iterable[tuple[int, Configuration]] = (),
         base_index: int = 0,
     ) -> None:
@@ -101,13 +101,13 @@ class Configurations:
         self._values = [configuration]
 
 
-def agreed(values: Iterable[int]) -> int:
+def majority_value(values: Iterable[int]) -> int:
     """The largest value that a majority has reached; one value for each member."""
     ascending = sorted(values)
     return ascending[(len(ascending) - 1) // 2]
 
 
-def reached(configuration: Configuration, value: Callable[[str], int]) -> int:
+def quorum_value(configuration: Configuration, value: Callable[[str], int]) -> int:
     """The largest value that a majority of the voters has reached; 0 when there is no voter.
 
     While the configuration is joint it takes a majority of each set (Raft, section 6).
@@ -115,10 +115,10 @@ def reached(configuration: Configuration, value: Callable[[str], int]) -> int:
     voters, old = configuration
     if not voters:
         return 0
-    result = agreed(map(value, voters))
-    return min(result, agreed(map(value, old))) if old else result
+    result = majority_value(map(value, voters))
+    return min(result, majority_value(map(value, old))) if old else result
 
 
 def is_majority(configuration: Configuration, members: Collection[str]) -> bool:
     """Whether these are a majority, of both sets while joint."""
-    return bool(reached(configuration, lambda member: member in members))
+    return bool(quorum_value(configuration, lambda member: member in members))

@@ -41,7 +41,7 @@ class Transfer:
         return follower is not None and follower.match_index == log.last_index
 
 
-def unfit(follower: Follower, voters: Iterable[str], heard_after_ms: int) -> str:
+def transfer_refusal(follower: Follower, voters: Iterable[str], heard_after_ms: int) -> str:
     """Why a follower can't be handed the leadership, or ''.
 
     heard_after_ms   whoever was not heard since counts as gone

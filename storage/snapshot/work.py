@@ -10,18 +10,18 @@ from ...native.log.updates import Reqids
 from ...protocols.raft.messages import KIND_CONFIG, EntryBatch
 from ...protocols.record import block_kind, block_record
 from ...protocols.zmqraft.snapshots.orders import (
+    ChunkRead,
+    ChunkWritten,
+    CreateSnapshot,
     EntriesRead,
-    Installed,
-    Made,
-    Make,
     Order,
-    PieceRead,
+    ReadChunk,
     ReadEntries,
-    ReadPiece,
-    Receive,
-    Received,
     Result,
     Snapshot,
+    SnapshotCreated,
+    SnapshotInstalled,
+    WriteChunk,
 )
 from ..disk.files import Files
 from ..errors import StorageError
@@ -80,8 +80,8 @@ class SnapshotWork:
         self._reqid_limits = reqid_limits
         self._open: dict[tuple[int, int], SnapshotFile] = {}
         self._incoming: IncomingSnapshot | None = None
-        self._pending: Make | None = None  # What is being made ...
-        self._making: Iterator[Made] | None = None  # ... since the state was written.
+        self._pending: CreateSnapshot | None = None  # What is being made ...
+        self._making: Iterator[SnapshotCreated] | None = None  # ... since the state was written.
 
     @property
     def newest(self) -> Snapshot:
@@ -95,13 +95,13 @@ class SnapshotWork:
         match order:
             case ReadEntries():
                 return self._read_entries(order)
-            case ReadPiece():
+            case ReadChunk():
                 return self._read_piece(order)
-            case Receive():
+            case WriteChunk():
                 return self._receive(order)
-            case Make(0):
+            case CreateSnapshot(0):
                 return self._note_configuration(order)
-            case Make():
+            case CreateSnapshot():
                 if self._making is None:  # A large state takes long: it comes to its end first.
                     self._pending = order
                 return None
@@ -115,7 +115,7 @@ class SnapshotWork:
             batches = []
         return EntriesRead(order.to, order.first_index, batches)
 
-    def _read_piece(self, order: ReadPiece) -> PieceRead:
+    def _read_piece(self, order: ReadChunk) -> ChunkRead:
         key = order.last_index, order.last_term
         file = self._open.get(key) or self._open_snapshot(key)
         chunk = b""
@@ -123,7 +123,7 @@ class SnapshotWork:
             read = file.read_state if order.plain else file.read
             chunk = read(order.offset, order.size)
         found = file is not None and len(chunk) == order.size
-        return PieceRead(order.to, *key, order.offset, chunk, found)
+        return ChunkRead(order.to, *key, order.offset, chunk, found)
 
     def _open_snapshot(self, key: tuple[int, int]) -> SnapshotFile | None:
         """One that is being sent stays open, so it can be sent to its end."""
@@ -139,11 +139,11 @@ class SnapshotWork:
 
     # ---- taking ----
 
-    def _receive(self, order: Receive) -> Result:
+    def _receive(self, order: WriteChunk) -> Result:
         index, term, offset, size, chunk, configuration = order
         newest = self.snapshots.newest
         if newest is not None and newest.index >= index:
-            return Installed(snapshot_value(newest))  # A chunk that came twice.
+            return SnapshotInstalled(snapshot_value(newest))  # A chunk that came twice.
         incoming, name = self._incoming, (index, term, size)
         try:
             if incoming is None or (incoming.index, incoming.term, incoming.size) != name:
@@ -152,26 +152,28 @@ class SnapshotWork:
                 incoming = self._incoming = self.snapshots.receive(*name)
             wanted = incoming.write(offset, chunk)
             if wanted < size:
-                return Received(index, term, wanted)
+                return ChunkWritten(index, term, wanted)
             self._incoming = None
-            return Installed(snapshot_value(incoming.finish(configuration or None)))
+            return SnapshotInstalled(snapshot_value(incoming.finish(configuration or None)))
         except StorageError:
             # Damaged on its way or full: it comes again, from where there is something sound.
-            return Received(index, term, 0 if self._incoming is None else self._incoming.offset)
+            return ChunkWritten(index, term, 0 if self._incoming is None else self._incoming.offset)
 
     # ---- making ----
 
-    def _note_configuration(self, order: Make) -> Made:
+    def _note_configuration(self, order: CreateSnapshot) -> SnapshotCreated:
         """Makes a snapshot at index 0 of the initial configuration: there is no other state yet."""
         if self.snapshots.newest is not None:
-            return Made(self.newest)
+            return SnapshotCreated(self.newest)
         try:
-            return Made(snapshot_value(self.snapshots.create(0, 0, order.configuration).finish()))
+            return SnapshotCreated(
+                snapshot_value(self.snapshots.create(0, 0, order.configuration).finish())
+            )
         except StorageError as error:
-            return Made(None, str(error))
+            return SnapshotCreated(None, str(error))
 
     @property
-    def pending_make(self) -> Make | None:
+    def pending_make(self) -> CreateSnapshot | None:
         """The state machine is to write its state (write_state()), at this entry or a later one."""
         return self._pending if self._making is None else None
 
@@ -194,7 +196,7 @@ class SnapshotWork:
         """Whether step() has something to do."""
         return self._making is not None
 
-    def step(self) -> Made | None:
+    def step(self) -> SnapshotCreated | None:
         """A piece of what is being made; its end, when that has come."""
         assert self._making is not None
         try:
@@ -205,12 +207,12 @@ class SnapshotWork:
                 return made
         except StorageError as error:
             self._pending = self._making = None
-            return Made(None, str(error))
+            return SnapshotCreated(None, str(error))
         raise AssertionError("making a snapshot ends with what became of it")
 
     def _make(
-        self, order: Make, entry: tuple[int, int], parts: Mapping[str, Files]
-    ) -> Iterator[Made]:
+        self, order: CreateSnapshot, entry: tuple[int, int], parts: Mapping[str, Files]
+    ) -> Iterator[SnapshotCreated]:
         """The configuration and the request ids come from the last snapshot and the log behind it:
         nobody else's memory is asked. Yields an empty Made after each piece of work."""
         index, term = entry
@@ -219,7 +221,7 @@ class SnapshotWork:
         configuration, at = order.configuration, 0
         if last is not None:
             if last.index >= index:
-                yield Made(snapshot_value(last))
+                yield SnapshotCreated(snapshot_value(last))
                 return
             at, configuration = last.index, last.configuration or configuration
             file = open_snapshot(self._files, self._identity, last)
@@ -228,11 +230,11 @@ class SnapshotWork:
                 reqids.load(file.reqids())
             finally:
                 file.close()
-            yield Made(None)
+            yield SnapshotCreated(None)
         while at < index:
             batches = self.reader.batches(at + 1, index, term, LOG_BYTES)
             if not batches:
-                yield Made(None, f"entry {at + 1} is not in the log")
+                yield SnapshotCreated(None, f"entry {at + 1} is not in the log")
                 return
             for batch in batches:
                 reqids.add_block(batch.block)
@@ -240,7 +242,7 @@ class SnapshotWork:
             at = batches[-1].last_index
             if len(reqids) > self._reqid_limits.reqids_max:
                 reqids.bound(self._reqid_limits.reqids_max)  # What is left does not depend on when.
-            yield Made(None)
+            yield SnapshotCreated(None)
         reqids.settle(*self._reqid_limits)
         writer = self.snapshots.create(index, term, configuration, reqids.export(index))
         yield from self._write(writer, self._state(index, parts))
@@ -254,7 +256,7 @@ class SnapshotWork:
             sources += folder_sources(folder, name)
         return pack(sources)
 
-    def _write(self, writer: SnapshotWriter, state: Iterator[bytes]) -> Iterator[Made]:
+    def _write(self, writer: SnapshotWriter, state: Iterator[bytes]) -> Iterator[SnapshotCreated]:
         size = 0
         try:
             for piece in state:
@@ -262,13 +264,13 @@ class SnapshotWork:
                 size += len(piece)
                 if size >= STEP_BYTES:
                     size = 0
-                    yield Made(None)
+                    yield SnapshotCreated(None)
             info = writer.finish()
         except StorageError:
             writer.abort()
             raise
         self._files.remove(_state_path(info.index))
-        yield Made(snapshot_value(info))
+        yield SnapshotCreated(snapshot_value(info))
 
     def close(self) -> None:
         self.reader.close()

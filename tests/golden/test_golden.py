@@ -43,7 +43,7 @@ import pytest
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Raft, Setup
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.raft.membership import Configuration, Configurations
+from kelek.protocols.raft.membership import Configuration, ConfigurationHistory
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
@@ -187,7 +187,7 @@ class Story:
         last_index = disk.base[0] + len(disk.entries)
         setup = Setup(peer, cut, trim, term_entry, configuration_of)
         setup = setup._replace(**self.options)  # type: ignore[arg-type]
-        configurations = Configurations(Configuration(self.members), base_index=disk.base[0])
+        configurations = ConfigurationHistory(Configuration(self.members), base_index=disk.base[0])
         for batch in disk.batches(disk.base[0] + 1):
             configuration = configuration_of(batch)
             if configuration is not None:

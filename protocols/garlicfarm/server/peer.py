@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...errors import RemoteProtocolError, TooLarge
 from ...raft.core import Raft, Role
 from ...raft.log import RaftLog
-from ...raft.membership import Configurations
+from ...raft.membership import ConfigurationHistory
 from ...raft.messages import (
     AppendEntries,
     AppendResponse,
@@ -485,7 +485,7 @@ class FarmPeer:
             self._batches.clear()
             self._responses.clear()
             no_servers = FarmConfiguration(0, 0, ())
-            self._use_log(RaftLog(configurations=Configurations()), ((0, no_servers),))
+            self._use_log(RaftLog(configurations=ConfigurationHistory()), ((0, no_servers),))
         # An invitation also cancels a removal by the same leader.
         self._left_in_term = self._leaving = None
         self._respond(pending, True, 1)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from ...raft.log import RaftLog
-from ...raft.membership import Configuration, Configurations
+from ...raft.membership import Configuration, ConfigurationHistory
 from ...raft.messages import EntryBatch, HardState, Setup
 from ...record import RECORD_BYTES_MAX, cut_block, slice_block
 from ..wire.entries import peer_of, voters_of
@@ -97,7 +97,7 @@ def make_recovered(
     """
     (_, base), *later = configurations
     index = snapshot.last_index
-    history = Configurations(
+    history = ConfigurationHistory(
         voters_of(base.servers),
         [(at, voters_of(each.servers)) for at, each in later],
         index,

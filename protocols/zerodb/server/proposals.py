@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ....native.net.messages import Frames
-from ...zmqraft.client.client import LogClientMachine, Pending
+from ...zmqraft.client.client import LogClientMachine, PendingUpdates
 from ..wire.worker_pipe import Message, OperationResult
 from .worker_channel import WorkerStatus
 
@@ -104,7 +104,7 @@ class Flight:
         self.places: list[int] = []  # ... and the entry of each: its last.
         self.wanting: dict[int, int] = {}  # Places whose answers are made of a worker's results.
         self.asks: list[tuple[int, int]] = []  # (ticket, place)
-        self.pending: Pending | None = None
+        self.pending: PendingUpdates | None = None
         self.index = 0  # Of its last entry, once it is committed.
         self.floor = 0  # Its entries lie behind this index, but for those that it repeats.
         self.whole: Flight | None = None  # With the last part of the write that this is a part of.
@@ -268,7 +268,7 @@ class Proposals:
             if not self._queued or window.knows(self._queued[0].reqids[0]):
                 break  # A repeat of what is on its way: its turn comes when that is done.
             flight = self._queued.popleft()
-            flight.pending = Pending(flight.reqids, flight.entries)
+            flight.pending = PendingUpdates(flight.reqids, flight.entries)
             flight.floor = self._applied_index
             window.add(flight.pending)
             self._flying.append(flight)

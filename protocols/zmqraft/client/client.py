@@ -42,14 +42,16 @@ from ..wire.read_codec import FEATURE_READS
 from ..wire.transfer_codec import FEATURE_TRANSFER
 from ..wire.values import ENTRIES_PACKED, HELLO, READ_INDEX, UPDATE_PACK
 from .read_window import PendingRead, ReadWindow
-from .requests import Ask, EntryRun, EntryStream, TransferAsk
+from .requests import EntryRun, EntryStream, Query, TransferQuery
 from .subscription import Subscription
-from .window import Pending, Window, WindowLimits
+from .window import PendingUpdates, Window, WindowLimits
 
-POLL_AGAIN_MS = 200  # For a peer that has not answered the last question.
-SEND_AGAIN_MS = 50  # Between two answers to gaps.
+POLL_RETRY_MS = 200  # For a peer that has not answered the last question.
+RESEND_PAUSE_MS = 50  # Between two answers to gaps.
 PEERS_MAX = 256  # Connections at a time: whoever answers may name others for ever.
-BYTES_A_MS = 4 << 10  # A busy leader takes in that much at least: it is not silent meanwhile.
+LEADER_BYTES_PER_MS = (
+    4 << 10
+)  # A busy leader takes in that much at least: it is not silent meanwhile.
 HELLO_TRIES = 3  # So many questions answered, and never the hello before them: a foreign peer.
 
 
@@ -67,8 +69,8 @@ class LogClientSetup(NamedTuple):
 
 
 Action = Connect | Disconnect | Send | Listen | Unlisten
-AnyAsk = Ask | TransferAsk
-_Ask = TypeVar("_Ask", bound=AnyAsk)
+AnyQuery = Query | TransferQuery
+_QueryT = TypeVar("_QueryT", bound=AnyQuery)
 
 
 class _PeerConnection:
@@ -129,7 +131,7 @@ class LogClientMachine:
         self._listening: dict[Subscription, str | None] = {}  # And where its SUB is connected.
         self._peers: dict[str, _PeerConnection] = {}
         self._actions: list[Action] = []
-        self._asks: dict[bytes, AnyAsk] = {}
+        self._asks: dict[bytes, AnyQuery] = {}
         self._streams: dict[bytes, EntryStream] = {}
         self._idle_streams: deque[EntryStream] = deque()  # To be asked for (again).
         self._elsewhere: list[EntryStream] = []  # The same of those that need no leader.
@@ -139,16 +141,16 @@ class LogClientMachine:
 
     # ---- what the owner wants ----
 
-    def ask(self, ask: _Ask) -> _Ask:
+    def ask(self, ask: _QueryT) -> _QueryT:
         """Puts a question to the leader, or to one peer."""
         self._asks[ask.request.reqid] = ask
-        if isinstance(ask, Ask) and self.setup.form is not Form.TEXT:
+        if isinstance(ask, Query) and self.setup.form is not Form.TEXT:
             ask.told_apart = True
         if ask.url is not None:
             self._connect(ask.url)
         return ask
 
-    def drop_ask(self, ask: AnyAsk) -> None:
+    def drop_ask(self, ask: AnyQuery) -> None:
         """Forgets a question, and a connection that was made for it alone."""
         self._asks.pop(ask.request.reqid, None)
         if self.leader is not None and ask.url is not None:
@@ -314,7 +316,7 @@ class LogClientMachine:
         if self._send_again_ms is None:
             self._send_again_ms = now_ms
             if self._sent_again_ms is not None:
-                self._send_again_ms = max(now_ms, self._sent_again_ms + SEND_AGAIN_MS)
+                self._send_again_ms = max(now_ms, self._sent_again_ms + RESEND_PAUSE_MS)
             self.window.slow_down()
 
     def _on_update_answer(
@@ -504,12 +506,12 @@ class LogClientMachine:
             for ask in self._asks.values()
             if ask.sent_ms is not None and ask.url is None
         ]
-        return min(since) + ttl_ms + self.window.size // BYTES_A_MS
+        return min(since) + ttl_ms + self.window.size // LEADER_BYTES_PER_MS
 
     def _poll_due_ms(self, peer: _PeerConnection) -> int:
         if peer.poll_ms is None:
             return 0
-        return peer.poll_ms + (self.setup.search_ms if peer.answered else POLL_AGAIN_MS)
+        return peer.poll_ms + (self.setup.search_ms if peer.answered else POLL_RETRY_MS)
 
     def _poll(self, peer: _PeerConnection, now_ms: int) -> None:
         """Asks who leads; before it says hello, until the peer has answered one."""
@@ -597,7 +599,7 @@ class LogClientMachine:
             again = ask.sent_ms is None or now_ms >= ask.sent_ms + self.setup.response_ttl_ms
             if peer is None or not peer.up or ask.done:
                 continue
-            if isinstance(ask, TransferAsk) and not peer.knows(FEATURE_TRANSFER):
+            if isinstance(ask, TransferQuery) and not peer.knows(FEATURE_TRANSFER):
                 ask.refuse(f"the leader at {peer.url} hands nothing over: it knows no transfer")
             elif ask.makes_snapshot and self.setup.form is None and peer.hello is None:
                 # One of another make drops what it does not know without a word.
@@ -624,7 +626,6 @@ _NEVER = 1 << 62
 
 __all__ = [
     "Action",
-    "Ask",
     "Connect",
     "Disconnect",
     "EntryRun",
@@ -632,11 +633,12 @@ __all__ = [
     "Listen",
     "LogClientMachine",
     "LogClientSetup",
-    "Pending",
     "PendingRead",
+    "PendingUpdates",
+    "Query",
     "Send",
     "Subscription",
-    "TransferAsk",
+    "TransferQuery",
     "Unlisten",
     "WindowLimits",
 ]

@@ -43,10 +43,10 @@ from ..wire.transfer_codec import (
     encode_transfer,
 )
 
-PARTS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a follow-up.
+RUNS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a follow-up.
 
 
-class Ask:
+class Query:
     """A question with one answer, for the leader or for the peer at url."""
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Ask:
         return True
 
 
-class TransferAsk:
+class TransferQuery:
     """An operator's request to the leader: hand over to a peer."""
 
     makes_snapshot = False
@@ -239,7 +239,7 @@ class EntryStream:
     def on_answer(self, answer: EntriesAnswer) -> RequestEntries | None:
         """Takes one answer in; returns the follow-up when nothing is left for the reader in it."""
         assert answer.status is not EntriesStatus.NOT_LEADER
-        if len(self.parts) >= PARTS_MAX:
+        if len(self.parts) >= RUNS_MAX:
             return None  # A peer sends a few without a follow-up, never so many.
         if answer.chunk is not None:
             return self._on_chunk(answer.last_index, answer.chunk)

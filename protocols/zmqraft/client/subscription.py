@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ..wire.client_codec import RequestBroadcastStateUrl, StateBroadcast
-from .requests import Ask, Compacted, EntryRun, EntryStream
+from .requests import Compacted, EntryRun, EntryStream, Query
 
 if TYPE_CHECKING:
     from .client import LogClientMachine
@@ -34,7 +34,7 @@ class Subscription:
         self._ahead_size = 0
         self._known_index = 0  # The leader has applied so much.
         self._leader: str | None = None
-        self._ask: Ask | None = None
+        self._ask: Query | None = None
         self._check_ms: int | None = None  # When the leader is asked again; None: at once.
         self._pause_ms = POLL_MS[0]
 
@@ -138,7 +138,7 @@ class Subscription:
         """
         first = self._check_ms is None
         if self._ask is None and (first or self.url is not None):
-            self._ask = client.ask(Ask(RequestBroadcastStateUrl(client.new_id())))
+            self._ask = client.ask(Query(RequestBroadcastStateUrl(client.new_id())))
             self._ask.told_apart = True  # Who leads is found out by asking for entries.
         if self.stream is None and not self._queued:
             self.stream = client.open_stream(EntryStream(self.prev_index))

@@ -27,7 +27,7 @@ from ..wire.extensions import (
     pack_records,
 )
 
-BEHIND = "an update before it was refused"
+AFTER_REFUSED = "an update before it was refused"
 SINGLES_FIRST = 256  # Single updates on their way at first, ...
 SINGLES_MIN = 16  # ... and at least.
 FAST_MS, SLOW_MS = 100, 250  # The time for as many commits that lets more go, or fewer.
@@ -47,7 +47,7 @@ class WindowLimits(NamedTuple):
     bytes: int = 8 << 20
 
 
-class Pace:
+class FlowControl:
     """How many single updates may be on their way to a leader without packs, and its patience.
 
     A leader of another kind takes in one message at a time. With thousands of them to take in, it
@@ -92,7 +92,7 @@ class Pace:
         self.singles = max(self.singles // 2, min(SINGLES_MIN, self._singles_max))
 
 
-class Pending:
+class PendingUpdates:
     """Some updates on their way, in order: at most a pack's worth."""
 
     __slots__ = (
@@ -134,15 +134,15 @@ class Window:
     def __init__(self, cluster: bytes, limits: WindowLimits) -> None:
         self.cluster = cluster
         self.limits = limits
-        self.items: deque[Pending] = deque()
+        self.items: deque[PendingUpdates] = deque()
         self.sent = 0  # So many of them, from the first, were sent to the leader of now.
         self.quota = limits.packs  # So many of them may be sent.
         self.count = 0
         self.size = 0
-        self.pace = Pace(limits.updates)
+        self.pace = FlowControl(limits.updates)
         self._under_way = 0  # Single updates that the leader of now has not answered.
-        self._packs: dict[bytes, Pending] = {}
-        self._singles: dict[bytes, tuple[Pending, int]] = {}
+        self._packs: dict[bytes, PendingUpdates] = {}
+        self._singles: dict[bytes, tuple[PendingUpdates, int]] = {}
 
     @property
     def has_room(self) -> bool:
@@ -161,7 +161,7 @@ class Window:
             return False
         return not self._singles or self._singles.keys().isdisjoint(reqids)
 
-    def add(self, pending: Pending) -> None:
+    def add(self, pending: PendingUpdates) -> None:
         """Queues updates behind all others."""
         assert pending.updates
         assert pending.reqids[0] not in self._packs
@@ -276,18 +276,18 @@ class Window:
             # Nobody could answer it before those in front of it.
             self.items[0].heard_ms = now_ms
 
-    def _refuse(self, pending: Pending, position: int, reason: str) -> None:
+    def _refuse(self, pending: PendingUpdates, position: int, reason: str) -> None:
         """What follows has named the refused one as its predecessor: no leader will take it."""
         while pending.refusal == "":
             last = self.items.pop()
-            last.refusal, last.position = BEHIND, 0
+            last.refusal, last.position = AFTER_REFUSED, 0
             if last is pending:
                 last.refusal, last.position = reason, position
             self._under_way -= last.answers[: last.sent].count(0)
             self._forget(last)
         self.sent = min(self.sent, len(self.items))
 
-    def _forget(self, pending: Pending) -> None:
+    def _forget(self, pending: PendingUpdates) -> None:
         self.count -= len(pending.updates)
         self.size -= pending.size
         del self._packs[pending.reqids[0]]

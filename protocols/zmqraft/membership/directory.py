@@ -5,7 +5,7 @@ It decides nothing: core counts, config_changes changes. docs/internals/log.md, 
 
 from collections.abc import Mapping
 
-from ...raft.membership import Configuration, Configurations
+from ...raft.membership import Configuration, ConfigurationHistory
 from ...raft.messages import EntryBatch
 from ..wire.config_codec import (
     ConfigEntry,
@@ -13,10 +13,10 @@ from ..wire.config_codec import (
     batch_config,
     decode_config_entry,
     encode_config_entry,
-    ids,
+    member_ids,
 )
 
-ACQUAINTANCES_MAX = 64  # Peers that say hello and are in no configuration that we know.
+UNLISTED_PEERS_MAX = 64  # Peers that say hello and are in no configuration that we know.
 
 
 class MemberDirectory:
@@ -39,7 +39,7 @@ class MemberDirectory:
         self._peer_urls = dict(peer_urls)
         self._entries = {base_index: base or ConfigEntry(tuple(self._urls.items()))}
         self.settled = base is not None  # Else the topology stands in for it.
-        self.history = Configurations(self._entries[base_index].configuration, (), base_index)
+        self.history = ConfigurationHistory(self._entries[base_index].configuration, (), base_index)
         self.insiders = frozenset(peer_urls)  # Who has a door of its own, and counts only there.
         self._met: dict[str, None] = {}
 
@@ -130,13 +130,13 @@ class MemberDirectory:
 
     def meet(self, peer: str) -> None:
         """It said hello at the peers' door: it may be a member of a newer configuration."""
-        if len(self._met) < ACQUAINTANCES_MAX:
+        if len(self._met) < UNLISTED_PEERS_MAX:
             self._met[peer] = None
 
     @property
     def heard(self) -> frozenset[str]:
         """Whose requests are taken in."""
-        return frozenset((*self._urls, *ids(self.entry.members), *self._met))
+        return frozenset((*self._urls, *member_ids(self.entry.members), *self._met))
 
     @property
     def drift(self) -> list[str]:

@@ -8,17 +8,15 @@ from collections import deque
 from collections.abc import Collection
 from enum import IntEnum
 from random import Random
-from typing import NamedTuple
 
 from ....native.log.updates import Reqids
-from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ...raft.core import Raft, Role
-from ...raft.membership import Configuration, reached
+from ...raft.membership import Configuration, quorum_value
 from ...raft.messages import KIND_CONFIG
 from ...raft.progress import Follower
 from ...record import Record, encode_block
-from ..wire.client_codec import LogInfo
+from ..wire.client_codec import LogInfo, ReplyAddress
 from ..wire.config_codec import (
     ConfigEntry,
     ConfigStatus,
@@ -27,7 +25,7 @@ from ..wire.config_codec import (
     Members,
     encode_config_entry,
     encode_config_update_answer,
-    ids,
+    member_ids,
 )
 from ..wire.extensions import FEATURE_MEMBERS, FEATURE_TABLES
 from ..wire.values import check_members, decode_json, is_url, reqid_seconds
@@ -36,16 +34,16 @@ from .directory import MemberDirectory
 MEMBERS_MAX = 64
 CONNECT_MS = 2000  # A new server that has not answered by then can't be reached.
 SILENT_MS = 2000  # One that was silent for so long is gone again.
-FAREWELL_MS = 200  # From the last commit to the end of the connection of who has left.
+DISMISS_MS = 200  # From the last commit to the end of the connection of who has left.
 REMIND_MS = 100  # "In work" is said again so often, so that nobody gives up.
-VOTE_MS = 2000  # So long a change waits until the new servers vote, too.
-LOOK_MS = 5  # How often what others do is looked at.
+VOTER_WAIT_MS = 2000  # So long a change waits until the new servers vote, too.
+POLL_MS = 5  # How often what others do is looked at.
 CAUGHT_UP_ENTRIES = 1000
 REPLIES_MAX = 16  # Connections that the one who asks has had; the newest ones are answered.
-EARLY_S_MAX = 15 * 60  # An id from further ahead is refused.
+REQID_AHEAD_S_MAX = 15 * 60  # An id from further ahead is refused.
 
 
-class Stage(IntEnum):
+class ChangeStage(IntEnum):
     """How far a change is.
 
     CONNECT    every new server has to answer
@@ -58,13 +56,6 @@ class Stage(IntEnum):
     CATCH_UP = 1
     JOINT = 2
     FINAL = 3
-
-
-class Reply(NamedTuple):
-    """Who waits for an answer, and where it goes."""
-
-    out: Frames
-    routing_id: bytes
 
 
 class JoiningServer:
@@ -84,17 +75,17 @@ class ConfigChange:
 
     __slots__ = (
         "caught_ms",
+        "clients",
         "index",
         "new",
         "newcomers",
         "remind_ms",
-        "replies",
         "reqid",
         "since_ms",
         "stage",
     )
 
-    def __init__(self, reqid: bytes | None, new: Members, stage: Stage, now_ms: int) -> None:
+    def __init__(self, reqid: bytes | None, new: Members, stage: ChangeStage, now_ms: int) -> None:
         self.reqid = reqid  # None: another leader began it.
         self.new = new
         self.stage = stage
@@ -103,7 +94,7 @@ class ConfigChange:
         self.remind_ms = now_ms + REMIND_MS
         self.index = 0  # Of its joint entry.
         self.newcomers: list[str] = []  # New servers of ours.
-        self.replies: deque[Reply] = deque(maxlen=REPLIES_MAX)
+        self.clients: deque[ReplyAddress] = deque(maxlen=REPLIES_MAX)
 
 
 class Refusal(Exception):
@@ -136,17 +127,21 @@ class MemberChanges:
 
     # What arrives.
 
-    def on_request(self, request: ConfigUpdate, reply: Reply, now_ms: int, unix_s: int) -> None:
+    def on_request(
+        self, request: ConfigUpdate, client: ReplyAddress, now_ms: int, unix_s: int
+    ) -> None:
         """A client wishes for other members."""
         self._unix_s = unix_s
         try:
-            answer = self._take(request, reply, now_ms)
+            answer = self._take(request, client, now_ms)
         except Refusal as refusal:
             answer = refusal.answer
         if answer is not None:
-            _send(reply, request.reqid, answer)
+            _send(client, request.reqid, answer)
 
-    def _take(self, request: ConfigUpdate, reply: Reply, now_ms: int) -> ConfigUpdateAnswer | None:
+    def _take(
+        self, request: ConfigUpdate, client: ReplyAddress, now_ms: int
+    ) -> ConfigUpdateAnswer | None:
         core, reqid = self._core, request.reqid
         if core.role is not Role.LEADER:
             return ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=core.leader)
@@ -154,8 +149,8 @@ class MemberChanges:
         known = self._reqids.find(reqid)
         if change is not None and (change.reqid == reqid or known == change.index):
             change.reqid = reqid
-            if reply not in change.replies:
-                change.replies.append(reply)
+            if client not in change.clients:
+                change.clients.append(client)
             return ConfigUpdateAnswer(ConfigStatus.TAKEN)
         if known is not None:
             last_index = self._roster.history.last_index
@@ -163,17 +158,17 @@ class MemberChanges:
             return ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=known if done else None)
         age_s = self._unix_s - reqid_seconds(reqid)
         oldest_s = max(self._unix_s - self._ttl_s, self._reqids.forgotten_s)
-        if reqid_seconds(reqid) <= oldest_s or age_s < -EARLY_S_MAX:
+        if reqid_seconds(reqid) <= oldest_s or age_s < -REQID_AHEAD_S_MAX:
             return ConfigUpdateAnswer(ConfigStatus.EXPIRED)
         if change is not None:
             return ConfigUpdateAnswer(ConfigStatus.BUSY)
         if not self._is_settled():
             return None  # It comes again.
         new = self._check(request.payload)
-        self._check_versed(ids(new))
+        self._check_versed(member_ids(new))
         self._check_quorum(new, now_ms)
-        self._change = change = ConfigChange(reqid, new, Stage.CONNECT, now_ms)
-        change.replies.append(reply)
+        self._change = change = ConfigChange(reqid, new, ChangeStage.CONNECT, now_ms)
+        change.clients.append(client)
         members = core.configuration.members
         self.guests = {peer: JoiningServer(url, now_ms) for peer, url in new if peer not in members}
         return ConfigUpdateAnswer(ConfigStatus.TAKEN)
@@ -198,7 +193,7 @@ class MemberChanges:
             raise Refusal("Empty", "a cluster has one member or more")
         if len(new) > MEMBERS_MAX:
             raise Refusal("TooMany", f"{len(new)} members, at most {MEMBERS_MAX} are possible")
-        for values, what in ((ids(new), "PEER ID"), ([url for _, url in new], "url")):
+        for values, what in ((member_ids(new), "PEER ID"), ([url for _, url in new], "url")):
             doubled = sorted({value for value in values if values.count(value) > 1})
             if doubled:
                 raise Refusal("Doubled", f"{what} {doubled[0]!r} stands there twice")
@@ -237,10 +232,10 @@ class MemberChanges:
         members = self._core.configuration.members
         silent = [
             peer
-            for peer in ids(new)
+            for peer in member_ids(new)
             if peer in members and not self._counts(peer, followers, now_ms)
         ]
-        if not reached(Configuration(ids(new)), lambda peer: peer not in silent):
+        if not quorum_value(Configuration(member_ids(new)), lambda peer: peer not in silent):
             raise Refusal(
                 "QuorumLost",
                 f"of {len(new)} members {len(silent)} can't be counted on now: {', '.join(silent)}",
@@ -295,7 +290,7 @@ class MemberChanges:
         elif self.holds_tables and not self._roster.entry.tables_from:
             self._seal()
         if self._leads_outside() and not self._handed_over:
-            self._gone_ms.setdefault(core.setup.peer_id, now_ms + FAREWELL_MS)
+            self._gone_ms.setdefault(core.setup.peer_id, now_ms + DISMISS_MS)
         if self._gone_ms or self._handed_over:
             self._farewell(now_ms)
 
@@ -318,7 +313,7 @@ class MemberChanges:
     def _resumed(self, now_ms: int) -> ConfigChange | None:
         """The change in work; also one that is joint and whose leader is gone: we finish it."""
         if self._change is None and self._core.configuration.old:
-            self._change = ConfigChange(None, self._roster.entry.new, Stage.JOINT, now_ms)
+            self._change = ConfigChange(None, self._roster.entry.new, ChangeStage.JOINT, now_ms)
             self._change.index = self._roster.history.last_index
         return self._change
 
@@ -326,19 +321,19 @@ class MemberChanges:
         core = self._core
         if core.transferring is not None:
             return  # Whoever leads next finishes it, or we go on.
-        if change.stage is Stage.CONNECT:
+        if change.stage is ChangeStage.CONNECT:
             self._connect(change, now_ms)
-        if change.stage is Stage.CATCH_UP:
+        if change.stage is ChangeStage.CATCH_UP:
             self._catch_up(change, now_ms)
-        elif change.stage is Stage.JOINT and core.commit_index >= change.index:
+        elif change.stage is ChangeStage.JOINT and core.commit_index >= change.index:
             entry = self._roster.entry._replace(new=change.new, old=())
             self._append(self._new_reqid(), entry)
-            change.stage, change.since_ms = Stage.FINAL, now_ms
-        elif change.stage is Stage.FINAL and self._is_over(change, now_ms):
+            change.stage, change.since_ms = ChangeStage.FINAL, now_ms
+        elif change.stage is ChangeStage.FINAL and self._is_over(change, now_ms):
             answer = ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=change.index)
             members = (core.setup.peer_id, *core.peers)
             leaving = [peer for peer in members if peer not in core.configuration.voters]
-            self._gone_ms = dict.fromkeys(leaving, now_ms + FAREWELL_MS)
+            self._gone_ms = dict.fromkeys(leaving, now_ms + DISMISS_MS)
             self._end(change, answer)
             return
         if now_ms >= change.remind_ms:
@@ -347,7 +342,7 @@ class MemberChanges:
 
     def _connect(self, change: ConfigChange, now_ms: int) -> None:
         """Until every new server has answered; ours are fed from then on."""
-        self._check_versed(ids(change.new))
+        self._check_versed(member_ids(change.new))
         missing = []
         for peer, guest in self.guests.items():
             if guest.is_ours:
@@ -355,7 +350,7 @@ class MemberChanges:
             elif guest.info is None:
                 missing.append(f"{peer} at {guest.url}")
         if not missing:
-            change.stage, change.since_ms = Stage.CATCH_UP, now_ms
+            change.stage, change.since_ms = ChangeStage.CATCH_UP, now_ms
         elif now_ms - change.since_ms >= CONNECT_MS:
             raise Refusal("Unreachable", f"no answer from {', '.join(missing)}")
 
@@ -366,10 +361,12 @@ class MemberChanges:
             return
         if change.caught_ms is None:
             change.caught_ms = now_ms
-        new = Configuration(ids(change.new))
+        new = Configuration(member_ids(change.new))
         # A new server of another make counts from the moment it is a member.
         foreign = {peer for peer, guest in self.guests.items() if not guest.is_ours}
-        if not reached(new, lambda peer: peer in foreign or self._counts(peer, followers, now_ms)):
+        if not quorum_value(
+            new, lambda peer: peer in foreign or self._counts(peer, followers, now_ms)
+        ):
             if now_ms - change.caught_ms >= SILENT_MS:
                 self._check_quorum(change.new, now_ms)
                 raise Refusal("QuorumLost", "the new members do not become voters")
@@ -379,7 +376,7 @@ class MemberChanges:
         entry = self._roster.entry
         entry = entry._replace(new=change.new, old=entry.new)
         change.index = self._append(change.reqid, entry)
-        change.stage = Stage.JOINT
+        change.stage = ChangeStage.JOINT
         change.newcomers = [peer for peer, guest in self.guests.items() if guest.is_ours]
         self.guests = {}
 
@@ -401,7 +398,7 @@ class MemberChanges:
         takes another one away must be able to count on them."""
         if self._core.commit_index < self._roster.history.last_index:
             return False
-        if now_ms - change.since_ms >= VOTE_MS:
+        if now_ms - change.since_ms >= VOTER_WAIT_MS:
             return True
         followers = {follower.peer: follower for follower in self._core.followers}
         return all(self._counts(peer, followers, now_ms) for peer in change.newcomers)
@@ -456,9 +453,9 @@ class MemberChanges:
         self.guests = {}
 
     def _answer(self, change: ConfigChange, answer: ConfigUpdateAnswer) -> None:
-        for reply in change.replies:
+        for client in change.clients:
             assert change.reqid is not None
-            _send(reply, change.reqid, answer)
+            _send(client, change.reqid, answer)
 
     # For the peer.
 
@@ -470,11 +467,11 @@ class MemberChanges:
         if change is None:
             if core.configuration.old:
                 return now_ms
-            return now_ms + LOOK_MS if self._gone_ms or self._handed_over else None
-        joint_committed = change.stage is Stage.JOINT and core.commit_index >= change.index
+            return now_ms + POLL_MS if self._gone_ms or self._handed_over else None
+        joint_committed = change.stage is ChangeStage.JOINT and core.commit_index >= change.index
         if joint_committed and core.transferring is None:
             return now_ms
-        return now_ms + LOOK_MS
+        return now_ms + POLL_MS
 
     @property
     def status(self) -> str | None:
@@ -482,8 +479,8 @@ class MemberChanges:
         change = self._change
         if change is None:
             return None
-        return f"{change.stage.name.lower().replace('_', ' ')}: {' '.join(ids(change.new))}"
+        return f"{change.stage.name.lower().replace('_', ' ')}: {' '.join(member_ids(change.new))}"
 
 
-def _send(reply: Reply, reqid: bytes, answer: ConfigUpdateAnswer) -> None:
-    reply.out.add([reply.routing_id, *encode_config_update_answer(reqid, answer)])
+def _send(client: ReplyAddress, reqid: bytes, answer: ConfigUpdateAnswer) -> None:
+    client.out.add([client.routing_id, *encode_config_update_answer(reqid, answer)])

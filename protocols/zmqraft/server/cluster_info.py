@@ -16,6 +16,7 @@ from ..wire.client_codec import (
     ConfigAnswer,
     Form,
     LogInfo,
+    ReplyAddress,
     RequestBroadcastStateUrl,
     RequestConfig,
     RequestLogInfo,
@@ -24,16 +25,15 @@ from ..wire.client_codec import (
     encode_state_url_answer,
 )
 from .append_queue import PruneMarks
-from .entry_streams import Asker
 from .read_queue import ReadQueue
-from .snapshots import SnapshotDesk
+from .snapshots import SnapshotManager
 from .values import PeerSetup
 
 WAITING_MAX = 4096
 WAITING_BYTES_MAX = 16 << 20
 
 
-class QuestionQueue:
+class RequestQueue:
     """Requests at `url` that are no updates, until a wake has time for them."""
 
     def __init__(self) -> None:
@@ -67,15 +67,15 @@ class PeerStatus(NamedTuple):
     unix_s: int
 
 
-class _AskedInfo(NamedTuple):
+class _LogInfoRequest(NamedTuple):
     """A RequestLogInfo that waits."""
 
-    asker: Asker
+    client: ReplyAddress
     form: Form
     message: RequestLogInfo
 
 
-class Questions:
+class ClusterInfo:
     """Answers from what the parts of a peer know."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Questions:
         setup: PeerSetup,
         core: Raft,
         roster: MemberDirectory,
-        snapshots: SnapshotDesk,
+        snapshots: SnapshotManager,
         marks: PruneMarks,
     ) -> None:
         self._setup = setup
@@ -91,7 +91,7 @@ class Questions:
         self._roster = roster
         self._snapshots = snapshots
         self._marks = marks
-        self._infos: ReadQueue[_AskedInfo] = ReadQueue(core)
+        self._infos: ReadQueue[_LogInfoRequest] = ReadQueue(core)
 
     @property
     def deadline_ms(self) -> int | None:
@@ -104,14 +104,19 @@ class Questions:
         return self._infos.wanted_index
 
     def on_question(
-        self, asker: Asker, form: Form, message: ClientRequest, standing: PeerStatus, now_ms: int
+        self,
+        client: ReplyAddress,
+        form: Form,
+        message: ClientRequest,
+        standing: PeerStatus,
+        now_ms: int,
     ) -> None:
         """Answers a question, or keeps it until serve() does. Raises RemoteProtocolError: none."""
         if isinstance(message, RequestLogInfo) and self._core.role is Role.LEADER:
             if len(self._infos) < WAITING_MAX:
-                self._infos.add(_AskedInfo(asker, form, message), now_ms)
+                self._infos.add(_LogInfoRequest(client, form, message), now_ms)
         else:
-            asker.out.add([asker.routing_id, *self._answer(form, message, standing)])
+            client.out.add([client.routing_id, *self._answer(form, message, standing)])
 
     def on_ready(self, read_index: ReadIndex | None) -> None:
         """Takes in that a round of reads is confirmed."""
@@ -128,11 +133,11 @@ class Questions:
         else:
             late = [(asked, True) for asked in self._infos.take(standing.applied_index)]
             late += self._infos.take_late(now_ms)
-        for (asker, form, message), leads in late:
+        for (client, form, message), leads in late:
             info = self._log_info(form, standing)
             if not leads and info.leading:
                 info = info._replace(leading=False, leader=None)
-            asker.out.add([asker.routing_id, *encode_log_info_answer(message.reqid, info)])
+            client.out.add([client.routing_id, *encode_log_info_answer(message.reqid, info)])
 
     def _answer(self, form: Form, message: ClientRequest, standing: PeerStatus) -> list[bytes]:
         core = self._core

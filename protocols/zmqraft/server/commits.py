@@ -15,7 +15,7 @@ class NotifyScope(Enum):
     EVERYBODY = 2
 
 
-class Commit(NamedTuple):
+class CommitNotice(NamedTuple):
     """What the processes beside us are told."""
 
     index: int  # type: ignore[assignment]  # Committed, and on our own disk.
@@ -25,7 +25,7 @@ class Commit(NamedTuple):
     tables_from: int = 0  # ConfigEntry.tables_from, as of the index.
 
 
-class Commits:
+class CommitNotifier:
     """What they were told last, and when it is time again.
 
     It is said at once when that was not done for a while, and then at most each PUBLISH_MS: a wake
@@ -60,7 +60,7 @@ class Commits:
             return NotifyScope.EVERYBODY
         return NotifyScope.URGENT if self.urgent and index > self.index else NotifyScope.NOBODY
 
-    def tell(self, commit: Commit, now_ms: int) -> Commit:
+    def tell(self, commit: CommitNotice, now_ms: int) -> CommitNotice:
         self.index, self._leads = commit.index, commit.leads
         if commit.audience is NotifyScope.EVERYBODY:
             self._index_everybody = commit.index

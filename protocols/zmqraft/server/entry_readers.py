@@ -16,13 +16,14 @@ from ...raft.messages import AppendEntries, EntryBatch, ReadIndex
 from ..wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,
+    ReplyAddress,
     RequestEntries,
     encode_entries_answer,
 )
 from ..wire.extensions import encode_entries_packed_answer
-from .entry_streams import Asker, EntryStreams
+from .entry_streams import EntryStreams
 from .read_queue import ReadQueue
-from .snapshots import SnapshotDesk
+from .snapshots import SnapshotManager
 from .values import OwnLogReader
 
 READERS_A_WAKE = 8  # Readers served in one wake, and ...
@@ -30,10 +31,10 @@ READ_BYTES_A_WAKE = 4 << 20  # ... the bytes after which no further one is: hear
 READERS_MAX = 8000  # Readers that wait.
 
 
-class _Reading(NamedTuple):
+class _EntryRequest(NamedTuple):
     """A request for entries that waits."""
 
-    asker: Asker
+    client: ReplyAddress
     request: RequestEntries
     confirmed: bool = False  # A stream may begin with it.
 
@@ -41,13 +42,13 @@ class _Reading(NamedTuple):
 class EntryReaders:
     """All requests for entries to this peer."""
 
-    def __init__(self, core: Raft, snapshots: SnapshotDesk, reader: OwnLogReader) -> None:
+    def __init__(self, core: Raft, snapshots: SnapshotManager, reader: OwnLogReader) -> None:
         self._core = core
         self._snapshots = snapshots
         self._reader = reader
         self._streams = EntryStreams(self._read)
-        self._held: ReadQueue[_Reading] = ReadQueue(core)
-        self._turns: deque[_Reading] = deque()
+        self._held: ReadQueue[_EntryRequest] = ReadQueue(core)
+        self._turns: deque[_EntryRequest] = deque()
         self._floor: int | None = None  # All that was committed before we started is below that.
 
     @property
@@ -65,19 +66,19 @@ class EntryReaders:
         """How many requests were dropped because there were too many."""
         return self._streams.refused
 
-    def on_request(self, asker: Asker, request: RequestEntries, now_ms: int) -> None:
+    def on_request(self, client: ReplyAddress, request: RequestEntries, now_ms: int) -> None:
         """Takes a request or a follow-up in; whoever doesn't lead says so at once, unless it is
         asked to answer all the same."""
         if not self._may_serve(request):
-            self._refuse(asker, request)
+            self._refuse(client, request)
         elif self.waiting >= READERS_MAX:
             self._streams.refused += 1
-        elif self._streams.knows(asker, request) or self._snapshots.states.holds(asker, request):
-            self._turns.append(_Reading(asker, request))
+        elif self._streams.knows(client, request) or self._snapshots.states.holds(client, request):
+            self._turns.append(_EntryRequest(client, request))
         else:
-            self._hold(_Reading(asker, request, confirmed=True), now_ms)
+            self._hold(_EntryRequest(client, request, confirmed=True), now_ms)
 
-    def _hold(self, reading: _Reading, now_ms: int) -> None:
+    def _hold(self, reading: _EntryRequest, now_ms: int) -> None:
         if self._core.role is Role.LEADER or self._floor is None:
             self._held.add(reading, now_ms)
         else:
@@ -109,30 +110,30 @@ class EntryReaders:
         disk."""
         self._turns += self._held.take(last_index)
         for reading, _ in self._held.take_late(now_ms):
-            self._refuse(reading.asker, reading.request)
+            self._refuse(reading.client, reading.request)
         size = 0
         for _ in range(min(READERS_A_WAKE, len(self._turns))):
             size += self._serve_one(self._turns.popleft(), last_index, now_ms)
             if size >= READ_BYTES_A_WAKE:
                 return
 
-    def _serve_one(self, reading: _Reading, last_index: int, now_ms: int) -> int:
+    def _serve_one(self, reading: _EntryRequest, last_index: int, now_ms: int) -> int:
         """Answers a request; returns the bytes of entries in that."""
-        asker, asked, confirmed = reading
-        expected = self._streams.expects(asker, asked)
-        if not expected and not confirmed and not self._snapshots.states.holds(asker, asked):
+        client, asked, confirmed = reading
+        expected = self._streams.expects(client, asked)
+        if not expected and not confirmed and not self._snapshots.states.holds(client, asked):
             self._hold(reading._replace(confirmed=True), now_ms)  # It begins its stream anew.
             return 0
         request: RequestEntries | None = asked
         if self._core.role is not Role.LEADER:
             if not self._may_serve(asked) or (not expected and asked.prev_index > last_index):
-                self._refuse(asker, asked)
+                self._refuse(client, asked)
                 return 0
         elif not expected:
-            request = self._snapshots.on_entries_request(asker, asked, now_ms)
+            request = self._snapshots.on_entries_request(client, asked, now_ms)
         if request is None:
             return 0
-        return self._streams.on_request(asker, request, last_index, now_ms)
+        return self._streams.on_request(client, request, last_index, now_ms)
 
     def refuse(self) -> None:
         """We don't lead: whoever waits for a leader is told, and the streams that only it serves
@@ -143,7 +144,7 @@ class EntryReaders:
         leaders = [reading for reading in turns if not reading.request.anywhere]
         leaders += self._held.take_if(lambda reading: not reading.request.anywhere)
         for reading in leaders:
-            self._refuse(reading.asker, reading.request)
+            self._refuse(reading.client, reading.request)
         if self._floor is not None:
             self._held.confirm_all(self._floor)
 
@@ -155,12 +156,12 @@ class EntryReaders:
         stored = request.prev_index >= self._core.log.base_index or request.count == 0
         return request.anywhere and stored
 
-    def _refuse(self, asker: Asker, request: RequestEntries) -> None:
-        """Sends the asker to the leader; to whoever it finds when we lead and could not answer."""
+    def _refuse(self, client: ReplyAddress, request: RequestEntries) -> None:
+        """Sends the client to the leader; to whoever it finds when we lead and could not answer."""
         leader = None if self._core.role is Role.LEADER else self._core.leader
         refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=leader)
         encode = encode_entries_packed_answer if request.packed else encode_entries_answer
-        asker.out.add([asker.routing_id, *encode(request.reqid, refusal)])
+        client.out.add([client.routing_id, *encode(request.reqid, refusal)])
 
     def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
         """Blocks for a stream; none when the log can't be read just now."""

@@ -1,21 +1,20 @@
 """RequestEntries as the server sees it: pipelines of entry messages, each awaiting its follow-up.
 
 It never opens a file and never sends: blocks come from a function given to it, answers go into the
-asker's outgoing frames. docs/protocols/zmq-raft.md, "RequestEntries".
+client's outgoing frames. docs/protocols/zmq-raft.md, "RequestEntries".
 """
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ....native.log.entries import MessageLimits, add_entries, entries_fit
-from ....native.net.messages import Frames
 from ...raft.messages import EntryBatch
 from ...record import slice_block
 from ..wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,
+    ReplyAddress,
     RequestEntries,
     encode_entries_answer,
 )
@@ -37,13 +36,6 @@ RECENT_BYTES_MAX = 16 << 20  # Of blocks read lately, over all streams.
 ReadBatches = Callable[[int, int, int], list[EntryBatch]]
 
 
-class Asker(NamedTuple):
-    """Where a request came from: its answers go back there."""
-
-    out: Frames
-    routing_id: bytes
-
-
 class _Stream:
     """One client's request: what is still to be sent, and which messages wait for a follow-up."""
 
@@ -61,7 +53,7 @@ class _Stream:
         return self.next_index > self.last_index
 
 
-class _Recent:
+class _RecentBlocks:
     """Blocks read lately: a message of a stream takes a part of one, the next one goes on there.
 
     They are committed, so they never change.
@@ -100,33 +92,33 @@ class EntryStreams:
     """All RequestEntries streams of one peer, keyed by routing id and request id."""
 
     def __init__(self, read: ReadBatches) -> None:
-        self._recent = _Recent(read)
+        self._recent = _RecentBlocks(read)
         self._streams: OrderedDict[tuple[bytes, bytes], _Stream] = OrderedDict()
         self.refused = 0
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def knows(self, asker: Asker, request: RequestEntries) -> bool:
+    def knows(self, client: ReplyAddress, request: RequestEntries) -> bool:
         """Whether a request is of a stream that has begun."""
-        return (asker.routing_id, request.reqid) in self._streams
+        return (client.routing_id, request.reqid) in self._streams
 
-    def expects(self, asker: Asker, request: RequestEntries) -> bool:
+    def expects(self, client: ReplyAddress, request: RequestEntries) -> bool:
         """Whether a request is the follow-up that a stream waits for, or ends it."""
-        stream = self._streams.get((asker.routing_id, request.reqid))
+        stream = self._streams.get((client.routing_id, request.reqid))
         if stream is None or request.count == 0:
             return stream is not None
         return bool(stream.unacknowledged) and stream.unacknowledged[0] == request.prev_index
 
     def on_request(
-        self, asker: Asker, request: RequestEntries, last_index: int, now_ms: int
+        self, client: ReplyAddress, request: RequestEntries, last_index: int, now_ms: int
     ) -> int:
         """Takes a request or a follow-up and answers it; returns the bytes of entries in that.
 
         last_index   of what a stream that begins now covers. One that asks for what is behind that
                      is told that its own index is the last: it may know more than we do.
         """
-        key = (asker.routing_id, request.reqid)
+        key = (client.routing_id, request.reqid)
         stream = self._streams.get(key)
         if request.count == 0:
             self._streams.pop(key, None)
@@ -142,7 +134,9 @@ class EntryStreams:
                 return 0
             if prev >= last_index:
                 self._streams.pop(key, None)
-                asker.out.add([asker.routing_id, *_head(request, EntriesStatus.LAST, prev)])
+                client.out.add(
+                    [client.routing_id, *_header_frames(request, EntriesStatus.LAST, prev)]
+                )
                 return 0
             end = last_index
             if request.count is not None:
@@ -150,12 +144,12 @@ class EntryStreams:
             stream = self._streams[key] = _Stream(prev + 1, end, request.anywhere)
             self._streams.move_to_end(key)
         stream.heard_ms = now_ms
-        size = self._send(asker, request, stream)
+        size = self._send(client, request, stream)
         if stream.all_sent and not stream.unacknowledged:
             self._streams.pop(key, None)
         return size
 
-    def _send(self, asker: Asker, request: RequestEntries, stream: _Stream) -> int:
+    def _send(self, client: ReplyAddress, request: RequestEntries, stream: _Stream) -> int:
         add = _add_packed if request.packed else _add_entries
         bytes_max = PACKED_BYTES_MAX if request.packed else MESSAGE_BYTES_MAX
         size = 0
@@ -164,7 +158,7 @@ class EntryStreams:
             self._gather(stream, batches, bytes_max)
             if not batches:
                 break  # Not readable just now: the client's own repeat starts the stream again.
-            last, bytes_added = add(asker, request, stream, batches)
+            last, bytes_added = add(client, request, stream, batches)
             size += bytes_added
             stream.next_index = last + 1
             if not stream.all_sent:
@@ -202,7 +196,7 @@ class EntryStreams:
             self._recent.clear()
 
 
-def _head(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:
+def _header_frames(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:
     """The frames before the entries."""
     answer = EntriesAnswer(status, last_index)
     encode = encode_entries_packed_answer if request.packed else encode_entries_answer
@@ -213,23 +207,23 @@ def _status(stream: _Stream, last_index: int) -> EntriesStatus:
     return EntriesStatus.LAST if last_index == stream.last_index else EntriesStatus.MORE
 
 
-_ENTRIES_ROOM = MessageLimits(MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX)
-_PACKED_ROOM = MessageLimits(PACKED_BYTES_MAX, PACKED_ENTRIES_MAX)
+_ENTRIES_LIMITS = MessageLimits(MESSAGE_BYTES_MAX, MESSAGE_ENTRIES_MAX)
+_PACKED_LIMITS = MessageLimits(PACKED_BYTES_MAX, PACKED_ENTRIES_MAX)
 
 
 def _add_entries(
-    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
+    client: ReplyAddress, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
 ) -> tuple[int, int]:
     """Adds one message of entries; returns the last index in it, and their bytes."""
     blocks = [batch.block for batch in batches]
-    fit = entries_fit(blocks, stream.next_index, stream.last_index, _ENTRIES_ROOM)
-    head = _head(request, _status(stream, fit.last_index), fit.last_index)
-    add_entries(asker.out, [asker.routing_id, *head], blocks, stream.next_index, fit.last_index)
+    fit = entries_fit(blocks, stream.next_index, stream.last_index, _ENTRIES_LIMITS)
+    head = _header_frames(request, _status(stream, fit.last_index), fit.last_index)
+    add_entries(client.out, [client.routing_id, *head], blocks, stream.next_index, fit.last_index)
     return fit.last_index, fit.bytes
 
 
 def _add_packed(
-    asker: Asker, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
+    client: ReplyAddress, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
 ) -> tuple[int, int]:
     """The same with whole blocks; only the first and the last one are cut where they must be."""
     parts: list[bytes] = []
@@ -240,13 +234,13 @@ def _add_packed(
         if size + len(part.block) > PACKED_BYTES_MAX:
             if parts:
                 break
-            last = entries_fit([batch.block], index, last, _PACKED_ROOM).last_index
+            last = entries_fit([batch.block], index, last, _PACKED_LIMITS).last_index
             part = slice_block(batch, index, last)
         parts.append(part.block)
         size += len(part.block)
         index = last + 1
         if index > stream.last_index:
             break
-    head = _head(request, _status(stream, index - 1), index - 1)
-    asker.out.add([asker.routing_id, *head, *parts])
+    head = _header_frames(request, _status(stream, index - 1), index - 1)
+    client.out.add([client.routing_id, *head, *parts])
     return index - 1, size

@@ -103,7 +103,7 @@ class RequestKind(IntEnum):
 TEXT_KINDS = (RequestKind.VOTE, RequestKind.APPEND, RequestKind.SNAPSHOT)
 
 
-class Pending(NamedTuple):
+class PendingRequest(NamedTuple):
     """A request that waits for its answer: answers do not say what they answer."""
 
     kind: RequestKind
@@ -139,7 +139,7 @@ class PeerLink:
         self._cluster = cluster
         self._send = send
         self._message_id = 0
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[int, PendingRequest] = {}
         # Text form: a repeat keeps its id; a chunk's, whatever heartbeats go between.
         self._repeats: dict[bool, tuple[int, Message]] = {}
 
@@ -168,12 +168,12 @@ class PeerLink:
         """Says who we are; the answer is a Hello of the peer."""
         self.silent_hellos += self._answers
         self._answers = False
-        message_id = self._remember(Pending(RequestKind.HELLO, int(about_us.voter), 0))
+        message_id = self._remember(PendingRequest(RequestKind.HELLO, int(about_us.voter), 0))
         self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
 
     def ask_log_info(self) -> None:
         """Asks what its log is, as any client may: whoever knows the text answers."""
-        message_id = encode_uint(self._remember(Pending(RequestKind.LOG_INFO, 0, 0)))
+        message_id = encode_uint(self._remember(PendingRequest(RequestKind.LOG_INFO, 0, 0)))
         self._send([message_id, REQUEST_LOG_INFO, self._cluster])
 
     def request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
@@ -184,36 +184,38 @@ class PeerLink:
             message_id = self._message_id = next_message_id(self._message_id)
             self._send(encode_timeout_now(message_id, self._cluster, message))
         elif message.transfer and FEATURE_TRANSFER in (self.features or ()):
-            message_id = self._remember(Pending(RequestKind.TRANSFER_VOTE, message.term, 0))
+            message_id = self._remember(PendingRequest(RequestKind.TRANSFER_VOTE, message.term, 0))
             self._send(encode_transfer_vote(message_id, self._cluster, message))
         elif not message.pre_vote:
-            message_id = self._text_id(message, Pending(RequestKind.VOTE, message.term, 0))
+            message_id = self._text_id(message, PendingRequest(RequestKind.VOTE, message.term, 0))
             self._send(encode_request_vote(message_id, self._cluster, message))
         elif self.features is not None and FEATURE_PRE_VOTE in self.features:
-            message_id = self._remember(Pending(RequestKind.PRE_VOTE, message.term, 0))
+            message_id = self._remember(PendingRequest(RequestKind.PRE_VOTE, message.term, 0))
             self._send(encode_pre_vote(message_id, self._cluster, message))
 
     def install(self, message: InstallSnapshot, *, plain: bool) -> None:
         """Sends a chunk of a snapshot: plain in the text's form."""
         end = message.offset + len(message.chunk)
         if plain:
-            message_id = self._text_id(message, Pending(RequestKind.SNAPSHOT, message.size, end))
+            message_id = self._text_id(
+                message, PendingRequest(RequestKind.SNAPSHOT, message.size, end)
+            )
             self._send(encode_install(message_id, self._cluster, message))
         else:
-            pending = Pending(RequestKind.PACKED_SNAPSHOT, message.size, end)
+            pending = PendingRequest(RequestKind.PACKED_SNAPSHOT, message.size, end)
             self._send(encode_install_packed(self._remember(pending), self._cluster, message))
 
     def _append(self, message: AppendEntries) -> None:
         last, round_ = _last_index(message), message.round
         if self.packs:
             message_id = self._remember(
-                Pending(RequestKind.PACKED_APPEND, message.term, last, round_)
+                PendingRequest(RequestKind.PACKED_APPEND, message.term, last, round_)
             )
             self._send(encode_append_packed(message_id, self._cluster, message))
             return
         # Whether it is a repeat is seen by what is on the wire.
         message = message._replace(round=0)
-        pending = Pending(RequestKind.APPEND, message.term, last, round_, message.prev_index)
+        pending = PendingRequest(RequestKind.APPEND, message.term, last, round_, message.prev_index)
         message_id = self._text_id(message, pending)
         if message.batches:
             self._outdate(message_id)
@@ -232,7 +234,7 @@ class PeerLink:
             if other != message_id and pending.kind is RequestKind.APPEND:
                 self._pending[other] = pending._replace(late=True)
 
-    def _text_id(self, message: Message, pending: Pending) -> int:
+    def _text_id(self, message: Message, pending: PendingRequest) -> int:
         """A repeat carries the id of the request that it repeats (text, "Peer")."""
         is_chunk = pending.kind is RequestKind.SNAPSHOT
         repeat = self._repeats.get(is_chunk)
@@ -245,7 +247,7 @@ class PeerLink:
         self._repeats[is_chunk] = (message_id, message)
         return message_id
 
-    def _remember(self, pending: Pending) -> int:
+    def _remember(self, pending: PendingRequest) -> int:
         self._message_id = next_message_id(self._message_id)
         self._pending[self._message_id] = pending
         if len(self._pending) > PENDING_MAX:

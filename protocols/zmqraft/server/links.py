@@ -16,7 +16,7 @@ from .link import PeerLink
 HELLO_REPEAT_MS = 100
 FOREIGN_REPEAT_MS_MAX = 10_000  # A peer of another make drops hellos: they become that rare.
 SILENT_MS = 500  # A follower that has not answered for so long may have forgotten who we are.
-GUEST_REPEAT_MS = 5  # A client waits for the change, and what is sent while we connect is lost.
+JOINING_REPEAT_MS = 5  # A client waits for the change, and what is sent while we connect is lost.
 
 
 class Links:
@@ -133,7 +133,7 @@ class Links:
             pause_ms = min(2 * pause_ms, FOREIGN_REPEAT_MS_MAX) if self.is_foreign(peer) else 0
             pause_ms = max(pause_ms, HELLO_REPEAT_MS)
             self._hellos[peer] = now_ms + pause_ms, pause_ms
-        self._guests_ms = now_ms + GUEST_REPEAT_MS
+        self._guests_ms = now_ms + JOINING_REPEAT_MS
         for peer, guest in guests.items():
             if not guest.is_ours:
                 self.by_peer[peer].ask_log_info()

@@ -32,10 +32,10 @@ from ...raft.messages import (
     TimeoutNow,
 )
 from ..membership.directory import MemberDirectory
-from ..membership.members import MemberChanges, Reply
+from ..membership.members import MemberChanges
 from ..membership.voter_eligibility import VoterEligibility
 from ..snapshots.orders import Order, Result, Snapshot
-from ..wire.client_codec import Form, LogInfo, RequestEntries, decode_client_request
+from ..wire.client_codec import Form, LogInfo, ReplyAddress, RequestEntries, decode_client_request
 from ..wire.config_codec import decode_config_update
 from ..wire.extensions import (
     FEATURE_ANYWHERE,
@@ -71,15 +71,14 @@ from ..wire.values import (
     encode_json,
 )
 from .append_queue import AppendQueue, PruneMarks
-from .cluster_info import PeerStatus, QuestionQueue, Questions
-from .commits import Commit, Commits, NotifyScope
+from .cluster_info import ClusterInfo, PeerStatus, RequestQueue
+from .commits import CommitNotice, CommitNotifier, NotifyScope
 from .entry_readers import EntryReaders
-from .entry_streams import Asker
 from .link import Origin, PeerRequests
 from .links import Links
 from .reads import PeerReads
-from .snapshots import SnapshotContext, SnapshotDesk, SnapshotSetup
-from .transfer import Transfers
+from .snapshots import SnapshotContext, SnapshotManager, SnapshotSetup
+from .transfer import TransferRequests
 from .values import FORGET_AFTER_TTL_S, OwnLogReader, PeerSetup, Recovered, Wake
 
 FEATURES = (
@@ -149,7 +148,7 @@ class Peer:
         self.jobs = AppendQueue(self.core, reqids, self._marks, recovered.epoch, reader.close)
         self.jobs.reset = recovered.reset
         self.jobs.given_bytes = recovered.bytes_after_snapshot
-        self.snapshots = SnapshotDesk(
+        self.snapshots = SnapshotManager(
             SnapshotContext(self.core, self.links, self.requests, self.roster),
             SnapshotSetup(
                 setup.snapshot_entries,
@@ -162,14 +161,14 @@ class Peer:
         self.updates = self._new_updates()
         self._table_updates = self._new_updates()  # Of table servers, at `peer_url`.
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
-        self.transfers = Transfers(self.core, self.cluster)
+        self.transfers = TransferRequests(self.core, self.cluster)
         self.readers = EntryReaders(self.core, self.snapshots, reader)
-        self._asked = QuestionQueue()
-        self._questions = Questions(setup, self.core, self.roster, self.snapshots, self._marks)
+        self._asked = RequestQueue()
+        self._questions = ClusterInfo(setup, self.core, self.roster, self.snapshots, self._marks)
         self.last_applied = 0
         self._applied_by_all = 0
         self.leading = False
-        self._commits = Commits(now_ms)
+        self._commits = CommitNotifier(now_ms)
         self._forget_due_ms = now_ms + FORGET_EVERY_MS
         self._refusal_leader: str | None = None
         self._refusal = encode_json(None)
@@ -433,17 +432,17 @@ class Peer:
             elif kind == HELLO:
                 self._on_hello_request(routing_id, request, out)
             elif kind == ENTRIES_PACKED:
-                asker = Asker(out, routing_id)
+                client = ReplyAddress(out, routing_id)
                 entries = decode_entries_packed(request, self.cluster)
-                self.readers.on_request(asker, entries, self._now_ms)
+                self.readers.on_request(client, entries, self._now_ms)
             elif kind == TRANSFER:
                 self.transfers.on_request(routing_id, request, out.add, self._now_ms)
             elif kind == CONFIG_UPDATE:
                 update = decode_config_update(request, self.cluster)
-                reply = Reply(out, routing_id)
+                reply = ReplyAddress(out, routing_id)
                 self.members.on_request(update, reply, self._now_ms, self._unix_s)
             elif kind == MAKE_SNAPSHOT:
-                self.snapshots.on_make_request(request, self.cluster, Reply(out, routing_id))
+                self.snapshots.on_make_request(request, self.cluster, ReplyAddress(out, routing_id))
             else:
                 self._on_question(routing_id, request, out)
         except RemoteProtocolError:
@@ -496,12 +495,12 @@ class Peer:
 
     def _on_question(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
         form, message = decode_client_request(request, self.cluster)
-        asker = Asker(out, routing_id)
+        client = ReplyAddress(out, routing_id)
         if isinstance(message, RequestEntries):
             message = message._replace(text=form is Form.TEXT)
-            self.readers.on_request(asker, message, self._now_ms)
+            self.readers.on_request(client, message, self._now_ms)
         else:
-            self._questions.on_question(asker, form, message, self._standing, self._now_ms)
+            self._questions.on_question(client, form, message, self._standing, self._now_ms)
 
     @property
     def _standing(self) -> PeerStatus:
@@ -694,7 +693,7 @@ class Peer:
         disk."""
         return max(self._commits.index, min(self.core.commit_index, self.core.durable_index))
 
-    def _commit(self, now_ms: int) -> Commit | None:
+    def _commit(self, now_ms: int) -> CommitNotice | None:
         index, leads = self._told_index, self.core.term if self.is_leader else 0
         wanted_index = max(self.reads.wanted_index, self._questions.wanted_index)
         audience = self._commits.audience(index, leads, now_ms, wanted_index)
@@ -703,7 +702,7 @@ class Peer:
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
         tables_from = self.roster.at(index).tables_from
-        return self._commits.tell(Commit(index, term, leads, audience, tables_from), now_ms)
+        return self._commits.tell(CommitNotice(index, term, leads, audience, tables_from), now_ms)
 
     def _foreign(self) -> dict[str, dict[str, int]]:
         """Members of another make, of which no supervisor tells; and what a leader knows of them:

@@ -16,7 +16,7 @@ HELD_MS_MAX = 400  # Below SERVER_RESPONSE_TTL, after which a client asks the ne
 T = TypeVar("T")
 
 
-class _Held(NamedTuple, Generic[T]):
+class _Waiting(NamedTuple, Generic[T]):
     """A request, the round or the index that it waits for, and until when."""
 
     awaited: int
@@ -29,8 +29,8 @@ class ReadQueue(Generic[T]):
 
     def __init__(self, core: Raft) -> None:
         self._core = core
-        self._unconfirmed: deque[_Held[T]] = deque()  # Each waits for a round, ...
-        self._confirmed: deque[_Held[T]] = deque()  # ... and then for an index.
+        self._unconfirmed: deque[_Waiting[T]] = deque()  # Each waits for a round, ...
+        self._confirmed: deque[_Waiting[T]] = deque()  # ... and then for an index.
 
     def __len__(self) -> int:
         return len(self._unconfirmed) + len(self._confirmed)
@@ -51,11 +51,11 @@ class ReadQueue(Generic[T]):
         confirm_all(), or a round of its own, should it lead meanwhile."""
         if self._core.role is Role.LEADER:
             self._core.read()
-        self._unconfirmed.append(_Held(self._core.read_round, now_ms + HELD_MS_MAX, request))
+        self._unconfirmed.append(_Waiting(self._core.read_round, now_ms + HELD_MS_MAX, request))
 
     def add_confirmed(self, request: T, index: int, now_ms: int) -> None:
         """Puts a request behind the others that waits for an index alone."""
-        self._confirmed.append(_Held(index, now_ms + HELD_MS_MAX, request))
+        self._confirmed.append(_Waiting(index, now_ms + HELD_MS_MAX, request))
 
     def lead(self) -> None:
         """We lead from now on: a round of ours confirms what waits."""

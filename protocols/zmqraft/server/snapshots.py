@@ -12,23 +12,22 @@ from ...errors import RemoteProtocolError
 from ...raft.core import Raft
 from ...raft.messages import InstallSnapshot, SnapshotResponse, StoredRead
 from ..membership.directory import MemberDirectory
-from ..membership.members import Reply
 from ..snapshots.orders import (
-    Begun,
+    ChunkRead,
+    ChunkWritten,
+    CreateSnapshot,
     EntriesRead,
-    Installed,
-    Made,
-    Make,
     Order,
-    PieceRead,
+    ReadChunk,
     ReadEntries,
-    ReadPiece,
-    Receive,
-    Received,
     Result,
+    SenderStarted,
     Snapshot,
+    SnapshotCreated,
+    SnapshotInstalled,
+    WriteChunk,
 )
-from ..wire.client_codec import RequestEntries
+from ..wire.client_codec import ReplyAddress, RequestEntries
 from ..wire.config_codec import ConfigEntry, encode_config_entry
 from ..wire.snapshot_codec import (
     CHUNK_BYTES_MAX,
@@ -37,19 +36,18 @@ from ..wire.snapshot_codec import (
     decode_make_snapshot,
     encode_snapshot_made,
 )
-from .entry_streams import Asker
 from .link import Origin, PeerRequests, RequestKind
 from .links import Links
-from .state_streams import TOKEN, StateStreams
+from .state_streams import STREAM_PREFIX, StateStreams
 
 WINDOW = 4  # Chunks ordered or under way to one kelek peer.
 SILENCE_MS = 1000  # So long without progress: what is under way to a kelek peer is sent again.
 RECEIVING_MAX = 16  # Chunks handed to be written and not yet answered; others are dropped.
-ASKERS_MAX = 1000  # Clients that wait for a snapshot to be made.
-MAKE_MS_MAX = 60_000  # A snapshot that is not made by then will not come.
+CLIENTS_WAITING_MAX = 1000  # Clients that wait for a snapshot to be made.
+CREATE_MS_MAX = 60_000  # A snapshot that is not made by then will not come.
 COMPACT_MS = 200  # How often it is looked at what may go.
-STATE_BYTES_FREE = 16 << 20  # So small a state may be written again whenever it is asked for.
-BEHIND_MS_MAX = 5000  # A follower that was not heard for so long is not waited for.
+SMALL_STATE_BYTES = 16 << 20  # So small a state may be written again whenever it is asked for.
+FOLLOWER_SILENT_MS_MAX = 5000  # A follower that was not heard for so long is not waited for.
 
 
 class SnapshotSetup(NamedTuple):
@@ -70,7 +68,7 @@ class SnapshotContext(NamedTuple):
     roster: MemberDirectory
 
 
-class _Transfer:
+class _OutgoingSnapshot:
     """A snapshot on its way to one follower."""
 
     def __init__(self, snapshot: Snapshot, plain: bool, now_ms: int) -> None:
@@ -90,7 +88,7 @@ class _Transfer:
         self.under_way.clear()
         self.message = None
 
-    def wanted(self, to: str) -> Iterable[ReadPiece]:
+    def wanted(self, to: str) -> Iterable[ReadChunk]:
         """The pieces to be read now."""
         chunk_max = CHUNK_BYTES_PLAIN if self.plain else CHUNK_BYTES_MAX
         while len(self.under_way) < self.window:
@@ -99,7 +97,7 @@ class _Transfer:
                 return
             self.under_way.append((self.next, self.next + size))
             index, term = self.snapshot[:2]
-            yield ReadPiece(to, index, term, self.next, size, self.plain)
+            yield ReadChunk(to, index, term, self.next, size, self.plain)
             self.next += size
 
     def on_answer(self, offset: int, now_ms: int) -> None:
@@ -117,7 +115,7 @@ class _Transfer:
             self.rewind(offset)
 
 
-class SnapshotDesk:
+class SnapshotManager:
     """All that one peer does with snapshots: as a leader, as a follower, and for its own log."""
 
     def __init__(self, place: SnapshotContext, setup: SnapshotSetup, snapshot: Snapshot) -> None:
@@ -128,13 +126,15 @@ class SnapshotDesk:
         self.problem = ""  # Why the last one was not made.
         self._core, self._links, self._requests, self._roster = place
         self._setup = setup
-        self._transfers: dict[str, _Transfer] = {}
+        self._transfers: dict[str, _OutgoingSnapshot] = {}
         self._unheard: set[str] = set()  # They want one and have not said hello.
         # The chunks that are being written, in order, and where each came from.
-        self._receiving: deque[tuple[Receive, Origin]] = deque()
-        self._askers: list[tuple[Reply, bytes]] = []
+        self._receiving: deque[tuple[WriteChunk, Origin]] = deque()
+        self._askers: list[tuple[ReplyAddress, bytes]] = []
         self._making_ms: int | None = None  # Since when one is being made.
-        self._unsent: tuple[Make, int] | None = None  # The order for it that got lost, and when
+        self._unsent: tuple[CreateSnapshot, int] | None = (
+            None  # The order for it that got lost, and when
+        )
         # to try again.
         self._first_due_ms = 0
         self._retry_ms = 0
@@ -165,7 +165,7 @@ class SnapshotDesk:
             # members that it knows, which may be those of long ago.
             self._unheard.add(to)
             return
-        transfer = _Transfer(self.newest, plain, now_ms)
+        transfer = _OutgoingSnapshot(self.newest, plain, now_ms)
         self._transfers[to] = transfer
         self.orders += transfer.wanted(to)
 
@@ -182,14 +182,14 @@ class SnapshotDesk:
         self.orders += transfer.wanted(peer)
 
     def on_entries_request(
-        self, asker: Asker, request: RequestEntries, now_ms: int
+        self, client: ReplyAddress, request: RequestEntries, now_ms: int
     ) -> RequestEntries | None:
         """Takes what asks for entries below the first one stored, or goes on with such; returns
         what is to be answered with entries."""
         stored = request.prev_index >= self._core.log.base_index or not self.newest.last_index
-        if stored and not self.states.holds(asker, request):
+        if stored and not self.states.holds(client, request):
             return request
-        return self.states.on_request(asker, request, self.newest, now_ms)
+        return self.states.on_request(client, request, self.newest, now_ms)
 
     def on_lost(self, peer: str) -> None:
         """The connection is lost, with what was on it: it goes on with a single chunk."""
@@ -214,7 +214,7 @@ class SnapshotDesk:
         self._unheard.clear()
         self.states.clear()
 
-    def _on_piece(self, piece: PieceRead, now_ms: int) -> None:
+    def _on_piece(self, piece: ChunkRead, now_ms: int) -> None:
         transfer = self._transfers.get(piece.to)
         if transfer is None or transfer.snapshot[:2] != (piece.last_index, piece.last_term):
             return
@@ -230,11 +230,11 @@ class SnapshotDesk:
                 transfer.message = message
             self._install(piece.to, message, transfer)
 
-    def _patience_ms(self, transfer: _Transfer) -> int:
+    def _patience_ms(self, transfer: _OutgoingSnapshot) -> int:
         """A single chunk is soon repeated: the other side may not have been quite there."""
         return self._setup.repeat_ms if transfer.window == 1 else SILENCE_MS
 
-    def _install(self, to: str, message: InstallSnapshot, transfer: _Transfer) -> None:
+    def _install(self, to: str, message: InstallSnapshot, transfer: _OutgoingSnapshot) -> None:
         link = self._links.by_peer.get(to)
         if link is not None:
             link.install(message, plain=transfer.plain)
@@ -255,7 +255,7 @@ class SnapshotDesk:
         foreign = b""
         if origin.kind is RequestKind.SNAPSHOT:
             foreign = self._roster.encoded(self._core.log.last_index)
-        order = Receive(index, term, offset, size, chunk, foreign)
+        order = WriteChunk(index, term, offset, size, chunk, foreign)
         self._receiving.append((order, origin))
         self.orders.append(order)
         self.incoming = offset, size
@@ -264,7 +264,7 @@ class SnapshotDesk:
         """There was no room in the pipe, or nobody at its end yet: of a chunk an answer would come,
         to the wrong one; for a snapshot somebody waits; whatever else is lost is asked for again
         after a while."""
-        if isinstance(order, Make) and order.last_index:
+        if isinstance(order, CreateSnapshot) and order.last_index:
             self._unsent = order, now_ms + self._setup.repeat_ms
         for receiving in self._receiving:
             if receiving[0] is order:
@@ -279,11 +279,11 @@ class SnapshotDesk:
 
     # ---- our own ----
 
-    def on_make_request(self, request: list[bytes], cluster: bytes, reply: Reply) -> None:
+    def on_make_request(self, request: list[bytes], cluster: bytes, client: ReplyAddress) -> None:
         """Somebody wants one now, and is answered when there is one. Raises RemoteProtocolError."""
         request_id = decode_make_snapshot(request, cluster)
-        if len(self._askers) < ASKERS_MAX:
-            self._askers.append((reply, request_id))
+        if len(self._askers) < CLIENTS_WAITING_MAX:
+            self._askers.append((client, request_id))
 
     def _make(self, now_ms: int) -> None:
         core = self._core
@@ -296,7 +296,7 @@ class SnapshotDesk:
             return
         self._making_ms = now_ms
         self.asked_bytes = self._given_bytes
-        self.orders.append(Make(index, term, self._roster.encoded(index)))
+        self.orders.append(CreateSnapshot(index, term, self._roster.encoded(index)))
 
     def _note_first(self, now_ms: int) -> None:
         """What the cluster began with is kept as a snapshot of nothing: the topology may change,
@@ -304,24 +304,24 @@ class SnapshotDesk:
         first = self._roster.first
         if first is not None and now_ms >= self._first_due_ms:
             self._first_due_ms = now_ms + SILENCE_MS
-            self.orders.append(Make(0, 0, encode_config_entry(ConfigEntry(first))))
+            self.orders.append(CreateSnapshot(0, 0, encode_config_entry(ConfigEntry(first))))
 
     def _tell(self, snapshot: Snapshot, problem: str) -> None:
         askers, self._askers = self._askers, []
         made = SnapshotMade(snapshot.last_index, snapshot.size)
         if problem:
             made = SnapshotMade(reason=problem)
-        for reply, request_id in askers:
-            reply.out.add([reply.routing_id, *encode_snapshot_made(request_id, made)])
+        for client, request_id in askers:
+            client.out.add([client.routing_id, *encode_snapshot_made(request_id, made)])
 
-    def _on_made(self, made: Made, now_ms: int) -> None:
+    def _on_made(self, made: SnapshotCreated, now_ms: int) -> None:
         if made.snapshot is not None and not made.snapshot.last_index:
             self.newest = max(self.newest, made.snapshot)
             return
         self._making_ms = self._unsent = None
         self.problem = made.problem
         if made.snapshot is None:
-            self._retry_ms = now_ms + MAKE_MS_MAX
+            self._retry_ms = now_ms + CREATE_MS_MAX
             self._tell(self.newest, made.problem or "it was not made")
             return
         self.newest = max(self.newest, made.snapshot)
@@ -333,7 +333,7 @@ class SnapshotDesk:
         entries, size = self._setup[:2]
         behind = applied_index - self.newest.last_index
         grown = self._given_bytes - self.asked_bytes
-        if behind <= 0 or STATE_BYTES_FREE < self.newest.state_size > grown:
+        if behind <= 0 or SMALL_STATE_BYTES < self.newest.state_size > grown:
             return False
         return (0 < entries <= behind) or (0 < size <= grown)
 
@@ -352,7 +352,8 @@ class SnapshotDesk:
         needed += [
             follower.match_index
             for follower in core.followers
-            if now_ms - follower.heard_ms < BEHIND_MS_MAX and follower.peer not in self._transfers
+            if now_ms - follower.heard_ms < FOLLOWER_SILENT_MS_MAX
+            and follower.peer not in self._transfers
         ]
         floor = min(needed, default=index)
         index = min(index, max(floor, self.newest.last_index - self._setup.behind))
@@ -368,20 +369,20 @@ class SnapshotDesk:
         match result:
             case EntriesRead(to, first_index, batches):
                 self._core.on_read(to, first_index, batches)
-            case PieceRead(to) if to.startswith(TOKEN):
+            case ChunkRead(to) if to.startswith(STREAM_PREFIX):
                 self.states.on_piece(result)
-            case PieceRead():
+            case ChunkRead():
                 self._on_piece(result, now_ms)
-            case Received(_, _, offset):
+            case ChunkWritten(_, _, offset):
                 self._answer(offset, done=False)
-            case Installed(snapshot):
+            case SnapshotInstalled(snapshot):
                 self.newest = max(self.newest, snapshot)
                 self._answer(snapshot.size, done=True)
                 self.incoming = None
                 return snapshot
-            case Made():
+            case SnapshotCreated():
                 self._on_made(result, now_ms)
-            case Begun(snapshot):
+            case SenderStarted(snapshot):
                 self._on_begun(snapshot, now_ms)
                 return snapshot
         return None
@@ -421,8 +422,8 @@ class SnapshotDesk:
             transfer.rewind(transfer.acked)
             self.orders += transfer.wanted(peer)
         if self._making_ms is not None:
-            if now_ms - self._making_ms >= MAKE_MS_MAX:
-                self._on_made(Made(None, "snapshot_sender does not answer"), now_ms)
+            if now_ms - self._making_ms >= CREATE_MS_MAX:
+                self._on_made(SnapshotCreated(None, "snapshot_sender does not answer"), now_ms)
             elif self._unsent is not None and now_ms >= self._unsent[1]:
                 self.orders.append(self._unsent[0])
                 self._unsent = None
@@ -440,7 +441,7 @@ class SnapshotDesk:
             for transfer in self._transfers.values()
         ]
         if self._making_ms is not None:
-            deadlines.append(self._making_ms + MAKE_MS_MAX)
+            deadlines.append(self._making_ms + CREATE_MS_MAX)
             if self._unsent is not None:
                 deadlines.append(self._unsent[1])
         if self.newest.last_index > self._core.log.base_index:

@@ -6,21 +6,22 @@ docs/protocols/zmq-raft.md, "RequestEntries".
 
 from collections import OrderedDict, deque
 
-from ..snapshots.orders import PieceRead, ReadPiece, Snapshot
+from ..snapshots.orders import ChunkRead, ReadChunk, Snapshot
 from ..wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,
+    ReplyAddress,
     RequestEntries,
     StateChunk,
     encode_entries_answer,
 )
 from ..wire.extensions import encode_entries_packed_answer
 from ..wire.snapshot_codec import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN
-from .entry_streams import SILENCE_MS_MAX, Asker
+from .entry_streams import SILENCE_MS_MAX
 
 PIPELINES = 2  # Chunks sent ahead of their follow-ups.
 STREAMS_MAX = 1000
-TOKEN = "\0"  # What the name of a reader begins with, where a peer's name could stand.
+STREAM_PREFIX = "\0"  # What the name of a reader begins with, where a peer's name could stand.
 
 
 class _StateStream:
@@ -29,7 +30,7 @@ class _StateStream:
     def __init__(
         self, number: int, request: RequestEntries, snapshot: Snapshot, offset: int
     ) -> None:
-        self.name = f"{TOKEN}{number}"
+        self.name = f"{STREAM_PREFIX}{number}"
         self.request = request
         self.snapshot = snapshot
         self.next = offset  # What is to be ordered next.
@@ -37,7 +38,7 @@ class _StateStream:
         self.begun = offset > 0  # A state of no bytes is one chunk, too.
         self.heard_ms = 0
 
-    def wanted(self) -> list[ReadPiece]:
+    def wanted(self) -> list[ReadChunk]:
         chunk_max = CHUNK_BYTES_MAX if self.request.packed else CHUNK_BYTES_PLAIN
         size = self.snapshot.state_size
         pieces = []
@@ -45,7 +46,7 @@ class _StateStream:
             self.begun = True
             length = min(chunk_max, size - self.next)
             index, term = self.snapshot[:2]
-            pieces.append(ReadPiece(self.name, index, term, self.next, length, True))
+            pieces.append(ReadChunk(self.name, index, term, self.next, length, True))
             self.next += length
             self.unacknowledged.append(self.next)
         return pieces
@@ -71,8 +72,10 @@ class StateStreams:
     """All clients of one leader that read a snapshot's state."""
 
     def __init__(self) -> None:
-        self.orders: list[ReadPiece] = []
-        self._streams: OrderedDict[tuple[bytes, bytes], tuple[Asker, _StateStream]] = OrderedDict()
+        self.orders: list[ReadChunk] = []
+        self._streams: OrderedDict[tuple[bytes, bytes], tuple[ReplyAddress, _StateStream]] = (
+            OrderedDict()
+        )
         self._by_name: dict[str, tuple[bytes, bytes]] = {}
         self._number = 0
         # What each connection was sent last: the snapshot's index and term, and how many bytes.
@@ -82,13 +85,13 @@ class StateStreams:
         return len(self._streams)
 
     def on_request(
-        self, asker: Asker, request: RequestEntries, newest: Snapshot, now_ms: int
+        self, client: ReplyAddress, request: RequestEntries, newest: Snapshot, now_ms: int
     ) -> RequestEntries | None:
         """Takes a request for entries of which the first is not stored any more, or a follow-up.
 
         Returns the request for the entries behind the snapshot once the client has all of that.
         """
-        key = asker.routing_id, request.reqid
+        key = client.routing_id, request.reqid
         if request.count == 0:
             self._drop(key)
             return None
@@ -99,8 +102,8 @@ class StateStreams:
             if len(self._streams) >= STREAMS_MAX:
                 return None
             self._number += 1
-            offset = self._offset(asker.routing_id, request, newest)
-            held = self._streams[key] = asker, _StateStream(self._number, request, newest, offset)
+            offset = self._offset(client.routing_id, request, newest)
+            held = self._streams[key] = client, _StateStream(self._number, request, newest, offset)
             self._by_name[held[1].name] = key
         stream = held[1]
         stream.heard_ms = now_ms
@@ -127,11 +130,11 @@ class StateStreams:
         if len(self._sent) > STREAMS_MAX:
             self._sent.popitem(last=False)
 
-    def holds(self, asker: Asker, request: RequestEntries) -> bool:
+    def holds(self, client: ReplyAddress, request: RequestEntries) -> bool:
         """Whether a request is a follow-up of one of these."""
-        return (asker.routing_id, request.reqid) in self._streams
+        return (client.routing_id, request.reqid) in self._streams
 
-    def on_piece(self, piece: PieceRead) -> None:
+    def on_piece(self, piece: ChunkRead) -> None:
         """A piece was read: it goes out."""
         key = self._by_name.get(piece.to)
         if key is None:
@@ -139,14 +142,14 @@ class StateStreams:
         if not piece.found:
             self._drop(key)  # A newer snapshot has taken its place: the client asks again.
             return
-        asker, stream = self._streams[key]
+        client, stream = self._streams[key]
         request, snapshot = stream.request, stream.snapshot
         term = None if request.text else snapshot.last_term
         chunk = StateChunk(piece.offset, snapshot.state_size, term, piece.chunk)
         answer = EntriesAnswer(EntriesStatus.SNAPSHOT, snapshot.last_index, chunk=chunk)
         encode = encode_entries_packed_answer if request.packed else encode_entries_answer
-        asker.out.add([asker.routing_id, *encode(request.reqid, answer)])
-        self._note_sent(asker.routing_id, snapshot, piece.offset + len(piece.chunk))
+        client.out.add([client.routing_id, *encode(request.reqid, answer)])
+        self._note_sent(client.routing_id, snapshot, piece.offset + len(piece.chunk))
 
     def _drop(self, key: tuple[bytes, bytes]) -> None:
         held = self._streams.pop(key, None)

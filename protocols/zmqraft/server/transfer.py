@@ -39,7 +39,7 @@ class _TransferRequest:
         self.send([self.routing_id, *encode_transfer_answer(self.reqid, answer)])
 
 
-class Transfers:
+class TransferRequests:
     """The requests of operators to this peer: each is answered once it is known how it ended."""
 
     def __init__(self, core: Raft, cluster: bytes) -> None:

@@ -14,7 +14,7 @@ from ..membership.directory import MemberDirectory
 from ..membership.voter_eligibility import Repair
 from ..snapshots.orders import Order, Snapshot
 from .append_queue import PruneMarks
-from .commits import Commit
+from .commits import CommitNotice
 
 CHECKPOINT_DATA = b"\xc0"
 FORGET_AFTER_TTL_S = 30 * 60  # So much longer than update_ttl_s request ids are kept.
@@ -91,7 +91,7 @@ class Wake(NamedTuple):
 
     hard_state: tuple[HardState, bool] | None  # Make durable before anything is sent: state, voter.
     job: AppendJob | None
-    commit: Commit | None  # Publish.
+    commit: CommitNotice | None  # Publish.
     orders: list[Order]  # For snapshot_sender; one that gets lost is given again.
     compact: int | None  # Up to here the log writer may remove whole segments.
 

@@ -114,7 +114,7 @@ class Barrier:
         self.orders += [(name, order) for name in self._participants]
 
 
-class StopLine:
+class BarrierParticipant:
     """The side of one participant: how far it may apply just now."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ class ReadEntries(NamedTuple):
     bytes_max: int
 
 
-class ReadPiece(NamedTuple):
+class ReadChunk(NamedTuple):
     """A piece of a snapshot for a follower: answered by PieceRead."""
 
     to: str
@@ -45,7 +45,7 @@ class ReadPiece(NamedTuple):
     plain: bool  # Of the state alone.
 
 
-class Make(NamedTuple):
+class CreateSnapshot(NamedTuple):
     """A snapshot at this committed entry or a later one: answered by Made."""
 
     last_index: int
@@ -53,7 +53,7 @@ class Make(NamedTuple):
     configuration: bytes  # When no snapshot and no entry names another one.
 
 
-class Receive(NamedTuple):
+class WriteChunk(NamedTuple):
     """A chunk from the leader: answered by Received, or Installed when it was the last missing."""
 
     last_index: int
@@ -64,7 +64,7 @@ class Receive(NamedTuple):
     configuration: bytes  # Ours, for one in the text's form, which is state alone; else empty.
 
 
-Order = ReadEntries | ReadPiece | Make | Receive
+Order = ReadEntries | ReadChunk | CreateSnapshot | WriteChunk
 
 
 class EntriesRead(NamedTuple):
@@ -73,7 +73,7 @@ class EntriesRead(NamedTuple):
     batches: list[EntryBatch]
 
 
-class PieceRead(NamedTuple):
+class ChunkRead(NamedTuple):
     to: str
     last_index: int
     last_term: int
@@ -82,42 +82,44 @@ class PieceRead(NamedTuple):
     found: bool  # False: there is no such snapshot any more.
 
 
-class Made(NamedTuple):
+class SnapshotCreated(NamedTuple):
     snapshot: Snapshot | None  # None: there is none, for a reason.
     problem: str = ""
 
 
-class Received(NamedTuple):
+class ChunkWritten(NamedTuple):
     last_index: int
     last_term: int
     offset: int  # What is wanted next.
 
 
-class Installed(NamedTuple):
+class SnapshotInstalled(NamedTuple):
     """The last chunk has come, all is checked, durable and in place."""
 
     snapshot: Snapshot
 
 
-class Begun(NamedTuple):
+class SenderStarted(NamedTuple):
     """The process has started: whatever was ordered before is lost."""
 
     snapshot: Snapshot
 
 
-Result = EntriesRead | PieceRead | Made | Received | Installed | Begun
+Result = (
+    EntriesRead | ChunkRead | SnapshotCreated | ChunkWritten | SnapshotInstalled | SenderStarted
+)
 
 _KINDS: tuple[type[Order] | type[Result], ...] = (
     ReadEntries,
-    ReadPiece,
-    Make,
-    Receive,
+    ReadChunk,
+    CreateSnapshot,
+    WriteChunk,
     EntriesRead,
-    PieceRead,
-    Made,
-    Received,
-    Installed,
-    Begun,
+    ChunkRead,
+    SnapshotCreated,
+    ChunkWritten,
+    SnapshotInstalled,
+    SenderStarted,
 )
 
 
@@ -184,8 +186,8 @@ def result_for(epoch: int, frames: list[bytes]) -> Result | None:
     ordered_by, work = decode_work(frames)
     if isinstance(work, Order):
         raise LocalProtocolError("an order where a result belongs")
-    if ordered_by == epoch or isinstance(work, Begun):
+    if ordered_by == epoch or isinstance(work, SenderStarted):
         return work
-    if isinstance(work, Made | Installed) and work.snapshot is not None:
-        return Begun(work.snapshot)
+    if isinstance(work, SnapshotCreated | SnapshotInstalled) and work.snapshot is not None:
+        return SenderStarted(work.snapshot)
     return None

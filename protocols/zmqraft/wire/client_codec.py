@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ...raft.messages import EntryBatch
 from ...record import RECORD_BYTES_MAX
@@ -50,6 +51,13 @@ class Form(Enum):
 
     TEXT = "text"  # [id, type, args...]
     NODE = "node"  # [id, type, cluster ident, args...]
+
+
+class ReplyAddress(NamedTuple):
+    """Where answers to a request go: a socket's outgoing frames, the client's routing id."""
+
+    out: Frames
+    routing_id: bytes
 
 
 class RequestConfig(NamedTuple):

@@ -40,7 +40,7 @@ class ConfigEntry(NamedTuple):
     @property
     def configuration(self) -> Configuration:
         """The same in the core's words: ids alone."""
-        return Configuration(ids(self.new), ids(self.old))
+        return Configuration(member_ids(self.new), member_ids(self.old))
 
     @property
     def members(self) -> Members:
@@ -48,7 +48,7 @@ class ConfigEntry(NamedTuple):
         return tuple({**dict(self.old), **dict(self.new)}.items())
 
 
-def ids(members: Members) -> tuple[str, ...]:
+def member_ids(members: Members) -> tuple[str, ...]:
     """Who is in a list of members."""
     return tuple(peer for peer, _ in members)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.raft.membership import Configuration, Configurations
+from kelek.protocols.raft.membership import Configuration, ConfigurationHistory
 from kelek.protocols.raft.messages import (
     APPEND_BATCHES_MAX,
     AppendEntries,
@@ -55,7 +55,7 @@ def make(
     setup = Setup(
         "n1", cut, trim, lambda first_index, term: batch(first_index, 1, term), lambda batch: None
     )
-    configurations = Configurations(Configuration(members), base_index=base[0])
+    configurations = ConfigurationHistory(Configuration(members), base_index=base[0])
     log = RaftLog(*base, runs or [], max(last_index, base[0]), configurations=configurations)
     raft = Raft(setup, HardState(term), log, 0, Random(1))
     for member in members if spoken else ():

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kelek.protocols.errors import LocalProtocolError
-from kelek.protocols.raft.log import RaftLog, Unsynced
+from kelek.protocols.raft.log import DurableTracker, RaftLog
 from kelek.protocols.raft.membership import Configuration
 from kelek.protocols.raft.messages import EntryBatch
 
@@ -152,7 +152,7 @@ def test_unsynced_never_claims_more_than_the_disk_has(seed: int) -> None:
     log: list[tuple[int, int]] = []
     disk: list[tuple[int, int]] = []
     waiting: list[tuple[int, list[tuple[int, int]], int]] = []
-    unsynced = Unsynced(0)
+    unsynced = DurableTracker(0)
     term, stamp, skipped = 1, 0, False
     for _ in range(60):
         if random.random() < 0.6:
@@ -185,7 +185,7 @@ def test_unsynced_never_claims_more_than_the_disk_has(seed: int) -> None:
 
 
 def test_unsynced_takes_part_of_a_batch() -> None:
-    unsynced = Unsynced(4)
+    unsynced = DurableTracker(4)
     unsynced.add(batch(5, 6, 2))
     unsynced.on_durable(7, 2)
     assert unsynced.durable_index == 7

@@ -10,10 +10,10 @@ from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.membership import (
     Configuration,
-    Configurations,
-    agreed,
+    ConfigurationHistory,
     is_majority,
-    reached,
+    majority_value,
+    quorum_value,
 )
 from kelek.protocols.raft.messages import (
     AppendEntries,
@@ -48,7 +48,7 @@ def no_cut(batch: EntryBatch, index: int) -> EntryBatch:
 
 def make(name: str = "n1", configuration: Configuration = ABC) -> Raft:
     setup = Setup(name, no_cut, no_cut, lambda i, t: EntryBatch(i, 1, t, b"*"), configuration_of)
-    log = RaftLog(configurations=Configurations(configuration))
+    log = RaftLog(configurations=ConfigurationHistory(configuration))
     raft = Raft(setup, HardState(), log, 0, Random(1))
     for peer in ("n1", "n2", "n3", "n4", "n5"):
         raft.on_speaks(peer, 4, True)
@@ -92,17 +92,17 @@ def confirm(raft: Raft, *peers: str) -> int:
 
 def test_what_a_majority_has_reached() -> None:
     values = {"n1": 5, "n2": 3, "n3": 1, "n4": 9, "n5": 0}
-    assert reached(ABC, values.__getitem__) == 3
-    assert reached(DEF, values.__getitem__) == 5
-    assert reached(JOINT, values.__getitem__) == 3
-    assert reached(Configuration(()), values.__getitem__) == 0
+    assert quorum_value(ABC, values.__getitem__) == 3
+    assert quorum_value(DEF, values.__getitem__) == 5
+    assert quorum_value(JOINT, values.__getitem__) == 3
+    assert quorum_value(Configuration(()), values.__getitem__) == 0
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9))
 def test_agreed_is_what_most_have_reached(values: list[int]) -> None:
     most = len(values) // 2 + 1
-    assert sum(value >= agreed(values) for value in values) >= most
-    assert sum(value > agreed(values) for value in values) < most
+    assert sum(value >= majority_value(values) for value in values) >= most
+    assert sum(value > majority_value(values) for value in values) < most
 
 
 @given(st.sets(st.sampled_from("abcdef"), min_size=1), st.sets(st.sampled_from("abcdef")),
@@ -117,7 +117,7 @@ def test_a_joint_majority_is_one_of_each_set(new: set[str], old: set[str], yes: 
 
 
 def test_the_history_tells_what_was_in_force_and_forgets_with_the_log() -> None:
-    history = Configurations(ABC, [(4, JOINT), (9, DEF)], base_index=2)
+    history = ConfigurationHistory(ABC, [(4, JOINT), (9, DEF)], base_index=2)
     assert [history.at(index) for index in (2, 3, 4, 8, 9, 99)] == [
         ABC,
         ABC,

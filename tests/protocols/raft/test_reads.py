@@ -7,7 +7,7 @@ import pytest
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.core import Raft, Role, Setup
 from kelek.protocols.raft.log import RaftLog
-from kelek.protocols.raft.membership import Configuration, Configurations
+from kelek.protocols.raft.membership import Configuration, ConfigurationHistory
 from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
@@ -28,7 +28,7 @@ def make_leader(*others: str, learners: tuple[str, ...] = (), window: int = 4) -
     """n1, which leads since now and has its term's entry on its own disk alone."""
     members = ("n1", *others)
     setup = Setup("n1", lambda one, _: one, lambda one, _: one, batch, lambda batch: None)
-    log = RaftLog(configurations=Configurations(Configuration(members)))
+    log = RaftLog(configurations=ConfigurationHistory(Configuration(members)))
     raft = Raft(setup, HardState(), log, 0, Random(1))
     for peer in others:
         raft.on_speaks(peer, window, True, counts=peer not in learners)

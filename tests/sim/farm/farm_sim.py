@@ -30,7 +30,7 @@ from kelek.protocols.garlicfarm.wire.values import (
     encode_snapshot_sync,
 )
 from kelek.protocols.raft.core import Raft, Role
-from kelek.protocols.raft.membership import NOBODY, Configuration
+from kelek.protocols.raft.membership import NO_MEMBERS, Configuration
 from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block
 from kelek.tests.protocols.garlicfarm.farm_world import Client, Disk, Node, Wire, World, server
@@ -118,7 +118,9 @@ class SingleSteps(ConfigRules):
 
     def _check_step(self, name: str, before: Configuration, after: Configuration) -> None:
         changed = set(before.voters) ^ set(after.voters)
-        right = before == NOBODY or len(changed) <= 1  # A newcomer knows nothing of those before.
+        right = (
+            before == NO_MEMBERS or len(changed) <= 1
+        )  # A newcomer knows nothing of those before.
         self._expect(right, name, "more than one server at a time:", before, after)
 
 

@@ -10,8 +10,8 @@ from kelek.protocols.zmqraft.client.client import (
     EntryStream,
     LogClientMachine,
     LogClientSetup,
-    Pending,
     PendingRead,
+    PendingUpdates,
     Send,
     WindowLimits,
 )
@@ -47,7 +47,7 @@ class ClientProcess(Process):
         self.ids = 0
         self.added = 0
         self.acked = 0
-        self.pendings: deque[Pending] = deque()
+        self.pendings: deque[PendingUpdates] = deque()
         self.stopped = False
         self._counter = 0
         self._next_us = 0
@@ -114,7 +114,7 @@ class ClientProcess(Process):
         reqids = [self._new_id() for _ in range(count)]
         updates = [make_update(self.name.encode(), self.added + i, size) for i in range(count)]
         self.added += count
-        pending = Pending(reqids, updates)
+        pending = PendingUpdates(reqids, updates)
         self.pendings.append(pending)
         window.add(pending)
 

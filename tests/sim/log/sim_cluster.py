@@ -9,8 +9,7 @@ from kelek.native.net.messages import Frames
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.membership import is_majority
-from kelek.protocols.zmqraft.membership.members import Reply
-from kelek.protocols.zmqraft.wire.client_codec import Form
+from kelek.protocols.zmqraft.wire.client_codec import Form, ReplyAddress
 from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot
 from kelek.protocols.zmqraft.wire.transfer_codec import RequestTransfer, encode_transfer
 from kelek.storage.errors import StorageError
@@ -451,7 +450,7 @@ class Cluster:
         if node.peer is not None and node.peer.peer is not None:
             self.world.fault("snapshot", node.name)
             request = encode_make_snapshot(b"snapshot", b"sim")
-            node.peer.peer.snapshots.on_make_request(request, b"sim", Reply(Frames(), b""))
+            node.peer.peer.snapshots.on_make_request(request, b"sim", ReplyAddress(Frames(), b""))
             node.peer.wake_after(0)
 
     def _transfer(self) -> None:

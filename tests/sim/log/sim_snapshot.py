@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from kelek.protocols.zmqraft.snapshots.orders import Begun, decode_work, encode_work
+from kelek.protocols.zmqraft.snapshots.orders import SenderStarted, decode_work, encode_work
 from kelek.storage.errors import StorageError
 from kelek.storage.snapshot.snapshot import newest, open_snapshot
 from kelek.storage.snapshot.work import ReqidLimits, SnapshotWork
@@ -25,7 +25,7 @@ class SenderProcess(Process):
         self.work = SnapshotWork(node.disk.open_process(self), node.identity, KEEP)
         self._epoch = 0
         self._barrier_us = 0
-        self._send(Begun(self.work.newest))
+        self._send(SenderStarted(self.work.newest))
 
     def on_wake(self) -> None:
         try:

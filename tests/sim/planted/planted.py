@@ -94,8 +94,8 @@ PLANTS = (
         (
             Patch(
                 READERS,
-                "            self._hold(_Reading(asker, request, confirmed=True), now_ms)\n\n",
-                "            self._turns.append(_Reading(asker, request, confirmed=True))\n\n",
+                "self._hold(_EntryRequest(client, request, confirmed=True), now_ms)\n\n",
+                "self._turns.append(_EntryRequest(client, request, confirmed=True))\n\n",
             ),
         ),
         told=BACK,
@@ -320,7 +320,7 @@ PLANTS = (
         (
             Patch(
                 "protocols/raft/membership.py",
-                "return min(result, agreed(map(value, old))) if old else result",
+                "return min(result, majority_value(map(value, old))) if old else result",
                 "return result",
             ),
         ),
@@ -351,7 +351,7 @@ PLANTS = (
         (
             Patch(
                 LEADER,
-                "        return reached(\n"
+                "        return quorum_value(\n"
                 "            self._configuration,\n"
                 "            lambda voter: own if voter == peer_id else value(followers[voter]),\n"
                 "        )\n",

@@ -8,16 +8,16 @@ from kelek.native.log.updates import Reqids
 from kelek.protocols.raft.messages import KIND_CONFIG, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.snapshots.orders import (
+    ChunkRead,
+    ChunkWritten,
+    CreateSnapshot,
     EntriesRead,
-    Installed,
-    Made,
-    Make,
-    PieceRead,
+    ReadChunk,
     ReadEntries,
-    ReadPiece,
-    Receive,
-    Received,
     Snapshot,
+    SnapshotCreated,
+    SnapshotInstalled,
+    WriteChunk,
 )
 from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.storage.disk.memory import MemoryDisk
@@ -66,9 +66,9 @@ class Node:
             self.log.append(self.log.last_index, self.log.last_term, [batch.block])
         self.log.sync()
 
-    def make(self, index: int, state: bytes = STATE, at: int | None = None) -> Made:
+    def make(self, index: int, state: bytes = STATE, at: int | None = None) -> SnapshotCreated:
         term = self.log.term_at(index) or 0
-        assert self.work.execute(Make(index, term, TWO)) is None
+        assert self.work.execute(CreateSnapshot(index, term, TWO)) is None
         wanted = self.work.pending_make
         assert wanted is not None
         assert wanted.last_index == index
@@ -124,7 +124,7 @@ def test_a_state_that_nobody_asked_for_is_removed() -> None:
 
 def test_what_the_log_has_not_is_not_made() -> None:
     node = Node(20)
-    node.work.execute(Make(15, 1, TWO))
+    node.work.execute(CreateSnapshot(15, 1, TWO))
     write_state(node.disk.process(), 90, lambda write: write(STATE))
     node.work.on_state_written(90, 1)
     made = None
@@ -136,7 +136,7 @@ def test_what_the_log_has_not_is_not_made() -> None:
 
 def test_a_full_disk_is_told_of() -> None:
     node = Node()
-    node.work.execute(Make(100, 1, TWO))
+    node.work.execute(CreateSnapshot(100, 1, TWO))
     write_state(node.disk.process(), 100, lambda write: write(STATE))
     node.work.on_state_written(100, 1)
     node.disk.bytes_max = 0
@@ -155,18 +155,18 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
     offset = 0
     while True:
         piece = source.work.execute(
-            ReadPiece("n2", 150, 1, offset, min(5000, made.size - offset), False)
+            ReadChunk("n2", 150, 1, offset, min(5000, made.size - offset), False)
         )
-        assert isinstance(piece, PieceRead)
+        assert isinstance(piece, ChunkRead)
         assert piece.found
-        result = target.work.execute(Receive(150, 1, offset, made.size, piece.chunk, b""))
-        if isinstance(result, Installed):
+        result = target.work.execute(WriteChunk(150, 1, offset, made.size, piece.chunk, b""))
+        if isinstance(result, SnapshotInstalled):
             break
-        assert isinstance(result, Received)
+        assert isinstance(result, ChunkWritten)
         offset = result.offset
     assert result.snapshot == made
-    again = target.work.execute(Receive(150, 1, 0, made.size, b"late", b""))
-    assert again == Installed(made)
+    again = target.work.execute(WriteChunk(150, 1, 0, made.size, b"late", b""))
+    assert again == SnapshotInstalled(made)
 
     # The log writer has not begun anew yet: a start does so.
     home, reqids = PeerFiles(target.disk.process(), ME), Reqids()
@@ -182,14 +182,14 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
 def test_a_transfer_goes_on_behind_what_came() -> None:
     source, target = Node(), Node(0)
     made = source.made(150)
-    first = source.work.execute(ReadPiece("n2", 150, 1, 0, 4500, False))
-    assert isinstance(first, PieceRead)
-    assert target.work.execute(Receive(150, 1, 0, made.size, first.chunk, b"")) == Received(
+    first = source.work.execute(ReadChunk("n2", 150, 1, 0, 4500, False))
+    assert isinstance(first, ChunkRead)
+    assert target.work.execute(WriteChunk(150, 1, 0, made.size, first.chunk, b"")) == ChunkWritten(
         150, 1, 4500
     )
     target.work.close()
     target.work = SnapshotWork(target.disk.process(), ME, KEEP)
-    assert target.work.execute(Receive(150, 1, 0, made.size, first.chunk, b"")) == Received(
+    assert target.work.execute(WriteChunk(150, 1, 0, made.size, first.chunk, b"")) == ChunkWritten(
         150, 1, 4500
     )
 
@@ -197,32 +197,34 @@ def test_a_transfer_goes_on_behind_what_came() -> None:
 def test_a_damaged_one_is_wanted_from_its_start() -> None:
     source, target = Node(), Node(0)
     made = source.made(150)
-    piece = source.work.execute(ReadPiece("n2", 150, 1, 0, made.size, False))
-    assert isinstance(piece, PieceRead)
+    piece = source.work.execute(ReadChunk("n2", 150, 1, 0, made.size, False))
+    assert isinstance(piece, ChunkRead)
     damaged = piece.chunk[:-1] + bytes([piece.chunk[-1] ^ 1])
-    assert target.work.execute(Receive(150, 1, 0, made.size, damaged, b"")) == Received(150, 1, 0)
+    assert target.work.execute(WriteChunk(150, 1, 0, made.size, damaged, b"")) == ChunkWritten(
+        150, 1, 0
+    )
     assert newest(target.disk.process(), ME) is None
-    result = target.work.execute(Receive(150, 1, 0, made.size, piece.chunk, b""))
-    assert isinstance(result, Installed)
+    result = target.work.execute(WriteChunk(150, 1, 0, made.size, piece.chunk, b""))
+    assert isinstance(result, SnapshotInstalled)
 
 
 def test_a_foreign_state_is_wrapped() -> None:
     node = Node(0)
-    result = node.work.execute(Receive(150, 3, 0, 5, b"state", THREE))
-    assert isinstance(result, Installed)
+    result = node.work.execute(WriteChunk(150, 3, 0, 5, b"state", THREE))
+    assert isinstance(result, SnapshotInstalled)
     assert result.snapshot[:2] == (150, 3)
     assert (result.snapshot.state_size, result.snapshot.configuration) == (5, THREE)
-    piece = node.work.execute(ReadPiece("n3", 150, 3, 0, 5, True))
-    assert piece == PieceRead("n3", 150, 3, 0, b"state", True)
+    piece = node.work.execute(ReadChunk("n3", 150, 3, 0, 5, True))
+    assert piece == ChunkRead("n3", 150, 3, 0, b"state", True)
 
 
 def test_the_first_configuration_is_a_snapshot_of_nothing() -> None:
     node = Node(0)
-    made = node.work.execute(Make(0, 0, THREE))
-    assert isinstance(made, Made)
+    made = node.work.execute(CreateSnapshot(0, 0, THREE))
+    assert isinstance(made, SnapshotCreated)
     assert made.snapshot is not None
     assert made.snapshot.configuration == THREE
-    assert node.work.execute(Make(0, 0, TWO)) == made
+    assert node.work.execute(CreateSnapshot(0, 0, TWO)) == made
 
 
 def test_old_entries_and_what_is_gone() -> None:
@@ -231,8 +233,8 @@ def test_old_entries_and_what_is_gone() -> None:
     read = node.work.execute(ReadEntries("n2", 21, 200, 1, 500))
     assert isinstance(read, EntriesRead)
     assert read.batches[0].first_index == 21
-    gone = node.work.execute(ReadPiece("n2", 99, 1, 0, 10, False))
-    assert gone == PieceRead("n2", 99, 1, 0, b"", False)
+    gone = node.work.execute(ReadChunk("n2", 99, 1, 0, 10, False))
+    assert gone == ChunkRead("n2", 99, 1, 0, b"", False)
 
 
 @pytest.mark.parametrize("behind", [0, 60])

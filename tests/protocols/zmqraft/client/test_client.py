@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.zmqraft.client.client import (
-    Ask,
     Connect,
     EntryStream,
     LogClientMachine,
     LogClientSetup,
-    Pending,
+    PendingUpdates,
+    Query,
     Send,
     WindowLimits,
 )
-from kelek.protocols.zmqraft.client.window import BEHIND, runs_of
+from kelek.protocols.zmqraft.client.window import AFTER_REFUSED, runs_of
 from kelek.protocols.zmqraft.wire.client_codec import (
     ConfigAnswer,
     EntriesAnswer,
@@ -39,8 +39,8 @@ from kelek.protocols.zmqraft.wire.values import (
 from kelek.tests.protocols.zmqraft.world import IDENT, World, records_of
 
 
-def pack(world: World, *updates: bytes) -> Pending:
-    pending = Pending([world.new_id() for _ in updates], updates)
+def pack(world: World, *updates: bytes) -> PendingUpdates:
+    pending = PendingUpdates([world.new_id() for _ in updates], updates)
     world.client.window.add(pending)
     return pending
 
@@ -194,7 +194,7 @@ def test_a_refused_update_takes_those_behind_it_along() -> None:
     first, second = pack(world, b"a", b"b"), pack(world, b"c")
     window = world.client.window
     world.run(lambda: first.refusal != "")
-    assert (first.refusal, first.position, second.refusal) == ("expired", 1, BEHIND)
+    assert (first.refusal, first.position, second.refusal) == ("expired", 1, AFTER_REFUSED)
     assert (len(window.items), window.count, window.size, window.sent) == (0, 0, 0, 0)
 
 
@@ -240,9 +240,9 @@ def test_from_packs_to_single_updates_and_back_nothing_doubles() -> None:
 def test_questions_are_asked_of_the_leader() -> None:
     world = World()
     world.lead("n1")
-    info = world.client.ask(Ask(RequestLogInfo(world.new_id())))
-    config = world.client.ask(Ask(RequestConfig(world.new_id())))
-    url = world.client.ask(Ask(RequestBroadcastStateUrl(world.new_id())))
+    info = world.client.ask(Query(RequestLogInfo(world.new_id())))
+    config = world.client.ask(Query(RequestConfig(world.new_id())))
+    url = world.client.ask(Query(RequestBroadcastStateUrl(world.new_id())))
     world.run(lambda: info.done and config.done and url.done)
     assert isinstance(info.answer, LogInfo)
     assert isinstance(config.answer, ConfigAnswer)
@@ -255,7 +255,7 @@ def test_a_question_outlives_its_leader() -> None:
     world.lead("n1")
     world.run(lambda: world.client.leader is not None)
     world.peers[0].mute = True
-    info = world.client.ask(Ask(RequestLogInfo(world.new_id())))
+    info = world.client.ask(Query(RequestLogInfo(world.new_id())))
     world.lead("n2")
     world.run(lambda: info.done)
 
@@ -264,7 +264,7 @@ def test_a_question_to_one_peer_makes_a_connection_for_it() -> None:
     world = World()
     world.lead("n1")
     world.run(lambda: list(world._links) == ["tcp://n1"])
-    ask = world.client.ask(Ask(RequestLogInfo(world.new_id()), "tcp://n3"))
+    ask = world.client.ask(Query(RequestLogInfo(world.new_id()), "tcp://n3"))
     world.run(lambda: ask.done)
     assert isinstance(ask.answer, LogInfo)
     assert ask.answer.leading is False

@@ -9,8 +9,8 @@ from kelek.protocols.zmqraft.client.window import (
     SINGLES_FIRST,
     SINGLES_MIN,
     SLOW_MS,
-    Pace,
-    Pending,
+    FlowControl,
+    PendingUpdates,
 )
 from kelek.protocols.zmqraft.wire import client_codec as codec
 from kelek.protocols.zmqraft.wire.client_codec import UpdateStatus
@@ -68,7 +68,7 @@ class Busy:
         while left:
             data = [b"%d" % number for number in range(min(left, 2000))]
             left -= len(data)
-            window.add(Pending([self.world.new_id() for _ in data], data))
+            window.add(PendingUpdates([self.world.new_id() for _ in data], data))
         self.world.run(lambda: not window.items, 120_000)
 
 
@@ -87,7 +87,7 @@ def test_a_fast_leader_is_sent_more_and_more() -> None:
     world.lead("n1").speaks = False
     window = world.client.window
     for _ in range(4):
-        window.add(Pending([world.new_id() for _ in range(2000)], [b"x"] * 2000))
+        window.add(PendingUpdates([world.new_id() for _ in range(2000)], [b"x"] * 2000))
     took_ms = world.run(lambda: not window.items)
     assert window.pace.singles > 1024
     assert took_ms < 200
@@ -106,7 +106,7 @@ def test_a_silent_leader_is_sent_less_and_given_longer_each_time() -> None:
         return [] if frames[1] == b"=" else answers(frames)
 
     leader.on_frames = only_questions  # type: ignore[method-assign]
-    client.window.add(Pending([world.new_id() for _ in range(500)], [b"x"] * 500))
+    client.window.add(PendingUpdates([world.new_id() for _ in range(500)], [b"x"] * 500))
     gaps, sent = [], []
 
     def silent(count: int) -> bool:
@@ -125,7 +125,7 @@ def test_a_silent_leader_is_sent_less_and_given_longer_each_time() -> None:
 
 
 def test_the_pace_follows_what_is_committed() -> None:
-    pace = Pace(1 << 15)
+    pace = FlowControl(1 << 15)
 
     def commit(count: int, took_ms: int, *, limited: bool = True) -> int:
         if limited:
@@ -141,4 +141,4 @@ def test_the_pace_follows_what_is_committed() -> None:
     for _ in range(20):
         commit(pace.singles, 0)
     assert pace.singles == 1 << 15
-    assert Pace(1).singles == 1
+    assert FlowControl(1).singles == 1

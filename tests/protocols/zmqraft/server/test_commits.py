@@ -8,22 +8,22 @@ from kelek.protocols.zmqraft.server.append_queue import MARKS_MAX, STEP_S, Prune
 from kelek.protocols.zmqraft.server.commits import (
     ALIVE_MS,
     PUBLISH_MS,
-    Commit,
-    Commits,
+    CommitNotice,
+    CommitNotifier,
     NotifyScope,
 )
 
 NOBODY, URGENT, EVERYBODY = NotifyScope
 
 
-def told(index: int, leads: int, now_ms: int = 0) -> Commits:
-    commits = Commits(0)
-    commits.tell(Commit(index, 1, leads), now_ms)
+def told(index: int, leads: int, now_ms: int = 0) -> CommitNotifier:
+    commits = CommitNotifier(0)
+    commits.tell(CommitNotice(index, 1, leads), now_ms)
     return commits
 
 
 def test_the_first_word_comes_at_once_even_if_there_is_nothing() -> None:
-    assert Commits(5).audience(0, 0, 5) is EVERYBODY
+    assert CommitNotifier(5).audience(0, 0, 5) is EVERYBODY
 
 
 def test_commits_are_told_at_a_pace_unless_somebody_wants_to_read_them() -> None:
@@ -56,7 +56,7 @@ def test_who_is_urgent_hears_of_each_commit_at_once_and_that_we_still_lead() -> 
 def test_the_others_hear_at_their_pace_of_what_the_urgent_were_told() -> None:
     commits = told(7, 2)
     commits.urgent = True
-    commits.tell(Commit(8, 1, 2, URGENT), 1)
+    commits.tell(CommitNotice(8, 1, 2, URGENT), 1)
     assert commits.index == 8
     assert commits.audience(8, 2, 2) is NOBODY
     assert commits.deadline_ms(8, 2) == PUBLISH_MS

@@ -6,10 +6,11 @@ from kelek.native.net.messages import Frames
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block, slice_block
 from kelek.protocols.zmqraft.server import entry_streams as streams
-from kelek.protocols.zmqraft.server.entry_streams import PIPELINES, Asker, EntryStreams
+from kelek.protocols.zmqraft.server.entry_streams import PIPELINES, EntryStreams
 from kelek.protocols.zmqraft.wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,
+    ReplyAddress,
     RequestEntries,
     decode_entries_answer,
 )
@@ -55,7 +56,7 @@ def answers_to(
     server: EntryStreams, request: RequestEntries, applied: int = 1000, now_ms: int = 0
 ) -> list[list[bytes]]:
     out = Frames()
-    server.on_request(Asker(out, CLIENT), request, applied, now_ms)
+    server.on_request(ReplyAddress(out, CLIENT), request, applied, now_ms)
     assert all(client == CLIENT for client, *_ in out.messages())
     return [frames for _, *frames in out.messages()]
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kelek.protocols.zmqraft.client.client import Pending
+from kelek.protocols.zmqraft.client.client import PendingUpdates
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import RequestUpdate, UpdateAnswer
 from kelek.tests.protocols.zmqraft.world import IDENT, Peer, World, records_of
@@ -122,12 +122,12 @@ def test_updates_commit_once_and_in_order(seed: int) -> None:
         for number in range(PACKS)
     ]
     expected = [data for _, updates in waiting for data in updates]
-    pendings: list[Pending] = []
+    pendings: list[PendingUpdates] = []
 
     def feed() -> bool:
         while waiting and storm.client.window.has_room:
             _, updates = waiting.pop(0)
-            pendings.append(Pending([storm.new_id() for _ in updates], updates))
+            pendings.append(PendingUpdates([storm.new_id() for _ in updates], updates))
             storm.client.window.add(pendings[-1])
         # In order, at every moment: what is committed is a prefix of what was given.
         committed = [data for _, data in storm.log.records[: storm.committed]]

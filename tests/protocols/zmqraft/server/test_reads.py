@@ -8,7 +8,7 @@ from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse
 from kelek.protocols.zmqraft.client.client import PendingRead
-from kelek.protocols.zmqraft.server.commits import PUBLISH_MS, Commit
+from kelek.protocols.zmqraft.server.commits import PUBLISH_MS, CommitNotice
 from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
 from kelek.tests.protocols.zmqraft.world import World
@@ -76,7 +76,7 @@ def test_what_a_read_waits_for_is_published_at_once() -> None:
     core.step("n2", AppendResponse(core.term, True, 4, round=1), leading.alone.now_ms)
     leading.alone.wake()
     core.step("n2", AppendResponse(core.term, True, 4, round=2), leading.alone.now_ms)
-    assert leading.alone.wake().commit == Commit(4, core.term, core.term)
+    assert leading.alone.wake().commit == CommitNotice(4, core.term, core.term)
     leading.peer.on_applied(2)
     assert decoded(leading.told()) == [(b"\1", 1)], "its round began before the others were in"
     leading.peer.on_applied(4)

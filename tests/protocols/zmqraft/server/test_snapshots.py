@@ -21,24 +21,24 @@ from kelek.protocols.raft.messages import (
 from kelek.protocols.raft.progress import ReplicationState
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.server.commits import PUBLISH_MS
-from kelek.protocols.zmqraft.server.link import HELLO_TRIES, Pending, RequestKind
+from kelek.protocols.zmqraft.server.link import HELLO_TRIES, PendingRequest, RequestKind
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.snapshots import RECEIVING_MAX
 from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.snapshots.orders import (
-    Begun,
+    ChunkRead,
+    ChunkWritten,
+    CreateSnapshot,
     EntriesRead,
-    Installed,
-    Made,
-    Make,
     Order,
-    PieceRead,
+    ReadChunk,
     ReadEntries,
-    ReadPiece,
-    Receive,
-    Received,
     Result,
+    SenderStarted,
     Snapshot,
+    SnapshotCreated,
+    SnapshotInstalled,
+    WriteChunk,
     decode_work,
     encode_work,
     result_for,
@@ -107,16 +107,16 @@ def test_a_request_for_a_snapshot_round_trips() -> None:
 
 WORK: list[Order | Result] = [
     ReadEntries("n2", 5, 9, 2, 1 << 20),
-    ReadPiece("n2", 70, 2, 5, 64, True),
-    Make(70, 2, CONFIG),
-    Receive(70, 2, 5, 5000, bytes(2000), b""),
+    ReadChunk("n2", 70, 2, 5, 64, True),
+    CreateSnapshot(70, 2, CONFIG),
+    WriteChunk(70, 2, 5, 5000, bytes(2000), b""),
     EntriesRead("n2", 5, [encode_block(5, 2, [Record(0, None, b"x")])]),
-    PieceRead("n2", 70, 2, 0, bytes(5000), True),
-    Made(None, "the disk is full"),
-    Made(Snapshot(70, 2, 5000, 100, CONFIG)),
-    Received(70, 2, 500),
-    Installed(Snapshot(70, 2, 5000, 100, CONFIG)),
-    Begun(Snapshot()),
+    ChunkRead("n2", 70, 2, 0, bytes(5000), True),
+    SnapshotCreated(None, "the disk is full"),
+    SnapshotCreated(Snapshot(70, 2, 5000, 100, CONFIG)),
+    ChunkWritten(70, 2, 500),
+    SnapshotInstalled(Snapshot(70, 2, 5000, 100, CONFIG)),
+    SenderStarted(Snapshot()),
 ]
 
 
@@ -136,7 +136,7 @@ def test_orders_and_results_pass_a_pipe(work: Order | Result) -> None:
         [encode_json([-1, {}, 1])],
         [encode_json([4, 1, "n2", 5, 7])],
         [encode_json([4, 1, "n2", 5, [[1, 2, 3]]])],
-        [*encode_work(9, Make(70, 2, b""))[:1], b"more than is said"],
+        [*encode_work(9, CreateSnapshot(70, 2, b""))[:1], b"more than is said"],
         [encode_json([2, 1, "70", 2, b""])],
         [encode_json([2, 1, 70, 2, "text"])],
         [encode_json([2, 1, True, 2, b""])],
@@ -153,7 +153,7 @@ def test_orders_and_results_pass_a_pipe(work: Order | Result) -> None:
         [encode_json([6, 1, [70, 2, 5000], ""])],
         [encode_json([6, 1, {"last_index": 70}, ""])],
         [encode_json([8, 1, None])],
-        encode_work(9, Make(70, 2, b"")),
+        encode_work(9, CreateSnapshot(70, 2, b"")),
     ],
     ids=str,
 )
@@ -164,10 +164,14 @@ def test_junk_in_the_pipe_is_told_apart(frames: list[bytes]) -> None:
 
 def test_a_snapshot_that_an_earlier_peer_had_made_counts_all_the_same() -> None:
     snapshot = Snapshot(70, 2, 5000, 100, CONFIG)
-    for work in (Made(snapshot), Installed(snapshot), Begun(snapshot)):
-        assert result_for(9, encode_work(8, work)) == Begun(snapshot)
+    for work in (SnapshotCreated(snapshot), SnapshotInstalled(snapshot), SenderStarted(snapshot)):
+        assert result_for(9, encode_work(8, work)) == SenderStarted(snapshot)
         assert result_for(9, encode_work(9, work)) == work
-    for lost in (Made(None, "no"), Received(70, 2, 5), PieceRead("n2", 70, 2, 0, b"", False)):
+    for lost in (
+        SnapshotCreated(None, "no"),
+        ChunkWritten(70, 2, 5),
+        ChunkRead("n2", 70, 2, 0, b"", False),
+    ):
         assert result_for(9, encode_work(8, lost)) is None
 
 
@@ -252,15 +256,15 @@ def lacking(base: int, to: str) -> Desk:
     return desk
 
 
-def pieces(orders: list[Order]) -> list[ReadPiece]:
-    return [order for order in orders if isinstance(order, ReadPiece)]
+def pieces(orders: list[Order]) -> list[ReadChunk]:
+    return [order for order in orders if isinstance(order, ReadChunk)]
 
 
 def read(desk: Desk, orders: list[Order]) -> None:
     for order in pieces(orders):
         chunk = bytes(order.size)
         desk.result(
-            PieceRead(order.to, order.last_index, order.last_term, order.offset, chunk, True)
+            ChunkRead(order.to, order.last_index, order.last_term, order.offset, chunk, True)
         )
 
 
@@ -324,16 +328,16 @@ def test_what_got_lost_is_ordered_again() -> None:
     assert not pieces(desk.wake())
     again = [order for _ in range(3) for order in pieces(desk.wake(40))]
     assert [piece.offset for piece in again] == [0]
-    desk.result(Begun(desk.peer.snapshots.newest))  # A new process: what it had is lost.
+    desk.result(SenderStarted(desk.peer.snapshots.newest))  # A new process: what it had is lost.
     assert [piece.offset for piece in pieces(desk.wake())] == [0]
 
 
 def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
     desk = lacking(50, "n2")
-    desk.result(PieceRead("n2", 50, 1, 0, b"", False))
+    desk.result(ChunkRead("n2", 50, 1, 0, b"", False))
     assert not pieces(desk.wake())
-    desk.result(Begun(Snapshot(50, 2, MEGABYTE, 1, CONFIG)))
-    desk.result(PieceRead("n2", 50, 1, 0, b"", False))
+    desk.result(SenderStarted(Snapshot(50, 2, MEGABYTE, 1, CONFIG)))
+    desk.result(ChunkRead("n2", 50, 1, 0, b"", False))
     assert pieces(desk.wake())[-1].last_term == 2
 
 
@@ -430,7 +434,7 @@ def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
     for _ in range(HELLO_TRIES + 1):
         assert not pieces(desk.wake())
         link.hello(desk.peer._about_us())
-        message_id = link._remember(Pending(RequestKind.APPEND, term, 0))
+        message_id = link._remember(PendingRequest(RequestKind.APPEND, term, 0))
         answer = peer_codec.encode_append_response(message_id, AppendResponse(term, True, 0))
         assert link.on_answer(answer) is not None
     link.hello(desk.peer._about_us())
@@ -469,12 +473,12 @@ def test_chunks_are_written_answered_and_installed() -> None:
     desk = Desk()
     piece = InstallSnapshot(3, "n2", 70, 2, 0, 10, b"01234")
     assert follow(desk, piece) == []
-    assert desk.orders[0] == Receive(70, 2, 0, 10, b"01234", b"")
-    desk.result(Received(70, 2, 5))
+    assert desk.orders[0] == WriteChunk(70, 2, 0, 10, b"01234", b"")
+    desk.result(ChunkWritten(70, 2, 5))
     (frames,) = answers(desk)
     assert codec.decode_install_packed_answer(frames)[1] == SnapshotResponse(3, 5)
     follow(desk, piece._replace(offset=5))
-    desk.result(Installed(Snapshot(70, 2, 10, 4, CONFIG)))
+    desk.result(SnapshotInstalled(Snapshot(70, 2, 10, 4, CONFIG)))
     (frames,) = answers(desk)
     assert codec.decode_install_packed_answer(frames)[1] == SnapshotResponse(3, 10, done=True)
     core = desk.peer.core
@@ -495,11 +499,11 @@ def test_a_single_chunk_is_taken_again_when_its_writer_has_gone() -> None:
 
     def take() -> list[Order]:
         desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
-        return [order for order in desk.wake() if isinstance(order, Receive)]
+        return [order for order in desk.wake() if isinstance(order, WriteChunk)]
 
     assert len(take()) == 1
     assert not take(), "a repeat of what is in work"
-    desk.result(Begun(Snapshot()))
+    desk.result(SenderStarted(Snapshot()))
     assert len(take()) == 1
 
 
@@ -511,7 +515,7 @@ def single(offset: int, message_id: int) -> list[bytes]:
 
 def taken(desk: Desk, frames: list[bytes]) -> list[Order]:
     desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
-    return [order for order in desk.wake() if isinstance(order, Receive)]
+    return [order for order in desk.wake() if isinstance(order, WriteChunk)]
 
 
 def test_a_single_chunk_for_which_there_was_no_room_is_taken_when_it_is_repeated() -> None:
@@ -521,10 +525,10 @@ def test_a_single_chunk_for_which_there_was_no_room_is_taken_when_it_is_repeated
     assert not taken(desk, single(0, 5))
     assert not taken(desk, single(0, 5))
     for _ in range(RECEIVING_MAX):
-        desk.result(Received(70, 2, 5))
+        desk.result(ChunkWritten(70, 2, 5))
     answers(desk)
     assert taken(desk, single(0, 5))
-    desk.result(Received(70, 2, 5))
+    desk.result(ChunkWritten(70, 2, 5))
     assert len(desk.peer.clients_out.messages()) == 1
 
 
@@ -535,7 +539,7 @@ def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again(
     desk.peer.snapshots.on_order_lost(lost, desk.now_ms)
     desk.peer.snapshots.on_order_lost(ReadEntries("n2", 1, 2, 1, 100), desk.now_ms)
     assert taken(desk, single(0, 5))
-    desk.result(Received(70, 2, 5))
+    desk.result(ChunkWritten(70, 2, 5))
     ((_, message_id, *_),) = desk.peer.clients_out.messages()
     assert message_id == b"\5"
     desk.peer.clients_out.clear()
@@ -548,7 +552,7 @@ def test_state_alone_is_not_taken_from_a_kelek_leader() -> None:
     members as of our own log."""
     desk = Desk()
     assert taken(desk, single(0, 5))
-    desk.result(Received(70, 2, 5))
+    desk.result(ChunkWritten(70, 2, 5))
     link = desk.peer.links.by_peer["n3"]
     link.features = frozenset({"snapshot"})
     desk.peer.links.wanted.clear()
@@ -580,7 +584,7 @@ def test_an_acknowledgement_for_the_log_that_is_gone_counts_nothing() -> None:
     job = desk.peer.wake(desk.now_ms).job
     assert job is not None
     follow(desk, InstallSnapshot(3, "n2", 70, 2, 0, 10, b"0123456789"))
-    desk.result(Installed(Snapshot(70, 2, 10, 4, CONFIG)))
+    desk.result(SnapshotInstalled(Snapshot(70, 2, 10, 4, CONFIG)))
     desk.peer.on_written(job.seq, desk.now_ms)
     assert desk.peer.core.durable_index == 70
 
@@ -597,11 +601,15 @@ def test_one_is_made_when_enough_entries_were_applied_and_the_log_compacted() ->
     core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
     desk.wake(20)
     assert core.commit_index == 151
-    assert not [order for order in desk.wake(20) if isinstance(order, Make) and order.last_index]
+    assert not [
+        order for order in desk.wake(20) if isinstance(order, CreateSnapshot) and order.last_index
+    ]
     desk.peer.on_applied(151)
-    (make,) = [order for order in desk.wake() if isinstance(order, Make) and order.last_index]
+    (make,) = [
+        order for order in desk.wake() if isinstance(order, CreateSnapshot) and order.last_index
+    ]
     assert (make.last_index, make.last_term) == (151, core.term)
-    desk.result(Made(Snapshot(151, core.term, 5000, 10, CONFIG)))
+    desk.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
     for _ in range(10):
         core.step("n2", AppendResponse(core.term, True, 151), desk.now_ms)
         desk.wake(100)
@@ -623,7 +631,11 @@ def test_an_order_to_make_one_that_nobody_has_heard_is_given_again() -> None:
     desk.peer.on_applied(core.commit_index)
 
     def made(ms: int) -> list[Order]:
-        return [order for order in desk.wake(ms) if isinstance(order, Make) and order.last_index]
+        return [
+            order
+            for order in desk.wake(ms)
+            if isinstance(order, CreateSnapshot) and order.last_index
+        ]
 
     (make,) = made(0)
     for _ in range(2):
@@ -634,7 +646,7 @@ def test_an_order_to_make_one_that_nobody_has_heard_is_given_again() -> None:
         assert made(1) == [make]
     assert made(1000) == [], "it is in work"
     desk.peer.snapshots.on_order_lost(make, desk.now_ms)
-    desk.result(Begun(Snapshot()))
+    desk.result(SenderStarted(Snapshot()))
     assert made(0) == [make], "asked of the new one at once, and once"
     assert made(1000) == []
 
@@ -642,7 +654,7 @@ def test_an_order_to_make_one_that_nobody_has_heard_is_given_again() -> None:
 def test_only_what_is_applied_is_compacted() -> None:
     desk = Desk(50)
     desk.lead()
-    desk.result(Made(Snapshot(51, 2, 5000, 10, CONFIG)))
+    desk.result(SnapshotCreated(Snapshot(51, 2, 5000, 10, CONFIG)))
     desk.wake(6000)
     assert desk.compacted == []
 
@@ -658,7 +670,7 @@ def test_the_log_is_kept_for_the_slowest_that_applies_it() -> None:
     desk.peer.on_applied(151, by_all=40)
     assert desk.peer.last_applied == 151, "reads need the state machine alone"
     desk.wake()
-    desk.result(Made(Snapshot(151, core.term, 5000, 10, CONFIG)))
+    desk.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
     desk.wake(10_000)
     assert desk.compacted == [40]
     desk.peer.on_applied(151, by_all=151)
@@ -681,12 +693,14 @@ def test_a_large_state_is_made_again_when_the_log_has_grown_as_much() -> None:
         orders += desk.wake(PUBLISH_MS)
         desk.peer.on_applied(core.commit_index)
         orders += desk.wake(PUBLISH_MS)
-        return any(isinstance(order, Make) and order.last_index for order in orders)
+        return any(isinstance(order, CreateSnapshot) and order.last_index for order in orders)
 
     assert due(150)
-    desk.result(Made(Snapshot(core.commit_index, core.term, 5000, 20 * MEGABYTE, CONFIG)))
+    desk.result(
+        SnapshotCreated(Snapshot(core.commit_index, core.term, 5000, 20 * MEGABYTE, CONFIG))
+    )
     assert not due(8 * MEGABYTE)
     assert not due(8 * MEGABYTE)
     assert due(8 * MEGABYTE)
-    desk.result(Made(Snapshot(core.commit_index, core.term, 5000, MEGABYTE, CONFIG)))
+    desk.result(SnapshotCreated(Snapshot(core.commit_index, core.term, 5000, MEGABYTE, CONFIG)))
     assert due(150), "a small one may be made again at once"

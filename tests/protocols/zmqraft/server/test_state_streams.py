@@ -4,12 +4,13 @@ import pytest
 
 from kelek.native.net.messages import Frames
 from kelek.protocols.zmqraft.client.requests import Compacted, EntryStream
-from kelek.protocols.zmqraft.server.entry_streams import SILENCE_MS_MAX, Asker
+from kelek.protocols.zmqraft.server.entry_streams import SILENCE_MS_MAX
 from kelek.protocols.zmqraft.server.state_streams import PIPELINES, StateStreams
-from kelek.protocols.zmqraft.snapshots.orders import PieceRead, Snapshot
+from kelek.protocols.zmqraft.snapshots.orders import ChunkRead, Snapshot
 from kelek.protocols.zmqraft.wire.client_codec import (
     EntriesAnswer,
     EntriesStatus,
+    ReplyAddress,
     RequestEntries,
     StateChunk,
     decode_entries_answer,
@@ -28,17 +29,17 @@ class Server:
     def __init__(self, snapshot: Snapshot = SNAPSHOT, state: bytes = STATE) -> None:
         self.streams = StateStreams()
         self.snapshot, self.state = snapshot, state
-        self.asker = Asker(Frames(), b"route")
+        self.client = ReplyAddress(Frames(), b"route")
         self.now_ms = 0
 
     def ask(self, request: RequestEntries) -> tuple[RequestEntries | None, list[EntriesAnswer]]:
-        left = self.streams.on_request(self.asker, request, self.snapshot, self.now_ms)
+        left = self.streams.on_request(self.client, request, self.snapshot, self.now_ms)
         for order in self.streams.orders:
             chunk = self.state[order.offset : order.offset + order.size]
-            self.streams.on_piece(PieceRead(order.to, 70, 3, order.offset, chunk, True))
+            self.streams.on_piece(ChunkRead(order.to, 70, 3, order.offset, chunk, True))
         self.streams.orders.clear()
-        answers = [decode_entries_answer(frames[1:])[1] for frames in self.asker.out.messages()]
-        self.asker.out.clear()
+        answers = [decode_entries_answer(frames[1:])[1] for frames in self.client.out.messages()]
+        self.client.out.clear()
         return left, answers
 
 
@@ -90,12 +91,12 @@ def test_count_0_ends_it_and_silence_too() -> None:
 
 def test_a_snapshot_that_is_gone_ends_it() -> None:
     server = Server()
-    server.streams.on_request(server.asker, RequestEntries(REQID, 0), SNAPSHOT, 0)
+    server.streams.on_request(server.client, RequestEntries(REQID, 0), SNAPSHOT, 0)
     (order, _) = server.streams.orders
-    server.streams.on_piece(PieceRead(order.to, 70, 3, 0, b"", False))
-    server.streams.on_piece(PieceRead(order.to, 70, 3, 0, b"late", True))
+    server.streams.on_piece(ChunkRead(order.to, 70, 3, 0, b"", False))
+    server.streams.on_piece(ChunkRead(order.to, 70, 3, 0, b"late", True))
     assert len(server.streams) == 0
-    assert not server.asker.out.messages()
+    assert not server.client.out.messages()
 
 
 def test_another_start_begins_anew() -> None:
@@ -137,7 +138,7 @@ def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
     server.ask(RequestEntries(REQID, 0))
     request = RequestEntries(bytes(11) + b"x", 0, offset=7639)
     if other == "connection":
-        server.asker = Asker(Frames(), b"another")
+        server.client = ReplyAddress(Frames(), b"another")
     elif other == "snapshot":
         server.snapshot = SNAPSHOT._replace(last_index=71)
     else:

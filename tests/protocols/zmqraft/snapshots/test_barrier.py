@@ -11,9 +11,9 @@ from kelek.protocols.zmqraft.snapshots.barrier import (
     WRITE_MS_MAX,
     Barrier,
     BarrierOrder,
+    BarrierParticipant,
     BarrierReply,
     Phase,
-    StopLine,
 )
 
 THREE = ("state_machine", "table_worker", "table_worker.2")
@@ -92,7 +92,7 @@ def test_one_that_starts_again_ends_the_attempt_at_once(phase: Phase) -> None:
 
 
 def test_a_participant_stands_still_goes_to_the_entry_and_on() -> None:
-    line = StopLine()
+    line = BarrierParticipant()
     assert line.reach((20, 2), 10, 0) == (20, 2)
     assert line.take(BarrierOrder(Phase.STOP, 3), (10, 1), 0) == BarrierReply(
         Phase.STOP, 3, (10, 1)
@@ -111,7 +111,7 @@ def test_a_participant_stands_still_goes_to_the_entry_and_on() -> None:
 
 
 def test_a_participant_that_hears_nothing_goes_on() -> None:
-    line = StopLine()
+    line = BarrierParticipant()
     line.take(BarrierOrder(Phase.STOP, 3), (10, 1), 0)
     assert line.deadline_ms == STOPPED_MS_MAX
     assert line.reach((20, 2), 10, STOPPED_MS_MAX) == (20, 2)
@@ -123,7 +123,7 @@ def test_a_participant_that_hears_nothing_goes_on() -> None:
 
 
 def test_a_participant_that_a_snapshot_has_taken_beyond_the_entry_goes_on() -> None:
-    line = StopLine()
+    line = BarrierParticipant()
     line.take(BarrierOrder(Phase.STOP, 3), (10, 1), 0)
     line.take(BarrierOrder(Phase.APPLY, 3, (15, 2)), (10, 1), 1)
     assert line.reach((20, 2), 16, 1) == (20, 2)
@@ -136,7 +136,7 @@ class Member:
     def __init__(self, name: str) -> None:
         self.name = name
         self.applied = 0
-        self.line = StopLine()
+        self.line = BarrierParticipant()
         self.states: dict[int, int] = {}  # By attempt.
 
 
@@ -174,7 +174,7 @@ def test_whatever_gets_lost_a_snapshot_is_of_one_entry(seed: int) -> None:
         for member in members.values():
             if random.random() < 0.002:  # Killed: it begins at an earlier entry.
                 lost = random.randint(0, min(50, member.applied))
-                member.line, member.applied = StopLine(), member.applied - lost
+                member.line, member.applied = BarrierParticipant(), member.applied - lost
                 mail.append((member.name, BarrierReply(Phase.GO_ON)))
             reach = member.line.reach((commit, 1), member.applied, now_ms)[0]
             member.applied = max(member.applied, min(reach, member.applied + random.randint(0, 5)))
