@@ -702,8 +702,8 @@ def test_changes_that_are_too_many_for_one_answer_come_in_several(
 
 
 def test_what_keys_hold_by_now_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_watch, "AS_NOW_BYTES_MAX", 1_000_000)
-    monkeypatch.setattr(table_watch, "AS_NOW_KEYS", 2)
+    monkeypatch.setattr(table_watch, "CURRENT_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(table_watch, "CURRENT_KEYS", 2)
     desk = Desk()
     keys = [b"c%d" % number for number in range(9)]
     packed = pack([Put(5, keys, [bytes(10_000)] * 9)])
