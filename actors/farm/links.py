@@ -3,13 +3,14 @@
 A link that can't be made, or ends, is made anew after a pause; what is said on it is FarmPeer's.
 """
 
-import errno
 import os
 import socket
 import ssl
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
+from ...net.sockets import KEEPALIVE_IDLE_S
+from ...net.streams import IN, OUT, StreamPoll, TcpStream, begin_connect, connect_error, keep_alive
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.garlicfarm.wire.handshake import (
     ChallengeCache,
@@ -18,9 +19,7 @@ from ...protocols.garlicfarm.wire.handshake import (
     HandshakeOutcome,
 )
 from ...protocols.garlicfarm.wire.values import Address, is_loopback, parse_address
-from .listener import keep_alive
 from .names import Names
-from .stream import IN, OUT, Poll, TcpStream
 
 ATTEMPT_MS = 5000  # From the first packet to the end of the handshake.
 PAUSE_MS_MIN = 20  # Before another attempt: the first time; then twice as long each time.
@@ -51,7 +50,7 @@ class Way(NamedTuple):
 class Owner(Protocol):
     """Whose links they are: one farm."""
 
-    poll: Poll
+    poll: StreamPoll
     names: Names
     way: Way
     pause_ms_max: int  # Before another attempt.
@@ -133,14 +132,10 @@ class FarmLink:
             if not found:
                 raise OSError("no address")
             family, where = found[self._tries % len(found)]
-            self._sock = socket.socket(family, socket.SOCK_STREAM)
-            self._sock.setblocking(False)
-            keep_alive(self._sock)
+            self._sock = begin_connect(family, where)
+            keep_alive(self._sock, KEEPALIVE_IDLE_S)
             self._owner.poll.add(self._sock.fileno(), OUT, self._on_ready)
             self.state, self.deadline_ms = LinkState.CONNECT, now_ms + ATTEMPT_MS
-            error = self._sock.connect_ex(where)
-            if error not in (0, errno.EINPROGRESS):
-                raise OSError(error, os.strerror(error))
         except (OSError, RemoteProtocolError) as error:
             self.lose(getattr(error, "strerror", None) or str(error))
 
@@ -155,9 +150,9 @@ class FarmLink:
     def _on_connected(self) -> None:
         sock, way = self._sock, self._owner.way
         assert sock is not None
-        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
-            self.lose(os.strerror(error))
+        error = connect_error(sock)
+        if error is not None:
+            self.lose(error.strerror or str(error))
             return
         if way.context is not None:
             name = way.server_name or parse_address(self.endpoint).host

@@ -4,17 +4,17 @@ What is said in them is decided in protocols/garlicfarm; here it gets in and out
 bounded.
 """
 
-import contextlib
 import resource
 import socket
 import ssl
 from collections import Counter
 from typing import NamedTuple, Protocol
 
+from ...net.sockets import KEEPALIVE_IDLE_S
+from ...net.streams import IN, OUT, StreamPoll, TcpStream, keep_alive
 from ...protocols.garlicfarm.server.inbound import PartialRequest
 from ...protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS, Reply, ServerHandshake
 from ...protocols.garlicfarm.wire.values import Address
-from .stream import IN, OUT, Poll, TcpStream
 
 BACKLOG = 512
 ACCEPT_MAX = 64  # A wake.
@@ -195,7 +195,7 @@ class Connection:
             return
         if self.ending and not stream.out and not self._said_end:
             self._said_end = True
-            stream.say_end()
+            stream.end_sending()
         mask = OUT if stream.needs_out else 0
         if self.inside is not None and not self.ending:
             self._time(self._may_read)
@@ -210,7 +210,7 @@ class FarmListener:
     """The listener, and all that came through it."""
 
     def __init__(
-        self, host: Host, poll: Poll, context: ssl.SSLContext | None, room: ConnectionLimits
+        self, host: Host, poll: StreamPoll, context: ssl.SSLContext | None, room: ConnectionLimits
     ) -> None:
         """context: of TLS; None: they are plain."""
         self.host = host
@@ -253,7 +253,7 @@ class FarmListener:
 
     def _begin(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        keep_alive(sock)
+        keep_alive(sock, KEEPALIVE_IDLE_S)
         if self.context is not None:
             try:
                 sock = self.context.wrap_socket(
@@ -309,11 +309,3 @@ class FarmListener:
         self.refuse_new()
         for connection in list(self.connections.values()):
             self.close(connection)
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Small messages go at once, and a machine that is gone is noticed."""
-    with contextlib.suppress(OSError):  # The other side may have closed it already.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from random import SystemRandom
 from typing import Any, NamedTuple, Protocol
 
+from ...net.streams import StreamPoll
 from ...protocols.garlicfarm.app.application import Application, AppSetup
 from ...protocols.garlicfarm.app.documents import PublishConfig
 from ...protocols.garlicfarm.app.router import Router
@@ -23,7 +24,6 @@ from ...storage.log.segment import Identity
 from .links import FarmLink, LinkState, Way
 from .listener import Connection
 from .names import Names
-from .stream import Poll
 
 TIDY_MS = (2, 1000)  # Between two pieces of work on the disk: while there is more, and else.
 HURRIED_PIECES_MAX = 8
@@ -35,7 +35,7 @@ class Shared(Protocol):
 
     now_ms: int
     counters: Counter[str]
-    poll: Poll
+    poll: StreamPoll
     names: Names
 
     @property

@@ -6,6 +6,7 @@ What is decided is in protocols/garlicfarm; each farm's part is in farm/replica.
 import os
 from pathlib import Path
 
+from ...net.streams import StreamPoll
 from ...protocols.garlicfarm.server.inbound import PeerSession
 from ...protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from ...protocols.garlicfarm.wire.handshake import ServerHandshake
@@ -18,7 +19,6 @@ from .listener import Connection, ConnectionLimits, FarmListener, Inside
 from .names import Names
 from .replica import FarmReplica, PartPlace
 from .router import RouterFiles
-from .stream import Poll
 from .tls import FarmTls
 from .users import FarmUsers, Secret
 
@@ -37,7 +37,7 @@ class FarmServer(Actor):
 
     def on_start(self) -> None:
         self._settings = self.options["farm"]
-        self.poll = Poll(self)
+        self.poll = StreamPoll(self)
         self.names = Names()
         self.parts: dict[str, FarmReplica] = {}
         self._users: FarmUsers | None = None

@@ -5,11 +5,41 @@ Connections that are open stay as they are; those that are made from then on hav
 
 import ssl
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import OperatorError
-from .stream import TlsFiles, client_context, server_context
 from .users import LOOK_MS, mark_of
+
+
+class TlsFiles(NamedTuple):
+    """Where certificates are, and which versions are spoken."""
+
+    certificate: str
+    key: str
+    ca: str
+    version: str  # The lowest: "1.3" or "1.2".
+
+
+def _least(context: ssl.SSLContext, version: str) -> ssl.SSLContext:
+    names = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+    context.minimum_version = names[version]
+    return context
+
+
+def server_context(files: TlsFiles) -> ssl.SSLContext:
+    """Raises OSError (ssl.SSLError is one) when a file can't be used."""
+    context = _least(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files.version)
+    # An encrypted key is refused: OpenSSL would ask at a terminal, and hold up the loop.
+    context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
+    context.num_tickets = 0  # Nobody resumes: servers stay connected.
+    return context
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """Verifies whom we connect to, by name or address. Raises OSError."""
+    context = _least(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files.version)
+    context.load_verify_locations(files.ca)
+    return context
 
 
 class FarmTls:

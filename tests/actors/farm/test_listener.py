@@ -15,7 +15,7 @@ from kelek.actors.farm.listener import (
     FarmListener,
     Inside,
 )
-from kelek.actors.farm.stream import Poll
+from kelek.net.streams import StreamPoll
 from kelek.protocols.garlicfarm.server.inbound import InboundConnection, PeerSession
 from kelek.protocols.garlicfarm.wire.authenticator import DigestAuthenticator
 from kelek.protocols.garlicfarm.wire.codec import encode_request
@@ -100,7 +100,7 @@ def test_who_reads_slowly_gets_all_of_it() -> None:
     """Longer than who was refused may stay; one who reads nothing is closed all the same."""
     host = Host()
     limits = ConnectionLimits(10, 1 << 20)
-    doors = FarmListener(host, Poll(host), None, limits)  # type: ignore[arg-type]
+    doors = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     ours, theirs = socket.socketpair()
     with theirs:
         ours.setblocking(False)
@@ -141,7 +141,7 @@ def let_in(
     """So many connections without a handshake, each with its other end."""
     host = Host(is_open=True)
     limits = ConnectionLimits(10, 3 * ENTRIES_MAX)
-    doors = FarmListener(host, Poll(host), None, limits)  # type: ignore[arg-type]
+    doors = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     with ExitStack() as stack:
         made = []
         for _ in range(count):

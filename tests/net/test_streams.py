@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Any, cast
 
-from kelek.actors.farm.stream import TcpStream
+from kelek.net.streams import TcpStream
 
 
 class Socket:

@@ -1,0 +1,216 @@
+"""TCP connections that never block, with or without TLS, and one poll for all of them.
+
+Bytes go in and out; no protocol is known here. Bytes that can't be sent yet wait in `out`, which
+the owner bounds.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from .poll_loop import PollLoop
+
+READ_BYTES = 256 << 10  # Of one read, so that a fast sender does not delay the other connections.
+EVENTS_MAX = 1024  # A wake.
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+# What the handshake, a read or a write raises when it has to wait.
+WAITS = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError)
+
+
+class _Buffer(threading.local):
+    """The read buffer, one a thread: servers may be threads of one process (`supervisor start
+    --one-process`, tests), and a read releases the interpreter lock."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_buffer = _Buffer()
+
+
+def keep_alive(sock: socket.socket, idle_s: int, interval_s: int = 0) -> None:
+    """Sends small messages at once, and probes a silent peer after idle_s.
+
+    interval_s   between two probes; 0: the system's
+    """
+    with contextlib.suppress(OSError):  # The other side may have closed it already.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+        if interval_s and hasattr(socket, "TCP_KEEPINTVL"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
+
+
+def begin_connect(family: int, address: Any) -> socket.socket:
+    """A socket whose connection is being made: it becomes writable when that ends (connect_error).
+
+    Raises OSError when the attempt fails at once.
+    """
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        error = sock.connect_ex(address)
+        if error not in (0, errno.EINPROGRESS):
+            raise OSError(error, os.strerror(error))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def connect_error(sock: socket.socket) -> OSError | None:
+    """How an attempt to connect has ended; None: it has succeeded."""
+    error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    return OSError(error, os.strerror(error)) if error else None
+
+
+class StreamPoll:
+    """Waits for any number of connections as one source of a poll loop."""
+
+    def __init__(self, loop: PollLoop) -> None:
+        self._epoll = select.epoll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._masks: dict[int, int] = {}
+        self._unread: dict[int, Callable[[], None]] = {}
+        loop.watch(self._epoll.fileno(), self._on_ready)
+
+    def add(self, fd: int, mask: int, handler: Callable[[], None]) -> None:
+        self._epoll.register(fd, mask)
+        self._handlers[fd], self._masks[fd] = handler, mask
+
+    def want(self, fd: int, mask: int) -> None:
+        if self._masks[fd] != mask:
+            self._masks[fd] = mask
+            self._epoll.modify(fd, mask)
+
+    def remove(self, fd: int) -> None:
+        """To be called before the descriptor is closed."""
+        del self._handlers[fd], self._masks[fd]
+        self._unread.pop(fd, None)
+        self._epoll.unregister(fd)
+
+    def more(self, fd: int) -> None:
+        """TLS holds unread bytes, which no poll shows: the next wake comes at once."""
+        self._unread[fd] = self._handlers[fd]
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._unread)
+
+    def read_on(self) -> None:
+        """Calls the handlers of connections that the last wake has not read empty."""
+        unread, self._unread = self._unread, {}
+        for fd, handler in unread.items():
+            if fd in self._handlers:
+                handler()
+
+    def _on_ready(self) -> None:
+        for fd, _ in self._epoll.poll(0, EVENTS_MAX):
+            handler = self._handlers.get(fd)
+            if handler is not None:  # Else the handler of another connection has closed it.
+                handler()
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+class TcpStream:
+    """One connection. After each call `ended` says whether it is over, and `error` why.
+
+    `error` is None while it is open and when the other side has closed it.
+    """
+
+    __slots__ = ("_sock", "_tls", "ended", "error", "fd", "more", "needs_out", "out", "secured")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self.fd = sock.fileno()
+        self.secured = not self._tls  # The handshake of TLS is complete.
+        self.out = bytearray()  # Bytes that wait to be sent.
+        self.needs_out = False  # The next step waits until the socket is writable.
+        self.more = False  # The last read reached its limit: more bytes may wait.
+        self.ended = False
+        self.error: Exception | None = None
+
+    @property
+    def why(self) -> str:
+        """The first error in OpenSSL's or the system's words; "" without one."""
+        error = self.error
+        if error is None:
+            return ""
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+        detail = getattr(error, "verify_message", "")
+        return f"{reason}: {detail}" if detail else str(reason)
+
+    def secure(self) -> bool:
+        """Continues the handshake of TLS; returns whether it is complete."""
+        sock = self._sock
+        assert isinstance(sock, ssl.SSLSocket)
+        self.needs_out = False
+        try:
+            sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLWantWriteError:
+            self.needs_out = True
+            return False
+        except (OSError, ValueError) as error:  # ValueError: of a certificate's names.
+            self._end(error)
+            return False
+        self.secured = True
+        return True
+
+    def read(self) -> bytes:
+        """The bytes that have arrived, READ_BYTES at most."""
+        buffer, got = _buffer.view, 0
+        self.more = False
+        try:
+            while got < READ_BYTES:
+                count = self._sock.recv_into(buffer[got:])
+                got += count
+                if not count:
+                    self.ended = True
+                # TLS returns one record at a time: read on until none is left.
+                if not count or (not self._tls and got < READ_BYTES):
+                    break
+        except WAITS:
+            pass
+        except (OSError, ValueError) as error:
+            self._end(error)
+        self.more = got == READ_BYTES
+        return bytes(buffer[:got])
+
+    def flush(self) -> None:
+        """Sends as much of `out` as the socket takes."""
+        out = self.out
+        self.needs_out = False
+        try:
+            while out and not self.ended:
+                del out[: self._sock.send(out)]
+        except WAITS:
+            self.needs_out = True
+        except (OSError, ValueError) as error:
+            self._end(error)
+
+    def end_sending(self) -> None:
+        """Closes our direction; what the other side still sends may be read."""
+        with contextlib.suppress(OSError, ValueError):
+            if isinstance(self._sock, ssl.SSLSocket) and self.secured:
+                self._sock.unwrap()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def _end(self, error: Exception) -> None:
+        self.ended = True
+        self.error = self.error or error
+
+    def close(self) -> None:
+        self._sock.close()
