@@ -35,7 +35,7 @@ def test_programs(spark: Any, node: str, tmp_path: Path) -> None:
 
 def documented(title: str) -> dict[str, str]:
     """Option -> default, of one table."""
-    body = TEXT.split(f"| option, {title} | default | meaning |\n", 1)[1].split("\n\n", 1)[0]
+    body = TEXT.split(f"| option for {title} | default | meaning |\n", 1)[1].split("\n\n", 1)[0]
     rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in body.splitlines()[1:]]
     return {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
 
