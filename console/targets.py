@@ -46,10 +46,10 @@ def look_up(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
     if not any(url.startswith(SCHEME) for url in urls):
         return urls
     from ..clients.errors import NodeError
-    from ..clients.node.discovery import resolved
+    from ..clients.node.discovery import resolve_urls
 
     try:
-        return resolved(urls, service)
+        return resolve_urls(urls, service)
     except NodeError as error:
         raise CliError(f"--url: {error}; kelek discover lists who is there", FAILED) from error
     except (ValueError, OSError) as error:

@@ -149,9 +149,9 @@ def urls(value: str) -> tuple[str, ...]:
 
 def check_discovery_url(url: str) -> None:
     """Raises ValueError unless the zre:// address is well formed."""
-    from ..clients.node.discovery import parse_place  # Imports ZeroMQ.
+    from ..clients.node.discovery import parse_zre_url  # Imports ZeroMQ.
 
-    parse_place(url)
+    parse_zre_url(url)
 
 
 def is_discovered(known: Iterable[str]) -> bool:
@@ -167,9 +167,9 @@ def found_urls(known: tuple[str, ...], service: str) -> tuple[str, ...]:
     if not is_discovered(known):
         return known
     from ..clients.errors import NodeError
-    from ..clients.node.discovery import resolved
+    from ..clients.node.discovery import resolve_urls
 
     try:
-        return resolved(known, service)
+        return resolve_urls(known, service)
     except (NodeError, OSError) as error:
         raise PipelineError(f"{error}; option urls takes addresses, too") from error

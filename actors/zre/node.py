@@ -125,7 +125,7 @@ class ZreNode(Actor):
     def _on_heard(self, arena: Arena) -> None:
         for frames in arena.messages():
             for uuid, port, source in decode_heard(frames):
-                self._node.hear(Beacon(uuid, port), source, self.now_ms)
+                self._node.on_beacon(Beacon(uuid, port), source, self.now_ms)
 
     def _on_services(self, arena: Arena) -> None:
         for frames in arena.messages():
@@ -141,7 +141,7 @@ class ZreNode(Actor):
 
     def on_wake(self, now_ms: int) -> None:
         self._act(now_ms)
-        while self._node.busy:  # Who takes nothing was let go: that is said at once, too.
+        while self._node.has_effects:  # Who takes nothing was let go: that is said at once, too.
             self._act(now_ms)
 
     def _act(self, now_ms: int) -> None:

@@ -34,7 +34,7 @@ from ..io.driver import Sleep, Step, Wait
 from ..io.links import Manner, MessageLimits, monotonic_ms
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
-from ..node.discovery import resolved
+from ..node.discovery import resolve_urls
 from .body import Body, Content, frames_of
 
 TIMEOUT_MS = 30_000
@@ -60,7 +60,7 @@ class BrokerTuning(NamedTuple):
 def checked_urls(urls: str | Iterable[str], service: str = services.BROKER) -> tuple[str, ...]:
     """From a list, or joined by commas; each once. service is what a zre:// among them stands for.
     Raises ValueError, TypeError, NodeError."""
-    known = tuple(dict.fromkeys(resolved(urls, service)))
+    known = tuple(dict.fromkeys(resolve_urls(urls, service)))
     if not known:
         raise ValueError("give the url of a broker")
     for url in known:

@@ -98,9 +98,9 @@ def checked_places(servers: Servers) -> ServerAddresses:
     else:
         listed = servers.split(",") if isinstance(servers, str) else list(servers)
         if any(isinstance(each, str) and each.startswith(SCHEME) for each in listed):
-            from ..node.discovery import resolved  # It loads ZeroMQ, which farms do without.
+            from ..node.discovery import resolve_urls  # It loads ZeroMQ, which farms do without.
 
-            listed = list(resolved(listed, services.FARM))
+            listed = list(resolve_urls(listed, services.FARM))
         places = ServerAddresses(tuple(dict.fromkeys(map(_address, listed))))
     if not places.known:
         raise ValueError("give the address of a server: tls://HOST:PORT")

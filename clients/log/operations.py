@@ -52,7 +52,7 @@ from ..io.driver import Sleep, Step, Wait
 from ..io.links import monotonic_ms
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
-from ..node.discovery import cluster_of, resolved
+from ..node.discovery import cluster_of, resolve_urls
 from .members import ask_members, index_of, members_of, news_of, with_member, without_member
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def make_client(
     if not isinstance(urls, str):
         urls = tuple(urls)
     cluster = cluster_of(urls) or cluster
-    known = resolved(urls, services.LOG)
+    known = resolve_urls(urls, services.LOG)
     if not known:
         raise ValueError("a Log needs the url of a peer")
     for url in known:

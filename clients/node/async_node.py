@@ -13,7 +13,7 @@ from .base import BaseNode, Target
 
 
 class AsyncNode(BaseNode):
-    """A node, for the tasks of one asyncio loop: see kelek.Node.
+    """A node for the tasks of one asyncio loop; see kelek.Node.
 
     async with kelek.AsyncNode("lamp") as node:
         node.join("lights")
@@ -22,18 +22,18 @@ class AsyncNode(BaseNode):
 
     _closing = ASYNC_WITH
 
-    # ---- what is said ----
+    # ---- sending ----
 
     async def whisper(self, peer: Target, content: Content) -> bool:
-        """As kelek.Node.whisper()."""
+        """Like kelek.Node.whisper()."""
         frames = self._frames(content)
-        if self._whispered(peer, frames):
+        if self._try_whisper(peer, frames):
             return True
         await self._wait_for_room()
         return self._whisper(peer, [frames]) >= 0
 
     async def whisper_many(self, peer: Target, contents: Iterable[Content]) -> bool:
-        """As kelek.Node.whisper_many()."""
+        """Like kelek.Node.whisper_many()."""
         left = self._all_frames(contents)
         while left:
             await self._wait_for_room()
@@ -44,12 +44,12 @@ class AsyncNode(BaseNode):
         return True
 
     async def shout(self, group: str, content: Content) -> int:
-        """As kelek.Node.shout()."""
+        """Like kelek.Node.shout()."""
         await self._wait_for_room()
         return self._shout(group, [self._frames(content)])[1]
 
     async def shout_many(self, group: str, contents: Iterable[Content]) -> int:
-        """As kelek.Node.shout_many()."""
+        """Like kelek.Node.shout_many()."""
         left, peers = self._all_frames(contents), 0
         while left:
             await self._wait_for_room()
@@ -58,24 +58,24 @@ class AsyncNode(BaseNode):
         return peers
 
     async def _wait_for_room(self) -> None:
-        if self._place.stuck:
+        if self._reactor_node.unsent:
             await self._wait(self._has_room, None)
 
-    # ---- what happens ----
+    # ---- receiving ----
 
     async def receive(self, timeout_ms: int | None = None) -> list[Event]:
-        """As kelek.Node.receive()."""
-        await self._wait(self._has_news, timeout_ms)
-        with self._held():
-            return self._taken()
+        """Like kelek.Node.receive()."""
+        await self._wait(self._has_events, timeout_ms)
+        with self._locked():
+            return self._pop_events()
 
     async def events(self, timeout_ms: int | None = None) -> AsyncIterator[Event]:
-        """As kelek.Node.events()."""
+        """Like kelek.Node.events()."""
         while True:
-            if not self._place.events:
-                await self._wait(self._has_news, timeout_ms)
-            with self._held():
-                event = self._next()
+            if not self._reactor_node.events:
+                await self._wait(self._has_events, timeout_ms)
+            with self._locked():
+                event = self._pop_event()
             if event is None:
                 return
             yield event
@@ -84,28 +84,28 @@ class AsyncNode(BaseNode):
         loop = asyncio.get_running_loop()
         until = None if timeout_ms is None else loop.time() + timeout_ms / 1000
         while True:
-            news = asyncio.Event()
+            notified = asyncio.Event()
 
-            def tell(event: asyncio.Event = news) -> None:
-                with suppress(RuntimeError):  # The loop has ended.
+            def notify(event: asyncio.Event = notified) -> None:
+                with suppress(RuntimeError):  # The loop is closed.
                     loop.call_soon_threadsafe(event.set)
 
-            with self._held():
+            with self._locked():
                 if is_done():
                     return
-                self._place.listeners.append(tell)
+                self._reactor_node.listeners.append(notify)
             left = None if until is None else until - loop.time()
             try:
-                await asyncio.wait_for(news.wait(), left)
+                await asyncio.wait_for(notified.wait(), left)
             except TimeoutError:
                 return
 
-    # ---- the end ----
+    # ---- closing ----
 
     async def aclose(self) -> None:
-        """Says goodbye, and ends it."""
-        if self._end():
-            await asyncio.to_thread(self._hub.wait_closed, self._place)
+        """Like kelek.Node.close()."""
+        if self._close():
+            await asyncio.to_thread(self._reactor.wait_closed, self._reactor_node)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""What kelek.Node and kelek.AsyncNode have in common: all that waits for nobody."""
+"""The parts of kelek.Node and kelek.AsyncNode that never wait."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -26,40 +26,40 @@ from ..broker.body import Content, frames_of
 from ..errors import NodeError
 from ..io.links import monotonic_ms
 from ..io.resources import WITH, Guard
-from .reactor import NodeConfig, ReactorNode, shared_hub
+from .reactor import NodeConfig, ReactorNode, shared_reactor
 
 PATIENCE_MS = 1000
-NAME_CHARACTERS = 6  # Of the UUID, for nodes that are given no name.
+NAME_CHARACTERS = 6  # Of the UUID, for a node without a name.
 UUID_RANDOM_BYTES = 14
 
 Target = PeerInfo | bytes | str
 
 
 class NodeTuning(NamedTuple):
-    """Where and how often a node is heard, and when others are held to be gone."""
+    """Where a node beacons and listens, and when it considers peers lost."""
 
     port: int = BEACON_PORT  # UDP.
-    interface: str = ""  # Its name, or an address of it; "": the first that can broadcast.
-    broadcast: str = ""  # Instead of the interface's own; a group of IPv6, as ff02::1: over IPv6.
-    beacons: bool = True  # False: UDP is not used, only static peers are found.
-    static: tuple[str, ...] = ()  # Mailboxes that are greeted unheard, `tcp://ADDRESS:PORT`.
-    subnets: tuple[str, ...] = ()  # Where a HELLO may say that it is, other than where it is from.
-    gossip: bool = False  # Tell peers whom it knows, and hear it of them, within the subnets.
-    greeting: int = 2  # The version in which nodes are greeted that say nothing themselves.
+    interface: str = ""  # Its name or one of its addresses; "": the first that can broadcast.
+    broadcast: str = ""  # Instead of the interface's; an IPv6 group such as ff02::1 selects IPv6.
+    beacons: bool = True  # False: no UDP; only static peers are found.
+    static: tuple[str, ...] = ()  # Mailboxes to greet without a beacon, `tcp://ADDRESS:PORT`.
+    subnets: tuple[str, ...] = ()  # Addresses that a HELLO may name besides its connection's own.
+    gossip: bool = False  # Exchange known peers with others, within the subnets.
+    greeting: int = 2  # The ZRE version of the HELLO to nodes that have not greeted.
     beacon_ms: int = 1000
-    evasive_ms: int = 5000  # Silent for so long: a PING.
+    evasive_ms: int = 5000  # After this silence a node sends PING.
     silent_ms: int = 10_000
     dead_ms: int = 30_000
-    patience_ms: int = PATIENCE_MS  # A peer without room for so long is held to be gone.
+    patience_ms: int = PATIENCE_MS  # A peer without room for longer is lost.
     peers_max: int = PEERS_MAX
-    message_bytes_max: int = MESSAGE_BYTES  # All frames together; peers should have the same.
+    message_bytes_max: int = MESSAGE_BYTES  # All frames together; use the same value at all nodes.
 
 
 TUNING = NodeTuning()
 
 
-def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) -> NodeConfig:
-    """What a hub begins a node with. Raises ValueError, OSError: no such interface."""
+def node_config(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) -> NodeConfig:
+    """A node's settings for the reactor. Raises ValueError, OSError: no such interface."""
     if not 0 < tuning.message_bytes_max <= MESSAGE_BYTES_MAX:
         raise ValueError(f"message_bytes_max is 1 to {MESSAGE_BYTES_MAX}")
     if tuning.greeting not in list(Version):
@@ -75,7 +75,7 @@ def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) 
     setup = NodeSetup(
         uuid,
         interface.address,
-        1,  # The hub finds one.
+        1,  # The reactor replaces it.
         name or uuid.hex()[:NAME_CHARACTERS].upper(),
         dict(headers or {}),
         Version(tuning.greeting),
@@ -86,14 +86,16 @@ def make_wish(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning) 
         peers_max=tuning.peers_max,
         times=times,
     )
-    heard = interface if tuning.beacons else None
-    return NodeConfig(setup, heard, tuning.port, tuning.patience_ms, tuning.message_bytes_max)
+    beacon_interface = interface if tuning.beacons else None
+    return NodeConfig(
+        setup, beacon_interface, tuning.port, tuning.patience_ms, tuning.message_bytes_max
+    )
 
 
 class BaseNode:
-    """A node among those of this process."""
+    """A node of this process."""
 
-    _closing = WITH  # How the program ends it.
+    _closing = WITH  # How the program closes it.
 
     def __init__(
         self,
@@ -103,106 +105,109 @@ class BaseNode:
         tuning: NodeTuning = TUNING,
     ) -> None:
         try:
-            wish = make_wish(name, headers, tuning)
-            self._hub = shared_hub()
-            self._place: ReactorNode = self._hub.begin(wish)
+            config = node_config(name, headers, tuning)
+            self._reactor = shared_reactor()
+            self._reactor_node: ReactorNode = self._reactor.add(config)
         except LocalProtocolError as error:
             raise ValueError(str(error)) from error
-        assert self._place.node is not None
-        self._node: NodeMachine = self._place.node
-        self._guard = Guard(self, self._closing, partial(self._hub.drop, self._place))
+        assert self._reactor_node.machine is not None
+        self._machine: NodeMachine = self._reactor_node.machine
+        self._guard = Guard(
+            self, self._closing, partial(self._reactor.remove_later, self._reactor_node)
+        )
         self._forks = forks()
 
-    # ---- who is there ----
+    # ---- peers and groups ----
 
     @property
     def uuid(self) -> bytes:
         """16 octets."""
-        return self._node.uuid
+        return self._machine.uuid
 
     @property
     def name(self) -> str:
-        return self._node.setup.name
+        return self._machine.setup.name
 
     @property
     def endpoint(self) -> str:
-        """Of its mailbox."""
-        return self._place.endpoint
+        """Of the node's mailbox."""
+        return self._reactor_node.endpoint
 
     @property
     def headers(self) -> dict[str, str]:
-        """Its own, as it greets with them; a peer's are in its PeerInfo."""
-        return dict(self._node.setup.headers)
+        """The node's own headers; PeerInfo has a peer's."""
+        return dict(self._machine.setup.headers)
 
     @property
     def peers(self) -> list[PeerInfo]:
-        """Those that have greeted it and were not lost."""
-        with self._held():
-            return list(self._node.peers.values())
+        """Peers that have greeted and are not lost."""
+        with self._locked():
+            return list(self._machine.peers.values())
 
     def peer(self, uuid: bytes) -> PeerInfo | None:
-        """Who has this UUID."""
-        with self._held():
-            return self._node.peers.get(uuid)
+        """The peer with this UUID; None: unknown."""
+        with self._locked():
+            return self._machine.peers.get(uuid)
 
     @property
     def groups(self) -> set[str]:
-        """Those that it is in."""
-        with self._held():
-            return set(self._node.groups)
+        """The groups that this node is in."""
+        with self._locked():
+            return set(self._machine.groups)
 
     @property
     def peer_groups(self) -> dict[str, list[PeerInfo]]:
-        """Who else is in which group."""
-        with self._held():
-            return self._node.peer_groups
+        """The peers in each group."""
+        with self._locked():
+            return self._machine.peer_groups
 
     @property
     def counters(self) -> dict[str, int]:
-        """Numbers of what happened and of what was discarded (docs/discovery.md, "What is
-        counted"): peers, unready, groups, dead, gaps, beacon_malformed, message_oversize ..."""
-        with self._held():
-            return {**self._node.status(), **self._hub.counters(self._place)}
+        """Counts of events and of discarded input (docs/discovery.md, "What is counted"): peers,
+        unready, groups, dead, gaps, beacon_malformed, message_oversize and others."""
+        with self._locked():
+            return {**self._machine.status(), **self._reactor.counters(self._reactor_node)}
 
     # ---- groups ----
 
     def join(self, group: str) -> None:
-        """Joins a group, and tells all peers. Raises ValueError: no name of 1 to 255 octets."""
-        with self._held():
+        """Joins a group and notifies all peers. Raises ValueError: not a name of 1 to 255
+        octets."""
+        with self._locked():
             self._check_open()
             try:
-                self._node.join(group)
+                self._machine.join(group)
             except LocalProtocolError as error:
                 raise ValueError(str(error)) from error
-            self._hub.act(self._place)
+            self._reactor.flush(self._reactor_node)
 
     def leave(self, group: str) -> None:
-        """Leaves a group, and tells all peers."""
-        with self._held():
+        """Leaves a group and notifies all peers."""
+        with self._locked():
             self._check_open()
-            self._node.leave(group)
-            self._hub.act(self._place)
+            self._machine.leave(group)
+            self._reactor.flush(self._reactor_node)
 
     def elect(self, group: str) -> None:
-        """Has this node take part in the elections of a group: LEADER events come, and leader()
-        answers."""
-        with self._held():
+        """Makes this node a candidate in the elections of a group: it gets LEADER events, and
+        leader() answers."""
+        with self._locked():
             self._check_open()
-            self._node.elect(group)
-            self._hub.act(self._place)
+            self._machine.elect(group)
+            self._reactor.flush(self._reactor_node)
 
     def leader(self, group: str) -> bytes | None:
-        """The UUID of whom this node holds to be the group's leader, maybe its own; None: it has
-        none, or elect() was not called. In a network that is cut there may be one on each side."""
-        with self._held():
-            return self._node.leader(group)
+        """The UUID of the group's leader in this node's view, possibly its own; None: no leader, or
+        elect() was not called. A partitioned network may have a leader on each side."""
+        with self._locked():
+            return self._machine.leader(group)
 
-    # ---- within ----
+    # ---- helpers ----
 
     def _frames(self, content: Content) -> list[bytes]:
-        """Of a message. Raises ValueError: it is larger than a mailbox takes."""
+        """The frames of a message. Raises ValueError: larger than a mailbox accepts."""
         frames = frames_of(content)
-        most = self._place.message_bytes_max
+        most = self._reactor_node.message_bytes_max
         size = len(frames[0]) if len(frames) == 1 else sum(map(len, frames))
         if size > most or len(frames) > CONTENT_FRAMES_MAX:
             raise ValueError(
@@ -212,108 +217,111 @@ class BaseNode:
         return frames
 
     def _all_frames(self, contents: Iterable[Content]) -> list[list[bytes]]:
-        """The frames of each message."""
         return [self._frames(content) for content in contents]
 
     @property
     def closed(self) -> bool:
-        return self._place.closed
+        return self._reactor_node.closed
 
-    def _held(self) -> AbstractContextManager[bool]:
-        """The lock; behind a fork nobody would give it back."""
+    def _locked(self) -> AbstractContextManager[bool]:
+        """The reactor's lock. Raises NodeError in a forked child, where no thread would release
+        it."""
         if self._forks != forks():
             raise NodeError("this node belongs to the process before the fork")
-        return self._hub.lock
+        return self._reactor.lock
 
     def _check_open(self) -> None:
-        if self._place.closed:
+        if self._reactor_node.closed:
             raise NodeError("this node is closed")
 
     def _has_room(self) -> bool:
-        """Whether no peer is short of room for what it was sent."""
-        return not self._place.stuck or self._place.closed
+        """Whether no peer lacks room for its messages."""
+        return not self._reactor_node.unsent or self._reactor_node.closed
 
-    def _whispered(self, peer: Target, frames: list[bytes]) -> bool:
-        """Sends one frame at once, if that can be; False: nothing was done."""
+    def _try_whisper(self, peer: Target, frames: list[bytes]) -> bool:
+        """Sends one frame at once, if possible; returns whether it did."""
         uuid = peer.uuid if isinstance(peer, PeerInfo) else uuid_of(peer)
         if len(frames) != 1:
             return False
-        with self._held():
-            return not self._place.closed and self._hub.whisper(self._place, uuid, frames[0])
+        with self._locked():
+            return not self._reactor_node.closed and self._reactor.whisper(
+                self._reactor_node, uuid, frames[0]
+            )
 
     def _whisper(self, peer: Target, contents: list[list[bytes]]) -> int:
-        """Sends them as far as there is room; returns how many, less than none: nobody is there."""
+        """Sends messages while peers have room. Returns the number sent; negative: no such peer."""
         uuid = uuid_of(peer)
-        with self._held():
+        with self._locked():
             self._check_open()
             try:
                 for count, content in enumerate(contents):
-                    if not self._node.whisper(uuid, content):
+                    if not self._machine.whisper(uuid, content):
                         return -1
-                    if self._is_due(count) and not self._sent():
+                    if self._is_batch_full(count) and not self._flush():
                         return count + 1
             except LocalProtocolError as error:
                 raise ValueError(str(error)) from error
-            self._hub.act(self._place)
+            self._reactor.flush(self._reactor_node)
             return len(contents)
 
     def _shout(self, group: str, contents: list[list[bytes]]) -> tuple[int, int]:
-        """Sends them as far as there is room; how many, and to how many peers the last one went."""
-        with self._held():
+        """Sends messages while peers have room. Returns their number, and the receivers of the
+        last."""
+        with self._locked():
             self._check_open()
             peers = 0
             for count, content in enumerate(contents):
-                peers = self._node.shout(group, content)
-                if self._is_due(count) and not self._sent():
+                peers = self._machine.shout(group, content)
+                if self._is_batch_full(count) and not self._flush():
                     return count + 1, peers
-            self._hub.act(self._place)
+            self._reactor.flush(self._reactor_node)
             return len(contents), peers
 
-    def _is_due(self, count: int) -> bool:
-        """Whether what was said so far is to leave: a batch is large enough."""
-        return count % BATCH == BATCH - 1
+    def _is_batch_full(self, count: int) -> bool:
+        """Whether the messages so far form a full batch."""
+        return count % BATCH_MESSAGES == BATCH_MESSAGES - 1
 
-    def _sent(self) -> bool:
-        self._hub.act(self._place)
-        return not self._place.stuck
+    def _flush(self) -> bool:
+        self._reactor.flush(self._reactor_node)
+        return not self._reactor_node.unsent
 
-    def _taken(self) -> list[Event]:
-        """The events that wait. Under the lock."""
-        place = self._place
-        events = list(place.events)
-        place.events.clear()
-        place.bytes = 0
-        if place.paused:
-            self._hub.resume(place)
+    def _pop_events(self) -> list[Event]:
+        """All unread events. Under the lock."""
+        reactor_node = self._reactor_node
+        events = list(reactor_node.events)
+        reactor_node.events.clear()
+        reactor_node.bytes = 0
+        if reactor_node.paused:
+            self._reactor.resume(reactor_node)
         return events
 
-    def _next(self) -> Event | None:
-        """The first event that waits. Under the lock."""
-        events = self._place.events
+    def _pop_event(self) -> Event | None:
+        """The first unread event. Under the lock."""
+        events = self._reactor_node.events
         event = events.popleft() if events else None
         if not events:
-            self._place.bytes = 0
-            if self._place.paused:
-                self._hub.resume(self._place)
+            self._reactor_node.bytes = 0
+            if self._reactor_node.paused:
+                self._reactor.resume(self._reactor_node)
         return event
 
-    def _has_news(self) -> bool:
-        return bool(self._place.events) or self._place.closed
+    def _has_events(self) -> bool:
+        return bool(self._reactor_node.events) or self._reactor_node.closed
 
-    def _end(self) -> bool:
-        """False: it belongs to the process before a fork, which goes on with it."""
+    def _close(self) -> bool:
+        """Removes the node. False: it belongs to the process before a fork, which still uses it."""
         self._guard.release()
         if self._forks != forks():
             return False
-        self._hub.remove(self._place)
+        self._reactor.remove(self._reactor_node)
         return True
 
 
-BATCH = 512  # Messages that leave together.
+BATCH_MESSAGES = 512  # Messages that are sent together.
 
 
 def uuid_of(peer: Target) -> bytes:
-    """Of a peer, its UUID, or that in hexadecimal. Raises TypeError, ValueError."""
+    """The UUID of a peer, also from hexadecimal. Raises TypeError, ValueError."""
     if isinstance(peer, PeerInfo):
         return peer.uuid
     if isinstance(peer, str):
@@ -323,5 +331,5 @@ def uuid_of(peer: Target) -> bytes:
     raise TypeError(f"a peer is a PeerInfo or a UUID, not {type(peer).__name__}")
 
 
-def until_of(timeout_ms: int | None) -> int | None:
+def deadline_of(timeout_ms: int | None) -> int | None:
     return None if timeout_ms is None else monotonic_ms() + timeout_ms

@@ -1,6 +1,6 @@
-"""Finds kelek's own services by ZRE: what `zre://NAME` stands for, and what `kelek discover` lists.
+"""Discovery of kelek's services by ZRE, for `zre://NAME` urls and `kelek discover`.
 
-For as long as it looks it is a node like others: it beacons, and greets whom it hears.
+Discovery runs an ordinary node, which beacons and greets others, for the time of the search.
 """
 
 import re
@@ -14,15 +14,15 @@ from ..io.links import monotonic_ms
 from ..io.urls import SCHEME, check_url
 
 if TYPE_CHECKING:
-    # Every client imports this module, and few look for a zre://: a node is loaded for them alone.
+    # Every client imports this module; only a zre:// url needs a node.
     from ...protocols.zre.peers import PeerInfo
     from .base import NodeTuning
 
-PLACE = re.compile(r"zre://([^/?#,\s]+)(?:\?([^#\s]*))?")
-LOOK_MS = 3000
-SETTLE_MS = 300  # For the others of a cluster, when the first one was heard.
-NUMBERS = ("port", "timeout_ms")
-WORDS = ("interface", "broadcast")
+ZRE_URL = re.compile(r"zre://([^/?#,\s]+)(?:\?([^#\s]*))?")
+DISCOVERY_MS = 3000
+SETTLE_MS = 300  # After the first match, for other nodes of the cluster.
+NUMBER_KEYS = ("port", "timeout_ms")
+TEXT_KEYS = ("interface", "broadcast")
 SERVICES = (
     services.LOG,
     services.TABLES,
@@ -33,46 +33,46 @@ SERVICES = (
 )
 
 
-class Found(NamedTuple):
-    """A node that offers something of kelek's."""
+class DiscoveredNode(NamedTuple):
+    """A node that offers kelek services."""
 
-    cluster: str  # "" for those that say none.
+    cluster: str  # "" when the node names none.
     node: str
     uuid: bytes
-    endpoint: str  # Of its mailbox.
-    services: dict[str, tuple[str, ...]]  # Header, urls.
+    endpoint: str  # Of the node's mailbox.
+    services: dict[str, tuple[str, ...]]  # By header: urls.
 
 
 class DiscoveryQuery(NamedTuple):
-    """What a zre:// names, and where it is looked for."""
+    """The cluster and network that a zre:// url names."""
 
     cluster: str
     tuning: "NodeTuning"
     timeout_ms: int
 
 
-def parse_place(url: str) -> DiscoveryQuery:
-    """From zre://NAME, where NAME is a cluster's ident, and maybe ?interface=..&broadcast=..&
-    port=..&timeout_ms=.. Raises ValueError."""
+def parse_zre_url(url: str) -> DiscoveryQuery:
+    """Parses zre://NAME with a cluster's ident and optionally ?interface=..&broadcast=..&port=..
+    &timeout_ms=.. Raises ValueError."""
     from .base import NodeTuning
 
-    match = PLACE.fullmatch(url)
+    match = ZRE_URL.fullmatch(url)
     if match is None:
-        raise ValueError(f"{url!r} is not a place; write zre://CLUSTER or zre://CLUSTER?port=5670")
+        raise ValueError(f"{url!r} is no zre url; write zre://CLUSTER or zre://CLUSTER?port=5670")
     given = dict(parse_qsl(match[2] or "", keep_blank_values=True))
     for key, value in given.items():
-        if key not in (*NUMBERS, *WORDS):
+        if key not in (*NUMBER_KEYS, *TEXT_KEYS):
             raise ValueError(f"{url!r}: no setting {key!r}; there are interface, broadcast, port")
-        if key in NUMBERS and not (value.isascii() and value.isdigit() and len(value) <= 7):
+        if key in NUMBER_KEYS and not (value.isascii() and value.isdigit() and len(value) <= 7):
             raise ValueError(f"{url!r}: {key} is a number, not {value!r}")
-    words = {key: given[key] for key in WORDS if key in given}
+    words = {key: given[key] for key in TEXT_KEYS if key in given}
     tuning = NodeTuning(port=int(given.get("port", values.BEACON_PORT)), **words)
-    return DiscoveryQuery(match[1], tuning, int(given.get("timeout_ms", LOOK_MS)))
+    return DiscoveryQuery(match[1], tuning, int(given.get("timeout_ms", DISCOVERY_MS)))
 
 
-def found_in(peer: "PeerInfo") -> Found | None:
-    """What a peer offers; None: nothing of ours. What it says of other machines than its own is
-    left out: nobody makes us connect there."""
+def discovered_node(peer: "PeerInfo") -> DiscoveredNode | None:
+    """A peer's services; None: none of kelek's. Urls of other machines than the peer's own are left
+    out, so that no node can redirect clients."""
     offered = {}
     for header in SERVICES:
         urls = peer.headers.get(header, "").split(services.URLS_SEPARATOR)
@@ -82,11 +82,11 @@ def found_in(peer: "PeerInfo") -> Found | None:
     cluster = peer.headers.get(services.CLUSTER, "")
     if not offered and not cluster:
         return None
-    return Found(cluster, peer.name, peer.uuid, peer.endpoint, offered)
+    return DiscoveredNode(cluster, peer.name, peer.uuid, peer.endpoint, offered)
 
 
 def _is_at(url: str, peer: "PeerInfo") -> bool:
-    if url.startswith("tls://"):  # A farm's; hosts and ports are alike.
+    if url.startswith("tls://"):  # Farms use it; host and port have the same form.
         url = f"tcp{url[3:]}"
     try:
         check_url(url)
@@ -95,22 +95,25 @@ def _is_at(url: str, peer: "PeerInfo") -> bool:
     return url.rpartition(":")[0] == peer.endpoint.rpartition(":")[0]
 
 
-def look(
-    tuning: "NodeTuning", timeout_ms: int, is_enough: Callable[[Found], bool] = lambda found: False
-) -> list[Found]:
-    """Those that offer something, as they are heard within that time; when one is enough, a moment
-    longer for others. Raises OSError: there is no such interface, or the port can't be had."""
+def discover_nodes(
+    tuning: "NodeTuning",
+    timeout_ms: int,
+    is_enough: Callable[[DiscoveredNode], bool] = lambda found: False,
+) -> list[DiscoveredNode]:
+    """Nodes with services that are found within timeout_ms. After a node for which is_enough()
+    holds, the search ends within SETTLE_MS. Raises OSError: no such interface, or the port is
+    taken."""
     from ...protocols.zre.peers import EventKind
     from .node import Node
 
     until_ms = monotonic_ms() + timeout_ms
-    found: dict[bytes, Found] = {}
+    found: dict[bytes, DiscoveredNode] = {}
     with Node("kelek", tuning=tuning) as node:
         while (left_ms := until_ms - monotonic_ms()) > 0:
             for event in node.receive(left_ms):
                 if event.kind not in (EventKind.ENTER, EventKind.CHANGED) or event.peer is None:
                     continue
-                one = found_in(event.peer)
+                one = discovered_node(event.peer)
                 if one is not None:
                     found[one.uuid] = one
                     if is_enough(one):
@@ -118,11 +121,11 @@ def look(
     return sorted(found.values(), key=lambda one: (one.cluster, one.node, one.uuid))
 
 
-def resolved(urls: str | Iterable[str], service: str) -> tuple[str, ...]:
-    """The urls, and for each zre://NAME among them those of that cluster's nodes that offer the
-    service (protocols/zre/services.py). It looks for 3 s at most, 0.3 s when one was heard.
+def resolve_urls(urls: str | Iterable[str], service: str) -> tuple[str, ...]:
+    """The urls, each zre://NAME replaced by the urls that the cluster's nodes offer for the service
+    (protocols/zre/services.py). A search takes 3 s at most, 0.3 s after the first match.
 
-    Raises NodeError: nobody was heard that offers it; ValueError, OSError.
+    Raises NodeError: no node offers the service; ValueError, OSError.
     """
     known = tuple(urls.split(",")) if isinstance(urls, str) else tuple(urls)
     if not any(isinstance(url, str) and url.startswith(SCHEME) for url in known):
@@ -130,35 +133,35 @@ def resolved(urls: str | Iterable[str], service: str) -> tuple[str, ...]:
     places: dict[str, None] = {}
     for url in known:
         if url.startswith(SCHEME):
-            places.update(dict.fromkeys(_looked_up(url, service)))
+            places.update(dict.fromkeys(_discover_urls(url, service)))
         else:
             places[url] = None
     return tuple(places)
 
 
 def cluster_of(urls: str | Iterable[str]) -> str:
-    """The ident that a zre:// among them names; "": there is none."""
+    """The ident of the first zre:// url; "": there is none."""
     for url in urls.split(",") if isinstance(urls, str) else urls:
         if isinstance(url, str) and url.startswith(SCHEME):
-            return parse_place(url).cluster
+            return parse_zre_url(url).cluster
     return ""
 
 
-def _looked_up(url: str, service: str) -> list[str]:
-    wanted = parse_place(url)
+def _discover_urls(url: str, service: str) -> list[str]:
+    wanted = parse_zre_url(url)
 
-    def is_wanted(found: Found) -> bool:
+    def is_wanted(found: DiscoveredNode) -> bool:
         return found.cluster == wanted.cluster and service in found.services
 
-    nodes = look(wanted.tuning, wanted.timeout_ms, is_wanted)
+    nodes = discover_nodes(wanted.tuning, wanted.timeout_ms, is_wanted)
     urls = [place for found in nodes if is_wanted(found) for place in found.services[service]]
     if not urls:
         others = sorted({found.cluster for found in nodes if found.cluster})
-        heard = f"heard of: {', '.join(others)}" if others else "no cluster was heard of"
+        heard = f"found: {', '.join(others)}" if others else "no cluster was found"
         if "interface=" not in url:
             on_lo = f"{url}{'&' if '?' in url else '?'}interface=lo"
             heard += f"; nodes whose topology has zre: {{interface: lo}} are found by {on_lo}"
         raise NodeError(
-            f"{url}: nobody of it offers {service} within {wanted.timeout_ms} ms; {heard}"
+            f"{url}: no node of the cluster offers {service} within {wanted.timeout_ms} ms; {heard}"
         )
     return urls

@@ -1,6 +1,6 @@
-"""kelek.Node: a node of ZRE, that finds its peers by itself.
+"""kelek.Node: a ZRE node, which discovers its peers.
 
-A thread of the process, shared by all of its nodes, answers peers while nobody waits here.
+A thread shared by all nodes of the process answers peers while no method waits.
 """
 
 from collections.abc import Iterable, Iterator
@@ -9,11 +9,11 @@ from typing import Self
 
 from ...protocols.zre.peers import Event
 from ..broker.body import Content
-from .base import BaseNode, Target, until_of
+from .base import BaseNode, Target, deadline_of
 
 
 class Node(BaseNode):
-    """A node: it beacons from its first moment until close().
+    """A node: it beacons from its creation until close().
 
         with kelek.Node("lamp", {"X-PLACE": "hall"}) as node:
             node.join("lights")
@@ -21,31 +21,31 @@ class Node(BaseNode):
                 if event.kind is kelek.EventKind.SHOUT:
                     node.whisper(event.peer, b"heard")
 
-    name      that peers see; default: the beginning of its UUID
-    headers   names and values that peers are given with its greeting
-    tuning    where it beacons, which peers it greets unheard, when they are held to be gone
+    name      for peers; default: the first characters of its UUID
+    headers   names and values that the node's HELLO carries
+    tuning    interface, static peers, times and limits
 
-    Any thread may use it. Raises ValueError for what can't be said, OSError when there is no such
-    interface or address here, NodeError once it is closed.
+    Any thread may use it. Raises ValueError for invalid arguments, OSError when the interface or
+    address does not exist here, NodeError after close().
     """
 
-    # ---- what is said ----
+    # ---- sending ----
 
     def whisper(self, peer: Target, content: Content) -> bool:
-        """Sends content, bytes, a str or a list of frames, to a peer. False: it is not there.
+        """Sends content (bytes, a str or a list of frames) to a peer. False: no such peer.
 
-        While the peer has no room it waits; after patience_ms the peer is held to be gone. A peer
-        of version 1 takes one frame.
+        Waits while the peer has no room; after patience_ms the peer is lost. A peer of version 1
+        accepts one frame.
         """
         frames = self._frames(content)
-        if self._whispered(peer, frames):
+        if self._try_whisper(peer, frames):
             return True
         self._wait_for_room()
         return self._whisper(peer, [frames]) >= 0
 
     def whisper_many(self, peer: Target, contents: Iterable[Content]) -> bool:
-        """As whisper(), many messages in one go. False: the peer is not there, or was lost before
-        the last of them."""
+        """Like whisper(), for many messages. False: no such peer, or it was lost before the
+        last."""
         left = self._all_frames(contents)
         while left:
             self._wait_for_room()
@@ -56,12 +56,12 @@ class Node(BaseNode):
         return True
 
     def shout(self, group: str, content: Content) -> int:
-        """Sends content to all others in a group, and returns how many they are."""
+        """Sends content to all other members of a group, and returns their number."""
         self._wait_for_room()
         return self._shout(group, [self._frames(content)])[1]
 
     def shout_many(self, group: str, contents: Iterable[Content]) -> int:
-        """As shout(), many messages in one go; how many peers got the last one."""
+        """Like shout(), for many messages; returns the number of receivers of the last one."""
         left, peers = self._all_frames(contents), 0
         while left:
             self._wait_for_room()
@@ -70,44 +70,44 @@ class Node(BaseNode):
         return peers
 
     def _wait_for_room(self) -> None:
-        if self._place.stuck:
-            with self._held():
-                self._hub.wait(self._has_room, None)
+        if self._reactor_node.unsent:
+            with self._locked():
+                self._reactor.wait(self._has_room, None)
 
-    # ---- what happens ----
+    # ---- receiving ----
 
     def receive(self, timeout_ms: int | None = None) -> list[Event]:
-        """Waits until something happens, and returns all that has, in order.
+        """Waits for events, and returns all unread ones in order.
 
-        Empty: nothing within that time, or the node is closed. Whoever reads too late keeps his
-        peers waiting: beyond 65,536 unread events, or 64 MiB, the mailbox is not read.
+        Empty: none within timeout_ms, or the node is closed. Beyond 65,536 unread events, or
+        64 MiB, the node does not read its mailbox, and its peers wait.
         """
-        with self._held():
-            if not self._place.events:
-                self._hub.wait(self._has_news, until_of(timeout_ms))
-            return self._taken()
+        with self._locked():
+            if not self._reactor_node.events:
+                self._reactor.wait(self._has_events, deadline_of(timeout_ms))
+            return self._pop_events()
 
     def events(self, timeout_ms: int | None = None) -> Iterator[Event]:
-        """All that happens, one after the other: ENTER, EXIT, JOIN, LEAVE, EVASIVE, SILENT, LEADER,
+        """Iterates over events: ENTER, EXIT, CHANGED, JOIN, LEAVE, EVASIVE, SILENT, LEADER,
         WHISPER, SHOUT, each with the peer's name and headers.
 
-        It ends when the node is closed, or when nothing has happened for timeout_ms.
+        Ends when the node is closed, or after timeout_ms without an event.
         """
         while True:
-            with self._held():
-                if not self._place.events:
-                    self._hub.wait(self._has_news, until_of(timeout_ms))
-                event = self._next()
+            with self._locked():
+                if not self._reactor_node.events:
+                    self._reactor.wait(self._has_events, deadline_of(timeout_ms))
+                event = self._pop_event()
             if event is None:
                 return
             yield event
 
-    # ---- the end ----
+    # ---- closing ----
 
     def close(self) -> None:
-        """Says goodbye, and ends it."""
-        if self._end():
-            self._hub.wait_closed(self._place)
+        """Sends goodbyes, and waits until the node's sockets are closed."""
+        if self._close():
+            self._reactor.wait_closed(self._reactor_node)
 
     def __enter__(self) -> Self:
         return self

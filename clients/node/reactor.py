@@ -1,8 +1,10 @@
-"""What the nodes of a process share: a thread that takes in what arrives, sockets for beacons.
+"""The ZRE nodes of this process: one poll loop, their sockets, and a thread that drives them.
 
-The thread is there while there are nodes. Whoever waits for events in the blocking face does the
-thread's work meanwhile (a guest), so that no message has to go from one thread to another. All
-that belongs to nodes is touched under one lock; the poller only by who turns.
+Leader/followers: one thread at a time polls for all nodes (`_run_once`), without the lock. A thread
+that waits in a blocking call becomes the poller, so that no message changes threads. The reactor's
+own thread polls while no caller waits. docs/decisions/0035 has the measurements.
+
+One lock protects everything of the nodes. Only the polling thread touches the poller.
 """
 
 import atexit
@@ -32,66 +34,66 @@ from ...protocols.zre.peers import Event
 from ..io.links import monotonic_ms
 from ..io.zmq_context import Context
 
-PARK_MS = 10  # So long after a guest has left the thread expects it back.
-AGAIN_MS = 200  # So soon a node's beacon is no news to those who have heard it.
-HEARD_MAX = 4096
-GOODBYES_MAX = 4096  # That wait to be heard.
-RETRY_MS = 2  # Between two looks whether peers have room again.
+STANDBY_MS = 10  # The reactor's thread lets callers poll for this long after the last one left.
+REPEAT_MS = 200  # A beacon that repeats sooner is delivered only to nodes added since.
+RECENT_BEACONS_MAX = 4096
+GOODBYES_MAX = 4096  # Goodbyes whose delivery is delayed.
+RETRY_MS = 2  # Between two attempts to send to a peer without room.
 IDLE_MS = 60_000
-EVENTS_MAX = 1 << 16  # Unread ones of a node: its mailbox is then not read, and its peers wait.
+# Unread events of a node; beyond that its mailbox is not read, and its peers wait.
+EVENTS_MAX = 1 << 16
 EVENT_BYTES_MAX = 64 << 20
-SILENT_PART = 4  # Peers that have not greeted have a fourth of the sockets at most.
-RECEIVE_MESSAGES_MAX = 4000  # Of one connection, that wait to be taken in.
-HEAD_BYTES_MAX = 512  # A message's routing id, address, and what is before the content.
-TAKES_MAX = 16  # Of one mailbox in a row.
+UNREADY_SHARE = 4  # Peers that have not greeted use a fourth of the sockets at most.
+RECEIVE_MESSAGES_MAX = 4000  # Messages of one connection that wait to be read.
+HEADER_BYTES_MAX = 512  # Routing id, address and all frames before the content.
+RECEIVES_MAX = 16  # Reads of one mailbox in a row.
 ARENA_BYTES, ARENA_FRAMES = 1 << 16, 1 << 12
-FAREWELL_MS = 1000  # For the last messages to leave.
-GOODBYE_MS = 100  # A goodbye by UDP overtakes what was said before it by TCP.
+LINGER_MS = 1000  # For the last messages to leave.
+GOODBYE_MS = 100  # A goodbye by UDP overtakes messages that were sent before it by TCP.
 HANDSHAKE_MS = 2000
 BIND_TRIES = 64
 Socket = zmq.Socket[bytes]
 
-backend()  # Looked for now, not while a first node wants to be found.
+backend()  # Load libzmq now, not while the first node starts.
 
 
 class NodeConfig(NamedTuple):
-    """What a node is begun with."""
+    """The settings of a new node."""
 
-    setup: NodeSetup  # Its port is found here.
-    interface: Interface | None  # Where beacons are heard and sent; None: nowhere.
+    setup: NodeSetup  # The reactor chooses its port.
+    interface: Interface | None  # For beacons; None: none are sent or received.
     udp_port: int
-    patience_ms: int  # So long a peer may have no room.
-    message_bytes_max: int = values.MESSAGE_BYTES  # Of one that comes.
+    patience_ms: int  # A peer without room for longer is lost.
+    message_bytes_max: int = values.MESSAGE_BYTES  # Of a received message.
 
 
 class ReactorNode:
-    """A node among those of the process, and what is its own: sockets, events that wait."""
+    """A node of this process: its state machine, sockets and unread events."""
 
-    def __init__(self, hub: "NodeReactor", wish: NodeConfig) -> None:
-        """Raises zmq.ZMQError: the address can't be bound to, or no socket is left."""
-        self.hub = hub
-        self.host = wish.setup.address
-        self.patience_ms = wish.patience_ms
-        self.node: NodeMachine | None = None  # Until the mailbox has its port.
-        self.ear: Datagrams | None = None
+    def __init__(self, reactor: "NodeReactor", config: NodeConfig) -> None:
+        """Raises zmq.ZMQError: the address can't be bound, or no socket is left."""
+        self.host = config.setup.address
+        self.patience_ms = config.patience_ms
+        self.machine: NodeMachine | None = None  # None until the mailbox has its port.
+        self.beacon_socket: Datagrams | None = None
         self.events: deque[Event] = deque()
-        self.bytes = 0  # Of messages taken in since the events were all read.
-        self.paused = False  # Too much is unread.
+        self.bytes = 0  # Of messages received since the user last read all events.
+        self.paused = False  # Too many events are unread: the mailbox is not read.
         self.closed = False
-        self.listeners: list[Callable[[], object]] = []  # Called once, in whatever thread.
-        self.links: dict[int, Socket | ReactorNode] = {}  # DEALERs, or nodes of this process.
-        self.monitors: dict[int, Socket] = {}  # Of DEALERs that are watched.
-        self.opened: dict[int, Any] = {}  # DEALERs as C knows them.
-        self.routing_ids: dict[int, bytes] = {}  # Towards nodes of this process.
-        self.stuck: dict[int, tuple[Frames, int]] = {}  # What has no room, since when.
+        self.listeners: list[Callable[[], object]] = []  # Called once, in any thread.
+        self.links: dict[int, Socket | ReactorNode] = {}  # A DEALER, or a node of this process.
+        self.monitors: dict[int, Socket] = {}  # Of the DEALERs that are watched.
+        self.opened: dict[int, Any] = {}  # The DEALERs as C knows them.
+        self.routing_ids: dict[int, bytes] = {}  # For nodes of this process.
+        self.unsent: dict[int, tuple[Frames, int]] = {}  # Messages without room, and since when.
         self.deadline_ms: int | None = 0
-        self.serial = 0  # Greater than that of whoever came before.
-        self.message_bytes_max = wish.message_bytes_max
-        self.mailbox = _mailbox(hub.context, ":" in self.host, wish.message_bytes_max)
+        self.order = 0  # Grows with each node that is added.
+        self.message_bytes_max = config.message_bytes_max
+        self.mailbox = _mailbox(reactor.context, ":" in self.host, config.message_bytes_max)
         self.port = _bind(self.mailbox, self.host)
         self.drain = Drain(
             self.mailbox,
-            message_bytes_max=wish.message_bytes_max + HEAD_BYTES_MAX,
+            message_bytes_max=config.message_bytes_max + HEADER_BYTES_MAX,
             message_frames_max=values.CONTENT_FRAMES_MAX + 8,
             arena_bytes=ARENA_BYTES,
             frames=ARENA_FRAMES,
@@ -106,10 +108,10 @@ class ReactorNode:
     def full(self) -> bool:
         return len(self.events) >= EVENTS_MAX or self.bytes >= EVENT_BYTES_MAX
 
-    def tell(self) -> None:
-        """Wakes who waits for news of this node. Under the lock."""
-        told, self.listeners = self.listeners, []
-        for listener in told:
+    def notify(self) -> None:
+        """Calls the listeners. Under the lock."""
+        has_events, self.listeners = self.listeners, []
+        for listener in has_events:
             listener()
 
 
@@ -118,7 +120,7 @@ def _mailbox(context: "zmq.Context[Socket]", is_v6: bool, frame_bytes_max: int) 
     for option, value in (
         (zmq.IPV6, is_v6),
         (zmq.LINGER, 0),
-        (zmq.ROUTER_HANDOVER, 1),  # Who greets again comes on a new connection.
+        (zmq.ROUTER_HANDOVER, 1),  # A peer that greets again uses a new connection.
         (zmq.RCVHWM, RECEIVE_MESSAGES_MAX),
         (zmq.MAXMSGSIZE, frame_bytes_max),
         (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
@@ -128,7 +130,7 @@ def _mailbox(context: "zmq.Context[Socket]", is_v6: bool, frame_bytes_max: int) 
 
 
 def _bind(mailbox: Socket, host: str) -> int:
-    """Binds to a free port of the text's range. Raises zmq.ZMQError."""
+    """Binds to a free port of the specification's range. Raises zmq.ZMQError."""
     for _ in range(BIND_TRIES):
         port = random.randint(values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX)
         try:
@@ -153,223 +155,229 @@ class NodeReactor:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)  # Events, room, or somebody to turn.
+        # New events, room to send, a free poller, or a closed node.
+        self.changed = threading.Condition(self.lock)
         self.context = Context()
         sockets_max = sockets_within(raise_open_files())
         self.context.set(zmq.MAX_SOCKETS, sockets_max)
-        self._room = PeerAllowance(max(1, sockets_max // SILENT_PART))
-        self._places: dict[str, ReactorNode] = {}  # By endpoint.
+        self._socket_allowance = PeerAllowance(max(1, sockets_max // UNREADY_SHARE))
+        self._nodes: dict[str, ReactorNode] = {}  # By endpoint.
         self._mailboxes: dict[Socket, ReactorNode] = {}
-        self._monitors: dict[Socket, tuple[ReactorNode, int]] = {}  # With the number of the peer.
+        self._monitors: dict[Socket, tuple[ReactorNode, int]] = {}  # With the peer's number.
         self._closing: list[ReactorNode] = []
-        self._claims = 0  # Nodes that are about to begin.
-        self._ears: dict[tuple[Interface, int], Datagrams] = {}
-        self._hearers: dict[int, list[ReactorNode]] = {}  # By the ear's descriptor.
-        self._serial = 0  # Of the place that was added last.
-        self._heard: dict[tuple[int, Beacon, str], tuple[int, int]] = {}  # When, by whom at least.
-        self._goodbyes: deque[tuple[int, int, Beacon, str]] = deque()  # When they are heard.
+        self._reservations = 0  # Nodes that are about to be added.
+        self._beacon_sockets: dict[tuple[Interface, int], Datagrams] = {}
+        self._beacon_listeners: dict[int, list[ReactorNode]] = {}  # By the socket's descriptor.
+        self._last_order = 0  # Of the node that was added last.
+        # By socket, beacon and source: when it was delivered last, and up to which node.
+        self._recent_beacons: dict[tuple[int, Beacon, str], tuple[int, int]] = {}
+        self._goodbyes: deque[tuple[int, int, Beacon, str]] = deque()  # With the time of delivery.
         self._goodbyes_dropped = 0
-        self._touched: set[ReactorNode] = set()
-        self._unfinished: set[ReactorNode] = set()  # Have more than their arena took.
-        self._changes: deque[Callable[[], object]] = deque()  # Of the poller.
-        self._turning = False  # Somebody polls.
-        self._due_ms: int | None = None  # When something has its time; None: it must be reckoned.
+        self._dirty: set[ReactorNode] = set()
+        self._unfinished: set[ReactorNode] = set()  # More waits than their arena took.
+        self._deferred: deque[Callable[[], object]] = deque()  # Calls for the polling thread.
+        self._polling = False  # A thread polls.
+        self._deadline_ms: int | None = None  # The next deadline; None: unknown.
         self._now_ms = 0  # Of the last wake.
-        self._guests = 0
-        self._followers = 0  # Who wait for who turns.
-        self._come_ms = self._left_ms = 0  # When the first guest came, when the last one went.
-        self._deep = False  # The thread waits until the last guest has gone.
-        self._parked = threading.Condition(self.lock)
+        self._followers = 0  # Threads that wait while another one polls.
+        self._callers = 0  # Threads in wait().
+        self._first_caller_ms = self._last_caller_ms = 0  # When they came, and left last.
+        self._sleeps_until_notified = False  # The thread waits for the last caller to leave.
+        self._callers_left = threading.Condition(self.lock)
         self._poller = Poller()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        self._by_fd = self._wake_in.fileno()
-        self._poller.register(self._by_fd, zmq.POLLIN)
+        self._wake_fd = self._wake_in.fileno()
+        self._poller.register(self._wake_fd, zmq.POLLIN)
         self._thread: threading.Thread | None = None
-        self.over = False
+        self.closed = False
 
-    # ---- nodes come and go ----
+    # ---- adding and removing nodes ----
 
-    def claim(self) -> bool:
-        """Has it wait for a node that will begin(); False: it has ended."""
+    def reserve(self) -> bool:
+        """Keeps the reactor open until add(); False: it is closed."""
         with self.lock:
-            self._claims += not self.over
-            return not self.over
+            self._reservations += not self.closed
+            return not self.closed
 
-    def begin(self, wish: NodeConfig) -> ReactorNode:
-        """Begins a node, of whoever has claimed that. Raises OSError, LocalProtocolError."""
+    def add(self, config: NodeConfig) -> ReactorNode:
+        """Adds a node after reserve(). Raises OSError, LocalProtocolError."""
         try:
-            return self._begin(wish)
+            return self._add(config)
         finally:
             with self.lock:
-                self._claims -= 1
+                self._reservations -= 1
                 if self._thread is None:
-                    self._end()  # The first node could not begin: nobody knows this one yet.
-                elif self._deserted:
+                    self._close()  # The first node failed: no other one uses this reactor yet.
+                elif self._is_empty:
                     self.wake()
 
-    def _begin(self, wish: NodeConfig) -> ReactorNode:
+    def _add(self, config: NodeConfig) -> ReactorNode:
         try:
-            place = ReactorNode(self, wish)
+            node = ReactorNode(self, config)
         except zmq.ZMQError as error:
-            raise OSError(error.errno, f"a mailbox at {wish.setup.address}: {error}") from error
+            raise OSError(error.errno, f"a mailbox at {config.setup.address}: {error}") from error
         try:
-            setup = wish.setup._replace(port=place.port, room=self._room)
-            place.node = NodeMachine(setup, monotonic_ms())
+            setup = config.setup._replace(port=node.port, socket_allowance=self._socket_allowance)
+            node.machine = NodeMachine(setup, monotonic_ms())
             with self.lock:
-                if wish.interface is not None:
-                    place.ear = self._ear(wish.interface, wish.udp_port)
+                if config.interface is not None:
+                    node.beacon_socket = self._beacon_socket(config.interface, config.udp_port)
         except (OSError, LocalProtocolError):
-            place.mailbox.close()
+            node.mailbox.close()
             raise
         with self.lock:
-            self._serial += 1
-            place.serial = self._serial
-            self._places[place.endpoint] = self._mailboxes[place.mailbox] = place
-            if place.ear is not None:
-                self._hearers[place.ear.fileno()].append(place)
-            self._change(lambda: self._register(place))
-            self.act(place)
+            self._last_order += 1
+            node.order = self._last_order
+            self._nodes[node.endpoint] = self._mailboxes[node.mailbox] = node
+            if node.beacon_socket is not None:
+                self._beacon_listeners[node.beacon_socket.fileno()].append(node)
+            self._defer(lambda: self._register(node))
+            self.flush(node)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kelek-nodes", daemon=True)
                 self._thread.start()
-        return place
+        return node
 
-    def _ear(self, interface: Interface, port: int) -> Datagrams:
-        """The socket for beacons there, shared. Raises OSError."""
-        known = self._ears.get((interface, port))
-        if known is None:
-            known = self._ears[interface, port] = Datagrams(interface, port)
-            self._hearers[known.fileno()] = []
-            fd = known.fileno()
-            self._change(lambda: self._poller.register(fd, zmq.POLLIN))
-        return known
+    def _beacon_socket(self, interface: Interface, port: int) -> Datagrams:
+        """The shared socket for beacons of an interface and port. Raises OSError."""
+        shared = self._beacon_sockets.get((interface, port))
+        if shared is None:
+            shared = self._beacon_sockets[interface, port] = Datagrams(interface, port)
+            self._beacon_listeners[shared.fileno()] = []
+            fd = shared.fileno()
+            self._defer(lambda: self._poller.register(fd, zmq.POLLIN))
+        return shared
 
-    def drop(self, place: ReactorNode) -> None:
-        """Ends a node that nobody has any more; from anywhere, also from within the collector."""
-        self._change(lambda: self.remove(place))
+    def remove_later(self, node: ReactorNode) -> None:
+        """Removes a node that was dropped; never blocks, callable from a finalizer in any
+        thread."""
+        self._defer(lambda: self.remove(node))
 
     def remove_all(self) -> None:
-        """At the end of the process."""
+        """Removes all nodes at the process's exit."""
         with self.lock:
-            places = list(self._places.values())
-            for place in places:
-                self.remove(place)
-        for place in places:
-            self.wait_closed(place)
+            nodes = list(self._nodes.values())
+            for node in nodes:
+                self.remove(node)
+        for node in nodes:
+            self.wait_closed(node)
 
-    def remove(self, place: ReactorNode) -> None:
-        """Ends a node with a goodbye; its sockets are closed by who turns."""
+    def remove(self, node: ReactorNode) -> None:
+        """Sends goodbyes and removes a node; the polling thread closes its sockets."""
         with self.lock:
-            if place.closed or place.node is None:
+            if node.closed or node.machine is None:
                 return
-            place.node.stop()
-            self.act(place)
-            place.closed = True
-            place.deadline_ms = None
-            del self._places[place.endpoint], self._mailboxes[place.mailbox]
-            self._closing.append(place)
-            self._change(lambda: self._close(place))
-            place.tell()
+            node.machine.stop()
+            self.flush(node)
+            node.closed = True
+            node.deadline_ms = None
+            del self._nodes[node.endpoint], self._mailboxes[node.mailbox]
+            self._closing.append(node)
+            self._defer(lambda: self._close_node(node))
+            node.notify()
             self.changed.notify_all()
 
-    def wait_closed(self, place: ReactorNode) -> None:
-        """Waits until a removed node's sockets are closed, and the thread with the last of them."""
+    def wait_closed(self, node: ReactorNode) -> None:
+        """Waits until a removed node's sockets are closed; after the last node, for the thread's
+        end."""
         with self.lock:
-            while place in self._closing or (self._deserted and not self.over):
+            while node in self._closing or (self._is_empty and not self.closed):
                 self.changed.wait()
-            thread = self._thread if self.over else None
+            thread = self._thread if self.closed else None
         if thread is not None:
             thread.join()
 
     @property
-    def _deserted(self) -> bool:
-        return not self._places and not self._closing and not self._claims
+    def _is_empty(self) -> bool:
+        return not self._nodes and not self._closing and not self._reservations
 
-    def _close(self, place: ReactorNode) -> None:
-        """Of a removed node, by who turns."""
-        self._poller.register(place.mailbox, 0)
-        place.mailbox.close()
-        for number, link in place.links.items():
+    def _close_node(self, node: ReactorNode) -> None:
+        """Closes the sockets of a removed node. In the polling thread."""
+        self._poller.register(node.mailbox, 0)
+        node.mailbox.close()
+        for number, link in node.links.items():
             if not isinstance(link, ReactorNode):
-                self._unwatch(place, number, link)
-                link.close(FAREWELL_MS)
-        place.links.clear()
-        place.opened.clear()
-        place.stuck.clear()
-        self._unfinished.discard(place)
-        if place.ear is not None:
-            self._leave_ear(place, place.ear)
-        self._closing.remove(place)
+                self._unwatch(node, number, link)
+                link.close(LINGER_MS)
+        node.links.clear()
+        node.opened.clear()
+        node.unsent.clear()
+        self._unfinished.discard(node)
+        if node.beacon_socket is not None:
+            self._release_beacon_socket(node, node.beacon_socket)
+        self._closing.remove(node)
         self.changed.notify_all()
 
-    def _leave_ear(self, place: ReactorNode, ear: Datagrams) -> None:
-        hearers = self._hearers[ear.fileno()]
-        hearers.remove(place)
-        if not hearers:
-            del self._hearers[ear.fileno()]
-            del self._ears[ear.interface, ear.port]
-            self._poller.register(ear.fileno(), 0)
-            ear.close()
+    def _release_beacon_socket(self, node: ReactorNode, beacon_socket: Datagrams) -> None:
+        listening = self._beacon_listeners[beacon_socket.fileno()]
+        listening.remove(node)
+        if not listening:
+            del self._beacon_listeners[beacon_socket.fileno()]
+            del self._beacon_sockets[beacon_socket.interface, beacon_socket.port]
+            self._poller.register(beacon_socket.fileno(), 0)
+            beacon_socket.close()
 
-    def counters(self, place: ReactorNode) -> dict[str, int]:
-        """What was discarded before its node saw it. Under the lock."""
+    def counters(self, node: ReactorNode) -> dict[str, int]:
+        """What was discarded before it reached the node. Under the lock."""
         found = {
-            "message_oversize": place.drain.dropped,
+            "message_oversize": node.drain.dropped,
             "goodbyes_dropped": self._goodbyes_dropped,
         }
-        if place.ear is not None:
-            found["beacon_malformed"] = place.ear.malformed
-            found["beacon_flooded"] = place.ear.flooded
-            found["unsent_beacons"] = place.ear.unsent
+        if node.beacon_socket is not None:
+            found["beacon_malformed"] = node.beacon_socket.malformed
+            found["beacon_flooded"] = node.beacon_socket.flooded
+            found["unsent_beacons"] = node.beacon_socket.unsent
         return {name: count for name, count in found.items() if count}
 
-    def _change(self, change: Callable[[], object]) -> None:
-        """Has the poller changed by who turns, before the next wait."""
-        self._changes.append(change)
+    def _defer(self, call: Callable[[], object]) -> None:
+        """Has the polling thread make a call before its next wait."""
+        self._deferred.append(call)
         self.wake()
 
     def wake(self) -> None:
-        """Ends the wait of who turns."""
-        with suppress(OSError):  # It is awake already; or done with everything, and over.
+        """Ends the wait of the polling thread."""
+        with suppress(OSError):  # A wake is pending already, or the reactor is closed.
             self._wake_out.send(b"\0")
 
-    # ---- who turns ----
+    # ---- the polling thread ----
 
     def _run(self) -> None:
-        """The thread: turns while no guest does, until the last node has gone."""
+        """The reactor's thread: polls while no caller does, until the last node is closed."""
         with self.lock:
             while True:
-                if self._places:
-                    self._park()
-                if self._turning:
-                    self._follow(PARK_MS)
-                elif self._deserted:
-                    self._end()
+                if self._nodes:
+                    self._stand_by()
+                if self._polling:
+                    self._wait_for_poller(STANDBY_MS)
+                elif self._is_empty:
+                    self._close()
                     return
                 else:
-                    self._turn(IDLE_MS)
+                    self._run_once(IDLE_MS)
 
-    def _park(self) -> None:
-        """Leaves the turning to guests while there are any, and for a moment after."""
+    def _stand_by(self) -> None:
+        """Lets callers poll while there are any, and for STANDBY_MS after."""
         now_ms = monotonic_ms()
-        while self._guests or now_ms - self._left_ms < PARK_MS:
-            self._deep = self._guests > 0 and now_ms - self._come_ms >= PARK_MS
-            self._parked.wait(None if self._deep else PARK_MS / 1000)
+        while self._callers or now_ms - self._last_caller_ms < STANDBY_MS:
+            self._sleeps_until_notified = (
+                self._callers > 0 and now_ms - self._first_caller_ms >= STANDBY_MS
+            )
+            self._callers_left.wait(None if self._sleeps_until_notified else STANDBY_MS / 1000)
             now_ms = monotonic_ms()
-        self._deep = False
+        self._sleeps_until_notified = False
 
-    def _end(self) -> None:
-        """There are no nodes any more: the next one gets a hub of its own."""
-        self.over = True
+    def _close(self) -> None:
+        """Closes the reactor after its last node; the next node gets a new one."""
+        self.closed = True
         for end in (self._wake_in, self._wake_out):
             end.close()
         self.context.term()
         self.changed.notify_all()
 
-    def _follow(self, wait_ms: int) -> None:
-        """Waits for what somebody else, who turns, may have changed."""
+    def _wait_for_poller(self, wait_ms: int) -> None:
+        """Waits for a change made by the thread that polls."""
         self._followers += 1
         try:
             self.changed.wait(wait_ms / 1000)
@@ -377,41 +385,41 @@ class NodeReactor:
             self._followers -= 1
 
     def wait(self, is_done: Callable[[], bool], until_ms: int | None) -> None:
-        """Waits as a guest until something is so, or that time has come.
+        """Waits until is_done() or the deadline, and polls meanwhile unless another thread does.
 
-        Under the lock, held once: others may have it meanwhile.
+        Under the lock, held once: this releases it while it waits.
         """
-        if not self._guests:
-            self._come_ms = monotonic_ms()
-        self._guests += 1
-        if self._turning:
-            self.wake()  # The thread leaves the turning to us.
+        if not self._callers:
+            self._first_caller_ms = monotonic_ms()
+        self._callers += 1
+        if self._polling:
+            self.wake()  # The reactor's thread lets this one poll.
         try:
             while not is_done():
                 left_ms = IDLE_MS if until_ms is None else until_ms - monotonic_ms()
                 if left_ms <= 0:
                     return
-                if self._turning:
-                    self._follow(left_ms)
+                if self._polling:
+                    self._wait_for_poller(left_ms)
                 else:
-                    self._turn(left_ms)
+                    self._run_once(left_ms)
         finally:
-            self._guests -= 1
-            self._left_ms = self._now_ms
-            if self._deep:
-                self._parked.notify_all()
+            self._callers -= 1
+            self._last_caller_ms = self._now_ms
+            if self._sleeps_until_notified:
+                self._callers_left.notify_all()
 
-    def _turn(self, wait_ms: int) -> None:
-        """One round: waits until something arrives or is due, takes it in, and acts.
+    def _run_once(self, wait_ms: int) -> None:
+        """Waits for messages or a deadline, receives, and runs all effects.
 
-        Under the lock, held once, which others may have while this waits.
+        Under the lock, held once; the wait itself is outside it.
         """
-        while self._changes:
-            self._changes.popleft()()
-        if not self._places and self._deserted:
+        while self._deferred:
+            self._deferred.popleft()()
+        if not self._nodes and self._is_empty:
             return
         wait_ms = self._wait_ms(wait_ms)
-        self._turning = True
+        self._polling = True
         try:
             self.lock.release()
             try:
@@ -421,239 +429,246 @@ class NodeReactor:
             self._now_ms = monotonic_ms()
             self._on_ready(ready, self._now_ms)
         finally:
-            self._turning = False
+            self._polling = False
             if self._followers:
-                self.changed.notify_all()  # Somebody else may turn.
+                self.changed.notify_all()  # Another thread may poll now.
 
     def _on_ready(self, ready: list[tuple[Source, int]], now_ms: int) -> None:
         unfinished = [*self._unfinished]
         for source, _ in ready:
             if not isinstance(source, int):
-                place = self._mailboxes.get(source)
-                if place is not None and place not in self._unfinished:
-                    self._take(place, now_ms)
+                node = self._mailboxes.get(source)
+                if node is not None and node not in self._unfinished:
+                    self._receive(node, now_ms)
                 elif source in self._monitors:
-                    self._on_lost(source, now_ms)
-            elif source == self._by_fd:
-                self._slept()
+                    self._on_connection_lost(source, now_ms)
+            elif source == self._wake_fd:
+                self._drain_wakes()
             else:
-                self._hear(source, now_ms)
-        for place in unfinished:
-            self._take(place, now_ms)
-        if self._due_ms is None or now_ms >= self._due_ms:
-            self._on_due(now_ms)
-        if self._touched:
-            self._act_touched(now_ms)
+                self._receive_beacons(source, now_ms)
+        for node in unfinished:
+            self._receive(node, now_ms)
+        if self._deadline_ms is None or now_ms >= self._deadline_ms:
+            self._on_deadline(now_ms)
+        if self._dirty:
+            self._flush_dirty(now_ms)
 
-    def _on_due(self, now_ms: int) -> None:
-        """What has a time."""
-        self._due_ms = None
+    def _on_deadline(self, now_ms: int) -> None:
+        """Delivers goodbyes, marks nodes whose deadline has passed, retries sends."""
+        self._deadline_ms = None
         while self._goodbyes and self._goodbyes[0][0] <= now_ms:
-            self._tell_of(*self._goodbyes.popleft()[1:], now_ms)
-        for place in self._places.values():
-            if place.deadline_ms is not None and place.deadline_ms <= now_ms:
-                self._touched.add(place)
-            if place.stuck:
-                self._retry(place, now_ms)
+            self._deliver_beacon(*self._goodbyes.popleft()[1:], now_ms)
+        for node in self._nodes.values():
+            if node.deadline_ms is not None and node.deadline_ms <= now_ms:
+                self._dirty.add(node)
+            if node.unsent:
+                self._retry_unsent(node, now_ms)
 
     def _wait_ms(self, most_ms: int) -> int:
-        """How long nothing is due, unless something arrives."""
+        """How long to wait at most."""
         if self._unfinished:
             return 0
         now_ms = monotonic_ms()
-        if self._due_ms is None:
+        if self._deadline_ms is None:
             due_ms = self._goodbyes[0][0] if self._goodbyes else now_ms + IDLE_MS
-            for place in self._places.values():
-                if place.stuck:
-                    return min(most_ms, RETRY_MS)  # Whatever arrives may have made room.
-                if place.deadline_ms is not None and place.deadline_ms < due_ms:
-                    due_ms = place.deadline_ms
-            self._due_ms = due_ms
-        return max(0, min(self._due_ms - now_ms, most_ms))
+            for node in self._nodes.values():
+                if node.unsent:
+                    return min(most_ms, RETRY_MS)  # Any message may have made room.
+                if node.deadline_ms is not None and node.deadline_ms < due_ms:
+                    due_ms = node.deadline_ms
+            self._deadline_ms = due_ms
+        return max(0, min(self._deadline_ms - now_ms, most_ms))
 
-    def _is_due(self, due_ms: int | None) -> None:
-        """Has who turns not wait beyond that time."""
-        if due_ms is not None and self._due_ms is not None and due_ms < self._due_ms:
-            self._due_ms = due_ms
+    def _lower_deadline(self, due_ms: int | None) -> None:
+        """Shortens the current wait to a deadline."""
+        if due_ms is not None and self._deadline_ms is not None and due_ms < self._deadline_ms:
+            self._deadline_ms = due_ms
 
-    def _slept(self) -> None:
+    def _drain_wakes(self) -> None:
         with suppress(BlockingIOError):
             while self._wake_in.recv(4096):
                 pass
 
-    # ---- what arrives ----
+    # ---- receiving ----
 
-    def _hear(self, fd: int, now_ms: int) -> None:
-        ear = next((ear for ear in self._ears.values() if ear.fileno() == fd), None)
-        if ear is None:
+    def _receive_beacons(self, fd: int, now_ms: int) -> None:
+        beacon_socket = next(
+            (
+                beacon_socket
+                for beacon_socket in self._beacon_sockets.values()
+                if beacon_socket.fileno() == fd
+            ),
+            None,
+        )
+        if beacon_socket is None:
             return
-        for uuid, port, source in ear.take(now_ms):
+        for uuid, port, source in beacon_socket.take(now_ms):
             beacon = Beacon(uuid, port)
             if port:
-                self._tell_of(fd, beacon, source, now_ms)
+                self._deliver_beacon(fd, beacon, source, now_ms)
             elif len(self._goodbyes) < GOODBYES_MAX:
                 self._goodbyes.append((now_ms + GOODBYE_MS, fd, beacon, source))
-                self._is_due(now_ms + GOODBYE_MS)
+                self._lower_deadline(now_ms + GOODBYE_MS)
             else:
                 self._goodbyes_dropped += 1
 
-    def _tell_of(self, fd: int, beacon: Beacon, source: str, now_ms: int) -> None:
-        """Tells all nodes who hear there; of one that beacons again at once only those that have
-        come meanwhile. Else a crowd that comes together would cost the cube of its number: each
-        answers each, and each hears it."""
+    def _deliver_beacon(self, fd: int, beacon: Beacon, source: str, now_ms: int) -> None:
+        """Delivers a beacon to the nodes that listen on a socket. A beacon that repeats within
+        REPEAT_MS goes only to nodes added since: n nodes starting together would otherwise cost
+        O(n^3)."""
         key = fd, beacon, source
-        then_ms, serial = self._heard.pop(key, (now_ms - AGAIN_MS, 0))
-        if now_ms - then_ms >= AGAIN_MS:
-            then_ms, serial = now_ms, 0
+        then_ms, order = self._recent_beacons.pop(key, (now_ms - REPEAT_MS, 0))
+        if now_ms - then_ms >= REPEAT_MS:
+            then_ms, order = now_ms, 0
         if beacon.port:
-            if len(self._heard) >= HEARD_MAX:
-                self._heard.clear()
-            self._heard[key] = then_ms, self._serial
-        near = codec.endpoint_of(source, beacon.port) in self._places
-        for place in reversed(self._hearers.get(fd, ())):
-            if place.serial <= serial:
+            if len(self._recent_beacons) >= RECENT_BEACONS_MAX:
+                self._recent_beacons.clear()
+            self._recent_beacons[key] = then_ms, self._last_order
+        is_local = codec.endpoint_of(source, beacon.port) in self._nodes
+        for node in reversed(self._beacon_listeners.get(fd, ())):
+            if node.order <= order:
                 break
-            node = place.node
-            if node is None or place.closed:
+            machine = node.machine
+            if machine is None or node.closed:
                 continue
-            node.hear(beacon, source, now_ms, near=near)
-            deadline_ms = node.deadline_ms
-            sooner = deadline_ms is not None and deadline_ms != place.deadline_ms
-            if sooner or node.busy:  # Who is not greeted at once is answered by a beacon.
-                self._touched.add(place)
+            machine.on_beacon(beacon, source, now_ms, is_local=is_local)
+            deadline_ms = machine.deadline_ms
+            sooner = deadline_ms is not None and deadline_ms != node.deadline_ms
+            if sooner or machine.has_effects:  # A foreign node is answered by a beacon at once.
+                self._dirty.add(node)
 
-    def _take(self, place: ReactorNode, now_ms: int) -> None:
-        """Takes in what lies in a mailbox, unless too much of it is unread."""
-        self._unfinished.discard(place)
-        node = place.node
-        if place.closed or node is None:
+    def _receive(self, node: ReactorNode, now_ms: int) -> None:
+        """Reads a mailbox, unless too many events are unread."""
+        self._unfinished.discard(node)
+        machine = node.machine
+        if node.closed or machine is None:
             return
-        for _ in range(TAKES_MAX):
-            if place.full:
-                self._pause(place)
+        for _ in range(RECEIVES_MAX):
+            if node.full:
+                self._pause(node)
                 return
-            size = node.receive(place.drain, now_ms)
+            size = machine.receive(node.drain, now_ms)
             if size:
-                place.bytes += size
-                events = node.told()
+                node.bytes += size
+                events = machine.take_events()
                 if events is None:
-                    self._do(place, now_ms)
+                    self._run_effects(node, now_ms)
                 else:
-                    self._tell(place, events)
-            if not place.drain.more:
+                    self._add_events(node, events)
+            if not node.drain.more:
                 return
-        self._unfinished.add(place)
+        self._unfinished.add(node)
 
-    def _register(self, place: ReactorNode) -> None:
-        self._poller.register(place.mailbox, zmq.POLLIN, drained=True)
+    def _register(self, node: ReactorNode) -> None:
+        self._poller.register(node.mailbox, zmq.POLLIN, drained=True)
 
-    def _pause(self, place: ReactorNode) -> None:
-        place.paused = True
-        self._poller.register(place.mailbox, 0)
+    def _pause(self, node: ReactorNode) -> None:
+        node.paused = True
+        self._poller.register(node.mailbox, 0)
 
-    def resume(self, place: ReactorNode) -> None:
-        """Its events were read. Under the lock."""
-        place.bytes = 0
-        if place.paused and not place.closed:
-            place.paused = False
-            self._change(lambda: self._resume(place))
+    def resume(self, node: ReactorNode) -> None:
+        """Reads the mailbox again after the user has read its events. Under the lock."""
+        node.bytes = 0
+        if node.paused and not node.closed:
+            node.paused = False
+            self._defer(lambda: self._resume(node))
 
-    def _resume(self, place: ReactorNode) -> None:
-        if not place.closed:
-            self._register(place)
-            self._unfinished.add(place)
+    def _resume(self, node: ReactorNode) -> None:
+        if not node.closed:
+            self._register(node)
+            self._unfinished.add(node)
 
-    # ---- what is to be done ----
+    # ---- sending ----
 
-    def whisper(self, place: ReactorNode, uuid: bytes, content: bytes) -> bool:
-        """Sends one frame to a peer at once, if that can be. False: nothing was done. Under the
-        lock."""
-        node = place.node
-        assert node is not None
-        peer = node.direct(uuid)
+    def whisper(self, node: ReactorNode, uuid: bytes, content: bytes) -> bool:
+        """Sends one frame to a peer at once, if nothing else waits to be sent; returns whether it
+        did. Under the lock."""
+        machine = node.machine
+        assert machine is not None
+        peer = machine.direct_peer(uuid)
         if peer is None:
             return False
-        socket = place.opened.get(peer.number)
+        socket = node.opened.get(peer.number)
         if socket is None:
-            link = place.links.get(peer.number)
+            link = node.links.get(peer.number)
             if link is None or isinstance(link, ReactorNode):
                 return False
-            socket = place.opened[peer.number] = opened(link)
-        return node.traffic.whisper(peer.slot, content, socket)
+            socket = node.opened[peer.number] = opened(link)
+        return machine.traffic.whisper(peer.slot, content, socket)
 
-    def act(self, place: ReactorNode) -> None:
-        """Does what a node wants, and what others want because of it. Under the lock, by whoever
-        has told the node something."""
-        if place.closed:
+    def flush(self, node: ReactorNode) -> None:
+        """Runs a node's effects, and those that they cause in other nodes. Under the lock, after
+        any call of the node's state machine."""
+        if node.closed:
             return
-        before_ms = place.deadline_ms
+        before_ms = node.deadline_ms
         now_ms = monotonic_ms()
-        told = self._do(place, now_ms)
-        if self._touched:
-            told = self._act_touched(now_ms) or told
-        if not self._turning:
+        has_events = self._run_effects(node, now_ms)
+        if self._dirty:
+            has_events = self._flush_dirty(now_ms) or has_events
+        if not self._polling:
             return
-        after_ms = place.deadline_ms
+        after_ms = node.deadline_ms
         sooner = after_ms is not None and (before_ms is None or after_ms < before_ms)
-        if place.stuck or sooner or (told and self._guests):
+        if node.unsent or sooner or (has_events and self._callers):
             self.wake()
 
-    def _act_touched(self, now_ms: int) -> bool:
-        """Whether anybody was told of events."""
-        told = False
-        while self._touched:
-            place = self._touched.pop()
-            if place.node is not None and not place.closed:
-                told = self._do(place, now_ms) or told
-        return told
+    def _flush_dirty(self, now_ms: int) -> bool:
+        """Runs the effects of all nodes that were marked; returns whether any has unread events."""
+        has_events = False
+        while self._dirty:
+            node = self._dirty.pop()
+            if node.machine is not None and not node.closed:
+                has_events = self._run_effects(node, now_ms) or has_events
+        return has_events
 
-    def _do(self, place: ReactorNode, now_ms: int) -> bool:
-        """Does what a node wants; whether anybody was told of events."""
-        node = place.node
-        assert node is not None
-        done = node.ready(now_ms)
-        place.deadline_ms = node.deadline_ms
-        self._is_due(place.deadline_ms)
+    def _run_effects(self, node: ReactorNode, now_ms: int) -> bool:
+        """Runs a node's effects; returns whether it has unread events."""
+        machine = node.machine
+        assert machine is not None
+        done = machine.ready(now_ms)
+        node.deadline_ms = machine.deadline_ms
+        self._lower_deadline(node.deadline_ms)
         for action in done.actions:
             if isinstance(action, Connect):
-                self._connect(place, action)
+                self._connect(node, action)
             else:
-                self._disconnect(place, action.number)
+                self._disconnect(node, action.number)
         for number, frames in done.sends:
-            self._send(place, number, frames)
-        if place.ear is not None:
+            self._send(node, number, frames)
+        if node.beacon_socket is not None:
             for beacon in done.beacons:
-                place.ear.send(beacon)
-        return self._tell(place, done.events)
+                node.beacon_socket.send(beacon)
+        return self._add_events(node, done.events)
 
-    def _tell(self, place: ReactorNode, events: list[Event]) -> bool:
-        place.events += events
-        if not place.events:
-            place.bytes = 0  # Nobody has to read anything.
+    def _add_events(self, node: ReactorNode, events: list[Event]) -> bool:
+        node.events += events
+        if not node.events:
+            node.bytes = 0  # All events were read.
             return False
-        if place.listeners:
-            place.tell()
+        if node.listeners:
+            node.notify()
         if self._followers:
             self.changed.notify_all()
         return True
 
-    def _connect(self, place: ReactorNode, action: Connect) -> None:
-        local = self._places.get(action.endpoint)
+    def _connect(self, node: ReactorNode, action: Connect) -> None:
+        local = self._nodes.get(action.endpoint)
         if local is not None:
-            place.links[action.number] = local
-            place.routing_ids[action.number] = action.routing_id
+            node.links[action.number] = local
+            node.routing_ids[action.number] = action.routing_id
             return
-        dealer = self._dealer(place, action)
+        dealer = self._dealer(node, action)
         if dealer is not None:
-            place.links[action.number] = dealer
+            node.links[action.number] = dealer
             return
-        assert place.node is not None
-        place.node.on_unreachable(action.number)
-        self._touched.add(place)
+        assert node.machine is not None
+        node.machine.on_unreachable(action.number)
+        self._dirty.add(node)
 
-    def _dealer(self, place: ReactorNode, action: Connect) -> Socket | None:
-        """None: no socket is left, or there is no such address here."""
-        endpoint = codec.connection_of(place.host, action.endpoint)
+    def _dealer(self, node: ReactorNode, action: Connect) -> Socket | None:
+        """A DEALER to the peer; None: no socket is left, or the address does not exist here."""
+        endpoint = codec.connection_of(node.host, action.endpoint)
         try:
             dealer = self.context.socket(zmq.DEALER)
         except zmq.ZMQError:
@@ -668,23 +683,23 @@ class NodeReactor:
         dealer.setsockopt(zmq.ROUTING_ID, action.routing_id)
         try:
             if action.watched:
-                self._watch(place, action.number, dealer)
+                self._watch(node, action.number, dealer)
             dealer.connect(endpoint)
         except zmq.ZMQError:
-            self._unwatch(place, action.number, dealer)
+            self._unwatch(node, action.number, dealer)
             dealer.close()
             return None
         return dealer
 
-    def _watch(self, place: ReactorNode, number: int, dealer: Socket) -> None:
-        """Hears of the dealer's connection when it is lost. Raises zmq.ZMQError."""
+    def _watch(self, node: ReactorNode, number: int, dealer: Socket) -> None:
+        """Watches the DEALER's connection. Raises zmq.ZMQError."""
         monitor: Socket = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        place.monitors[number] = monitor
-        self._monitors[monitor] = place, number
-        self._change(lambda: self._poller.register(monitor, zmq.POLLIN))
+        node.monitors[number] = monitor
+        self._monitors[monitor] = node, number
+        self._defer(lambda: self._poller.register(monitor, zmq.POLLIN))
 
-    def _unwatch(self, place: ReactorNode, number: int, dealer: Socket) -> None:
-        monitor = place.monitors.pop(number, None)
+    def _unwatch(self, node: ReactorNode, number: int, dealer: Socket) -> None:
+        monitor = node.monitors.pop(number, None)
         if monitor is None:
             return
         dealer.disable_monitor()
@@ -694,87 +709,87 @@ class NodeReactor:
             self._poller.register(monitor, 0)
             monitor.close()
 
-        self._change(close)
+        self._defer(close)
 
-    def _on_lost(self, monitor: Socket, now_ms: int) -> None:
-        place, number = self._monitors[monitor]
+    def _on_connection_lost(self, monitor: Socket, now_ms: int) -> None:
+        node, number = self._monitors[monitor]
         while monitor.poll(0):
             monitor.recv_multipart()
-        if place.node is not None and not place.closed:
-            place.node.on_disconnected(number, now_ms)
-            self._touched.add(place)
+        if node.machine is not None and not node.closed:
+            node.machine.on_disconnected(number, now_ms)
+            self._dirty.add(node)
 
-    def _disconnect(self, place: ReactorNode, number: int) -> None:
-        link = place.links.pop(number, None)
-        place.opened.pop(number, None)
-        place.routing_ids.pop(number, None)
-        if place.stuck.pop(number, None) is not None:
+    def _disconnect(self, node: ReactorNode, number: int) -> None:
+        link = node.links.pop(number, None)
+        node.opened.pop(number, None)
+        node.routing_ids.pop(number, None)
+        if node.unsent.pop(number, None) is not None:
             self.changed.notify_all()
         if link is not None and not isinstance(link, ReactorNode):
-            self._unwatch(place, number, link)
+            self._unwatch(node, number, link)
             link.close()
 
-    def _send(self, place: ReactorNode, number: int, frames: Frames) -> None:
-        link = place.links.get(number)
+    def _send(self, node: ReactorNode, number: int, frames: Frames) -> None:
+        link = node.links.get(number)
         if link is None:
             frames.clear()
         else:
-            self._push(place, number, link, frames)
+            self._send_frames(node, number, link, frames)
             if len(frames):
-                place.stuck.setdefault(number, (frames, monotonic_ms()))
-                self._due_ms = None
+                node.unsent.setdefault(number, (frames, monotonic_ms()))
+                self._deadline_ms = None
 
-    def _push(
-        self, place: ReactorNode, number: int, link: "Socket | ReactorNode", frames: Frames
+    def _send_frames(
+        self, node: ReactorNode, number: int, link: "Socket | ReactorNode", frames: Frames
     ) -> None:
-        """Sends as much as there is room for."""
+        """Sends as many messages as there is room for."""
         if not isinstance(link, ReactorNode):
             send_batch(link, frames, "keep")
         elif not link.full:
-            assert link.node is not None
-            source = place.host.encode()
-            link.node.on_batch(place.routing_ids[number], source, frames, monotonic_ms())
+            assert link.machine is not None
+            source = node.host.encode()
+            link.machine.on_batch(node.routing_ids[number], source, frames, monotonic_ms())
             link.bytes += frames.size
             frames.clear()
-            self._touched.add(link)
+            self._dirty.add(link)
 
-    def _retry(self, place: ReactorNode, now_ms: int) -> None:
-        """Sends what had no room; a peer that has none for too long is held to be gone."""
-        assert place.node is not None
-        for number, (frames, since_ms) in list(place.stuck.items()):
-            link = place.links.get(number)
+    def _retry_unsent(self, node: ReactorNode, now_ms: int) -> None:
+        """Sends messages that had no room; a peer without room for patience_ms is lost."""
+        assert node.machine is not None
+        for number, (frames, since_ms) in list(node.unsent.items()):
+            link = node.links.get(number)
             if link is not None:
-                self._push(place, number, link, frames)
+                self._send_frames(node, number, link, frames)
             if not len(frames):
-                del place.stuck[number]
-            elif now_ms - since_ms > place.patience_ms:
-                del place.stuck[number]
+                del node.unsent[number]
+            elif now_ms - since_ms > node.patience_ms:
+                del node.unsent[number]
                 frames.clear()
-                place.node.on_full([number])
-                self._touched.add(place)
-        if not place.stuck:
-            place.tell()
+                node.machine.on_full([number])
+                self._dirty.add(node)
+        if not node.unsent:
+            node.notify()
             self.changed.notify_all()
 
 
-_hub: NodeReactor | None = None
-_hub_forks = 0
-_hub_lock = threading.Lock()
+_reactor: NodeReactor | None = None
+_reactor_forks = 0
+_reactor_lock = threading.Lock()
 
 
-def shared_hub() -> NodeReactor:
-    """The hub of this process, claimed for a node that is to begin()."""
-    global _hub, _hub_forks
-    with _hub_lock:
-        if _hub is None or _hub_forks != forks() or not _hub.claim():
-            if _hub is None:
-                atexit.register(_end_all)
-            _hub, _hub_forks = NodeReactor(), forks()
-            _hub.claim()
-        return _hub
+def shared_reactor() -> NodeReactor:
+    """The reactor of this process, reserved for a node that the caller adds."""
+    global _reactor, _reactor_forks
+    with _reactor_lock:
+        if _reactor is None or _reactor_forks != forks() or not _reactor.reserve():
+            if _reactor is None:
+                atexit.register(_close_at_exit)
+            _reactor, _reactor_forks = NodeReactor(), forks()
+            _reactor.reserve()
+        return _reactor
 
 
-def _end_all() -> None:
+def _close_at_exit() -> None:
     """Says goodbye for nodes that were not closed."""
-    if _hub is not None and not _hub.over and _hub_forks == forks():
-        _hub.remove_all()
+    if _reactor is not None and not _reactor.closed and _reactor_forks == forks():
+        _reactor.remove_all()

@@ -47,7 +47,7 @@ from ..io.driver import Sleep, Step, Wait
 from ..io.links import MessageLimits, monotonic_ms
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
-from ..node.discovery import resolved
+from ..node.discovery import resolve_urls
 from .arguments import (
     Data,
     Range,
@@ -147,7 +147,7 @@ class SharedLease(NamedTuple):
 
 def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableClientMachine:
     """The machine for a Table with these arguments. Raises ValueError, TypeError."""
-    known = resolved(urls, services.TABLES)
+    known = resolve_urls(urls, services.TABLES)
     if not known:
         raise ValueError("a Table needs the url of a node")
     for url in known:

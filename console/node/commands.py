@@ -11,7 +11,7 @@ import click
 
 from ...clients.io.links import monotonic_ms
 from ...clients.node.base import NodeTuning
-from ...clients.node.discovery import SERVICES, Found, look
+from ...clients.node.discovery import SERVICES, DiscoveredNode, discover_nodes
 from ...clients.node.node import Node
 from ...protocols.zre.peers import Event, EventKind, PeerInfo
 from ..cli_errors import FAILED, CliError
@@ -48,11 +48,11 @@ def in_one_line(options: Options) -> Iterator[None]:
 def discover(cluster: str, options: Options, output: str) -> None:
     """Listens for a while, then lists; a cluster's nodes alone if one is named."""
 
-    def is_meant(one: Found) -> bool:
+    def is_meant(one: DiscoveredNode) -> bool:
         return one.cluster == cluster
 
     with in_one_line(options):
-        found = look(make_tuning(options), int(options["timeout_s"] * 1000), is_meant)
+        found = discover_nodes(make_tuning(options), int(options["timeout_s"] * 1000), is_meant)
     if cluster:
         found = [one for one in found if is_meant(one)]
     if output == "json":
@@ -66,13 +66,13 @@ def discover(cluster: str, options: Options, output: str) -> None:
         show_table(("cluster", "node", "service", "url"), lines)
     if not found:
         where = options["interface"] or "the network's first interface"
-        whom = f"nobody of the cluster {cluster}" if cluster else "nobody of kelek"
+        whom = f"no node of the cluster {cluster}" if cluster else "no node with services of kelek"
         raise CliError(
-            f"{whom} was heard on {where}, port {options['port']}; another --interface?", FAILED
+            f"{whom} was found on {where}, port {options['port']}; another --interface?", FAILED
         )
 
 
-def found_json(found: Found) -> dict[str, Any]:
+def found_json(found: DiscoveredNode) -> dict[str, Any]:
     return {
         "cluster": found.cluster,
         "node": found.node,

@@ -117,7 +117,7 @@ int klk_zre_say(struct klk_zre_peers *peers, const uint32_t *places, uint32_t co
                                   group ? KLK_ZRE_SHOUT : KLK_ZRE_WHISPER};
     for (; *position < count; ++*position) {
         struct klk_zre_peer *peer = &peers->peers[places[*position]];
-        uint32_t size = header_size(peer->version_out);
+        uint32_t size = header_size(peer->send_version);
         uint32_t sequence = (peer->sent + 1) % peer->sequences;
         header[3] = 2;
         header[size - 2] = (uint8_t)(sequence >> 8);

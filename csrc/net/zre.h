@@ -21,7 +21,7 @@ struct klk_zre_peer {
     uint32_t sent;             /* of the last one sent */
     uint32_t sequences;        /* so many there are before they begin at 0 again */
     uint8_t version;           /* of what comes from it: 1 or 2; 0: it has not greeted us */
-    uint8_t version_out;       /* of what it is sent: 1 or 2 */
+    uint8_t send_version;       /* of what it is sent: 1 or 2 */
     uint8_t routing_size;
     uint8_t routing_id[17];
 };

@@ -76,7 +76,7 @@ class Wire:
             lib.klk_zre_index(self._table)
 
     def peer(self, place: int) -> Any:
-        """Its struct klk_zre_peer: want, sent, sequences, heard_ms, version_out may be changed."""
+        """Its struct klk_zre_peer: want, sent, sequences, heard_ms, send_version may be changed."""
         return self._peers[place]
 
     def greeted(self, place: int, routing_id: bytes, version: int) -> None:

@@ -36,31 +36,33 @@ class Dialogs:
         self._group_names: dict[bytes, str] = {}  # ... as they are on the wire.
         self._status = 0
         self._peers = Peers()
-        self._limiter = Limiter(setup.rate)
-        self._room = PeerAllowance(max(1, setup.peers_max // UNREADY_PART))
+        self._new_peer_limiter = Limiter(setup.rate)
+        self._unready_allowance = PeerAllowance(max(1, setup.peers_max // UNREADY_PART))
         self._actions: list[Connect | CloseLink] = []
-        self._sending: dict[int, Peer] = {}
+        self._to_send: dict[int, Peer] = {}
         self._beacons: list[bytes] = []
         self._events: list[Event] = []
         self._elected: dict[str, bytes | None] = {}
-        self._answered: OrderedDict[bytes, int] = OrderedDict()  # UUIDs, by a beacon; and when.
-        self._greetings: dict[Version, list[bytes]] = {}  # HELLOs, until what they say changes.
-        self._beacon_ms = now_ms if setup.beacons else None
-        self._beaconed_ms = now_ms - ANSWER_BEACON_MS
-        self._check_ms = now_ms
+        self._answered_beacons: OrderedDict[bytes, int] = (
+            OrderedDict()
+        )  # UUIDs, by a beacon; and when.
+        self._hellos: dict[Version, list[bytes]] = {}  # HELLOs, until what they say changes.
+        self._next_beacon_ms = now_ms if setup.beacons else None
+        self._last_beacon_ms = now_ms - ANSWER_BEACON_MS
+        self._next_check_ms = now_ms
         self._stopped = False
         if len(setup.uuid) != values.UUID_BYTES or not setup.uuid[0]:
             raise LocalProtocolError("a UUID has 16 octets, and the first is not 00")
         for version in Version:
-            self._greetings[version] = codec.encode(1, self._hello(version), version)
+            self._hellos[version] = codec.encode(1, self._hello(version), version)
         try:
             codec.parse_endpoint(codec.endpoint_of(setup.address, setup.port))
             self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static]
         except Malformed as error:
             raise LocalProtocolError(f"an address of ours, or a static peer's: {error}") from error
         self._on_loopback = ip_address(setup.address).is_loopback
-        for place in self._static:
-            self._add_static(place, now_ms)
+        for mailbox in self._static:
+            self._add_static(mailbox, now_ms)
 
     @property
     def uuid(self) -> bytes:
@@ -85,32 +87,36 @@ class Dialogs:
 
     # ---- peers that come ----
 
-    def _meet(
-        self, uuid: bytes, place: tuple[str, int], now_ms: int, *, near: bool = False
+    def _add_discovered(
+        self, uuid: bytes, mailbox: tuple[str, int], now_ms: int, *, is_local: bool = False
     ) -> bool:
         """A new peer, which has said nothing to us yet. False: there is no room for it.
 
         near   it is of this process: it is there for sure, and costs no socket
         """
-        shared = self.setup.room
-        rooms = (self._room,) if near or shared is None else (self._room, shared)
-        if near:
-            room = not self._room.full
+        shared = self.setup.socket_allowance
+        allowances = (
+            (self._unready_allowance,)
+            if is_local or shared is None
+            else (self._unready_allowance, shared)
+        )
+        if is_local:
+            room = not self._unready_allowance.full
         else:
-            room = all(one.has_for(place[0]) for one in rooms)
+            room = all(each.has_room_for(mailbox[0]) for each in allowances)
         full = not room or len(self._peers) >= self.setup.peers_max
-        if full or not self._limiter.allows(place[0], now_ms):
+        if full or not self._new_peer_limiter.allows(mailbox[0], now_ms):
             return False
-        peer = self._peers.add(uuid, place, now_ms, rooms)
-        if peer.own:
-            self._greet(peer, self.setup.greeting, now_ms)
+        peer = self._peers.add(uuid, mailbox, now_ms, allowances)
+        if peer.is_kelek:
+            self._send_hello(peer, self.setup.greeting, now_ms)
         else:
             # Decisions: a greeting in the wrong version upsets old nodes, so they go first.
-            peer.greet_ms = now_ms + self.setup.times.greet_wait_ms
-            self._check_ms = min(self._check_ms, peer.greet_ms)
+            peer.hello_due_ms = now_ms + self.setup.times.greet_wait_ms
+            self._next_check_ms = min(self._next_check_ms, peer.hello_due_ms)
         return True
 
-    def _has_room(self) -> bool:
+    def _make_room(self) -> bool:
         """Whether the table takes one more who greets us; he may displace one that has not."""
         if len(self._peers) < self.setup.peers_max:
             return True
@@ -122,22 +128,22 @@ class Dialogs:
         self._remove(oldest)
         return True
 
-    def _greet(self, peer: Peer, version: Version, now_ms: int) -> None:
+    def _send_hello(self, peer: Peer, version: Version, now_ms: int) -> None:
         """Text: SHALL start a dialog by sending HELLO as the first command on a connection."""
-        if peer.version_out is not None:
+        if peer.send_version is not None:
             self._actions.append(CloseLink(peer.number))
             peer.out.clear()
-        peer.version_out, peer.greet_ms = version, None
-        peer.awaiting, peer.asked_ms = True, now_ms
-        peer.wire.version_out, peer.wire.sent = version, 1
+        peer.send_version, peer.hello_due_ms = version, None
+        peer.awaiting_hello, peer.pinged_ms = True, now_ms
+        peer.wire.send_version, peer.wire.sent = version, 1
         # Text: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
         own_id = codec.routing_id(self.uuid, version)
         watched = (peer.address, peer.port) in self._static
         self._actions.append(Connect(peer.number, peer.endpoint, own_id, watched))
-        if version not in self._greetings:  # It is the same for all, and the first of each.
-            self._greetings[version] = codec.encode(1, self._hello(version), version)
-        peer.out.add(self._greetings[version])
-        self._sending[peer.number] = peer
+        if version not in self._hellos:  # It is the same for all, and the first of each.
+            self._hellos[version] = codec.encode(1, self._hello(version), version)
+        peer.out.add(self._hellos[version])
+        self._to_send[peer.number] = peer
 
     def _hello(self, version: Version) -> Hello:
         setup = self.setup
@@ -153,62 +159,62 @@ class Dialogs:
 
     # ---- silence ----
 
-    def _check(self, now_ms: int) -> None:
+    def _check_peers(self, now_ms: int) -> None:
         """Looks at all peers' clocks; the next look comes when the first of them can be due."""
-        self._check_ms = now_ms + self.setup.times.evasive_ms
+        self._next_check_ms = now_ms + self.setup.times.evasive_ms
         for peer in list(self._peers):
             due_ms = self._check_peer(peer, now_ms)
-            self._check_ms = min(self._check_ms, due_ms)
+            self._next_check_ms = min(self._next_check_ms, due_ms)
 
     def _check_peer(self, peer: Peer, now_ms: int) -> int:
         """Does what is due; returns when it must be looked at again."""
         times = self.setup.times
-        if peer.greet_ms is not None:
-            if now_ms < peer.greet_ms:
-                return peer.greet_ms
-            self._greet(peer, peer.version_out or self.setup.greeting, now_ms)
+        if peer.hello_due_ms is not None:
+            if now_ms < peer.hello_due_ms:
+                return peer.hello_due_ms
+            self._send_hello(peer, peer.send_version or self.setup.greeting, now_ms)
         if not peer.ready:
-            if not peer.static and now_ms >= peer.made_ms + times.silent_ms:
+            if not peer.static and now_ms >= peer.created_ms + times.silent_ms:
                 self.counters["never_greeted"] += 1
                 self._remove(peer)
-            elif now_ms >= peer.asked_ms + times.evasive_ms and peer.version_out is not None:
-                self._greet(peer, peer.version_out, now_ms)  # It may have missed it.
+            elif now_ms >= peer.pinged_ms + times.evasive_ms and peer.send_version is not None:
+                self._send_hello(peer, peer.send_version, now_ms)  # It may have missed it.
             return now_ms + times.evasive_ms
         said_ms: int = peer.wire.heard_ms  # By a message, not by a beacon.
         heard_ms = max(said_ms, peer.beacon_ms)
-        quiet_ms = now_ms - heard_ms
-        if quiet_ms >= times.dead_ms:
+        silence_ms = now_ms - heard_ms
+        if silence_ms >= times.dead_ms:
             # Text: no reply to a PING and no other traffic for longer: treated as dead.
             self.counters["dead"] += 1
             self._remove(peer)
             return now_ms + times.evasive_ms
-        if heard_ms != peer.quiet_since_ms:
-            peer.quiet_since_ms, peer.silent = heard_ms, 0
-        if quiet_ms < times.evasive_ms:
+        if heard_ms != peer.silent_since_ms:
+            peer.silent_since_ms, peer.silence_stage = heard_ms, 0
+        if silence_ms < times.evasive_ms:
             # A message that was lost with its connection shows when the next one comes.
-            if now_ms >= max(said_ms, peer.asked_ms) + times.dead_ms:
-                peer.asked_ms = now_ms
-                self._say(peer, Ping())
+            if now_ms >= max(said_ms, peer.pinged_ms) + times.dead_ms:
+                peer.pinged_ms = now_ms
+                self._send(peer, Ping())
             return heard_ms + times.evasive_ms
-        self._on_quiet(peer, quiet_ms, now_ms)
+        self._on_silence(peer, silence_ms, now_ms)
         steps = (times.silent_ms, times.dead_ms)
         return min(
-            peer.asked_ms + times.evasive_ms,
-            *(heard_ms + step for step in steps if step > quiet_ms),
+            peer.pinged_ms + times.evasive_ms,
+            *(heard_ms + step for step in steps if step > silence_ms),
         )
 
     # Text: SHOULD send a PING to a peer whose beacons have not come for a certain time.
-    def _on_quiet(self, peer: Peer, quiet_ms: int, now_ms: int) -> None:
-        if peer.silent == 0:
-            peer.silent = 1
-            self._tell(EventKind.EVASIVE, peer)
-        elif now_ms < peer.asked_ms + self.setup.times.evasive_ms:
+    def _on_silence(self, peer: Peer, silence_ms: int, now_ms: int) -> None:
+        if peer.silence_stage == 0:
+            peer.silence_stage = 1
+            self._emit(EventKind.EVASIVE, peer)
+        elif now_ms < peer.pinged_ms + self.setup.times.evasive_ms:
             return
-        if peer.silent == 1 and quiet_ms >= self.setup.times.silent_ms:
-            peer.silent = 2
-            self._tell(EventKind.SILENT, peer)
-        peer.asked_ms = now_ms
-        self._say(peer, Ping())
+        if peer.silence_stage == 1 and silence_ms >= self.setup.times.silent_ms:
+            peer.silence_stage = 2
+            self._emit(EventKind.SILENT, peer)
+        peer.pinged_ms = now_ms
+        self._send(peer, Ping())
 
     # ---- peers that go ----
 
@@ -233,43 +239,43 @@ class Dialogs:
         """A watched connection was lost. The next one begins with a HELLO, as the text says: maybe
         another node is there by then, which answers nothing else."""
         peer = self._peers.numbers.get(number)
-        if peer is None or peer.version_out is None:
+        if peer is None or peer.send_version is None:
             return
         self.counters["disconnected"] += 1
-        if now_ms >= peer.repair_ms:
-            peer.repair_ms = now_ms + self.setup.times.evasive_ms
-            self._greet(peer, peer.version_out, now_ms)
-        elif peer.greet_ms is None:
-            peer.greet_ms = peer.repair_ms
-            peer.repair_ms += self.setup.times.evasive_ms
-            self._check_ms = min(self._check_ms, peer.greet_ms)
+        if now_ms >= peer.next_hello_ms:
+            peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
+            self._send_hello(peer, peer.send_version, now_ms)
+        elif peer.hello_due_ms is None:
+            peer.hello_due_ms = peer.next_hello_ms
+            peer.next_hello_ms += self.setup.times.evasive_ms
+            self._next_check_ms = min(self._next_check_ms, peer.hello_due_ms)
 
     def _remove(self, peer: Peer) -> None:
         groups = list(peer.groups)
         self._peers.remove(peer)
-        self._sending.pop(peer.number, None)
-        if peer.version_out is not None:
+        self._to_send.pop(peer.number, None)
+        if peer.send_version is not None:
             self._actions.append(CloseLink(peer.number))
         if peer.ready and not self._stopped:
-            self._tell(EventKind.EXIT, peer)
+            self._emit(EventKind.EXIT, peer)
         for group in groups:
             self._elect(group)
 
     # ---- static peers ----
 
-    def _add_static(self, place: tuple[str, int], now_ms: int) -> None:
+    def _add_static(self, mailbox: tuple[str, int], now_ms: int) -> None:
         """One that is greeted unheard: whether it answers, and in which version, we shall see."""
-        if place == (self.setup.address, self.setup.port):
+        if mailbox == (self.setup.address, self.setup.port):
             return  # All nodes may be given one list: we are on it, too.
-        peer = self._peers.add(None, place, now_ms)
+        peer = self._peers.add(None, mailbox, now_ms)
         peer.static = True
-        self._greet(peer, self.setup.greeting, now_ms)
+        self._send_hello(peer, self.setup.greeting, now_ms)
 
-    def _return_static(self, now_ms: int) -> None:
+    def _restore_static(self, now_ms: int) -> None:
         """A static peer that has gone is greeted again."""
-        for place in self._static:
-            if place not in self._peers.places:
-                self._add_static(place, now_ms)
+        for mailbox in self._static:
+            if mailbox not in self._peers.mailboxes:
+                self._add_static(mailbox, now_ms)
 
     # ---- elections ----
 
@@ -289,7 +295,7 @@ class Dialogs:
         if group not in self._elected or self._stopped:
             return
         members = self._peers.groups.get(group, {}).values()
-        candidates = [peer.uuid for peer in members if peer.own and peer.uuid is not None]
+        candidates = [peer.uuid for peer in members if peer.is_kelek and peer.uuid is not None]
         if group in self.groups:
             candidates.append(self.uuid)
         leader = leader_of(candidates)
@@ -300,51 +306,51 @@ class Dialogs:
 
     # ---- what is to be done ----
 
-    def _tell(
+    def _emit(
         self, kind: EventKind, peer: Peer, group: str = "", content: list[bytes] | None = None
     ) -> None:
         self._events.append(Event(kind, peer.info, group, content or []))
 
-    def _say_all(self, command: Command) -> None:
+    def _send_to_all(self, command: Command) -> None:
         for peer in self._peers:
-            if peer.version_out is not None:
-                self._say(peer, command)
+            if peer.send_version is not None:
+                self._send(peer, command)
 
-    def _say(self, peer: Peer, command: Command) -> None:
-        assert peer.version_out is not None
+    def _send(self, peer: Peer, command: Command) -> None:
+        assert peer.send_version is not None
         sequence = (peer.wire.sent + 1) % peer.wire.sequences
-        peer.out.add(codec.encode(sequence, command, peer.version_out))
+        peer.out.add(codec.encode(sequence, command, peer.send_version))
         peer.wire.sent = sequence
-        self._sending[peer.number] = peer
+        self._to_send[peer.number] = peer
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called next, whatever arrives."""
         if self._stopped:
             return None
-        if self._beacon_ms is None:
-            return self._check_ms
-        return min(self._beacon_ms, self._check_ms)
+        if self._next_beacon_ms is None:
+            return self._next_check_ms
+        return min(self._next_beacon_ms, self._next_check_ms)
 
     @property
-    def busy(self) -> bool:
+    def has_effects(self) -> bool:
         """Whether ready() has something to hand out, whatever the time is."""
-        return bool(self._actions or self._sending or self._beacons or self._events)
+        return bool(self._actions or self._to_send or self._beacons or self._events)
 
-    def told(self) -> list[Event] | None:
+    def take_events(self) -> list[Event] | None:
         """The events that ready() would hand out; None: there is something to be done, too."""
-        if self._actions or self._sending or self._beacons:
+        if self._actions or self._to_send or self._beacons:
             return None
         events, self._events = self._events, []
         return events
 
-    def direct(self, uuid: bytes) -> Peer | None:
+    def direct_peer(self, uuid: bytes) -> Peer | None:
         """A peer to whom a WHISPER may be sent past ready(): nothing else waits to be sent.
         Whoever does so says it by `traffic`."""
         peer = self._peers.uuids.get(uuid)
-        if peer is None or peer.version_out is None:
+        if peer is None or peer.send_version is None:
             return None
-        return None if self._actions or self._sending or self._beacons else peer
+        return None if self._actions or self._to_send or self._beacons else peer
 
     @property
     def traffic(self) -> Wire:
@@ -356,17 +362,17 @@ class Dialogs:
         on_full() whose did not leave whole, and do not keep them."""
         if not self._stopped:
             if self._static:
-                self._return_static(now_ms)
-            if now_ms >= self._check_ms:
-                self._check(now_ms)
+                self._restore_static(now_ms)
+            if now_ms >= self._next_check_ms:
+                self._check_peers(now_ms)
             # Text: each node SHALL broadcast a beacon at regular intervals.
-            if self._beacon_ms is not None and now_ms >= self._beacon_ms:
-                self._beacon_ms = now_ms + self.setup.times.beacon_ms
-                self._beaconed_ms = now_ms
+            if self._next_beacon_ms is not None and now_ms >= self._next_beacon_ms:
+                self._next_beacon_ms = now_ms + self.setup.times.beacon_ms
+                self._last_beacon_ms = now_ms
                 self._beacons.append(encode_beacon(Beacon(self.uuid, self.setup.port)))
-        sends = [(number, peer.out) for number, peer in self._sending.items()]
+        sends = [(number, peer.out) for number, peer in self._to_send.items()]
         done = NodeEffects(self._actions, sends, self._beacons, self._events)
-        self._actions, self._sending, self._beacons, self._events = [], {}, [], []
+        self._actions, self._to_send, self._beacons, self._events = [], {}, [], []
         return done
 
     def status(self) -> dict[str, int]:

@@ -25,7 +25,9 @@ class NodeSetup(NamedTuple):
     gossip: bool = False  # Whether to tell whom it knows, and to hear it, within the subnets.
     peers_max: int = values.PEERS_MAX
     rate: Rate = RATE  # Of new peers from one address.
-    room: PeerAllowance | None = None  # That the nodes of a process share, for peers elsewhere.
+    socket_allowance: PeerAllowance | None = (
+        None  # That the nodes of a process share, for peers elsewhere.
+    )
     times: Times = TIMES
 
 

@@ -27,22 +27,22 @@ class PeerAllowance:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._taken = 0
+        self._used = 0
         self._sources: Counter[str] = Counter()
 
     @property
     def full(self) -> bool:
-        return self._taken >= self._most
+        return self._used >= self._most
 
-    def has_for(self, source: str) -> bool:
-        return self._most - self._taken > self._sources[source]
+    def has_room_for(self, source: str) -> bool:
+        return self._most - self._used > self._sources[source]
 
-    def take(self, source: str) -> None:
-        self._taken += 1
+    def acquire(self, source: str) -> None:
+        self._used += 1
         self._sources[source] += 1
 
-    def leave(self, source: str) -> None:
-        self._taken -= 1
+    def release(self, source: str) -> None:
+        self._used -= 1
         self._sources[source] -= 1
         if not self._sources[source]:
             del self._sources[source]

@@ -45,8 +45,8 @@ class NodeMachine(Dialogs):
             raise LocalProtocolError(f"a node is in {values.COUNT_V1_MAX} groups at most")
         self.groups.add(group)
         self._group_names[group.encode()] = group
-        self._on_own_change()
-        self._say_all(Join(group, self._status))
+        self._on_groups_changed()
+        self._send_to_all(Join(group, self._status))
         self._elect(group)
 
     def leave(self, group: str) -> None:
@@ -55,25 +55,25 @@ class NodeMachine(Dialogs):
             return
         self.groups.remove(group)
         del self._group_names[group.encode()]
-        self._on_own_change()
-        self._say_all(Leave(group, self._status))
+        self._on_groups_changed()
+        self._send_to_all(Leave(group, self._status))
         self._elect(group)
 
-    def _on_own_change(self) -> None:
+    def _on_groups_changed(self) -> None:
         self._status = (self._status + 1) % STATUSES
-        self._greetings.clear()
+        self._hellos.clear()
 
     def whisper(self, uuid: bytes, content: list[bytes]) -> bool:
         """Sends content, one frame or more (a v1 peer takes one), to a peer. False: it is not
         there. LocalProtocolError: the peer's version can't say it."""
         peer = self._peers.uuids.get(uuid)
-        if peer is None or peer.version_out is None:
+        if peer is None or peer.send_version is None:
             return False
         if len(content) == 1:
             self._peers.traffic.say(peer.to, None, content[0])
-            self._sending[peer.number] = peer
+            self._to_send[peer.number] = peer
         else:
-            self._say(peer, Whisper(content))
+            self._send(peer, Whisper(content))
         return True
 
     def shout(self, group: str, content: list[bytes]) -> int:
@@ -81,15 +81,15 @@ class NodeMachine(Dialogs):
         one v1 peers get nothing, and are counted."""
         members = self._peers.groups.get(group, {})
         if len(content) == 1 and members:
-            self._peers.traffic.say(self._peers.shouted(group), group.encode(), content[0])
-            self._sending.update(members)
+            self._peers.traffic.say(self._peers.group_rows(group), group.encode(), content[0])
+            self._to_send.update(members)
             return len(members)
         count = 0
         for peer in members.values():
-            if peer.version_out is Version.V1:
+            if peer.send_version is Version.V1:
                 self.counters["v1_not_shouted"] += 1
             else:
-                self._say(peer, Shout(group, content))
+                self._send(peer, Shout(group, content))
                 count += 1
         return count
 
@@ -106,30 +106,32 @@ class NodeMachine(Dialogs):
         except LocalProtocolError:
             self.setup = setup
             raise
-        self._greetings.clear()
+        self._hellos.clear()
         for peer in self._peers:
-            if peer.version_out is not None:
-                self._greet(peer, peer.version_out, now_ms)
+            if peer.send_version is not None:
+                self._send_hello(peer, peer.send_version, now_ms)
 
     def stop(self) -> None:
         """Says goodbye; after one more ready() nothing more is said."""
         if self._stopped:
             return
         self._stopped = True
-        if self.setup.beacons and self._speaks_v2:
+        if self.setup.beacons and self._has_v2_peers:
             self._beacons.append(encode_beacon(Beacon(self.uuid, 0)))
         for peer in list(self._peers):
             self._remove(peer)
 
     @property
-    def _speaks_v2(self) -> bool:
+    def _has_v2_peers(self) -> bool:
         """Whether anybody is to understand a goodbye: for the text it is no beacon."""
-        peers = (peer.version_out for peer in self._peers)
+        peers = (peer.send_version for peer in self._peers)
         return self.setup.greeting is Version.V2 or Version.V2 in peers
 
     # ---- beacons ----
 
-    def hear(self, beacon: Beacon, source: str, now_ms: int, *, near: bool = False) -> None:
+    def on_beacon(
+        self, beacon: Beacon, source: str, now_ms: int, *, is_local: bool = False
+    ) -> None:
         """A beacon.
 
         source   the numeric address that it came from
@@ -148,7 +150,7 @@ class NodeMachine(Dialogs):
         if beacon.port == 0:
             self._on_goodbye(peer, source)
         elif peer is None:
-            self._on_new_beacon(beacon, source, now_ms, near)
+            self._on_new_beacon(beacon, source, now_ms, is_local)
         elif (source, beacon.port) == (peer.address, peer.port):
             peer.beacon_ms = now_ms
         else:
@@ -163,22 +165,24 @@ class NodeMachine(Dialogs):
         self._remove(peer)
 
     # Text: a beacon of a node that is not known SHALL be considered a new peer.
-    def _on_new_beacon(self, beacon: Beacon, source: str, now_ms: int, near: bool) -> None:
+    def _on_new_beacon(self, beacon: Beacon, source: str, now_ms: int, is_local: bool) -> None:
         # Decisions: connect only to the datagram's own source address.
-        if not self._meet(beacon.uuid, (source, beacon.port), now_ms, near=near):
+        if not self._add_discovered(beacon.uuid, (source, beacon.port), now_ms, is_local=is_local):
             self.counters["beacon_refused"] += 1
             return
         # Decisions: one at once when a new peer is heard. Two that lose each other again and again
         # would else answer each other for ever.
-        known_ms = self._answered.pop(beacon.uuid, None)
+        known_ms = self._answered_beacons.pop(beacon.uuid, None)
         if known_ms is not None and now_ms < known_ms + self.setup.times.evasive_ms:
-            self._answered[beacon.uuid] = known_ms
+            self._answered_beacons[beacon.uuid] = known_ms
             return
-        self._answered[beacon.uuid] = now_ms
-        if len(self._answered) > self.setup.peers_max:
-            self._answered.popitem(last=False)
-        if self._beacon_ms is not None:
-            self._beacon_ms = min(self._beacon_ms, self._beaconed_ms + ANSWER_BEACON_MS)
+        self._answered_beacons[beacon.uuid] = now_ms
+        if len(self._answered_beacons) > self.setup.peers_max:
+            self._answered_beacons.popitem(last=False)
+        if self._next_beacon_ms is not None:
+            self._next_beacon_ms = min(
+                self._next_beacon_ms, self._last_beacon_ms + ANSWER_BEACON_MS
+            )
 
     # ---- messages ----
 
@@ -187,7 +191,7 @@ class NodeMachine(Dialogs):
         bytes have come; 0: nothing has."""
         count, size, position, said = self._peers.traffic.receive(mailbox, now_ms)
         if said and not self._stopped:
-            self._on_said(said, now_ms)
+            self._on_contents(said, now_ms)
         if position < count:
             self.on_messages(mailbox.arena, now_ms, position)
         return size if count else 0
@@ -198,7 +202,7 @@ class NodeMachine(Dialogs):
         while position < count and not self._stopped:
             position, said = self._peers.traffic.take(messages, position, now_ms)
             if said:
-                self._on_said(said, now_ms)
+                self._on_contents(said, now_ms)
             if position < count:
                 routing_id, source, *frames = messages.message(position)
                 self.on_message(routing_id, source, frames, now_ms)
@@ -213,12 +217,12 @@ class NodeMachine(Dialogs):
             if peer and known and routing_id == codec.routing_id(uuid, known):
                 position, said = self._peers.traffic.take(messages, position, now_ms, peer.slot)
                 if said:
-                    self._on_said(said, now_ms)
+                    self._on_contents(said, now_ms)
             if position < messages.count:
                 self.on_message(routing_id, source, messages.message(position), now_ms)
                 position += 1
 
-    def _on_said(self, said: list[Said], now_ms: int) -> None:
+    def _on_contents(self, said: list[Said], now_ms: int) -> None:
         slots, tell, names = self._peers.slots, self._events.append, self._group_names
         new, gossip_heard = tuple.__new__, self.setup.gossip
         for slot, group, content in said:
@@ -242,7 +246,7 @@ class NodeMachine(Dialogs):
             uuid, version = codec.identify(routing_id)
             sequence, command = codec.decode(frames, version)
             if isinstance(command, Hello):
-                self._on_hello(_Greeting(uuid, version, sequence, command, source), now_ms)
+                self._on_hello(_ReceivedHello(uuid, version, sequence, command, source), now_ms)
                 return
         except Malformed as error:
             self.counters[f"message_{error.reason.value}"] += 1  # Text: discarded silently.
@@ -278,10 +282,10 @@ class NodeMachine(Dialogs):
                 if self.setup.gossip and self._is_gossip(peer, content):
                     self._on_gossip(content[0], now_ms)
                 else:
-                    self._tell(EventKind.WHISPER, peer, "", content)
+                    self._emit(EventKind.WHISPER, peer, "", content)
             case Shout(group, content):
                 if group in self.groups:
-                    self._tell(EventKind.SHOUT, peer, group, content)
+                    self._emit(EventKind.SHOUT, peer, group, content)
                 else:
                     self.counters["shouts_elsewhere"] += 1
             case Join(group, status):
@@ -292,7 +296,7 @@ class NodeMachine(Dialogs):
                 self._check_status(peer, status, now_ms)
             case Ping():
                 # Text: when a node receives a PING it SHALL reply with a PING-OK.
-                self._say(peer, PingOk())
+                self._send(peer, PingOk())
             case PingOk():
                 pass  # It lives: that is all.
             case Unknown():
@@ -305,13 +309,13 @@ class NodeMachine(Dialogs):
             self.counters["groups_refused"] += 1
             return
         self._peers.join(peer, group)
-        self._tell(EventKind.JOIN, peer, group)
+        self._emit(EventKind.JOIN, peer, group)
         self._elect(group)
 
     def _on_leave(self, peer: Peer, group: str) -> None:
         if group in peer.groups:
             self._peers.leave(peer, group)
-            self._tell(EventKind.LEAVE, peer, group)
+            self._emit(EventKind.LEAVE, peer, group)
             self._elect(group)
 
     # Text: the status is incremented each time, and a peer MAY use this to assert the accuracy of
@@ -322,52 +326,54 @@ class NodeMachine(Dialogs):
             return
         peer.status = status
         self.counters["status_gaps"] += 1
-        if now_ms >= peer.repair_ms and peer.version_out is not None:
-            peer.repair_ms = now_ms + self.setup.times.evasive_ms
-            self._greet(peer, peer.version_out, now_ms)
+        if now_ms >= peer.next_hello_ms and peer.send_version is not None:
+            peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
+            self._send_hello(peer, peer.send_version, now_ms)
 
     # ---- greetings ----
 
-    def _on_hello(self, greeting: "_Greeting", now_ms: int) -> None:
+    def _on_hello(self, greeting: "_ReceivedHello", now_ms: int) -> None:
         """Text: only a HELLO opens a dialog, and whoever is not connected to its sender connects to
         the endpoint that it names. Malformed: that is not where it comes from."""
         uuid, hello = greeting.uuid, self._reachable(greeting)
         greeting = greeting._replace(hello=hello)
-        place = hello.address, hello.port
+        mailbox = hello.address, hello.port
         if uuid == self.uuid:
             self.counters["hello_own"] += 1  # Forged: it never greets itself (_add_static).
             return
-        if not self._is_place_of(hello.address, greeting.source):
+        if not self._is_allowed_address(hello.address, greeting.source):
             raise Malformed(values.Reason.ADDRESS, "a HELLO that names another address")
         if greeting.version is Version.V2 and greeting.sequence != 1:
             self.counters["hello_sequence"] += 1  # Decisions: in v2 a HELLO is 1.
             return
-        others = [other for other in self._peers.at(place) if other.ready and other.uuid != uuid]
+        others = [
+            other for other in self._peers.at_mailbox(mailbox) if other.ready and other.uuid != uuid
+        ]
         if others and not _is_from(hello.address, greeting.source):
             self.counters["hello_taken_place"] += 1  # Within a subnet anybody may name any.
             return
         peer = self._peer_of(greeting, now_ms)
         if peer is None:
             return
-        for other in self._peers.at(place):
+        for other in self._peers.at_mailbox(mailbox):
             if other is not peer:  # One mailbox has one node: the other one was there before.
-                if other.awaiting:
+                if other.awaiting_hello:
                     # The HELLO for the other is answered by this; the answer to ours follows.
-                    peer.repair_ms = now_ms + self.setup.times.evasive_ms
+                    peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
                 self._remove(other)
         was_ready = peer.ready
         self._peers.set_ready(peer, greeting.version)
         peer.wire.want = greeting.sequence
-        self._answer(peer, place, now_ms)
-        self._on_greeted(peer, hello, was_ready)
+        self._answer_hello(peer, mailbox, now_ms)
+        self._on_hello_details(peer, hello, was_ready)
         peer.wire.heard_ms = now_ms
         if self.setup.gossip and not was_ready:
-            self._gossip(peer)
+            self._send_gossip(peer)
 
-    def _peer_of(self, greeting: "_Greeting", now_ms: int) -> Peer | None:
+    def _peer_of(self, greeting: "_ReceivedHello", now_ms: int) -> Peer | None:
         """The peer that greets: known, one of the static ones, or new; None: refused."""
         uuid, hello = greeting.uuid, greeting.hello
-        place = hello.address, hello.port
+        mailbox = hello.address, hello.port
         peer = self._peers.uuids.get(uuid)
         if peer is not None:
             if peer.ready and hello.address != peer.address:
@@ -377,59 +383,59 @@ class NodeMachine(Dialogs):
                 return peer
             self.counters["version_changed"] += 1  # A peer's stays: this is another one.
             self._remove(peer)
-            return self._peers.add(uuid, place, now_ms)
-        for other in self._peers.at(place):
+            return self._peers.add(uuid, mailbox, now_ms)
+        for other in self._peers.at_mailbox(mailbox):
             if other.uuid is None:
                 self._peers.name(other, uuid)
                 return other
-        if not self._limiter.allows(hello.address, now_ms) or not self._has_room():
+        if not self._new_peer_limiter.allows(hello.address, now_ms) or not self._make_room():
             self.counters["hello_refused"] += 1
             return None
-        return self._peers.add(uuid, place, now_ms)
+        return self._peers.add(uuid, mailbox, now_ms)
 
-    def _reachable(self, greeting: "_Greeting") -> Hello:
+    def _reachable(self, greeting: "_ReceivedHello") -> Hello:
         """A HELLO whose address of IPv6 is written as the connection tells it: with the link that
         leads there from here, which its sender can't know."""
         hello, source = greeting.hello, greeting.source.decode("ascii", "replace")
         address = hello.address.partition("%")[0]
-        named = _parsed(address)
-        if named is not None and named == _parsed(source.partition("%")[0]):
+        named = _parse_address(address)
+        if named is not None and named == _parse_address(source.partition("%")[0]):
             address = source
         return hello._replace(address=address)
 
-    def _is_place_of(self, address: str, source: bytes) -> bool:
+    def _is_allowed_address(self, address: str, source: bytes) -> bool:
         """Decisions: an address in a HELLO is the connection's own, or lies in a subnet of ours."""
         if _is_from(address, source):
             return True
-        named = _parsed(address)
+        named = _parse_address(address)
         return named is not None and any(named in subnet for subnet in self.setup.subnets)
 
-    def _answer(self, peer: Peer, place: tuple[str, int], now_ms: int) -> None:
+    def _answer_hello(self, peer: Peer, mailbox: tuple[str, int], now_ms: int) -> None:
         """Greets who has not been greeted so, in the version that it spoke."""
         assert peer.version is not None
-        moved = place != (peer.address, peer.port)
+        moved = mailbox != (peer.address, peer.port)
         if moved:
-            self._peers.move(peer, place)
+            self._peers.move(peer, mailbox)
         # A node of ours understands both: what two of them greet each other in may differ.
-        wrong = peer.version_out is not peer.version and not peer.own
-        if wrong or peer.version_out is None:
-            self._greet(peer, peer.version, now_ms)
-        elif moved or (not peer.awaiting and now_ms >= peer.repair_ms):
+        wrong = peer.send_version is not peer.version and not peer.is_kelek
+        if wrong or peer.send_version is None:
+            self._send_hello(peer, peer.version, now_ms)
+        elif moved or (not peer.awaiting_hello and now_ms >= peer.next_hello_ms):
             # What we did not ask for: it has forgotten us. Two who both think so must not go on.
-            peer.repair_ms = now_ms + self.setup.times.evasive_ms
-            self._greet(peer, peer.version_out, now_ms)
-        peer.awaiting = False
+            peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
+            self._send_hello(peer, peer.send_version, now_ms)
+        peer.awaiting_hello = False
 
-    def _on_greeted(self, peer: Peer, hello: Hello, was_ready: bool) -> None:
+    def _on_hello_details(self, peer: Peer, hello: Hello, was_ready: bool) -> None:
         """Takes over what a HELLO says."""
         assert peer.uuid is not None
         assert peer.version is not None
         before = peer.info
         peer.info = PeerInfo(peer.uuid, hello.name, peer.endpoint, peer.version, hello.headers)
         if not was_ready:
-            self._tell(EventKind.ENTER, peer)
+            self._emit(EventKind.ENTER, peer)
         elif before != peer.info:
-            self._tell(EventKind.CHANGED, peer)
+            self._emit(EventKind.CHANGED, peer)
         for group in sorted(peer.groups.difference(hello.groups)):
             self._on_leave(peer, group)
         for group in hello.groups:
@@ -438,21 +444,21 @@ class NodeMachine(Dialogs):
 
     # ---- gossip ----
 
-    def _gossips(self, peer: Peer) -> bool:
+    def _knows_gossip(self, peer: Peer) -> bool:
         return peer.info is not None and gossip.HEADER in peer.info.headers
 
-    def _gossip(self, peer: Peer) -> None:
+    def _send_gossip(self, peer: Peer) -> None:
         """Tells a new peer of all others, and them of it: those that want to hear."""
         others = [other for other in self._peers if other.ready and other is not peer]
-        if self._gossips(peer) and others:
-            self._say(peer, Whisper([gossip.encode_sightings(map(_sighting, others))]))
-        told = gossip.encode_sightings([_sighting(peer)])
+        if self._knows_gossip(peer) and others:
+            self._send(peer, Whisper([gossip.encode_sightings(map(_sighting_of, others))]))
+        take_events = gossip.encode_sightings([_sighting_of(peer)])
         for other in others:
-            if self._gossips(other) and other.version_out is not None:
-                self._say(other, Whisper([told]))
+            if self._knows_gossip(other) and other.send_version is not None:
+                self._send(other, Whisper([take_events]))
 
     def _is_gossip(self, peer: Peer, content: list[bytes]) -> bool:
-        return len(content) == 1 and content[0].startswith(gossip.MARK) and self._gossips(peer)
+        return len(content) == 1 and content[0].startswith(gossip.MARK) and self._knows_gossip(peer)
 
     def _on_gossip(self, data: bytes, now_ms: int) -> None:
         try:
@@ -464,13 +470,13 @@ class NodeMachine(Dialogs):
             if uuid == self.uuid or not uuid[0] or uuid in self._peers.uuids:
                 continue
             # Nobody makes us connect anywhere but within our subnets.
-            if not self._is_place_of(address, b""):
+            if not self._is_allowed_address(address, b""):
                 self.counters["gossip_address"] += 1
-            elif not self._meet(uuid, (address, port), now_ms):
+            elif not self._add_discovered(uuid, (address, port), now_ms):
                 self.counters["gossip_refused"] += 1
 
 
-def _sighting(peer: Peer) -> gossip.Sighting:
+def _sighting_of(peer: Peer) -> gossip.Sighting:
     assert peer.uuid is not None
     return gossip.Sighting(peer.uuid, peer.address, peer.port)
 
@@ -479,23 +485,23 @@ def _is_from(address: str, source: bytes) -> bool:
     """Whether an address is that of a connection."""
     if address.encode() == source:
         return True
-    named = _parsed(address)
-    return named is not None and named == _parsed(source.decode("ascii", "replace"))
+    named = _parse_address(address)
+    return named is not None and named == _parse_address(source.decode("ascii", "replace"))
 
 
 def _is_loopback(address: str) -> bool:
-    parsed = _parsed(address)
+    parsed = _parse_address(address)
     return parsed is not None and parsed.is_loopback
 
 
-def _parsed(address: str) -> IPv4Address | IPv6Address | None:
+def _parse_address(address: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(address)
     except ValueError:  # An ipc connection has no address that anybody could connect to.
         return None
 
 
-class _Greeting(NamedTuple):
+class _ReceivedHello(NamedTuple):
     """A HELLO and who sent it."""
 
     uuid: bytes

@@ -65,29 +65,32 @@ class Peer:
     """One peer, from the first word of it until it has left."""
 
     __slots__ = (
-        "address", "asked_ms", "awaiting", "beacon_ms", "greet_ms", "groups", "info", "made_ms",
-        "number", "out", "own", "port", "quiet_since_ms", "ready", "repair_ms", "rooms", "silent",
-        "slot", "static", "status", "to", "uuid", "version", "version_out", "wire",
+        "address", "allowances", "awaiting_hello", "beacon_ms", "created_ms", "groups",
+        "hello_due_ms", "info", "is_kelek", "next_hello_ms", "number", "out", "pinged_ms", "port",
+        "ready", "send_version", "silence_stage", "silent_since_ms", "slot", "static", "status",
+        "to", "uuid", "version", "wire",
     )  # fmt: skip
 
-    def __init__(self, number: int, uuid: bytes | None, place: tuple[str, int]) -> None:
+    def __init__(self, number: int, uuid: bytes | None, mailbox: tuple[str, int]) -> None:
         self.number = number  # Of its DEALER; another one at each return.
         self.uuid = uuid  # None: a static one that has not spoken yet.
-        self.own = uuid is not None and is_own_uuid(uuid)
-        self.address, self.port = place
+        self.is_kelek = uuid is not None and is_own_uuid(uuid)
+        self.address, self.port = mailbox
         self.static = False
         self.version: Version | None = None  # Of what it sends, as its first message told.
-        self.version_out: Version | None = None  # Of what we send; None: not greeted yet.
+        self.send_version: Version | None = None  # Of what we send; None: not greeted yet.
         self.ready = False  # It has greeted us.
-        self.awaiting = False  # We have greeted it, and have not heard a HELLO since.
+        self.awaiting_hello = False  # We have greeted it, and have not heard a HELLO since.
         self.groups: set[str] = set()
         self.status = 0
-        self.silent = 0  # 1: EVASIVE was said, 2: SILENT, too ...
-        self.quiet_since_ms = 0  # ... of the silence that began then.
-        self.greet_ms: int | None = None  # When to greet it, unless it has done so first.
-        self.made_ms = self.asked_ms = self.repair_ms = self.beacon_ms = 0
+        self.silence_stage = 0  # 1: EVASIVE was said, 2: SILENT, too ...
+        self.silent_since_ms = 0  # ... of the silence that began then.
+        self.hello_due_ms: int | None = None  # When to greet it, unless it has done so first.
+        self.created_ms = self.pinged_ms = self.next_hello_ms = self.beacon_ms = 0
         self.info: PeerInfo | None = None
-        self.rooms: Sequence[PeerAllowance] = ()  # Which it takes a place of until it greets us.
+        self.allowances: Sequence[
+            PeerAllowance
+        ] = ()  # Which it takes a place of until it greets us.
         self.out = Frames(*_FRAMES)
         self.slot = 0  # Its place in C ...
         self.wire: Any = None  # ... and what is there: want, sent, sequences, heard_ms.
@@ -104,13 +107,13 @@ class Peers:
     def __init__(self) -> None:
         self.numbers: dict[int, Peer] = {}
         self.uuids: dict[bytes, Peer] = {}
-        self.places: dict[tuple[str, int], dict[int, Peer]] = {}  # By where their mailbox is.
+        self.mailboxes: dict[tuple[str, int], dict[int, Peer]] = {}  # By where their mailbox is.
         self.groups: dict[str, dict[int, Peer]] = {}
         self.unready = 0
         self.traffic = Wire()
         self.slots: dict[int, Peer] = {}
         self._number = 0
-        self._shouted: dict[str, PeerRows] = {}  # Of groups: who is shouted to.
+        self._group_rows: dict[str, PeerRows] = {}  # Of groups: who is shouted to.
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -121,43 +124,43 @@ class Peers:
     def add(
         self,
         uuid: bytes | None,
-        place: tuple[str, int],
+        mailbox: tuple[str, int],
         now_ms: int,
-        rooms: Sequence[PeerAllowance] = (),
+        allowances: Sequence[PeerAllowance] = (),
     ) -> Peer:
         """rooms: which it takes a place of until it greets us."""
         self._number += 1
-        peer = self.numbers[self._number] = Peer(self._number, uuid, place)
+        peer = self.numbers[self._number] = Peer(self._number, uuid, mailbox)
         moves = self.traffic.moves
         peer.slot = self.traffic.add(peer.out)
         self.slots[peer.slot] = peer
         for moved in self.slots.values() if self.traffic.moves != moves else (peer,):
             moved.wire = self.traffic.peer(moved.slot)
         peer.to = PeerRows([peer.slot])
-        peer.made_ms = peer.wire.heard_ms = now_ms
-        self.places.setdefault(place, {})[peer.number] = peer
+        peer.created_ms = peer.wire.heard_ms = now_ms
+        self.mailboxes.setdefault(mailbox, {})[peer.number] = peer
         if uuid is not None:
             self.uuids[uuid] = peer
         self.unready += 1
-        peer.rooms = rooms
-        for room in rooms:
-            room.take(peer.address)
+        peer.allowances = allowances
+        for allowance in allowances:
+            allowance.acquire(peer.address)
         return peer
 
-    def move(self, peer: Peer, place: tuple[str, int]) -> None:
-        self._forget_place(peer)
-        peer.address, peer.port = place
-        self.places.setdefault(place, {})[peer.number] = peer
+    def move(self, peer: Peer, mailbox: tuple[str, int]) -> None:
+        self._forget_mailbox(peer)
+        peer.address, peer.port = mailbox
+        self.mailboxes.setdefault(mailbox, {})[peer.number] = peer
 
-    def _forget_place(self, peer: Peer) -> None:
-        place = peer.address, peer.port
-        self.places[place].pop(peer.number)
-        if not self.places[place]:
-            del self.places[place]
+    def _forget_mailbox(self, peer: Peer) -> None:
+        mailbox = peer.address, peer.port
+        self.mailboxes[mailbox].pop(peer.number)
+        if not self.mailboxes[mailbox]:
+            del self.mailboxes[mailbox]
 
     def name(self, peer: Peer, uuid: bytes) -> None:
         """A static peer has said who it is."""
-        peer.uuid, peer.own = uuid, is_own_uuid(uuid)
+        peer.uuid, peer.is_kelek = uuid, is_own_uuid(uuid)
         self.uuids[uuid] = peer
 
     def set_ready(self, peer: Peer, version: Version) -> None:
@@ -168,21 +171,21 @@ class Peers:
             self.traffic.greeted(peer.slot, routing_id(peer.uuid, version), version)
         if not peer.ready:
             peer.ready = True
-            self._waits_no_more(peer)
+            self._release_allowances(peer)
 
-    def _waits_no_more(self, peer: Peer) -> None:
+    def _release_allowances(self, peer: Peer) -> None:
         self.unready -= 1
-        for room in peer.rooms:
-            room.leave(peer.address)  # It moves only when it greets.
-        peer.rooms = ()
+        for allowance in peer.allowances:
+            allowance.release(peer.address)  # It moves only when it greets.
+        peer.allowances = ()
 
     def remove(self, peer: Peer) -> None:
         del self.numbers[peer.number]
-        self._forget_place(peer)
+        self._forget_mailbox(peer)
         if peer.uuid is not None and self.uuids.get(peer.uuid) is peer:
             del self.uuids[peer.uuid]
         if not peer.ready:
-            self._waits_no_more(peer)
+            self._release_allowances(peer)
         for group in list(peer.groups):
             self.leave(peer, group)
         del self.slots[peer.slot]
@@ -191,26 +194,26 @@ class Peers:
     def join(self, peer: Peer, group: str) -> None:
         peer.groups.add(group)
         self.groups.setdefault(group, {})[peer.number] = peer
-        self._shouted.pop(group, None)
+        self._group_rows.pop(group, None)
 
     def leave(self, peer: Peer, group: str) -> None:
         peer.groups.discard(group)
-        self._shouted.pop(group, None)
+        self._group_rows.pop(group, None)
         members = self.groups.get(group, {})
         members.pop(peer.number, None)
         if not members:
             self.groups.pop(group, None)  # Names of groups that others make up are not kept.
 
-    def shouted(self, group: str) -> PeerRows:
+    def group_rows(self, group: str) -> PeerRows:
         """Those in a group, as C takes them."""
-        found = self._shouted.get(group)
+        found = self._group_rows.get(group)
         if found is None:
             slots = [peer.slot for peer in self.groups.get(group, {}).values()]
             found = PeerRows(slots)
             if slots:
-                self._shouted[group] = found
+                self._group_rows[group] = found
         return found
 
-    def at(self, place: tuple[str, int]) -> Iterable[Peer]:
+    def at_mailbox(self, mailbox: tuple[str, int]) -> Iterable[Peer]:
         """Those whose mailbox is there."""
-        return list(self.places.get(place, {}).values())
+        return list(self.mailboxes.get(mailbox, {}).values())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kelek.clients.node import discovery as finding
+from kelek.clients.node import discovery
 from kelek.pipeline.errors import OptionError, PipelineError
 from kelek.pipeline.kind import KINDS, kind_of
 from kelek.pipeline.log import options as log_options
@@ -89,7 +89,7 @@ def test_kinds() -> None:
 
 # ---- zre://NAME ----
 
-HALL = "zre://hall?interface=lo&port=5671"
+CLUSTER_URL = "zre://hall?interface=lo&port=5671"
 OFFERED: dict[str, tuple[str, ...]] = {
     services.LOG: ("tcp://10.0.0.1:7201",),
     services.TABLES: ("tcp://10.0.0.1:7100",),
@@ -102,11 +102,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ports at which somebody has looked; a node of `hall` is heard there."""
     ports = []
 
-    def look(tuning: Any, timeout_ms: int, is_enough: Any) -> list[finding.Found]:
+    def look(tuning: Any, timeout_ms: int, is_enough: Any) -> list[discovery.DiscoveredNode]:
         ports.append(tuning.port)
-        return [finding.Found("hall", "n1", bytes(16), "tcp://10.0.0.1:61000", OFFERED)]
+        return [discovery.DiscoveredNode("hall", "n1", bytes(16), "tcp://10.0.0.1:61000", OFFERED)]
 
-    monkeypatch.setattr(finding, "look", look)
+    monkeypatch.setattr(discovery, "discover_nodes", look)
     return ports
 
 
@@ -140,7 +140,7 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
         of_table = "Table" in made
         more, service = ({"table": "1"}, services.TABLES) if of_table else ({}, services.LOG)
     known = f"{'tls' if kind == 'farm' else 'tcp'}://10.0.0.9:1"
-    given = {"kind": kind, "urls": f"{known}, {HALL}", **more}
+    given = {"kind": kind, "urls": f"{known}, {CLUSTER_URL}", **more}
     overwrite = [False] if "writer" in method else []
     found = getattr(kind_of(given), method)(given, None, *overwrite)
     found = getattr(found, "log", found)
@@ -154,7 +154,7 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
 
 def test_a_cluster_that_is_not_heard_of_is_said(looks: list[int]) -> None:
     given = {"kind": "log", "urls": "zre://attic?timeout_ms=70"}
-    said = r"nobody of it offers X-KELEK-LOG within 70 ms; heard of: hall; {}option urls takes addr"
+    said = r"no node of the cluster offers X-KELEK-LOG within 70 ms; found: hall; {}option urls"
     words = said.format(r"nodes .* are found by zre://attic\?timeout_ms=70&interface=lo; ")
     with pytest.raises(PipelineError, match=words):
         log_options.located(log_options.batch_options(given))

@@ -302,7 +302,7 @@ def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> 
     assert len(actor._peers) < 40
     times = protocol.setup.times._replace(silent_ms=0)
     protocol.setup = protocol.setup._replace(times=times)  # Now it has heard nothing for too long.
-    protocol._check_ms = 0
+    protocol._next_check_ms = 0
     rig.turn(lambda: counters["unreachable"] + counters["never_greeted"] == 100)
     stranger.connect()
 

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 import kelek
-from kelek.clients.node import reactor as node_hub
+from kelek.clients.node import reactor
 from kelek.native.net.interfaces import LOOPBACK
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.beacon import Beacon, encode_beacon, own_uuid
@@ -114,7 +114,7 @@ def test_forged_beacons(place: Place) -> None:
     own = place.node.counters.get("beacon_own", 0)
     place.beacon(encode_beacon(Beacon(place.node.uuid, place.mailbox_port)))
     place.wait(lambda: place.node.counters["beacon_own"] != own)
-    assert place.node._place.links == {}
+    assert place.node._reactor_node.links == {}
 
 
 def test_a_static_peer_is_greeted_unheard(place: Place) -> None:
@@ -149,7 +149,7 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: Place)
 
 
 def test_goodbyes_that_are_too_many(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_hub, "GOODBYES_MAX", 0)
+    monkeypatch.setattr(reactor, "GOODBYES_MAX", 0)
     place.beacon(encode_beacon(Beacon(UUID, 0)))
     place.wait_for(goodbyes_dropped=1)
 
@@ -173,7 +173,7 @@ def test_wrong_messages(place: Place) -> None:
         nameless.connect(place.node.endpoint)
         nameless.send_multipart(codec.encode(1, place.hello(), Version.V2))
         place.wait_for(message_short=1, message_version=1, message_routing_id=1)
-    assert (place.node.peers, place.node._place.links) == ([], {})
+    assert (place.node.peers, place.node._reactor_node.links) == ([], {})
 
     place.say(1, place.hello(groups=("g" * 255,)))
     assert place.wait_event(kelek.EventKind.JOIN).group == "g" * 255
@@ -214,7 +214,7 @@ def test_a_flood_of_beacons(place: Place) -> None:
     for _ in range(FLOOD):
         place.beacon(encode_beacon(Beacon(own_uuid(dice.randbytes(14)), place.mailbox_port)))
     place.wait(lambda: place.node.counters.get("beacon_refused"))
-    assert len(place.node._place.links) <= PEERS_MAX // 4
+    assert len(place.node._reactor_node.links) <= PEERS_MAX // 4
     with kelek.Node("decent", tuning=place.tuning) as decent:
         place.wait(lambda: decent.uuid in {peer.uuid for peer in place.node.peers})
 

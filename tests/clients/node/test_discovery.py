@@ -7,14 +7,20 @@ import pytest
 
 import kelek
 from kelek.clients.log.operations import make_client
-from kelek.clients.node.discovery import cluster_of, found_in, look, parse_place, resolved
+from kelek.clients.node.discovery import (
+    cluster_of,
+    discover_nodes,
+    discovered_node,
+    parse_zre_url,
+    resolve_urls,
+)
 from kelek.console.node.commands import name_of
 from kelek.protocols.zre import services
 from kelek.protocols.zre.values import Version
 from kelek.tests.ports import free_udp_port
 
 LOG_URL, TABLES_URL = "tcp://127.0.0.1:7201", "tcp://127.0.0.1:7100"
-HALL = {services.CLUSTER: "hall", services.LOG: LOG_URL}
+CLUSTER_HEADERS = {services.CLUSTER: "hall", services.LOG: LOG_URL}
 Announce = Callable[[str, dict[str, str]], kelek.Node]
 
 
@@ -45,13 +51,13 @@ def peer(**headers: str) -> kelek.PeerInfo:
 
 
 def test_a_place_stands_for_the_urls_of_its_cluster(announce: Announce, port: int) -> None:
-    announce("n1", {**HALL, services.TABLES: TABLES_URL})
+    announce("n1", {**CLUSTER_HEADERS, services.TABLES: TABLES_URL})
     announce("n2", {services.CLUSTER: "hall", services.WORKERS: "tcp://127.0.0.1:7301"})
     announce("m1", {services.CLUSTER: "other", services.LOG: "tcp://127.0.0.1:7401"})
     hall = place(port, "hall")
-    assert resolved(hall, services.TABLES) == (TABLES_URL,)
-    assert resolved(["tcp://10.0.0.1:1", hall], services.LOG) == ("tcp://10.0.0.1:1", LOG_URL)
-    assert resolved([LOG_URL], services.LOG) == (LOG_URL,)
+    assert resolve_urls(hall, services.TABLES) == (TABLES_URL,)
+    assert resolve_urls(["tcp://10.0.0.1:1", hall], services.LOG) == ("tcp://10.0.0.1:1", LOG_URL)
+    assert resolve_urls([LOG_URL], services.LOG) == (LOG_URL,)
     client = make_client(hall, "demo", "auto", None)
     assert client.setup.urls == (LOG_URL,)
     assert client.setup.cluster == b"hall"
@@ -62,12 +68,12 @@ def test_a_place_stands_for_the_urls_of_its_cluster(announce: Announce, port: in
     assert list(worker._workers.workers) == ["tcp://127.0.0.1:7301"]
     with kelek.Table(hall, 1) as table:
         assert table._client.setup.urls == (TABLES_URL,)
-    found = look(kelek.NodeTuning(port=port, interface="lo"), 60_000, lambda one: True)
+    found = discover_nodes(kelek.NodeTuning(port=port, interface="lo"), 60_000, lambda one: True)
     assert {"hall", "other"} >= {one.cluster for one in found}
 
 
 def test_nobody_is_there(announce: Announce, port: int) -> None:
-    announce("n1", HALL)
+    announce("n1", CLUSTER_HEADERS)
     with pytest.raises(kelek.NodeError, match=f"offers {services.BROKER} within 500 ms"):
         kelek.Broker(place(port, "hall", 500))
     with pytest.raises(kelek.NodeError, match="within 1 ms"):
@@ -76,12 +82,14 @@ def test_nobody_is_there(announce: Announce, port: int) -> None:
 
 def test_what_a_peer_offers_is_at_its_own_address() -> None:
     here, there = "tcp://10.0.0.1:7201", "tcp://10.0.0.2:7201"
-    found = found_in(peer(kelek_cluster="hall", kelek_log=f"{there},{here}", kelek_tables=there))
+    found = discovered_node(
+        peer(kelek_cluster="hall", kelek_log=f"{there},{here}", kelek_tables=there)
+    )
     assert found is not None
     assert found.services == {services.LOG: (here,)}
     for url in ("", "x", "tcp://10.0.0.1:0", "tcp://10.0.0.11:7201", "ipc:///tmp/x", ",,"):
-        assert found_in(peer(kelek_log=url)) is None
-    assert found_in(peer(place="somewhere")) is None
+        assert discovered_node(peer(kelek_log=url)) is None
+    assert discovered_node(peer(place="somewhere")) is None
 
 
 @pytest.mark.parametrize(
@@ -89,14 +97,14 @@ def test_what_a_peer_offers_is_at_its_own_address() -> None:
 )
 def test_what_is_no_place(url: str) -> None:
     with pytest.raises(ValueError, match="zre://"):
-        parse_place(url)
+        parse_zre_url(url)
 
 
 def test_places_are_read() -> None:
-    wanted = parse_place("zre://hall?interface=lo&broadcast=127.255.255.255&port=99&timeout_ms=7")
+    wanted = parse_zre_url("zre://hall?interface=lo&broadcast=127.255.255.255&port=99&timeout_ms=7")
     assert (wanted.cluster, wanted.timeout_ms) == ("hall", 7)
     assert wanted.tuning == kelek.NodeTuning(99, "lo", "127.255.255.255")
-    assert parse_place("zre://hall").tuning == kelek.NodeTuning()
+    assert parse_zre_url("zre://hall").tuning == kelek.NodeTuning()
     assert cluster_of([LOG_URL, "zre://hall"]) == "hall"
     assert cluster_of(LOG_URL) == ""
 

@@ -105,7 +105,7 @@ def test_where_udp_is_closed(make: Make) -> None:
         names = {"seed", "a", "b", "c"} - {node.name}
         while {peer.name for peer in node.peers} != names:
             assert node.receive(DEADLINE_MS)
-        assert node._place.ear is None
+        assert node._reactor_node.beacon_socket is None
     assert {peer.name for peer in seed.peers} == {"a", "b", "c"}
 
 
@@ -225,14 +225,14 @@ def test_a_node_that_nobody_has_any_more_goes(make: Make, port: int) -> None:
 
 def test_the_thread_ends_with_the_last_node(port: int) -> None:
     with kelek.Node(tuning=tuned(port)) as one, kelek.Node(tuning=tuned(port)) as two:
-        hub = one._hub
-        assert two._hub is hub
-        thread = hub._thread
+        reactor = one._reactor
+        assert two._reactor is reactor
+        thread = reactor._thread
         assert thread is not None
     thread.join(DEADLINE_MS / 1000)
-    assert hub.over
+    assert reactor.closed
     with kelek.Node(tuning=tuned(port)) as another:
-        assert another._hub is not hub
+        assert another._reactor is not reactor
 
 
 def test_it_is_of_no_use_behind_a_fork(make: Make) -> None:

@@ -46,7 +46,7 @@ def test_discover(port: int) -> None:
 def test_discover_nobody(port: int) -> None:
     done = CliRunner().invoke(main, on_lo(port, "discover", "--timeout", "0.1"))
     assert done.exit_code == 1
-    assert "nobody of kelek was heard on lo" in done.stderr
+    assert "no node with services of kelek was found on lo" in done.stderr
     done = CliRunner().invoke(main, ["discover", "--interface", "nowhere"])
     assert done.exit_code == 1
     assert done.stderr.count("\n") == 1
@@ -58,7 +58,7 @@ def test_a_url_that_nobody_answers(port: int) -> None:
     for command in (["call", "x", "--url", url], ["log", "info", "--url", url]):
         done = CliRunner().invoke(main, command)
         assert done.exit_code == 1
-        assert "nobody of it offers" in done.stderr
+        assert "no node of the cluster offers" in done.stderr
     done = CliRunner().invoke(main, ["table", "get", "1", "x", "--url", "zre://hall?x=1"])
     assert done.exit_code == 2
 

@@ -185,7 +185,7 @@ def test_what_is_said_is_what_the_twin_encodes(seed: int) -> None:
     expected: list[list[Message]] = [[] for _ in outs]
     sent = [0] * len(outs)
     for place, version in zip(places, versions, strict=True):
-        wire.peer(place).version_out = version
+        wire.peer(place).send_version = version
     for _ in range(50):
         to = dice.sample(range(len(outs)), dice.randint(0, len(outs)))
         group = dice.choice([None, "", "g", "é" * 127])
@@ -221,7 +221,7 @@ def test_a_whisper_leaves_at_once_or_not_at_all(
     """What leaves is what the twin encodes; what can't leave has changed nothing."""
     wire, out = Wire(), Frames(64, 4)
     place = wire.add(out)
-    wire.peer(place).version_out = version
+    wire.peer(place).send_version = version
     with context.socket(zmq.DEALER) as dealer, context.socket(zmq.ROUTER) as mailbox:
         dealer.setsockopt(zmq.SNDHWM, 2)
         socket = opened(dealer)

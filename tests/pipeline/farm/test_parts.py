@@ -51,7 +51,7 @@ def status(server: int, minute: int, farm: str = "farm") -> bytes:
         ({**GIVEN, "Secret": "demo"}, "'Secret': Spark shows options"),
         ({**GIVEN, "secretfil": "x"}, "did you mean secretFile"),
         ({**GIVEN, "urls": "here"}, "urls is the servers' addresses, tls://HOST:PORT"),
-        ({**GIVEN, "urls": "zre://"}, "urls is the servers' addresses, .* is not a place"),
+        ({**GIVEN, "urls": "zre://"}, "urls is the servers' addresses, .* is no zre url"),
         ({**GIVEN, "tls": "1.1"}, "tls is 1.3 or 1.2"),
         ({**GIVEN, "proxy": "4444"}, "proxy is HOST:PORT of an HTTP proxy, not '4444'"),
         ({"urls": GIVEN["urls"], "user": "demo"}, "option secretFile is missing"),

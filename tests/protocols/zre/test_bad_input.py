@@ -46,7 +46,7 @@ class Place:
         return self.node.ready(self.now_ms)
 
     def hear(self, data: bytes, source: str = SOURCE) -> NodeEffects:
-        self.node.hear(decode_beacon(data), source, self.now_ms)
+        self.node.on_beacon(decode_beacon(data), source, self.now_ms)
         return self.node.ready(self.now_ms)
 
     def count(self, name: str) -> int:
@@ -217,7 +217,7 @@ def test_a_flood_of_beacons() -> None:
     connections = 0
     for _ in range(100_000):
         uuid = own_uuid(dice.randbytes(14)) if dice.random() < 0.5 else b"\x05" + dice.randbytes(15)
-        place.node.hear(Beacon(uuid, dice.randrange(1, 65_536)), SOURCE, 0)
+        place.node.on_beacon(Beacon(uuid, dice.randrange(1, 65_536)), SOURCE, 0)
     connections += len(connected(place.node.ready(0)))
     assert connections <= 125
     status = place.node.status()
@@ -234,25 +234,25 @@ def test_a_flood_of_beacons() -> None:
 def test_during_a_flood_others_are_heard(forgers: int) -> None:
     """Who only beacons, as another one in a flood of its own does, is believed at once."""
     room = PeerAllowance(40)
-    place, dice = Place(room=room, peers_max=80), Random(1)
-    near = Place(room=room)
+    place, dice = Place(socket_allowance=room, peers_max=80), Random(1)
+    near = Place(socket_allowance=room)
     for now_ms in range(0, 30_000, 100):
         place.now_ms = now_ms
         for _ in range(20):
             beacon = Beacon(own_uuid(dice.randbytes(14)), dice.randrange(1, 65_536))
             for node in (place.node, near.node):
-                node.hear(beacon, f"10.0.1.{dice.randrange(forgers)}", now_ms)
+                node.on_beacon(beacon, f"10.0.1.{dice.randrange(forgers)}", now_ms)
         place.node.ready(now_ms)
         near.node.ready(now_ms)
         if now_ms == 15_000:
             beacon = Beacon(own_uuid(b"\x33" * 14), 61_000)
-            place.node.hear(beacon, SOURCE, now_ms)
+            place.node.on_beacon(beacon, SOURCE, now_ms)
             assert f"tcp://{SOURCE}:61000" in connected(place.node.ready(now_ms))
     assert place.count("never_greeted")
     place.node.stop()
     near.node.stop()
-    assert all(room.has_for(f"10.0.1.{one}") for one in range(forgers))
-    assert (room._taken, room._sources) == (0, {})
+    assert all(room.has_room_for(f"10.0.1.{one}") for one in range(forgers))
+    assert (room._used, room._sources) == (0, {})
 
 
 def test_a_flood_of_greetings() -> None:

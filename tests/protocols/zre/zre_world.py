@@ -134,7 +134,7 @@ class World:
 
     def _beacon(self, host: Host, data: bytes, source: Host) -> None:
         if host.alive:
-            host.node.hear(decode_beacon(data), source.address, self.now_ms)
+            host.node.on_beacon(decode_beacon(data), source.address, self.now_ms)
             self.act(host)
 
     def _send(self, host: Host, link: _Link, number: int, messages: list[list[bytes]]) -> None:
