@@ -1,7 +1,7 @@
-"""The application of one server of a farm: follows the log, posts documents, tells the router.
+"""The application of one farm server: it applies the log, posts documents and drives the router.
 
-It reads no clock: its owner calls wake() before the peer's own, and again at deadline_ms. What was
-posted is known to be there when it comes back in the log, so no answer is waited for.
+It reads no clock. Its owner calls wake() before the peer's wake(), and at deadline_ms. A posted
+document is confirmed when it appears in the log, so no answer is awaited.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,23 +18,24 @@ from .documents import PublishConfig, encode_status, may_hold_document
 from .router import ROUTER_KEYS, Publication, Router
 from .state import STATE_BYTES_MAX, Leaf, SharedState
 
-APPLY_BYTES_MAX = 1 << 20  # Of the log, in one wake.
-APPLY_DELAY_MS = 20  # So much later than it is committed at most an entry is applied.
-VIEW_READS_MAX = 16  # Of APPLY_BYTES, before something is shown.
-SNAPSHOT_READ_BYTES = 1 << 20  # Of a snapshot, at a time.
+APPLY_BYTES_MAX = 1 << 20  # Of the log, per wake.
+APPLY_DELAY_MS = 20  # An entry is applied at most so long after its commit.
+VIEW_READS_MAX = 16  # Reads of APPLY_BYTES_MAX before a view is rendered.
+SNAPSHOT_READ_BYTES = 1 << 20  # Of a snapshot, per read.
 READ_RETRY_MS = 100
-RETRY_MS_FIRST = 2000  # What is not in the log by then is posted again; then after twice as long ..
-RETRY_MS_MAX = 60_000  # .. and no longer than this.
+# A document that is not in the log after it is posted again; the delay doubles up to RETRY_MS_MAX.
+RETRY_MS_FIRST = 2000
+RETRY_MS_MAX = 60_000
 NEVER_MS = 1 << 62
-_SPREAD = 0x9E3779B9  # Of 2**32: ids that follow each other fall far apart.
+_SPREAD = 0x9E3779B9  # Times an id, modulo 2**32: consecutive ids get distant phases.
 
 
 class AppSetup(NamedTuple):
-    """What a server's administrator has set up.
+    """The administrator's settings of one server.
 
     publish_config     whether this server wants to publish the MetaLS
-    post_interval_ms   between its documents, unless the farm has a setting; 0: it posts none
-    admins             users with the admin mark: they are told so
+    post_interval_ms   between its documents unless the farm has a setting; 0: it posts none
+    admins             users with the admin mark, for /status
     """
 
     cluster: str
@@ -44,7 +45,7 @@ class AppSetup(NamedTuple):
 
 
 class Application:
-    """One farm's, on one server. It is a Face as well."""
+    """The application of one farm on one server. It implements StatusSource."""
 
     def __init__(
         self,
@@ -53,32 +54,34 @@ class Application:
         router: Router,
         connection_info: Callable[[], Mapping[str, object]] = dict,
     ) -> None:
-        """extra: what its owner has to say about connections, for /status."""
+        """connection_info: the owner's figures about connections, for /status."""
         self.setup = setup
         self.peer = peer
         self.state = SharedState(setup.cluster)
         self.connection_info = connection_info
-        self.unreadable_snapshots = 0  # Snapshots of servers of another make.
-        self.posted = 0  # Documents sent on their way to the leader.
-        self.last_date_ms = 0  # Of the last of them.
-        self.router_error = ""  # What is wrong with the router's own words.
+        self.unreadable_snapshots = 0  # Snapshots in a format of another implementation.
+        self.posted = 0  # Documents sent to the leader.
+        self.last_date_ms = 0  # The date of the last one.
+        self.router_error = ""  # The problem with the router's status.
         self._router = router
         self._resets = peer.resets
         self._publication: Publication | None = None
-        self._published_key: tuple[object, ...] | None = None  # Of which state, with which members.
-        self._contents: tuple[tuple[object, ...], tuple[Leaf, ...]] = ((), ())  # Of which state.
-        self._is_posting = False  # A document of ours is on its way.
-        self._posted_ms: int | None = None  # When the last one came back in the log.
-        self._post_retry_ms = 0  # When to post again, while none came back.
+        # The state and members of the last call to the router.
+        self._published_key: tuple[object, ...] | None = None
+        # The state of the cached contents, and the contents.
+        self._contents: tuple[tuple[object, ...], tuple[Leaf, ...]] = ((), ())
+        self._is_posting = False  # Our last document is not in the log yet.
+        self._posted_ms: int | None = None  # When our last document appeared in the log.
+        self._post_retry_ms = 0  # When to post it again.
         self._retry_ms = RETRY_MS_FIRST
-        self._read_due_ms: int | None = None  # When to read the log; None: nothing is new.
-        self._restored = 0  # How often the state began with a snapshot, or empty.
+        self._read_due_ms: int | None = None  # When to read the log; None: no new entries.
+        self._restored = 0  # How often the state was restored.
         self._restore()
 
     # ---- the log ----
 
     def _restore(self) -> None:
-        """Begins with the peer's snapshot."""
+        """Starts from the peer's snapshot."""
         snapshot = self.peer.snapshot
         self._restored += 1
         self.state = SharedState(self.setup.cluster)
@@ -100,29 +103,31 @@ class Application:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are committed entries that are not in the state."""
+        """Whether the state lacks committed entries."""
         return self.peer.readable_index > self.state.index
 
     def _apply_committed(self, now_ms: int) -> None:
-        """Takes in what is committed, a piece of it: not each entry by itself when many come."""
+        """Applies committed entries in groups: at most APPLY_DELAY_MS after their commit,
+        APPLY_BYTES_MAX per wake.
+        """
         self._restore_if_reset()
         if self.is_behind and self._read_due_ms is None:
             self._read_due_ms = now_ms + APPLY_DELAY_MS
         elif self._read_due_ms is not None and now_ms >= self._read_due_ms:
-            # What could not be read just now is no reason to turn for ever.
+            # A failed read is retried later, so that the loop does not spin.
             self._read_due_ms = now_ms if self._read_log() else now_ms + READ_RETRY_MS
         if not self.is_behind:
             self._read_due_ms = None
 
     def _restore_if_reset(self) -> None:
-        """Where a snapshot has come in, or the log was emptied because we are invited."""
+        """Restores the state after a snapshot was installed or an invitation emptied the log."""
         peer = self.peer
         if peer.resets != self._resets or peer.snapshot.last_index > self.state.index:
             self._resets = peer.resets
             self._restore()
 
     def _read_log(self) -> bool:
-        """Applies a piece of what is committed; whether there was any."""
+        """Applies up to APPLY_BYTES_MAX of committed entries; returns whether there were any."""
         state, last_index = self.state, self.peer.readable_index
         before = state.index
         for batch in self.peer.read(before + 1, APPLY_BYTES_MAX):
@@ -138,17 +143,17 @@ class Application:
         return state.index > before
 
     def snapshot(self) -> tuple[FarmSnapshot, list[bytes]]:
-        """The state, and what a snapshot of it ends with."""
+        """The state encoded as chunks, and its metadata."""
         index = self.state.index
         term = self.peer.core.log.term_at(index)
-        assert term is not None, "the log begins at or below what we have applied"
+        assert term is not None, "the log's base is at most the applied index"
         return FarmSnapshot(index, term, self.peer.directory.at(index)), [self.state.encode()]
 
-    # ---- who publishes ----
+    # ---- publishing ----
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The committed Configuration's, by id."""
+        """The ids of the committed Configuration, sorted."""
         return tuple(sorted(server.id for server in self.peer.directory.committed.servers))
 
     @property
@@ -157,15 +162,16 @@ class Application:
 
     @property
     def contents(self) -> tuple[Leaf, ...]:
-        """Of the MetaLS; worked out anew when a document, an order or a member has come or gone."""
+        """The contents of the MetaLS, cached until a document, an order or a member changes."""
         key = (self.state.changes, self._restored, self.members)
         if key != self._contents[0]:
             self._contents = key, tuple(self.state.contents(self.members))
         return self._contents[1]
 
     def _publish(self) -> None:
-        """Tells the router whenever something else is to be published by it; after a start not
-        before an entry of the term is committed, as until then it may be as it was."""
+        """Calls the router when the publication changes. After a start it waits until an entry
+        of the current term is committed, as the state may be old until then.
+        """
         if self.is_behind:
             return
         core, state = self.peer.core, self.state
@@ -190,26 +196,27 @@ class Application:
 
     @property
     def post_interval_ms(self) -> int:
-        """Between documents: what an order has set for the farm counts before our own setting."""
+        """The interval between documents. An order's setting has priority over the server's own."""
         interval_ms = self.state.config.settings.get("postingInterval", self.setup.post_interval_ms)
-        assert isinstance(interval_ms, int), "decode_export has looked"
+        assert isinstance(interval_ms, int), "decode_export() checks it"
         return interval_ms
 
     @property
     def logged_date_ms(self) -> int:
-        """Of our last document that is in the log; 0: there is none."""
+        """The date of our last document in the log; 0: none."""
         posted = self.state.posted.get(self.peer.setup.server_id)
         return posted.status.date_ms if posted else 0
 
     def _check_posted(self, now_ms: int) -> None:
-        """Whether the document that we wait for has come back in the log."""
+        """Notes that our posted document has appeared in the log."""
         if self._is_posting and self.logged_date_ms == self.last_date_ms:
             self._is_posting, self._posted_ms, self._retry_ms = False, now_ms, RETRY_MS_FIRST
 
     @property
     def _due_ms(self) -> int:
-        """When to post next, if ever: the first document at once, the others at our own part of
-        the interval, another one for each server, and not before half of one is over."""
+        """When to post next: the first document at once, later ones at this server's phase of
+        the interval, at least half an interval apart.
+        """
         interval_ms = self.post_interval_ms
         is_ready = self.peer.is_member and self.peer.core.leader is not None
         if not is_ready or not interval_ms:
@@ -221,7 +228,7 @@ class Application:
         return earliest_ms + (phase_ms - earliest_ms) % interval_ms
 
     def _post(self, now_ms: int, date_ms: int) -> None:
-        """Posts a document when it is time, and again when it has not come back."""
+        """Posts a document when it is due, and repeats it until it is in the log."""
         if self.is_behind or now_ms < self._due_ms:
             return
         date_ms = max(date_ms, self.last_date_ms + 1)
@@ -232,7 +239,7 @@ class Application:
         self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
 
     def _document(self, date_ms: int) -> bytes:
-        """Our status; without what the router says when that is none."""
+        """Our status document, without the router's part if that is malformed."""
         status = self._router.status()
         self.router_error = status.error
         try:
@@ -248,7 +255,7 @@ class Application:
         own = self.peer.setup.server_id
         meta = router_document.get("meta", {})
         if not isinstance(meta, Mapping):
-            raise LocalProtocolError("meta of a document is an object")
+            raise LocalProtocolError("meta of a document must be an object")
         settings = self.state.config.settings
         document = {
             "cluster": self.setup.cluster,
@@ -267,10 +274,10 @@ class Application:
     # ---- one wake ----
 
     def wake(self, now_ms: int, date_ms: int) -> None:
-        """Does what has come up; the peer's wake() comes next.
+        """Does what is due; then call the peer's wake().
 
-        now_ms    as the peer has it
-        date_ms   since the epoch, for what is posted
+        now_ms    the time as in the peer
+        date_ms   milliseconds since the epoch, for documents
         """
         self._apply_committed(now_ms)
         self._check_posted(now_ms)
@@ -279,13 +286,13 @@ class Application:
 
     @property
     def deadline_ms(self) -> int:
-        """When wake() must come at the latest."""
+        """The latest time for the next wake()."""
         if self.is_behind:
             return 0 if self._read_due_ms is None else self._read_due_ms
         return self._due_ms
 
     def render(self, view: ViewRequest) -> bytes:
-        """What wire/http_api.py's requests see: also what was committed just now."""
+        """Renders a view, after it has applied what is committed."""
         self._restore_if_reset()
         for _ in range(VIEW_READS_MAX):
             if not self.is_behind or not self._read_log():

@@ -1,8 +1,8 @@
-"""What an administrator says through the log: who publishes, what is left out, settings of a farm.
+"""Orders of administrators in the log: who publishes, what is excluded, and the farm's settings.
 
-An order is a JSON object whose bytes begin with ORDER_PREFIX, so that no status is one, and that
-other entries of the log cost nothing. Who may say it is checked where it is taken in; JRaft's
-servers keep it like any other entry.
+An order is a JSON object whose bytes begin with ORDER_PREFIX, which excludes status documents and
+other entries cheaply. The leader checks the user when it accepts an order. JRaft's servers store it
+like any entry.
 """
 
 import json
@@ -19,9 +19,9 @@ from .documents import load_object, number_of, object_of
 
 ORDER_PREFIX = b'{"admin":'
 ORDER_BYTES_MAX = 256 << 10
-ORDERS_MAX = 64  # In one request.
-AUDIT_CHARACTERS_MAX = 2000  # Of an order in a line of a log.
-EXCLUDED_HASHES_MAX = 4096  # That are left out.
+ORDERS_MAX = 64  # Per request.
+AUDIT_CHARACTERS_MAX = 2000  # Of an order's text in an audit line.
+EXCLUDED_HASHES_MAX = 4096  # Excluded destinations.
 HASH_CHARACTERS_MAX = 128
 EXCLUDED_SERVERS_MAX = 256
 SETTINGS_BYTES_MAX = 64 << 10
@@ -29,12 +29,12 @@ EXPORT_VERSION = 1
 INTERVAL_MS_MIN = 1000
 INTERVAL_MS_MAX = 24 * 3600 * 1000
 HASH_BYTES = 32
-DESTINATION_BYTES_MIN = 387  # Two keys and a certificate of no kind.
-_ALPHABET = b"-~"  # I2P's, in place of + and /.
+DESTINATION_BYTES_MIN = 387  # Two keys and a null certificate.
+_ALPHABET = b"-~"  # I2P's base64 characters instead of + and /.
 
 
 class OrderKind(StrEnum):
-    """What an order is about; the word under "admin"."""
+    """The value under "admin"."""
 
     PUBLISH = "publish"
     EXCLUDE = "exclude"
@@ -43,20 +43,20 @@ class OrderKind(StrEnum):
 
 
 class PublishChoice(StrEnum):
-    """Who publishes, when it is no certain server."""
+    """The publisher, when no server is named."""
 
-    AUTO = "auto"  # Whom the rule finds.
+    AUTO = "auto"  # The rule chooses.
     NOBODY = "nobody"  # null in JSON.
 
 
 class FarmConfig(NamedTuple):
-    """A farm's configuration, to be kept in a file or taken over by another farm.
+    """What administrators have set for a farm, as exported and imported.
 
-    servers    id and endpoint of each member; who takes the rest over has members of its own
-    publish    a server's id, or a Choice
-    hashes     of destinations that are left out of the MetaLS
-    left_out   servers that don't publish, and whose destinations are left out
-    settings   postingInterval and window in ms, and whatever else the farm's users keep there
+    servers            id and endpoint of each member; an import ignores them
+    publish            a server's id, or a PublishChoice
+    hashes             destinations excluded from the MetaLS
+    excluded_servers   servers that do not publish, and whose destinations are excluded
+    settings           postingInterval and window in ms, and other settings of the farm's users
     """
 
     cluster: str
@@ -68,12 +68,12 @@ class FarmConfig(NamedTuple):
 
 
 class Order(NamedTuple):
-    """One order. Of the last four fields those count that belong to its kind."""
+    """One order. The last four fields depend on its kind."""
 
     kind: OrderKind
     cluster: str
-    date_ms: int  # Since the epoch, by the administrator's clock: for people only.
-    user: str  # As the handshake knows him.
+    date_ms: int  # Since the epoch, by the administrator's clock; informative.
+    user: str  # The user of the handshake.
     publish: int | PublishChoice = PublishChoice.AUTO
     hashes: tuple[str, ...] = ()
     servers: tuple[int, ...] = ()
@@ -91,9 +91,9 @@ class Order(NamedTuple):
 
 
 def encode_order(order: Order) -> bytes:
-    """An order as an entry of the log; the keys are under decode_order().
+    """Encodes an order as an entry's value; decode_order() has the keys.
 
-    Raises LocalProtocolError when it can't be one.
+    Raises LocalProtocolError if it is not valid.
     """
     body: dict[str, object] = {
         "admin": order.kind.value,
@@ -106,7 +106,7 @@ def encode_order(order: Order) -> bytes:
             body["server"] = publish_value(order.publish)
         case OrderKind.IMPORT:
             if order.configuration is None:
-                raise LocalProtocolError("an import brings a configuration")
+                raise LocalProtocolError("an import needs a configuration")
             body["configuration"] = export_document(order.configuration)
         case _:
             body.update(hashes=order.hashes, servers=order.servers)
@@ -114,31 +114,31 @@ def encode_order(order: Order) -> bytes:
         data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
         decode_order(data)
     except (TypeError, ValueError, RecursionError) as error:
-        raise LocalProtocolError(f"an order can't be JSON: {error}") from None
+        raise LocalProtocolError(f"the order is not valid JSON: {error}") from None
     except RemoteProtocolError as error:
         raise LocalProtocolError(str(error)) from None
     return data
 
 
 def decode_order(data: bytes) -> Order:
-    """Takes an order apart.
+    """Decodes an order.
 
     admin           publish, exclude, include or import; the first key, without a space before it
     cluster         the farm's name
     date            ms since the epoch
-    user            who says it
-    server          of publish: an id, null (nobody), or "auto"
-    hashes          of exclude and include: array of strings, as hash_of() makes them
-    servers         of exclude and include: array of ids
-    configuration   of import: an object, see decode_export()
+    user            the administrator
+    server          publish: an id, null (nobody), or "auto"
+    hashes          exclude and include: array of strings from hash_of()
+    servers         exclude and include: array of ids
+    configuration   import: an object, see decode_export()
 
     Raises RemoteProtocolError on anything else.
     """
     if not data.startswith(ORDER_PREFIX):
-        raise RemoteProtocolError("an order begins with what it is")
+        raise RemoteProtocolError("an order begins with its prefix")
     document = load_object(data, ORDER_BYTES_MAX)
     if document.get("admin") not in tuple(OrderKind):
-        raise RemoteProtocolError("an order of no kind that is known")
+        raise RemoteProtocolError("unknown kind of order")
     kind = OrderKind(str(document["admin"]))
     cluster, user = _text(document, "cluster"), _text(document, "user")
     order = Order(kind, cluster, number_of(document, "date", 0, NUMBER_MAX), user)
@@ -154,7 +154,7 @@ def decode_order(data: bytes) -> Order:
 
 
 def export_document(export: FarmConfig) -> dict[str, object]:
-    """An export as JSON has it."""
+    """A farm's configuration as a JSON object."""
     return {
         "version": EXPORT_VERSION,
         "cluster": export.cluster,
@@ -166,14 +166,14 @@ def export_document(export: FarmConfig) -> dict[str, object]:
 
 
 def decode_export(document: Mapping[str, object]) -> FarmConfig:
-    """Takes an exported configuration apart; what is missing is as in a new farm.
+    """Decodes an exported configuration; missing keys have the defaults of a new farm.
 
     version    1
-    cluster    of the farm that it came from
+    cluster    the farm that it was exported from
     servers    array of objects: id, endpoint
     publish    an id, null (nobody), or "auto"
     excluded   object: hashes, servers
-    settings   object: postingInterval (ms, 0: never), window (ms), and more
+    settings   object: postingInterval (ms, 0: never), window (ms), and others
 
     Raises RemoteProtocolError on anything else.
     """
@@ -190,7 +190,7 @@ def decode_export(document: Mapping[str, object]) -> FarmConfig:
 
 
 def publish_value(publish: int | PublishChoice) -> int | str | None:
-    """Who publishes, as JSON has it."""
+    """The JSON value of a publisher."""
     return None if publish is PublishChoice.NOBODY else publish
 
 
@@ -208,14 +208,14 @@ def _publish_of(document: Mapping[str, object], key: str) -> int | PublishChoice
 def _text(document: Mapping[str, object], key: str) -> str:
     value = document.get(key)
     if not isinstance(value, str) or not value:
-        raise RemoteProtocolError(f"{key} of an order is a name")
+        raise RemoteProtocolError(f"{key} of an order must be a name")
     return value
 
 
 def _array(document: Mapping[str, object], key: str, count_max: int) -> list[object]:
     value = document.get(key, [])
     if not isinstance(value, list) or len(value) > count_max:
-        raise RemoteProtocolError(f"{key} of an order is an array of at most {count_max}")
+        raise RemoteProtocolError(f"{key} of an order must be an array of at most {count_max}")
     return value
 
 
@@ -223,9 +223,9 @@ def _hashes(document: Mapping[str, object]) -> tuple[str, ...]:
     hashes = []
     for value in _array(document, "hashes", EXCLUDED_HASHES_MAX):
         if not isinstance(value, str) or not 0 < len(value) <= HASH_CHARACTERS_MAX:
-            raise RemoteProtocolError("a hash is a short text")
+            raise RemoteProtocolError(f"a hash must have 1 to {HASH_CHARACTERS_MAX} characters")
         if not value.isascii() or not value.isprintable():
-            raise RemoteProtocolError("a hash is ASCII")
+            raise RemoteProtocolError("a hash must be printable ASCII")
         hashes.append(value)
     return tuple(hashes)
 
@@ -239,7 +239,7 @@ def _servers(document: Mapping[str, object]) -> tuple[tuple[int, str], ...]:
     found = []
     for value in _array(document, "servers", EXCLUDED_SERVERS_MAX):
         if not isinstance(value, dict):
-            raise RemoteProtocolError("a server is an object")
+            raise RemoteProtocolError("a server must be an object")
         found.append((number_of(value, "id", ID_MIN, ID_MAX), _text(value, "endpoint")))
     return tuple(found)
 
@@ -248,16 +248,17 @@ def _settings(settings: dict[str, object]) -> dict[str, object]:
     number_of({"window": 1, **settings}, "window", 1, NUMBER_MAX)
     known = {"postingInterval": 0, **settings}
     if 0 < number_of(known, "postingInterval", 0, INTERVAL_MS_MAX) < INTERVAL_MS_MIN:
-        raise RemoteProtocolError(f"postingInterval is 0 or {INTERVAL_MS_MIN} and more")
+        raise RemoteProtocolError(f"postingInterval must be 0, or at least {INTERVAL_MS_MIN}")
     size = len(json.dumps(settings))
     if size > SETTINGS_BYTES_MAX:
-        raise RemoteProtocolError(f"settings of {size} characters")
+        raise RemoteProtocolError(f"settings of {size} characters, at most {SETTINGS_BYTES_MAX}")
     return settings
 
 
 def hash_of(text: str) -> str | None:
-    """The hash of a destination in I2P's base64, however it is written: the destination itself
-    (base64), its hash (base64), or HASH.b32.i2p. None when it is none of these."""
+    """The hash of a destination in I2P's base64, from the destination (base64), its hash
+    (base64), or HASH.b32.i2p. None if the text is none of these.
+    """
     name = text.removesuffix(".b32.i2p")
     try:
         if name != text:
@@ -273,7 +274,7 @@ def hash_of(text: str) -> str | None:
 
 
 class Audit(NamedTuple):
-    """An administrator's wish, for the log of the server that heard it."""
+    """A decision about a user's request, for the server's log."""
 
     user: str
     what: str
@@ -281,14 +282,14 @@ class Audit(NamedTuple):
 
 
 def audit_orders(values: Sequence[bytes], cluster: str, user: str, is_admin: bool) -> list[Audit]:
-    """The orders among entries that somebody wants to have in the log, and whether he may give
-    each of them: he has to be an administrator, and to give it in his own name, to this farm.
+    """The orders among a request's entries, and whether each is allowed: the user must be an
+    administrator, and the order must name this user and this farm.
 
-    user   as the handshake knows him; empty where there is none, and nobody can be told apart
+    user   the user of the handshake; "" without a handshake, where users are unknown
     """
     orders = [value for value in values if value.startswith(ORDER_PREFIX)]
     if len(orders) > ORDERS_MAX:
-        what = f"{len(orders)} orders in one request, at most {ORDERS_MAX} are taken"
+        what = f"{len(orders)} orders in one request, the limit is {ORDERS_MAX}"
         return [Audit(user, what, False)]
     found = []
     for value in orders:
@@ -300,7 +301,7 @@ def audit_orders(values: Sequence[bytes], cluster: str, user: str, is_admin: boo
         is_right = order.cluster == cluster and user in ("", order.user)
         what = str(order)
         if order.kind is OrderKind.IMPORT or len(what) > AUDIT_CHARACTERS_MAX:
-            # What it was shows in the log of the farm, or with whoever has kept it.
+            # The farm's log has the full text.
             what = f"{order.kind}, {len(value)} bytes, sha256 {sha256(value).hexdigest()}"
         found.append(Audit(user, what, is_admin and is_right))
     return found

@@ -1,9 +1,10 @@
-"""Which user appended an entry: poster entries, which a leader writes in front of the others.
+"""Poster entries: a leader writes one before entries of another user, to record who appended
+them.
 
-An entry has no field for a user on this wire, and its bytes stay as they were appended. So the
-leader appends an Application entry of its own, `{"kelek":"poster","user":"ann"}`, where the user
-changes. It holds for the entries behind it up to the next one, in its own term alone: the leader of
-another term may be a server of JRaft, which writes none.
+The wire has no field for a user, and an entry keeps the bytes of its client. So the leader appends
+an Application entry of its own, `{"kelek":"poster","user":"ann"}`, where the user changes. It
+covers the entries after it, up to the next poster entry, in its own term only: the leader of
+another term may be a JRaft server, which writes none.
 """
 
 import json
@@ -11,9 +12,9 @@ import json
 from ...errors import RemoteProtocolError
 from .documents import load_object
 
-POSTER_PREFIX = b'{"kelek":'  # No client may append what begins so.
+POSTER_PREFIX = b'{"kelek":'  # Clients must not append entries with this prefix.
 POSTER_BYTES_MAX = 4096
-# A leader repeats the entry behind so much, so that a reader finds it without a long search.
+# A leader repeats the entry after so much, which bounds a reader's search.
 REPEAT_ENTRIES = 1000
 REPEAT_BYTES = 1 << 20
 
@@ -25,8 +26,9 @@ def encode_poster(user: str) -> bytes:
 
 
 def decode_poster(value: bytes) -> str | None:
-    """The user that an Application entry names; empty: the entries behind it have none; None: it
-    is no poster entry."""
+    """The user that an Application entry names: "" if the next entries have none; None if it is
+    not a poster entry.
+    """
     if not value.startswith(POSTER_PREFIX):
         return None
     try:
@@ -38,7 +40,7 @@ def decode_poster(value: bytes) -> str | None:
 
 
 class PosterWriter:
-    """Decides, for a leader, where a poster entry is due."""
+    """Decides where a leader must write a poster entry."""
 
     __slots__ = ("_bytes", "_entries", "_term", "_user")
 
@@ -49,8 +51,9 @@ class PosterWriter:
         self._bytes = 0
 
     def is_due(self, term: int, user: str, count: int, size: int) -> bool:
-        """Whether a poster entry has to stand in front of the next `count` entries, of `size` bytes
-        together, which this user appends in this term. They count as appended."""
+        """Whether a poster entry must precede the next `count` entries of `size` bytes by this
+        user in this term. Counts them as appended.
+        """
         if term != self._term:
             self._term, self._user = term, ""
         is_near = self._entries < REPEAT_ENTRIES and self._bytes < REPEAT_BYTES

@@ -1,8 +1,7 @@
-"""What a server of a farm asks of its I2P router, and tells it (text, "Router Interface").
+"""The interface between a farm server and its I2P router (specification, "Router Interface").
 
-The text's getLocalRouterStatus, getLocalLeafHash and getLocalLeafStatus are Router.status();
-publishMetaLS is publish(), stopPublishingMetaLS is stop(). Remote measurements are keys of a
-status like any other.
+Router.status() covers getLocalRouterStatus, getLocalLeafHash and getLocalLeafStatus. publish() is
+publishMetaLS, stop() is stopPublishingMetaLS. Remote measurements are keys of a status.
 """
 
 from collections.abc import Mapping
@@ -14,14 +13,14 @@ ROUTER_KEYS = (
     "meta",
     "router",
     "destinations",
-)  # Of a status document that are the router's to say.
+)  # Keys of a status document that the router provides.
 
 
 class RouterStatus(NamedTuple):
-    """What a router says of itself.
+    """A router's part of the status document.
 
-    document   of KEYS those that it has something to say about
-    error      why there is nothing, or nothing new; empty when all is well
+    document   the ROUTER_KEYS that it provides
+    error      why the document is missing or old; empty: no problem
     """
 
     document: Mapping[str, object]
@@ -29,9 +28,9 @@ class RouterStatus(NamedTuple):
 
 
 class Publication(NamedTuple):
-    """What the router of the publisher is to publish.
+    """What the publisher's router publishes.
 
-    log_index   of the last order to publish: a new one means that it has to be done once more
+    log_index   index of the last order to publish; a new one means: publish once more
     contents    the destinations of the MetaLS
     """
 
@@ -41,16 +40,16 @@ class Publication(NamedTuple):
 
 
 class Router(Protocol):
-    """A router. It never raises: what goes wrong stands in the next status."""
+    """A router. It never raises; problems appear in the next status."""
 
     def status(self) -> RouterStatus:
-        """As it is now."""
+        """The current status."""
         ...
 
     def publish(self, publication: Publication) -> None:
-        """We are the publisher, with this; said again whenever it is something else."""
+        """This server is the publisher. Called again when the publication changes."""
         ...
 
     def stop(self) -> None:
-        """We are not the publisher, or no longer; also said once at the start."""
+        """This server is not the publisher. Also called once at the start."""
         ...

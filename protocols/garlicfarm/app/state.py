@@ -1,7 +1,6 @@
-"""What the committed log of a farm says: documents, orders, who publishes the MetaLS, and what.
+"""The state of a farm by its committed log: documents, orders, the publisher, and the MetaLS.
 
-No clock is read, and no setting of one server counts: each server, and whoever reads the log later,
-comes to the same answer.
+It uses no clock and no local setting, so every server computes the same result from the same log.
 """
 
 import json
@@ -35,9 +34,9 @@ from .orders import (
     hash_of,
 )
 
-DOCUMENTS_MAX = 256  # Whose newest documents are kept.
-WINDOW_MS = 10 * 60 * 1000  # Whose document is older than the newest by more counts as gone.
-CONTENTS_MAX = 4096  # Destinations of a MetaLS.
+DOCUMENTS_MAX = 256  # Servers with a stored document.
+WINDOW_MS = 10 * 60 * 1000  # A document that is older than the newest by more is ignored.
+CONTENTS_MAX = 4096  # Destinations in a MetaLS.
 SNAPSHOT_VERSION = 1
 HEAD_BYTES_MAX = 1 << 20
 STATE_BYTES_MAX = DOCUMENTS_MAX * DOCUMENT_BYTES_MAX + HEAD_BYTES_MAX
@@ -46,7 +45,7 @@ _RANKS = {PublishConfig.ON: 0, PublishConfig.AUTO: 1}
 
 
 class PostedStatus(NamedTuple):
-    """A server's last document, and where in the log it is."""
+    """A server's last document and its index in the log."""
 
     log_index: int
     status: Status
@@ -56,28 +55,30 @@ class Leaf(NamedTuple):
     """A destination of the MetaLS."""
 
     server_id: int
-    hash: str  # As hash_of() makes it, or what was posted where that is none.
+    hash: str  # From hash_of(), or the posted text if that is not a destination.
     document: Mapping[str, object]
 
 
 class SharedState:
-    """The state: of each server its last document, in the order of the log, and what was ordered.
+    """The state: the last document of each server, in log order, and the result of all orders.
 
-    The last document and not that of the newest date: a server whose clock was wrong is believed
-    again as soon as it is right.
+    The last document counts, not the one with the newest date: a server whose clock was wrong
+    recovers with its next document.
     """
 
     def __init__(self, cluster: str) -> None:
         self.cluster = cluster
-        self.index = 0  # Of the last entry that is in it.
-        self.changes = 0  # Grows when a document or an order has come: else nothing is new.
-        self.posted: dict[int, PostedStatus] = {}  # Who has not posted for longest comes first.
-        self.config = FarmConfig(cluster)  # Without servers: those are the log's Configurations.
-        self.published_index = 0  # Of the last order to publish.
-        self.counters: Counter[str] = Counter()  # Of entries since the start, by what they were.
+        self.index = 0  # The last applied entry.
+        self.changes = 0  # Grows with each document and order.
+        self.posted: dict[int, PostedStatus] = {}  # In the order of their last posts.
+        self.config = FarmConfig(cluster)  # Without servers; the log's Configurations have them.
+        self.published_index = 0  # The index of the last order to publish.
+        self.counters: Counter[str] = Counter()  # Entries since the start, by kind.
 
     def apply(self, index: int, value: bytes) -> Status | Order | None:
-        """Takes in the next committed Application entry; what it is, if it is one of ours."""
+        """Applies the next committed Application entry; returns it if it is a document or order
+        of this farm.
+        """
         self.index = index
         if not may_hold_document(value):
             self.counters["other"] += 1
@@ -85,7 +86,7 @@ class SharedState:
         try:
             found = decode_order(value) if value.startswith(ORDER_PREFIX) else decode_status(value)
         except RemoteProtocolError:
-            self.counters["other"] += 1  # The log carries what it is given.
+            self.counters["other"] += 1  # The log may hold any data.
             return None
         if found.cluster != self.cluster:
             self.counters["foreign"] += 1
@@ -97,7 +98,7 @@ class SharedState:
         return found
 
     def skip(self, last_index: int) -> None:
-        """The entries up to there are Application entries that may_hold_document() says no to."""
+        """Skips Application entries up to this index, for which may_hold_document() is false."""
         self.counters["other"] += last_index - self.index
         self.index = last_index
 
@@ -110,7 +111,7 @@ class SharedState:
             del self.posted[next(iter(self.posted))]
 
     def _execute(self, order: Order) -> bool:
-        """Whether an order counts: not one that leaves out more than there is room for."""
+        """Executes an order; returns False if the result exceeds a limit."""
         before = self.config
         match order.kind:
             case OrderKind.PUBLISH:
@@ -141,16 +142,17 @@ class SharedState:
             self.published_index = self.index
         return True
 
-    # ---- what follows from it ----
+    # ---- derived values ----
 
     @property
     def window_ms(self) -> int:
-        """How much older than the newest a document may be that counts."""
+        """The maximum age of a document relative to the newest one."""
         return number_of({"window": WINDOW_MS, **self.config.settings}, "window", 1, NUMBER_MAX)
 
     def _recent(self, members: Collection[int]) -> list[Status]:
-        """Documents of members that are no older than the window, by id; the members' own newest
-        date is the time."""
+        """Documents of members within the window, by id. The newest date of the members is the
+        current time.
+        """
         excluded_servers = self.config.excluded_servers
         known = [
             posted.status
@@ -161,11 +163,11 @@ class SharedState:
         return [status for status in known if status.date_ms >= time_ms - self.window_ms]
 
     def publisher(self, members: Collection[int]) -> int | None:
-        """Which server publishes the MetaLS; None: nobody may.
+        """The server that publishes the MetaLS; None: no server may.
 
-        Whom an order names, if it is a member that is not left out. Else, of the recent documents
-        of such members that don't say off: who says on comes before who says auto, then the
-        longest uptime counts, then the lowest id.
+        An order may name a member that is not excluded. Otherwise the rule chooses among recent
+        documents of members that are not excluded and do not say off: "on" before "auto", then the
+        longest uptime, then the lowest id.
         """
         chosen = self.config.publish
         if chosen is PublishChoice.NOBODY:
@@ -180,10 +182,11 @@ class SharedState:
         return min(candidates)[2] if candidates else None
 
     def contents(self, members: Collection[int]) -> list[Leaf]:
-        """What the MetaLS holds: the destinations in the recent documents of members, by server and
-        then as they were posted, each once, without what is left out."""
+        """The contents of the MetaLS: the destinations in recent documents of members, without
+        excluded and repeated ones, ordered by server and then as posted.
+        """
         excluded_hashes = set(self.config.hashes)
-        names: dict[str, str] = {}  # Many servers may post the same destination.
+        names: dict[str, str] = {}  # Several servers may post the same destination.
         found: dict[str, Leaf] = {}
         for status in self._recent(members):
             for document in _destinations(status):
@@ -200,12 +203,12 @@ class SharedState:
     # ---- snapshots ----
 
     def encode(self) -> bytes:
-        """The state as a snapshot: a line of JSON, then the documents as they were posted.
+        """The state as a snapshot: a line of JSON, then the posted documents.
 
         version     1
         cluster     the farm's name
-        index       of the last entry that is in it
-        ordered     as decode_export() has it
+        index       the last applied entry
+        ordered     the result of all orders, see decode_export()
         published   index of the last order to publish
         documents   array of [index, size in bytes], in the order in which they follow
         """
@@ -222,20 +225,21 @@ class SharedState:
 
     @classmethod
     def decode(cls, data: bytes, cluster: str) -> "SharedState":
-        """Raises RemoteProtocolError on what is no snapshot of this cluster, as those of servers of
-        another make."""
+        """Raises RemoteProtocolError if the data is not a snapshot of this cluster, such as a
+        JRaft server's.
+        """
         line, newline, _ = data[: HEAD_BYTES_MAX + 1].partition(b"\n")
         head = load_object(line, HEAD_BYTES_MAX)
         number_of(head, "version", SNAPSHOT_VERSION, SNAPSHOT_VERSION)
         if head.get("cluster") != cluster or not newline:
-            raise RemoteProtocolError(f"no snapshot of {cluster}")
+            raise RemoteProtocolError(f"not a snapshot of {cluster}")
         found = cls(cluster)
         found.config = decode_export(object_of(head, "ordered"))
         at = len(line) + 1
         for index, size in _document_positions(head):
             posted = PostedStatus(index, decode_status(data[at : at + size]))
             if posted.status.cluster != cluster or len(posted.status.data) != size:
-                raise RemoteProtocolError("a document of a snapshot is none of this farm")
+                raise RemoteProtocolError("a document of a snapshot does not belong to this farm")
             found._store(posted)
             at += size
         if at != len(data):
@@ -248,10 +252,12 @@ class SharedState:
 def _document_positions(head: Mapping[str, object]) -> Iterable[tuple[int, int]]:
     documents = head.get("documents")
     if not isinstance(documents, list) or len(documents) > DOCUMENTS_MAX:
-        raise RemoteProtocolError("a snapshot has an array of documents")
+        raise RemoteProtocolError(
+            f"documents of a snapshot must be an array of at most {DOCUMENTS_MAX}"
+        )
     for each in documents:
         if not isinstance(each, list) or len(each) != 2:
-            raise RemoteProtocolError("a document of a snapshot has index and size")
+            raise RemoteProtocolError("each document of a snapshot must have an index and a size")
         pair = {"index": each[0], "size": each[1]}
         index = number_of(pair, "index", 1, NUMBER_MAX)
         yield index, number_of(pair, "size", 1, DOCUMENT_BYTES_MAX)
@@ -259,7 +265,7 @@ def _document_positions(head: Mapping[str, object]) -> Iterable[tuple[int, int]]
 
 def _destinations(status: Status) -> list[Mapping[str, object]]:
     destinations = status.document.get("destinations", [])
-    assert isinstance(destinations, list), "decode_status has looked"
+    assert isinstance(destinations, list), "decode_status() checks it"
     return destinations
 
 

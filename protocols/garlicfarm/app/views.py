@@ -1,6 +1,6 @@
-"""What a server of a farm shows, as JSON: each view a function of its application.
+"""The views of the HTTP API: JSON from a farm server's application.
 
-Documents stand in it as they were posted, byte for byte.
+Documents appear byte for byte as they were posted.
 """
 
 import json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..server.peer import FarmPeer
     from .application import Application
 
-USER_SEARCH_BYTES_MAX = 64 << 20  # So much of the log is searched for the user of an entry.
+USER_SEARCH_BYTES_MAX = 64 << 20  # The log bytes searched for an entry's user.
 
 
 def render_view(application: "Application", request: ViewRequest) -> bytes:
@@ -49,7 +49,7 @@ def _json(value: object) -> bytes:
 
 
 def _object(pairs: Mapping[str, bytes]) -> bytes:
-    """An object of values that are JSON already."""
+    """A JSON object from values that are JSON already."""
     return b"{%s}" % b",".join(b'"%s":%s' % (key.encode(), data) for key, data in pairs.items())
 
 
@@ -108,7 +108,7 @@ def _state_of(application: "Application") -> str:
 
 
 def _members(application: "Application") -> list[dict[str, object]]:
-    """Those in force, each with how we reach it, and as a leader what it has confirmed."""
+    """The latest members with the state of our link, and by a leader what each has confirmed."""
     peer = application.peer
     own = peer.setup.server_id
     matches = {follower.peer: follower.match_index for follower in peer.core.followers}
@@ -128,11 +128,13 @@ def _members(application: "Application") -> list[dict[str, object]]:
     return found
 
 
-# ---- what the log says ----
+# ---- contents of the log ----
 
 
 def _documents(application: "Application", server_id: int | None) -> bytes:
-    """All documents, or one server's. One that there is no room for is null: it is shown alone."""
+    """All documents or one server's. A document beyond the size limit is null, unless requested
+    alone.
+    """
     state = application.state
     room, shown = DOCUMENTS_BYTES_MAX, []
     for number, posted in sorted(state.posted.items()):
@@ -158,7 +160,7 @@ def _documents(application: "Application", server_id: int | None) -> bytes:
 
 
 def _configuration(application: "Application") -> bytes:
-    """What an import takes, and the members beside it."""
+    """The configuration for an import, and the members."""
     servers = tuple(
         (each.id, each.endpoint) for each in application.peer.directory.committed.servers
     )
@@ -166,7 +168,7 @@ def _configuration(application: "Application") -> bytes:
 
 
 def _entries(application: "Application", parameters: Mapping[str, int]) -> bytes:
-    """Committed entries: those that are kept, from the one on that is asked for."""
+    """Committed entries that are still in the log, from the requested index on."""
     peer = application.peer
     first = peer.core.log.base_index + 1
     index = max(parameters.get("from", 1), first)
@@ -180,7 +182,7 @@ def _entries(application: "Application", parameters: Mapping[str, int]) -> bytes
             user, term = "", batch.term
         for at, entry in enumerate(entries_of((batch,)), batch.first_index):
             if at != index or at > last_index or (shown and len(entry.value) > room):
-                continue  # In front of it, or behind what is shown.
+                continue  # Before the first one or after the last one.
             named = _poster_user(entry)
             user = user if named is None else named
             shown.append(_entry(at, entry, user, None if raw else application.setup.cluster))
@@ -198,8 +200,9 @@ def _entries(application: "Application", parameters: Mapping[str, int]) -> bytes
 
 
 def _user_of(peer: "FarmPeer", index: int) -> str:
-    """Which user has appended an entry, by the last poster entry of its term in front of it; empty:
-    that is not known. The search goes back by more and more entries."""
+    """The user of an entry, by the last poster entry before it in its term; "" if unknown. The
+    search goes back in growing steps.
+    """
     term, first, end = peer.core.log.term_at(index), peer.core.log.base_index + 1, index
     count, room = 8, USER_SEARCH_BYTES_MAX
     while end > first and peer.core.log.term_at(end - 1) == term and room > 0:
@@ -223,19 +226,21 @@ def _user_of(peer: "FarmPeer", index: int) -> str:
 
 
 def _last_user(batch: EntryBatch, end: int) -> str | None:
-    """The user that the last poster entry of a batch names that is in front of entry `end`."""
+    """The user in the last poster entry of a batch before entry `end`."""
     entries = entries_of((batch,))[: max(0, end - batch.first_index)]
     named = (_poster_user(entry) for entry in reversed(entries))
     return next((user for user in named if user is not None), None)
 
 
 def _poster_user(entry: FarmLogEntry) -> str | None:
-    """The user that a poster entry names; None: it is none."""
+    """The user in a poster entry; None for other entries."""
     return decode_poster(entry.value) if entry.value_type is ValueType.APPLICATION else None
 
 
 def _entry(index: int, entry: FarmLogEntry, user: str, cluster: str | None) -> bytes:
-    """One entry; with a cluster, its own documents and orders as such."""
+    """One entry as JSON. With a cluster, documents and orders of that farm appear as JSON
+    objects.
+    """
     head = {
         "index": _json(index),
         "term": _json(entry.term),
@@ -255,7 +260,7 @@ def _entry(index: int, entry: FarmLogEntry, user: str, cluster: str | None) -> b
 
 
 def _is_own(value: bytes, cluster: str) -> bool:
-    """Whether it is a document, or an order, of this farm."""
+    """Whether it is a document or an order of this farm."""
     try:
         if value.startswith(ORDER_PREFIX):
             return decode_order(value).cluster == cluster

@@ -1,8 +1,9 @@
-"""A client of a farm without sockets or clocks: whom to ask, what to ask again, what came of it.
+"""A farm client without sockets or clocks: it finds the leader, repeats requests, and collects
+results.
 
-Requests go to the leader over one connection, many at a time; questions to the servers' HTTP faces
-have a connection each. Its owner does what ready() says, sends what the lines hold in `out`, and
-tells what befalls them.
+Requests go to the leader over one connection, many at a time. Each query to an HTTP API has a
+connection of its own. The owner performs the actions of ready(), sends each connection's `out`, and
+reports events.
 """
 
 import json
@@ -36,24 +37,25 @@ from .values import (
     format_address,
 )
 
-REFUSALS_MAX = 3  # Of one server that knows no leader; then the next one is asked.
-CHALLENGE_RETRIES_MAX = 4  # New challenges of one server, one behind the other.
-REDIRECTS_MAX = 3  # At once; the next ones take a pause.
+REFUSALS_MAX = 3  # By a server that knows no leader; then the client tries the next server.
+CHALLENGE_RETRIES_MAX = 4  # Consecutive new challenges of one server.
+REDIRECTS_MAX = 3  # Redirects without a pause.
 SERVERS_KNOWN_MAX = 256
-FAILURES_SHOWN_MAX = 3  # Troubles of one error.
-NO_ANSWER = ConnectFailure(FailureKind.LOST, "nobody has been heard")
+FAILURES_SHOWN_MAX = 3  # Failures named in one error.
+NO_ANSWER = ConnectFailure(FailureKind.LOST, "no server has answered")
 
 
 class ClientConnection:
-    """One connection; who has it, its subclasses say."""
+    """One connection; the subclasses say what it is for."""
 
     def __init__(self, number: int, server: KnownServer, deadline_ms: int) -> None:
         self.number = number
         self.server = server
-        self.deadline_ms: int | None = deadline_ms  # Then it is given up; None: it is through.
-        self.out = bytearray()  # To be sent, and then cleared, by the owner.
+        # The handshake's deadline; None: the handshake is complete.
+        self.deadline_ms: int | None = deadline_ms
+        self.out = bytearray()  # The owner sends and clears it.
         self.handshake: ClientHandshake | None = None
-        self.tries = 1  # Of the same, with newer challenges.
+        self.tries = 1  # Attempts with newer challenges.
 
 
 class _QueryConnection(ClientConnection):
@@ -65,20 +67,21 @@ class _QueryConnection(ClientConnection):
 
 
 class _LeaderConnection(ClientConnection):
-    """The connection to who leads, or may know who does."""
+    """The connection to the leader, or to a server that may know it."""
 
     def __init__(self, number: int, server: KnownServer, deadline_ms: int) -> None:
         super().__init__(number, server, deadline_ms)
         self.link = Link(str(server))
-        self.sent: deque[list[FarmCommand]] = deque()  # By request; an empty one asks who leads.
-        self.refused: list[FarmCommand] = []  # In their order.
+        # By request; an empty list asks for the leader.
+        self.sent: deque[list[FarmCommand]] = deque()
+        self.refused: list[FarmCommand] = []  # Commands to repeat, in order.
         self.is_leader = False
         self.refusals = 0
-        self.retry_at_ms: int | None = None  # When to ask again who leads.
+        self.retry_at_ms: int | None = None  # When to ask for the leader again.
 
     @property
     def commands(self) -> list[FarmCommand]:
-        """All that it did not do, in their order."""
+        """Commands that are not done, in order."""
         return [*self.refused, *(command for commands in self.sent for command in commands)]
 
 
@@ -86,28 +89,29 @@ class FarmClient:
     """One client of one farm."""
 
     def __init__(self, setup: FarmClientSetup, random_bytes: Callable[[int], bytes]) -> None:
-        assert setup.addresses, "somewhere to begin"
+        assert setup.addresses, "a client needs a server's address"
         self.setup = setup
         self.counters: Counter[str] = Counter()
         self.connections: dict[int, ClientConnection] = {}
         self.servers: dict[Address, KnownServer] = {}
         self.ids: dict[int, Address] = {}
-        self.leader_id: int | None = None  # As it was heard last.
-        self.failures: dict[Address, ConnectFailure] = {}  # Of the search for the leader.
+        self.leader_id: int | None = None  # By the last answer.
+        self.failures: dict[Address, ConnectFailure] = {}  # Failures of the search for the leader.
         self.queries: list[ViewQuery] = []
         self._random_bytes = random_bytes
         self._actions: list[OpenConnection | CloseConnection] = []
         self._number = 0
         self._queue: deque[FarmCommand] = deque()
         self._leader_connection: _LeaderConnection | None = None
-        self._leader_address: Address | None = None  # Where the leader is said to be.
-        self._last_good: Address | None = None  # Who has answered last.
-        self._unreachable_ms: int | None = None  # Since when calls wait for a first server.
-        self._next_server_index = 0  # Where the search goes on.
-        self._redirects = 0  # From one to the next, since somebody led.
-        self._redirect_pause_ms = 0  # No new try before.
-        self._next_expiry_ms: int | None = None  # No wish is over before.
-        self._members_query: ViewQuery | None = None  # Where is the leader that was named?
+        self._leader_address: Address | None = None  # The leader's address by the last redirect.
+        self._last_good: Address | None = None  # The last server that answered.
+        # When calls fail because no server was ever reached.
+        self._unreachable_ms: int | None = None
+        self._next_server_index = 0  # Where the search continues.
+        self._redirects = 0  # Redirects since a leader accepted a request.
+        self._redirect_pause_ms = 0  # No new attempt before.
+        self._next_expiry_ms: int | None = None  # No command expires before.
+        self._members_query: ViewQuery | None = None  # The query for the named leader's address.
         for address in setup.addresses:
             self._add_server(address)
         for server_id, address in setup.ids:
@@ -116,13 +120,13 @@ class FarmClient:
     # ---- callers ----
 
     def submit(self, command: FarmCommand) -> FarmCommand:
-        """Puts it on its way to the leader."""
+        """Queues a command for the leader."""
         self._queue.append(command)
         self._next_expiry_ms = min(self._next_expiry_ms or command.deadline_ms, command.deadline_ms)
         return command
 
     def cancel(self, commands: Iterable[FarmCommand]) -> None:
-        """Nobody waits for these any more: what is not on its way is not sent."""
+        """Cancels commands: those that are not sent yet are never sent."""
         unwanted = set(map(id, commands))
         if not unwanted:
             return
@@ -134,35 +138,35 @@ class FarmClient:
             ]
             for index, sent in enumerate(leader_conn.sent):
                 if any(id(command) in unwanted for command in sent):
-                    # Its answer is still to come: others may share the request.
+                    # Its answer is still due: other commands may share the request.
                     leader_conn.sent[index] = [
                         command for command in sent if id(command) not in unwanted
                     ]
 
     @property
     def outstanding(self) -> int:
-        """Wishes that wait."""
+        """Commands without a result."""
         sent = len(self._leader_connection.commands) if self._leader_connection is not None else 0
         return len(self._queue) + sent
 
     def query(self, query: ViewQuery) -> ViewQuery:
-        """Asks a server's HTTP face."""
+        """Starts a query to a server's HTTP API."""
         if self.setup.plain:
-            text = "servers of JRaft show nothing; ask one of kelek's that has the handshake"
+            text = "JRaft servers have no HTTP API; ask a kelek server that has the handshake"
             query.failure = ConnectFailure(FailureKind.NO_HTTP_API, text)
         else:
             self.queries.append(query)
         return query
 
     def cancel_query(self, query: ViewQuery) -> None:
-        """Nobody waits for it any more."""
+        """Cancels a query."""
         if query in self.queries:
             self.queries.remove(query)
             if query.connection_number is not None:
                 self._close_connection(self.connections[query.connection_number])
 
     def learn_servers(self, servers: Iterable[ClusterServer]) -> None:
-        """Who is where, as a server's Configuration says; what users gave stays."""
+        """Learns endpoints from a Configuration. Endpoints given by the user have priority."""
         given = dict(self.setup.ids)
         for server_id, endpoint in servers:
             try:
@@ -173,10 +177,10 @@ class FarmClient:
                 self.ids[server_id] = address
 
     def explain(self) -> ConnectFailure:
-        """Why nothing goes on, as far as is known."""
+        """Why there is no progress, as far as known."""
         leader_conn = self._leader_connection
         if leader_conn is not None and leader_conn.is_leader:
-            text = f"{leader_conn.server}, who leads, has not committed it; a majority has to run"
+            text = f"{leader_conn.server} leads but has not committed it; a majority must run"
             return ConnectFailure(FailureKind.TIMEOUT, text)
         return worst_failure(self.failures)
 
@@ -188,7 +192,7 @@ class FarmClient:
     # ---- the owner ----
 
     def ready(self, now_ms: int) -> list[OpenConnection | CloseConnection]:
-        """What the owner is to do now; then it sends what the lines hold."""
+        """The actions for the owner; afterwards it sends each connection's `out`."""
         self._expire(now_ms)
         self._expire_unreached(now_ms)
         for query in self.queries:
@@ -203,7 +207,7 @@ class FarmClient:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When ready() must come at the latest."""
+        """The latest time for the next ready()."""
         times = [connection.deadline_ms for connection in self.connections.values()]
         times += [each.retry_at_ms for each in self.queries if each.connection_number is None]
         times += [each.deadline_ms for each in self.queries]
@@ -221,15 +225,13 @@ class FarmClient:
         return min(known) if known else None
 
     def on_open(self, number: int, now_ms: int) -> None:
-        """A connection is made, its TLS too."""
+        """A connection is established, including TLS."""
         connection = self.connections.get(number)
         if connection is None:
             return
         self.counters["connections"] += 1
         if self.setup.plain:
-            assert isinstance(connection, _LeaderConnection), (
-                "nothing is asked of a server without a face"
-            )
+            assert isinstance(connection, _LeaderConnection), "a JRaft server has no HTTP API"
             self._on_messages_begin(connection, now_ms)
             return
         host, target = str(connection.server), self._target
@@ -261,10 +263,10 @@ class FarmClient:
             self._on_responses(connection, data, now_ms)
 
     def on_lost(self, number: int, failure: ConnectFailure | None, now_ms: int) -> None:
-        """A connection could not be made, or has ended; None: the other side has closed it."""
+        """A connection failed or ended; None: the server closed it."""
         connection = self.connections.get(number)
         if connection is not None and failure is None and connection.handshake is not None:
-            self.on_data(number, b"", now_ms)  # An answer may end with its connection.
+            self.on_data(number, b"", now_ms)  # The end of the connection may complete an answer.
             connection = self.connections.get(number)
         if connection is not None:
             del self.connections[number]
@@ -285,7 +287,7 @@ class FarmClient:
         return self._number
 
     def _close_connection(self, connection: ClientConnection) -> None:
-        """We want no more of it."""
+        """Closes a connection that is no longer needed."""
         del self.connections[connection.number]
         self._actions.append(CloseConnection(connection.number))
 
@@ -310,11 +312,11 @@ class FarmClient:
 
     @property
     def _all_failed(self) -> bool:
-        """Whether each place was tried, and none was of use since."""
+        """Whether every server has been tried and none has worked since."""
         return all(server.failures for server in self.servers.values())
 
     def _expire_unreached(self, now_ms: int) -> None:
-        """Ends all that waits when no server was ever reached, and each was tried."""
+        """Fails all commands and queries when no server was ever reached and all were tried."""
         if self._last_good is not None or not (self._queue or self.queries):
             self._unreachable_ms = None
             return
@@ -342,7 +344,7 @@ class FarmClient:
         )
 
     def _choose_server(self, now_ms: int) -> KnownServer | None:
-        """The next place to try that may be tried now."""
+        """The next server in turn that may be tried now."""
         servers = list(self.servers.values())
         for offset in range(len(servers)):
             server = servers[(self._next_server_index + offset) % len(servers)]
@@ -388,12 +390,14 @@ class FarmClient:
             return ConnectFailure(FailureKind.DENIED, text)
         if result.status == 404 and not self.setup.via_proxy:
             return ConnectFailure(FailureKind.NO_FARM, f"it has no farm {self.setup.farm}")
-        return ConnectFailure(FailureKind.LOST, result.error or "it wants ever new credentials")
+        return ConnectFailure(
+            FailureKind.LOST, result.error or "it rejects each new challenge's answer"
+        )
 
     def _on_failure(
         self, connection: ClientConnection, failure: ConnectFailure, now_ms: int
     ) -> None:
-        """A line is of no use any more."""
+        """A connection has failed."""
         server = connection.server
         self.counters["lost"] += 1
         if isinstance(connection, _QueryConnection):
@@ -405,9 +409,7 @@ class FarmClient:
             return
         assert isinstance(connection, _LeaderConnection)
         self._leader_connection = None
-        if (
-            connection.is_leader and not connection.commands
-        ):  # It was idle: nothing is wrong with the place.
+        if connection.is_leader and not connection.commands:  # It was idle: the server may be fine.
             self._leader_address = server.address
             return
         self._requeue(connection)
@@ -424,14 +426,14 @@ class FarmClient:
         server.failures = min(server.failures + 1, 16)
 
     def _fail_commands(self) -> None:
-        """Nobody will do it, however often we ask."""
+        """Fails all commands: no retry will help."""
         failure = self.explain()
         for command in self._queue:
             command.failure = failure
         self._queue.clear()
         self.failures.clear()
 
-    # ---- questions ----
+    # ---- queries ----
 
     def _start_query(self, query: ViewQuery, now_ms: int) -> None:
         if query.address is not None:
@@ -440,7 +442,7 @@ class FarmClient:
             good = self.servers.get(self._last_good) if self._last_good is not None else None
             is_fit = good is not None and good.address not in query.failures
             server = good if is_fit else self._choose_server(now_ms)
-        if server is None:  # All have been tried a moment ago.
+        if server is None:  # All servers were tried recently.
             query.retry_at_ms = min(each.retry_at_ms for each in self.servers.values())
             return
         deadline_ms = now_ms + self.setup.connect_timeout_ms
@@ -449,7 +451,7 @@ class FarmClient:
         self._open(connection)
 
     def _retry_query(self, query: ViewQuery, now_ms: int) -> None:
-        """Whether anybody is left to be asked."""
+        """Retries a query at the servers that have not failed it, or ends it."""
         wanted = {query.address} if query.address is not None else set(self.servers)
         query.retry_at_ms = now_ms
         if wanted <= query.failures.keys():
@@ -472,7 +474,7 @@ class FarmClient:
             self.queries.remove(query)
 
     def _on_members_found(self, query: ViewQuery) -> None:
-        """Where the leader is, if it was that which was asked."""
+        """Learns the leader's address if this was the query for it."""
         if query is not self._members_query:
             return
         self._members_query = None
@@ -495,7 +497,7 @@ class FarmClient:
             self._open(self._leader_connection)
 
     def _on_messages_begin(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
-        """The messages begin: who leads?"""
+        """The handshake is complete: asks for the leader."""
         leader_conn.deadline_ms = None
         self._last_good = leader_conn.server.address
         leader_conn.link.on_connected()
@@ -525,7 +527,7 @@ class FarmClient:
         link.out.clear()
 
     def _next_batch(self) -> list[FarmCommand]:
-        """What goes into the next request."""
+        """The commands of the next request."""
         queue = self._queue
         commands = [queue.popleft()]
         count, size = len(commands[0].entries), commands[0].size
@@ -560,7 +562,7 @@ class FarmClient:
         self.ids[response.source] = address
         self.leader_id = None if response.destination == NO_LEADER else response.destination
         is_own = response.destination == response.source
-        is_judged = is_own and not response.next_index  # A leader that takes no such entries.
+        is_judged = is_own and not response.next_index  # The leader refuses these entries for good.
         if response.is_accepted or (is_own and commands and commands[0].is_exclusive):
             for command in commands:
                 command.response = response._replace(
@@ -583,7 +585,7 @@ class FarmClient:
             self.failures.clear()
 
     def _follow_redirect(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
-        """Who was asked does not lead: on to who does."""
+        """This server does not lead: continues with the leader it names."""
         server, leader_id = leader_conn.server, self.leader_id
         self._requeue(leader_conn)
         address = None if leader_id is None else self.ids.get(leader_id)
@@ -601,11 +603,11 @@ class FarmClient:
             return
         self.counters["redirects"] += 1
         self._redirects += 1
-        if self._redirects > REDIRECTS_MAX:  # They send us in circles.
+        if self._redirects > REDIRECTS_MAX:  # The servers redirect in circles.
             self._redirect_pause_ms = now_ms + self.setup.retry_ms
         self._leader_address = address
         if address is None:
-            text = f"it says that server {leader_id} leads, and nobody says where that is"
+            text = f"it says that server {leader_id} leads, but no server knows its address"
             self.failures[server.address] = ConnectFailure(FailureKind.LEADERLESS, text)
             if not self.setup.plain:
                 deadline_ms = now_ms + 2 * self.setup.connect_timeout_ms
@@ -613,14 +615,14 @@ class FarmClient:
                 self._members_query = self.query(query)
 
     def _redirect_problem(self, server: KnownServer, address: Address | None, now_ms: int) -> str:
-        """Why there is nowhere to go on to just now; "": there is."""
+        """Why the redirect cannot be followed now; "" if it can."""
         leader_id = self.leader_id
         source = next((key for key, at in self.ids.items() if at == server.address), None)
         name = "it" if source is None else f"server {source}"
         if leader_id is None:
             return f"{name} knows no leader"
         if leader_id == source:
-            return f"{name} is about to hand over"
+            return f"{name} is handing the leadership over"
         leader = self.servers.get(address) if address is not None else None
         if leader is not None and now_ms < leader.retry_at_ms:
             error = self.failures.get(leader.address, NO_ANSWER).text
@@ -628,14 +630,14 @@ class FarmClient:
         return ""
 
     def _requeue(self, leader_conn: _LeaderConnection) -> None:
-        """What it did not do is done before anything newer."""
+        """Puts unfinished commands before newer ones."""
         self._queue.extendleft(reversed(leader_conn.commands))
         leader_conn.refused.clear()
         leader_conn.sent.clear()
 
 
 def worst_failure(failures: Mapping[Address, ConnectFailure]) -> ConnectFailure:
-    """What says most, and of whom: what no other try helps against, then who was heard at all."""
+    """The most serious kind of failure, with the servers and reasons."""
     kind = max((failure.kind for failure in failures.values()), default=None)
     if kind is None:
         return NO_ANSWER
@@ -648,7 +650,7 @@ def worst_failure(failures: Mapping[Address, ConnectFailure]) -> ConnectFailure:
 
 
 def parse_members(body: bytes) -> list[ClusterServer]:
-    """The members that a server's status names; none when it is no status."""
+    """The members in a server's status; none if it is not a status."""
     try:
         status = json.loads(body)
         members = status["members"]

@@ -1,6 +1,6 @@
-"""One question to a server's HTTP face, as a client asks it: a GET with a digest, its answer whole.
+"""One query to a server's HTTP API: a GET with Digest authentication and its complete response.
 
-It begins as the handshake of the wire does, and shares its challenges.
+It starts like the handshake of the messages and shares its challenges.
 """
 
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from ..wire.handshake import (
     HandshakeResult,
 )
 
-BODY_BYTES_MAX = 96 << 20  # The largest entry in base64, and more.
+BODY_BYTES_MAX = 96 << 20  # More than the largest entry in base64.
 
 
 class ClientFetch(ClientHandshake):
-    """One connection that asks for door.path, until the answer is whole: Opening.rest of OPEN."""
+    """A connection that requests target.path. The result OPEN carries the body in `rest`."""
 
     def __init__(
         self,
@@ -28,12 +28,14 @@ class ClientFetch(ClientHandshake):
         now_ms: int,
         random_bytes: Callable[[int], bytes],
     ) -> None:
-        assert target.path, "a question"
+        assert target.path, "a query has a path"
         super().__init__(target, challenges, now_ms, random_bytes)
-        self._body: bytearray | None = None  # None: the head is not here yet.
+        self._body: bytearray | None = None  # None: the head is incomplete.
 
     def feed(self, data: bytes, now_ms: int) -> HandshakeResult | None:
-        """Takes in what has arrived, b"" for the end; how it ends, once the answer is whole."""
+        """Adds bytes, b"" at the end of the stream; returns the result once the response is
+        complete.
+        """
         if self._body is None:
             return super().feed(data, now_ms)
         return self._read(data)
@@ -51,7 +53,9 @@ class ClientFetch(ClientHandshake):
             self._http.receive_data(data)
             return self._events()
         except h11.RemoteProtocolError as error:
-            return HandshakeResult(HandshakeOutcome.FAILED, error=f"the answer ends early: {error}")
+            return HandshakeResult(
+                HandshakeOutcome.FAILED, error=f"the response is cut off: {error}"
+            )
 
     def _events(self) -> HandshakeResult | None:
         assert self._body is not None
@@ -61,7 +65,7 @@ class ClientFetch(ClientHandshake):
                 self._body += event.data
                 if len(self._body) > BODY_BYTES_MAX:
                     return HandshakeResult(
-                        HandshakeOutcome.FAILED, error=f"an answer of over {BODY_BYTES_MAX} bytes"
+                        HandshakeOutcome.FAILED, error=f"a response of over {BODY_BYTES_MAX} bytes"
                     )
             elif isinstance(event, h11.EndOfMessage):
                 return HandshakeResult(HandshakeOutcome.OPEN, bytes(self._body))

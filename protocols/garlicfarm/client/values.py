@@ -1,4 +1,6 @@
-"""What a client of a farm is told, what its callers wait for, and what it wants of its owner."""
+"""Values of a farm client: its setup, its callers' commands and queries, and its owner's
+actions.
+"""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -8,22 +10,22 @@ from ..wire.messages import FarmLogEntry, MessageType, Response
 from ..wire.values import Address
 
 ENTRIES_PER_REQUEST = 1000
-REQUEST_BYTES = 1 << 20  # One larger value goes alone.
+REQUEST_BYTES = 1 << 20  # A larger value is sent alone.
 
 
 class FarmClientSetup(NamedTuple):
-    """What a client is told once; times in milliseconds.
+    """The settings of a client. Times are in milliseconds.
 
-    farm         its name, the realm of the digest
-    places       where servers are, in the order in which they are tried
-    ids          what is known of them: id -> place
-    via_proxy    the owner connects to an HTTP proxy instead
-    plain        no handshake: a server of JRaft; it has no HTTP face either
-    reach_ms     for a connection, its handshake, and the answer to a question
-    silence_ms   without an answer: the leader is asked elsewhere, and again
-    unreached_ms  where no server was ever reached, calls fail after so long
-    retry_ms     to the next try where nobody leads; of what can't be reached twice as long each
-                 time, up to retry_ms_max
+    farm                     the farm's name, the realm of the digest
+    addresses                servers, in the order in which they are tried
+    ids                      known addresses by server id
+    via_proxy                the owner connects to an HTTP proxy instead
+    plain                    no handshake: a JRaft server, which has no HTTP API either
+    connect_timeout_ms       for a connection with its handshake, and for a query's response
+    response_timeout_ms      without an answer the client reconnects and repeats its requests
+    unreachable_timeout_ms   calls fail after so long if no server was ever reached
+    retry_ms                 delay of the next attempt without a leader; for an unreachable server
+                             it doubles with each failure, up to retry_ms_max
     """
 
     farm: str
@@ -41,19 +43,19 @@ class FarmClientSetup(NamedTuple):
 
 
 class FailureKind(IntEnum):
-    """Why a place is of no use now; from DENIED on no other try will help."""
+    """Why a server is of no use now. From DENIED on, a retry does not help."""
 
     LOST = 0
     LEADERLESS = 1
-    TIMEOUT = 2  # It was sent, and may still happen.
-    DENIED = 3  # User or password.
-    UNTRUSTED = 4  # Its certificate, or no TLS at all.
-    NO_FARM = 5  # No such farm is there.
-    NO_HTTP_API = 6  # A server of JRaft, which shows nothing over HTTP.
+    TIMEOUT = 2  # The request was sent and may still be executed.
+    DENIED = 3  # Wrong user or password.
+    UNTRUSTED = 4  # Its certificate is not trusted, or it has no TLS.
+    NO_FARM = 5  # The server does not serve this farm.
+    NO_HTTP_API = 6  # A JRaft server has no HTTP API.
 
 
 class ConnectFailure(NamedTuple):
-    """Why something can't be had, in words."""
+    """A failure and its description."""
 
     kind: FailureKind
     text: str
@@ -64,46 +66,46 @@ class ConnectFailure(NamedTuple):
 
 
 class OpenConnection(NamedTuple):
-    """Connect to a place; then comes on_open(), or on_lost()."""
+    """Connect to an address; then call on_open() or on_lost()."""
 
     number: int
     address: Address
 
 
 class CloseConnection(NamedTuple):
-    """End a connection; nothing more is heard of it."""
+    """Close a connection; report nothing more about it."""
 
     number: int
 
 
 def format_address(address: Address) -> str:
-    """As users write it, and Host headers say it."""
+    """HOST:PORT, as in Host headers."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class KnownServer:
-    """A server's address, and what has become of trying it."""
+    """A server's address and the history of attempts."""
 
     __slots__ = ("address", "challenges", "failures", "retry_at_ms")
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.challenges = ChallengeCache()
-        self.failures = 0  # One behind the other.
-        self.retry_at_ms = 0  # Not before.
+        self.failures = 0  # Consecutive.
+        self.retry_at_ms = 0  # No new attempt before.
 
     def __str__(self) -> str:
         return format_address(self.address)
 
 
 class FarmCommand:
-    """What a caller wants the leader to do: append entries, or change the members.
+    """A caller's command for the leader: append entries, or change the members.
 
-    until_ms   then it has failed
-    is_alone   it shares no request, and a leader's refusal is its end: an order
-    is_apart   it shares no request: a request that it shared was refused for what is in it
-    behind     entries behind its own in its request
+    deadline_ms     when it fails
+    is_exclusive    it shares no request and ends when a leader refuses it: an order
+    was_split       it shares no request: a shared request was refused for its contents
+    entries_after   entries behind its own in its request
     """
 
     __slots__ = (
@@ -137,7 +139,7 @@ class FarmCommand:
 
     @property
     def is_shareable(self) -> bool:
-        """Whether it may travel in one request with others."""
+        """Whether it may share a request with others."""
         return not (self.is_exclusive or self.was_split)
 
     @property
@@ -146,12 +148,12 @@ class FarmCommand:
 
 
 class ViewQuery:
-    """What a caller wants to know of a server's HTTP face.
+    """A caller's query to a server's HTTP API.
 
-    until_ms   then it has failed
-    place      the only one to be asked; None: any
-    is_once    no place is asked a second time
-    troubles   by place, since it was begun
+    deadline_ms   when it fails
+    address       the only server to ask; None: any
+    is_once       no server is asked twice
+    failures      by server, since it started
     """
 
     __slots__ = (
@@ -175,7 +177,7 @@ class ViewQuery:
         self.address = address
         self.is_once = is_once
         self.body: bytes | None = None
-        self.source: Address | None = None  # Who has answered.
+        self.source: Address | None = None  # The server that answered.
         self.failure: ConnectFailure | None = None
         self.failures: dict[Address, ConnectFailure] = {}
         self.connection_number: int | None = None

@@ -1,6 +1,6 @@
-"""What clients may append: each request is judged by its user before it is proposed, and audited.
+"""Decides which ClientRequests a leader may append, by their user, and audits the decisions.
 
-Only a leader judges. What another server has proposed is taken as it is.
+Only the leader decides. Followers accept every entry that a leader sends.
 """
 
 from collections import deque
@@ -14,16 +14,16 @@ from ..wire.messages import FarmLogEntry, ValueType
 from ..wire.packed import PackedEntries
 from .inbound import PeerSession
 
-AUDITS_MAX = 1024  # That wait to be told; what would be one more is refused.
-CHECKED_BYTES_MAX = 8 << 20  # Of JSON in one request, which is parsed to find status documents.
+AUDITS_MAX = 1024  # Audits that wait for the owner; a request that needs another one is refused.
+CHECKED_BYTES_MAX = 8 << 20  # JSON in one request that is parsed to find status documents.
 
 
 class AppendPolicy:
-    """Judges what clients want to append, and keeps the audits until the owner writes them."""
+    """Checks ClientRequests, and keeps their audits until the owner logs them."""
 
     def __init__(self, cluster: str, entry_bytes_max: int) -> None:
-        self.audits: deque[Audit] = deque()  # To be taken, and told, by the owner.
-        self.audits_lost = 0  # Of refused ones, for which there was no room; likewise.
+        self.audits: deque[Audit] = deque()  # The owner takes and logs them.
+        self.audits_lost = 0  # Refusals without room for an audit; the owner logs and resets it.
         self._cluster = cluster
         self._entry_bytes_max = entry_bytes_max
 
@@ -33,7 +33,7 @@ class AppendPolicy:
         return len(self.audits) >= AUDITS_MAX
 
     def audit(self, audits: list[Audit]) -> bool:
-        """Has them told; False: there is no room, so nothing of it may happen."""
+        """Stores audits. Returns False if there is no room: then the request must be refused."""
         if len(self.audits) + len(audits) > AUDITS_MAX:
             self.audits_lost += len(audits)
             return False
@@ -41,7 +41,9 @@ class AppendPolicy:
         return True
 
     def allows(self, session: PeerSession, entries: Sequence[FarmLogEntry]) -> bool:
-        """Whether the entries of a ClientRequest may be appended: all of them, or none."""
+        """Whether all entries of a ClientRequest may be appended. It audits orders and
+        violations.
+        """
         if isinstance(entries, PackedEntries) and not self._needs_check(session, entries.data):
             return True
         if any(entry.value_type is not ValueType.APPLICATION for entry in entries):
@@ -57,7 +59,7 @@ class AppendPolicy:
         return self.audit([audit._replace(is_accepted=accepted) for audit in audits]) and accepted
 
     def _needs_check(self, session: PeerSession, data: bytes) -> bool:
-        """Whether something in these entries, as they are on the wire, may not be appended."""
+        """Whether these packed entries may hold an entry that the user must not append."""
         return (
             len(data) > self._entry_bytes_max
             or ORDER_PREFIX in data
@@ -70,7 +72,7 @@ class AppendPolicy:
         checked_bytes = 0
         for value in values:
             if value.startswith(POSTER_PREFIX):
-                return "a poster entry, which only leaders write"
+                return "a poster entry, which only a leader writes"
             is_order = value.startswith(ORDER_PREFIX)
             if session.speaks_for_all or is_order or not may_hold_document(value):
                 continue

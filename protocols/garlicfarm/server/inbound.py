@@ -1,6 +1,6 @@
-"""Connections that others have opened to us: requests in, answers out in the same order.
+"""Inbound connections: requests arrive, and answers leave in the same order.
 
-An answer may be ready before that of an earlier request: it waits in its slot.
+An answer that is ready before an earlier one waits in its PendingResponse.
 """
 
 from collections import deque
@@ -12,11 +12,11 @@ from ..wire.packed import PackedEntries
 
 
 class PeerSession(NamedTuple):
-    """What the other end of a connection may do, by the user that the handshake has let in.
+    """What a connection may do, by the user of its handshake.
 
-    server_id   the user is bound to this server: it speaks for it, and for no other
-    is_admin    it may change the members, and give orders
-    is_server   it is the user of servers: unless it is bound, it speaks for each of them
+    server_id   the user is bound to this server and may act as no other
+    is_admin    the user may change the members and give orders
+    is_server   the user belongs to servers; unless bound, it may act as any of them
     """
 
     user: str = ""
@@ -25,17 +25,17 @@ class PeerSession(NamedTuple):
     is_server: bool = False
 
     def speaks_for(self, server_id: int) -> bool:
-        """Whether this server's requests, and its status documents, may come from the user."""
+        """Whether the user may send this server's requests and status documents."""
         return self.is_server if self.server_id is None else self.server_id == server_id
 
     @property
     def speaks_for_all(self) -> bool:
-        """Whether that is so for each server."""
+        """Whether the user may act as any server."""
         return self.is_server and self.server_id is None
 
 
 class PendingResponse:
-    """A request and, some time, its answer."""
+    """A request, and its answer once that is known."""
 
     __slots__ = ("deadline_ms", "end", "inbound", "request", "response", "size")
 
@@ -47,18 +47,18 @@ class PendingResponse:
         self.response: Response | None = None
         self.end = (
             request.last_log_index
-        )  # What it speaks of ends here: an index, or of a snapshot a byte.
-        self.deadline_ms = deadline_ms  # None: it takes as long as a commit takes.
+        )  # Where the request's data ends: a log index, or a byte of a snapshot.
+        self.deadline_ms = deadline_ms  # None: it waits for a commit.
         self.size = _entries_size(request)
 
     def release_entries(self) -> None:
-        """They are where they belong: what waits keeps only what its answer is made of."""
+        """Drops the entries once the log has them; the answer does not need them."""
         if self.size:
             self.request = Request(self.request.type, self.request.source)
 
 
 def _entries_size(request: Request) -> int:
-    """What its entries took on the wire."""
+    """The size of the entries on the wire."""
     entries = request.entries
     if isinstance(entries, PackedEntries):
         return len(entries.data)
@@ -66,11 +66,11 @@ def _entries_size(request: Request) -> int:
 
 
 class PartialRequest(NamedTuple):
-    """A request that has begun to arrive.
+    """A request that has not arrived completely.
 
-    number   of those on its connection, to tell one from the next
-    here     so many bytes of it
-    size     so many bytes it will have
+    number     its position on the connection
+    received   bytes so far
+    size       its total bytes
     """
 
     number: int
@@ -79,7 +79,7 @@ class PartialRequest(NamedTuple):
 
 
 class InboundConnection:
-    """One connection."""
+    """One inbound connection."""
 
     __slots__ = (
         "_bytes_max",
@@ -95,15 +95,15 @@ class InboundConnection:
     def __init__(self, session: PeerSession, entries_bytes_max: int) -> None:
         self.session = session
         self._bytes_max = entries_bytes_max
-        self._request_count = 0  # Requests.
-        self._pending_bytes = 0  # Bytes of entries of those that are not answered.
+        self._request_count = 0  # Requests received.
+        self._pending_bytes = 0  # Bytes of entries of unanswered requests.
         self.stream = RequestStream(entries_bytes_max)
         self.pending: deque[PendingResponse] = deque()
-        self.out = bytearray()  # To be sent, and then cleared, by the owner.
-        self.failure = ""  # Why it is to be closed once `out` is sent.
+        self.out = bytearray()  # The owner sends and clears it.
+        self.failure = ""  # If not empty, the owner closes the connection after sending `out`.
 
     def add(self, request: Request, deadline_ms: int | None) -> PendingResponse:
-        """A request is here; where its answer belongs."""
+        """Registers a request."""
         pending = PendingResponse(self, request, deadline_ms)
         self.pending.append(pending)
         self._request_count += 1
@@ -111,7 +111,7 @@ class InboundConnection:
         return pending
 
     def flush(self) -> None:
-        """Moves the answers that are next to `out`."""
+        """Moves answers that are next in order to `out`."""
         pending = self.pending
         while pending and (response := pending[0].response) is not None:
             self._pending_bytes -= pending.popleft().size
@@ -119,18 +119,19 @@ class InboundConnection:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is to be read before some of it is answered."""
+        """Whether the owner must stop reading until requests are answered."""
         return self._pending_bytes >= self._bytes_max
 
     @property
     def partial(self) -> PartialRequest | None:
-        """The request that is here in part."""
+        """The request that has arrived in part."""
         received, size = self.stream.partial
         return PartialRequest(self._request_count, received, size) if received else None
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether a request was not answered in time: its connection is to be closed, as whoever
-        asked would wait for ever."""
+        """Whether a request was not answered in time. Its connection must close, because the
+        sender waits without a limit.
+        """
         return any(
             pending.deadline_ms is not None and now_ms >= pending.deadline_ms
             for pending in self.pending

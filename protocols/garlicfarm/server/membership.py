@@ -1,7 +1,8 @@
-"""Changes of the members while we lead: one server at a time, as JRaft's peers know it.
+"""Member changes of a leader: one server at a time, as JRaft's peers expect.
 
-A newcomer is invited, fed with SyncLog or a snapshot, and then taken in by a Configuration; one
-that leaves is told, and then left out of one. A leader that is to leave lets another one win first.
+The leader invites a joining server, feeds it with SyncLog or a snapshot, and then appends a
+Configuration with it. A leaving server gets LeaveCluster and then a Configuration without it. A
+leader that leaves first lets another server win.
 """
 
 from collections.abc import Callable
@@ -34,18 +35,19 @@ from ..wire.values import (
 from .directory import ServerDirectory
 from .values import FarmSetup
 
-JOIN_TIMEOUT_ELECTIONS = 10  # Longest election timeouts without an answer: a newcomer is given up.
+# In longest election timeouts: a joining server that is silent for so long is given up.
+JOIN_TIMEOUT_ELECTIONS = 10
 
 
 class ChangeStage(IntEnum):
-    """How far a change is.
+    """The progress of a change.
 
-    INVITE     a newcomer has to answer JoinCluster
-    FEED       it is sent the log
-    FAREWELL   one that leaves has to answer LeaveCluster
-    COMMIT     the Configuration is appended: it is over when that is committed
-    HAND_OVER  it is ourselves who leave: another one has to lead first
-    ASK        we have handed over, and ask the new leader to remove us
+    INVITE     the joining server must accept JoinCluster
+    FEED       the joining server receives the log
+    FAREWELL   the leaving server must accept LeaveCluster
+    COMMIT     the Configuration is appended; its commit ends the change
+    HAND_OVER  the leader itself leaves: another server must lead first
+    ASK        it has resigned, and asks the new leader to remove it
     """
 
     INVITE = 0
@@ -57,7 +59,7 @@ class ChangeStage(IntEnum):
 
 
 class MemberChange:
-    """The one in work."""
+    """The change in progress."""
 
     __slots__ = (
         "deadline_ms",
@@ -75,21 +77,21 @@ class MemberChange:
         self.server = server
         self.stage = stage
         self.deadline_ms = deadline_ms
-        self.retry_ms = 0  # When to say again what was refused, or could not be sent.
-        self.next_index = 0  # Of the newcomer's log.
-        self.file_offset = 0  # Its size in its own file, as LogPacks count it.
-        self.entry_bytes: list[int] = []  # Of the entries under way, likewise.
+        self.retry_ms = 0  # When to repeat a request that was refused or not sent.
+        self.next_index = 0  # The next index of the joining server's log.
+        self.file_offset = 0  # The size of its log file, as LogPacks count it.
+        self.entry_bytes: list[int] = []  # The sizes of the entries under way.
         self.is_synced = (
-            False  # It has had a SyncLog: without one it would keep entries of its own.
+            False  # It has received a SyncLog; without one it would keep entries of its own.
         )
-        self.index = 0  # Of the Configuration.
+        self.index = 0  # The index of the Configuration.
 
 
 Send = Callable[[int, Request], bool]
 
 
 class MembershipChanger:
-    """All changes of one server's farm. The peer owns it, and keeps links to `guest`."""
+    """The member changes of one server's farm. The peer keeps a link to `extra_server`."""
 
     def __init__(
         self,
@@ -98,25 +100,25 @@ class MembershipChanger:
         directory: ServerDirectory,
         read: Callable[[int], list[EntryBatch]],
     ) -> None:
-        """read: entries of the log from an index on, as many as one SyncLog may hold."""
+        """read: returns entries of the log from an index on, as many as one SyncLog may hold."""
         self._setup = setup
         self._core = core
         self._directory = directory
         self._read_entries = read
         self.change: MemberChange | None = None
-        self.snapshot_for: int | None = None  # A newcomer that the log no longer serves.
+        self.snapshot_for: int | None = None  # The joining server needs a snapshot.
 
-    # Wishes.
+    # ---- requests of administrators ----
 
     def on_request(self, request: Request, now_ms: int) -> bool:
-        """Whether an AddServer or a RemoveServer of an administrator is taken.
+        """Starts an AddServer or RemoveServer; returns whether it was accepted.
 
-        Raises RemoteProtocolError when its entry is none.
+        Raises RemoteProtocolError if its entry is malformed.
         """
         if len(request.entries) != 1 or request.entries[0].value_type is not (
             ValueType.CLUSTER_SERVER
         ):
-            raise RemoteProtocolError("a change of the members holds one ClusterServer")
+            raise RemoteProtocolError("a member change holds exactly one ClusterServer")
         value = request.entries[0].value
         if request.type is MessageType.ADD_SERVER:
             server = decode_cluster_server(value)
@@ -128,14 +130,15 @@ class MembershipChanger:
         return self._may_change() and self._remove(server_id, now_ms)
 
     def _is_being_added(self, server_id: int) -> bool:
-        """Whether we are about to add this server, and no Configuration has it yet."""
+        """Whether this server is being added and no Configuration includes it yet."""
         change = self.change
         not_added = change is not None and change.stage in (ChangeStage.INVITE, ChangeStage.FEED)
         return not_added and change is not None and change.server.id == server_id
 
     def _may_change(self) -> bool:
-        """Raft's rule for single servers: an entry of the leader's own term is committed, and
-        everything before it; and one change at a time."""
+        """Raft's rule for single-server changes: no other change is in progress, and an entry of
+        the leader's own term is committed, with every entry before it.
+        """
         core = self._core
         return (
             core.role is Role.LEADER
@@ -172,19 +175,19 @@ class MembershipChanger:
 
     @property
     def extra_server(self) -> ClusterServer | None:
-        """A server that is no member, or no longer, and yet needs a link."""
+        """The server that joins or leaves: it may be no member but needs a link."""
         change = self.change
         return change.server if change and change.stage < ChangeStage.HAND_OVER else None
 
     @property
     def blocks_proposals(self) -> bool:
-        """Whether nothing may be proposed: the leadership is on its way to another one."""
+        """Whether no entry may be proposed, because the leadership is being handed over."""
         return self.change is not None and self.change.stage is ChangeStage.HAND_OVER
 
-    # Time.
+    # ---- time ----
 
     def step(self, now_ms: int, send: Send) -> None:
-        """Does what can be done now."""
+        """Does what is due."""
         change = self.change
         if change is None:
             return
@@ -219,7 +222,7 @@ class MembershipChanger:
         return min(change.deadline_ms, change.retry_ms) if has_retry else change.deadline_ms
 
     def _send_step(self, change: MemberChange, now_ms: int, send: Send) -> None:
-        """What the one that comes or goes is to hear next; again, when it is not answered."""
+        """Sends the request of the current stage, and repeats it when it is not answered."""
         change.retry_ms = now_ms + self._setup.request_timeout_ms
         core, log = self._core, self._core.log
         header = Request(
@@ -244,7 +247,7 @@ class MembershipChanger:
         else:
             entries = entries_of(self._read_entries(change.next_index))
             if not entries:
-                return  # Not on disk yet.
+                return  # The entries are not durable yet.
             change.entry_bytes = [log_file_bytes((entry,)) for entry in entries]
             pack = encode_log_pack(LogPack(entries, change.file_offset))
             request = header._replace(
@@ -255,10 +258,10 @@ class MembershipChanger:
         if not send(change.server.id, request):
             change.retry_ms = now_ms + self._setup.heartbeat_ms
 
-    # Answers.
+    # ---- responses ----
 
     def on_response(self, pending: PendingRequest, response: Response, now_ms: int) -> None:
-        """The one that comes or goes has answered."""
+        """The joining or leaving server, or the new leader, has answered."""
         change, request = self.change, pending.request
         if change is None or request.destination != change.server.id:
             return
@@ -268,17 +271,17 @@ class MembershipChanger:
                 self.change = None
             return
         if self._core.role is not Role.LEADER:
-            return  # Deposed by what came just before: step() gives the change up.
+            return  # Deposed by a message just before: step() ends the change.
         if not response.is_accepted:
-            # It may have been started anew: then it has forgotten who has invited it.
+            # After a restart the server has forgotten its invitation.
             change.retry_ms = now_ms + self._setup.election_timeout_ms_min
             if change.stage is ChangeStage.FEED:
                 change.stage = ChangeStage.INVITE
         elif kind is MessageType.LEAVE_CLUSTER and change.stage is ChangeStage.FAREWELL:
             self._append_without(change, now_ms)
         elif kind is MessageType.JOIN_CLUSTER and change.stage is ChangeStage.INVITE:
-            # A server of JRaft keeps its own entries, and names the index behind them: those that
-            # it is sent take their place, from the first one on.
+            # A JRaft server keeps its entries and answers with its next index. Entries that it
+            # receives replace its own, from index 1 on.
             change.stage = ChangeStage.FEED
             change.next_index, change.file_offset, change.is_synced = 1, 0, False
             self._advance(change, now_ms)
@@ -291,28 +294,28 @@ class MembershipChanger:
         log = self._core.log
         sent_from = request.last_log_index + 1
         if sent_from != change.next_index or response.next_index <= sent_from:
-            return  # A late one; or nothing was taken: it is said again.
+            return  # A late answer; or it took nothing, and the request is repeated.
         if response.next_index > log.last_index + 1:
-            raise RemoteProtocolError("a newcomer has more than we have")
+            raise RemoteProtocolError("a joining server claims more entries than the leader has")
         change.file_offset += sum(change.entry_bytes[: response.next_index - sent_from])
         change.next_index = response.next_index
         change.is_synced = True
         self._advance(change, now_ms)
 
     def on_chunk_sent(self, server_id: int, now_ms: int) -> None:
-        """A newcomer has taken a piece of a snapshot: we wait on."""
+        """A joining server has taken a chunk of a snapshot: extends its deadline."""
         if self.change is not None and self.change.server.id == server_id:
             self.change.deadline_ms = now_ms + self._join_timeout_ms
 
     def on_snapshot_sent(self, server_id: int, last_index: int, now_ms: int) -> None:
-        """A newcomer has a snapshot up to there; 0: it has refused it."""
+        """A joining server has the snapshot up to this index; 0: it refused."""
         change = self.change
         if change is None or change.server.id != server_id or change.stage is not ChangeStage.FEED:
             return
         if self._core.role is not Role.LEADER:
             return
         if last_index:
-            # Its file of the log begins anew behind the snapshot.
+            # Its log file is empty after a snapshot.
             change.next_index, change.file_offset = last_index + 1, 0
             change.is_synced = change.is_synced or last_index == self._core.log.last_index
             self._advance(change, now_ms)
@@ -320,7 +323,7 @@ class MembershipChanger:
             change.retry_ms = now_ms + self._setup.election_timeout_ms_min
 
     def _advance(self, change: MemberChange, now_ms: int) -> None:
-        """More of the log, or, when little is left, the Configuration."""
+        """Sends more of the log or, when little is left, appends the Configuration."""
         core = self._core
         change.deadline_ms, change.retry_ms = now_ms + self._join_timeout_ms, now_ms
         if change.is_synced and core.log.last_index - change.next_index < self._setup.sync_gap:
@@ -334,7 +337,9 @@ class MembershipChanger:
         self._append_configuration(change, remaining, now_ms)
 
     def _leaver_is_informed(self, change: MemberChange, now_ms: int) -> bool:
-        """Whether one that has left was told so, or should have been by now."""
+        """Whether the removed server has been sent the commit of its removal, or had time for
+        it.
+        """
         peer = peer_of(change.server.id)
         leaving = self._directory.find(change.server.id) is None
         sent_commits = [
@@ -342,7 +347,8 @@ class MembershipChanger:
         ]
         if not sent_commits:
             return True
-        if change.retry_ms == 0 and sent_commits[0] >= change.index:  # It is on its way there.
+        # The commit index is under way.
+        if change.retry_ms == 0 and sent_commits[0] >= change.index:
             change.retry_ms = now_ms
             change.deadline_ms = min(change.deadline_ms, now_ms + 2 * self._setup.heartbeat_ms)
         return now_ms >= change.deadline_ms
@@ -358,11 +364,12 @@ class MembershipChanger:
         core.propose(configuration_batch(index, core.term, configuration))
         change.stage, change.index = ChangeStage.COMMIT, index
 
-    # Our own leave.
+    # ---- removal of this server ----
 
     def _hand_over(self, change: MemberChange, now_ms: int) -> None:
-        """Resigns once another one has all that we have, and lets it win: this wire can't tell it
-        to campaign, but we can wait."""
+        """Resigns once another server has the whole log, and lets it win. This wire has no
+        message to make it campaign.
+        """
         core = self._core
         last_index = core.log.last_index
         best = max((follower.match_index for follower in core.followers), default=0)
@@ -378,7 +385,7 @@ class MembershipChanger:
         change.deadline_ms = now_ms + self._join_timeout_ms
 
     def _request_own_removal(self, change: MemberChange, now_ms: int, send: Send) -> None:
-        """The new leader removes us, as it would anybody."""
+        """Asks the new leader to remove this server."""
         leader = self._core.leader
         done = self._directory.find(self._setup.server_id) is None
         if done or now_ms >= change.deadline_ms or leader == peer_of(self._setup.server_id):
@@ -392,7 +399,7 @@ class MembershipChanger:
             send(int(leader), request._replace(entries=(entry,)))
 
     def _on_leadership_lost(self, change: MemberChange, now_ms: int) -> None:
-        """We lead no longer: what is not in the log was never begun."""
+        """This server leads no longer: ends a change that is not in the log."""
         if change.stage is ChangeStage.HAND_OVER:
             self._start_own_removal(change, now_ms)
         else:
@@ -406,27 +413,28 @@ class MembershipChanger:
 
 
 def add_server_request(server: ClusterServer) -> Request:
-    """What an administrator says to a leader."""
+    """An administrator's AddServer."""
     entry = FarmLogEntry(0, ValueType.CLUSTER_SERVER, encode_cluster_server(server))
     return Request(MessageType.ADD_SERVER, entries=(entry,))
 
 
 def remove_server_request(server_id: int) -> Request:
-    """What an administrator says to a leader."""
+    """An administrator's RemoveServer."""
     entry = FarmLogEntry(0, ValueType.CLUSTER_SERVER, encode_server_id(server_id))
     return Request(MessageType.REMOVE_SERVER, entries=(entry,))
 
 
 def is_own_removal(request: Request) -> bool:
-    """Whether a server asks for its own removal: one that led, and has handed over. Raises
-    RemoteProtocolError."""
+    """Whether a server asks for its own removal, as a leader does after handing over. Raises
+    RemoteProtocolError.
+    """
     if request.type is not MessageType.REMOVE_SERVER or len(request.entries) != 1:
         return False
     return decode_server_id(request.entries[0].value) == request.source
 
 
 def describe_change(request: Request) -> str:
-    """An AddServer or a RemoveServer, for people."""
+    """An AddServer or RemoveServer as text for the audit."""
     name = "add" if request.type is MessageType.ADD_SERVER else "remove"
     try:
         (entry,) = request.entries

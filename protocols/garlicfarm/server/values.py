@@ -1,4 +1,4 @@
-"""What a server of a farm is begun with, and what it wants of its disk. Nothing here acts."""
+"""Values of a farm server: its setup, its recovered state, and the interface to its storage."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
@@ -12,11 +12,11 @@ from ..wire.messages import ENTRIES_BYTES_MAX, ClusterServer, FarmConfiguration
 
 
 class FarmSetup(NamedTuple):
-    """What a server is told once; times in milliseconds.
+    """The settings of a server. Times are in milliseconds.
 
-    servers   the members that the farm begins with; none: waits until a leader takes us in
-    cluster   the farm's name, which orders of administrators have to name
-    user      as whom this server connects to the others: its own entries name it
+    servers   the initial members; none: the server waits for a leader's invitation
+    cluster   the farm's name, which administrators' orders must contain
+    user      the user of this server on other servers; it owns the server's own entries
     """
 
     server_id: int
@@ -28,19 +28,19 @@ class FarmSetup(NamedTuple):
     entries_bytes_max: int = ENTRIES_BYTES_MAX
     append_bytes_max: int = 1 << 20
     append_inflight_max: int = 4
-    sync_entries_max: int = 1000  # In one SyncLog.
-    sync_gap: int = 100  # So near to our last entry a newcomer is taken in.
+    sync_entries_max: int = 1000  # Per SyncLog.
+    sync_gap: int = 100  # A joining server that lacks no more entries becomes a member.
     snapshot_block_bytes: int = 64 << 10
     cluster: str = "farm"
     user: str = ""
-    entry_bytes_max: int = RECORD_BYTES_MAX  # Of what a client may append.
+    entry_bytes_max: int = RECORD_BYTES_MAX  # Largest entry that a client may append.
 
     def for_core(
         self,
         configuration: Callable[[EntryBatch], Configuration | None],
         term_entry: Callable[[int, int], EntryBatch],
     ) -> Setup:
-        """The core's part of it. This wire has no pre-votes."""
+        """The settings of the Raft core. This wire has no pre-votes."""
         return Setup(
             peer_id=peer_of(self.server_id),
             cut=cut_block,
@@ -59,9 +59,9 @@ class FarmSetup(NamedTuple):
 
 
 class FarmSnapshot(NamedTuple):
-    """A snapshot: the entry that it ends with, who the members were then, its bytes."""
+    """A snapshot: its last entry, the members at that entry, and its size in bytes."""
 
-    last_index: int = 0  # 0: there is none.
+    last_index: int = 0  # 0: there is no snapshot.
     last_term: int = 0
     configuration: FarmConfiguration = FarmConfiguration(0, 0, ())
     size: int = 0
@@ -71,10 +71,10 @@ NO_SNAPSHOT = FarmSnapshot()
 
 
 class RecoveredFarm(NamedTuple):
-    """What was found on disk.
+    """The state found on disk.
 
-    configurations   by the index of their entries, ascending; the first is that of the log's base
-    is_member        as it was saved last; at the first start, whether we are one of the first
+    configurations   by index of their entries, ascending; the first is that of the log's base
+    is_member        as saved last; at the first start, whether this server is an initial member
     """
 
     hard_state: HardState
@@ -90,10 +90,10 @@ def make_recovered(
     configurations: list[tuple[int, FarmConfiguration]],
     snapshot: FarmSnapshot = NO_SNAPSHOT,
 ) -> RecoveredFarm:
-    """Makes a log of its batches, which follow the snapshot's last entry.
+    """Builds the log from batches that follow the snapshot's last entry.
 
-    saved            what Disk.save() was given last
-    configurations   what was in force at the base, and all that the batches hold
+    saved            the last state given to PeerStorage.save()
+    configurations   the Configuration at the base, and each one in the batches
     """
     (_, base), *later = configurations
     index = snapshot.last_index
@@ -109,32 +109,32 @@ def make_recovered(
 
 
 class PeerStorage(Protocol):
-    """What a server keeps, written by it alone: everything is durable when a method returns.
+    """The durable state of a server. Everything is durable when a method returns.
 
-    A failure raises the storage's own error, which nobody here catches: the process ends.
+    A failure raises the storage's own error; it ends the process.
     """
 
     def save(self, state: HardState, is_member: bool) -> None:
-        """Term and vote, and whether a committed Configuration has counted us in."""
+        """Saves term and vote, and whether a committed Configuration includes this server."""
 
     def append(self, batches: list[EntryBatch]) -> None:
-        """Entries; the first may replace a suffix of the log."""
+        """Appends entries; the first one may replace a suffix of the log."""
 
     def reset(self, index: int, term: int) -> None:
-        """The log begins anew, empty, behind this entry."""
+        """Empties the log; the next entry follows this one."""
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
     ) -> list[EntryBatch]:
-        """Entries from first_index on, up to last_index at most; none when they are not there."""
+        """Entries from first_index to last_index at most; none if they are not there."""
         ...
 
     def read_snapshot(self, mark: FarmSnapshot, offset: int, size: int) -> bytes | None:
-        """A piece of this snapshot; None when there is a newer one in its place."""
+        """A part of this snapshot; None if a newer one has replaced it."""
         ...
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
-        """A piece of one that comes in; with offset 0 it begins anew."""
+        """Writes a chunk of an incoming snapshot; offset 0 starts a new one."""
 
     def install_snapshot(self, mark: FarmSnapshot) -> None:
-        """The one that came in is whole, and takes the place of ours."""
+        """The incoming snapshot is complete and replaces the current one."""

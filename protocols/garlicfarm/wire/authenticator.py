@@ -1,7 +1,7 @@
-"""Who is let in: nonces, their counts, and the judgement of an Authorization header.
+"""The server side of HTTP Digest: makes nonces and verifies Authorization headers.
 
-Nonces are not kept: each holds its time, and a mac shows that it is ours. What is kept is which
-counts of a nonce were used, and only after a right digest, so strangers make nothing grow.
+The server stores no nonces: each contains its creation time and a MAC. It stores only the used
+counts of a nonce, and only after a valid digest, so clients without a password use no memory.
 """
 
 import hmac
@@ -25,19 +25,20 @@ from .digest import (
 from .htdigest import Users
 
 NONCE_TTL_MS = 2 * 3600 * 1000
-NONCES_MAX = 4096  # Of which counts are kept; when there are more, the oldest are stale.
-NONCE_COUNT_WINDOW = 128  # Of one nonce: connections that are made at once may overtake each other.
-_NONCE = Struct(">q8s16s")  # When it was made, dice, mac.
+NONCES_MAX = 4096  # Nonces with stored counts; above it the older half becomes stale.
+# Counts below the largest that are remembered: concurrent connections may overtake each other.
+NONCE_COUNT_WINDOW = 128
+_NONCE = Struct(">q8s16s")  # Creation time, random bytes, MAC.
 _REQUIRED = ("username", "realm", "nonce", "uri", "response", "qop", "nc", "cnonce")
-OFFERED = (SHA_256, MD5)  # Each in a header of its own, in this order.
+OFFERED = (SHA_256, MD5)  # One header each, in this order.
 
 
 class AuthResult(NamedTuple):
-    """What becomes of a request.
+    """The result of a verification.
 
-    status   200 let in, 400 malformed, 401 refused
-    user     who is let in
-    stale    the digest is right, only its nonce is not: a new one is all that it takes
+    status   200 authenticated, 400 malformed, 401 refused
+    user     the authenticated user
+    stale    the digest is valid but its nonce is not: the client needs a new one
     """
 
     status: int
@@ -51,7 +52,7 @@ MALFORMED = AuthResult(400)
 
 
 class _NonceCounts:
-    """Which counts of one nonce were used: the largest, and a bit for each of those below."""
+    """The used counts of one nonce: the largest, and a bit for each count below it."""
 
     __slots__ = ("bits", "largest")
 
@@ -60,8 +61,9 @@ class _NonceCounts:
         self.bits = 0
 
     def accept(self, count: int) -> bool:
-        """Whether the count is a new one; it is not from now on. One that is too far below the
-        largest to be remembered was used."""
+        """Marks a count as used; returns whether it was unused. Counts below the window are
+        used.
+        """
         ahead = count - self.largest
         if ahead > 0:
             shifted = self.bits << ahead if ahead < NONCE_COUNT_WINDOW else 0
@@ -75,24 +77,26 @@ class _NonceCounts:
 
 
 class DigestAuthenticator:
-    """Makes challenges and judges what comes back, for any number of realms."""
+    """Makes challenges and verifies their answers, for any number of realms."""
 
     def __init__(self, key: bytes, random_bytes: Callable[[int], bytes]) -> None:
-        """key            of the macs: at least 16 bytes that nobody else knows
-        random_bytes   that many, each time others
+        """key            secret key of the MACs, at least 16 bytes
+        random_bytes   returns that many random bytes
         """
         assert len(key) >= 16, "a key of 16 bytes or more"
         self._key = key
         self._random_bytes = random_bytes
         self._counts: dict[str, _NonceCounts] = {}
-        self._made_ms: dict[str, int] = {}  # Of the nonces whose counts are kept.
-        self._evicted_up_to_ms = -1  # Nonces made up to here are stale: some counts are forgotten.
+        self._made_ms: dict[str, int] = {}  # Creation times of the nonces in _counts.
+        # Nonces made up to here are stale, as their counts may be lost.
+        self._evicted_up_to_ms = -1
 
-    # Challenges.
+    # ---- challenges ----
 
     def challenges(self, users: Users, now_ms: int, stale: bool = False) -> list[bytes]:
-        """The WWW-Authenticate headers of a 401, the best first: one for each algorithm that some
-        user has a line for."""
+        """The WWW-Authenticate headers of a 401, strongest first: one per algorithm that some
+        user has a line for.
+        """
         nonce = self._make_nonce(users.realm, now_ms)
         return [
             ", ".join(
@@ -121,10 +125,10 @@ class DigestAuthenticator:
         return hmac.digest(self._key, b"opaque" + realm.encode(), "sha256")[:12].hex()
 
     def _nonce_time(self, nonce: str, realm: str) -> int | None:
-        """When we made a nonce; None when we did not."""
+        """When we made a nonce; None if we did not."""
         try:
             data = b64decode(nonce, validate=True)
-        except (BinasciiError, ValueError):  # The latter when it is not ASCII.
+        except (BinasciiError, ValueError):  # ValueError: not ASCII.
             return None
         if len(data) != _NONCE.size:
             return None
@@ -133,13 +137,13 @@ class DigestAuthenticator:
             return None
         return int(made_ms)
 
-    # Judgements.
+    # ---- verification ----
 
     def verify(self, users: Users, header: bytes, line: tuple[str, str], now_ms: int) -> AuthResult:
-        """Judges an Authorization header.
+        """Verifies an Authorization header.
 
-        line   method and target of the request that it came with; the digest's uri may be the
-               target itself or, when that is of the absolute form, its path
+        line   method and target of its request. The digest's uri may be the target, or the path
+               of a target in absolute form
         """
         try:
             parameters = parse_parameters(header)[0]
@@ -165,7 +169,7 @@ class DigestAuthenticator:
         return AuthResult(200, values["username"])
 
     def _is_valid_digest(self, users: Users, parameters: AuthParameters, method: str) -> bool:
-        """Whether the digest is that of a user; as much work for one whom we don't know."""
+        """Whether the digest is a user's. An unknown user costs as much time as a known one."""
         values, algorithm = parameters.values, algorithm_of(parameters)
         if algorithm not in OFFERED or algorithm.hash_name not in users.hash_names:
             return False
@@ -183,7 +187,7 @@ class DigestAuthenticator:
         return is_equal and is_here and is_ours and known is not None
 
     def _accept_count(self, nonce: str, made_ms: int, count: int) -> bool:
-        """Whether this count of a nonce of ours was not used before."""
+        """Marks a count of our nonce as used; returns whether it was unused."""
         counts = self._counts.get(nonce)
         if counts is None:
             if len(self._counts) >= NONCES_MAX:
@@ -193,7 +197,7 @@ class DigestAuthenticator:
         return counts.accept(count)
 
     def _evict_nonces(self) -> None:
-        """Makes room: the older half of the nonces is stale from now on."""
+        """Makes the older half of the nonces stale."""
         ages = sorted(self._made_ms.values())
         self._evicted_up_to_ms = ages[len(ages) // 2]
         for nonce in [each for each, at in self._made_ms.items() if at <= self._evicted_up_to_ms]:
@@ -201,14 +205,14 @@ class DigestAuthenticator:
 
 
 def _parse_nonce_count(nc: str) -> int | None:
-    """The number that 8 hexadecimal digits are, from 1 on; None for anything else."""
+    """The value of 8 hexadecimal digits from 1 on; otherwise None."""
     if len(nc) != 8 or not all(digit in "0123456789abcdefABCDEF" for digit in nc):
         return None
     return int(nc, 16) or None
 
 
 def path_of(target: str) -> str:
-    """The path of a request's target, which is of the absolute form when a proxy is to see it."""
+    """The path of a request target, which has the absolute form behind a proxy."""
     for scheme in ("http://", "https://"):
         if target.lower().startswith(scheme):
             _, slash, path = target[len(scheme) :].partition("/")
@@ -217,5 +221,5 @@ def path_of(target: str) -> str:
 
 
 def _matches_target(uri: str, target: str) -> bool:
-    """Whether a digest's uri is that of the request."""
+    """Whether a digest's uri is the request's target."""
     return uri in (target, path_of(target)) or path_of(uri) == target

@@ -1,7 +1,7 @@
-"""The codec of the Garlic Farm wire: requests, responses, and the stream that they come in.
+"""The codec of the Garlic Farm wire: requests, responses, and their byte streams.
 
-All integers are big endian. Ids are signed, everything else is at most 2**63 - 1, as Java's numbers
-are. What entries hold is in values.py; nothing here knows what a message means.
+Integers are big endian. Ids are signed; other numbers are at most 2**63 - 1, because Java's are
+signed. values.py has the layouts of entry values.
 """
 
 from abc import ABC, abstractmethod
@@ -33,35 +33,35 @@ _RESPONSE_TYPES = frozenset(RESPONSE_TYPES.values())
 _VALUE_TYPES = {int(value_type): value_type for value_type in ValueType}
 _TYPES = {int(message_type): message_type for message_type in MessageType}
 
-# What is passed on as it is: log entries, not what travels in the shape of one.
+# Requests with log entries. Their entries stay packed, as the log stores them.
 _LOG_ENTRY_REQUESTS = frozenset((MessageType.APPEND_ENTRIES, MessageType.CLIENT_REQUEST))
 
 M = TypeVar("M", Request, Response)
 
 
 class _RequestHead(NamedTuple):
-    """A request before its entries are there."""
+    """A request without its entries, and their size."""
 
     request: Request
     entries_size: int
 
 
 def check_number(value: int) -> int:
-    """A term, an index or an offset. Raises LocalProtocolError when the wire has none like it."""
+    """Checks a term, an index or an offset. Raises LocalProtocolError if it is out of range."""
     if not 0 <= value <= NUMBER_MAX:
-        raise LocalProtocolError(f"{value} is no number of this wire")
+        raise LocalProtocolError(f"{value} is not a number from 0 to 2**63 - 1")
     return value
 
 
 def check_id(value: int) -> int:
-    """A server's id. Raises LocalProtocolError when the wire has none like it."""
+    """Checks a server id. Raises LocalProtocolError if it is out of range."""
     if not ID_MIN <= value <= ID_MAX:
-        raise LocalProtocolError(f"{value} is no id of this wire")
+        raise LocalProtocolError(f"{value} is not a signed 32-bit id")
     return value
 
 
 def encode_entries(entries: Sequence[FarmLogEntry]) -> bytes:
-    """Encodes log entries one behind the other; the layout is under decode_entries."""
+    """Encodes log entries; decode_entries has the layout."""
     if isinstance(entries, PackedEntries):
         return entries.data
     parts: list[bytes] = []
@@ -72,7 +72,7 @@ def encode_entries(entries: Sequence[FarmLogEntry]) -> bytes:
 
 
 def decode_entries(data: bytes) -> tuple[FarmLogEntry, ...]:
-    """Decodes log entries that fill the data exactly (text, "Log Entries").
+    """Decodes log entries that fill the data exactly (specification, "Log Entries").
 
      8 bytes  term
      1 byte   value type: 1 Application, 2 Configuration, 3 ClusterServer, 4 LogPack,
@@ -80,23 +80,23 @@ def decode_entries(data: bytes) -> tuple[FarmLogEntry, ...]:
      4 bytes  size of the value
      n bytes  value
 
-    Raises RemoteProtocolError on an unknown type, a negative term, a value that ends behind the
+    Raises RemoteProtocolError on an unknown type, a negative term, a value beyond the end of the
     data, or more than ENTRIES_MAX entries.
     """
     entries: list[FarmLogEntry] = []
     at, end = 0, len(data)
     while at < end:
         if end - at < ENTRY_HEADER.size:
-            raise RemoteProtocolError(f"{end - at} bytes are left behind the last entry")
+            raise RemoteProtocolError(f"{end - at} bytes after the last entry")
         term, kind, size = ENTRY_HEADER.unpack_from(data, at)
         at += ENTRY_HEADER.size
         value_type = _VALUE_TYPES.get(kind)
         if value_type is None:
-            raise RemoteProtocolError(f"no entry has value type {kind}")
+            raise RemoteProtocolError(f"unknown value type {kind}")
         if term < 0:
             raise RemoteProtocolError("an entry's term is 2**63 or more")
         if size > end - at:
-            raise RemoteProtocolError(f"an entry of {size} bytes, of which {end - at} are there")
+            raise RemoteProtocolError(f"an entry of {size} bytes, but only {end - at} follow")
         if len(entries) == ENTRIES_MAX:
             raise TooLarge(f"more than {ENTRIES_MAX} entries in one request")
         entries.append(FarmLogEntry(term, value_type, data[at : at + size]))
@@ -105,9 +105,9 @@ def decode_entries(data: bytes) -> tuple[FarmLogEntry, ...]:
 
 
 def encode_request(request: Request) -> bytes:
-    """Encodes a request; the layout is under RequestStream.
+    """Encodes a request; RequestStream has the layout.
 
-    Raises LocalProtocolError on values that the wire can't carry.
+    Raises LocalProtocolError if the wire cannot carry a value.
     """
     message_type, source, destination, term, last_term, last_index, commit, entries = request
     assert message_type in REQUEST_TYPES, "a request has a request's type"
@@ -133,7 +133,7 @@ def _decode_head(data: bytes) -> _RequestHead:
     )
     message_type = _TYPES.get(kind)
     if message_type is None or message_type not in REQUEST_TYPES:
-        raise RemoteProtocolError(f"type {kind} is no request's")
+        raise RemoteProtocolError(f"message type {kind} is not a request")
     if min(term, last_term, last_index, commit) < 0:
         raise RemoteProtocolError("a number of a request is 2**63 or more")
     request = Request(message_type, source, destination, term, last_term, last_index, commit)
@@ -141,9 +141,9 @@ def _decode_head(data: bytes) -> _RequestHead:
 
 
 def encode_response(response: Response) -> bytes:
-    """Encodes a response; the layout is under decode_response.
+    """Encodes a response; decode_response has the layout.
 
-    Raises LocalProtocolError on values that the wire can't carry.
+    Raises LocalProtocolError if the wire cannot carry a value.
     """
     message_type, source, destination, term, next_index, is_accepted = response
     assert message_type in _RESPONSE_TYPES, "a response has a response's type"
@@ -158,24 +158,24 @@ def encode_response(response: Response) -> bytes:
 
 
 def decode_response(data: bytes) -> Response:
-    """Decodes one response (text, "Responses").
+    """Decodes one response (specification, "Responses").
 
      1 byte   message type
      4 bytes  source id
-     4 bytes  destination id; of some types the leader's id
+     4 bytes  destination id; in some types the leader's id
      8 bytes  term
      8 bytes  next index
      1 byte   accepted: 0 or 1
 
-    Raises RemoteProtocolError on another type or size, a number above 2**63 - 1, or an accepted
-    that is neither.
+    Raises RemoteProtocolError on another type or size, a number above 2**63 - 1, or another value
+    of accepted.
     """
     if len(data) != RESPONSE.size:
         raise RemoteProtocolError(f"a response of {len(data)} bytes")
     kind, source, destination, term, next_index, accepted = RESPONSE.unpack(data)
     message_type = _TYPES.get(kind)
     if message_type is None or message_type not in _RESPONSE_TYPES:
-        raise RemoteProtocolError(f"type {kind} is no response's")
+        raise RemoteProtocolError(f"message type {kind} is not a response")
     if min(term, next_index) < 0:
         raise RemoteProtocolError("a number of a response is 2**63 or more")
     if accepted > 1:
@@ -184,7 +184,7 @@ def decode_response(data: bytes) -> Response:
 
 
 class _MessageStream(ABC, Generic[M]):
-    """Bytes in, whole messages out; nothing follows what was malformed."""
+    """Splits bytes into whole messages. It fails for good at the first malformed message."""
 
     __slots__ = ("_buffer", "_failed")
 
@@ -193,10 +193,10 @@ class _MessageStream(ABC, Generic[M]):
         self._failed = False
 
     def feed(self, data: bytes) -> list[M]:
-        """Takes in what has arrived and returns the messages that are whole now.
+        """Adds bytes; returns the messages that are now complete.
 
-        Raises RemoteProtocolError when the stream is malformed: then it is of no more use, and the
-        messages in front of the malformed one are lost with their connection.
+        Raises RemoteProtocolError when the stream is malformed. The stream is then unusable, and
+        the messages before the malformed one are lost with the connection.
         """
         assert not self._failed, "a malformed stream is not read on"
         self._buffer += data
@@ -212,10 +212,10 @@ class _MessageStream(ABC, Generic[M]):
 
     @abstractmethod
     def _next(self) -> M | None:
-        """The next message, if it is whole. Raises RemoteProtocolError."""
+        """The next message, if complete. Raises RemoteProtocolError."""
 
     def _read(self, size: int) -> bytes | None:
-        """The next bytes, once they are all there."""
+        """The next bytes, once all have arrived."""
         if len(self._buffer) < size:
             return None
         data = bytes(self._buffer[:size])
@@ -224,8 +224,7 @@ class _MessageStream(ABC, Generic[M]):
 
 
 class RequestStream(_MessageStream[Request]):
-    """What the acceptor of a connection reads (text, "Request Header"). A request's size is judged
-    by its header, before anything behind that is kept.
+    """The stream that an acceptor reads (specification, "Request Header").
 
      1 byte   message type
      4 bytes  source id
@@ -237,7 +236,8 @@ class RequestStream(_MessageStream[Request]):
      4 bytes  size of the log entries, at most entries_bytes_max
      n bytes  log entries
 
-    It raises RemoteProtocolError on another type or size, or a number above 2**63 - 1.
+    The header is checked before the stream buffers any entries. Raises RemoteProtocolError on
+    another type or size, or a number above 2**63 - 1; TooLarge on larger entries.
     """
 
     __slots__ = ("_entries_bytes_max", "_head", "header")
@@ -246,11 +246,11 @@ class RequestStream(_MessageStream[Request]):
         super().__init__()
         self._entries_bytes_max = entries_bytes_max
         self._head: _RequestHead | None = None
-        self.header: Request | None = None  # Of the request that was begun last.
+        self.header: Request | None = None  # The header that arrived last.
 
     @property
     def partial(self) -> tuple[int, int]:
-        """What is here of a request that is not whole yet, and how large it will be, in bytes."""
+        """Of an incomplete request: bytes received, and total size."""
         if self._head is None:
             return len(self._buffer), REQUEST_HEADER.size
         return REQUEST_HEADER.size + len(self._buffer), REQUEST_HEADER.size + self._head[1]
@@ -264,7 +264,7 @@ class RequestStream(_MessageStream[Request]):
             self.header, size = head
             if size > self._entries_bytes_max:
                 most = self._entries_bytes_max
-                raise TooLarge(f"entries of {size} bytes, at most {most} are taken")
+                raise TooLarge(f"entries of {size} bytes, the limit is {most}")
             self._head = head
         request, size = self._head
         data = self._read(size)
@@ -280,7 +280,7 @@ class RequestStream(_MessageStream[Request]):
 
 
 class ResponseStream(_MessageStream[Response]):
-    """What the opener of a connection reads."""
+    """The stream that the opener of a connection reads."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
-"""HTTP Digest authentication, RFC 7616 and RFC 2617 before it: what both sides work out.
+"""HTTP Digest authentication by RFC 7616 and RFC 2617: what both sides compute.
 
-Only `qop=auth`, and only MD5 and SHA-256, each also as `-sess`. authenticator.py verifies.
+Only `qop=auth`, with MD5 and SHA-256, each also as `-sess`. authenticator.py verifies requests.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...errors import RemoteProtocolError
 
-PARAMETERS_MAX = 32  # In one header.
+PARAMETERS_MAX = 32  # Per header.
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _PARAMETER = re.compile(rf'({_TOKEN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))\s*(?=,|$)')
 _SCHEME = re.compile(rf"({_TOKEN})(?=\s|,|$)\s*")
@@ -18,16 +18,16 @@ _ESCAPED = re.compile(r"\\(.)")
 
 
 class Algorithm(NamedTuple):
-    """One way to work out a digest."""
+    """A digest algorithm."""
 
-    name: str  # As it stands in headers.
-    hash_name: str  # hashlib's.
-    is_session: bool  # A1 takes nonce and cnonce in.
+    name: str  # Its name in headers.
+    hash_name: str  # Its name in hashlib.
+    is_session: bool  # A1 includes nonce and cnonce.
 
 
 SHA_256 = Algorithm("SHA-256", "sha256", False)
 MD5 = Algorithm("MD5", "md5", False)
-# The strongest first.
+# Strongest first.
 ALGORITHMS = (
     SHA_256,
     Algorithm("SHA-256-sess", "sha256", True),
@@ -38,7 +38,7 @@ _BY_NAME = {algorithm.name.upper(): algorithm for algorithm in ALGORITHMS}
 
 
 class DigestInput(NamedTuple):
-    """What a digest is about."""
+    """The request values that a digest covers."""
 
     method: str
     uri: str
@@ -48,14 +48,14 @@ class DigestInput(NamedTuple):
 
 
 class AuthParameters(NamedTuple):
-    """A challenge, or the answer to one: a scheme and its parameters, names in lower case."""
+    """A challenge or a response: its scheme and parameters, names in lower case."""
 
     scheme: str
     values: dict[str, str]
 
 
 def algorithm_of(parameters: AuthParameters) -> Algorithm | None:
-    """The algorithm that is named, MD5 when none is, or None for one that is not known here."""
+    """The named algorithm, MD5 by default; None if it is unknown."""
     return _BY_NAME.get(parameters.values.get("algorithm", MD5.name).upper())
 
 
@@ -64,7 +64,7 @@ def _hash(hash_name: str, text: str) -> str:
 
 
 def make_ha1(hash_name: str, user: str, realm: str, password: str) -> str:
-    """H(user:realm:password) in hexadecimal digits: what password files hold."""
+    """H(user:realm:password) in hexadecimal digits, as password files hold it."""
     return _hash(hash_name, f"{user}:{realm}:{password}")
 
 
@@ -83,10 +83,11 @@ def quoted(value: str) -> str:
 
 
 def parse_parameters(header: bytes) -> list[AuthParameters]:
-    """Takes a WWW-Authenticate or Authorization header apart; the former may hold several.
+    """Parses a WWW-Authenticate header, which may hold several challenges, or an Authorization
+    header.
 
-    Raises RemoteProtocolError on what is not of the form `scheme name=value, ...`, a name that
-    stands there twice, more than PARAMETERS_MAX of them, or a text that is not UTF-8.
+    Raises RemoteProtocolError if it is not `scheme name=value, ...` in UTF-8, repeats a name, or
+    has more than PARAMETERS_MAX parameters.
     """
     try:
         text = header.decode()
@@ -100,7 +101,9 @@ def parse_parameters(header: bytes) -> list[AuthParameters]:
         if parameter and found:
             name = parameter[1].lower()
             if name in found[-1].values or count == PARAMETERS_MAX:
-                raise RemoteProtocolError(f"{name} stands twice, or behind too many others")
+                raise RemoteProtocolError(
+                    f"parameter {name} is repeated, or there are over {PARAMETERS_MAX}"
+                )
             in_quotes, bare = parameter[2], parameter[3]
             value = bare if in_quotes is None else _ESCAPED.sub(r"\1", in_quotes)
             found[-1].values[name] = value

@@ -1,6 +1,6 @@
-"""Entries of the wire as batches of the log, and back: Application is state, Configuration config.
+"""Conversion between wire entries and log batches.
 
-The log knows no other kinds; what else travels in the shape of an entry never gets there.
+The log stores two kinds: Application as state, Configuration as config.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,29 +14,30 @@ from .messages import ClusterServer, FarmConfiguration, FarmLogEntry, ValueType
 from .packed import PackedEntries, unpack_batches
 from .values import decode_configuration, encode_configuration
 
-BATCH_BYTES_MAX = BLOCK_VALUES_MAX  # Of values in one batch, if one value is not larger.
+# Values of one batch; a single larger value forms its own batch.
+BATCH_BYTES_MAX = BLOCK_VALUES_MAX
 BATCH_COUNT_MAX = BLOCK_COUNT_MAX
-TERM_MAX = 2**53 - 1  # The core's.
+TERM_MAX = 2**53 - 1  # Limit of the Raft core.
 _KINDS = {ValueType.APPLICATION: KIND_STATE, ValueType.CONFIGURATION: KIND_CONFIG}
 _VALUE_TYPES = {kind: value_type for value_type, kind in _KINDS.items()}
 
 
 def peer_of(server_id: int) -> str:
-    """What the core calls a server."""
+    """A server's id in the Raft core."""
     return str(server_id)
 
 
 def voters_of(servers: Iterable[ClusterServer]) -> Configuration:
-    """What the core knows of a Configuration: who counts."""
+    """The voters of a Configuration, for the Raft core."""
     return Configuration(tuple(peer_of(server.id) for server in servers))
 
 
 def check_entry(entry: FarmLogEntry) -> None:
-    """Raises RemoteProtocolError on what no log can hold."""
+    """Raises RemoteProtocolError if the log cannot hold this entry."""
     if not 0 < entry.term <= TERM_MAX:
         raise RemoteProtocolError(f"an entry of term {entry.term}")
     if entry.value_type not in _KINDS:
-        raise RemoteProtocolError(f"{entry.value_type.name} has no place in a log")
+        raise RemoteProtocolError(f"{entry.value_type.name} is not a log entry")
     if len(entry.value) > LONE_BYTES_MAX:
         raise TooLarge(f"an entry of {len(entry.value)} bytes")
     if entry.value_type is ValueType.CONFIGURATION:
@@ -46,11 +47,11 @@ def check_entry(entry: FarmLogEntry) -> None:
 def batches_of(
     first_index: int, entries: Sequence[FarmLogEntry], term: int = 0
 ) -> list[EntryBatch]:
-    """Entries as batches of one term each; a Configuration is alone in its own.
+    """Encodes entries as batches of one term each; a Configuration forms its own batch.
 
-    term   of all of them, in place of their own
+    term   replaces the entries' own terms, unless 0
 
-    Raises RemoteProtocolError on what no log can hold.
+    Raises RemoteProtocolError if the log cannot hold an entry.
     """
     if isinstance(entries, PackedEntries):
         unpacked = unpack_batches(first_index, entries, term)
@@ -81,7 +82,7 @@ def batches_of(
 
 
 def entries_of(batches: Iterable[EntryBatch]) -> tuple[FarmLogEntry, ...]:
-    """What a log holds, as the wire has it."""
+    """Decodes log batches to wire entries."""
     return tuple(
         FarmLogEntry(batch.term, _VALUE_TYPES[record.kind], record.data)
         for batch in batches
@@ -90,12 +91,12 @@ def entries_of(batches: Iterable[EntryBatch]) -> tuple[FarmLogEntry, ...]:
 
 
 def configuration_batch(index: int, term: int, configuration: FarmConfiguration) -> EntryBatch:
-    """A Configuration as an entry of its own."""
+    """A Configuration as a batch of one entry."""
     record = Record(KIND_CONFIG, None, encode_configuration(configuration))
     return encode_block(index, term, [record])
 
 
 def configuration_of(batch: EntryBatch) -> FarmConfiguration | None:
-    """What a batch of one entry puts in force, or None. Raises RemoteProtocolError."""
+    """The Configuration in a batch of one entry, or None. Raises RemoteProtocolError."""
     (record,) = decode_block(batch.block)[1]
     return decode_configuration(record.data) if record.kind == KIND_CONFIG else None

@@ -1,7 +1,7 @@
-"""The HTTP/1.1 handshake in front of the Raft messages, for both who accepts and who connects.
+"""The HTTP/1.1 handshake before the Raft messages, for the acceptor and for the connecting side.
 
-h11 takes the heads apart; what follows them in the same bytes belongs to the messages. Neither side
-reads a clock or a socket: bytes go in, and a Reply, or an Opening, comes out once.
+h11 parses the heads. The bytes after a head belong to the messages. Bytes and the time go in; a
+Reply or a HandshakeResult comes out once.
 """
 
 from base64 import b64encode
@@ -32,49 +32,51 @@ VERSION = "1"
 HEAD_BYTES_MAX = 8192
 HEAD_LINES_MAX = 64
 HEAD_TIMEOUT_MS = 5000
-CREDENTIALS_TTL_MS = 3600 * 1000  # So long a client goes on with a challenge.
+CREDENTIALS_TTL_MS = 3600 * 1000  # A client reuses a challenge for so long.
 _WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-_MESSAGES_NAME = "websocket"  # The last part of the path on which messages follow.
-_PROXY_STATUSES = (407, 502, 503, 504)  # What a farm's server never answers.
+_MESSAGES_NAME = "websocket"  # Last segment of the messages' path.
+_PROXY_STATUSES = (407, 502, 503, 504)  # A farm server never sends these.
 _REASON_CHARACTERS_MAX = 80
 
 
 def path_to(cluster: str, name: str = _MESSAGES_NAME) -> str:
-    """Where a cluster is found on its servers (text, "HTTP Request 1"), or one of face.NAMES."""
+    """The path of a cluster's messages (specification, "Handshake and authentication"), or of a
+    view in VIEW_NAMES.
+    """
     return f"/GarlicFarm/{cluster}/{VERSION}/{name}"
 
 
 class Reply(NamedTuple):
-    """What a server does about a head.
+    """A server's answer to a head.
 
-    data     to be sent
-    status   101: the connection is open; any other, also 200: it is to be closed when data is sent
-    user     who was let in, if somebody was
+    data     bytes to send
+    status   101: the messages begin. Otherwise the connection closes after data
+    user     the authenticated user, or ""
     """
 
     data: bytes
     status: int
     cluster: str = ""
     user: str = ""
-    rest: bytes = b""  # Of the messages, already here.
+    rest: bytes = b""  # Message bytes that arrived with the head.
 
 
 def _single_header(headers: Headers, name: bytes) -> bytes | None:
-    """The value of a header that stands there once. Raises RemoteProtocolError on two."""
+    """The value of a header that may appear once. Raises RemoteProtocolError if it is repeated."""
     found = [value for each, value in headers if each == name]
     if len(found) > 1:
-        raise RemoteProtocolError(f"header {name.decode()} stands there twice")
+        raise RemoteProtocolError(f"header {name.decode()} is repeated")
     return found[0] if found else None
 
 
 def _has_token(headers: Headers, name: bytes, token: bytes) -> bool:
-    """Whether a header's list, of all lines together, names a token."""
+    """Whether a comma-separated header contains a token."""
     values = b",".join(value for each, value in headers if each == name)
     return token in (part.strip().lower() for part in values.split(b","))
 
 
 class _HeadReader:
-    """Bytes until a head is whole; h11 is given no more of them than a head may have."""
+    """Feeds h11 until a head is complete, at most HEAD_BYTES_MAX."""
 
     __slots__ = ("_fed_bytes", "_http", "deadline_ms")
 
@@ -84,9 +86,9 @@ class _HeadReader:
         self.deadline_ms = now_ms + HEAD_TIMEOUT_MS
 
     def feed(self, data: bytes) -> tuple[h11.Event | None, bytes]:
-        """Returns the head, once it is there, and what of the data was not needed for it.
+        """Returns the head once it is complete, and the bytes after it.
 
-        Raises h11.RemoteProtocolError, with 431 for its hint when the head is too long.
+        Raises h11.RemoteProtocolError; its hint is 431 when the head is too long.
         """
         accepted = data[: HEAD_BYTES_MAX - self._fed_bytes]
         self._fed_bytes += len(accepted)
@@ -97,7 +99,7 @@ class _HeadReader:
                 raise h11.RemoteProtocolError("the head is too long", error_status_hint=431)
             return None, b""
         if isinstance(event, h11.ConnectionClosed):
-            raise h11.RemoteProtocolError("closed before there was a head")
+            raise h11.RemoteProtocolError("the connection closed before the head was complete")
         if isinstance(event, h11.Request | h11.Response | h11.InformationalResponse) and (
             len(event.headers) > HEAD_LINES_MAX
         ):
@@ -107,7 +109,7 @@ class _HeadReader:
 
 
 class ServerHandshake:
-    """One connection that was accepted, until its messages begin."""
+    """An accepted connection until its messages begin."""
 
     def __init__(
         self,
@@ -116,8 +118,8 @@ class ServerHandshake:
         now_ms: int,
         status_sources: Mapping[str, StatusSource] | None = None,
     ) -> None:
-        """farms   the users of each cluster that is served here, by its name
-        faces   what is shown of them over HTTP; of a cluster that is not in it nothing is
+        """farms            the users of each cluster served here
+        status_sources   the HTTP API of each cluster; a cluster without one has no views
         """
         self._authenticator = authenticator
         self._farms = farms
@@ -128,18 +130,18 @@ class ServerHandshake:
 
     @property
     def deadline_ms(self) -> int:
-        """When the head must be there; then comes on_timeout()."""
+        """When the head must be complete; then call on_timeout()."""
         return self._head.deadline_ms
 
     def feed(self, data: bytes, now_ms: int) -> Reply | None:
-        """Takes in what has arrived; the reply once the head is whole, or is none."""
-        assert not self._done, "a handshake is made once"
+        """Adds bytes; returns the reply once the head is complete or malformed."""
+        assert not self._done, "feed() after the reply"
         reply = self._feed(data, now_ms)
         self._done = reply is not None
         return reply
 
     def on_timeout(self) -> Reply:
-        """The head has not come in time."""
+        """The head did not arrive in time."""
         self._done = True
         return self._refuse(408)
 
@@ -165,7 +167,8 @@ class ServerHandshake:
             return self._refuse(404, is_head=is_head)
         users, authorization = self._farms[cluster], _single_header(headers, b"authorization")
         line = (method, target)
-        if method not in METHODS:  # As if nothing were here, for those who are not let in.
+        # Without valid credentials the answer is 404, as for an unknown path.
+        if method not in METHODS:
             result = authorization and self._authenticator.verify(
                 users, authorization, line, now_ms
             )
@@ -192,7 +195,7 @@ class ServerHandshake:
         return Reply(answer, 101, cluster, result.user, trailing + rest)
 
     def _route(self, path: str) -> tuple[str, str]:
-        """Which cluster a path is of, and its last part; empty when there is no such path."""
+        """The cluster of a path and its last segment; both empty for an unknown path."""
         start, _, name = path.rpartition("/")
         for cluster in self._farms:
             if start == path_to(cluster, "")[:-1]:
@@ -201,7 +204,7 @@ class ServerHandshake:
         return "", ""
 
     def _render_view(self, what: tuple[str, str, str], is_head: bool, user: str) -> Reply:
-        """What of a farm is asked for, by cluster, name and query."""
+        """Answers a view: cluster, name and query."""
         cluster, name, query = what
         try:
             view = parse_view(name, query, user)
@@ -211,7 +214,7 @@ class ServerHandshake:
         return Reply(respond(200, body, is_head=is_head), 200, cluster, user)
 
     def _switch(self, key: bytes | None) -> bytes:
-        """The 101; the messages begin behind it."""
+        """The 101 response; the messages follow it."""
         headers = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
         if key is not None:
             accept = sha1(key + _WEBSOCKET_GUID, usedforsecurity=False).digest()
@@ -225,7 +228,7 @@ class ServerHandshake:
     def _refuse(
         self, status: int, challenges: list[bytes] | None = None, is_head: bool = False
     ) -> Reply:
-        """What any web server might say."""
+        """An error response without details of the farm."""
         headers = [(b"WWW-Authenticate", challenge) for challenge in challenges or ()]
         if status == 426:
             headers.append((b"Upgrade", b"websocket"))
@@ -234,15 +237,15 @@ class ServerHandshake:
         return Reply(respond(status, more=headers, is_head=is_head), status)
 
 
-# ---- who connects ----
+# ---- the connecting side ----
 
 
 class HandshakeOutcome(IntEnum):
     """What a client does next.
 
     OPEN     the messages begin
-    AGAIN    closes, connects anew, and begins again: it has a challenge now
-    REFUSED  closes, and says why
+    RETRY    it has a new challenge: it reconnects and authenticates
+    FAILED   it closes and reports the error
     """
 
     OPEN = 0
@@ -250,24 +253,24 @@ class HandshakeOutcome(IntEnum):
     FAILED = 2
 
 
-NO_CHALLENGE = "it asks for no password: its password file may have no user of this farm"
+NO_CHALLENGE = "it sends no challenge: its password file may have no user of this farm"
 
 
 class HandshakeResult(NamedTuple):
-    """How a client's handshake has ended."""
+    """The end of a client's handshake."""
 
     outcome: HandshakeOutcome
-    rest: bytes = b""  # Of the messages, already here; of a ClientFetch the body.
+    rest: bytes = b""  # Message bytes that arrived with the head.
     error: str = ""
-    status: int = 0  # Of the answer that refuses.
+    status: int = 0  # HTTP status of a refusal.
 
 
 class ConnectTarget(NamedTuple):
-    """Where a client knocks, and with what.
+    """The server and credentials of a connection.
 
-    host        "127.0.0.1:7401", as the Host header says it
-    via_proxy   the request goes to an HTTP proxy: its target is of the absolute form
-    path        what is asked for, with its query; empty: to become a wire
+    host        "127.0.0.1:7401", as in the Host header
+    via_proxy   the request goes to an HTTP proxy, so its target has the absolute form
+    path        path and query of a view; empty: the messages
     """
 
     host: str
@@ -279,7 +282,7 @@ class ConnectTarget(NamedTuple):
 
 
 class ChallengeCache:
-    """The challenge of one server that a client has answered: it serves the next connections."""
+    """The last challenge of one server. The client reuses it for later connections."""
 
     __slots__ = ("_algorithm", "_challenge", "_count", "_until_ms")
 
@@ -294,17 +297,17 @@ class ChallengeCache:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing was answered to it yet."""
+        """Whether the challenge has not been used yet."""
         return self._count == 0
 
     def clear(self) -> None:
         self._challenge = None
 
     def store(self, headers: Headers, now_ms: int) -> bool:
-        """Takes the best challenge that we can answer, whatever the order they stand in.
+        """Stores the strongest supported challenge, in any order of headers.
 
-        Returns whether it says that only the nonce of the one before was wrong.
-        Raises RemoteProtocolError when there is none, or one is malformed.
+        Returns whether it is marked stale: only the nonce of the request was wrong. Raises
+        RemoteProtocolError if no challenge is supported or one is malformed.
         """
         offered: dict[Algorithm, AuthParameters] = {}
         for name, value in headers:
@@ -316,14 +319,14 @@ class ChallengeCache:
                     offered.setdefault(algorithm, parameters)
         best = next((each for each in ALGORITHMS if each in offered), None)
         if best is None:
-            raise RemoteProtocolError("no challenge that can be answered: Digest with qop=auth")
+            raise RemoteProtocolError("no supported challenge: it must be Digest with qop=auth")
         self._algorithm, self._challenge = best, offered[best].values
         self._count = 0
         self._until_ms = now_ms + CREDENTIALS_TTL_MS
         return self._challenge.get("stale", "").lower() == "true"
 
     def authorize(self, target: ConnectTarget, line: tuple[str, str], cnonce: str) -> bytes:
-        """The Authorization header for a request of this method and uri."""
+        """The Authorization header for a request line: method and uri."""
         assert self._challenge is not None
         assert self._algorithm is not None
         values, algorithm = self._challenge, self._algorithm
@@ -347,10 +350,10 @@ class ChallengeCache:
 
 
 class ClientHandshake:
-    """One connection that was made, until its messages begin.
+    """An outgoing connection until its messages begin.
 
-    The challenges outlive it: with a known one it begins with the text's request 2, and once more
-    with a new one if that is refused.
+    The ChallengeCache outlives it. With a cached challenge the client starts with the
+    specification's HTTP Request 2, and retries once if that is refused.
     """
 
     def __init__(
@@ -366,11 +369,11 @@ class ClientHandshake:
         self._head = _HeadReader(self._http, now_ms)
         self._authenticates = challenges.is_valid(now_ms)
         self._is_fresh = self._authenticates and challenges.is_fresh
-        self.request = self._make_request(target, random_bytes)  # To be sent at once.
+        self.request = self._make_request(target, random_bytes)  # Send it at once.
 
     @property
     def deadline_ms(self) -> int:
-        """When the answer's head must be there; a client then closes."""
+        """When the response head must be complete; then close."""
         return self._head.deadline_ms
 
     def _make_request(self, target: ConnectTarget, random_bytes: Callable[[int], bytes]) -> bytes:
@@ -396,7 +399,9 @@ class ClientHandshake:
         return (data or b"") + (end or b"")
 
     def feed(self, data: bytes, now_ms: int) -> HandshakeResult | None:
-        """Takes in what has arrived, b"" for the end; how it ends, once the head is here."""
+        """Adds bytes, b"" at the end of the stream; returns the result once the head is
+        complete.
+        """
         try:
             event, rest = self._head.feed(data)
             if event is None:
@@ -405,7 +410,7 @@ class ClientHandshake:
             return self._on_head(event, rest, now_ms)
         except h11.RemoteProtocolError as error:
             return HandshakeResult(
-                HandshakeOutcome.FAILED, error=f"the answer is not HTTP: {error}"
+                HandshakeOutcome.FAILED, error=f"the response is not HTTP: {error}"
             )
         except RemoteProtocolError as error:
             return HandshakeResult(HandshakeOutcome.FAILED, error=str(error))
@@ -430,7 +435,7 @@ class ClientHandshake:
         if all(name != b"www-authenticate" for name, _ in answer.headers):
             return HandshakeResult(HandshakeOutcome.FAILED, error=NO_CHALLENGE, status=401)
         stale = self._challenges.store(list(answer.headers), now_ms)
-        if self._is_fresh and not stale:  # Of an older one it may have been the nonce.
+        if self._is_fresh and not stale:  # A cached challenge may fail for its nonce alone.
             self._challenges.clear()
             return HandshakeResult(
                 HandshakeOutcome.FAILED, error="user or password is wrong", status=401
@@ -438,20 +443,18 @@ class ClientHandshake:
         return HandshakeResult(HandshakeOutcome.RETRY)
 
     def _describe(self, answer: h11.Response | h11.InformationalResponse) -> str:
-        """What a refusal says; of a proxy's own, that it is the proxy's."""
+        """Describes a refusal. A proxy's own status is named as the proxy's."""
         status = answer.status_code
         reason = answer.reason.decode("ascii", "replace")[:_REASON_CHARACTERS_MAX]
         status_line = (
             f"{status} {reason}" if reason.strip() and reason.isprintable() else f"{status}"
         )
         if not self._via_proxy:
-            return f"the answer is {status_line}"
+            return f"the response is {status_line}"
         if status == 407:
-            return (
-                f"the HTTP proxy wants a password of its own, which we have none for: {status_line}"
-            )
+            return f"the HTTP proxy requires a password, which is not supported: {status_line}"
         if status in _PROXY_STATUSES:
-            return f"the HTTP proxy does not reach the server: {status_line}"
+            return f"the HTTP proxy cannot reach the server: {status_line}"
         if status == 426:
-            return f"the answer is {status_line}: the HTTP proxy may keep the upgrade to itself"
-        return f"the answer through the HTTP proxy is {status_line}"
+            return f"the response is {status_line}: the HTTP proxy may not forward upgrades"
+        return f"the response through the HTTP proxy is {status_line}"

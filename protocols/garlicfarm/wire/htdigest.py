@@ -1,7 +1,7 @@
-"""Password files as `htdigest` makes them: lines of user:realm:HA1, here as text.
+"""Password files in the format of `htdigest`: lines of user:realm:HA1.
 
-A user has a line for each algorithm, told apart by the length of HA1: 32 digits are MD5's, 64 are
-SHA-256's. Reading and writing the file itself is the caller's.
+A user has one line per algorithm. The length of HA1 tells them apart: 32 digits for MD5, 64 for
+SHA-256. The caller reads and writes the file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 class PasswordFileError(ProtocolError):
-    """A line is none, or a name can't be in one; says which line."""
+    """A malformed line, or a name that a line cannot hold; names the line."""
 
 
 class PasswordLine(NamedTuple):
@@ -35,9 +35,9 @@ class PasswordLine(NamedTuple):
 
 
 class Users(NamedTuple):
-    """The users of one realm: for each the HA1 by the name of its hash.
+    """The users of one realm: HA1 by hash name, for each user.
 
-    former   the same of passwords that were replaced, and are still accepted
+    former   replaced passwords that are still accepted
     """
 
     realm: str
@@ -46,14 +46,14 @@ class Users(NamedTuple):
 
     @property
     def hash_names(self) -> frozenset[str]:
-        """Those that at least one user has a line for: others are not offered."""
+        """The hashes that at least one user has a line for. Only these are offered."""
         return frozenset(name for secrets in self.secrets.values() for name in secrets)
 
 
 def parse_lines(text: str) -> list[PasswordLine]:
-    """Takes a password file apart; empty lines and those that begin with # are passed over.
+    """Parses a password file; skips empty lines and lines that begin with #.
 
-    Raises PasswordFileError on any other line that is none, or a file that is too large.
+    Raises PasswordFileError on a malformed line or a file that is too large.
     """
     if len(text) > FILE_BYTES_MAX:
         raise PasswordFileError(f"a password file of {len(text)} characters")
@@ -64,16 +64,16 @@ def parse_lines(text: str) -> list[PasswordLine]:
             continue
         parts = stripped.split(":")
         if len(parts) != 3 or not parts[0]:
-            raise PasswordFileError(f"line {number}: not user:realm:HA1")
+            raise PasswordFileError(f"line {number} is not user:realm:HA1")
         user, realm, ha1 = parts[0], parts[1], parts[2].lower()
         if len(ha1) not in _HASHES or not _DIGITS.issuperset(ha1):
-            raise PasswordFileError(f"line {number}: HA1 has 32 or 64 hexadecimal digits")
+            raise PasswordFileError(f"line {number}: HA1 must have 32 or 64 hexadecimal digits")
         lines.append(PasswordLine(user, realm, ha1))
     return lines
 
 
 def users_of(text: str, realm: str) -> Users:
-    """The users of one realm; other realms may have theirs in the same file.
+    """The users of one realm. Other realms may share the file.
 
     Raises PasswordFileError as parse_lines() does, and on two lines for one user and algorithm.
     """
@@ -89,15 +89,15 @@ def users_of(text: str, realm: str) -> Users:
 
 
 def with_user(text: str, realm: str, user: str, password: str) -> str:
-    """The file's text with this user and password in the realm, in place of what it had.
+    """The file's text with this user's lines added or replaced.
 
-    Raises PasswordFileError on a name that no line can hold.
+    Raises PasswordFileError on a name that a line cannot hold.
     """
     for name, value in (("user", user), ("realm", realm)):
         if not value or ":" in value or not value.isprintable() or value != value.strip():
-            raise PasswordFileError(f"no {name} can be called {value!r}")
+            raise PasswordFileError(f"{value!r} is not a valid {name} name")
         if len(value.encode()) > NAME_BYTES_MAX or value.startswith("#"):
-            raise PasswordFileError(f"no {name} can be called {value!r}")
+            raise PasswordFileError(f"{value!r} is not a valid {name} name")
     made = [
         PasswordLine(user, realm, make_ha1(hash_name, user, realm, password))
         for hash_name in _HASHES.values()
@@ -106,8 +106,7 @@ def with_user(text: str, realm: str, user: str, password: str) -> str:
 
 
 def without_user(text: str, realm: str, user: str) -> str:
-    """The file's text without this user of the realm. Raises PasswordFileError when there is none
-    such."""
+    """The file's text without this user. Raises PasswordFileError if the realm has no such user."""
     lines = parse_lines(text)
     left = _without(text, realm, user)
     if len(left) == len(lines):
@@ -116,7 +115,7 @@ def without_user(text: str, realm: str, user: str) -> str:
 
 
 def is_password(users: Users, user: str, password: str) -> bool:
-    """Whether every line of this user is for that password."""
+    """Whether every line of this user matches the password."""
     secrets = users.secrets.get(user, {})
     return bool(secrets) and all(
         compare_digest(ha1, make_ha1(hash_name, user, users.realm, password))

@@ -1,6 +1,6 @@
-"""What a server shows of itself over HTTP: JSON, behind the same digest as the messages.
+"""The HTTP API of a farm server: JSON views behind the same Digest authentication as the messages.
 
-Paths stand beside the one of the messages; a connection carries one answer, and is closed.
+The views' paths are siblings of the messages' path. A connection carries one answer.
 """
 
 from http import HTTPStatus
@@ -10,10 +10,10 @@ from urllib.parse import parse_qsl
 from ...errors import RemoteProtocolError
 from .messages import NUMBER_MAX
 
-ENTRIES_COUNT_DEFAULT = 100  # When a request does not say how many.
+ENTRIES_COUNT_DEFAULT = 100  # If the request has no count.
 ENTRIES_COUNT_MAX = 1000
-ENTRIES_VALUES_BYTES_MAX = 4 << 20  # Of values in one answer, unless the first alone is larger.
-DOCUMENTS_BYTES_MAX = 16 << 20  # Of documents in one answer; those behind are left out.
+ENTRIES_VALUES_BYTES_MAX = 4 << 20  # Values in one answer; the first value may exceed it alone.
+DOCUMENTS_BYTES_MAX = 16 << 20  # Documents in one answer; later ones are null.
 METHODS = ("GET", "HEAD")
 VIEW_NAMES = ("status", "documents", "entries", "configuration")
 _QUERY_PARAMETERS = {
@@ -25,7 +25,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class ViewRequest(NamedTuple):
-    """What is to be shown: one of NAMES, the numbers of its query, and to whom."""
+    """A view of VIEW_NAMES, its query parameters, and the user who asks."""
 
     name: str
     parameters: dict[str, int]
@@ -33,45 +33,46 @@ class ViewRequest(NamedTuple):
 
 
 class StatusSource(Protocol):
-    """Whoever knows what there is to show of one farm."""
+    """Renders the views of one farm."""
 
     def render(self, view: ViewRequest) -> bytes:
-        """The JSON, in UTF-8."""
+        """The JSON of a view, UTF-8."""
         ...
 
 
 def parse_view(name: str, query: str, user: str) -> ViewRequest:
-    """What a request of somebody who was let in asks for; its path is known already.
+    """Parses the query of an authenticated request whose path names a view.
 
-    Raises RemoteProtocolError on what is none of the numbers that this view takes, and on one that
-    stands there twice.
+    Raises RemoteProtocolError on an unknown, repeated or malformed parameter.
     """
     known = _QUERY_PARAMETERS.get(name, {})
     parameters: dict[str, int] = {}
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
-        raise RemoteProtocolError("a query is none") from None
+        raise RemoteProtocolError("the query is malformed") from None
     for key, value in pairs:
         if key not in known or key in parameters or not (value.isascii() and value.lstrip("-")):
-            raise RemoteProtocolError(f"{name} takes no such {key!r}")
+            raise RemoteProtocolError(
+                f"{name} has no parameter {key!r}, or it is repeated or empty"
+            )
         if not value.removeprefix("-").isdigit() or len(value) > len(str(-NUMBER_MAX)):
-            raise RemoteProtocolError(f"{key} is a number")
+            raise RemoteProtocolError(f"{key} must be a number")
         smallest, largest = known[key]
         parameters[key] = int(value)
         if not smallest <= parameters[key] <= largest:
-            raise RemoteProtocolError(f"{key} is {smallest} to {largest}")
+            raise RemoteProtocolError(f"{key} must be {smallest} to {largest}")
     return ViewRequest(name, parameters, user)
 
 
 def respond(
     status: int, body: bytes | None = None, more: Headers | None = None, is_head: bool = False
 ) -> bytes:
-    """An answer behind which the connection is closed.
+    """An HTTP response after which the connection closes.
 
-    body      JSON; None: the status alone, as any web server says it
-    more      headers
-    is_head   the body is only counted, as HEAD wants it
+    body      JSON; None: the status text alone
+    more      extra headers
+    is_head   omits the body but keeps its Content-Length
     """
     phrase = HTTPStatus(status).phrase.encode()
     is_json = body is not None
@@ -84,5 +85,5 @@ def respond(
         *(more or ()),
     ]
     lines = [b"HTTP/1.1 %d %s" % (status, phrase), *(b": ".join(each) for each in headers)]
-    # Not by h11: it sends nothing on a connection on which it has read what is none of HTTP.
+    # h11 sends nothing on a connection whose input was not HTTP.
     return b"\r\n".join((*lines, b"", b"" if is_head else body))

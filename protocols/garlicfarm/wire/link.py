@@ -1,4 +1,4 @@
-"""A connection of ours to another server: requests out, their answers in the same order."""
+"""An outgoing connection to another server: sends requests and matches answers in their order."""
 
 from collections import deque
 from typing import NamedTuple
@@ -8,37 +8,37 @@ from ...raft.messages import AppendResponse
 from .codec import ResponseStream, encode_request
 from .messages import RESPONSE_TYPES, Request, Response
 
-OUTSTANDING_MAX = 64  # Requests; what the core says beyond them it says again later.
+OUTSTANDING_MAX = 64  # Requests under way. The core repeats messages that exceed it.
 
 
 class PendingRequest(NamedTuple):
-    """A request that is under way."""
+    """A request without an answer yet."""
 
     request: Request
-    round: int  # Of reads, that the core wants to hear of again.
+    round: int  # The read round of an AppendEntries, which its answer returns to the core.
     deadline_ms: int
 
 
 class Link:
-    """What is known of one server's connection; its owner opens it, and again when it is lost."""
+    """The connection to one server. Its owner opens it, and reopens it when it is lost."""
 
     __slots__ = ("_pending", "_stream", "endpoint", "failure", "is_up", "out")
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.is_up = False
-        self.out = bytearray()  # To be sent, and then cleared, by the owner.
-        self.failure = ""  # Why it is to be closed and opened anew.
+        self.out = bytearray()  # The owner sends and clears it.
+        self.failure = ""  # If not empty, the owner must close and reopen the connection.
         self._stream = ResponseStream()
         self._pending: deque[PendingRequest] = deque()
 
     def on_connected(self) -> None:
-        """The handshake is over."""
+        """The handshake is complete."""
         self.on_lost()
         self.is_up = True
 
     def on_lost(self) -> None:
-        """The connection has ended, and what was on it."""
+        """The connection has ended; its pending requests are dropped."""
         self.is_up = False
         self.failure = ""
         self.out.clear()
@@ -50,11 +50,13 @@ class Link:
         return len(self._pending)
 
     def is_pending(self, request: Request) -> bool:
-        """Whether the very same is under way."""
+        """Whether an equal request is under way."""
         return any(pending.request == request for pending in self._pending)
 
     def send(self, request: Request, deadline_ms: int, round_: int = 0) -> bool:
-        """Sends a request, unless there is no connection or too much is under way on it."""
+        """Sends a request. Returns False if the link is down or has OUTSTANDING_MAX requests under
+        way.
+        """
         if not self.is_up or self.failure or len(self._pending) >= OUTSTANDING_MAX:
             return False
         self.out += encode_request(request)
@@ -62,14 +64,14 @@ class Link:
         return True
 
     def feed(self, data: bytes) -> list[tuple[PendingRequest, Response]]:
-        """Takes in what has arrived; answers, each with what it answers.
+        """Adds bytes; returns complete answers with their requests.
 
-        Raises RemoteProtocolError on what is none, or answers nothing.
+        Raises RemoteProtocolError on a malformed, unexpected or mismatched answer.
         """
         answered = []
         for response in self._stream.feed(data):
             if not self._pending:
-                raise RemoteProtocolError(f"a {response.type.name} that nobody asked for")
+                raise RemoteProtocolError(f"a {response.type.name} without a request")
             pending = self._pending.popleft()
             if response.type is not RESPONSE_TYPES[pending.request.type]:
                 raise RemoteProtocolError(
@@ -80,14 +82,14 @@ class Link:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next answer must be there."""
+        """When the next answer is due."""
         return self._pending[0].deadline_ms if self._pending else None
 
 
 def append_response(pending: PendingRequest, response: Response) -> AppendResponse:
-    """The answer to an AppendEntries as the core has it.
+    """The answer to an AppendEntries in the core's form.
 
-    Raises RemoteProtocolError when it accepts something else than it was sent.
+    Raises RemoteProtocolError if it acknowledges other entries than were sent.
     """
     request = pending.request
     if response.is_accepted:
@@ -95,6 +97,6 @@ def append_response(pending: PendingRequest, response: Response) -> AppendRespon
         if response.next_index != end + 1:
             raise RemoteProtocolError(f"accepted up to {response.next_index}, sent up to {end}")
         return AppendResponse(response.term, True, end, round=pending.round)
-    # One step back at least: what it names may be where we are already.
+    # Step back by one at least: the follower may name the index that was sent.
     hint = min(response.next_index, request.last_log_index)
     return AppendResponse(response.term, False, 0, hint, round=pending.round)

@@ -1,21 +1,21 @@
-"""The messages of the Garlic Farm wire, which is JRaft's, as plain values (bytes: codec.py)."""
+"""The messages of the Garlic Farm wire (JRaft's messages) as values. codec.py encodes them."""
 
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-NO_LEADER = -1  # Stands where a leader's id belongs and none is known.
+NO_LEADER = -1  # In place of a leader's id when none is known.
 ID_MIN, ID_MAX = -(2**31), 2**31 - 1
-NUMBER_MAX = 2**63 - 1  # Of terms and indexes: Java has no unsigned numbers.
-ENTRIES_BYTES_MAX = 64 << 20  # The default limit of what the log entries of one request take.
-ENTRIES_MAX = 1 << 16  # In one request, and in one LogPack.
-SERVERS_MAX = 64  # In one Configuration.
+NUMBER_MAX = 2**63 - 1  # Terms and indexes: Java has no unsigned numbers.
+ENTRIES_BYTES_MAX = 64 << 20  # Default limit of the entries of one request.
+ENTRIES_MAX = 1 << 16  # Per request, and per LogPack.
+SERVERS_MAX = 64  # Per Configuration.
 ENDPOINT_BYTES_MAX = 1024
-FIRST_INDEX = 1  # Of the log; 0 stands for nothing.
+FIRST_INDEX = 1  # Of the log; 0 means none.
 
 
 class MessageType(IntEnum):
-    """What the first byte of a message says: requests and responses take turns, bar two."""
+    """The first byte of a message."""
 
     REQUEST_VOTE = 1
     REQUEST_VOTE_RESPONSE = 2
@@ -36,7 +36,7 @@ class MessageType(IntEnum):
     INSTALL_SNAPSHOT_RESPONSE = 17
 
 
-# What answers what: each request type, and the type of its response.
+# The response type of each request type.
 RESPONSE_TYPES = {
     MessageType.REQUEST_VOTE: MessageType.REQUEST_VOTE_RESPONSE,
     MessageType.APPEND_ENTRIES: MessageType.APPEND_ENTRIES_RESPONSE,
@@ -51,7 +51,7 @@ RESPONSE_TYPES = {
 
 
 class ValueType(IntEnum):
-    """What an entry holds."""
+    """The kind of an entry's value."""
 
     APPLICATION = 1
     CONFIGURATION = 2
@@ -61,7 +61,7 @@ class ValueType(IntEnum):
 
 
 class FarmLogEntry(NamedTuple):
-    """One log entry, or what a request carries in the shape of one."""
+    """A log entry, or another value that a request carries in an entry's layout."""
 
     term: int
     value_type: ValueType
@@ -69,10 +69,10 @@ class FarmLogEntry(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What whoever has opened a connection sends on it."""
+    """A message from the opener of a connection."""
 
     type: MessageType
-    source: int = 0  # The id of the sender; whoever is no server says 0.
+    source: int = 0  # The sender's id; a client says 0.
     destination: int = 0
     term: int = 0
     last_log_term: int = 0
@@ -82,10 +82,10 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """What whoever has accepted a connection answers on it.
+    """A message from the acceptor of a connection.
 
-    `next_index` and `is_accepted` mean something else in each type (docs/protocols/garlic-farm.md,
-    "What the answers say").
+    `next_index` and `is_accepted` differ by type; see docs/protocols/garlic-farm.md, "What the
+    answers say".
     """
 
     type: MessageType
@@ -97,17 +97,17 @@ class Response(NamedTuple):
 
 
 class ClusterServer(NamedTuple):
-    """A server and where it listens."""
+    """A server's id and endpoint."""
 
     id: int
     endpoint: str  # "tcp://127.0.0.1:9001"
 
 
 class FarmConfiguration(NamedTuple):
-    """Who belongs to the cluster, as an entry of the log says it.
+    """The members of a farm, as a log entry states them.
 
-    log_index            the entry's own index
-    previous_log_index   that of the Configuration before it, 0 when it is the first
+    log_index            index of this entry
+    previous_log_index   index of the Configuration before it; 0: it is the first
     """
 
     log_index: int
@@ -116,7 +116,7 @@ class FarmConfiguration(NamedTuple):
 
 
 class SnapshotSync(NamedTuple):
-    """A piece of a snapshot that ends with entry (last_log_index, last_log_term)."""
+    """A chunk of a snapshot whose last entry is (last_log_index, last_log_term)."""
 
     last_log_index: int
     last_log_term: int

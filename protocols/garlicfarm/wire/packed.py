@@ -1,6 +1,6 @@
-"""Many log entries as their bytes on the wire: nobody takes apart what is only passed on.
+"""Log entries kept as wire bytes, so that forwarding them needs no decoding.
 
-What can't be passed on as it is (anything but Application) is made into a tuple by the codec.
+The C functions handle Application entries only; the codec decodes other entries to tuples.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from .messages import ENTRIES_MAX, FarmLogEntry
 
 
 class PackedEntries(Sequence[FarmLogEntry]):
-    """A tuple of entries that is made when somebody looks at one."""
+    """A sequence of entries that decodes them on first access."""
 
     __slots__ = ("_count", "_entries", "data")
 
@@ -24,7 +24,7 @@ class PackedEntries(Sequence[FarmLogEntry]):
 
     def unpacked(self) -> tuple[FarmLogEntry, ...]:
         if self._entries is None:
-            from .codec import decode_entries  # It makes these itself.
+            from .codec import decode_entries  # The codec imports this module.
 
             self._entries = decode_entries(self.data)
         return self._entries
@@ -52,13 +52,13 @@ class PackedEntries(Sequence[FarmLogEntry]):
 
 
 def parse_packed(data: bytes) -> PackedEntries | None:
-    """The entries that fill the data; None when they are to be looked at one by one."""
+    """Entries that fill the data; None if the codec must decode each entry."""
     count = count_entries(data)
     return None if count is None or count > ENTRIES_MAX else PackedEntries(data, count)
 
 
 def pack_batches(batches: Iterable[EntryBatch]) -> PackedEntries:
-    """What a log holds, as the wire has it: entries.entries_of() in one piece."""
+    """Log batches in the wire's layout: entries_of() as one block of bytes."""
     parts = [entries_of_block(batch.block, batch.count) for batch in batches]
     return PackedEntries(b"".join(parts), sum(batch.count for batch in batches))
 
@@ -66,9 +66,9 @@ def pack_batches(batches: Iterable[EntryBatch]) -> PackedEntries:
 def unpack_batches(
     first_index: int, entries: PackedEntries, term: int = 0
 ) -> list[EntryBatch] | None:
-    """The same as entries.batches_of(); None when it would say what is wrong.
+    """Like entries.batches_of(), but None if an entry is invalid.
 
-    term   of all of them, in place of their own
+    term   replaces the entries' own terms, unless 0
     """
     try:
         return [EntryBatch(*block) for block in blocks_of(entries.data, first_index, term)]

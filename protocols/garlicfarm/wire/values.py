@@ -1,7 +1,7 @@
-"""What the entries of the Garlic Farm wire hold besides application data: five layouts, both ways.
+"""Layouts of the entry values that are not application data: encoders and decoders.
 
-Every size is checked against what is there, and against a limit, before anything is made of it; a
-LogPack is unpacked no further than its limit.
+A decoder checks each size against the data and a limit before it allocates. It decompresses a
+LogPack no further than its limit.
 """
 
 import zlib
@@ -34,26 +34,28 @@ _SNAPSHOT_HEADER = Struct(">qqI")
 _CHUNK_HEADER = Struct(">qI")
 _PACK_HEADER = Struct(">II")
 _PACKED_ENTRY = Struct(">qB")
-PACKED_ENTRY_BYTES = _PACKED_ENTRY.size  # What an entry takes in a log besides its value.
-GZIP_BITS = 31  # zlib: a gzip header and nothing else.
+PACKED_ENTRY_BYTES = _PACKED_ENTRY.size  # Bytes of an entry in a JRaft log file besides its value.
+GZIP_BITS = 31  # zlib's number for: gzip header required.
 
 
 class Address(NamedTuple):
-    """What counts of an endpoint."""
+    """The parts of an endpoint that matter."""
 
     host: str
     port: int
 
 
 class LogPack(NamedTuple):
-    """Consecutive entries, and where the first of them begins in its sender's file of the log."""
+    """Consecutive entries. `base` is the offset of the first one in the log file that the offsets
+    describe.
+    """
 
     entries: tuple[FarmLogEntry, ...]
     base: int
 
 
 class _Reader:
-    """Reads a value from the front; what is not there raises RemoteProtocolError."""
+    """Reads values from the front. Raises RemoteProtocolError when the data ends early."""
 
     __slots__ = ("_at", "_data", "_name")
 
@@ -70,7 +72,7 @@ class _Reader:
         return layout.unpack(self.read(layout.size))
 
     def unpack_unsigned(self, layout: Struct) -> tuple[int, ...]:
-        """Like unpack, where nothing may be negative."""
+        """Like unpack(), but refuses negative numbers."""
         found = self.unpack(layout)
         if min(found) < 0:
             raise RemoteProtocolError(f"a number in a {self._name} is 2**63 or more")
@@ -88,9 +90,9 @@ class _Reader:
 
 
 def single_value(request: Request, value_type: ValueType) -> bytes:
-    """The value of the only entry of a request. Raises RemoteProtocolError."""
+    """The value of a request's only entry. Raises RemoteProtocolError."""
     if len(request.entries) != 1 or request.entries[0].value_type is not value_type:
-        raise RemoteProtocolError(f"{request.type.name} holds one {value_type.name}")
+        raise RemoteProtocolError(f"a {request.type.name} must hold exactly one {value_type.name}")
     return request.entries[0].value
 
 
@@ -98,23 +100,23 @@ def single_value(request: Request, value_type: ValueType) -> bytes:
 
 
 def parse_address(endpoint: str) -> Address:
-    """Host and port of an endpoint: "tcp://localhost:9001"; whatever scheme it names.
+    """Host and port of an endpoint such as "tcp://localhost:9001", with any scheme.
 
-    Raises RemoteProtocolError when there is no host, or no port from 1 to 65535.
+    Raises RemoteProtocolError without a host, or without a port from 1 to 65535.
     """
     _, _, rest = endpoint.rpartition("://")
     host, _, port = rest.rstrip("/").rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not host or not (port.isascii() and port.isdigit() and len(port) <= 5):
-        raise RemoteProtocolError(f"{endpoint!r} names no host and port")
+        raise RemoteProtocolError(f"{endpoint!r} has no host and port")
     if not 0 < int(port) < 65536:
-        raise RemoteProtocolError(f"{endpoint!r} has no port that there is")
+        raise RemoteProtocolError(f"{endpoint!r} has a port outside 1 to 65535")
     return Address(host, int(port))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine is there, as far as a host can be told by its looks."""
+    """Whether a host is a loopback address or "localhost". It is not looked up."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -122,18 +124,20 @@ def is_loopback(host: str) -> bool:
 
 
 def encode_cluster_server(server: ClusterServer) -> bytes:
-    """Encodes a ClusterServer; the layout is under decode_cluster_server.
+    """Encodes a ClusterServer; decode_cluster_server has the layout.
 
-    Raises LocalProtocolError on an endpoint that is not ASCII, or too long.
+    Raises LocalProtocolError if the endpoint is not ASCII or too long.
     """
     if not server.endpoint.isascii() or len(server.endpoint) > ENDPOINT_BYTES_MAX:
-        raise LocalProtocolError(f"no server is at {server.endpoint!r}")
+        raise LocalProtocolError(
+            f"{server.endpoint!r} is not ASCII or longer than {ENDPOINT_BYTES_MAX} bytes"
+        )
     endpoint = server.endpoint.encode("ascii")
     return _SERVER_HEADER.pack(check_id(server.id), len(endpoint)) + endpoint
 
 
 def decode_cluster_server(value: bytes) -> ClusterServer:
-    """Decodes the value of an AddServerRequest's entry (text, "ClusterServer").
+    """Decodes the value of an AddServerRequest's entry (specification, "ClusterServer").
 
      4 bytes  id
      4 bytes  size of the endpoint, at most ENDPOINT_BYTES_MAX
@@ -167,27 +171,27 @@ def encode_server_id(server_id: int) -> bytes:
 def decode_server_id(value: bytes) -> int:
     """Decodes the value of a RemoveServerRequest's entry. Raises RemoteProtocolError."""
     if len(value) != _ID.size:
-        raise RemoteProtocolError(f"a server to remove in {len(value)} bytes")
+        raise RemoteProtocolError(f"a server id has 4 bytes, not {len(value)}")
     (server_id,) = _ID.unpack(value)
     return int(server_id)
 
 
 def encode_configuration(configuration: FarmConfiguration) -> bytes:
-    """Encodes a Configuration; the layout is under decode_configuration."""
+    """Encodes a Configuration; decode_configuration has the layout."""
     log_index, previous_log_index, servers = configuration
     header = _CONFIGURATION_HEADER.pack(check_number(log_index), check_number(previous_log_index))
     return header + b"".join(map(encode_cluster_server, servers))
 
 
 def decode_configuration(value: bytes) -> FarmConfiguration:
-    """Decodes a Configuration (text, "Configuration").
+    """Decodes a Configuration (specification, "Configuration").
 
      8 bytes  index of this entry
      8 bytes  index of the Configuration before it
-     then, to the end, for each server what decode_cluster_server says
+     then, to the end, each server as in decode_cluster_server
 
     Raises RemoteProtocolError on wrong sizes, numbers or endpoints, more than SERVERS_MAX servers,
-    or an id that stands there twice.
+    or a repeated id.
     """
     reader = _Reader(value, "Configuration")
     log_index, previous_log_index = reader.unpack_unsigned(_CONFIGURATION_HEADER)
@@ -202,19 +206,19 @@ def decode_configuration(value: bytes) -> FarmConfiguration:
     return FarmConfiguration(log_index, previous_log_index, tuple(servers.values()))
 
 
-# ---- pieces of a log ----
+# ---- LogPack ----
 
 
 def log_file_bytes(entries: Sequence[FarmLogEntry]) -> int:
-    """How much further a file of the log is behind these entries, in bytes."""
+    """The bytes that these entries take in a JRaft log file."""
     return sum(PACKED_ENTRY_BYTES + len(entry.value) for entry in entries)
 
 
 def encode_log_pack(pack: LogPack) -> bytes:
-    """Encodes a LogPack; the layout is under decode_log_pack.
+    """Encodes a LogPack; decode_log_pack has the layout.
 
-    pack.base   what packed_size() says of all entries that the receiver's log already has, so that
-                the offsets are positions in its own file: JRaft takes them for those
+    pack.base   log_file_bytes() of all entries that the receiver already has: JRaft uses the
+                offsets as positions in its own file
     """
     entries, offset = pack.entries, check_number(pack.base)
     if not 0 < len(entries) <= ENTRIES_MAX:
@@ -232,18 +236,18 @@ def encode_log_pack(pack: LogPack) -> bytes:
 
 
 def decode_log_pack(value: bytes, bytes_max: int = ENTRIES_BYTES_MAX) -> LogPack:
-    """Decodes a LogPack (text, "LogPack"), which is gzipped as a whole.
+    """Decodes a LogPack (specification, "LogPack"), a gzip stream.
 
-     4 bytes  size of the index data, 8 an entry
+     4 bytes  size of the index data
      4 bytes  size of the log data
      n bytes  index data: where each entry begins in the sender's file, 8 bytes each
-     n bytes  log data: of each entry term (8), value type (1) and value; its size is not there but
-              as the distance to where the next entry begins
+     n bytes  log data: for each entry its term (8), value type (1) and value; the size of the
+              value follows from the offset of the next entry
 
-    bytes_max   of all this unpacked
+    bytes_max   limit of the decompressed size
 
-    Raises RemoteProtocolError on what is no gzip, does not end where it should, is larger than
-    bytes_max, or has offsets that do not fit the log data.
+    Raises RemoteProtocolError if the gzip stream is malformed, has trailing bytes, or exceeds
+    bytes_max, or if the offsets do not fit the log data.
     """
     reader = _Reader(_unzip(value, bytes_max), "LogPack")
     index_size, log_size = reader.unpack(_PACK_HEADER)
@@ -271,19 +275,19 @@ def _unzip(value: bytes, bytes_max: int) -> bytes:
     try:
         data = unpacker.decompress(value, bytes_max + 1)
     except zlib.error as error:
-        raise RemoteProtocolError(f"a LogPack is no gzip: {error}") from None
+        raise RemoteProtocolError(f"a LogPack is not gzip: {error}") from None
     if len(data) > bytes_max:
         raise RemoteProtocolError(f"a LogPack of more than {bytes_max} bytes unpacked")
     if not unpacker.eof or unpacker.unused_data:
-        raise RemoteProtocolError("the gzip of a LogPack does not end with it")
+        raise RemoteProtocolError("the gzip stream of a LogPack is cut off or has trailing bytes")
     return data
 
 
-# ---- pieces of a snapshot ----
+# ---- SnapshotSyncRequest ----
 
 
 def encode_snapshot_sync(sync: SnapshotSync) -> bytes:
-    """Encodes a SnapshotSyncRequest; the layout is under decode_snapshot_sync."""
+    """Encodes a SnapshotSyncRequest; decode_snapshot_sync has the layout."""
     configuration = encode_configuration(sync.configuration)
     index, term = check_number(sync.last_log_index), check_number(sync.last_log_term)
     return b"".join(
@@ -298,16 +302,16 @@ def encode_snapshot_sync(sync: SnapshotSync) -> bytes:
 
 
 def decode_snapshot_sync(value: bytes) -> SnapshotSync:
-    """Decodes a SnapshotSyncRequest (text, "SnapshotSyncRequest").
+    """Decodes a SnapshotSyncRequest (specification, "SnapshotSyncRequest").
 
      8 bytes  last log index
      8 bytes  last log term
      4 bytes  size of the Configuration
-     n bytes  the Configuration that was in force there
+     n bytes  the Configuration at that index
      8 bytes  offset of the data, in bytes
      4 bytes  size of the data
      n bytes  data
-     1 byte   1 when this is the last piece
+     1 byte   1: the last chunk
 
     Raises RemoteProtocolError on wrong sizes or numbers.
     """
@@ -319,5 +323,5 @@ def decode_snapshot_sync(value: bytes) -> SnapshotSync:
     (done,) = reader.read(1)
     reader.check_end()
     if done > 1:
-        raise RemoteProtocolError(f"a piece of a snapshot has {done} for done")
+        raise RemoteProtocolError(f"done of a snapshot chunk is {done}, not 0 or 1")
     return SnapshotSync(index, term, configuration, offset, data, done == 1)

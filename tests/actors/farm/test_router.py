@@ -38,12 +38,12 @@ def test_what_the_router_says(tmp_path: Path) -> None:
     ("data", "error"),
     [
         (None, "No such file"),
-        (b"", "no document"),
-        (b"[]", "no document"),
+        (b"", "not a document"),
+        (b"[]", "not a document"),
         (b'{"router":', "JSON"),
         (b'{"farms":[]}', "farms"),
         (b'{"farms":{"farm":1}}', "farm"),
-        (b" " * DOCUMENT_BYTES_MAX + b"{}", "no document"),
+        (b" " * DOCUMENT_BYTES_MAX + b"{}", "not a document"),
     ],
     ids=range(7),
 )

@@ -247,7 +247,7 @@ def test_a_server_as_jraft_has_it() -> None:
         with kelek.Farm(where, timeout_ms=TIMEOUT_MS, tuning=plain) as farm:
             end = farm.append([b"one", b"two"])
             assert farm.append([b"three"]) == end + 1
-            with pytest.raises(kelek.FarmRefused, match="servers of JRaft show nothing"):
+            with pytest.raises(kelek.FarmRefused, match="JRaft servers have no HTTP API"):
                 farm.status()
             with pytest.raises(kelek.FarmRefused, match="nobody would obey it"):
                 farm.publish("auto")
@@ -386,8 +386,8 @@ def test_a_server_of_old_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"servers": "nowhere"}, "names no host and port; write tls://HOST:PORT"),
-        ({"servers": ""}, "names no host and port"),
+        ({"servers": "nowhere"}, "has no host and port; write tls://HOST:PORT"),
+        ({"servers": ""}, "has no host and port"),
         ({"servers": []}, "give the address of a server"),
         ({"servers": {1 << 40: "tls://127.0.0.1:1"}}, "32 bits"),
         ({"farm": "a/b"}, "is no farm's name"),

@@ -291,7 +291,7 @@ def test_password_files_that_no_server_takes(tmp_path: Path) -> None:
     assert "others may read it (mode 0640)" in refused(1, "user", "check", path)
     path.write_text("ann:farm\n", encoding="utf-8")
     path.chmod(0o600)
-    assert "line 1: not user:realm:HA1" in refused(2, "user", "check", path)
+    assert "line 1 is not user:realm:HA1" in refused(2, "user", "check", path)
     assert "line 1" in refused(2, "user", "add", path, "eve", "--make", tmp_path)
     assert path.read_text(encoding="utf-8") == "ann:farm\n"
     old = "ann:farm:" + "0" * 32

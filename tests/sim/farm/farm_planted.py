@@ -127,8 +127,7 @@ PLANTS = (
         (
             Patch(
                 MEMBERS,
-                "            return  # Deposed by what came just before: step() gives the change "
-                "up.\n",
+                "            return  # Deposed by a message just before: step() ends the change.\n",
                 "            pass\n",
             ),
         ),

@@ -263,11 +263,11 @@ def test_an_order_sets_the_interval_of_all() -> None:
 @pytest.mark.parametrize(
     ("document", "error"),
     [
-        ({"meta": 5}, "meta of a document is an object"),
-        ({"meta": {"publishing": "?"}}, "whether it publishes"),
+        ({"meta": 5}, "meta of a document must be an object"),
+        ({"meta": {"publishing": "?"}}, "publishing a boolean"),
         ({"router": {"uptime": -1}}, "uptime"),
         ({"destinations": [{"destination": float("nan")}]}, "JSON"),
-        ({"destinations": [{"destination": "x" * (1 << 20)}]}, "no document"),
+        ({"destinations": [{"destination": "x" * (1 << 20)}]}, "not a document"),
     ],
 )
 def test_a_router_that_says_nonsense(document: Mapping[str, object], error: str) -> None:
@@ -717,7 +717,7 @@ def test_what_a_client_may_not_append() -> None:
     assert list(peer.append_policy.audits) == [
         Audit("eve", "status of server 2", False),
         Audit("eve", "status of server 2", False),
-        Audit("eve", "a poster entry, which only leaders write", False),
+        Audit("eve", "a poster entry, which only a leader writes", False),
         Audit("two", "status of server 1", False),
     ]
     assert world.ask(client_request(encode_status(status)), leader, two).is_accepted

@@ -298,7 +298,7 @@ def test_who_may_give_orders() -> None:
 def test_too_many_orders_in_one_request() -> None:
     """None is looked at: each would be a line of the log."""
     (audit,) = audit_orders([publish(5), b"x"] * (ORDERS_MAX + 1), "farm", "alice", True)
-    assert audit == Audit("alice", "65 orders in one request, at most 64 are taken", False)
+    assert audit == Audit("alice", "65 orders in one request, the limit is 64", False)
     assert len(audit_orders([publish(5), b"x"] * ORDERS_MAX, "farm", "alice", True)) == ORDERS_MAX
 
 

@@ -185,7 +185,7 @@ def test_a_leader_that_nobody_can_place() -> None:
     wish = caller.append(b"v0")
     world.run(3000)
     assert not wish.done
-    assert "nobody says where that is" in caller.client.explain().text
+    assert "no server knows its address" in caller.client.explain().text
     caller.client.learn_servers([server(leader)])
     caller.until(wish)
     assert wish.response is not None
@@ -202,4 +202,4 @@ def test_the_leader_alone_commits_nothing() -> None:
     caller.until(wish)
     assert wish.failure is not None
     assert wish.failure.kind is FailureKind.TIMEOUT
-    assert "a majority has to run" in wish.failure.text
+    assert "a majority must run" in wish.failure.text

@@ -185,10 +185,10 @@ def test_users_come_and_go() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("alice:farm\n", "line 1: not user:realm:HA1"),
-        ("\n:farm:" + "0" * 32, "line 2: not user"),
-        ("alice:farm:" + "0" * 31, "line 1: HA1 has"),
-        ("alice:farm:" + "g" * 32, "line 1: HA1 has"),
+        ("alice:farm\n", "line 1 is not user:realm:HA1"),
+        ("\n:farm:" + "0" * 32, "line 2 is not user"),
+        ("alice:farm:" + "0" * 31, "line 1: HA1 must have"),
+        ("alice:farm:" + "g" * 32, "line 1: HA1 must have"),
         ("alice:farm:" + "0" * 32 + "\nalice:farm:" + "1" * 32, "two md5 lines for alice"),
         ("#" * (htdigest.FILE_BYTES_MAX + 1), "characters"),
     ],
@@ -200,7 +200,7 @@ def test_password_files_that_are_none(text: str, error: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a:b", " a", "#a", "a\nb", "a" * 129])
 def test_names_that_no_line_holds(name: str) -> None:
-    with pytest.raises(htdigest.PasswordFileError, match="called"):
+    with pytest.raises(htdigest.PasswordFileError, match="is not a valid"):
         htdigest.with_user("", "farm", name, "secret")
 
 

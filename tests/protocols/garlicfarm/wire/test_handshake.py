@@ -354,12 +354,15 @@ def test_junk_is_no_head(junk: bytes) -> None:
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (b"HTTP/1.1 404 Not Found\r\n\r\n", "the answer is 404"),
-        (b"HTTP/1.1 503 Full\r\nContent-Length: 9\r\n\r\n", "the answer is 503"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "the response is 404"),
+        (b"HTTP/1.1 503 Full\r\nContent-Length: 9\r\n\r\n", "the response is 503"),
         (b"HTTP/1.1 401 No\r\n\r\n", "may have no user of this farm"),
-        (b'HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm="a"\r\n\r\n', "no challenge"),
-        (b"HTTP/1.1 401 No\r\nWWW-Authenticate: Digest realm=a, nonce=b\r\n\r\n", "no challenge"),
-        (b"HTTP/1.1 401 No\r\nWWW-Authenticate: Digest qop=auth\r\n\r\n", "no challenge"),
+        (b'HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm="a"\r\n\r\n', "no supported challenge"),
+        (
+            b"HTTP/1.1 401 No\r\nWWW-Authenticate: Digest realm=a, nonce=b\r\n\r\n",
+            "no supported challenge",
+        ),
+        (b"HTTP/1.1 401 No\r\nWWW-Authenticate: Digest qop=auth\r\n\r\n", "no supported challenge"),
         (b"HTTP/1.1 401 No\r\nWWW-Authenticate: \r\n\r\n", "empty"),
         (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "HTTP"),
         (b"220 mail.example.org ESMTP\r\n\r\n", "not HTTP"),

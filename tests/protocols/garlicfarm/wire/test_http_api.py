@@ -280,18 +280,18 @@ def test_our_handshake_through_a_proxy() -> None:
     with HttpProxy({}) as proxy:
         opening = knock(proxy, door, ChallengeCache())
         assert opening.outcome is HandshakeOutcome.FAILED
-        assert opening.error == "the HTTP proxy does not reach the server: 503 Service Unavailable"
+        assert opening.error == "the HTTP proxy cannot reach the server: 503 Service Unavailable"
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        ("407 Proxy Authentication Required", "a password of its own"),
-        ("504 Gateway Timeout", "does not reach the server: 504 Gateway Timeout"),
-        ("502 ", "does not reach the server: 502"),
-        ("426 Upgrade Required", "may keep the upgrade to itself"),
-        ("404 Not Found", "the answer through the HTTP proxy is 404 Not Found"),
-        ("301 Moved", "the answer through the HTTP proxy is 301 Moved"),
+        ("407 Proxy Authentication Required", "requires a password"),
+        ("504 Gateway Timeout", "cannot reach the server: 504 Gateway Timeout"),
+        ("502 ", "cannot reach the server: 502"),
+        ("426 Upgrade Required", "may not forward upgrades"),
+        ("404 Not Found", "the response through the HTTP proxy is 404 Not Found"),
+        ("301 Moved", "the response through the HTTP proxy is 301 Moved"),
         ("200 " + "x" * 500, "200 " + "x" * 80),
     ],
 )
