@@ -13,11 +13,9 @@ from ...clients.errors import FarmCompacted, FarmDenied, FarmError, FarmRefused,
 from ...clients.farm.farm import Farm
 from ...clients.farm.operations import PAGE_ENTRIES, FarmTuning
 from ...clients.farm.values import APPLICATION, FarmEntry, FarmPage
-from ..errors import OptionError, PipelineError
-from ..log.errors import LogEnds
+from ..errors import FarmRefuses, FarmUnreachable, LogEnds, OptionError, PipelineError
 from ..log.offset import FarmOffset, LogRange
 from ..log.positions import Ends, LogPositions
-from .errors import FarmRefuses, FarmUnreachable
 from .options import FarmReadOptions
 from .rows import rows_of
 

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 
 from ...clients.errors import LogExpired, LogTimeout
 from ...protocols.record import RECORD_BYTES_MAX
-from ..errors import SchemaError
-from .errors import LogUnreachable, ReplayExpired
+from ..errors import LogUnreachable, ReplayExpired, SchemaError
 from .options import WriteOptions
 from .reqids import Origin, row_reqids
 from .rows import Rows

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from .errors import WrongCheckpoint
+from ..errors import WrongCheckpoint
 
 
 class LogOffset(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow
 
-from .errors import EntriesCompacted, WrongCheckpoint
+from ..errors import EntriesCompacted, WrongCheckpoint
 from .offset import LogRange, Offset, check_entry
 from .options import EARLIEST, LATEST, StartPosition
 

@@ -12,8 +12,7 @@ import pyarrow
 import pyarrow.compute as pc
 
 from ...clients.errors import LogCompacted, LogError, LogTimeout
-from ..errors import PipelineError
-from .errors import LogEnds, LogUnreachable
+from ..errors import LogEnds, LogUnreachable, PipelineError
 from .offset import LogOffset, LogRange
 from .options import FOLLOWERS, LogReadOptions
 from .positions import Ends, LogPositions

@@ -14,9 +14,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType, TimestampType
 
 from ...clients.errors import LogTimeout
-from ..errors import PipelineError, SchemaError
+from ..errors import LogUnreachable, PipelineError, SchemaError
 from .append import append
-from .errors import LogUnreachable
 from .options import WriteOptions
 from .reqids import Origin
 

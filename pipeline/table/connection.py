@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .errors import TableUnreachable
+from ..errors import TableUnreachable
 from .options import TableReadOptions, WriteOptions
 
 if TYPE_CHECKING:

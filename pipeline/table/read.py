@@ -21,10 +21,9 @@ from pyspark.sql.types import StructType
 
 from ...clients.table.arguments import Range, behind_key
 from ..column_types import check_type
-from ..errors import PipelineError, SchemaError
+from ..errors import PipelineError, SchemaError, TableUnreachable
 from ..formats import STRUCTURED, Column, Decoded, decode
 from .connection import connected_table, open_table
-from .errors import TableUnreachable
 from .options import DROP, FAIL, FRAMING_TEXT, LOCAL_AUTO, TableReadOptions
 from .snapshot import Snapshot, SnapshotQuery, agreed, prepare, renewed, snapshot_gone
 

@@ -10,13 +10,12 @@ import pytest
 
 import kelek
 from kelek.clients.farm.values import APPLICATION, CONFIGURATION, FarmEntry
-from kelek.pipeline.errors import OptionError, SchemaError
+from kelek.pipeline import errors as log_errors
+from kelek.pipeline.errors import FarmRefuses, FarmUnreachable, OptionError, SchemaError
 from kelek.pipeline.farm import options as farm_options
-from kelek.pipeline.farm.errors import FarmRefuses, FarmUnreachable
 from kelek.pipeline.farm.options import batch_options, stream_options
 from kelek.pipeline.farm.read import FarmView
 from kelek.pipeline.farm.rows import COLUMNS, SCHEMA, rows_of
-from kelek.pipeline.log import errors as log_errors
 from kelek.pipeline.log.offset import FarmOffset, LogRange
 from kelek.protocols.garlicfarm.app.documents import encode_status
 from kelek.protocols.garlicfarm.app.orders import Order, OrderKind, encode_order

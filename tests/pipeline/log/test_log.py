@@ -11,7 +11,7 @@ import pytest
 
 import kelek
 from kelek.pipeline import session
-from kelek.pipeline.log.errors import EntriesCompacted
+from kelek.pipeline.errors import EntriesCompacted
 from kelek.protocols.zre.log import Report, encode_report
 from kelek.protocols.zre.values import Level, LogEvent
 from kelek.tests.pipeline.conftest import running

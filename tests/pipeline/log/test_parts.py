@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kelek
+from kelek.pipeline import errors as log_errors
 from kelek.pipeline.errors import OptionError, PipelineError, SchemaError
-from kelek.pipeline.log import errors as log_errors
 from kelek.pipeline.log import rows as log_rows
 from kelek.pipeline.log.append import append
 from kelek.pipeline.log.offset import (

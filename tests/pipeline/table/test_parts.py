@@ -20,7 +20,7 @@ from kelek.tests.clients.table.table_world import Cluster
 types = pytest.importorskip("pyspark.sql.types")
 pa = pytest.importorskip("pyarrow")
 local_read = pytest.importorskip("kelek.pipeline.table.local_read")
-table_errors = pytest.importorskip("kelek.pipeline.table.errors")
+table_errors = pytest.importorskip("kelek.pipeline.errors")
 table_kind = pytest.importorskip("kelek.pipeline.table.kind")
 driver_renewal = pytest.importorskip("kelek.pipeline.table.driver_renewal")
 table_snapshot = pytest.importorskip("kelek.pipeline.table.snapshot")

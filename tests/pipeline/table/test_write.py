@@ -14,7 +14,7 @@ from kelek.tests.clients.table.table_world import Cluster
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
 table_write = pytest.importorskip("kelek.pipeline.table.write")
-table_errors = pytest.importorskip("kelek.pipeline.table.errors")
+table_errors = pytest.importorskip("kelek.pipeline.errors")
 table_options = pytest.importorskip("kelek.pipeline.table.options")
 
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kelek
+from kelek.pipeline import errors as log_errors
 from kelek.pipeline.errors import OptionError, SchemaError
-from kelek.pipeline.log import errors as log_errors
 from kelek.pipeline.zre import options as zre_options
 from kelek.pipeline.zre.rows import COLUMNS, SCHEMA, rows_of, values_of
 from kelek.protocols.zerodb.wire.ops import Delete, Put, pack
