@@ -172,9 +172,9 @@ class Log:
         without it the next start would take the remaining entries for the whole log."""
         mark = repair.RepairMark(self._epoch, 0, f"{error.place}: {error.problem}")
         left = repair.salvage(self._files, self._identity, base, mark)
-        repair.write_mark(self._files, left.repair)
-        self.damage = left.repair
-        for path in left.aside:
+        repair.write_mark(self._files, left.mark)
+        self.damage = left.mark
+        for path in left.unreadable:
             self._files.rename(path, path + repair.DAMAGED_SUFFIX)
         self._files.sync_folder(FOLDER)
         return left.found

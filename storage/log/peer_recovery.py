@@ -1,5 +1,6 @@
-"""What a peer reads from its disk at the start, once the log writer has recovered it: the newest
-snapshot, then the log behind it. It changes nothing.
+"""Reads a peer's state from disk at its start: the newest snapshot, then the log after it.
+
+The log writer has recovered the log before. This module only reads.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,23 +23,23 @@ from .hard_state import HardStateFile
 from .reader import LogReader
 from .segment import Identity
 
-LISTINGS_MAX = 8  # How often snapshot_sender may overtake one look.
+LISTINGS_MAX = 8  # Attempts when snapshot_sender replaces the newest snapshot meanwhile.
 
 
 class PeerRecovery(NamedTuple):
-    """What was found."""
+    """The state of a peer as found on disk."""
 
     log: RaftLog
     directory: MemberDirectory
     snapshot: Snapshot
     marks: PruneMarks
-    reset: bool  # The files of the log lack the snapshot's last entry: they begin anew behind it.
-    bytes_after_snapshot: int  # Of the log behind the snapshot.
+    reset: bool  # The segments lack the snapshot's last entry: the log restarts after it.
+    bytes_after_snapshot: int  # Of the log.
 
     def recovered(
         self, epoch: int, stored: HardStateFile, damage: repair.RepairMark | None
     ) -> Recovered:
-        """All that a peer is begun with, in its unit's epoch."""
+        """The value that a Peer is made with. epoch is that of the restart unit."""
         return Recovered(
             epoch=epoch,
             log=self.log,
@@ -55,21 +56,21 @@ class PeerRecovery(NamedTuple):
 
 
 class PeerFiles(NamedTuple):
-    """Where a peer's files are, and whose they are."""
+    """A peer's data directory and the identity that its files must have."""
 
     files: Files
     identity: Identity
 
 
 class RecoverySettings(NamedTuple):
-    """What the topology says."""
+    """Settings from the topology: limits of request ids, addresses of the members."""
 
     reqid_limits: ReqidLimits
     urls: Mapping[str, str]
     peer_urls: Mapping[str, str]
 
     def directory(self, snapshot: Snapshot, base_index: int) -> MemberDirectory:
-        """The members as of the snapshot: what was in force below it nobody needs any more."""
+        """The members as of the snapshot. Older configurations are not needed."""
         base = None
         if snapshot.configuration:
             base = decode_config_entry(snapshot.configuration)
@@ -85,7 +86,7 @@ def recover_peer(
     settings: RecoverySettings,
     **options: int,
 ) -> PeerRecovery:
-    """Reads snapshot and log; fills the table of request ids. options are RaftLog's.
+    """Reads snapshot and log, and fills the table of request ids. options are those of RaftLog.
 
     Raises StorageError: corrupt or foreign.
     """
@@ -96,12 +97,12 @@ def recover_peer(
     runs: list[tuple[int, int]] = []
     last_index = bytes_after_snapshot = 0
     reqids_max = settings.reqid_limits.reqids_max
-    # Segments below the snapshot may still be there, but the writer has begun to remove them.
+    # Segments below the snapshot may still exist, but the writer has started to remove them.
     base = reader.base(snapshot.last_index)
     directory = settings.directory(snapshot, base[0])
     for batch in reader.scan(base[0] + 1):
         if not runs:
-            base = reader.base(snapshot.last_index)  # Of the very files that are read.
+            base = reader.base(snapshot.last_index)  # The segments that scan() has listed.
             directory = settings.directory(snapshot, base[0])
         if not runs or runs[-1][1] != batch.term:
             runs.append((batch.first_index, batch.term))
@@ -120,7 +121,8 @@ def recover_peer(
     log = RaftLog(*base, runs, last_index, configurations=directory.history, **options)
     if log.term_at(snapshot.last_index) == snapshot.last_term:
         return PeerRecovery(log, directory, snapshot, marks, False, bytes_after_snapshot)
-    # One was installed since the writer looked, or just before the end: only it counts.
+    # snapshot_sender has installed a snapshot after the writer's recovery, or just before the last
+    # end of the unit. The log restarts after it.
     directory = settings.directory(snapshot, snapshot.last_index)
     log.configurations = directory.history
     log.reset(snapshot.last_index, snapshot.last_term, directory.history.last)
@@ -130,7 +132,7 @@ def recover_peer(
 
 
 def snapshot_reqids(peer_files: PeerFiles) -> Iterator[bytes]:
-    """The table of request ids of the newest snapshot, by pieces. StorageError: it is damaged."""
+    """Yields the newest snapshot's table of request ids in pieces. StorageError: damaged."""
     for _ in range(LISTINGS_MAX):
         info = newest(*peer_files)
         if info is None:

@@ -1,6 +1,6 @@
-"""What is left of a log after its writer ended, however it ended: read and judged, never changed.
+"""Reads a log after its writer has ended in any way. It changes no file.
 
-A write that never finished is cut off; anything else that is wrong is corruption and refused
+Recovery cuts off a write that never finished and refuses any other fault as corruption
 (docs/disk-format.md, "Recovery").
 """
 
@@ -26,12 +26,12 @@ from .segment import (
 )
 
 CLEAN = f"{FOLDER}/clean"
-REWRITTEN_SHARE = 16  # Of a segment: up to that much is rather written anew.
-PIECE_BYTES = 64 << 10  # Compared at a time.
+REWRITTEN_SHARE = 16  # Up to 1/16 of a segment is rewritten rather than kept as a segment.
+PIECE_BYTES = 64 << 10  # Of one comparison.
 
 
 class Tail(NamedTuple):
-    """The end of a log that nobody is known to have synced: it must be written anew."""
+    """The end of a log without proof that it was synced: the writer writes it again."""
 
     first_index: int
     previous_term: int
@@ -39,12 +39,12 @@ class Tail(NamedTuple):
 
 
 class RecoveredFiles(NamedTuple):
-    """What a log's files hold."""
+    """The contents of a log's files."""
 
     headers: list[SegmentHeader]  # Of all segments, by sequence.
-    runs: Runs  # With the tail.
-    offset: int  # The end of what is good in the last segment.
-    tail: Tail | None  # None: writing may go on at offset.
+    runs: Runs  # Of all entries, the tail included.
+    offset: int  # The end of the sound part of the last segment.
+    tail: Tail | None  # None: the writer may continue at offset.
 
 
 def read_clean(files: Files) -> CleanMark | None:
@@ -66,21 +66,21 @@ def read_headers(files: Files, identity: Identity) -> list[SegmentHeader]:
         path = f"{FOLDER}/{name}"
         place = files.full_path(path)
         file = files.open(path)
-        if file is None:  # A reader is overtaken by the writer's clearing up.
+        if file is None:  # The writer has removed the segment since.
             continue
         try:
             header = decode_header(file.read(0, SEGMENT_START), identity, place)
         finally:
             file.close()
         if parse_name(name) != (header.sequence, header.first_index):
-            raise Damaged(place, f"it says of itself that it is {header.path}", RESTORE)
+            raise Damaged(place, f"its header says that it is {header.path}", RESTORE)
         headers.append(header)
     return sorted(headers, key=lambda header: header.sequence)
 
 
 def live_segments(headers: list[SegmentHeader]) -> list[SegmentHeader]:
-    """Those that still hold something: a later one that begins at or before them replaces them,
-    and one behind a snapshot all that are older."""
+    """The segments that are not superseded. A later segment supersedes older ones from its first
+    index on; one that starts the log after a snapshot supersedes all older ones."""
     kept: list[SegmentHeader] = []
     for header in headers:
         if header.starts_log:
@@ -92,8 +92,8 @@ def live_segments(headers: list[SegmentHeader]) -> list[SegmentHeader]:
 
 
 def segments_after(headers: list[SegmentHeader], base_index: int) -> list[SegmentHeader]:
-    """Those of live segments that hold something behind base_index, and at least the last one: the
-    removal of the others may have been begun."""
+    """The live segments with entries after base_index, and at least the last one. The writer may
+    have started to remove the others."""
     first = 0
     while first + 1 < len(headers) and headers[first + 1].first_index <= base_index + 1:
         first += 1
@@ -101,9 +101,9 @@ def segments_after(headers: list[SegmentHeader], base_index: int) -> list[Segmen
 
 
 def recover(files: Files, identity: Identity, base_index: int = 0) -> RecoveredFiles:
-    """Reads the whole log, but segments that hold nothing behind base_index.
+    """Reads all segments with entries after base_index.
 
-    Raises Damaged: corrupt, or entries behind base_index missing; StorageError: foreign.
+    Raises Damaged: corrupt, or entries after base_index are missing; StorageError: foreign.
     """
     headers = read_headers(files, identity)
     clean = read_clean(files)
@@ -131,7 +131,7 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> RecoveredF
 
 
 def _follow(files: Files, header: SegmentHeader, runs: Runs) -> File:
-    """Opens a segment that must continue what runs tells of."""
+    """Opens a segment and checks that it continues runs."""
     place = files.full_path(header.path)
     if runs.term_at(header.first_index - 1) != header.previous_term:
         raise Damaged(
@@ -159,7 +159,7 @@ def _scan(data: memoryview, header: SegmentHeader, runs: Runs) -> tuple[segments
 
 
 def _scan_closed(files: Files, header: SegmentHeader, successor: SegmentHeader, runs: Runs) -> None:
-    """A segment that a later one continues was synced as far as that one does not replace it."""
+    """Scans a segment that is not the last one. It was synced up to the successor's first entry."""
     file = _follow(files, header, runs)
     try:
         data = file.load()
@@ -171,7 +171,7 @@ def _scan_closed(files: Files, header: SegmentHeader, successor: SegmentHeader, 
 
 
 def _scan_clean(file: File, header: SegmentHeader, runs: Runs, clean: CleanMark) -> int:
-    """The writer closed this log: whatever is wrong is corruption."""
+    """Scans the last segment of a cleanly closed log: any fault is corruption."""
     data = file.load()
     scan, code = _scan(data, header, runs)
     if code != 0:
@@ -183,32 +183,35 @@ def _scan_clean(file: File, header: SegmentHeader, runs: Runs, clean: CleanMark)
 
 
 def _scan_unclean(file: File, header: SegmentHeader, runs: Runs) -> tuple[int, Tail | None]:
-    """The writer was killed, or the power failed, or a sync: only the disk itself is believed."""
+    """Scans the last segment after a kill, a power failure or a failed sync.
+
+    It reads past the page cache: only the bytes on the disk count.
+    """
     data = file.load(past_cache=True)
     scan, code = _scan(data, header, runs)
     if code != 0 and (scan.misplaced or not segments.segment_torn(data, scan.offset)):
         raise corrupt(file.full_path, data, scan)
     synced = segments.SegmentScan(SEGMENT_START, header.first_index, header.previous_term)
-    # A segment with little in it is written anew as a whole: so kills in a row leave one, not many.
+    # Rewrite a segment with few entries as a whole: repeated kills then leave one segment.
     start = scan.synced if scan.synced > header.size // REWRITTEN_SHARE else SEGMENT_START
     synced.walk(data[:start])
     unsynced = segments.segment_blocks(data[scan.synced : scan.offset])[0]
     nothing = code == 0 and not unsynced and len(data) == header.size
-    # After a failed sync the cache may hold what the disk does not: never write beside that.
+    # After a failed sync the page cache may differ from the disk: never write to such pages.
     if nothing and _equal(file.load(), data):
         return scan.offset, None
     tail = data[start : scan.offset]
     blocks = []
     while tail:
         places, used = segments.segment_blocks(tail)
-        assert used > 0, f"{file.full_path}: {start} is no border of blocks"
+        assert used > 0, f"{file.full_path}: no block starts at {start}"
         blocks += [bytes(tail[place[0] : place[0] + place[1]]) for place in places]
         tail = tail[used:]
     return scan.offset, Tail(synced.next_index, synced.term, blocks)
 
 
 def _equal(one: memoryview, other: memoryview) -> bool:
-    """A comparison of two views goes byte by byte; one of bytes does not."""
+    """Compares in pieces of bytes: comparing two memoryviews is slow."""
     return len(one) == len(other) and all(
         one[at : at + PIECE_BYTES].tobytes() == other[at : at + PIECE_BYTES].tobytes()
         for at in range(0, len(one), PIECE_BYTES)
@@ -216,7 +219,7 @@ def _equal(one: memoryview, other: memoryview) -> bool:
 
 
 def corrupt(place: str, data: memoryview, scan: segments.SegmentScan) -> Damaged:
-    """Says what stands at the offset where a scan stopped, and what belongs there."""
+    """The error for the offset where a scan stopped: what was expected and found there."""
     at = scan.offset
     if at + BLOCK_HEADER.size > len(data):
         problem = f"expected entry {scan.next_index}, found the end of the file"

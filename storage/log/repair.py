@@ -1,5 +1,7 @@
-"""What is done about a damaged log: its sound beginning is kept, a durable mark says how much it
-may have held. Whoever votes reads the mark; it is never removed, only answered (hard_state.py).
+"""Repair of a damaged log: keep its sound beginning and record how much it may have held.
+
+The record is a durable mark. The peer reads it before it votes. The mark stays; the hard state
+notes the epoch of the mark whose damage is repaired (hard_state.py).
 """
 
 from itertools import zip_longest
@@ -16,27 +18,27 @@ from .runs import Runs
 from .segment import FOLDER, SEGMENT_START, Identity, SegmentHeader, decode_header, parse_name
 
 PATH = f"{FOLDER}/repair"
-DAMAGED_SUFFIX = ".damaged"  # What a segment is renamed to whose header can't be read.
+DAMAGED_SUFFIX = ".damaged"  # Appended to the name of a segment with an unreadable header.
 MAGIC = 0x524B4C4B  # "KLKR"
 VERSION = 1
 TEXT_BYTES_MAX = 2000
 RENEWED = "the log's writer renews it"
-BLOCK_ALIGNMENT = 8  # Blocks begin at multiples of it.
+BLOCK_ALIGNMENT = 8  # Bytes.
 
 _HEAD = Struct("<IIQQH")  # magic, version, epoch, index, size of the text
 _CRC = Struct("<I")
 
 
 class RepairMark(NamedTuple):
-    """The mark."""
+    """The mark of a damaged log."""
 
     epoch: int  # Of the writer that found the damage.
-    last_index: int  # Entries up to here may have been acknowledged by this log.
-    problem: str  # Where it was, and what.
+    last_index: int  # The peer may have acknowledged entries up to this one.
+    problem: str  # Place and kind of the damage.
 
 
 def read_mark(files: Files) -> RepairMark | None:
-    """The mark, whether it was answered or not. A damaged one raises Damaged."""
+    """Reads the mark, repaired or not. Raises Damaged if the mark itself is damaged."""
     file = files.open(PATH)
     if file is None:
         return None
@@ -57,55 +59,55 @@ def read_mark(files: Files) -> RepairMark | None:
 
 
 def pending_mark(files: Files, repaired: int) -> RepairMark | None:
-    """The mark, unless the damage that it tells of was made good: repaired is the epoch of the last
-    mark of which that is known. Damaged: it can't be read."""
+    """Reads the mark of damage that is not repaired yet. repaired: epoch of the last repaired mark.
+    Raises Damaged if the mark itself is damaged."""
     mark = read_mark(files)
     return None if mark is None or mark.epoch == repaired else mark
 
 
-def write_mark(files: Files, repair: RepairMark) -> None:
-    """Makes the mark durable before it returns. It never promises less than the one before."""
+def write_mark(files: Files, mark: RepairMark) -> None:
+    """Makes the mark durable before it returns. Its last_index never goes back."""
     try:
         before = read_mark(files)
     except Damaged:
         before = None
-    index = max(repair.last_index, before.last_index if before else 0)
-    text = repair.problem.encode()[:TEXT_BYTES_MAX]
-    data = _HEAD.pack(MAGIC, VERSION, repair.epoch, index, len(text)) + text
+    index = max(mark.last_index, before.last_index if before else 0)
+    text = mark.problem.encode()[:TEXT_BYTES_MAX]
+    data = _HEAD.pack(MAGIC, VERSION, mark.epoch, index, len(text)) + text
     data += _CRC.pack(crc32c(data))
     replace(files, PATH, data)
 
 
 class Salvage(NamedTuple):
-    """What is left of a damaged log. Nothing was changed yet: the mark comes first."""
+    """The sound part of a damaged log. Write the mark before you change any file."""
 
     found: RecoveredFiles
-    repair: RepairMark
-    aside: list[str]  # Paths of segments whose headers can't be read: in the way of every reader.
+    mark: RepairMark
+    unreadable: list[str]  # Paths of segments without a readable header: rename them.
 
 
-def salvage(files: Files, identity: Identity, base: tuple[int, int], repair: RepairMark) -> Salvage:
-    """The sound beginning of a damaged log, as something to go on with.
+def salvage(files: Files, identity: Identity, base: tuple[int, int], mark: RepairMark) -> Salvage:
+    """Finds the sound beginning of a damaged log, from which the writer continues.
 
-    base   index and term of the last entry in the newest snapshot: where the log begins when
-           nothing of it is left that follows
+    base   index and term of the last entry in the newest snapshot: the log restarts there if no
+           sound segment follows it
     Raises StorageError: foreign, or refused by the system.
     """
     headers, unread = _headers(files, identity)
     clean = read_clean(files)
-    index = max(repair.last_index, base[0], clean.last_index if clean else 0)
+    index = max(mark.last_index, base[0], clean.last_index if clean else 0)
     for header in headers + unread:
-        index = max(index, _last_index(_load(files, header), header))
-    kept = live_segments(headers)
-    while len(kept) > 1 and kept[1].first_index <= base[0] + 1:
-        kept.pop(0)
-    if not kept or kept[0].first_index > base[0] + 1:
-        kept = []
+        index = max(index, _last_index_bound(_load(files, header), header))
+    live = live_segments(headers)
+    while len(live) > 1 and live[1].first_index <= base[0] + 1:
+        live.pop(0)
+    if not live or live[0].first_index > base[0] + 1:
+        live = []
         runs, tail = Runs(*base, [], base[0]), Tail(base[0] + 1, base[1], [])
     else:
-        first_index, term = kept[0].first_index, kept[0].previous_term
+        first_index, term = live[0].first_index, live[0].previous_term
         runs, tail = Runs(first_index - 1, term, [], first_index - 1), Tail(first_index, term, [])
-    for header, successor in zip_longest(kept, kept[1:]):
+    for header, successor in zip_longest(live, live[1:]):
         if runs.term_at(header.first_index - 1) != header.previous_term:
             break
         runs.truncate(header.first_index - 1)
@@ -119,12 +121,12 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], repair: Rep
         if successor is not None and scan.next_index < successor.first_index:
             break
     found = RecoveredFiles(headers, runs, SEGMENT_START, tail)
-    repair = repair._replace(last_index=max(index, runs.last_index))
-    return Salvage(found, repair, [header.path for header in unread])
+    mark = mark._replace(last_index=max(index, runs.last_index))
+    return Salvage(found, mark, [header.path for header in unread])
 
 
 def _headers(files: Files, identity: Identity) -> tuple[list[SegmentHeader], list[SegmentHeader]]:
-    """Those that can be read, by sequence; the others as far as their names tell."""
+    """The readable headers by sequence, and headers made from the names of the other segments."""
     headers, unread = [], []
     for name in files.names(FOLDER):
         place = parse_name(name)
@@ -165,9 +167,9 @@ def _blocks(data: memoryview) -> list[bytes]:
     return blocks
 
 
-def _last_index(data: memoryview, header: SegmentHeader) -> int:
-    """The last entry that a segment may have held, by whatever sound blocks stand anywhere in it,
-    and by what the headers of damaged ones say as long as that is possible."""
+def _last_index_bound(data: memoryview, header: SegmentHeader) -> int:
+    """Upper bound of the last index in a damaged segment, from intact blocks and plausible headers
+    of damaged ones."""
     last_index = header.first_index - 1
     at = SEGMENT_START
     while at + BLOCK_HEADER.size <= len(data):
@@ -181,12 +183,12 @@ def _last_index(data: memoryview, header: SegmentHeader) -> int:
         possible = magic == MAGIC_BLOCK and count <= size <= len(data) - at
         if possible and last_index < first_index <= last_index + len(data):
             last_index = first_index + count - 1
-        at = _next(data, at + BLOCK_ALIGNMENT)
+        at = _next_block(data, at + BLOCK_ALIGNMENT)
     return last_index
 
 
-def _next(data: memoryview, at: int) -> int:
-    """Where the next block or mark may begin, at or behind a place; the end when none does."""
+def _next_block(data: memoryview, at: int) -> int:
+    """The next offset, from at on, where a block or mark may start; the end if there is none."""
     magics = [magic.to_bytes(4, "little") for magic in (MAGIC_BLOCK, MAGIC_MARK)]
     left = bytes(data[at:])
     found = [place for place in (left.find(magic) for magic in magics) if place >= 0]

@@ -1,7 +1,8 @@
-"""A data directory for a new cluster of one peer, made of what that peer has of a lost one.
+"""Makes a data directory for a new cluster of one peer from that peer's data of a lost cluster.
 
-The old directory is only read. New in the other one are the cluster's ident in every file, a first
-configuration that names the peer alone, and a config entry behind the last entry that does so too.
+It only reads the old directory. The new directory holds the same entries with three changes: every
+file carries the new cluster's ident, and both the initial configuration and a config entry after
+the last entry name this peer alone.
 """
 
 from collections.abc import Iterator
@@ -26,20 +27,22 @@ from .reader import LogReader
 from .segment import Identity
 from .verify import Report, verify
 
-APPEND_BYTES = 4 << 20  # Written between two syncs.
+APPEND_BYTES = 4 << 20  # Between two syncs.
 
 
 class Rescued(NamedTuple):
-    """What the new directory holds."""
+    """The log in the new directory."""
 
-    first_index: int  # Of the log.
-    last_index: int  # The config entry's.
+    first_index: int
+    last_index: int  # Of the new config entry.
     term: int
 
 
 def lock_peer(files: Files) -> list[Lock]:
-    """The locks of the processes of a peer: none of them runs, and none starts before they are
-    closed. Raises StorageError when one runs."""
+    """Takes the locks of a peer's processes: none of them can start until you close the locks.
+
+    Raises StorageError if one runs.
+    """
     with ExitStack() as undo:
         locks = []
         paths = [hard_state.LOCK, log.LOCK]
@@ -52,7 +55,7 @@ def lock_peer(files: Files) -> list[Lock]:
 
 
 def inspect(files: Files) -> Report:
-    """What can be rescued. Raises StorageError when anything in it is damaged."""
+    """Verifies the source directory. Raises StorageError for the first damage."""
     report = verify(files)
     for path, offset, problem in report.findings:
         place = files.full_path(path) + ("" if offset is None else f": offset {offset}")
@@ -61,9 +64,10 @@ def inspect(files: Files) -> Report:
 
 
 def rescue(source: Files, report: Report, target: Files, new: Identity, alone: bytes) -> Rescued:
-    """Fills the empty directory target. alone: the configuration, as a config entry holds it.
+    """Fills the empty directory target.
 
-    Raises StorageError: refused by the system, or damaged since it was inspected.
+    alone   the configuration of one peer, as a config entry holds it
+    Raises StorageError: refused by the system, or damaged since inspect().
     """
     info = report.snapshots[0] if report.snapshots else None
     alone = _with_tables(source, report, info, alone)
@@ -73,7 +77,7 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     term = max((report.hard_state or HardState()).term, report.last_term) + 1
     reader = LogReader(source, report.identity)
     base = reader.base()
-    # Entries below the snapshot are kept for readers; a log that ends below it is of no use.
+    # Copy entries below the snapshot for readers, but not a log that ends below the snapshot.
     is_useful = True
     if info is not None and report.last_index < info.index:
         is_useful, base = False, (info.index, info.term)
@@ -95,7 +99,8 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
 
 
 def _with_tables(source: Files, report: Report, info: SnapshotInfo | None, alone: bytes) -> bytes:
-    """The configuration, with the index from which on tables believe their own kind of entry."""
+    """Adds to the configuration the newest `tables_from` of snapshot and log: the index from which
+    on tables accept only table entries."""
     kept = decode_config_entry(info.configuration) if info and info.configuration else None
     tables_from = kept.tables_from if kept is not None else 0
     reader = LogReader(source, report.identity)
@@ -115,7 +120,7 @@ def _copy_snapshot(
         snapshots.create(0, 0, alone).finish()
         return
     file = open_snapshot(source, old, info)
-    assert file is not None, "snapshots stay while their lock is held"
+    assert file is not None, "we hold the lock of the snapshots"
     try:
         writer = snapshots.create(info.index, info.term, alone, b"".join(file.reqids()))
         for piece in file.state():
@@ -126,7 +131,7 @@ def _copy_snapshot(
 
 
 def _blocks(reader: LogReader) -> Iterator[list[bytes]]:
-    """All blocks of the log, in portions."""
+    """All blocks of the log in portions of about APPEND_BYTES."""
     portion: list[bytes] = []
     size = 0
     for batch in reader.scan():

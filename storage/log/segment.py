@@ -1,4 +1,4 @@
-"""Names and first blocks of the log's files (docs/disk-format.md). It touches no file."""
+"""Names and header blocks of the log's files (docs/disk-format.md). It does no I/O."""
 
 import re
 from struct import Struct
@@ -8,12 +8,12 @@ from ...native.log.blocks import crc32c
 from ..errors import Damaged, StorageError
 
 FOLDER = "log"
-SEGMENT_START = 4096  # Where marks and blocks begin, behind the header.
+SEGMENT_START = 4096  # Size of a header; marks and blocks start here.
 VERSION = 1
 MAGIC_SEGMENT = 0x4C4B4C4B  # "KLKL"
 MAGIC_CLEAN = 0x434B4C4B  # "KLKC"
 NAME_BYTES_MAX = 255
-STARTS_LOG = 1 << 63  # In the field of the previous term, which has at most 53 bits.
+STARTS_LOG = 1 << 63  # A flag in the field of the previous term, which has at most 53 bits.
 
 _FIELDS = Struct("<QQQQ")  # size, sequence, first index, previous term with BEGINS
 _CLEAN = Struct("<IIQQQQI")  # magic, version, sequence, offset, last index, last term, crc
@@ -22,20 +22,20 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.seg")
 
 
 class Identity(NamedTuple):
-    """Whose data this is: no other cluster's, no other peer's."""
+    """The cluster and the peer that own a file. Files of others are refused."""
 
     cluster: str
     peer_id: str
 
 
 class SegmentHeader(NamedTuple):
-    """What a segment says of itself."""
+    """The header of a segment."""
 
     size: int
     sequence: int
-    first_index: int  # What it holds from here on replaces what older segments hold from here on.
+    first_index: int  # The segment supersedes entries of older segments from here on.
     previous_term: int  # The term of entry first_index - 1.
-    starts_log: bool = False  # Behind a snapshot: nothing that older segments hold counts any more.
+    starts_log: bool = False  # After a snapshot: the segment supersedes all older ones.
 
     @property
     def path(self) -> str:
@@ -43,7 +43,7 @@ class SegmentHeader(NamedTuple):
 
 
 class CleanMark(NamedTuple):
-    """What the log was when its writer last closed it."""
+    """The end of the log when its writer closed it."""
 
     sequence: int
     offset: int
@@ -64,7 +64,7 @@ def _encode_name(name: str) -> bytes:
 
 
 def encode_identity(magic: int, identity: Identity, fields: bytes) -> bytes:
-    """A block of 4096 bytes: magic, version, fields, identity, zeros, CRC32C of all before it."""
+    """A block of 4096 bytes: magic, version, fields, identity, zeros, CRC32C of the rest."""
     head = Struct("<II").pack(magic, VERSION) + fields
     head += _encode_name(identity.cluster) + _encode_name(identity.peer_id)
     block = head.ljust(SEGMENT_START - _CRC.size, b"\0")
@@ -74,7 +74,10 @@ def encode_identity(magic: int, identity: Identity, fields: bytes) -> bytes:
 def check_identity(
     magic: int, identity: Identity, fields_size: int, data: bytes, place: str
 ) -> bytes:
-    """The fields of such a block. StorageError: damaged, of another version, cluster or peer."""
+    """Decodes the fields of encode_identity().
+
+    Raises StorageError: damaged, or of another version, cluster or peer.
+    """
     fields, found = read_identity(magic, fields_size, data, place)
     for what, expected, name in zip(("cluster", "peer"), identity, found, strict=True):
         if expected != name:
@@ -87,7 +90,7 @@ def check_identity(
 
 
 def read_identity(magic: int, fields_size: int, data: bytes, place: str) -> tuple[bytes, Identity]:
-    """The fields of such a block, whosever it is. StorageError: damaged, of another version."""
+    """Decodes fields and identity. Raises StorageError: damaged, or of another version."""
     if len(data) < SEGMENT_START:
         raise Damaged(place, f"its first block has {len(data)} of {SEGMENT_START} bytes", RESTORE)
     found_magic, version = Struct("<II").unpack_from(data)
@@ -132,7 +135,7 @@ def decode_header(data: bytes, identity: Identity, place: str) -> SegmentHeader:
 
 
 def read_owner(data: bytes, place: str) -> Identity:
-    """Whose segment begins with data. StorageError: damaged, or of another version."""
+    """The identity in a segment's header. StorageError: damaged, or of another version."""
     return read_identity(MAGIC_SEGMENT, _FIELDS.size, data, place)[1]
 
 
@@ -142,7 +145,7 @@ def encode_clean(mark: CleanMark) -> bytes:
 
 
 def decode_clean(data: bytes) -> CleanMark | None:
-    """None when it is damaged: then the log counts as not closed."""
+    """None if the mark is damaged: then the log counts as not closed."""
     if len(data) != _CLEAN.size:
         return None
     magic, version, *fields, crc = _CLEAN.unpack(data)

@@ -1,6 +1,6 @@
-"""A peer's data directory as tools look at it: whose it is, every entry, everything that is wrong.
+"""Inspects a peer's data directory for tools: identity, entries, damage.
 
-It only reads and takes no lock: beside a writer it tells of a moment that may have passed.
+It only reads and takes no lock. While a writer runs, its report may be out of date.
 """
 
 import re
@@ -29,13 +29,13 @@ from .segment import (
     read_owner,
 )
 
-_OFFSET = re.compile(r"offset (\d+): (.*)")  # As the text of an error begins that has one.
+_OFFSET = re.compile(r"offset (\d+): (.*)")  # The start of an error message with an offset.
 
 
 class StoredEntry(NamedTuple):
     """One entry of the log."""
 
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index: int  # type: ignore[assignment]  # It hides tuple.index, which is not used.
     term: int
     kind: int
     reqid: bytes | None
@@ -43,7 +43,7 @@ class StoredEntry(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something that is wrong."""
+    """A damage."""
 
     path: str  # Within the data directory.
     offset: int | None
@@ -51,30 +51,30 @@ class Finding(NamedTuple):
 
 
 class SegmentReport(NamedTuple):
-    """What a segment that counts holds, as far as it is sound."""
+    """The sound part of a live segment."""
 
     path: str
     first_index: int
     last_index: int
-    used: int  # Bytes of the file, from its start.
+    used: int  # Bytes from the start of the file.
 
 
 class Report(NamedTuple):
-    """What a data directory holds."""
+    """The contents of a data directory."""
 
     identity: Identity
     findings: list[Finding]
     segments: list[SegmentReport]
-    first_index: int  # Of the log; it may be empty: then last_index is the one below.
+    first_index: int  # Of the log. If it is empty, last_index is first_index - 1.
     last_index: int
     last_term: int
-    snapshots: list[SnapshotInfo]  # Those that are sound, the newest one first.
-    hard_state: HardState | None  # None: there is none, or it is damaged as a whole.
-    closed: bool  # The writer closed the log; else the next start recovers it.
+    snapshots: list[SnapshotInfo]  # The sound ones, newest first.
+    hard_state: HardState | None  # None: no file, or its identity block is damaged.
+    closed: bool  # The writer has closed the log; otherwise the next start recovers it.
 
 
 def read_identity(files: Files) -> Identity:
-    """Whose data this is. StorageError: nobody's, or everything is damaged that would tell."""
+    """The identity of the data. StorageError: no peer's data, or all identity blocks damaged."""
     paths = [f"{FOLDER}/{name}" for name in files.names(FOLDER) if parse_name(name)]
     damaged: StorageError | None = None
     for path in (hard_state.PATH, *paths):
@@ -96,8 +96,10 @@ def read_identity(files: Files) -> Identity:
 def entries(
     files: Files, identity: Identity, first_index: int = 1, last_index: int | None = None
 ) -> Iterator[StoredEntry]:
-    """The log's entries from first_index, or from the first one that is there, to last_index or the
-    end, committed or not. Raises StorageError at the first one that is damaged."""
+    """Yields entries from first_index, or from the log's first entry, to last_index or the end.
+
+    They may be uncommitted. Raises StorageError at the first damaged entry.
+    """
     reader = LogReader(files, identity)
     try:
         for batch in reader.scan(first_index):
@@ -111,14 +113,14 @@ def entries(
 
 
 def verify(files: Files) -> Report:
-    """Reads everything. Raises StorageError only when nothing tells whose data this is."""
+    """Reads everything. Raises StorageError only when no file tells the identity."""
     identity = read_identity(files)
     findings: list[Finding] = []
     state = _hard_state(files, identity, findings)
     snapshots = _snapshots(files, identity, findings)
     base = snapshots[0] if snapshots else None
     clean = read_clean(files)
-    log = _Log(files, identity, findings)
+    log = _LogCheck(files, identity, findings)
     log.read((base.index, base.term) if base else (0, 0), clean)
     return Report(
         identity,
@@ -169,8 +171,8 @@ def _snapshots(files: Files, identity: Identity, findings: list[Finding]) -> lis
     return sound
 
 
-class _Log:
-    """What the segments hold."""
+class _LogCheck:
+    """Checks the segments."""
 
     def __init__(self, files: Files, identity: Identity, findings: list[Finding]) -> None:
         self.segments: list[SegmentReport] = []
@@ -180,23 +182,25 @@ class _Log:
         self._findings = findings
 
     def read(self, snapshot: tuple[int, int], clean: CleanMark | None) -> None:
-        kept = live_segments(self._headers())
-        while len(kept) > 1 and kept[1].first_index <= snapshot[0] + 1:
-            kept.pop(0)
-        if not kept:
+        live = live_segments(self._headers())
+        while len(live) > 1 and live[1].first_index <= snapshot[0] + 1:
+            live.pop(0)
+        if not live:
             self.base = self.last = snapshot
             if clean:
-                self._find(FOLDER, None, "every segment is missing")
+                self._add_finding(FOLDER, None, "every segment is missing")
             return
-        first = kept[0]
+        first = live[0]
         self.base = self.last = first.first_index - 1, first.previous_term
         if first.first_index > snapshot[0] + 1:
-            self._find(first.path, None, f"entries {snapshot[0] + 1} to {self.base[0]} are missing")
-        for header, successor in pairwise(kept):
+            self._add_finding(
+                first.path, None, f"entries {snapshot[0] + 1} to {self.base[0]} are missing"
+            )
+        for header, successor in pairwise(live):
             self._segment(header, successor, None)
-        self._segment(kept[-1], None, clean)
+        self._segment(live[-1], None, clean)
 
-    def _find(self, path: str, offset: int | None, problem: str) -> None:
+    def _add_finding(self, path: str, offset: int | None, problem: str) -> None:
         self._findings.append(Finding(path, offset, problem))
 
     def _headers(self) -> list[SegmentHeader]:
@@ -215,7 +219,7 @@ class _Log:
             finally:
                 file.close()
             if header.path != path:
-                self._find(path, 16, f"it says of itself that it is {header.path}")
+                self._add_finding(path, 16, f"its header says that it is {header.path}")
             else:
                 headers.append(header)
         return sorted(headers, key=lambda header: header.sequence)
@@ -223,14 +227,14 @@ class _Log:
     def _segment(
         self, header: SegmentHeader, successor: SegmentHeader | None, clean: CleanMark | None
     ) -> None:
-        """A segment up to where the next one begins; without a next one it is the active one."""
+        """Checks a segment up to its successor's first entry; the active one has no successor."""
         path, before = header.path, (header.first_index - 1, header.previous_term)
         if before != self.last:
             what = f"it follows entry {before[0]} of term {before[1]}, what is before it ends with"
-            self._find(path, 24, f"{what} {self.last[0]} of term {self.last[1]}")
+            self._add_finding(path, 24, f"{what} {self.last[0]} of term {self.last[1]}")
         file = self._files.open(path)
         if file is None:
-            self._find(path, None, "it disappeared")
+            self._add_finding(path, None, "it disappeared")
             return
         try:
             data, place = file.load(), file.full_path
@@ -244,17 +248,18 @@ class _Log:
             if code and (clean or scan.misplaced or not segments.segment_torn(data, scan.offset)):
                 self._findings.append(_found(path, corrupt(place, data, scan)))
             elif clean and clean != (header.sequence, scan.offset, *self.last):
-                told = f"{clean.last_index} of term {clean.last_term}"
-                self._find(path, scan.offset, f"it does not end as {CLEAN} says: with {told}")
+                clean_end = f"{clean.last_index} of term {clean.last_term}"
+                problem = f"it does not end as {CLEAN} says: with {clean_end}"
+                self._add_finding(path, scan.offset, problem)
         else:
             self.last = successor.first_index - 1, successor.previous_term
-            if runs.last_index >= self.last[0]:  # What is behind it does not count.
+            if runs.last_index >= self.last[0]:  # The successor supersedes the rest.
                 runs.truncate(self.last[0])
                 self.last = runs.last_index, runs.last_term
             elif code:
                 self._findings.append(_found(path, corrupt(place, data, scan)))
             else:
                 missing = f"entries {scan.next_index} to {self.last[0]} are missing"
-                self._find(path, scan.offset, missing)
+                self._add_finding(path, scan.offset, missing)
         report = SegmentReport(path, header.first_index, runs.last_index, scan.offset)
         self.segments.append(report)

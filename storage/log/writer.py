@@ -1,4 +1,4 @@
-"""What the log writer does, without its sockets: jobs in, one sync for all of them, one seq out."""
+"""The log writer without sockets: it appends jobs, syncs once, and reports the durable seq."""
 
 from ...protocols.errors import LocalProtocolError
 from ...protocols.raft.messages import AppendJob
@@ -7,7 +7,7 @@ from .log import Log
 
 
 class Writer:
-    """The writing half of the restart unit of peer and writer; both have the same epoch."""
+    """Writes the jobs of the peer in its restart unit. Peer and writer have the same epoch."""
 
     def __init__(self, log: Log, epoch: int) -> None:
         self.log = log
@@ -20,25 +20,25 @@ class Writer:
         self._jobs: list[AppendJob] = []
 
     def enqueue(self, job: AppendJob) -> None:
-        """Takes a job for the next flush(); one of another epoch is dropped.
+        """Queues a job for the next flush(). Drops jobs of another epoch.
 
-        Raises LocalProtocolError on a gap: peer and writer no longer mean the same log.
+        Raises LocalProtocolError on a gap in seq: peer and writer no longer agree on the log.
         """
         if job.epoch != self.epoch:
             self.dropped += 1
             return
         if job.seq != self._last_seq + 1:
-            raise LocalProtocolError(f"job {job.seq} came behind job {self._last_seq}")
+            raise LocalProtocolError(f"job {job.seq} came after job {self._last_seq}")
         self._last_seq = job.seq
         self._jobs.append(job)
 
     def flush(self) -> int | None:
-        """Writes everything taken and syncs once. Returns the seq that is durable now, if any is.
+        """Writes all queued jobs and syncs once. Returns the newly durable seq, if there is one.
 
-        When the log syncs beside, end() returns it, and what is taken meanwhile waits for the next
-        flush() after that.
-        Raises LocalProtocolError when a job does not follow the log, StorageError when the disk
-        failed; both end the unit. After StorageFull the jobs are kept: a later flush() tries again.
+        With background syncs poll_sync() returns it, and jobs queued until then wait for the next
+        flush().
+        Raises LocalProtocolError when a job does not follow the log, and StorageError when the disk
+        failed; both end the restart unit. After StorageFull the jobs stay queued: flush() again.
         """
         if not self._jobs or self.log.syncing:
             return None
@@ -56,9 +56,9 @@ class Writer:
         return None
 
     def poll_sync(self) -> int | None:
-        """Takes in the end of a sync beside. Returns the seq that is durable now, if there is news.
+        """Handles the end of a background sync. Returns the newly durable seq, if there is one.
 
-        Raises StorageError when it has failed, which ends the unit.
+        Raises StorageError when the sync has failed, which ends the restart unit.
         """
         if not self.log.poll_sync() or not self._syncing_seq:
             return None
@@ -67,7 +67,7 @@ class Writer:
 
 
 def _joined(jobs: list[AppendJob]) -> int:
-    """How many of the jobs make one append: each begins exactly where the one before ends."""
+    """How many of the jobs form one append: each starts where the one before ends."""
     index, term = jobs[0].prev_index, jobs[0].prev_term
     for count, job in enumerate(jobs):
         if (job.prev_index, job.prev_term) != (index, term) or (job.reset and count):

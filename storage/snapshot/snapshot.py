@@ -180,7 +180,7 @@ def open_path(files: Files, path: str, identity: Identity) -> SnapshotFile | Non
         undo.callback(file.close)
         info = read_info(file, identity.cluster)
         if info.path != path:
-            raise Damaged(file.full_path, f"it says of itself that it is {info.path}", RESTORE)
+            raise Damaged(file.full_path, f"its header says that it is {info.path}", RESTORE)
         undo.pop_all()
     return SnapshotFile(file, info)
 

@@ -169,7 +169,7 @@ def test_a_renamed_segment_is_refused() -> None:
     disk, _ = log_of(1, close=False)
     (path,) = segments(disk)
     disk.names[path.replace("01.seg", "02.seg")] = disk.names.pop(path)
-    with pytest.raises(Damaged, match="says of itself"):
+    with pytest.raises(Damaged, match="its header says"):
         recover(disk.process(), ME)
 
 

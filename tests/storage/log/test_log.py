@@ -182,7 +182,7 @@ def test_a_writer_takes_jobs_and_syncs_once(tmp_path: Path) -> None:
     assert writer.flush() == 4
     assert writer.log.runs == [(1, 1), (3, 2)]
     assert writer.log.last_index == 4
-    with pytest.raises(LocalProtocolError, match="behind job 4"):
+    with pytest.raises(LocalProtocolError, match="after job 4"):
         writer.enqueue(AppendJob(7, 6, 4, 2, [batch(5, 1, 2).block]))
     writer.enqueue(AppendJob(7, 5, 4, 1, [batch(5, 1, 2).block]))
     with pytest.raises(LocalProtocolError, match="do not follow"):

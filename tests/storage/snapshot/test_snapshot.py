@@ -362,7 +362,7 @@ def test_a_renamed_snapshot_is_refused() -> None:
     snapshots = Snapshots.open(files, ME)
     info = make(snapshots, 50)
     files.rename(info.path, info._replace(index=60).path)
-    with pytest.raises(StorageError, match="says of itself"):
+    with pytest.raises(StorageError, match="its header says"):
         newest(files, ME)
     snapshots.close()
 
