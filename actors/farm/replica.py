@@ -150,8 +150,8 @@ class FarmReplica:
     def _tell_audits(self) -> None:
         intake = self.peer.append_policy
         while intake.audits:
-            audit = intake.audits.popleft()
-            self._shared.log("audit", farm=self.name, **audit._asdict())
+            user, what, is_accepted = intake.audits.popleft()
+            self._shared.log("audit", farm=self.name, user=user, what=what, taken=is_accepted)
         if intake.audits_lost:
             self._shared.log("audit-lost", farm=self.name, count=intake.audits_lost)
             self._shared.counters["audits_lost"] += intake.audits_lost

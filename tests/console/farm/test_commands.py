@@ -298,7 +298,9 @@ def test_password_files_that_no_server_takes(tmp_path: Path) -> None:
     path.write_text(old, encoding="utf-8")
     assert "ann has a line for md5 alone" in ok("user", "check", path)
     assert "No such file" in refused(2, "user", "list", tmp_path / "nowhere")
-    assert "called 'a:b'" in refused(2, "user", "add", path, "a:b", "--make", tmp_path)
+    assert "'a:b' is not a valid user name" in refused(
+        2, "user", "add", path, "a:b", "--make", tmp_path
+    )
     assert "--make: missing" in refused(2, "user", "add", path, "a", "b")
     place = tmp_path / "nowhere"
     assert "nowhere" in refused(2, "user", "add", path, "eve", "--make", place)
