@@ -13,7 +13,10 @@ class AsyncFarmLinks(AsyncWaits, FarmLinks):
         FarmLinks.__init__(self, client, reach, self.resources)
 
     def _on_wake(self) -> None:
+        self._read_on()
         self._act()
+        if self._unread:
+            self.wake()
         self._wake_at(self.client.deadline_ms)
         self._tell_waiters()
 

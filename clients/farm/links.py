@@ -14,14 +14,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ...net.clock import monotonic_ms
+from ...net.streams import TcpStream, begin_connect, connect_error, keep_alive
 from ...protocols.garlicfarm.client.client import FarmClient
 from ...protocols.garlicfarm.client.values import ConnectFailure, FailureKind, OpenConnection
 from ...protocols.garlicfarm.wire.values import Address, is_loopback
 from ..io.resources import Resources
 
-READ_BYTES = 1 << 18
-READS_MAX = 16  # Of one connection, in one go.
-WRITE_BYTES = 1 << 18
 OTHER_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
 ONLY_HERE = "without TLS or a proxy only this machine is asked"
 KEEPALIVE_S = 5  # A peer that has vanished is known to be lost after about three times as long.
@@ -51,7 +49,9 @@ class ConnectionStage(IntEnum):
 class _Connection:
     """One socket, or the attempts at one: a name may have several addresses."""
 
-    __slots__ = ("addresses", "heard", "number", "place", "problem", "socket", "stage", "writes")
+    __slots__ = (
+        "addresses", "heard", "number", "place", "problem", "socket", "stage", "stream", "writes",
+    )  # fmt: skip
 
     def __init__(self, action: OpenConnection) -> None:
         self.number = action.number
@@ -59,6 +59,7 @@ class _Connection:
         self.addresses: deque[tuple[int, tuple[object, ...]]] = deque()
         self.problem = "nobody listens there"
         self.socket: socket.socket | None = None
+        self.stream: TcpStream | None = None  # Once TCP is connected.
         self.stage = ConnectionStage.CONNECT
         self.writes = True  # Whether room to write is waited for.
         self.heard = False  # Whether anything has come from the other side.
@@ -75,6 +76,7 @@ class FarmLinks:
         self._reach = reach
         self._connections: dict[int, _Connection] = {}
         self._files: dict[int, _Connection] = {}
+        self._unread: list[_Connection] = []  # TLS may hold bytes of theirs, which no poll shows.
         self._poll = select.poll()
 
     def turn(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False, /) -> None:
@@ -85,7 +87,10 @@ class FarmLinks:
         until_ms = give_up_ms
         if self.client.deadline_ms is not None:
             until_ms = min(until_ms, self.client.deadline_ms)
-        for file, _ in self._poll.poll(max(0, until_ms - monotonic_ms())):
+        timeout_ms = 0 if self._unread else max(0, until_ms - monotonic_ms())
+        ready = self._poll.poll(timeout_ms)
+        self._read_on()
+        for file, _ in ready:
             connection = self._files.get(file)
             if connection is not None:
                 self._on_event(connection)
@@ -128,21 +133,12 @@ class FarmLinks:
         """Tries the next address."""
         while connection.addresses:
             family, address = connection.addresses.popleft()
-            made = socket.socket(family, socket.SOCK_STREAM)
-            made.setblocking(False)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option in ("TCP_KEEPIDLE", "TCP_KEEPINTVL"):
-                if hasattr(socket, option):
-                    made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), KEEPALIVE_S)
             try:
-                made.connect(address)
-            except BlockingIOError:
-                pass
+                made = begin_connect(family, address)
             except OSError as error:
                 connection.problem = words_of(error)
-                made.close()
                 continue
+            keep_alive(made, KEEPALIVE_S, KEEPALIVE_S)
             connection.socket, connection.stage, connection.writes = (
                 made,
                 ConnectionStage.CONNECT,
@@ -165,7 +161,7 @@ class FarmLinks:
             self._unwatch(file)
             del self._files[file]
             self.resources.close_socket(connection.socket)
-            connection.socket = None
+            connection.socket = connection.stream = None
 
     def _lost(self, connection: _Connection, trouble: ConnectFailure | None) -> None:
         self._close(connection.number)
@@ -174,19 +170,38 @@ class FarmLinks:
     # ---- sockets ----
 
     def _on_event(self, connection: _Connection) -> None:
-        """Something can be read or written, or is over."""
+        """Continues a connection that is readable or writable, or has ended."""
         try:
             if connection.stage is ConnectionStage.CONNECT and not self._connected(connection):
                 return
-            if connection.stage is ConnectionStage.SECURE and not self._secured(connection):
-                return
-            self._read(connection)
-        except ssl.SSLError as error:
-            self._lost(connection, tls_trouble(error, connection.stage))
         except OSError as error:
             self._broken(connection, error)
+            return
+        stream = connection.stream
+        assert stream is not None
+        if connection.stage is ConnectionStage.SECURE and not stream.secure():
+            if stream.ended:
+                self._ended(connection, stream)
+            else:
+                self._want_room(connection, stream.needs_out)
+            return
+        if connection.stage is not ConnectionStage.UP:
+            self._up(connection)
+        self._read(connection)
 
-    def _broken(self, connection: _Connection, error: OSError | None) -> None:
+    def _read_on(self) -> None:
+        """Reads what the last round has left."""
+        unread, self._unread = self._unread, []
+        for connection in unread:
+            self._read(connection)
+
+    def _ended(self, connection: _Connection, stream: TcpStream) -> None:
+        if isinstance(stream.error, ssl.SSLError):
+            self._lost(connection, tls_trouble(stream.error, connection.stage))
+        else:
+            self._broken(connection, stream.error)
+
+    def _broken(self, connection: _Connection, error: Exception | None) -> None:
         """The other side has closed it, or it broke."""
         text = "it closed the connection" if error is None else words_of(error)
         if (
@@ -203,33 +218,20 @@ class FarmLinks:
     def _connected(self, connection: _Connection) -> bool:
         made, tls = connection.socket, self._reach.tls
         assert made is not None
-        code = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            connection.problem = words_of(OSError(code, ""))
+        error = connect_error(made)
+        if error is not None:
+            connection.problem = words_of(error)
             self._end(connection)
             self._connect(connection)
             return False
         if tls is None:
-            self._up(connection)
+            connection.stream = TcpStream(made)
             return True
         name = self._reach.server_name or connection.place.host
         secure = tls.wrap_socket(made, server_hostname=name, do_handshake_on_connect=False)
         self.resources.replace(made, secure)
-        connection.socket = secure
+        connection.socket, connection.stream = secure, TcpStream(secure)
         connection.stage = ConnectionStage.SECURE  # The file is the same, and watched.
-        return True
-
-    def _secured(self, connection: _Connection) -> bool:
-        assert isinstance(connection.socket, ssl.SSLSocket)
-        try:
-            connection.socket.do_handshake()
-        except ssl.SSLWantReadError:
-            self._want_room(connection, False)
-            return False
-        except ssl.SSLWantWriteError:
-            self._want_room(connection, True)
-            return False
-        self._up(connection)
         return True
 
     def _up(self, connection: _Connection) -> None:
@@ -238,43 +240,33 @@ class FarmLinks:
         self.client.on_open(connection.number, monotonic_ms())
 
     def _read(self, connection: _Connection) -> None:
-        for _ in range(READS_MAX):
-            made = connection.socket
-            if made is None:
-                return  # The machine has closed it meanwhile.
-            try:
-                data = made.recv(READ_BYTES)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return
-            if not data:
-                self._broken(connection, None)
-                return
+        stream = connection.stream
+        if stream is None:
+            return  # The client machine has closed it.
+        data = stream.read()
+        if data:
             connection.heard = True
             self.client.on_data(connection.number, data, monotonic_ms())
-            if connection.number not in self.client.connections:
-                return
+        if connection.stream is not stream or connection.number not in self.client.connections:
+            return
+        if stream.ended:
+            self._ended(connection, stream)
+        elif stream.more:
+            self._unread.append(connection)
 
     def _send(self) -> None:
-        """Sends what the machine's lines hold, as far as there is room."""
+        """Sends the output of the machine's connections, as much as the sockets take."""
         for number, line in list(self.client.connections.items()):
             connection = self._connections.get(number)
             if line.out and connection is not None and connection.stage is ConnectionStage.UP:
-                try:
-                    self._write(connection, line.out)
-                except OSError as error:
-                    self._broken(connection, error)
-
-    def _write(self, connection: _Connection, out: bytearray) -> None:
-        assert connection.socket is not None
-        while out:
-            with memoryview(out)[:WRITE_BYTES] as data:
-                try:
-                    sent = connection.socket.send(data)
-                except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                    self._want_room(connection, True)
-                    return
-            del out[:sent]
-        self._want_room(connection, False)
+                stream = connection.stream
+                assert stream is not None
+                stream.out = line.out
+                stream.flush()
+                if stream.ended:
+                    self._ended(connection, stream)
+                else:
+                    self._want_room(connection, stream.needs_out)
 
     def _want_room(self, connection: _Connection, writes: bool) -> None:
         if connection.socket is not None and connection.writes != writes:
@@ -313,7 +305,7 @@ def tls_trouble(error: ssl.SSLError, stage: ConnectionStage) -> ConnectFailure:
     return ConnectFailure(FailureKind.LOST, f"TLS failed: {reason or error}")
 
 
-def words_of(error: OSError) -> str:
-    """As the system says it: "connection refused"."""
-    code = error.errno
+def words_of(error: Exception) -> str:
+    """The system's words for an error: "connection refused"."""
+    code = getattr(error, "errno", None)
     return os.strerror(code).lower() if code else str(error)
