@@ -12,9 +12,10 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .poll_loop import PollLoop
+if TYPE_CHECKING:
+    from .poll_loop import PollLoop  # Loads zmq, which clients of farms do without.
 
 READ_BYTES = 256 << 10  # Of one read, so that a fast sender does not delay the other connections.
 EVENTS_MAX = 1024  # A wake.
@@ -74,7 +75,7 @@ def connect_error(sock: socket.socket) -> OSError | None:
 class StreamPoll:
     """Waits for any number of connections as one source of a poll loop."""
 
-    def __init__(self, loop: PollLoop) -> None:
+    def __init__(self, loop: "PollLoop") -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._masks: dict[int, int] = {}
