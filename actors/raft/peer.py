@@ -214,14 +214,14 @@ class RaftPeer(Actor):
         """Who applies has come, or come back: it must not wait for the next commit."""
         self._sent_commits.clear()
         if self._commit is not None:
-            self._publish_commit(self._commit._replace(audience=NotifyScope.EVERYBODY))
+            self._publish_commit(self._commit._replace(scope=NotifyScope.EVERYBODY))
 
     def _publish_commit(self, commit: CommitNotice) -> None:
         """Who knows it already is not woken; but a state machine that broadcasts hears again that
         we lead."""
         numbers = (*commit[:3], commit.tables_from)
         for name, (_, urgent) in self._applied_reports.items():
-            if not urgent and commit.audience is NotifyScope.URGENT:
+            if not urgent and commit.scope is NotifyScope.URGENT:
                 continue
             if name == STATE_MACHINE or self._sent_commits.get(name) != numbers:
                 self._sent_commits[name] = numbers

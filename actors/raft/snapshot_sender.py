@@ -136,7 +136,7 @@ class SnapshotSender(Actor):
             case CreateSnapshot(index):
                 self.log("making", index=index)
                 if self._work.pending_make is not None:
-                    self._barrier.want(index, self.now_ms)
+                    self._barrier.start(index, self.now_ms)
             case ReadChunk(to, index, _, 0):
                 self.log("sending", to=to, index=index)
             case WriteChunk(index, term, offset, size) if (index, term, size) != self._receiving:
@@ -162,7 +162,7 @@ class SnapshotSender(Actor):
                 self._parts.pop(name, None)
             elif directory:
                 self._parts[name] = Disk(directory[0])
-            written = self._barrier.on_standing(name, reply, self.now_ms)
+            written = self._barrier.on_reply(name, reply, self.now_ms)
             if written is not None:
                 self._work.on_state_written(*written, self._parts)
 
@@ -174,7 +174,7 @@ class SnapshotSender(Actor):
         if self._work.busy:
             made = self._work.step()
             if made is not None:
-                self._barrier.give_up()  # Who wrote a part of it may remove that now.
+                self._barrier.cancel()  # Who wrote a part of it may remove that now.
                 self._on_made(made)
         for name, order in self._barrier.orders:
             self.send(self._barriers[name], [BARRIER.pack(order.phase, order.attempt, *order.at)])

@@ -87,7 +87,7 @@ class StateMachine(Actor):
             connect=(self.endpoint("snapshot_sender", "states"),), immediate=True
         )
         self._states = self.pipe(self.socket(zmq.PUSH, states))
-        self._send_reply(BarrierReply(Phase.GO_ON))
+        self._send_reply(BarrierReply(Phase.RESUME))
         self._machine = self._make_machine()
         self._restore()
         self.listen(commits, self._on_commits)
@@ -159,7 +159,7 @@ class StateMachine(Actor):
             self._term = 0
         self._machine.lead(self._term)
         self._apply(now_ms)
-        reply = self._stop_line.to_write(self._applied)
+        reply = self._stop_line.reply_when_written(self._applied)
         if reply is not None:
             self._write_state(reply)
         self._tick_due_ms = self._machine.tick(now_ms)
@@ -167,7 +167,7 @@ class StateMachine(Actor):
     def _apply(self, now_ms: int) -> None:
         self._more_to_apply, self._retry_due_ms = False, None
         commit = self._commit_index, self._commit_term
-        index, term = self._stop_line.reach(commit, self._applied, now_ms)
+        index, term = self._stop_line.apply_limit(commit, self._applied, now_ms)
         if self._applied >= index:
             return
         batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
@@ -190,7 +190,7 @@ class StateMachine(Actor):
         for phase, attempt, at, _ in barrier_messages(self, arena, "barriers"):
             order = BarrierOrder(phase, attempt, at)
             position = self._applied, self._applied_term
-            reply = self._stop_line.take(order, position, self.now_ms)
+            reply = self._stop_line.on_order(order, position, self.now_ms)
             if reply is not None:
                 self._send_reply(reply)
 
@@ -200,13 +200,13 @@ class StateMachine(Actor):
 
     def _write_state(self, reply: BarrierReply) -> None:
         """As of now, exactly; when the disk refuses it is asked for again."""
-        self._stop_line.go_on()
+        self._stop_line.resume()
         self._more_to_apply = self._applied < self._commit_index
         try:
             write_state(self._disk, self._applied, self._machine.snapshot)
         except StorageError as error:
             self.log_rarely("state-not-written", reason=str(error))
-            reply = BarrierReply(Phase.GO_ON)
+            reply = BarrierReply(Phase.RESUME)
         self._send_reply(reply)
 
     def _restore(self) -> None:

@@ -208,7 +208,7 @@ class TableWorker(Actor):
         self._done = push("zerodb_server", "done")
         self._reports: Pipe = self.pipe(push("zerodb_server", "reports"))
         self._job_results: Pipe = self.pipe(push("job_server", "requests"))
-        self._send_barrier_reply(BarrierReply(Phase.GO_ON))
+        self._send_barrier_reply(BarrierReply(Phase.RESUME))
         self.listen(commits, self._on_commits)
         self.listen(barriers, self._on_barriers)
         self.listen(self._work, self._on_work)
@@ -263,10 +263,10 @@ class TableWorker(Actor):
     def _on_barriers(self, arena: Arena) -> None:
         for phase, attempt, at, _ in barrier_messages(self, arena, "barriers"):
             order = BarrierOrder(phase, attempt, at)
-            reply = self._stop_line.take(order, self._applier.applied, self.now_ms)
+            reply = self._stop_line.on_order(order, self._applier.applied, self.now_ms)
             if reply is not None:
                 self._send_barrier_reply(reply)
-            if order.phase is Phase.GO_ON and attempt == self._stop_line.attempt:
+            if order.phase is Phase.RESUME and attempt == self._stop_line.attempt:
                 self._directory.drop_state()
 
     def _send_barrier_reply(self, reply: BarrierReply, *directory: str) -> None:
@@ -279,7 +279,7 @@ class TableWorker(Actor):
     def on_wake(self, now_ms: int) -> None:
         self._recover(now_ms)
         self._apply(now_ms)
-        reply = self._stop_line.to_write(self._applier.applied[0])
+        reply = self._stop_line.reply_when_written(self._applier.applied[0])
         if reply is not None:
             self._write_state(reply)
         self._run_job_requests()
@@ -324,7 +324,7 @@ class TableWorker(Actor):
         if self._problem:
             return
         applier, reader = self._applier, self._reader
-        index, term = self._stop_line.reach(applier.commit, applier.applied[0], now_ms)
+        index, term = self._stop_line.apply_limit(applier.commit, applier.applied[0], now_ms)
         if applier.applied[0] >= index:
             try:
                 applier.settle(now_ms)
@@ -424,13 +424,13 @@ class TableWorker(Actor):
     # ---- snapshots ----
 
     def _write_state(self, reply: BarrierReply) -> None:
-        self._stop_line.go_on()
+        self._stop_line.resume()
         self._has_more = self._applier.applied[0] < self._applier.commit[0]
         try:
             directory = self._directory.write_state(self._applier.applied)
         except StorageError as error:
             self.log_rarely("state-not-written", reason=str(error))
-            self._send_barrier_reply(BarrierReply(Phase.GO_ON))
+            self._send_barrier_reply(BarrierReply(Phase.RESUME))
             return
         self._send_barrier_reply(reply, directory)
 

@@ -24,8 +24,8 @@ def ask_members(members: Mapping[str, str]) -> Query:
 
 def news_of(ask: Query) -> Callable[[], bool]:
     """Tells whether anything was heard of it since now."""
-    taken = ask.taken
-    return lambda: ask.done or ask.taken != taken
+    taken = ask.accepted_count
+    return lambda: ask.done or ask.accepted_count != taken
 
 
 def index_of(answer: object) -> int:

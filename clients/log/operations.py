@@ -145,7 +145,7 @@ class LogOperations:
     def add(self, pending: PendingUpdates) -> Generator[Step, None, None]:
         """Waits for room in the window, and sends updates."""
         window = self.client.window
-        yield Wait(lambda: window.takes(pending.reqids))
+        yield Wait(lambda: window.accepts(pending.reqids))
         window.add(pending)
 
     def settle(self, pending: PendingUpdates, count: int) -> Generator[Step, None, None]:
@@ -207,8 +207,8 @@ class LogOperations:
         self, stream: EntryStream, decode: Callable[[EntryRun], list[Any]]
     ) -> Generator[Step | list[Any], None, None]:
         while True:
-            yield Wait(lambda: stream.done or bool(stream.parts))
-            part = self.client.take_part(stream, monotonic_ms())
+            yield Wait(lambda: stream.done or bool(stream.runs))
+            part = self.client.next_run(stream, monotonic_ms())
             if part is None:
                 break
             self._seen_index = max(self._seen_index, part.last_index)
@@ -225,7 +225,7 @@ class LogOperations:
         try:
             while True:
                 yield Wait(lambda: subscription.readable, limited=False)
-                part = subscription.take(self.client, monotonic_ms())
+                part = subscription.next_run(self.client, monotonic_ms())
                 if part is not None:
                     yield decoded(part)
                 elif subscription.compacted is not None:
@@ -263,7 +263,7 @@ class LogOperations:
         answer = yield from self._ask(ask)
         assert isinstance(answer, SnapshotMade)
         if answer.reason:
-            raise (SnapshotUnsupported if ask.foreign else SnapshotRefused)(answer.reason)
+            raise (SnapshotUnsupported if ask.is_foreign else SnapshotRefused)(answer.reason)
         return answer
 
     def state(self) -> Generator[Step, None, tuple[int, bytes]]:
@@ -285,12 +285,12 @@ class LogOperations:
 
     def set_members(self, members: Mapping[str, str]) -> Generator[Step, None, int]:
         """Makes these all members; each word of the leader's begins the time anew."""
-        ask = self.client.ask(ask_members(members))
+        ask = self.client.query(ask_members(members))
         try:
             while not ask.done:
                 yield Wait(news_of(ask))
         finally:
-            self.client.drop_ask(ask)
+            self.client.drop_query(ask)
         return index_of(ask.answer)
 
     def add_member(self, peer_id: str, url: str) -> Generator[Step, None, int]:
@@ -315,22 +315,22 @@ class LogOperations:
             raise TypeError(f"to is a PEER ID as str, not {type(to).__name__}")
         away = "" if to else (yield from self.config()).leader or ""
         ask = TransferQuery(RequestTransfer(new_reqid(), to or "", away))
-        self.client.ask(ask)
+        self.client.query(ask)
         try:
             yield Wait(lambda: ask.done)
         finally:
-            self.client.drop_ask(ask)
+            self.client.drop_query(ask)
         assert ask.answer is not None
         if ask.answer.leader is None:
             raise TransferRefused(ask.answer.reason)
         return ask.answer.leader
 
     def _ask(self, ask: Query) -> Generator[Step, None, Answer]:
-        self.client.ask(ask)
+        self.client.query(ask)
         try:
             yield Wait(lambda: ask.done)
         finally:
-            self.client.drop_ask(ask)
+            self.client.drop_query(ask)
         return ask.answer
 
 

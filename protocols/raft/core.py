@@ -72,22 +72,22 @@ class Raft:
         self._may_vote = True
         self._random = random
         self._now_ms = now_ms
-        self._heard_ms = now_ms  # When the leader was heard last.
-        self._election_ms = now_ms + self._election_timeout_ms()
-        self._retry_ms = self._election_ms
-        self._speeches: dict[str, PeerCapabilities] = {}  # Of everybody we ever had to do with.
+        self._leader_heard_ms = now_ms  # When the leader was heard last.
+        self._election_due_ms = now_ms + self._election_timeout_ms()
+        self._vote_retry_due_ms = self._election_due_ms
+        self._capabilities: dict[str, PeerCapabilities] = {}  # Of everybody we ever had to do with.
         self._peers: dict[str, PeerCapabilities] = {}  # All other voters and our learners.
         self._learners: set[str] = set()
         self._configuration = log.configurations.last
-        self._campaigns = 0  # Since a leader was heard, or we led.
+        self._failed_campaigns = 0  # Since a leader was heard, or we led.
         self._granted: set[str] = set()
         self._answered: set[str] = set()
         self._leading: Leader | None = None
-        self._rounds = ReadRounds()
+        self._read_rounds = ReadRounds()
         self._transfer: Transfer | None = None
-        self._urged = False  # Our campaign is one that the leader has asked for.
-        self._quorum_due_ms = 0
-        self._unsynced = DurableTracker(log.last_index)
+        self._campaigns_for_transfer = False  # Our campaign is one that the leader has asked for.
+        self._quorum_check_ms = 0
+        self._durable = DurableTracker(log.last_index)
         self._commit_due = False
         self._hard_state = hard_state  # As last handed out.
         self._messages: list[Envelope] = []
@@ -130,9 +130,9 @@ class Raft:
     def may_vote(self, may_vote: bool) -> None:
         self._may_vote = may_vote
         if not may_vote and self.role is not Role.FOLLOWER:
-            self._follow(None)
+            self._become_follower(None)
 
-    def spend_vote(self) -> None:
+    def mark_voted(self) -> None:
         """Counts the vote of this term as given to its leader, who has been heard."""
         if self.voted_for is None:
             self.voted_for = self.leader
@@ -140,26 +140,26 @@ class Raft:
     @property
     def durable_index(self) -> int:
         """Up to here our own disk has the log."""
-        return self._unsynced.durable_index
+        return self._durable.durable_index
 
     @property
     def read_round(self) -> int:
         """What read() would return now."""
-        return self._rounds.next
+        return self._read_rounds.next_round
 
     @property
     def transferring(self) -> str | None:
         """To whom we are handing the leadership over: nothing may be proposed meanwhile."""
-        return self._transfer.to if self._transfer else None
+        return self._transfer.target if self._transfer else None
 
     @property
     def followers(self) -> list[Follower]:
         """What a leader knows of its followers, for reports: not to be changed."""
         return list(self._leading.followers) if self._leading else []
 
-    def unled_ms(self, now_ms: int) -> int:
+    def leaderless_ms(self, now_ms: int) -> int:
         """For how long no leader was heard; 0 while we lead."""
-        return 0 if self._leading is not None else now_ms - self._heard_ms
+        return 0 if self._leading is not None else now_ms - self._leader_heard_ms
 
     @property
     def deadline_ms(self) -> int:
@@ -168,10 +168,10 @@ class Raft:
             deadline = self._leading.deadline_ms(self._now_ms)
             if self._transfer is not None:
                 deadline = min(deadline, self._transfer.deadline_ms(self._leading, self.log))
-            return min(deadline, self._quorum_due_ms) if self._checks_quorum() else deadline
+            return min(deadline, self._quorum_check_ms) if self._checks_quorum() else deadline
         if self.role is Role.FOLLOWER:
-            return self._election_ms
-        return min(self._election_ms, self._retry_ms)
+            return self._election_due_ms
+        return min(self._election_due_ms, self._vote_retry_due_ms)
 
     # Time.
 
@@ -180,15 +180,17 @@ class Raft:
         self._now_ms = now_ms
         if self._leading is not None:
             if self._lacks_quorum(now_ms):
-                self._follow(None)  # Dissertation, section 6.2: a leader without a majority.
+                self._become_follower(
+                    None
+                )  # Dissertation, section 6.2: a leader without a majority.
             else:
-                self._leading.beat(now_ms, self._messages)
-                if self._transfer is not None and now_ms >= self._transfer.until_ms:
+                self._leading.send_heartbeats(now_ms, self._messages)
+                if self._transfer is not None and now_ms >= self._transfer.expires_ms:
                     self._transfer = None
-        elif now_ms >= self._election_ms:
+        elif now_ms >= self._election_due_ms:
             self._on_election_timeout()
-        elif self.role is not Role.FOLLOWER and now_ms >= self._retry_ms:
-            self._ask()
+        elif self.role is not Role.FOLLOWER and now_ms >= self._vote_retry_due_ms:
+            self._request_votes()
 
     def _election_timeout_ms(self) -> int:
         setup = self.setup
@@ -201,11 +203,11 @@ class Raft:
         """Whether a majority was silent for too long; who is heard only moves that further away,
         so it is worked out anew only when the time last found has come."""
         assert self._leading is not None
-        if now_ms < self._quorum_due_ms or not self._checks_quorum():
+        if now_ms < self._quorum_check_ms or not self._checks_quorum():
             return False
         heard_ms = self._leading.quorum_heard_ms(now_ms)
-        self._quorum_due_ms = heard_ms + self.setup.election_timeout_ms_max
-        return now_ms >= self._quorum_due_ms
+        self._quorum_check_ms = heard_ms + self.setup.election_timeout_ms_max
+        return now_ms >= self._quorum_check_ms
 
     # Messages.
 
@@ -247,17 +249,17 @@ class Raft:
         if term > self.term:
             self.term = term
             self.voted_for = None
-            self._follow(None)
+            self._become_follower(None)
         return term == self.term
 
-    def _follow(self, leader: str | None) -> None:
+    def _become_follower(self, leader: str | None) -> None:
         """Becomes, or stays, a follower of the current term."""
         if self.role is not Role.FOLLOWER:
             self.role = Role.FOLLOWER
             self._leading = None
-            self._rounds.end()
+            self._read_rounds.on_step_down()
             self._transfer = None
-            self._election_ms = self._now_ms + self._election_timeout_ms()
+            self._election_due_ms = self._now_ms + self._election_timeout_ms()
             if self._learners:
                 self._learners.clear()
                 self._configure()
@@ -267,9 +269,9 @@ class Raft:
 
     def _on_election_timeout(self) -> None:
         self.leader = None
-        self._urged = False
-        self._election_ms = self._now_ms + self._election_timeout_ms()
-        if not self._may_vote or not self._may_be_needed():
+        self._campaigns_for_transfer = False
+        self._election_due_ms = self._now_ms + self._election_timeout_ms()
+        if not self._may_vote or not self._may_campaign():
             return
         self._granted = {self.setup.peer_id}
         self._answered = set()
@@ -277,14 +279,14 @@ class Raft:
             self._campaign()
             return
         self.role = Role.PRE_CANDIDATE
-        for peer, speech in self._peers.items():
-            if not speech.pre_vote:  # It would not understand the question.
+        for peer, capabilities in self._peers.items():
+            if not capabilities.pre_vote:  # It would not understand the question.
                 self._granted.add(peer)
                 self._answered.add(peer)
-        self._ask()
+        self._request_votes()
         self._count_votes()
 
-    def _may_be_needed(self) -> bool:
+    def _may_campaign(self) -> bool:
         """Whether an election may need us as a candidate: also when we leave, and the entry that
         says so is not committed yet. It may be nowhere else but with those who leave, so that
         nobody can win without it (dissertation, section 4.2.2); our own vote does not count."""
@@ -297,27 +299,32 @@ class Raft:
         self.voted_for = self.setup.peer_id
         self._granted = {self.setup.peer_id}
         self._answered = set()
-        self._election_ms = self._now_ms + self._candidate_timeout_ms()
-        self._ask()
+        self._election_due_ms = self._now_ms + self._candidate_timeout_ms()
+        self._request_votes()
         self._count_votes()
 
     def _candidate_timeout_ms(self) -> int:
         """How long a campaign may take: wider with each that failed, up to fourfold, as votes wait
         for disks; a range that the votes do not fit into would never elect anybody."""
-        wider = min(self._campaigns, TIMEOUT_DOUBLINGS_MAX)
-        self._campaigns += 1
+        wider = min(self._failed_campaigns, TIMEOUT_DOUBLINGS_MAX)
+        self._failed_campaigns += 1
         setup = self.setup
         timeout_ms_max = setup.election_timeout_ms_max << wider
         return self._random.randint(setup.election_timeout_ms_min, timeout_ms_max)
 
-    def _ask(self) -> None:
+    def _request_votes(self) -> None:
         """Asks, or asks again, everybody who has not answered."""
-        self._retry_ms = self._now_ms + self.setup.vote_timeout_ms
+        self._vote_retry_due_ms = self._now_ms + self.setup.vote_timeout_ms
         pre_vote = self.role is Role.PRE_CANDIDATE
         log = self.log
         term = self.term + 1 if pre_vote else self.term
         request = RequestVote(
-            term, self.setup.peer_id, log.last_index, log.last_term, pre_vote, self._urged
+            term,
+            self.setup.peer_id,
+            log.last_index,
+            log.last_term,
+            pre_vote,
+            self._campaigns_for_transfer,
         )
         for peer in self._peers:
             if peer not in self._answered:
@@ -329,13 +336,13 @@ class Raft:
         if self.role is Role.PRE_CANDIDATE:
             self._campaign()
         elif self.role is Role.CANDIDATE:
-            self._lead()
+            self._become_leader()
 
     def _is_sticky(self, now_ms: int) -> bool:
         """Whether we know of a living leader, so that nobody needs a vote."""
         if self._leading is not None:
             return True
-        heard_for_ms = now_ms - self._heard_ms
+        heard_for_ms = now_ms - self._leader_heard_ms
         return self.leader is not None and heard_for_ms < self.setup.election_timeout_ms_min
 
     def _on_request_vote(
@@ -356,8 +363,8 @@ class Raft:
             granted = False
         if granted and not message.pre_vote:
             self.voted_for = sender
-            self._follow(None)
-            self._election_ms = now_ms + self._election_timeout_ms()
+            self._become_follower(None)
+            self._election_due_ms = now_ms + self._election_timeout_ms()
         term = message.term if granted else self.term
         self._messages.append(Envelope(sender, Vote(term, granted, message.pre_vote), context))
 
@@ -376,15 +383,15 @@ class Raft:
                 self._granted.add(sender)
                 self._count_votes()
 
-    def _lead(self) -> None:
+    def _become_leader(self) -> None:
         """Won: an entry of our own at once, so that older ones can be committed with it."""
         assert self._may_vote
         self.role = Role.LEADER
         self.leader = self.setup.peer_id
-        self._campaigns = 0
+        self._failed_campaigns = 0
         self._leading = Leader(self.setup, self.log, self.term)
         self._leading.configure(self._configuration, self._peers, self._now_ms)
-        self._quorum_due_ms = self._now_ms + self.setup.election_timeout_ms_max
+        self._quorum_check_ms = self._now_ms + self.setup.election_timeout_ms_max
         self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
         self._commit_due = True
 
@@ -400,7 +407,7 @@ class Raft:
         if self._leading is None:
             raise LocalProtocolError("only a leader hands the leadership over")
         if self._transfer is not None:
-            return f"the leadership is on its way to {self._transfer.to}"
+            return f"the leadership is on its way to {self._transfer.target}"
         if to == self.setup.peer_id:
             return f"{to} leads already"
         voters = self._configuration.voters
@@ -424,7 +431,7 @@ class Raft:
             return
         if self._may_vote and self.is_voter:
             self.leader = None
-            self._urged = True
+            self._campaigns_for_transfer = True
             self._campaign()
 
     # Entries (Raft, section 5.3).
@@ -440,7 +447,7 @@ class Raft:
             raise LocalProtocolError(f"proposed in term {batch.term}, this is term {self.term}")
         self._append(batch)
 
-    def read(self) -> int:
+    def start_read(self) -> int:
         """Somebody reads: returns the round that confirms it, or any later one does.
 
         Ready.read_index tells. When we cease to lead first, it never does.
@@ -448,7 +455,7 @@ class Raft:
         """
         if self._leading is None:
             raise LocalProtocolError("only a leader serves reads")
-        self._rounds.want()
+        self._read_rounds.request()
         return self.read_round
 
     def _append(self, batch: EntryBatch) -> None:
@@ -467,16 +474,16 @@ class Raft:
         if not self._is_newer(message.term):
             self._messages.append(Envelope(sender, AppendResponse(self.term, False), context))
             return
-        self._hear_leader(sender, now_ms)
-        refusal = self._follows(message)
+        self._on_leader(sender, now_ms)
+        refusal = self._check_previous(message)
         if refusal is not None:
             self._messages.append(Envelope(sender, refusal, context))
             return
         for batch in message.batches:
-            self._take_in(batch)
+            self._append_received(batch)
         if message.commit_index > self.commit_index:
             self.commit_index = max(self.commit_index, min(message.commit_index, last_index))
-        durable_index = self._unsynced.durable_index
+        durable_index = self._durable.durable_index
         if last_index <= durable_index or not message.batches:
             match_index = min(last_index, durable_index)
             answer = AppendResponse(self.term, True, match_index)
@@ -485,15 +492,15 @@ class Raft:
             answer = AppendResponse(self.term, True, last_index)
             self._messages_after.append(Envelope(sender, answer, context))
 
-    def _hear_leader(self, sender: str, now_ms: int) -> None:
+    def _on_leader(self, sender: str, now_ms: int) -> None:
         """The leader of this term has spoken: nobody else is needed for a while."""
         if self.leader != sender:
             if self.leader is not None:
                 raise RemoteProtocolError(f"{sender} and {self.leader} both lead {self.term}")
-            self._follow(sender)
-        self._heard_ms = now_ms
-        self._campaigns = 0
-        self._election_ms = now_ms + self._election_timeout_ms()
+            self._become_follower(sender)
+        self._leader_heard_ms = now_ms
+        self._failed_campaigns = 0
+        self._election_due_ms = now_ms + self._election_timeout_ms()
 
     def _on_install_snapshot(
         self, sender: str, message: InstallSnapshot, now_ms: int, context: object
@@ -506,7 +513,7 @@ class Raft:
         if not self._is_newer(message.term):
             self._messages.append(Envelope(sender, SnapshotResponse(self.term), context))
             return
-        self._hear_leader(sender, now_ms)
+        self._on_leader(sender, now_ms)
         if self.log.term_at(message.last_index) == message.last_term:
             # What a snapshot holds is committed, and our log is equal up to there.
             self.commit_index = max(self.commit_index, message.last_index)
@@ -519,7 +526,7 @@ class Raft:
         is_leaders = message.term == self.term and self.leader == message.leader
         return is_leaders and message.last_index > self.commit_index
 
-    def _follows(self, message: AppendEntries) -> AppendResponse | None:
+    def _check_previous(self, message: AppendEntries) -> AppendResponse | None:
         """Whether our log has what the message builds on; the refusal when it has not."""
         log = self.log
         prev_index = message.prev_index
@@ -536,7 +543,7 @@ class Raft:
             )
         return AppendResponse(self.term, False, 0, log.term_first(prev_index), term)
 
-    def _take_in(self, batch: EntryBatch) -> None:
+    def _append_received(self, batch: EntryBatch) -> None:
         """Appends what is new of a leader's batch; a conflict replaces our entries from there on.
 
         All its entries have one term, so the first that we lack or have otherwise is found by
@@ -565,7 +572,7 @@ class Raft:
             raise RemoteProtocolError(f"the leader contradicts us at {index}, which is committed")
         self.log.truncate(index, self.setup.trim)
         self._configure()
-        self._unsynced.truncate(index)
+        self._durable.truncate(index)
         self._messages_after.clear()  # These speak of entries that may be gone.
         batches = self._batches
         while batches and batches[-1].first_index >= index:
@@ -590,7 +597,7 @@ class Raft:
         self._learners.difference_update(members)
         self._learners.discard(self.setup.peer_id)
         self._peers = {
-            peer: self._speeches.setdefault(peer, PeerCapabilities())
+            peer: self._capabilities.setdefault(peer, PeerCapabilities())
             for peer in (*members, *sorted(self._learners))
             if peer != self.setup.peer_id
         }
@@ -598,7 +605,7 @@ class Raft:
             self._leading.configure(self._configuration, self._peers, self._now_ms)
             self._commit_due = True
 
-    def begin_with(self, configuration: Configuration) -> None:
+    def set_initial_configuration(self, configuration: Configuration) -> None:
         """What the group began with was told: until now a guess stood in for it."""
         self.log.configurations.replace_base(configuration)
         self._configure()
@@ -615,36 +622,36 @@ class Raft:
             self._learners.remove(peer)
             self._configure()
 
-    def resign(self) -> None:
+    def step_down(self) -> None:
         """Leads no longer: its group goes on without it (dissertation, section 4.2.2)."""
         if self._leading is not None:
-            self._follow(None)
+            self._become_follower(None)
 
-    def forget(self, peer: str) -> None:
+    def forget_peer(self, peer: str) -> None:
         """What it has said of itself holds no longer: nobody has a connection to it."""
         if peer not in self._peers:
-            self._speeches.pop(peer, None)
+            self._capabilities.pop(peer, None)
 
     # What the shell reports.
 
-    def on_busy(self, ms: int) -> None:
+    def on_stalled(self, ms: int) -> None:
         """The shell could not listen for so long, as it waited for its disk with a vote: that time
         counts neither against the candidate that it voted for nor against its own campaign."""
-        self._election_ms += ms
-        self._retry_ms += ms
+        self._election_due_ms += ms
+        self._vote_retry_due_ms += ms
 
     def on_durable(self, index: int, term: int) -> None:
         """Our own writer has everything up to (index, term) on disk.
 
         To be called in the order of the batches handed out, at best once for each Ready.
         """
-        self._unsynced.on_durable(index, term)
+        self._durable.on_durable(index, term)
         self._commit_due = True
 
-    def on_read(self, to: str, first_index: int, batches: list[EntryBatch]) -> None:
+    def on_stored_read(self, to: str, first_index: int, batches: list[EntryBatch]) -> None:
         """Answers a Read: entries from first_index on, or none when they are not on disk yet."""
         if self._leading is not None and to in self._peers:
-            self._leading.on_read(to, first_index, batches)
+            self._leading.on_stored_read(to, first_index, batches)
 
     def on_snapshot_sent(self, peer: str, last_index: int) -> None:
         """Answers a wish of Ready.snapshots: one up to last_index is in the follower's place, or,
@@ -665,7 +672,7 @@ class Raft:
         if index > self.log.base_index:
             self.log.compact(index)
 
-    def install(self, index: int, term: int, configuration: Configuration) -> bool:
+    def install_snapshot(self, index: int, term: int, configuration: Configuration) -> bool:
         """A durable snapshot that ends with entry (index, term) is in place, and in that one the
         configuration that was in force there.
 
@@ -680,21 +687,21 @@ class Raft:
         assert self._leading is None, "a leader lacks nothing that is committed"
         self.log.reset(index, term, configuration)
         self._configure()
-        self._unsynced.reset(index)
+        self._durable.reset(index)
         self.commit_index = index
         self._batches.clear()
         self._messages_after.clear()  # These speak of entries that are gone.
         return True
 
-    def on_speaks(
+    def on_capabilities(
         self,
         peer: str,
         inflight_max: int,
         pre_vote: bool,
         last_index: int | None = None,
-        counts: bool = True,
+        counts_in_quorum: bool = True,
         transfer: bool = False,
-        forgets: bool = False,
+        may_lose_entries: bool = False,
     ) -> None:
         """A hello was heard: what the peer can do, and where its log ended when it came up.
 
@@ -702,15 +709,15 @@ class Raft:
         transfer   it campaigns when a leader tells it to
         forgets    it may lose entries that it has confirmed without a hello that says so
         """
-        speech = self._speeches.setdefault(peer, PeerCapabilities())
-        speech.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
-        speech.append_bytes_max = max(self.setup.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
-        speech.pre_vote = pre_vote
-        speech.counts = counts
-        speech.transfer = transfer
-        speech.forgets = forgets
+        capabilities = self._capabilities.setdefault(peer, PeerCapabilities())
+        capabilities.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
+        capabilities.append_bytes_max = max(self.setup.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
+        capabilities.pre_vote = pre_vote
+        capabilities.counts_in_quorum = counts_in_quorum
+        capabilities.transfer = transfer
+        capabilities.may_lose_entries = may_lose_entries
         if self._leading is not None and peer in self._peers:
-            self._leading.on_speaks(peer, last_index)
+            self._leading.on_capabilities(peer, last_index)
             self._commit_due = True  # What it has confirmed may count from now on.
 
     def on_restarted(self, peer: str, last_index: int) -> None:
@@ -733,19 +740,21 @@ class Raft:
         read_index: ReadIndex | None = None
         if leading is not None:
             if self._commit_due:
-                self.commit_index = leading.commit(self._unsynced.durable_index, self.commit_index)
-            read_index = self._rounds.turn(leading, self.commit_index)
-            leading.append(self._now_ms, self._messages, reads, snapshots)
-            leading.notice(self._now_ms, self._messages)
-            leading.spread_round(self._now_ms, self._messages)
+                self.commit_index = leading.advance_commit(
+                    self._durable.durable_index, self.commit_index
+                )
+            read_index = self._read_rounds.advance(leading, self.commit_index)
+            leading.send_entries(self._now_ms, self._messages, reads, snapshots)
+            leading.send_commit_notices(self._now_ms, self._messages)
+            leading.send_read_round(self._now_ms, self._messages)
             if self._transfer is not None:
-                self._transfer.turn(leading, self.log, self._now_ms, self._messages)
+                self._transfer.send_timeout_now(leading, self.log, self._now_ms, self._messages)
         self._commit_due = False
         messages, self._messages = self._messages, []
         messages_after, self._messages_after = self._messages_after, []
         batches, self._batches = self._batches, []
         for batch in batches:
-            self._unsynced.add(batch)
+            self._durable.add(batch)
         commit_index = self.commit_index
         commit_term = self.log.term_at(commit_index)
         assert commit_term is not None

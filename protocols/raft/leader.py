@@ -40,7 +40,7 @@ class Leader:
         "_setup",
         "_term",
         "_term_start",
-        "round",
+        "read_round",
     )
 
     def __init__(self, setup: Setup, log: RaftLog, term: int) -> None:
@@ -49,22 +49,25 @@ class Leader:
         self._term = term
         self._term_start = log.last_index + 1  # Where the term's own entry will be.
         self._commit_index = 0
-        self.round = 0  # Of reads (reads.py): the newest one; every message is one of its.
+        self.read_round = 0  # Of reads (reads.py): the newest one; every message is one of its.
         self._configuration = Configuration(())
         self._followers: dict[str, Follower] = {}
 
     def configure(
-        self, configuration: Configuration, speeches: Mapping[str, PeerCapabilities], now_ms: int
+        self,
+        configuration: Configuration,
+        capabilities: Mapping[str, PeerCapabilities],
+        now_ms: int,
     ) -> None:
         """Counts by this configuration from now on, and serves exactly these peers."""
         self._configuration = configuration
         self._followers = {
             peer: self._followers.get(peer)
-            or Follower(peer, speech, self._log.last_index + 1, now_ms)
-            for peer, speech in speeches.items()
+            or Follower(peer, capabilities, self._log.last_index + 1, now_ms)
+            for peer, capabilities in capabilities.items()
         }
 
-    def majority(self, own: int, value: Callable[[Follower], int]) -> int:
+    def _majority(self, own: int, value: Callable[[Follower], int]) -> int:
         """The largest value that a majority of the voters has reached, of both sets while joint.
 
         own   our own value, which counts only while we are a voter ourselves
@@ -97,13 +100,13 @@ class Leader:
         if message.match_index > last_index or message.conflict_index > last_index:
             raise RemoteProtocolError(f"{peer} answers for entries behind our last, {last_index}")
         follower.heard_ms = now_ms
-        follower.round = max(follower.round, message.round)
+        follower.answered_round = max(follower.answered_round, message.read_round)
         if message.success:
-            follower.waits = message.waits
+            follower.clients_wait = message.clients_wait
             return follower.on_match(message.match_index)
         next_index = self._next_index(follower, message)
-        if 0 < next_index <= follower.match_index and follower.speech.forgets:
-            follower.forget(next_index)
+        if 0 < next_index <= follower.match_index and follower.capabilities.may_lose_entries:
+            follower.reset_match(next_index)
             return True
         if (
             follower.next_index <= self._log.base_index
@@ -130,10 +133,10 @@ class Leader:
             return message.conflict_index
         return max(message.conflict_index, term_last + 1)
 
-    def on_read(self, peer: str, first_index: int, batches: list[EntryBatch]) -> None:
+    def on_stored_read(self, peer: str, first_index: int, batches: list[EntryBatch]) -> None:
         """Takes in entries from disk; those of a log that is no longer ours are dropped."""
         follower = self._followers[peer]
-        if follower.read_ms is None or follower.next_index != first_index:
+        if follower.read_started_ms is None or follower.next_index != first_index:
             return
         at = first_index
         for batch in batches:
@@ -141,8 +144,8 @@ class Leader:
                 return
             at += batch.count
         if batches:  # Else it is not on disk yet, and is asked for again after a while.
-            follower.read_ms = None
-            follower.loaded = batches[:APPEND_BATCHES_MAX]
+            follower.read_started_ms = None
+            follower.loaded_batches = batches[:APPEND_BATCHES_MAX]
 
     def on_snapshot_response(self, peer: str, now_ms: int) -> None:
         """A follower has taken in a piece of a snapshot: it is there."""
@@ -163,7 +166,7 @@ class Leader:
         follower = self._followers[peer]
         if follower.state is not ReplicationState.SNAPSHOT:
             # It may have committed what we told it last, and its answer was lost.
-            follower.probe(max(follower.match_index, follower.commit_sent) + 1, paused=True)
+            follower.probe(max(follower.match_index, follower.sent_commit_index) + 1, paused=True)
 
     def on_restarted(self, peer: str, last_index: int) -> None:
         """What the peer has confirmed it confirms again, or no longer has: a log that is as long
@@ -173,7 +176,7 @@ class Leader:
         if follower.state is not ReplicationState.SNAPSHOT:
             follower.probe(min(last_index, self._log.last_index) + 1, paused=False)
 
-    def on_speaks(self, peer: str, last_index: int | None) -> None:
+    def on_capabilities(self, peer: str, last_index: int | None) -> None:
         """The peer is there (again); `last_index` is the end of the log that it came up with."""
         follower = self._followers[peer]
         if last_index is not None and last_index < follower.match_index:
@@ -194,69 +197,69 @@ class Leader:
         """Whether an entry of this term is committed, and so everything before it known to be."""
         return self._commit_index >= self._term_start
 
-    def round_agreed(self) -> int:
+    def confirmed_round(self) -> int:
         """The newest round of reads in which a majority has answered."""
-        return self.majority(self.round, _COUNTED_ROUND)
+        return self._majority(self.read_round, _COUNTED_ROUND)
 
-    def spread_round(self, now_ms: int, out: list[Envelope]) -> None:
+    def send_read_round(self, now_ms: int, out: list[Envelope]) -> None:
         """Adds a heartbeat for whoever has not been sent one of the newest round: a message with
         entries is answered only when they are on disk, and a read need not wait for disks."""
         for follower in self._followers.values():
-            asked = max(follower.round_sent, follower.round)
-            if asked < self.round and not follower.owes_answer():
+            asked = max(follower.sent_round, follower.answered_round)
+            if asked < self.read_round and not follower.awaits_response():
                 self._send(follower, (), now_ms, out)
 
     # Times.
 
     def quorum_heard_ms(self, now_ms: int) -> int:
         """Since when a majority, ourselves included, has not been silent."""
-        return self.majority(now_ms, _COUNTED_MS)
+        return self._majority(now_ms, _COUNTED_MS)
 
     def deadline_ms(self, now_ms: int) -> int:
         """When beat() or append() have something to do next."""
         deadline = now_ms + self._setup.heartbeat_ms
         for follower in self._followers.values():
-            if follower.next_index <= self._log.last_index and follower.is_open():
-                if follower.read_ms is None:
+            if follower.next_index <= self._log.last_index and follower.can_send_entries():
+                if follower.read_started_ms is None:
                     return now_ms
-                deadline = min(deadline, follower.read_ms + self._setup.rpc_timeout_ms)
-            deadline = min(deadline, follower.sent_ms + self._patience_ms(follower))
+                deadline = min(deadline, follower.read_started_ms + self._setup.rpc_timeout_ms)
+            deadline = min(deadline, follower.sent_ms + self._resend_after_ms(follower))
         return deadline
 
-    def _patience_ms(self, follower: Follower) -> int:
-        if follower.inflight and follower.speech.inflight_max == 1:
+    def _resend_after_ms(self, follower: Follower) -> int:
+        if follower.inflight and follower.capabilities.inflight_max == 1:
             return self._setup.rpc_timeout_ms  # It takes one message at a time.
-        if follower.commit_sent < self._commit_index:
-            return URGENT_NOTICE_MS if follower.waits else self._setup.commit_notice_ms
+        if follower.sent_commit_index < self._commit_index:
+            return URGENT_NOTICE_MS if follower.clients_wait else self._setup.commit_notice_ms
         return self._setup.heartbeat_ms
 
     # Messages.
 
-    def beat(self, now_ms: int, out: list[Envelope]) -> None:
+    def send_heartbeats(self, now_ms: int, out: list[Envelope]) -> None:
         """Adds the heartbeats and commit notices that are due.
 
         While a window is used, the previous index is that of everything sent: a follower that has
         lost a message refuses the heartbeat and says where it is.
         """
         for follower in self._followers.values():
-            if now_ms - follower.sent_ms < self._patience_ms(follower):
+            if now_ms - follower.sent_ms < self._resend_after_ms(follower):
                 continue
             self._send(follower, (), now_ms, out)
 
-    def notice(self, now_ms: int, out: list[Envelope]) -> None:
+    def send_commit_notices(self, now_ms: int, out: list[Envelope]) -> None:
         """Adds the commit notices that somebody waits for, when no entries will bring them."""
         if self._commit_index == self._log.last_index:
             for follower in self._followers.values():
-                if follower.waits and follower.commit_sent < self._commit_index:
+                if follower.clients_wait and follower.sent_commit_index < self._commit_index:
                     self._send(follower, (), now_ms, out)
 
-    def append(
+    def send_entries(
         self, now_ms: int, out: list[Envelope], reads: list[StoredRead], snapshots: list[str]
     ) -> None:
         """Adds at most one message with entries for each follower, or what it needs instead."""
         last_index = self._log.last_index
         for follower in self._followers.values():
-            if follower.next_index > last_index or not follower.is_open():
+            if follower.next_index > last_index or not follower.can_send_entries():
                 continue
             if follower.next_index <= self._log.base_index:
                 follower.state = ReplicationState.SNAPSHOT
@@ -264,8 +267,8 @@ class Leader:
                 continue
             batches = self._entries(follower)
             if batches is None:
-                if self._may_read(follower, now_ms):
-                    follower.read_ms = now_ms
+                if self._may_read_log(follower, now_ms):
+                    follower.read_started_ms = now_ms
                     bytes_max = self._bytes_max(follower)
                     reads.append(StoredRead(follower.peer, follower.next_index, bytes_max))
                 continue
@@ -276,27 +279,27 @@ class Leader:
             else:
                 follower.inflight.append(follower.next_index - 1)
 
-    def _may_read(self, follower: Follower, now_ms: int) -> bool:
-        read_ms = follower.read_ms
+    def _may_read_log(self, follower: Follower, now_ms: int) -> bool:
+        read_ms = follower.read_started_ms
         return read_ms is None or now_ms - read_ms >= self._setup.rpc_timeout_ms
 
     def _bytes_max(self, follower: Follower) -> int:
-        return min(self._setup.append_bytes_max, follower.speech.append_bytes_max)
+        return min(self._setup.append_bytes_max, follower.capabilities.append_bytes_max)
 
     def _entries(self, follower: Follower) -> list[EntryBatch] | None:
         """The entries from next_index on; None when they are not in memory."""
         found: list[EntryBatch] | None
-        if follower.loaded:
-            found, follower.loaded = follower.loaded, []
+        if follower.loaded_batches:
+            found, follower.loaded_batches = follower.loaded_batches, []
         else:
             found = self._log.slice(follower.next_index, self._bytes_max(follower))
             if found is not None and found[0].first_index < follower.next_index:
                 found[0] = self._setup.cut(found[0], follower.next_index)
-        if found is not None and follower.speech.append_bytes_max == APPEND_BYTES_MAX_PLAIN:
-            return self._portion(follower, found)
+        if found is not None and follower.capabilities.append_bytes_max == APPEND_BYTES_MAX_PLAIN:
+            return self._limit_plain(follower, found)
         return found
 
-    def _portion(self, follower: Follower, batches: list[EntryBatch]) -> list[EntryBatch]:
+    def _limit_plain(self, follower: Follower, batches: list[EntryBatch]) -> list[EntryBatch]:
         """What one message to a peer of another implementation holds of a batch that is larger
         than it takes at a time; the rest waits. Entries of one batch are taken as equally long."""
         first = batches[0]
@@ -304,7 +307,7 @@ class Leader:
         if count >= first.count:
             return batches
         last_index = first.first_index + count - 1
-        follower.loaded = [self._setup.cut(first, last_index + 1), *batches[1:]]
+        follower.loaded_batches = [self._setup.cut(first, last_index + 1), *batches[1:]]
         return [self._setup.trim(first, last_index)]
 
     def _send(
@@ -324,24 +327,24 @@ class Leader:
                     prev_term,
                     commit_index,
                     batches,
-                    self.round,
+                    self.read_round,
                 ),
             )
         )
         if not batches:
-            follower.round_sent = self.round
+            follower.sent_round = self.read_round
         follower.sent_ms = now_ms
-        follower.commit_sent = commit_index
+        follower.sent_commit_index = commit_index
 
     # Commit.
 
-    def commit(self, durable_index: int, commit_index: int) -> int:
+    def advance_commit(self, durable_index: int, commit_index: int) -> int:
         """The commit index, given ours on disk and what it was before.
 
         Raft, section 5.4.2: only an entry of the current term is committed by counting; what lies
         before it is committed with it.
         """
-        index = self.majority(durable_index, _COUNTED_INDEX)
+        index = self._majority(durable_index, _COUNTED_INDEX)
         if index >= self._term_start and index > commit_index:
             commit_index = index
         self._commit_index = commit_index

@@ -65,7 +65,7 @@ class AppendEntries(NamedTuple):
     prev_term: int
     commit_index: int
     batches: tuple[EntryBatch, ...] = ()
-    round: int = 0  # Of reads, in which it is sent (reads.py); never on a wire.
+    read_round: int = 0  # Of reads, in which it is sent (reads.py); never on a wire.
 
 
 class AppendResponse(NamedTuple):
@@ -87,8 +87,8 @@ class AppendResponse(NamedTuple):
     match_index: int = 0
     conflict_index: int = 0
     conflict_term: int = 0
-    round: int = 0
-    waits: bool = False  # Somebody beside this follower waits for what is committed next.
+    read_round: int = 0
+    clients_wait: bool = False  # Somebody beside this follower waits for what is committed next.
 
 
 class InstallSnapshot(NamedTuple):

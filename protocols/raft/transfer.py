@@ -15,29 +15,31 @@ from .progress import Follower, ReplicationState
 class Transfer:
     """One attempt of the leader of a term."""
 
-    __slots__ = ("_again_ms", "_setup", "_term", "to", "until_ms")
+    __slots__ = ("_resend_ms", "_setup", "_term", "expires_ms", "target")
 
     def __init__(self, setup: Setup, term: int, to: str, now_ms: int) -> None:
         self._setup = setup
         self._term = term
-        self._again_ms = now_ms
-        self.to = to
-        self.until_ms = now_ms + setup.election_timeout_ms_max
+        self._resend_ms = now_ms
+        self.target = to
+        self.expires_ms = now_ms + setup.election_timeout_ms_max
 
-    def turn(self, leader: Leader, log: RaftLog, now_ms: int, out: list[Envelope]) -> None:
+    def send_timeout_now(
+        self, leader: Leader, log: RaftLog, now_ms: int, out: list[Envelope]
+    ) -> None:
         """Adds the word to campaign once the target has all that we have, and repeats it."""
-        if self._is_caught_up(leader, log) and now_ms >= self._again_ms:
-            self._again_ms = now_ms + self._setup.vote_timeout_ms
-            out.append(Envelope(self.to, TimeoutNow(self._term, self._setup.peer_id)))
+        if self._is_caught_up(leader, log) and now_ms >= self._resend_ms:
+            self._resend_ms = now_ms + self._setup.vote_timeout_ms
+            out.append(Envelope(self.target, TimeoutNow(self._term, self._setup.peer_id)))
 
     def deadline_ms(self, leader: Leader, log: RaftLog) -> int:
         """When turn() has something to repeat, or the time is over."""
         if self._is_caught_up(leader, log):
-            return min(self.until_ms, self._again_ms)
-        return self.until_ms
+            return min(self.expires_ms, self._resend_ms)
+        return self.expires_ms
 
     def _is_caught_up(self, leader: Leader, log: RaftLog) -> bool:
-        follower = leader.follower(self.to)
+        follower = leader.follower(self.target)
         return follower is not None and follower.match_index == log.last_index
 
 
@@ -46,10 +48,10 @@ def transfer_refusal(follower: Follower, voters: Iterable[str], heard_after_ms: 
 
     heard_after_ms   whoever was not heard since counts as gone
     """
-    speech, peer = follower.speech, follower.peer
-    if peer not in voters or not speech.counts:
+    capabilities, peer = follower.capabilities, follower.peer
+    if peer not in voters or not capabilities.counts_in_quorum:
         return f"{peer} is a learner, not a voter"
-    if not speech.transfer:
+    if not capabilities.transfer:
         return f"{peer} is of another implementation, or of a version that takes no leadership over"
     if follower.heard_ms < heard_after_ms:
         return f"{peer} is not heard"

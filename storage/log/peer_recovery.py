@@ -45,12 +45,12 @@ class PeerRecovery(NamedTuple):
             log=self.log,
             hard_state=stored.state,
             voter=stored.voter,
-            withheld=stored.withheld,
+            vote_withheld=stored.withheld,
             snapshot=self.snapshot,
             reset=self.reset,
             bytes_after_snapshot=self.bytes_after_snapshot,
-            marks=self.marks,
-            roster=self.directory,
+            prune_marks=self.marks,
+            directory=self.directory,
             repair=damage and Repair(damage.last_index, damage.problem),
         )
 
@@ -93,7 +93,7 @@ def recover_peer(
     snapshot = snapshot_value(newest(*peer_files))
     reqids.load(snapshot_reqids(peer_files))
     marks = PruneMarks()
-    marks.note(snapshot.last_index, reqids.newest_s)
+    marks.add(snapshot.last_index, reqids.newest_s)
     runs: list[tuple[int, int]] = []
     last_index = bytes_after_snapshot = 0
     reqids_max = settings.reqid_limits.reqids_max
@@ -113,7 +113,7 @@ def recover_peer(
             if batch.first_index <= snapshot.last_index:
                 batch = slice_block(batch, snapshot.last_index + 1, last_index)
             reqids.add_block(batch.block)
-            marks.note(last_index, reqids.newest_s)
+            marks.add(last_index, reqids.newest_s)
             bytes_after_snapshot += len(batch.block)
             if len(reqids) > reqids_max:
                 reqids.bound(reqids_max)  # The result does not depend on when bound() is called.

@@ -210,11 +210,11 @@ class Story:
     def _hello(self, peer: str) -> None:
         for other in self.rafts:
             if other != peer:
-                self.rafts[peer].on_speaks(other, 4, True, transfer=True)
-                self.rafts[other].on_speaks(peer, 4, True, transfer=True)
+                self.rafts[peer].on_capabilities(other, 4, True, transfer=True)
+                self.rafts[other].on_capabilities(peer, 4, True, transfer=True)
 
     def do_timeout(self, peer: str) -> None:
-        self.now_ms = max(self.now_ms, self.rafts[peer]._election_ms)
+        self.now_ms = max(self.now_ms, self.rafts[peer]._election_due_ms)
         self.rafts[peer].tick(self.now_ms)
         self._ready(peer)
 
@@ -258,7 +258,7 @@ class Story:
         message = envelope.message
         try:
             # A link knows by the id of a request which round its answer belongs to.
-            round_ = message.round if isinstance(message, AppendEntries) else None
+            round_ = message.read_round if isinstance(message, AppendEntries) else None
             raft.step(sender, message, self.now_ms, round_)
             if isinstance(message, InstallSnapshot) and raft.wants_snapshot(message):
                 self._install(sender, envelope.to, message)
@@ -271,7 +271,7 @@ class Story:
     def _install(self, leader: str, peer: str, message: InstallSnapshot) -> None:
         raft, end = self.rafts[peer], (message.last_index, message.last_term)
         self.lines.append(f"{peer} install {end[0]}@{end[1]}")
-        if raft.install(*end, raft.configuration):
+        if raft.install_snapshot(*end, raft.configuration):
             self.disks[peer].reset(end)
             self.unwritten[peer], self.waiting[peer] = [], []
         self._send(peer, [Envelope(leader, SnapshotResponse(raft.term, 1, done=True))], "")
@@ -316,7 +316,7 @@ class Story:
         self._ready(peer)
 
     def do_resign(self, peer: str) -> None:
-        self.rafts[peer].resign()
+        self.rafts[peer].step_down()
         self._ready(peer)
 
     def do_transfer(self, peer: str, to: str = "") -> None:
@@ -327,7 +327,7 @@ class Story:
 
     def do_ask(self, peer: str, *readers: str) -> None:
         try:
-            round_ = self.rafts[peer].read()
+            round_ = self.rafts[peer].start_read()
         except ProtocolError as error:
             self.lines.append(f"{peer} {type(error).__name__}: {error}")
         else:
@@ -345,7 +345,7 @@ class Story:
     def do_read(self, leader: str, follower: str, count: str = "1000") -> None:
         read = self.reads.pop((leader, follower))
         batches = self.disks[leader].batches(read.first_index)[: int(count)]
-        self.rafts[leader].on_read(follower, read.first_index, batches)
+        self.rafts[leader].on_stored_read(follower, read.first_index, batches)
         self._ready(leader)
 
     def do_compact(self, peer: str, index: str) -> None:
@@ -367,7 +367,7 @@ class Story:
 
     def do_speaks(self, peer: str, other: str, last_index: str = "") -> None:
         last = int(last_index) if last_index else None
-        self.rafts[peer].on_speaks(other, 4, True, last, transfer=True)
+        self.rafts[peer].on_capabilities(other, 4, True, last, transfer=True)
         self._ready(peer)
 
     def do_unreachable(self, peer: str, other: str) -> None:
@@ -464,7 +464,7 @@ class Story:
         for envelope in envelopes:
             if isinstance(envelope.context, int):
                 assert isinstance(envelope.message, AppendResponse)
-                answer = envelope.message._replace(round=envelope.context)
+                answer = envelope.message._replace(read_round=envelope.context)
                 envelope = envelope._replace(message=answer, context=None)
             message = text(envelope.message)
             self.lines.append(f"{peer} -> {envelope.to} {message}{note}")

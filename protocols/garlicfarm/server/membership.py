@@ -343,7 +343,7 @@ class MembershipChanger:
         peer = peer_of(change.server.id)
         leaving = self._directory.find(change.server.id) is None
         sent_commits = [
-            each.commit_sent for each in self._core.followers if leaving and each.peer == peer
+            each.sent_commit_index for each in self._core.followers if leaving and each.peer == peer
         ]
         if not sent_commits:
             return True
@@ -374,8 +374,8 @@ class MembershipChanger:
         last_index = core.log.last_index
         best = max((follower.match_index for follower in core.followers), default=0)
         if best == last_index == core.commit_index:
-            core.resign()
-            core.on_busy(2 * self._setup.election_timeout_ms_max)
+            core.step_down()
+            core.on_stalled(2 * self._setup.election_timeout_ms_max)
             self._start_own_removal(change, now_ms)
         elif now_ms >= change.deadline_ms:
             self._finish()

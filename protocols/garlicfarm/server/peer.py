@@ -190,7 +190,9 @@ class FarmPeer:
         if server_id in self.links:
             self.links[server_id].on_connected()
             inflight_max = self.setup.append_inflight_max
-            self.core.on_speaks(peer_of(server_id), inflight_max, pre_vote=False, forgets=True)
+            self.core.on_capabilities(
+                peer_of(server_id), inflight_max, pre_vote=False, may_lose_entries=True
+            )
 
     def on_responses(self, server_id: int, data: bytes, now_ms: int) -> None:
         """Bytes after the handshake of a link."""
@@ -320,7 +322,7 @@ class FarmPeer:
         return (
             self._is_member(server_id)
             or core.leader in (None, peer_of(server_id))
-            or core.unled_ms(self._now_ms) > self.setup.election_timeout_ms_max
+            or core.leaderless_ms(self._now_ms) > self.setup.election_timeout_ms_max
         )
 
     def _may_request_vote(self, server_id: int) -> bool:
@@ -331,7 +333,7 @@ class FarmPeer:
         if self._is_member(server_id):
             return True
         counts = self.is_member or self.directory.find(self.setup.server_id) is not None
-        return counts and self.core.unled_ms(self._now_ms) > self._leave_timeout_ms
+        return counts and self.core.leaderless_ms(self._now_ms) > self._leave_timeout_ms
 
     @property
     def is_waiting(self) -> bool:
@@ -549,7 +551,7 @@ class FarmPeer:
         voters = core.configuration
         if core.log.term_at(index) != snapshot.last_term:
             voters = self.directory.install(index, snapshot.configuration)
-        if core.install(index, snapshot.last_term, voters):
+        if core.install_snapshot(index, snapshot.last_term, voters):
             self._batches.clear()
             self._responses.clear()
             self._disk.reset(index, snapshot.last_term)
@@ -603,7 +605,9 @@ class FarmPeer:
             if envelope.context is None:
                 self._send_message(envelope)
         for read in ready.reads:
-            core.on_read(read.to, read.first_index, self._read(read.first_index, read.bytes_max))
+            core.on_stored_read(
+                read.to, read.first_index, self._read(read.first_index, read.bytes_max)
+            )
         self._snapshots.step(self.snapshot, [int(peer) for peer in ready.snapshots], now_ms)
         self._respond_to_committed()
         self._check_timeouts()
@@ -688,7 +692,7 @@ class FarmPeer:
                 MessageType.APPEND_ENTRIES, own, to, message.term, message.prev_term,
                 message.prev_index, message.commit_index, pack_batches(message.batches),
             )  # fmt: skip
-            self._send(to, request, message.round)
+            self._send(to, request, message.read_round)
 
     @property
     def readable_index(self) -> int:
@@ -779,7 +783,7 @@ class FarmPeer:
         may_campaign = may_campaign or self._now_ms < self._campaign_until_ms
         if not may_campaign and core.role is Role.FOLLOWER:
             early_ms = self._now_ms + self.setup.election_timeout_ms_min - core.deadline_ms
-            core.on_busy(max(0, early_ms))
+            core.on_stalled(max(0, early_ms))
 
     # ---- own snapshots ----
 

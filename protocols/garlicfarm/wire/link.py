@@ -96,7 +96,7 @@ def append_response(pending: PendingRequest, response: Response) -> AppendRespon
         end = request.last_log_index + len(request.entries)
         if response.next_index != end + 1:
             raise RemoteProtocolError(f"accepted up to {response.next_index}, sent up to {end}")
-        return AppendResponse(response.term, True, end, round=pending.round)
+        return AppendResponse(response.term, True, end, read_round=pending.round)
     # Step back by one at least: the follower may name the index that was sent.
     hint = min(response.next_index, request.last_log_index)
-    return AppendResponse(response.term, False, 0, hint, round=pending.round)
+    return AppendResponse(response.term, False, 0, hint, read_round=pending.round)

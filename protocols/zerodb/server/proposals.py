@@ -265,7 +265,7 @@ class Proposals:
         while window.has_room:
             if not self._queued:
                 self._close()
-            if not self._queued or window.knows(self._queued[0].reqids[0]):
+            if not self._queued or window.awaits(self._queued[0].reqids[0]):
                 break  # A repeat of what is on its way: its turn comes when that is done.
             flight = self._queued.popleft()
             flight.pending = PendingUpdates(flight.reqids, flight.entries)
@@ -342,7 +342,7 @@ class Proposals:
         first = again[-1]
         assert first.pending is not None
         text = f"the leader has refused the write: {first.pending.refusal}"
-        self.failures += self._without(first, {first.pending.position}, text)
+        self.failures += self._without(first, {first.pending.refused_position}, text)
         if first.whole is not None:
             self.failures += self._without(first.whole, {0}, text)
         for flight in again:

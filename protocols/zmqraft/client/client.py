@@ -78,39 +78,39 @@ class _PeerConnection:
 
     __slots__ = (
         "answered",
+        "connected",
         "hello",
         "hello_id",
-        "leads",
         "node_id",
         "node_only",
         "poll_id",
         "poll_ms",
-        "silent_hellos",
-        "up",
+        "says_it_leads",
+        "unanswered_hellos",
         "url",
     )
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.up = False
+        self.connected = False
         self.hello: Hello | None = None
         self.hello_id = b""
-        self.silent_hellos = 0
+        self.unanswered_hellos = 0
         self.poll_id = b""  # Of the last question of this search.
         self.poll_ms: int | None = None
         self.answered = True
         self.node_id = b""  # Of the same question in node's form, where we use the text's.
         self.node_only = False  # It has answered that one alone.
-        self.leads = False  # It said so in this search.
+        self.says_it_leads = False  # It said so in this search.
 
-    def knows(self, feature: str) -> bool:
+    def has_feature(self, feature: str) -> bool:
         """Whether it has named this extension."""
         return self.hello is not None and feature in self.hello.features
 
     @property
     def is_foreign(self) -> bool:
         """Whether it answers, and knows no hello: it is no kelek."""
-        return self.hello is None and self.silent_hellos >= HELLO_TRIES
+        return self.hello is None and self.unanswered_hellos >= HELLO_TRIES
 
 
 class LogClientMachine:
@@ -128,47 +128,47 @@ class LogClientMachine:
         self.members: dict[str, str] = {}  # PEER ID and url, as last heard.
         self.counters: Counter[str] = Counter()
         self.new_id = new_id
-        self._listening: dict[Subscription, str | None] = {}  # And where its SUB is connected.
+        self._subscriptions: dict[Subscription, str | None] = {}  # And where its SUB is connected.
         self._peers: dict[str, _PeerConnection] = {}
         self._actions: list[Action] = []
-        self._asks: dict[bytes, AnyQuery] = {}
+        self._queries: dict[bytes, AnyQuery] = {}
         self._streams: dict[bytes, EntryStream] = {}
-        self._idle_streams: deque[EntryStream] = deque()  # To be asked for (again).
-        self._elsewhere: list[EntryStream] = []  # The same of those that need no leader.
-        self._send_again_ms: int | None = None  # After a gap.
-        self._sent_again_ms: int | None = None
+        self._leader_streams: deque[EntryStream] = deque()  # To be asked for (again).
+        self._peer_streams: list[EntryStream] = []  # The same of those that need no leader.
+        self._resend_due_ms: int | None = None  # After a gap.
+        self._resent_ms: int | None = None
         self._search(now_ms)
 
     # ---- what the owner wants ----
 
-    def ask(self, ask: _QueryT) -> _QueryT:
+    def query(self, ask: _QueryT) -> _QueryT:
         """Puts a question to the leader, or to one peer."""
-        self._asks[ask.request.reqid] = ask
+        self._queries[ask.request.reqid] = ask
         if isinstance(ask, Query) and self.setup.form is not Form.TEXT:
-            ask.told_apart = True
+            ask.accepts_no_url = True
         if ask.url is not None:
             self._connect(ask.url)
         return ask
 
-    def drop_ask(self, ask: AnyQuery) -> None:
+    def drop_query(self, ask: AnyQuery) -> None:
         """Forgets a question, and a connection that was made for it alone."""
-        self._asks.pop(ask.request.reqid, None)
+        self._queries.pop(ask.request.reqid, None)
         if self.leader is not None and ask.url is not None:
-            self._let_go(ask.url)
+            self._disconnect_unused(ask.url)
 
-    def _let_go(self, url: str) -> None:
+    def _disconnect_unused(self, url: str) -> None:
         """Ends a connection that nobody needs any more."""
-        if url in self._peers and url != self.leader and url not in self._asked():
+        if url in self._peers and url != self.leader and url not in self._queried_urls():
             self._disconnect(url)
 
     def subscribe(self, subscription: Subscription) -> Subscription:
         """Keeps it going until unsubscribe()."""
-        self._listening[subscription] = None
+        self._subscriptions[subscription] = None
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Ends it, with whatever it asks for."""
-        if self._listening.pop(subscription, None) is not None:
+        if self._subscriptions.pop(subscription, None) is not None:
             self._actions.append(Unlisten(subscription))
         subscription.close(self)
 
@@ -177,14 +177,14 @@ class LogClientMachine:
         if self.setup.form is not None:
             stream.url = None  # It takes a form of ours.
         if not stream.done and stream.url is None:
-            self._idle_streams.append(stream)
+            self._leader_streams.append(stream)
         elif not stream.done:
-            self._elsewhere.append(stream)
+            self._peer_streams.append(stream)
         return stream
 
-    def take_part(self, stream: EntryStream, now_ms: int) -> EntryRun | None:
+    def next_run(self, stream: EntryStream, now_ms: int) -> EntryRun | None:
         """The next entries for their reader; with it the peer is told to go on."""
-        part, follow_up = stream.take()
+        part, follow_up = stream.next_run()
         url = stream.url or self.leader
         if follow_up is not None and url is not None:
             stream.heard_ms = now_ms
@@ -193,10 +193,10 @@ class LogClientMachine:
 
     def close_stream(self, stream: EntryStream) -> None:
         """Stops a stream before its end."""
-        if stream in self._idle_streams:
-            self._idle_streams.remove(stream)
-        if stream in self._elsewhere:
-            self._elsewhere.remove(stream)
+        if stream in self._leader_streams:
+            self._leader_streams.remove(stream)
+        if stream in self._peer_streams:
+            self._peer_streams.remove(stream)
         if stream.reqid is not None:
             self._streams.pop(stream.reqid, None)
         url = stream.url or self.leader
@@ -205,7 +205,7 @@ class LogClientMachine:
             if stop is not None and url is not None:
                 self._send_request(url, stop)
         if stream.url is not None and self.leader is not None:
-            self._let_go(stream.url)
+            self._disconnect_unused(stream.url)
 
     # ---- what happens ----
 
@@ -216,9 +216,9 @@ class LogClientMachine:
         peer = self._peers.get(url)
         if peer is None:
             return
-        peer.up, peer.hello, peer.leads = True, None, False
+        peer.connected, peer.hello, peer.says_it_leads = True, None, False
         peer.poll_id, peer.poll_ms, peer.answered = b"", None, True
-        peer.hello_id, peer.silent_hellos = self.new_id(), 0
+        peer.hello_id, peer.unanswered_hellos = self.new_id(), 0
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. Of the leader's: the search starts at once."""
@@ -226,14 +226,14 @@ class LogClientMachine:
             self._search(now_ms)
             return
         peer = self._peers.get(url)
-        if peer is None or not peer.up:
+        if peer is None or not peer.connected:
             return
-        peer.up = peer.leads = False
-        for ask in self._asks.values():
+        peer.connected = peer.says_it_leads = False
+        for ask in self._queries.values():
             if ask.url == url:
                 ask.sent_ms = None
         for stream in self._streams_of(url):
-            self._give_up(stream)
+            self._move_to_leader(stream)
         if url == self.leader:
             # A new socket: nothing that waits in the old one may reach a later leader out of order.
             self._disconnect(url)
@@ -255,7 +255,7 @@ class LogClientMachine:
         self, subscription: Subscription, frames: Sequence[bytes], now_ms: int
     ) -> None:
         """A message of a subscription's SUB arrived; junk is dropped and counted."""
-        if subscription not in self._listening:
+        if subscription not in self._subscriptions:
             return
         try:
             message = decode_state_broadcast(frames, self.setup.cluster)
@@ -273,26 +273,26 @@ class LogClientMachine:
         elif reqid == peer.node_id:
             decode_config_answer(frames)
             peer.node_only = not peer.answered
-        elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.knows(reqid):
+        elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.awaits(reqid):
             self._on_pack_answer(peer, frames, now_ms)
-        elif len(frames) > 1 and frames[1] == READ_INDEX and self.reads.knows(reqid):
+        elif len(frames) > 1 and frames[1] == READ_INDEX and self.reads.awaits(reqid):
             if not self.reads.on_answer(frames, now_ms):
                 self._on_refused(peer, now_ms)
         elif len(frames) > 1 and frames[1] == HELLO:
             hello_id, hello = decode_hello_answer(frames)
             if hello_id == peer.hello_id:
                 peer.hello = hello
-                self._follow(peer)
-        elif reqid in self._asks:
-            ask = self._asks[reqid]
+                self._try_leader(peer)
+        elif reqid in self._queries:
+            ask = self._queries[reqid]
             if ask.on_answer(frames, now_ms):
                 if ask.done:
-                    self.drop_ask(ask)
+                    self.drop_query(ask)
             elif peer.url == self.leader:
                 self._search(now_ms)
         elif reqid in self._streams and len(frames) > 1:
             self._on_entries(peer, frames, now_ms)
-        elif self.window.knows(reqid):
+        elif self.window.awaits(reqid):
             self._on_update_answer(peer, frames, now_ms)
         else:
             self.counters["strays"] += 1
@@ -313,11 +313,11 @@ class LogClientMachine:
         The leader drops what it has no room for: so fewer packs go at once, until it keeps up.
         """
         self.counters["gaps"] += 1
-        if self._send_again_ms is None:
-            self._send_again_ms = now_ms
-            if self._sent_again_ms is not None:
-                self._send_again_ms = max(now_ms, self._sent_again_ms + RESEND_PAUSE_MS)
-            self.window.slow_down()
+        if self._resend_due_ms is None:
+            self._resend_due_ms = now_ms
+            if self._resent_ms is not None:
+                self._resend_due_ms = max(now_ms, self._resent_ms + RESEND_PAUSE_MS)
+            self.window.halve_packs()
 
     def _on_update_answer(
         self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int
@@ -337,7 +337,7 @@ class LogClientMachine:
             if stream.url is None:
                 self._on_refused(peer, now_ms)
             else:
-                self._give_up(stream)
+                self._move_to_leader(stream)
             return
         stream.heard_ms = now_ms
         follow_up = stream.on_answer(answer)
@@ -366,16 +366,16 @@ class LogClientMachine:
         self.heard = True
         if answer.members:
             self.members = dict(answer.members)
-        peer.leads = answer.leading
-        peer.silent_hellos += peer.hello is None
+        peer.says_it_leads = answer.leading
+        peer.unanswered_hellos += peer.hello is None
         if self.leader is None:
             for url in self.members.values():
                 self._connect(url)
-            self._follow(peer)
+            self._try_leader(peer)
 
-    def _follow(self, peer: _PeerConnection) -> None:
+    def _try_leader(self, peer: _PeerConnection) -> None:
         """Takes a peer that says that it leads, once it is known what it speaks."""
-        if self.leader is not None or not (peer.up and peer.leads):
+        if self.leader is not None or not (peer.connected and peer.says_it_leads):
             return
         form = self.setup.form
         if form is None:
@@ -385,13 +385,13 @@ class LogClientMachine:
             form = None if packs else Form.NODE
         self.leader, self.leader_form = peer.url, form
         self._updates_url, self._updates_up = peer.url, True
-        if self.setup.for_tables and peer.knows(FEATURE_TABLES):
+        if self.setup.for_tables and peer.has_feature(FEATURE_TABLES):
             assert peer.hello is not None
             if peer.hello.peer_url and peer.hello.peer_url not in self._peers:
                 self._updates_url, self._updates_up = peer.hello.peer_url, False
                 self._actions.append(Connect(self._updates_url))
         self.counters["leaders"] += 1
-        kept = self._asked() | {peer.url}
+        kept = self._queried_urls() | {peer.url}
         for url in [url for url in self._peers if url not in kept]:
             self._disconnect(url)
 
@@ -405,23 +405,23 @@ class LogClientMachine:
         self.counters["searches"] += 1
         self.window.rewind()
         self.reads.rewind()
-        self._send_again_ms = None
+        self._resend_due_ms = None
         for reqid, stream in list(self._streams.items()):
             if stream.url is None:
                 del self._streams[reqid]
                 stream.reqid = None
-                self._idle_streams.append(stream)
-        for ask in self._asks.values():
+                self._leader_streams.append(stream)
+        for ask in self._queries.values():
             if ask.url is None:
                 ask.sent_ms = None
-        for url in (*self.setup.urls, *self.members.values(), *self._asked()):
+        for url in (*self.setup.urls, *self.members.values(), *self._queried_urls()):
             self._connect(url)
         for peer in self._peers.values():
-            peer.leads, peer.poll_id = False, b""
+            peer.says_it_leads, peer.poll_id = False, b""
 
-    def _asked(self) -> set[str]:
-        asked = [ask.url for ask in self._asks.values()]
-        asked += [stream.url for stream in (*self._elsewhere, *self._streams.values())]
+    def _queried_urls(self) -> set[str]:
+        asked = [ask.url for ask in self._queries.values()]
+        asked += [stream.url for stream in (*self._peer_streams, *self._streams.values())]
         return {url for url in asked if url is not None}
 
     def _connect(self, url: str) -> None:
@@ -440,20 +440,20 @@ class LogClientMachine:
         if self.leader is not None and self._silent_ms(self.leader) <= now_ms:
             self.counters["silent"] += 1
             if self.leader_form is not None and self.window.heard_ms is not None:
-                self.window.pace.on_silence()
+                self.window.flow.on_silence()
             self._search(now_ms)
-        self._send_elsewhere(now_ms)
-        for subscription, url in self._listening.items():
-            subscription.act(self, now_ms)
+        self._send_peer_streams(now_ms)
+        for subscription, url in self._subscriptions.items():
+            subscription.step(self, now_ms)
             if subscription.url != url:
                 self._listen(subscription, url)
         if self.leader is None:
             for peer in self._peers.values():
-                if peer.up and self._poll_due_ms(peer) <= now_ms:
+                if peer.connected and self._poll_due_ms(peer) <= now_ms:
                     self._poll(peer, now_ms)
         else:
             self._send_to_leader(self.leader, now_ms)
-        self._send_asks(now_ms)
+        self._send_queries(now_ms)
         actions, self._actions = self._actions, []
         return actions
 
@@ -462,28 +462,30 @@ class LogClientMachine:
             self._actions.append(Unlisten(subscription))
         if subscription.url is not None:
             self._actions.append(Listen(subscription, subscription.url, self.setup.cluster))
-        self._listening[subscription] = subscription.url
+        self._subscriptions[subscription] = subscription.url
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest, whatever happens."""
         times = [
             ask.sent_ms + self.setup.response_ttl_ms
-            for ask in self._asks.values()
+            for ask in self._queries.values()
             if ask.sent_ms is not None
         ]
         if self.leader is not None:
-            times += [it.deadline_ms for it in self._listening if it.deadline_ms is not None]
+            times += [it.deadline_ms for it in self._subscriptions if it.deadline_ms is not None]
             times.append(self._silent_ms(self.leader))
-            if self._send_again_ms is not None:
-                times.append(self._send_again_ms)
-        unheard = {stream.url for stream in self._elsewhere}
-        unheard |= {ask.url or self.leader for ask in self._asks.values() if ask.makes_snapshot}
+            if self._resend_due_ms is not None:
+                times.append(self._resend_due_ms)
+        unheard = {stream.url for stream in self._peer_streams}
+        unheard |= {ask.url or self.leader for ask in self._queries.values() if ask.makes_snapshot}
         for peer in self._peers.values():
-            if peer.up and (self.leader is None or (peer.url in unheard and peer.hello is None)):
+            if peer.connected and (
+                self.leader is None or (peer.url in unheard and peer.hello is None)
+            ):
                 times.append(self._poll_due_ms(peer))
-        for stream in (*self._elsewhere, *self._streams.values()):
-            if stream.url is not None and (stream.waits or stream.reqid is None):
+        for stream in (*self._peer_streams, *self._streams.values()):
+            if stream.url is not None and (stream.awaits_peer or stream.reqid is None):
                 times.append(stream.heard_ms + self.setup.response_ttl_ms)
         return min((time for time in times if time < _NEVER), default=None)
 
@@ -492,18 +494,18 @@ class LogClientMachine:
         since = [_NEVER]
         ttl_ms = self.setup.response_ttl_ms
         if self.window.heard_ms is not None:
-            doublings = 0 if self.leader_form is None else self.window.pace.silences
+            doublings = 0 if self.leader_form is None else self.window.flow.silences
             since.append(self.window.heard_ms + (ttl_ms << doublings) - ttl_ms)
         if self.reads.heard_ms is not None:
             since.append(self.reads.heard_ms)
         since += [
             stream.heard_ms
             for stream in self._streams.values()
-            if stream.waits and stream.url is None
+            if stream.awaits_peer and stream.url is None
         ]
         since += [
             ask.sent_ms
-            for ask in self._asks.values()
+            for ask in self._queries.values()
             if ask.sent_ms is not None and ask.url is None
         ]
         return min(since) + ttl_ms + self.window.size // LEADER_BYTES_PER_MS
@@ -528,78 +530,78 @@ class LogClientMachine:
         self._send_request(peer.url, RequestConfig(peer.poll_id))
 
     def _send_to_leader(self, leader: str, now_ms: int) -> None:
-        if self._send_again_ms is not None and self._send_again_ms <= now_ms:
+        if self._resend_due_ms is not None and self._resend_due_ms <= now_ms:
             self.window.rewind()
-            self._send_again_ms, self._sent_again_ms = None, now_ms
+            self._resend_due_ms, self._resent_ms = None, now_ms
         if self._updates_up and self._updates_url is not None:
             for frames in self.window.unsent(self.leader_form, now_ms):
                 self._send(self._updates_url, frames)
-        if not self._peers[leader].knows(FEATURE_READS):
+        if not self._peers[leader].has_feature(FEATURE_READS):
             self.reads.refuse(f"the leader at {leader} serves no linearizable reads")
         for frames in self.reads.unsent(now_ms):
             self._send(leader, frames)
-        while self._idle_streams:
-            stream = self._idle_streams.popleft()
+        while self._leader_streams:
+            stream = self._leader_streams.popleft()
             reqid = self.new_id()
             self._streams[reqid] = stream
             stream.heard_ms = now_ms
             hello = self._peers[leader].hello
             knows = hello is not None and FEATURE_ENTRIES in hello.features
             packed = self.leader_form is None and knows
-            self._send_request(leader, stream.begin(reqid, packed))
+            self._send_request(leader, stream.start(reqid, packed))
 
     # ---- streams of peers that need not lead ----
 
     def _streams_of(self, url: str) -> list[EntryStream]:
-        return [it for it in (*self._elsewhere, *self._streams.values()) if it.url == url]
+        return [it for it in (*self._peer_streams, *self._streams.values()) if it.url == url]
 
-    def _give_up(self, stream: EntryStream) -> None:
+    def _move_to_leader(self, stream: EntryStream) -> None:
         """The peer at its url does not serve it: the leader does."""
-        if stream in self._elsewhere:
-            self._elsewhere.remove(stream)
+        if stream in self._peer_streams:
+            self._peer_streams.remove(stream)
         if stream.reqid is not None:
             self._streams.pop(stream.reqid, None)
         url, stream.reqid, stream.url = stream.url, None, None
         self.counters["given_up"] += 1
-        self._idle_streams.append(stream)
+        self._leader_streams.append(stream)
         if url is not None and self.leader is not None:
-            self._let_go(url)
+            self._disconnect_unused(url)
 
-    def _send_elsewhere(self, now_ms: int) -> None:
+    def _send_peer_streams(self, now_ms: int) -> None:
         """Asks peers for entries once they have said that they serve them; whoever has not, or is
         silent, is given up."""
-        for stream in [*self._elsewhere, *self._streams.values()]:
-            if stream.url is None or not (stream.waits or stream.reqid is None):
+        for stream in [*self._peer_streams, *self._streams.values()]:
+            if stream.url is None or not (stream.awaits_peer or stream.reqid is None):
                 continue
             if not stream.heard_ms:
                 stream.heard_ms = now_ms
             if stream.heard_ms + self.setup.response_ttl_ms <= now_ms:
-                self._give_up(stream)
-        for stream in list(self._elsewhere):
+                self._move_to_leader(stream)
+        for stream in list(self._peer_streams):
             assert stream.url is not None
             self._connect(stream.url)
             peer = self._peers.get(stream.url)
-            if peer is None or not peer.up:
+            if peer is None or not peer.connected:
                 continue
-            if peer.hello is not None and peer.knows(FEATURE_ANYWHERE):
-                self._elsewhere.remove(stream)
+            if peer.hello is not None and peer.has_feature(FEATURE_ANYWHERE):
+                self._peer_streams.remove(stream)
                 reqid = self.new_id()
                 self._streams[reqid] = stream
                 stream.heard_ms = now_ms
-                self._send_request(peer.url, stream.begin(reqid, packed=True))
+                self._send_request(peer.url, stream.start(reqid, packed=True))
             elif peer.hello is not None:
-                self._give_up(stream)
+                self._move_to_leader(stream)
             elif self.leader is not None and self._poll_due_ms(peer) <= now_ms:
                 self._poll(peer, now_ms)
 
-    def _send_asks(self, now_ms: int) -> None:
-        for ask in self._asks.values():
+    def _send_queries(self, now_ms: int) -> None:
+        for ask in self._queries.values():
             url = self.leader if ask.url is None else ask.url
             peer = self._peers.get(url) if url is not None else None
             again = ask.sent_ms is None or now_ms >= ask.sent_ms + self.setup.response_ttl_ms
-            if peer is None or not peer.up or ask.done:
+            if peer is None or not peer.connected or ask.done:
                 continue
-            if isinstance(ask, TransferQuery) and not peer.knows(FEATURE_TRANSFER):
+            if isinstance(ask, TransferQuery) and not peer.has_feature(FEATURE_TRANSFER):
                 ask.refuse(f"the leader at {peer.url} hands nothing over: it knows no transfer")
             elif ask.makes_snapshot and self.setup.form is None and peer.hello is None:
                 # One of another make drops what it does not know without a word.

@@ -70,7 +70,7 @@ class ReadWindow:
             read.refusal = reason
         self._unsent.clear()
 
-    def knows(self, id_: bytes) -> bool:
+    def awaits(self, id_: bytes) -> bool:
         return id_ in self._requests
 
     def unsent(self, now_ms: int) -> Iterable[list[bytes]]:

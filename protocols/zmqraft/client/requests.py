@@ -50,14 +50,14 @@ class Query:
     """A question with one answer, for the leader or for the peer at url."""
 
     __slots__ = (
+        "accepted_count",
+        "accepts_no_url",
         "answer",
         "done",
-        "foreign",
+        "is_foreign",
+        "refusals",
         "request",
         "sent_ms",
-        "taken",
-        "told_apart",
-        "tries",
         "url",
     )
 
@@ -73,10 +73,10 @@ class Query:
         self.request = request
         self.url = url
         self.sent_ms: int | None = None
-        self.tries = 0  # Answers that a leader would not give.
-        self.taken = 0  # Times that a leader said that it works on it.
-        self.foreign = False  # Of a snapshot: the peer is no kelek.
-        self.told_apart = False  # Node form: without a url nobody broadcasts, leader or not.
+        self.refusals = 0  # Answers that a leader would not give.
+        self.accepted_count = 0  # Times that a leader said that it works on it.
+        self.is_foreign = False  # Of a snapshot: the peer is no kelek.
+        self.accepts_no_url = False  # Node form: without a url nobody broadcasts, leader or not.
         self.done = False
         self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None = None
 
@@ -87,7 +87,7 @@ class Query:
 
     def refuse(self, reason: str) -> None:
         """The peer is of another make: it would never answer."""
-        self.foreign = True
+        self.is_foreign = True
         self.answer, self.done = SnapshotMade(reason=reason), True
 
     def encode(self, cluster: bytes, form: Form) -> list[bytes]:
@@ -105,11 +105,11 @@ class Query:
                 leads = answer.leading
             case RequestBroadcastStateUrl():
                 answer = decode_state_url_answer(frames)[1]
-                leads = answer is not None or self.told_apart or self.tries > 0
+                leads = answer is not None or self.accepts_no_url or self.refusals > 0
             case ConfigUpdate():
                 answer = decode_config_update_answer(frames)[1]
                 if answer.status is ConfigStatus.TAKEN and answer.log_index is None:
-                    self.taken += 1
+                    self.accepted_count += 1
                     self.sent_ms = now_ms  # It will be heard of again.
                     return True
                 leads = answer.status is not ConfigStatus.NOT_LEADER
@@ -117,7 +117,7 @@ class Query:
                 answer = decode_snapshot_made(frames)[1]
                 leads = True  # Every peer makes its own.
         if self.url is None and not leads:
-            self.tries += 1
+            self.refusals += 1
             self.sent_ms = None
             return False
         self.answer, self.done = answer, True
@@ -187,16 +187,16 @@ class EntryStream:
     """Entries from prev_index on, up to what is committed, or count of them."""
 
     __slots__ = (
-        "_acks",
+        "_follow_ups",
         "chunks",
         "compacted",
         "done",
         "heard_ms",
         "packed",
-        "parts",
         "prev_index",
         "remaining",
         "reqid",
+        "runs",
         "url",
         "wants_state",
     )
@@ -219,27 +219,27 @@ class EntryStream:
         self.remaining = count
         self.reqid: bytes | None = None  # None: to be asked for (again).
         self.packed = False  # It is asked for whole blocks.
-        self.parts: deque[EntryRun] = deque()
+        self.runs: deque[EntryRun] = deque()
         self.done = count == 0
         self.heard_ms = 0
-        self._acks: deque[int] = deque()  # Of the parts that wait for their reader.
+        self._follow_ups: deque[int] = deque()  # Of the parts that wait for their reader.
 
     @property
-    def waits(self) -> bool:
+    def awaits_peer(self) -> bool:
         """Whether it is the peer's turn."""
-        return self.reqid is not None and not self.done and not self._acks
+        return self.reqid is not None and not self.done and not self._follow_ups
 
-    def begin(self, reqid: bytes, packed: bool = False) -> RequestEntries:
+    def start(self, reqid: bytes, packed: bool = False) -> RequestEntries:
         """The first request, or the one that goes on after a failure."""
         self.reqid, self.packed = reqid, packed
-        self._acks.clear()
+        self._follow_ups.clear()
         self.chunks.clear()
         return self._request(self.prev_index, self.remaining)
 
     def on_answer(self, answer: EntriesAnswer) -> RequestEntries | None:
         """Takes one answer in; returns the follow-up when nothing is left for the reader in it."""
         assert answer.status is not EntriesStatus.NOT_LEADER
-        if len(self.parts) >= RUNS_MAX:
+        if len(self.runs) >= RUNS_MAX:
             return None  # A peer sends a few without a follow-up, never so many.
         if answer.chunk is not None:
             return self._on_chunk(answer.last_index, answer.chunk)
@@ -257,7 +257,7 @@ class EntryStream:
             last_index = min(last_index, self.prev_index + self.remaining)
         fresh = count > 0 and last_index > self.prev_index
         if fresh:
-            self.parts.append(_part(answer, self.prev_index + 1, last_index))
+            self.runs.append(_part(answer, self.prev_index + 1, last_index))
             if self.remaining is not None:
                 self.remaining -= last_index - self.prev_index
             self.prev_index = last_index
@@ -265,7 +265,7 @@ class EntryStream:
             self.done = True
             return self.stop() if answer.status is EntriesStatus.MORE else None
         if fresh:
-            self._acks.append(answer.last_index)
+            self._follow_ups.append(answer.last_index)
             return None
         return self._follow_up(answer.last_index)
 
@@ -288,14 +288,14 @@ class EntryStream:
             return self.stop()
         return self._request(last_index, None)
 
-    def take(self) -> tuple[EntryRun | None, RequestEntries | None]:
+    def next_run(self) -> tuple[EntryRun | None, RequestEntries | None]:
         """The next part for the reader, and the follow-up that lets the peer send more."""
-        if not self.parts:
+        if not self.runs:
             return None, None
-        part = self.parts.popleft()
-        if self.done or self.reqid is None or not self._acks:
+        part = self.runs.popleft()
+        if self.done or self.reqid is None or not self._follow_ups:
             return part, None
-        return part, self._follow_up(self._acks.popleft())
+        return part, self._follow_up(self._follow_ups.popleft())
 
     def stop(self) -> RequestEntries | None:
         """The request that ends it at the peer."""
@@ -314,7 +314,7 @@ class EntryStream:
     def _request(self, prev_index: int, count: int | None) -> RequestEntries:
         anywhere = self.url is not None
         reqid = self.reqid or b""
-        return RequestEntries(reqid, prev_index, count, packed=self.packed, anywhere=anywhere)
+        return RequestEntries(reqid, prev_index, count, packed=self.packed, any_peer=anywhere)
 
 
 def _part(answer: EntriesAnswer, first_index: int, last_index: int) -> EntryRun:

@@ -28,13 +28,13 @@ class Subscription:
         self.stream: EntryStream | None = (
             None  # What is asked for, because no broadcast brought it.
         )
-        self._parts: deque[EntryRun] = deque()
-        self._queued = 0  # Bytes in it.
+        self._runs: deque[EntryRun] = deque()
+        self._queued_bytes = 0  # Bytes in it.
         self._ahead: deque[EntryRun] = deque()  # Broadcasts behind the stream.
-        self._ahead_size = 0
+        self._ahead_bytes = 0
         self._known_index = 0  # The leader has applied so much.
         self._leader: str | None = None
-        self._ask: Query | None = None
+        self._url_query: Query | None = None
         self._check_ms: int | None = None  # When the leader is asked again; None: at once.
         self._pause_ms = POLL_MS[0]
 
@@ -51,96 +51,96 @@ class Subscription:
         if self.stream is None and part.first_index <= self.prev_index + 1:
             self._queue(part)
         else:
-            self._keep(part)
+            self._buffer_ahead(part)
 
     def _queue(self, part: EntryRun) -> None:
         """The next entries; with too many in the queue they are asked for again later."""
         last_index = part.last_index
-        if last_index <= self.prev_index or self._queued > QUEUED_BYTES_MAX:
+        if last_index <= self.prev_index or self._queued_bytes > QUEUED_BYTES_MAX:
             return
         fresh = part.entries[self.prev_index + 1 - part.first_index :]
-        self._parts.append(EntryRun(self.prev_index + 1, fresh))
-        self._queued += sum(map(len, fresh))
+        self._runs.append(EntryRun(self.prev_index + 1, fresh))
+        self._queued_bytes += sum(map(len, fresh))
         self.prev_index = last_index
 
-    def _keep(self, part: EntryRun) -> None:
+    def _buffer_ahead(self, part: EntryRun) -> None:
         self._ahead.append(part)
-        self._ahead_size += sum(map(len, part.entries))
-        while self._ahead_size > QUEUED_BYTES_MAX:
-            self._ahead_size -= sum(map(len, self._ahead.popleft().entries))
+        self._ahead_bytes += sum(map(len, part.entries))
+        while self._ahead_bytes > QUEUED_BYTES_MAX:
+            self._ahead_bytes -= sum(map(len, self._ahead.popleft().entries))
 
     # ---- the reader ----
 
     @property
     def readable(self) -> bool:
         stream = self.stream
-        return bool(self._parts or self.compacted or (stream is not None and stream.parts))
+        return bool(self._runs or self.compacted or (stream is not None and stream.runs))
 
     @property
     def compacted(self) -> Compacted | None:
         """What comes next is no longer stored: this is as far as it goes."""
         return None if self.stream is None else self.stream.compacted
 
-    def take(self, client: "LogClientMachine", now_ms: int) -> EntryRun | None:
+    def next_run(self, client: "LogClientMachine", now_ms: int) -> EntryRun | None:
         """The next entries, if there are any."""
-        if self._parts:  # They were queued before there was a stream.
-            part = self._parts.popleft()
-            self._queued -= sum(map(len, part.entries))
+        if self._runs:  # They were queued before there was a stream.
+            part = self._runs.popleft()
+            self._queued_bytes -= sum(map(len, part.entries))
             return part
         stream = self.stream
-        if stream is None or not stream.parts:
+        if stream is None or not stream.runs:
             return None
         self._pause_ms = POLL_MS[0] // 2
-        return client.take_part(stream, now_ms)
+        return client.next_run(stream, now_ms)
 
     # ---- what is to be done ----
 
-    def act(self, client: "LogClientMachine", now_ms: int) -> None:
+    def step(self, client: "LogClientMachine", now_ms: int) -> None:
         """Asks where to listen and for what is missing; to be called before each wait."""
         if client.leader is not None and client.leader != self._leader:
             # Also after a failover to the same one: it may have been another process.
             self._leader, self._check_ms = client.leader, None
-            self._forget_ask(client)
+            self._drop_url_query(client)
         elif client.leader is None:
             self._leader = None
         self._end_stream(now_ms)
-        ask = self._ask
+        ask = self._url_query
         if ask is not None and ask.done:
             assert ask.answer is None or isinstance(ask.answer, str)
-            self.url, self._ask = ask.answer, None
+            self.url, self._url_query = ask.answer, None
             if self.url is None:
                 self._check_ms = now_ms + self._pause_ms
         if client.leader is not None and (self._check_ms is None or now_ms >= self._check_ms):
-            self._check(client, now_ms)
-        if self.stream is None and self._known_index > self.prev_index and not self._queued:
+            self._check_leader(client, now_ms)
+        if self.stream is None and self._known_index > self.prev_index and not self._queued_bytes:
             self.stream = client.open_stream(EntryStream(self.prev_index))
 
     def _end_stream(self, now_ms: int) -> None:
         """Goes on with broadcasts, once the reader has what the stream has brought."""
         stream = self.stream
-        if stream is None or stream.parts or not stream.done or stream.compacted:
+        if stream is None or stream.runs or not stream.done or stream.compacted:
             return
         self.stream, self.prev_index = None, stream.prev_index
-        if self.url is None and self._ask is None:
+        if self.url is None and self._url_query is None:
             self._pause_ms = min(2 * self._pause_ms, POLL_MS[1])
             self._check_ms = now_ms + self._pause_ms
-        ahead, self._ahead, self._ahead_size = self._ahead, deque(), 0
+        ahead, self._ahead, self._ahead_bytes = self._ahead, deque(), 0
         for part in ahead:
             if part.first_index <= self.prev_index + 1:
                 self._queue(part)
             else:
-                self._keep(part)
+                self._buffer_ahead(part)
 
-    def _check(self, client: "LogClientMachine", now_ms: int) -> None:
+    def _check_leader(self, client: "LogClientMachine", now_ms: int) -> None:
         """A new leader, or silence: where does it broadcast, and what has it applied meanwhile?
 
         One that does not broadcast is asked for entries alone, from time to time.
         """
         first = self._check_ms is None
-        if self._ask is None and (first or self.url is not None):
-            self._ask = client.ask(Query(RequestBroadcastStateUrl(client.new_id())))
-            self._ask.told_apart = True  # Who leads is found out by asking for entries.
-        if self.stream is None and not self._queued:
+        if self._url_query is None and (first or self.url is not None):
+            self._url_query = client.query(Query(RequestBroadcastStateUrl(client.new_id())))
+            self._url_query.accepts_no_url = True  # Who leads is found out by asking for entries.
+        if self.stream is None and not self._queued_bytes:
             self.stream = client.open_stream(EntryStream(self.prev_index))
         self._check_ms = now_ms + SILENCE_MS_MAX
 
@@ -149,12 +149,12 @@ class Subscription:
         return self._check_ms
 
     def close(self, client: "LogClientMachine") -> None:
-        self._forget_ask(client)
+        self._drop_url_query(client)
         if self.stream is not None:
             client.close_stream(self.stream)
             self.stream = None
 
-    def _forget_ask(self, client: "LogClientMachine") -> None:
-        if self._ask is not None:
-            client.drop_ask(self._ask)
-            self._ask = None
+    def _drop_url_query(self, client: "LogClientMachine") -> None:
+        if self._url_query is not None:
+            client.drop_query(self._url_query)
+            self._url_query = None

@@ -55,56 +55,63 @@ class FlowControl:
     commits in a fraction of that.
     """
 
-    __slots__ = ("_begun_ms", "_commits", "_limited", "_singles_max", "silences", "singles")
+    __slots__ = (
+        "_commits",
+        "_is_limited",
+        "_limited_since_ms",
+        "_singles_max",
+        "silences",
+        "singles_allowed",
+    )
 
     def __init__(self, singles_max: int) -> None:
-        self.singles = min(SINGLES_FIRST, singles_max)
+        self.singles_allowed = min(SINGLES_FIRST, singles_max)
         self.silences = 0  # Since its last answer; each doubles the time that it is given.
         self._singles_max = singles_max
-        self._limited = False  # Something waits because of the limit, ...
-        self._begun_ms = 0  # ... since then, ...
+        self._is_limited = False  # Something waits because of the limit, ...
+        self._limited_since_ms = 0  # ... since then, ...
         self._commits = 0  # ... and so many were committed meanwhile.
 
     def on_limited(self, now_ms: int) -> None:
         """As many as may be are on their way."""
-        if not self._limited:
-            self._limited, self._begun_ms, self._commits = True, now_ms, 0
+        if not self._is_limited:
+            self._is_limited, self._limited_since_ms, self._commits = True, now_ms, 0
 
     def on_commit(self, now_ms: int) -> None:
         """Once as many are committed as were on their way, the time shows what the leader bears."""
         self._commits += 1
-        if not self._limited or self._commits < self.singles:
+        if not self._is_limited or self._commits < self.singles_allowed:
             return
-        self._limited = False
-        took_ms = now_ms - self._begun_ms
+        self._is_limited = False
+        took_ms = now_ms - self._limited_since_ms
         if took_ms <= FAST_MS:
-            self.singles = min(2 * self.singles, self._singles_max)
+            self.singles_allowed = min(2 * self.singles_allowed, self._singles_max)
         elif took_ms > SLOW_MS:
             self._shrink()
 
     def on_silence(self) -> None:
         """The leader has not answered in time: everything is sent again, less at once."""
         self.silences = min(self.silences + 1, DOUBLINGS_MAX)
-        self._limited = False
+        self._is_limited = False
         self._shrink()
 
     def _shrink(self) -> None:
-        self.singles = max(self.singles // 2, min(SINGLES_MIN, self._singles_max))
+        self.singles_allowed = max(self.singles_allowed // 2, min(SINGLES_MIN, self._singles_max))
 
 
 class PendingUpdates:
     """Some updates on their way, in order: at most a pack's worth."""
 
     __slots__ = (
-        "answers",
+        "encoded_records",
         "heard_ms",
-        "message",
         "missing",
-        "position",
         "refusal",
+        "refused_position",
         "reqids",
         "runs",
         "sent",
+        "single_indexes",
         "size",
         "updates",
     )
@@ -116,16 +123,16 @@ class PendingUpdates:
         self.heard_ms = 0  # When it was sent, became the first, or was last answered.
         self.runs: tuple[tuple[int, int], ...] = ()  # (count, first index), in order; when done.
         self.refusal = ""  # Why it will never be taken; the window has let it go.
-        self.position = 0  # Of the update that is to blame.
-        self.message: bytes | None = None  # The records, framed once.
-        self.answers: list[int] = []  # Of single updates: their indexes, 0 while unknown.
+        self.refused_position = 0  # Of the update that is to blame.
+        self.encoded_records: bytes | None = None  # The records, framed once.
+        self.single_indexes: list[int] = []  # Of single updates: their indexes, 0 while unknown.
         self.missing = len(updates)
         self.sent = 0  # Of single updates: so many, from the first, went to the leader of now.
 
     def records(self) -> bytes:
-        if self.message is None:
-            self.message = pack_records(self.reqids, self.updates)
-        return self.message
+        if self.encoded_records is None:
+            self.encoded_records = pack_records(self.reqids, self.updates)
+        return self.encoded_records
 
 
 class Window:
@@ -136,11 +143,11 @@ class Window:
         self.limits = limits
         self.items: deque[PendingUpdates] = deque()
         self.sent = 0  # So many of them, from the first, were sent to the leader of now.
-        self.quota = limits.packs  # So many of them may be sent.
+        self.packs_allowed = limits.packs  # So many of them may be sent.
         self.count = 0
         self.size = 0
-        self.pace = FlowControl(limits.updates)
-        self._under_way = 0  # Single updates that the leader of now has not answered.
+        self.flow = FlowControl(limits.updates)
+        self._unanswered_singles = 0  # Single updates that the leader of now has not answered.
         self._packs: dict[bytes, PendingUpdates] = {}
         self._singles: dict[bytes, tuple[PendingUpdates, int]] = {}
 
@@ -152,7 +159,7 @@ class Window:
             and self.size < self.limits.bytes
         )
 
-    def takes(self, reqids: Sequence[bytes]) -> bool:
+    def accepts(self, reqids: Sequence[bytes]) -> bool:
         """Whether there is room for a pack with these ids.
 
         A caller who has given up may send the same again: that waits until the first has left.
@@ -174,15 +181,15 @@ class Window:
 
     def rewind(self) -> None:
         """Another leader, or a gap: everything is sent again before anything new."""
-        self.sent = self._under_way = 0
+        self.sent = self._unanswered_singles = 0
         for pending in self.items:
             pending.sent = 0
 
-    def slow_down(self) -> None:
+    def halve_packs(self) -> None:
         """The leader could not take so much at once; each commit lets one more go."""
-        self.quota = max(1, min(self.quota, self.sent) // 2)
+        self.packs_allowed = max(1, min(self.packs_allowed, self.sent) // 2)
 
-    def knows(self, reqid: bytes) -> bool:
+    def awaits(self, reqid: bytes) -> bool:
         """Whether an answer to this id is still waited for."""
         return reqid in self._packs or reqid in self._singles
 
@@ -198,7 +205,7 @@ class Window:
         if form is not None:
             yield from self._unsent_singles(form, now_ms)
             return
-        end = min(len(self.items), self.quota)
+        end = min(len(self.items), self.packs_allowed)
         for position in range(self.sent, end):
             pending = self.items[position]
             pending.heard_ms = now_ms
@@ -213,15 +220,15 @@ class Window:
             pending = self.items[self.sent]
             if not pending.sent:
                 pending.heard_ms = now_ms
-                pending.answers = pending.answers or [0] * len(pending.updates)
+                pending.single_indexes = pending.single_indexes or [0] * len(pending.updates)
             while pending.sent < len(pending.reqids):
-                if self._under_way >= self.pace.singles:
-                    self.pace.on_limited(now_ms)
+                if self._unanswered_singles >= self.flow.singles_allowed:
+                    self.flow.on_limited(now_ms)
                     return
                 position, reqid = pending.sent, pending.reqids[pending.sent]
                 pending.sent += 1
-                if not pending.answers[position]:
-                    self._under_way += 1
+                if not pending.single_indexes[position]:
+                    self._unanswered_singles += 1
                     self._singles[reqid] = pending, position
                     update = RequestUpdate(reqid, pending.updates[position])
                     yield encode_client_request(update, self.cluster, form)
@@ -251,26 +258,26 @@ class Window:
         if pending is None:
             return
         self.items[0].heard_ms = now_ms  # Any answer shows that the leader is at work.
-        self.pace.silences = 0
+        self.flow.silences = 0
         if answer.status is UpdateStatus.REJECTED:
             self._refuse(pending, position, "rejected")
         elif answer.status is UpdateStatus.COMMITTED:
             if not answer.log_index:
                 raise RemoteProtocolError("an update committed at index 0")
             del self._singles[reqid]
-            pending.answers[position] = answer.log_index
+            pending.single_indexes[position] = answer.log_index
             pending.missing -= 1
-            self._under_way -= position < pending.sent
-            self.pace.on_commit(now_ms)
+            self._unanswered_singles -= position < pending.sent
+            self.flow.on_commit(now_ms)
             if not pending.missing:
-                pending.runs = runs_of(pending.answers)
+                pending.runs = runs_of(pending.single_indexes)
                 self._collect(now_ms)
 
     def _collect(self, now_ms: int) -> None:
         while self.items and self.items[0].runs:
             pending = self.items.popleft()
             self.sent = max(self.sent - 1, 0)  # An answer may come late, after a rewind.
-            self.quota = min(self.quota + 1, self.limits.packs)
+            self.packs_allowed = min(self.packs_allowed + 1, self.limits.packs)
             self._forget(pending)
         if self.items:
             # Nobody could answer it before those in front of it.
@@ -280,10 +287,10 @@ class Window:
         """What follows has named the refused one as its predecessor: no leader will take it."""
         while pending.refusal == "":
             last = self.items.pop()
-            last.refusal, last.position = AFTER_REFUSED, 0
+            last.refusal, last.refused_position = AFTER_REFUSED, 0
             if last is pending:
-                last.refusal, last.position = reason, position
-            self._under_way -= last.answers[: last.sent].count(0)
+                last.refusal, last.refused_position = reason, position
+            self._unanswered_singles -= last.single_indexes[: last.sent].count(0)
             self._forget(last)
         self.sent = min(self.sent, len(self.items))
 

@@ -38,14 +38,16 @@ class MemberDirectory:
         self._urls = dict(urls)
         self._peer_urls = dict(peer_urls)
         self._entries = {base_index: base or ConfigEntry(tuple(self._urls.items()))}
-        self.settled = base is not None  # Else the topology stands in for it.
+        self.members_known = base is not None  # Else the topology stands in for it.
         self.history = ConfigurationHistory(self._entries[base_index].configuration, (), base_index)
-        self.insiders = frozenset(peer_urls)  # Who has a door of its own, and counts only there.
-        self._met: dict[str, None] = {}
+        self.peer_url_members = frozenset(
+            peer_urls
+        )  # Who has a door of its own, and counts only there.
+        self._unlisted: dict[str, None] = {}
 
     # What the log says.
 
-    def note(self, batch: EntryBatch) -> Configuration | None:
+    def read_config(self, batch: EntryBatch) -> Configuration | None:
         """What a batch puts in force (raft.messages.Setup.configuration)."""
         entry = batch_config(batch)
         if entry is None:
@@ -55,10 +57,10 @@ class MemberDirectory:
 
     def recover(self, batch: EntryBatch) -> None:
         """A batch of our own log at the start, in order."""
-        configuration = self.note(batch)
+        configuration = self.read_config(batch)
         if configuration is not None:
             self.history.append(batch.first_index, configuration)
-            self.settled = True
+            self.members_known = True
 
     def install(self, index: int, data: bytes) -> Configuration:
         """A snapshot up to index holds this one, or none: then what we know goes on.
@@ -66,13 +68,13 @@ class MemberDirectory:
         Raises RemoteProtocolError when it is no configuration.
         """
         entry = self._entries[index] = decode_config_entry(data) if data else self.entry
-        self.settled = True
+        self.members_known = True
         return entry.configuration
 
-    def settle(self, members: Members) -> Configuration:
+    def set_initial_members(self, members: Members) -> Configuration:
         """Somebody who knows says what the cluster began with; the log begins at 1."""
         entry = self._entries[0] = ConfigEntry(members)
-        self.settled = True
+        self.members_known = True
         return entry.configuration
 
     def at(self, index: int) -> ConfigEntry:
@@ -85,11 +87,13 @@ class MemberDirectory:
         return self._entries[self.history.last_index]
 
     @property
-    def first(self) -> Members | None:
+    def initial_members(self) -> Members | None:
         """What the cluster began with, if we know it and our log still begins there."""
-        return self._entries[0].new if self.settled and self.history.first_index == 0 else None
+        return (
+            self._entries[0].new if self.members_known and self.history.first_index == 0 else None
+        )
 
-    def encoded(self, index: int) -> bytes:
+    def encode_at(self, index: int) -> bytes:
         """What was in force at an index as it goes into a snapshot."""
         return encode_config_entry(self.at(index))
 
@@ -113,30 +117,30 @@ class MemberDirectory:
         if not url or peer in self._peer_urls:
             return False
         self._peer_urls[peer] = url
-        self.insiders = frozenset(self._peer_urls)
+        self.peer_url_members = frozenset(self._peer_urls)
         return True
 
     def forget_peer_url(self, peer: str) -> None:
         """Nobody has to do with it any more: what it said of itself may be out of date."""
         if peer not in self._urls:
             self._peer_urls.pop(peer, None)
-            self.insiders = frozenset(self._peer_urls)
+            self.peer_url_members = frozenset(self._peer_urls)
 
-    def names_foreign(self, peer: str) -> bool:
+    def is_declared_foreign(self, peer: str) -> bool:
         """Whether the topology names it as one of another implementation."""
         return peer in self._urls and peer not in self._peer_urls
 
     # Who is heard.
 
-    def meet(self, peer: str) -> None:
+    def add_unlisted(self, peer: str) -> None:
         """It said hello at the peers' door: it may be a member of a newer configuration."""
-        if len(self._met) < UNLISTED_PEERS_MAX:
-            self._met[peer] = None
+        if len(self._unlisted) < UNLISTED_PEERS_MAX:
+            self._unlisted[peer] = None
 
     @property
-    def heard(self) -> frozenset[str]:
+    def accepted_senders(self) -> frozenset[str]:
         """Whose requests are taken in."""
-        return frozenset((*self._urls, *member_ids(self.entry.members), *self._met))
+        return frozenset((*self._urls, *member_ids(self.entry.members), *self._unlisted))
 
     @property
     def drift(self) -> list[str]:

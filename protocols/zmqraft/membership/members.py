@@ -61,12 +61,12 @@ class ChangeStage(IntEnum):
 class JoiningServer:
     """A server that is not a member yet."""
 
-    __slots__ = ("heard_ms", "info", "is_ours", "url")
+    __slots__ = ("heard_ms", "info", "is_kelek", "url")
 
     def __init__(self, url: str, now_ms: int) -> None:
         self.url = url
         self.heard_ms = now_ms
-        self.is_ours: bool | None = None  # None: nothing heard yet.
+        self.is_kelek: bool | None = None  # None: nothing heard yet.
         self.info: LogInfo | None = None
 
 
@@ -74,26 +74,26 @@ class ConfigChange:
     """The one that is in work."""
 
     __slots__ = (
-        "caught_ms",
+        "caught_up_ms",
         "clients",
-        "index",
+        "joint_index",
         "new",
-        "newcomers",
-        "remind_ms",
+        "new_kelek_servers",
+        "remind_due_ms",
         "reqid",
-        "since_ms",
         "stage",
+        "stage_started_ms",
     )
 
     def __init__(self, reqid: bytes | None, new: Members, stage: ChangeStage, now_ms: int) -> None:
         self.reqid = reqid  # None: another leader began it.
         self.new = new
         self.stage = stage
-        self.since_ms = now_ms
-        self.caught_ms: int | None = None
-        self.remind_ms = now_ms + REMIND_MS
-        self.index = 0  # Of its joint entry.
-        self.newcomers: list[str] = []  # New servers of ours.
+        self.stage_started_ms = now_ms
+        self.caught_up_ms: int | None = None
+        self.remind_due_ms = now_ms + REMIND_MS
+        self.joint_index = 0  # Of its joint entry.
+        self.new_kelek_servers: list[str] = []  # New servers of ours.
         self.clients: deque[ReplyAddress] = deque(maxlen=REPLIES_MAX)
 
 
@@ -109,21 +109,23 @@ class MemberChanges:
     """All changes while we lead. Another leader finishes what is joint."""
 
     def __init__(
-        self, core: Raft, roster: MemberDirectory, reqids: Reqids, random: Random, ttl_s: int
+        self, core: Raft, directory: MemberDirectory, reqids: Reqids, random: Random, ttl_s: int
     ) -> None:
         self._core = core
-        self._roster = roster
+        self._directory = directory
         self._reqids = reqids
         self._random = random
         self._ttl_s = ttl_s
         self._unix_s = 0
         self._change: ConfigChange | None = None
-        self._gone_ms: dict[str, int] = {}  # Who has left and when it goes.
-        self._handed_over = False  # We have left ourselves, and another one is to lead.
-        self._unversed: set[str] = set()  # Of ours, but of versions without changes of members.
+        self._dismiss_due_ms: dict[str, int] = {}  # Who has left and when it goes.
+        self._transfer_started = False  # We have left ourselves, and another one is to lead.
+        self._without_members_feature: set[str] = (
+            set()
+        )  # Of ours, but of versions without changes of members.
         self._knows_tables: set[str] = set()  # Peers that know the kind of tables' entries.
         self.holds_tables = False  # Whether the cluster has table servers, as far as we know.
-        self.guests: dict[str, JoiningServer] = {}  # Whom the peer must keep a link to.
+        self.joining: dict[str, JoiningServer] = {}  # Whom the peer must keep a link to.
 
     # What arrives.
 
@@ -133,27 +135,27 @@ class MemberChanges:
         """A client wishes for other members."""
         self._unix_s = unix_s
         try:
-            answer = self._take(request, client, now_ms)
+            answer = self._accept(request, client, now_ms)
         except Refusal as refusal:
             answer = refusal.answer
         if answer is not None:
             _send(client, request.reqid, answer)
 
-    def _take(
+    def _accept(
         self, request: ConfigUpdate, client: ReplyAddress, now_ms: int
     ) -> ConfigUpdateAnswer | None:
         core, reqid = self._core, request.reqid
         if core.role is not Role.LEADER:
             return ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=core.leader)
-        change = self._resumed(now_ms)
+        change = self._current_change(now_ms)
         known = self._reqids.find(reqid)
-        if change is not None and (change.reqid == reqid or known == change.index):
+        if change is not None and (change.reqid == reqid or known == change.joint_index):
             change.reqid = reqid
             if client not in change.clients:
                 change.clients.append(client)
             return ConfigUpdateAnswer(ConfigStatus.TAKEN)
         if known is not None:
-            last_index = self._roster.history.last_index
+            last_index = self._directory.history.last_index
             done = last_index <= core.commit_index and not core.configuration.old
             return ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=known if done else None)
         age_s = self._unix_s - reqid_seconds(reqid)
@@ -162,24 +164,26 @@ class MemberChanges:
             return ConfigUpdateAnswer(ConfigStatus.EXPIRED)
         if change is not None:
             return ConfigUpdateAnswer(ConfigStatus.BUSY)
-        if not self._is_settled():
+        if not self._is_stable():
             return None  # It comes again.
         new = self._check(request.payload)
-        self._check_versed(member_ids(new))
+        self._check_members_feature(member_ids(new))
         self._check_quorum(new, now_ms)
         self._change = change = ConfigChange(reqid, new, ChangeStage.CONNECT, now_ms)
         change.clients.append(client)
         members = core.configuration.members
-        self.guests = {peer: JoiningServer(url, now_ms) for peer, url in new if peer not in members}
+        self.joining = {
+            peer: JoiningServer(url, now_ms) for peer, url in new if peer not in members
+        }
         return ConfigUpdateAnswer(ConfigStatus.TAKEN)
 
-    def _is_settled(self) -> bool:
+    def _is_stable(self) -> bool:
         """Whether we know for sure who the members are, and lead for some time to come."""
         core = self._core
         return (
             core.is_voter
             and core.transferring is None
-            and core.commit_index >= self._roster.history.last_index
+            and core.commit_index >= self._directory.history.last_index
             and core.log.term_at(core.commit_index) == core.term
         )
 
@@ -200,27 +204,27 @@ class MemberChanges:
         strange = [url for _, url in new if not is_url(url)]
         if strange:
             raise Refusal("Malformed", f"{strange[0]!r} is no tcp://HOST:PORT or ipc://PATH")
-        if dict(new) in (dict(self._roster.entry.new), dict(self._roster.members)):
+        if dict(new) in (dict(self._directory.entry.new), dict(self._directory.members)):
             raise Refusal("Unchanged", "these are the members already")
         return new
 
-    def _check_versed(self, new: tuple[str, ...]) -> None:
+    def _check_members_feature(self, new: tuple[str, ...]) -> None:
         """Raises Refusal when an old version would go on counting by its own list of members.
 
         One may leave, alone: any majority with it and any without have a member in common.
         """
         members = set(self._core.configuration.members)
-        unversed = self._unversed & {*members, *new}
+        unversed = self._without_members_feature & {*members, *new}
         leaves_alone = unversed == members ^ {*new} <= members and len(unversed) == 1
         if unversed and not leaves_alone:
             names = ", ".join(sorted(unversed))
             raise Refusal("Unversed", f"the kelek of {names} can't follow the change: upgrade it")
 
-    def _check_tables(self) -> None:
+    def _check_tables_feature(self) -> None:
         """Raises Refusal when a new server would not apply the entries of tables, or take the
         lead and have none: it is of an old version, or of another make."""
-        strange = sorted(self.guests.keys() - self._knows_tables)
-        if self._roster.entry.tables_from and strange:
+        strange = sorted(self.joining.keys() - self._knows_tables)
+        if self._directory.entry.tables_from and strange:
             raise Refusal(
                 "Unversed",
                 f"{', '.join(strange)} can't follow tables' entries: not this version's kelek",
@@ -253,24 +257,24 @@ class MemberChanges:
     def on_features(self, peer: str, features: Collection[str]) -> None:
         """A peer of ours has said what it knows."""
         if FEATURE_MEMBERS in features:
-            self._unversed.discard(peer)
+            self._without_members_feature.discard(peer)
         else:
-            self._unversed.add(peer)
+            self._without_members_feature.add(peer)
         if FEATURE_TABLES in features:
             self._knows_tables.add(peer)
         else:
             self._knows_tables.discard(peer)
 
-    def on_guest(self, peer: str, now_ms: int, info: LogInfo | None = None) -> None:
+    def on_joining_answer(self, peer: str, now_ms: int, info: LogInfo | None = None) -> None:
         """A server that is to be a member has answered: with a hello, or with what its log is."""
-        guest = self.guests.get(peer)
-        if guest is None:
+        server = self.joining.get(peer)
+        if server is None:
             return
-        guest.heard_ms = now_ms
+        server.heard_ms = now_ms
         if info is None:
-            guest.is_ours = True
+            server.is_kelek = True
         else:
-            guest.info = info
+            server.info = info
 
     # One wake.
 
@@ -278,43 +282,43 @@ class MemberChanges:
         """Does what can be done now."""
         core = self._core
         if core.role is not Role.LEADER:
-            if self._change is not None or self._gone_ms or self._handed_over:
-                self._abandon()
+            if self._change is not None or self._dismiss_due_ms or self._transfer_started:
+                self._drop_change()
             return
-        change = self._resumed(now_ms)
+        change = self._current_change(now_ms)
         if change is not None:
             try:
                 self._advance(change, now_ms)
             except Refusal as refusal:
-                self._end(change, refusal.answer)
-        elif self.holds_tables and not self._roster.entry.tables_from:
-            self._seal()
-        if self._leads_outside() and not self._handed_over:
-            self._gone_ms.setdefault(core.setup.peer_id, now_ms + DISMISS_MS)
-        if self._gone_ms or self._handed_over:
-            self._farewell(now_ms)
+                self._finish(change, refusal.answer)
+        elif self.holds_tables and not self._directory.entry.tables_from:
+            self._append_tables_from()
+        if self._leads_after_removal() and not self._transfer_started:
+            self._dismiss_due_ms.setdefault(core.setup.peer_id, now_ms + DISMISS_MS)
+        if self._dismiss_due_ms or self._transfer_started:
+            self._dismiss_removed(now_ms)
 
-    def _seal(self) -> None:
+    def _append_tables_from(self) -> None:
         """Once every member knows the kind of entries that is the tables' own: from here on they
         believe no other. The entry that says so is a configuration with the same members, so it is
         in snapshots, and every node goes by it from the same index on."""
         others = {*self._core.configuration.members} - {self._core.setup.peer_id}
-        if others <= self._knows_tables and self._is_settled():
+        if others <= self._knows_tables and self._is_stable():
             index = self._core.log.last_index + 1
-            self._append(None, self._roster.entry._replace(tables_from=index))
+            self._append(None, self._directory.entry._replace(tables_from=index))
 
-    def _leads_outside(self) -> bool:
+    def _leads_after_removal(self) -> bool:
         """Whether we lead and have left: also who was elected on its way out, because only it had
         the entry that says so, and knows nothing of the change."""
         core = self._core
-        committed = core.commit_index >= self._roster.history.last_index
+        committed = core.commit_index >= self._directory.history.last_index
         return committed and core.setup.peer_id not in core.configuration.members
 
-    def _resumed(self, now_ms: int) -> ConfigChange | None:
+    def _current_change(self, now_ms: int) -> ConfigChange | None:
         """The change in work; also one that is joint and whose leader is gone: we finish it."""
         if self._change is None and self._core.configuration.old:
-            self._change = ConfigChange(None, self._roster.entry.new, ChangeStage.JOINT, now_ms)
-            self._change.index = self._roster.history.last_index
+            self._change = ConfigChange(None, self._directory.entry.new, ChangeStage.JOINT, now_ms)
+            self._change.joint_index = self._directory.history.last_index
         return self._change
 
     def _advance(self, change: ConfigChange, now_ms: int) -> None:
@@ -325,83 +329,85 @@ class MemberChanges:
             self._connect(change, now_ms)
         if change.stage is ChangeStage.CATCH_UP:
             self._catch_up(change, now_ms)
-        elif change.stage is ChangeStage.JOINT and core.commit_index >= change.index:
-            entry = self._roster.entry._replace(new=change.new, old=())
+        elif change.stage is ChangeStage.JOINT and core.commit_index >= change.joint_index:
+            entry = self._directory.entry._replace(new=change.new, old=())
             self._append(self._new_reqid(), entry)
-            change.stage, change.since_ms = ChangeStage.FINAL, now_ms
-        elif change.stage is ChangeStage.FINAL and self._is_over(change, now_ms):
-            answer = ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=change.index)
+            change.stage, change.stage_started_ms = ChangeStage.FINAL, now_ms
+        elif change.stage is ChangeStage.FINAL and self._is_complete(change, now_ms):
+            answer = ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=change.joint_index)
             members = (core.setup.peer_id, *core.peers)
             leaving = [peer for peer in members if peer not in core.configuration.voters]
-            self._gone_ms = dict.fromkeys(leaving, now_ms + DISMISS_MS)
-            self._end(change, answer)
+            self._dismiss_due_ms = dict.fromkeys(leaving, now_ms + DISMISS_MS)
+            self._finish(change, answer)
             return
-        if now_ms >= change.remind_ms:
-            change.remind_ms = now_ms + REMIND_MS
+        if now_ms >= change.remind_due_ms:
+            change.remind_due_ms = now_ms + REMIND_MS
             self._answer(change, ConfigUpdateAnswer(ConfigStatus.TAKEN))
 
     def _connect(self, change: ConfigChange, now_ms: int) -> None:
         """Until every new server has answered; ours are fed from then on."""
-        self._check_versed(member_ids(change.new))
+        self._check_members_feature(member_ids(change.new))
         missing = []
-        for peer, guest in self.guests.items():
-            if guest.is_ours:
+        for peer, server in self.joining.items():
+            if server.is_kelek:
                 self._core.add_learner(peer)
-            elif guest.info is None:
-                missing.append(f"{peer} at {guest.url}")
+            elif server.info is None:
+                missing.append(f"{peer} at {server.url}")
         if not missing:
-            change.stage, change.since_ms = ChangeStage.CATCH_UP, now_ms
-        elif now_ms - change.since_ms >= CONNECT_MS:
+            change.stage, change.stage_started_ms = ChangeStage.CATCH_UP, now_ms
+        elif now_ms - change.stage_started_ms >= CONNECT_MS:
             raise Refusal("Unreachable", f"no answer from {', '.join(missing)}")
 
     def _catch_up(self, change: ConfigChange, now_ms: int) -> None:
         """Until the new servers hold what is committed, and enough of the members count."""
         followers = {follower.peer: follower for follower in self._core.followers}
-        if not all(self._has_caught_up(peer, followers, now_ms) for peer in self.guests):
+        if not all(self._has_caught_up(peer, followers, now_ms) for peer in self.joining):
             return
-        if change.caught_ms is None:
-            change.caught_ms = now_ms
+        if change.caught_up_ms is None:
+            change.caught_up_ms = now_ms
         new = Configuration(member_ids(change.new))
         # A new server of another make counts from the moment it is a member.
-        foreign = {peer for peer, guest in self.guests.items() if not guest.is_ours}
+        foreign = {peer for peer, server in self.joining.items() if not server.is_kelek}
         if not quorum_value(
             new, lambda peer: peer in foreign or self._counts(peer, followers, now_ms)
         ):
-            if now_ms - change.caught_ms >= SILENT_MS:
+            if now_ms - change.caught_up_ms >= SILENT_MS:
                 self._check_quorum(change.new, now_ms)
                 raise Refusal("QuorumLost", "the new members do not become voters")
             return
-        self._check_tables()
+        self._check_tables_feature()
         assert change.reqid is not None
-        entry = self._roster.entry
+        entry = self._directory.entry
         entry = entry._replace(new=change.new, old=entry.new)
-        change.index = self._append(change.reqid, entry)
+        change.joint_index = self._append(change.reqid, entry)
         change.stage = ChangeStage.JOINT
-        change.newcomers = [peer for peer, guest in self.guests.items() if guest.is_ours]
-        self.guests = {}
+        change.new_kelek_servers = [
+            peer for peer, server in self.joining.items() if server.is_kelek
+        ]
+        self.joining = {}
 
     def _has_caught_up(self, peer: str, followers: dict[str, Follower], now_ms: int) -> bool:
-        guest, follower = self.guests[peer], followers.get(peer)
-        heard_ms = max(guest.heard_ms, follower.heard_ms if follower else 0)
+        server, follower = self.joining[peer], followers.get(peer)
+        heard_ms = max(server.heard_ms, follower.heard_ms if follower else 0)
         if now_ms - heard_ms >= SILENT_MS:
-            raise Refusal("Unreachable", f"{peer} at {guest.url} is silent")
-        if guest.is_ours:
+            raise Refusal("Unreachable", f"{peer} at {server.url} is silent")
+        if server.is_kelek:
             index = follower.match_index if follower else 0
         else:
-            index = guest.info.last_index if guest.info else 0
+            index = server.info.last_index if server.info else 0
         return index + CAUGHT_UP_ENTRIES >= self._core.commit_index and (
-            index > 0 or not guest.is_ours
+            index > 0 or not server.is_kelek
         )
 
-    def _is_over(self, change: ConfigChange, now_ms: int) -> bool:
+    def _is_complete(self, change: ConfigChange, now_ms: int) -> bool:
         """Whether the new members are committed, and those of ours that are new vote: whoever then
         takes another one away must be able to count on them."""
-        if self._core.commit_index < self._roster.history.last_index:
+        if self._core.commit_index < self._directory.history.last_index:
             return False
-        if now_ms - change.since_ms >= VOTER_WAIT_MS:
+        if now_ms - change.stage_started_ms >= VOTER_WAIT_MS:
             return True
         followers = {follower.peer: follower for follower in self._core.followers}
-        return all(self._counts(peer, followers, now_ms) for peer in change.newcomers)
+        return all(self._counts(peer, followers, now_ms) for peer in change.new_kelek_servers)
 
     def _append(self, reqid: bytes | None, entry: ConfigEntry) -> int:
         core = self._core
@@ -416,41 +422,41 @@ class MemberChanges:
 
     # Its end.
 
-    def _farewell(self, now_ms: int) -> None:
+    def _dismiss_removed(self, now_ms: int) -> None:
         """Who has left hears of the last commit before it goes; we ourselves let others hear of it
         before we stop leading (dissertation, section 4.2.2)."""
         core = self._core
-        for peer in [peer for peer, at_ms in self._gone_ms.items() if now_ms >= at_ms]:
-            del self._gone_ms[peer]
+        for peer in [peer for peer, at_ms in self._dismiss_due_ms.items() if now_ms >= at_ms]:
+            del self._dismiss_due_ms[peer]
             core.remove_learner(peer)
         own, members = core.setup.peer_id, core.configuration.members
-        if not self._leads_outside():
+        if not self._leads_after_removal():
             return
         staying = [follower for follower in core.followers if follower.peer in members]
-        told = all(follower.commit_sent >= core.commit_index for follower in staying)
-        if not told and own in self._gone_ms:
+        told = all(follower.sent_commit_index >= core.commit_index for follower in staying)
+        if not told and own in self._dismiss_due_ms:
             return
-        if not self._handed_over:
-            self._handed_over = True
+        if not self._transfer_started:
+            self._transfer_started = True
             if not core.transfer("", now_ms):
                 return
         if core.transferring is None:
-            core.resign()
+            core.step_down()
 
-    def _abandon(self) -> None:
+    def _drop_change(self) -> None:
         """We lead no longer: the next leader finishes it, or it never was."""
         if self._change is not None:
             leader = self._core.leader
-            self._end(self._change, ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=leader))
-        self._gone_ms = {}
-        self._handed_over = False
+            self._finish(self._change, ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=leader))
+        self._dismiss_due_ms = {}
+        self._transfer_started = False
 
-    def _end(self, change: ConfigChange, answer: ConfigUpdateAnswer) -> None:
+    def _finish(self, change: ConfigChange, answer: ConfigUpdateAnswer) -> None:
         self._answer(change, answer)
         self._change = None
-        for peer in self.guests:
+        for peer in self.joining:
             self._core.remove_learner(peer)
-        self.guests = {}
+        self.joining = {}
 
     def _answer(self, change: ConfigChange, answer: ConfigUpdateAnswer) -> None:
         for client in change.clients:
@@ -467,8 +473,10 @@ class MemberChanges:
         if change is None:
             if core.configuration.old:
                 return now_ms
-            return now_ms + POLL_MS if self._gone_ms or self._handed_over else None
-        joint_committed = change.stage is ChangeStage.JOINT and core.commit_index >= change.index
+            return now_ms + POLL_MS if self._dismiss_due_ms or self._transfer_started else None
+        joint_committed = (
+            change.stage is ChangeStage.JOINT and core.commit_index >= change.joint_index
+        )
         if joint_committed and core.transferring is None:
             return now_ms
         return now_ms + POLL_MS

@@ -44,65 +44,65 @@ class VoterEligibility:
         self._leader_heard_ms = 0
         self._empty_peers: dict[str, int] = {}  # With their incarnations.
         self._has_used_peers = False
-        self._lost_term: int | None = None
+        self._lost_vote_term: int | None = None
         self.repair: Repair | None = None  # What is being made good.
-        self.empty = False  # No entry, never a voter: it owes nothing to anybody.
-        self.voter = True
-        self.witnessed: tuple[tuple[str, int], ...] = ()
+        self.is_empty = False  # No entry, never a voter: it owes nothing to anybody.
+        self.is_voter = True
+        self.bootstrap_witnesses: tuple[tuple[str, int], ...] = ()
 
     def restore(self, voter: bool, log_is_empty: bool, lost_term: int | None, boot: bool) -> None:
         """Sets the state found at the start; lost_term is the highest term known when a stored
         vote is damaged, None otherwise; boot says that the operator calls this a first start."""
-        self._lost_term = lost_term
-        self.empty = log_is_empty and not voter and lost_term is None
-        self.voter = voter or (self.empty and (boot or not self._others))
+        self._lost_vote_term = lost_term
+        self.is_empty = log_is_empty and not voter and lost_term is None
+        self.is_voter = voter or (self.is_empty and (boot or not self._others))
 
-    def begin_repair(self, repair: Repair) -> None:
+    def start_repair(self, repair: Repair) -> None:
         """Counts the peer as a learner until it holds again what it may have acknowledged."""
         self.repair = repair
-        self.voter = self.empty = False
+        self.is_voter = self.is_empty = False
 
     @property
     def may_vote(self) -> bool:
         """Whether votes may be given and asked for."""
-        return self.voter and self._lost_term is None
+        return self.is_voter and self._lost_vote_term is None
 
     @property
-    def withheld(self) -> bool:
+    def vote_withheld(self) -> bool:
         """Whether a vote may have been forgotten."""
-        return self._lost_term is not None
+        return self._lost_vote_term is not None
 
     @property
     def state(self) -> str:
         """For status: voter, learner, repairing, or vote withheld."""
         if self.repair is not None:
             return "repairing"
-        if self._lost_term is not None:
+        if self._lost_vote_term is not None:
             return "vote withheld"
-        return "voter" if self.voter else "learner"
+        return "voter" if self.is_voter else "learner"
 
     def on_hello(
         self, peer: str, empty: bool, incarnation: int, witnessed: Sequence[tuple[str, int]]
     ) -> bool:
         """A peer said what it is; returns whether we have become a voter by it."""
-        if peer not in self._others or self.voter or not self.empty:
+        if peer not in self._others or self.is_voter or not self.is_empty:
             return False
         if self._own in witnessed:
-            self.witnessed = tuple(witnessed)
-            self.voter = True
+            self.bootstrap_witnesses = tuple(witnessed)
+            self.is_voter = True
             return True
         if empty:
             self._empty_peers[peer] = incarnation
         else:
             self._has_used_peers = True
         if not self._has_used_peers and self._empty_peers.keys() == self._others:
-            self.witnessed = (self._own, *self._empty_peers.items())
-            self.voter = True
-        return self.voter
+            self.bootstrap_witnesses = (self._own, *self._empty_peers.items())
+            self.is_voter = True
+        return self.is_voter
 
-    def on_entries(self) -> None:
+    def on_entries_received(self) -> None:
         """We have taken in something: from now on we owe."""
-        self.empty = False
+        self.is_empty = False
 
     def on_joining(self) -> bool:
         """A joint configuration takes us in, to which we did not belong, and is not committed;
@@ -111,9 +111,9 @@ class VoterEligibility:
         Whatever we may have forgotten was said before a majority did without us: none of it counts.
         Whose log is being made good does not know whether it was a member behind the damage.
         """
-        if self.voter or self._lost_term is not None or self.repair is not None:
+        if self.is_voter or self._lost_vote_term is not None or self.repair is not None:
             return False
-        self.voter = True
+        self.is_voter = True
         return True
 
     def on_leader(self, term: int, commit_index: int, agreed_index: int, now_ms: int) -> bool:
@@ -124,15 +124,15 @@ class VoterEligibility:
         """
         if self.may_vote:
             return False
-        if self._lost_term is not None and term > self._lost_term:
-            self._lost_term = None
+        if self._lost_vote_term is not None and term > self._lost_vote_term:
+            self._lost_vote_term = None
         gap_ms = now_ms - self._leader_heard_ms
         if term != self._leader_term or gap_ms > self._gap_ms_max:
             self._leader_term, self._leader_since_ms = term, now_ms
         self._leader_heard_ms = now_ms
         trusted = now_ms - self._leader_since_ms >= self._trust_after_ms
         owed_index = 0 if self.repair is None else self.repair.last_index
-        if not self.voter and trusted and agreed_index >= max(commit_index, owed_index, 1):
-            self.voter = True
+        if not self.is_voter and trusted and agreed_index >= max(commit_index, owed_index, 1):
+            self.is_voter = True
             self.repair = None
         return self.may_vote

@@ -19,7 +19,7 @@ class PruneMarks:
         self._marks: deque[tuple[int, int]] = deque(maxlen=MARKS_MAX)  # Index, log time.
         self._index = 0  # Everything up to here has expired, and a mark said so.
 
-    def note(self, index: int, log_s: int) -> None:
+    def add(self, index: int, log_s: int) -> None:
         """The log has grown to index, and log time to log_s (Unix seconds)."""
         if not self._marks or log_s >= self._marks[-1][1] + STEP_S:
             self._marks.append((index, log_s))
@@ -64,77 +64,77 @@ class AppendQueue:
         self._marks = marks
         self._epoch = epoch
         self._on_replaced = on_replaced
-        self._written = core.log.last_index  # The last index given to the log writer.
+        self._queued_index = core.log.last_index  # The last index given to the log writer.
         self._seq = 0
-        self._waiting: deque[_PendingAck] = deque()
-        self._intake: dict[int, bytes] = {}  # Blocks of our own whose reqids are known already.
-        self.reset = False  # The next job begins the log anew behind a snapshot.
-        self.given_bytes = 0
+        self._unacknowledged: deque[_PendingAck] = deque()
+        self._own_blocks: dict[int, bytes] = {}  # Blocks of our own whose reqids are known already.
+        self.reset_pending = False  # The next job begins the log anew behind a snapshot.
+        self.appended_bytes = 0
 
     def propose(self, batch: EntryBatch) -> None:
         """Appends a batch of our own whose request ids are in the table already."""
-        self._intake[batch.first_index] = batch.block
+        self._own_blocks[batch.first_index] = batch.block
         self._core.propose(batch)
 
-    def make(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
+    def make_job(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
         """The job for what a Ready wants written; its answers wait for the acknowledgement, or
         with no job for that of the last one. None with answers left in the list: they are free."""
-        if not batches and not self.reset:
-            if answers and self._waiting:
-                self._waiting[-1].answers.extend(answers)
+        if not batches and not self.reset_pending:
+            if answers and self._unacknowledged:
+                self._unacknowledged[-1].answers.extend(answers)
                 answers.clear()
             return None
-        last_index, last_term = self._written, 0
+        last_index, last_term = self._queued_index, 0
         prev_index = batches[0].first_index - 1 if batches else last_index
         if batches:
-            self._note_reqids(batches)
+            self._update_reqids(batches)
             last_index, last_term = batches[-1].last_index, batches[-1].term
-            self._written = last_index
+            self._queued_index = last_index
         self._seq += 1
-        self._waiting.append(_PendingAck(self._seq, last_index, last_term, answers))
+        self._unacknowledged.append(_PendingAck(self._seq, last_index, last_term, answers))
         prev_term = self._core.log.term_at(prev_index)
         assert prev_term is not None, "a batch follows what the log holds"
         blocks = [batch.block for batch in batches]
-        self.given_bytes += sum(map(len, blocks))
-        reset, self.reset = self.reset, False
+        self.appended_bytes += sum(map(len, blocks))
+        reset, self.reset_pending = self.reset_pending, False
         return AppendJob(self._epoch, self._seq, prev_index, prev_term, blocks, reset)
 
     def on_written(self, seq: int) -> Iterable[Envelope]:
         """Everything up to seq is durable; returns the answers that may leave."""
-        while self._waiting and self._waiting[0].seq <= seq:
-            done = self._waiting.popleft()
+        while self._unacknowledged and self._unacknowledged[0].seq <= seq:
+            done = self._unacknowledged.popleft()
             self._core.on_durable(done.last_index, done.last_term)
             for envelope in done.answers:
                 if envelope.message.term == self._core.term:
                     yield envelope
 
-    def begin_behind(self, index: int, reqids: Iterable[bytes]) -> None:
+    def reset_to_snapshot(self, index: int, reqids: Iterable[bytes]) -> None:
         """A snapshot has replaced our log: so does its table of ids ours. What the writer still
         has in work was for the log that is gone."""
         self._reqids.load(reqids)
         self._marks.truncate(0)
-        self._marks.note(index, self._reqids.newest_s)
+        self._marks.add(index, self._reqids.newest_s)
         self._on_replaced()
-        self._intake.clear()
-        self._waiting = deque(_PendingAck(job.seq, 0, 0, []) for job in self._waiting)
-        self._written, self.reset = index, True
+        self._own_blocks.clear()
+        self._unacknowledged = deque(_PendingAck(job.seq, 0, 0, []) for job in self._unacknowledged)
+        self._queued_index, self.reset_pending = index, True
 
-    def _note_reqids(self, batches: list[EntryBatch]) -> None:
+    def _update_reqids(self, batches: list[EntryBatch]) -> None:
         """Keeps the table in step with the log.
 
         Updates of our own are in it since their intake. When a new leader has replaced some of them
         before they were handed out, they are missing here, and no longer known.
         """
-        intake, self._intake = self._intake, {}
+        intake, self._own_blocks = self._own_blocks, {}
         own = sum(intake.get(batch.first_index) is batch.block for batch in batches)
         first_index = batches[0].first_index
-        if first_index <= self._written or own < len(intake):
+        if first_index <= self._queued_index or own < len(intake):
             self._truncate(first_index - 1)
             intake.clear()
         for batch in batches:
             if intake.get(batch.first_index) is not batch.block:
                 self._reqids.add_block(batch.block)
-        self._marks.note(batches[-1].last_index, self._reqids.newest_s)
+        self._marks.add(batches[-1].last_index, self._reqids.newest_s)
 
     def _truncate(self, last_index: int) -> None:
         """A new leader replaced what follows last_index: table and reader forget it too."""

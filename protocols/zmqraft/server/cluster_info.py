@@ -45,14 +45,14 @@ class RequestQueue:
         return len(self._waiting)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return len(self._waiting) >= WAITING_MAX or self._bytes >= WAITING_BYTES_MAX
 
-    def add(self, frames: list[bytes]) -> None:
+    def push(self, frames: list[bytes]) -> None:
         self._waiting.append(frames)
         self._bytes += sum(map(len, frames))
 
-    def take(self) -> list[bytes]:
+    def pop(self) -> list[bytes]:
         """The oldest one."""
         frames = self._waiting.popleft()
         self._bytes -= sum(map(len, frames))
@@ -62,7 +62,7 @@ class RequestQueue:
 class PeerStatus(NamedTuple):
     """What of the peer's own answers depend on."""
 
-    takes_updates: bool
+    accepts_updates: bool
     applied_index: int
     unix_s: int
 
@@ -82,71 +82,73 @@ class ClusterInfo:
         self,
         setup: PeerSetup,
         core: Raft,
-        roster: MemberDirectory,
+        directory: MemberDirectory,
         snapshots: SnapshotManager,
         marks: PruneMarks,
     ) -> None:
         self._setup = setup
         self._core = core
-        self._roster = roster
+        self._directory = directory
         self._snapshots = snapshots
         self._marks = marks
-        self._infos: ReadQueue[_LogInfoRequest] = ReadQueue(core)
+        self._log_info_requests: ReadQueue[_LogInfoRequest] = ReadQueue(core)
 
     @property
     def deadline_ms(self) -> int | None:
         """When serve() has something to do."""
-        return self._infos.deadline_ms
+        return self._log_info_requests.deadline_ms
 
     @property
-    def wanted_index(self) -> int:
+    def awaited_index(self) -> int:
         """What somebody waits to be applied: 0 when nobody does."""
-        return self._infos.wanted_index
+        return self._log_info_requests.awaited_index
 
-    def on_question(
+    def on_request(
         self,
         client: ReplyAddress,
         form: Form,
         message: ClientRequest,
-        standing: PeerStatus,
+        status: PeerStatus,
         now_ms: int,
     ) -> None:
         """Answers a question, or keeps it until serve() does. Raises RemoteProtocolError: none."""
         if isinstance(message, RequestLogInfo) and self._core.role is Role.LEADER:
-            if len(self._infos) < WAITING_MAX:
-                self._infos.add(_LogInfoRequest(client, form, message), now_ms)
+            if len(self._log_info_requests) < WAITING_MAX:
+                self._log_info_requests.push(_LogInfoRequest(client, form, message), now_ms)
         else:
-            client.out.add([client.routing_id, *self._answer(form, message, standing)])
+            client.out.add([client.routing_id, *self._answer(form, message, status)])
 
     def on_ready(self, read_index: ReadIndex | None) -> None:
         """Takes in that a round of reads is confirmed."""
         if read_index is not None:
-            self._infos.confirm(read_index)
+            self._log_info_requests.confirm(read_index)
 
-    def serve(self, standing: PeerStatus, now_ms: int) -> None:
+    def answer_ready(self, status: PeerStatus, now_ms: int) -> None:
         """Answers those who asked us as the leader, once all is applied that was acknowledged when
         they asked. Later it is said how far we are, and that we lead only if that is confirmed."""
-        if not self._infos:
+        if not self._log_info_requests:
             return
         if self._core.role is not Role.LEADER:
-            late = [(asked, False) for asked in self._infos.take_if(lambda asked: True)]
+            late = [(asked, False) for asked in self._log_info_requests.pop_if(lambda asked: True)]
         else:
-            late = [(asked, True) for asked in self._infos.take(standing.applied_index)]
-            late += self._infos.take_late(now_ms)
+            late = [
+                (asked, True) for asked in self._log_info_requests.pop_ready(status.applied_index)
+            ]
+            late += self._log_info_requests.pop_expired(now_ms)
         for (client, form, message), leads in late:
-            info = self._log_info(form, standing)
+            info = self._log_info(form, status)
             if not leads and info.leading:
                 info = info._replace(leading=False, leader=None)
             client.out.add([client.routing_id, *encode_log_info_answer(message.reqid, info)])
 
-    def _answer(self, form: Form, message: ClientRequest, standing: PeerStatus) -> list[bytes]:
+    def _answer(self, form: Form, message: ClientRequest, status: PeerStatus) -> list[bytes]:
         core = self._core
         match message:
             case RequestConfig():
-                config = ConfigAnswer(standing.takes_updates, core.leader, self._roster.members)
+                config = ConfigAnswer(status.accepts_updates, core.leader, self._directory.members)
                 return encode_config_answer(message.reqid, config)
             case RequestLogInfo():
-                return encode_log_info_answer(message.reqid, self._log_info(form, standing))
+                return encode_log_info_answer(message.reqid, self._log_info(form, status))
             case RequestBroadcastStateUrl():
                 # Node's clients ask each peer for its own; the text's want the leader's alone.
                 says = form is Form.NODE or core.role is Role.LEADER
@@ -154,18 +156,18 @@ class ClusterInfo:
                 return encode_state_url_answer(message.reqid, url or None)
         raise RemoteProtocolError("an update that the intake did not take")
 
-    def _log_info(self, form: Form, standing: PeerStatus) -> LogInfo:
+    def _log_info(self, form: Form, status: PeerStatus) -> LogInfo:
         core = self._core
         return LogInfo(
             leading=core.role is Role.LEADER,
             leader=core.leader,
             term=core.term,
             first_index=core.log.base_index + 1,
-            applied_index=standing.applied_index,
+            applied_index=status.applied_index,
             commit_index=core.commit_index,
             last_index=core.log.last_index,
             snapshot_bytes=self._snapshots.newest.state_size,
-            prune_index=self._prune_index(standing.unix_s) if form is Form.NODE else None,
+            prune_index=self._prune_index(status.unix_s) if form is Form.NODE else None,
         )
 
     def _prune_index(self, unix_s: int) -> int:

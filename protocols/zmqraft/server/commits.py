@@ -20,8 +20,8 @@ class CommitNotice(NamedTuple):
 
     index: int  # type: ignore[assignment]  # Committed, and on our own disk.
     term: int  # Of the entry there.
-    leads: int  # The term that we lead, or 0.
-    audience: NotifyScope = NotifyScope.EVERYBODY
+    leader_term: int  # The term that we lead, or 0.
+    scope: NotifyScope = NotifyScope.EVERYBODY
     tables_from: int = 0  # ConfigEntry.tables_from, as of the index.
 
 
@@ -38,7 +38,7 @@ class CommitNotifier:
         self.index = 0  # The last one that anybody was told.
         self.urgent = False  # Whether anybody is.
         self._index_everybody = 0
-        self._leads: int | None = None
+        self._leader_term: int | None = None
         self._due_ms = now_ms
 
     def deadline_ms(self, index: int, now_ms: int) -> int | None:
@@ -47,11 +47,11 @@ class CommitNotifier:
             return now_ms
         if index > self._index_everybody:
             return self._due_ms
-        return self._due_ms + ALIVE_MS if self.urgent and self._leads else None
+        return self._due_ms + ALIVE_MS if self.urgent and self._leader_term else None
 
-    def audience(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> NotifyScope:
+    def scope(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> NotifyScope:
         """Whom to tell() now; somebody waits until wanted_index is applied by everybody."""
-        if leads != self._leads or wanted_index > self._index_everybody < index:
+        if leads != self._leader_term or wanted_index > self._index_everybody < index:
             return NotifyScope.EVERYBODY
         due_ms = self._due_ms
         if index == self._index_everybody:
@@ -60,9 +60,9 @@ class CommitNotifier:
             return NotifyScope.EVERYBODY
         return NotifyScope.URGENT if self.urgent and index > self.index else NotifyScope.NOBODY
 
-    def tell(self, commit: CommitNotice, now_ms: int) -> CommitNotice:
-        self.index, self._leads = commit.index, commit.leads
-        if commit.audience is NotifyScope.EVERYBODY:
+    def notify(self, commit: CommitNotice, now_ms: int) -> CommitNotice:
+        self.index, self._leader_term = commit.index, commit.leader_term
+        if commit.scope is NotifyScope.EVERYBODY:
             self._index_everybody = commit.index
             self._due_ms = now_ms + PUBLISH_MS
         return commit

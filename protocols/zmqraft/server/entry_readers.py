@@ -47,19 +47,20 @@ class EntryReaders:
         self._snapshots = snapshots
         self._reader = reader
         self._streams = EntryStreams(self._read)
-        self._held: ReadQueue[_EntryRequest] = ReadQueue(core)
-        self._turns: deque[_EntryRequest] = deque()
-        self._floor: int | None = None  # All that was committed before we started is below that.
+        self._unconfirmed: ReadQueue[_EntryRequest] = ReadQueue(core)
+        self._queue: deque[_EntryRequest] = deque()
+        # Everything that was committed before this peer started is at or below this index.
+        self._committed_floor: int | None = None
 
     @property
     def waiting(self) -> int:
         """How many requests are not answered yet."""
-        return len(self._turns) + len(self._held)
+        return len(self._queue) + len(self._unconfirmed)
 
     @property
     def deadline_ms(self) -> int | None:
         """When serve() has something to do; 0: at once."""
-        return 0 if self._turns else self._held.deadline_ms
+        return 0 if self._queue else self._unconfirmed.deadline_ms
 
     @property
     def refused(self) -> int:
@@ -73,56 +74,64 @@ class EntryReaders:
             self._refuse(client, request)
         elif self.waiting >= READERS_MAX:
             self._streams.refused += 1
-        elif self._streams.knows(client, request) or self._snapshots.states.holds(client, request):
-            self._turns.append(_EntryRequest(client, request))
+        elif self._streams.has_stream(client, request) or self._snapshots.state_streams.has_stream(
+            client, request
+        ):
+            self._queue.append(_EntryRequest(client, request))
         else:
-            self._hold(_EntryRequest(client, request, confirmed=True), now_ms)
+            self._await_confirmation(_EntryRequest(client, request, confirmed=True), now_ms)
 
-    def _hold(self, reading: _EntryRequest, now_ms: int) -> None:
-        if self._core.role is Role.LEADER or self._floor is None:
-            self._held.add(reading, now_ms)
+    def _await_confirmation(self, reading: _EntryRequest, now_ms: int) -> None:
+        if self._core.role is Role.LEADER or self._committed_floor is None:
+            self._unconfirmed.push(reading, now_ms)
         else:
-            self._held.add_confirmed(reading, self._floor, now_ms)
+            self._unconfirmed.push_confirmed(reading, self._committed_floor, now_ms)
 
-    def on_append(self, message: AppendEntries) -> None:
+    def on_append_entries(self, message: AppendEntries) -> None:
         """The core has taken in a message of its leader's: perhaps it shows what is committed."""
-        if self._floor is not None:
+        if self._committed_floor is not None:
             return
         core = self._core
         index = core.commit_index
         if message.commit_index <= index and core.log.term_at(index) == core.term:
-            self._floor = index
-            self._held.confirm_all(index)
+            self._committed_floor = index
+            self._unconfirmed.confirm_all(index)
 
-    def lead(self) -> None:
+    def on_elected(self) -> None:
         """We lead from now on."""
-        self._held.lead()
+        self._unconfirmed.on_elected()
 
     def on_ready(self, read_index: ReadIndex | None) -> None:
         """Takes in that a round of reads is confirmed."""
         if read_index is not None:
-            if self._floor is None:
-                self._floor = read_index.index
-            self._held.confirm(read_index)
+            if self._committed_floor is None:
+                self._committed_floor = read_index.index
+            self._unconfirmed.confirm(read_index)
 
-    def serve(self, last_index: int, now_ms: int) -> None:
+    def answer_some(self, last_index: int, now_ms: int) -> None:
         """Answers some of those who wait, from entries up to last_index: committed, and on our own
         disk."""
-        self._turns += self._held.take(last_index)
-        for reading, _ in self._held.take_late(now_ms):
+        self._queue += self._unconfirmed.pop_ready(last_index)
+        for reading, _ in self._unconfirmed.pop_expired(now_ms):
             self._refuse(reading.client, reading.request)
         size = 0
-        for _ in range(min(READERS_A_WAKE, len(self._turns))):
-            size += self._serve_one(self._turns.popleft(), last_index, now_ms)
+        for _ in range(min(READERS_A_WAKE, len(self._queue))):
+            size += self._answer(self._queue.popleft(), last_index, now_ms)
             if size >= READ_BYTES_A_WAKE:
                 return
 
-    def _serve_one(self, reading: _EntryRequest, last_index: int, now_ms: int) -> int:
+    def _answer(self, reading: _EntryRequest, last_index: int, now_ms: int) -> int:
         """Answers a request; returns the bytes of entries in that."""
         client, asked, confirmed = reading
-        expected = self._streams.expects(client, asked)
-        if not expected and not confirmed and not self._snapshots.states.holds(client, asked):
-            self._hold(reading._replace(confirmed=True), now_ms)  # It begins its stream anew.
+        expected = self._streams.expects_request(client, asked)
+        if (
+            not expected
+            and not confirmed
+            and not self._snapshots.state_streams.has_stream(client, asked)
+        ):
+            self._await_confirmation(
+                reading._replace(confirmed=True), now_ms
+            )  # It begins its stream anew.
             return 0
         request: RequestEntries | None = asked
         if self._core.role is not Role.LEADER:
@@ -135,18 +144,18 @@ class EntryReaders:
             return 0
         return self._streams.on_request(client, request, last_index, now_ms)
 
-    def refuse(self) -> None:
+    def on_step_down(self) -> None:
         """We don't lead: whoever waits for a leader is told, and the streams that only it serves
         end."""
-        self._streams.clear()
-        turns, self._turns = self._turns, deque()
-        self._turns += [reading for reading in turns if reading.request.anywhere]
-        leaders = [reading for reading in turns if not reading.request.anywhere]
-        leaders += self._held.take_if(lambda reading: not reading.request.anywhere)
+        self._streams.on_step_down()
+        turns, self._queue = self._queue, deque()
+        self._queue += [reading for reading in turns if reading.request.any_peer]
+        leaders = [reading for reading in turns if not reading.request.any_peer]
+        leaders += self._unconfirmed.pop_if(lambda reading: not reading.request.any_peer)
         for reading in leaders:
             self._refuse(reading.client, reading.request)
-        if self._floor is not None:
-            self._held.confirm_all(self._floor)
+        if self._committed_floor is not None:
+            self._unconfirmed.confirm_all(self._committed_floor)
 
     def _may_serve(self, request: RequestEntries) -> bool:
         """What is stored here is committed, whoever leads; a snapshot's state is the leader's to
@@ -154,7 +163,7 @@ class EntryReaders:
         if self._core.role is Role.LEADER:
             return True
         stored = request.prev_index >= self._core.log.base_index or request.count == 0
-        return request.anywhere and stored
+        return request.any_peer and stored
 
     def _refuse(self, client: ReplyAddress, request: RequestEntries) -> None:
         """Sends the client to the leader; to whoever it finds when we lead and could not answer."""

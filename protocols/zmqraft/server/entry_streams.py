@@ -99,11 +99,11 @@ class EntryStreams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def knows(self, client: ReplyAddress, request: RequestEntries) -> bool:
+    def has_stream(self, client: ReplyAddress, request: RequestEntries) -> bool:
         """Whether a request is of a stream that has begun."""
         return (client.routing_id, request.reqid) in self._streams
 
-    def expects(self, client: ReplyAddress, request: RequestEntries) -> bool:
+    def expects_request(self, client: ReplyAddress, request: RequestEntries) -> bool:
         """Whether a request is the follow-up that a stream waits for, or ends it."""
         stream = self._streams.get((client.routing_id, request.reqid))
         if stream is None or request.count == 0:
@@ -141,7 +141,7 @@ class EntryStreams:
             end = last_index
             if request.count is not None:
                 end = min(end, prev + request.count)
-            stream = self._streams[key] = _Stream(prev + 1, end, request.anywhere)
+            stream = self._streams[key] = _Stream(prev + 1, end, request.any_peer)
             self._streams.move_to_end(key)
         stream.heard_ms = now_ms
         size = self._send(client, request, stream)
@@ -155,7 +155,7 @@ class EntryStreams:
         size = 0
         batches: list[EntryBatch] = []
         while not stream.all_sent and len(stream.unacknowledged) < PIPELINES:
-            self._gather(stream, batches, bytes_max)
+            self._collect_batches(stream, batches, bytes_max)
             if not batches:
                 break  # Not readable just now: the client's own repeat starts the stream again.
             last, bytes_added = add(client, request, stream, batches)
@@ -165,7 +165,7 @@ class EntryStreams:
                 stream.unacknowledged.append(last)
         return size
 
-    def _gather(self, stream: _Stream, batches: list[EntryBatch], bytes_max: int) -> None:
+    def _collect_batches(self, stream: _Stream, batches: list[EntryBatch], bytes_max: int) -> None:
         """Enough for one message; the first batch holds the stream's next index."""
         while batches and batches[0].last_index < stream.next_index:
             del batches[0]
@@ -188,7 +188,7 @@ class EntryStreams:
                 return
             del self._streams[key]
 
-    def clear(self) -> None:
+    def on_step_down(self) -> None:
         """Forgets all streams that only a leader serves: we no longer lead."""
         for key in [key for key, stream in self._streams.items() if not stream.anywhere]:
             del self._streams[key]

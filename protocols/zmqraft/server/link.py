@@ -109,9 +109,9 @@ class PendingRequest(NamedTuple):
     kind: RequestKind
     term: int  # Of a hello: whether we said that we may vote; of a snapshot: its size.
     last_index: int  # Of a snapshot's chunk: where it ends.
-    round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
+    read_round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
     prev_index: int = 0
-    late: bool = False  # Entries were sent since: a refusal asks for what is under way.
+    is_late: bool = False  # Entries were sent since: a refusal asks for what is under way.
 
 
 class Origin(NamedTuple):
@@ -131,11 +131,11 @@ class PeerLink:
 
     def __init__(self, cluster: bytes, peer: str, send: Send) -> None:
         self.peer = peer
-        self.told_voter = False  # The last hello that was answered said that we may vote.
+        self.peer_knows_voter = False  # The last hello that was answered said that we may vote.
         self.features: frozenset[str] | None = None  # None until the peer has said hello.
-        self.astray = False  # Somebody else answers at its address.
-        self.silent_hellos = 0  # Not answered, though what was asked beside them was.
-        self._answers = False  # Since the last hello.
+        self.wrong_peer = False  # Somebody else answers at its address.
+        self.unanswered_hellos = 0  # Not answered, though what was asked beside them was.
+        self._has_answered = False  # Since the last hello.
         self._cluster = cluster
         self._send = send
         self._message_id = 0
@@ -144,42 +144,42 @@ class PeerLink:
         self._repeats: dict[bool, tuple[int, Message]] = {}
 
     @property
-    def packs(self) -> bool:
+    def packs_entries(self) -> bool:
         """Whether the peer takes AppendEntries with blocks, several in flight."""
         return self.features is not None and FEATURE_APPEND in self.features
 
     @property
-    def installs(self) -> bool:
+    def packs_snapshots(self) -> bool:
         """Whether the peer takes snapshots as containers, in large chunks, several in flight."""
         return self.features is not None and FEATURE_SNAPSHOT in self.features
 
     @property
     def is_foreign(self) -> bool:
         """Whether the peer answers, and knows no hello: it is no kelek."""
-        return self.features is None and self.silent_hellos >= HELLO_TRIES
+        return self.features is None and self.unanswered_hellos >= HELLO_TRIES
 
     def reset(self) -> None:
         """The connection was lost: answers to what was sent will never come."""
         self._pending.clear()
         self._repeats.clear()
-        self.silent_hellos, self._answers = 0, False
+        self.unanswered_hellos, self._has_answered = 0, False
 
-    def hello(self, about_us: Hello) -> None:
+    def send_hello(self, own_hello: Hello) -> None:
         """Says who we are; the answer is a Hello of the peer."""
-        self.silent_hellos += self._answers
-        self._answers = False
-        message_id = self._remember(PendingRequest(RequestKind.HELLO, int(about_us.voter), 0))
-        self._send(encode_hello(encode_uint(message_id), self._cluster, about_us))
+        self.unanswered_hellos += self._has_answered
+        self._has_answered = False
+        message_id = self._remember(PendingRequest(RequestKind.HELLO, int(own_hello.voter), 0))
+        self._send(encode_hello(encode_uint(message_id), self._cluster, own_hello))
 
-    def ask_log_info(self) -> None:
+    def request_log_info(self) -> None:
         """Asks what its log is, as any client may: whoever knows the text answers."""
         message_id = encode_uint(self._remember(PendingRequest(RequestKind.LOG_INFO, 0, 0)))
         self._send([message_id, REQUEST_LOG_INFO, self._cluster])
 
-    def request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
+    def send_request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
         """Sends one request in the form that the peer understands."""
         if isinstance(message, AppendEntries):
-            self._append(message)
+            self._send_append(message)
         elif isinstance(message, TimeoutNow):
             message_id = self._message_id = next_message_id(self._message_id)
             self._send(encode_timeout_now(message_id, self._cluster, message))
@@ -187,17 +187,19 @@ class PeerLink:
             message_id = self._remember(PendingRequest(RequestKind.TRANSFER_VOTE, message.term, 0))
             self._send(encode_transfer_vote(message_id, self._cluster, message))
         elif not message.pre_vote:
-            message_id = self._text_id(message, PendingRequest(RequestKind.VOTE, message.term, 0))
+            message_id = self._text_message_id(
+                message, PendingRequest(RequestKind.VOTE, message.term, 0)
+            )
             self._send(encode_request_vote(message_id, self._cluster, message))
         elif self.features is not None and FEATURE_PRE_VOTE in self.features:
             message_id = self._remember(PendingRequest(RequestKind.PRE_VOTE, message.term, 0))
             self._send(encode_pre_vote(message_id, self._cluster, message))
 
-    def install(self, message: InstallSnapshot, *, plain: bool) -> None:
+    def send_chunk(self, message: InstallSnapshot, *, plain: bool) -> None:
         """Sends a chunk of a snapshot: plain in the text's form."""
         end = message.offset + len(message.chunk)
         if plain:
-            message_id = self._text_id(
+            message_id = self._text_message_id(
                 message, PendingRequest(RequestKind.SNAPSHOT, message.size, end)
             )
             self._send(encode_install(message_id, self._cluster, message))
@@ -205,20 +207,20 @@ class PeerLink:
             pending = PendingRequest(RequestKind.PACKED_SNAPSHOT, message.size, end)
             self._send(encode_install_packed(self._remember(pending), self._cluster, message))
 
-    def _append(self, message: AppendEntries) -> None:
-        last, round_ = _last_index(message), message.round
-        if self.packs:
+    def _send_append(self, message: AppendEntries) -> None:
+        last, round_ = _last_index(message), message.read_round
+        if self.packs_entries:
             message_id = self._remember(
                 PendingRequest(RequestKind.PACKED_APPEND, message.term, last, round_)
             )
             self._send(encode_append_packed(message_id, self._cluster, message))
             return
         # Whether it is a repeat is seen by what is on the wire.
-        message = message._replace(round=0)
+        message = message._replace(read_round=0)
         pending = PendingRequest(RequestKind.APPEND, message.term, last, round_, message.prev_index)
-        message_id = self._text_id(message, pending)
+        message_id = self._text_message_id(message, pending)
         if message.batches:
-            self._outdate(message_id)
+            self._mark_late(message_id)
         entries = [
             entry
             for batch in message.batches
@@ -226,21 +228,21 @@ class PeerLink:
         ]
         self._send(encode_append_entries(message_id, self._cluster, message, entries))
 
-    def _outdate(self, message_id: int) -> None:
+    def _mark_late(self, message_id: int) -> None:
         """Refusals of what was asked before a message with entries, or before it was accepted, come
         too late: sent once more, those entries would be committed ones, and a peer of the npm
         package ends on such."""
         for other, pending in self._pending.items():
             if other != message_id and pending.kind is RequestKind.APPEND:
-                self._pending[other] = pending._replace(late=True)
+                self._pending[other] = pending._replace(is_late=True)
 
-    def _text_id(self, message: Message, pending: PendingRequest) -> int:
+    def _text_message_id(self, message: Message, pending: PendingRequest) -> int:
         """A repeat carries the id of the request that it repeats (text, "Peer")."""
         is_chunk = pending.kind is RequestKind.SNAPSHOT
         repeat = self._repeats.get(is_chunk)
         if repeat is not None and repeat[1] == message:
             # The answer may be to the first sending: it keeps that one's round.
-            first = self._pending.get(repeat[0], pending._replace(round=0))
+            first = self._pending.get(repeat[0], pending._replace(read_round=0))
             self._pending[repeat[0]] = first
             return repeat[0]
         message_id = self._remember(pending)
@@ -262,9 +264,9 @@ class PeerLink:
         """
         message_id = decode_message_id(frames[0])
         pending = self._pending.pop(message_id, None)
-        if pending is None or (self.astray and pending.kind is not RequestKind.HELLO):
+        if pending is None or (self.wrong_peer and pending.kind is not RequestKind.HELLO):
             return None
-        self._answers = True
+        self._has_answered = True
         is_chunk = pending.kind is RequestKind.SNAPSHOT
         if is_chunk in self._repeats and self._repeats[is_chunk][0] == message_id:
             del self._repeats[is_chunk]
@@ -274,13 +276,15 @@ class PeerLink:
             case RequestKind.PRE_VOTE:
                 return decode_vote(frames)[1]._replace(pre_vote=True)
             case RequestKind.PACKED_APPEND:
-                return decode_append_packed_answer(frames)[1]._replace(round=pending.round)
+                return decode_append_packed_answer(frames)[1]._replace(
+                    read_round=pending.read_round
+                )
             case RequestKind.APPEND:
-                answer = decode_append_response(frames)[1]._replace(round=pending.round)
+                answer = decode_append_response(frames)[1]._replace(read_round=pending.read_round)
                 if answer.success:
-                    self._outdate(message_id)
+                    self._mark_late(message_id)
                     return answer._replace(match_index=pending.last_index)
-                if pending.late and answer.term == pending.term:
+                if pending.is_late and answer.term == pending.term:
                     return None
                 if not answer.conflict_index:
                     # A refusal without a hint: one step back. A longer one could pass what a node
@@ -301,11 +305,11 @@ class PeerLink:
                 return taken
             case RequestKind.HELLO:
                 hello = decode_hello_answer(frames)[1]
-                self.astray = hello.peer != self.peer
-                if self.astray:
+                self.wrong_peer = hello.peer != self.peer
+                if self.wrong_peer:
                     raise RemoteProtocolError(f"{hello.peer} answers where {self.peer} should be")
-                self.told_voter = bool(pending.term)
-                self.silent_hellos, self._answers = 0, False
+                self.peer_knows_voter = bool(pending.term)
+                self.unanswered_hellos, self._has_answered = 0, False
                 return hello
 
 
@@ -323,13 +327,13 @@ class PeerRequests:
         dialect: Callable[[str], Dialect] = lambda peer: "text",
     ) -> None:
         self._cluster = cluster
-        self.members = members  # Who is heard.
+        self.accepted_senders = members  # Who is heard.
         self._dialect = dialect  # How a leader reads why its AppendEntries was refused.
         # The last text request of each peer (and its last chunk) and the answer: None while it is
         # in work.
-        self._last: dict[tuple[str, bool], tuple[bytes, bytes, list[bytes] | None]] = {}
-        self.strangers = 0
-        self.waits = False  # Somebody beside us waits for commits: leaders are told.
+        self._last_text: dict[tuple[str, bool], tuple[bytes, bytes, list[bytes] | None]] = {}
+        self.unknown_senders = 0
+        self.clients_wait = False  # Somebody beside us waits for commits: leaders are told.
 
     def decode(
         self,
@@ -354,7 +358,7 @@ class PeerRequests:
         elif kind == APPEND_ENTRIES:
             form = RequestKind.APPEND
             _, message, entries = decode_append_entries(frames, self._cluster)
-            if entries and message.leader in self.members - unheard:
+            if entries and message.leader in self.accepted_senders - unheard:
                 batches = check_configs(block_from_entries(message.prev_index + 1, entries))
                 message = message._replace(batches=tuple(batches))
         elif kind == REQUEST_VOTE:
@@ -378,8 +382,8 @@ class PeerRequests:
         else:
             raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
         sender = message.candidate if isinstance(message, RequestVote) else message.leader
-        if sender not in self.members or sender in unheard:
-            self.strangers += 1
+        if sender not in self.accepted_senders or sender in unheard:
+            self.unknown_senders += 1
             return None
         about = sender, form is RequestKind.SNAPSHOT
         if form in TEXT_KINDS and self._is_repeat(about, routing_id, frames, send):
@@ -394,24 +398,24 @@ class PeerRequests:
         self, about: tuple[str, bool], routing_id: bytes, frames: list[bytes], send: Send
     ) -> bool:
         """A repeat gets the same answer, or nothing while the first is in work."""
-        last = self._last.get(about)
+        last = self._last_text.get(about)
         if last is not None and last[0] == routing_id and last[1] == frames[0]:
             if last[2] is not None:
                 send(last[2])
             return True
-        self._last[about] = (routing_id, frames[0], None)
+        self._last_text[about] = (routing_id, frames[0], None)
         return False
 
-    def forget(self, origin: Origin) -> None:
+    def forget_request(self, origin: Origin) -> None:
         """The request was dropped, so that a repeat of it is to be taken like the first."""
         about = origin.peer, origin.kind is RequestKind.SNAPSHOT
-        last = self._last.get(about)
+        last = self._last_text.get(about)
         if last is not None and last[:2] == (origin.routing_id, origin.message_id):
-            del self._last[about]
+            del self._last_text[about]
 
     def forget_chunks(self) -> None:
         """What was in work of snapshots is lost: a repeat of it is taken like the first."""
-        self._last = {about: last for about, last in self._last.items() if not about[1]}
+        self._last_text = {about: last for about, last in self._last_text.items() if not about[1]}
 
     def answer(self, origin: Origin, message: Message) -> None:
         """Sends the answer to where the request came from, in the request's form."""
@@ -426,7 +430,9 @@ class PeerRequests:
         else:
             assert isinstance(message, AppendResponse)
             if origin.kind is RequestKind.PACKED_APPEND:
-                frames = encode_append_packed_answer(message_id, message._replace(waits=self.waits))
+                frames = encode_append_packed_answer(
+                    message_id, message._replace(clients_wait=self.clients_wait)
+                )
             else:
                 if message.success and message.match_index < origin.last_index:
                     # The text's success can't say how far our disk is: ask again from there.
@@ -436,7 +442,7 @@ class PeerRequests:
                 frames = encode_append_response(message_id, message, self._dialect(origin.peer))
         frames = [origin.routing_id, *frames]
         about = origin.peer, origin.kind is RequestKind.SNAPSHOT
-        last = self._last.get(about)
+        last = self._last_text.get(about)
         if last is not None and last[0] == origin.routing_id and last[1] == origin.message_id:
-            self._last[about] = (last[0], last[1], frames)
+            self._last_text[about] = (last[0], last[1], frames)
         origin.send(frames)

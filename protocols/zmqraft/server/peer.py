@@ -125,31 +125,33 @@ class Peer:
         self.cluster = setup.cluster.encode()
         self.reqids = reqids
         log = recovered.log
-        self.roster = recovered.roster or MemberDirectory(setup.urls, setup.peer_urls)
-        log.configurations = self.roster.history
-        core_setup = setup.for_core(self.roster.note)
+        self.directory = recovered.directory or MemberDirectory(setup.urls, setup.peer_urls)
+        log.configurations = self.directory.history
+        core_setup = setup.core_setup(self.directory.read_config)
         self.core = Raft(core_setup, recovered.hard_state, log, now_ms, random)
-        self._install(recovered.snapshot)  # What it holds is committed.
+        self._install_snapshot(recovered.snapshot)  # What it holds is committed.
         self.incarnation = random.getrandbits(48)
-        self.franchise = self._enfranchise(recovered)
-        self.core.may_vote = self.franchise.may_vote
+        self.eligibility = self._make_eligibility(recovered)
+        self.core.may_vote = self.eligibility.may_vote
         self._voter_saved = recovered.voter and recovered.repair is None
 
         self.clients_out = Frames()
         self.peers_out = Frames()
-        self.members = MemberChanges(self.core, self.roster, reqids, random, setup.update_ttl_s)
+        self.members = MemberChanges(self.core, self.directory, reqids, random, setup.update_ttl_s)
         self.members.holds_tables = setup.holds_tables
-        self.links = Links(self.cluster, self.core, self.roster)
-        self.links.follow(self.members.guests)
+        self.links = Links(self.cluster, self.core, self.directory)
+        self.links.update(self.members.joining)
         self.requests = PeerRequests(self.cluster, frozenset(), self._dialect)
         self._configuration = self.core.configuration
-        self._note_members()
-        self._marks = recovered.marks or PruneMarks()
-        self.jobs = AppendQueue(self.core, reqids, self._marks, recovered.epoch, reader.close)
-        self.jobs.reset = recovered.reset
-        self.jobs.given_bytes = recovered.bytes_after_snapshot
+        self._update_accepted_senders()
+        self._marks = recovered.prune_marks or PruneMarks()
+        self.append_queue = AppendQueue(
+            self.core, reqids, self._marks, recovered.epoch, reader.close
+        )
+        self.append_queue.reset_pending = recovered.reset
+        self.append_queue.appended_bytes = recovered.bytes_after_snapshot
         self.snapshots = SnapshotManager(
-            SnapshotContext(self.core, self.links, self.requests, self.roster),
+            SnapshotContext(self.core, self.links, self.requests, self.directory),
             SnapshotSetup(
                 setup.snapshot_entries,
                 setup.snapshot_bytes,
@@ -162,39 +164,41 @@ class Peer:
         self._table_updates = self._new_updates()  # Of table servers, at `peer_url`.
         self.reads = PeerReads(self.core, self.cluster, self.clients_out)
         self.transfers = TransferRequests(self.core, self.cluster)
-        self.readers = EntryReaders(self.core, self.snapshots, reader)
-        self._asked = RequestQueue()
-        self._questions = ClusterInfo(setup, self.core, self.roster, self.snapshots, self._marks)
+        self.entry_readers = EntryReaders(self.core, self.snapshots, reader)
+        self._client_requests = RequestQueue()
+        self._cluster_info = ClusterInfo(
+            setup, self.core, self.directory, self.snapshots, self._marks
+        )
         self.last_applied = 0
         self._applied_by_all = 0
         self.leading = False
-        self._commits = CommitNotifier(now_ms)
-        self._forget_due_ms = now_ms + FORGET_EVERY_MS
-        self._refusal_leader: str | None = None
-        self._refusal = encode_json(None)
+        self._commit_notifier = CommitNotifier(now_ms)
+        self._prune_due_ms = now_ms + FORGET_EVERY_MS
+        self._refused_to: str | None = None
+        self._leader_json = encode_json(None)
         self._now_ms, self._unix_s = now_ms, 0
         self.writable = True
         self.malformed = 0
 
-    def _enfranchise(self, recovered: Recovered) -> VoterEligibility:
+    def _make_eligibility(self, recovered: Recovered) -> VoterEligibility:
         setup = self.setup
-        franchise = VoterEligibility(
+        eligibility = VoterEligibility(
             (setup.peer_id, self.incarnation),
             setup.urls,
             gap_ms_max=setup.election_timeout_ms_min,
             trust_after_ms=2 * setup.election_timeout_ms_max,
         )
         known_term = max(recovered.hard_state.term, recovered.log.last_term)
-        franchise.restore(
+        eligibility.restore(
             recovered.voter,
             recovered.log.last_index == 0,
-            known_term if recovered.withheld else None,
+            known_term if recovered.vote_withheld else None,
             setup.bootstrap,
         )
         if recovered.repair is not None:
-            franchise.begin_repair(recovered.repair)
-        self.roster.settled = self.roster.settled or franchise.voter
-        return franchise
+            eligibility.start_repair(recovered.repair)
+        self.directory.members_known = self.directory.members_known or eligibility.is_voter
+        return eligibility
 
     # ---- the state that the owner may read ----
 
@@ -206,7 +210,7 @@ class Peer:
     @property
     def link_urls(self) -> Mapping[str, str]:
         """The address of each link, by PEER ID; a new mapping after each change."""
-        return self.links.places
+        return self.links.urls
 
     @property
     def is_leader(self) -> bool:
@@ -219,17 +223,17 @@ class Peer:
     @property
     def vote_state(self) -> str:
         """`voter`, `learner`, `repairing` or `vote withheld`."""
-        return self.franchise.state
+        return self.eligibility.state
 
     @property
     def vote_withheld(self) -> bool:
         """Whether the stored vote is damaged and not yet replaced."""
-        return self.franchise.withheld
+        return self.eligibility.vote_withheld
 
     @property
     def repairing(self) -> bool:
         """Whether the log still lacks entries that it may have acknowledged before its damage."""
-        return self.franchise.repair is not None
+        return self.eligibility.repair is not None
 
     def _new_updates(self) -> Updates:
         setup = self.setup
@@ -253,34 +257,34 @@ class Peer:
     def on_clients(self, arena: Arena, now_ms: int, unix_s: int) -> None:
         """Takes what came in at `url`: clients of any form, and peers of other implementations."""
         self._now_ms, self._unix_s = now_ms, unix_s
-        view = self._view()
-        if self.roster.entry.tables_from:
+        view = self._updates_view()
+        if self.directory.entry.tables_from:
             view = view._replace(marked=MARKED_REFUSED)
         taken = self.updates.receive(arena, view, self.clients_out)
         if taken.count:
             self._propose(self.updates)
         others = taken.others
         if others:
-            others = self.reads.take(arena, others, self._refusal, now_ms)
+            others = self.reads.accept(arena, others, self._leader_json, now_ms)
         # A peer of another implementation sends its Raft messages here: those can't wait.
-        has_peers = bool(self.requests.members - self.roster.insiders)
+        has_peers = bool(self.requests.accepted_senders - self.directory.peer_url_members)
         for number in others:
-            if self._asked.full and not has_peers:
-                self._asked.dropped += 1
+            if self._client_requests.is_full and not has_peers:
+                self._client_requests.dropped += 1
                 continue
             frames = arena.message(number)
             if has_peers and len(frames) > 2 and frames[2] in PEER_REQUESTS:
                 self._on_request(frames, self.clients_out)
-            elif self._asked.full:
-                self._asked.dropped += 1
+            elif self._client_requests.is_full:
+                self._client_requests.dropped += 1
             else:
-                self._asked.add(frames)
+                self._client_requests.push(frames)
 
-    def _view(self) -> View:
+    def _updates_view(self) -> View:
         core = self.core
         return View(
-            leader=self._takes_updates(),
-            refusal=self._refusal,
+            leader=self._accepts_updates(),
+            refusal=self._leader_json,
             next_index=core.log.last_index + 1,
             commit_index=core.commit_index,
             now_ms=self._now_ms,
@@ -289,7 +293,7 @@ class Peer:
             kind=KIND_STATE,
         )
 
-    def _takes_updates(self) -> bool:
+    def _accepts_updates(self) -> bool:
         """While the leadership is on its way to another one, its clients are sent there."""
         return self.is_leader and self.writable and self.core.transferring is None
 
@@ -298,7 +302,7 @@ class Peer:
         while taken := updates.block(core.log.last_index + 1, core.term):
             block, count = taken
             first_index = core.log.last_index + 1
-            self.jobs.propose(EntryBatch(first_index, count, core.term, block))
+            self.append_queue.propose(EntryBatch(first_index, count, core.term, block))
 
     def on_peers(self, arena: Arena, now_ms: int, unix_s: int) -> None:
         """Takes what came in at `peer_url`: the requests of members, and table servers' packs.
@@ -307,8 +311,8 @@ class Peer:
         their packs go into the log as they went before there was that kind.
         """
         self._now_ms, self._unix_s = now_ms, unix_s
-        kind = KIND_TABLES if self.roster.entry.tables_from else KIND_STATE
-        view = self._view()._replace(marked=MARKED_ALONE, kind=kind)
+        kind = KIND_TABLES if self.directory.entry.tables_from else KIND_STATE
+        view = self._updates_view()._replace(marked=MARKED_ALONE, kind=kind)
         taken = self._table_updates.receive(arena, view, self.peers_out)
         if taken.count:
             self.members.holds_tables = True
@@ -329,32 +333,32 @@ class Peer:
                     continue
                 if isinstance(message, Hello):
                     # By an answer alone, as it shows who is there, and to what we are now.
-                    if link.told_voter or not self.franchise.voter:
-                        self.links.wanted.discard(peer)
+                    if link.peer_knows_voter or not self.eligibility.is_voter:
+                        self.links.hello_pending.discard(peer)
                     self._on_hello(peer, message)
-                    self.members.on_guest(peer, now_ms)
-                    self.links.on_place(peer, message.peer_url, self.members.guests)
+                    self.members.on_joining_answer(peer, now_ms)
+                    self.links.on_peer_url(peer, message.peer_url, self.members.joining)
                 elif isinstance(message, LogInfo):
-                    self.members.on_guest(peer, now_ms, message)
+                    self.members.on_joining_answer(peer, now_ms, message)
                 else:
                     self.core.step(peer, message, now_ms)
                     if isinstance(message, SnapshotResponse):
                         self.snapshots.on_answer(peer, message, now_ms)
             except RemoteProtocolError:
                 self.malformed += 1
-            if link.astray:
-                self.links.wanted.add(peer)
+            if link.wrong_peer:
+                self.links.hello_pending.add(peer)
 
     def on_lost(self, peer: str) -> None:
         """The connection to a peer was lost: its answers will not come."""
         if peer in self.links.by_peer:
-            self.links.lost(peer)
+            self.links.on_lost(peer)
             self.snapshots.on_lost(peer)
 
     def on_written(self, seq: int, now_ms: int) -> None:
         """The log writer has made everything up to seq durable."""
         self._now_ms = now_ms
-        for envelope in self.jobs.on_written(seq):
+        for envelope in self.append_queue.on_written(seq):
             self._answer(envelope)
 
     def on_applied(
@@ -371,10 +375,10 @@ class Peer:
                        kept for the slowest, but reads do not wait for it
         clients_wait   clients of an applier wait for commits: our answers tell the leader
         """
-        self.requests.waits = clients_wait
-        self.last_applied = max(self.last_applied, min(index, self._commits.index))
+        self.requests.clients_wait = clients_wait
+        self.last_applied = max(self.last_applied, min(index, self._commit_notifier.index))
         self._applied_by_all = min(index if by_all is None else by_all, self.last_applied)
-        self._commits.urgent = urgent
+        self._commit_notifier.urgent = urgent
 
     def on_results(
         self,
@@ -386,9 +390,9 @@ class Peer:
         self._now_ms = now_ms
         for result in results:
             snapshot = self.snapshots.on_result(result, now_ms)
-            if snapshot is not None and self._install(snapshot):
-                self.franchise.on_entries()
-                self.jobs.begin_behind(snapshot.last_index, reqids_of(snapshot))
+            if snapshot is not None and self._install_snapshot(snapshot):
+                self.eligibility.on_entries_received()
+                self.append_queue.reset_to_snapshot(snapshot.last_index, reqids_of(snapshot))
 
     def on_order_lost(self, order: Order, now_ms: int) -> None:
         """The owner could not send an order to snapshot_sender."""
@@ -396,7 +400,7 @@ class Peer:
 
     def on_saved(self, took_ms: int) -> None:
         """Saving term and vote has blocked the owner for took_ms: no heartbeat was read then."""
-        self.core.on_busy(took_ms)
+        self.core.on_stalled(took_ms)
 
     def hand_over(self, now_ms: int) -> str:
         """Starts to hand the leadership to the follower that is furthest; '' or why it can't."""
@@ -406,18 +410,18 @@ class Peer:
         """Whether a leader or former leader still waits for its successor to take office."""
         return self.transfers.awaits_successor(now_ms)
 
-    def _install(self, snapshot: Snapshot) -> bool:
+    def _install_snapshot(self, snapshot: Snapshot) -> bool:
         core, (index, term, *_) = self.core, snapshot
         configuration = core.configuration
         if index > core.commit_index and core.log.term_at(index) != term:
-            configuration = self.roster.install(index, snapshot.configuration)
-        return core.install(index, term, configuration)
+            configuration = self.directory.install(index, snapshot.configuration)
+        return core.install_snapshot(index, term, configuration)
 
     def on_writable(self, writable: bool, now_ms: int) -> None:
         """The disk is full (no acknowledgements, leadership goes elsewhere), or has room again."""
         self._now_ms = now_ms
         self.writable = writable
-        self.core.may_vote = writable and self.franchise.may_vote
+        self.core.may_vote = writable and self.eligibility.may_vote
 
     # ---- requests, one by one: everything that is not an update ----
 
@@ -434,7 +438,7 @@ class Peer:
             elif kind == ENTRIES_PACKED:
                 client = ReplyAddress(out, routing_id)
                 entries = decode_entries_packed(request, self.cluster)
-                self.readers.on_request(client, entries, self._now_ms)
+                self.entry_readers.on_request(client, entries, self._now_ms)
             elif kind == TRANSFER:
                 self.transfers.on_request(routing_id, request, out.add, self._now_ms)
             elif kind == CONFIG_UPDATE:
@@ -444,29 +448,29 @@ class Peer:
             elif kind == MAKE_SNAPSHOT:
                 self.snapshots.on_make_request(request, self.cluster, ReplyAddress(out, routing_id))
             else:
-                self._on_question(routing_id, request, out)
+                self._on_client_request(routing_id, request, out)
         except RemoteProtocolError:
             self.malformed += 1
 
     def _on_peer_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
-        decoded = self.requests.decode(routing_id, request, out.add, self._unheard(out))
+        decoded = self.requests.decode(routing_id, request, out.add, self._ignored_senders(out))
         if decoded is None:
             return
         sender, message, origin = decoded
         self.core.step(sender, message, self._now_ms, origin)
         if isinstance(message, AppendEntries) and message.term == self.core.term:
-            self.readers.on_append(message)
-            self._hear_leader(message)
+            self.entry_readers.on_append_entries(message)
+            self._on_leader(message)
         elif isinstance(message, InstallSnapshot):
             self.snapshots.on_chunk(message, origin)
 
-    def _unheard(self, out: Frames) -> frozenset[str]:
+    def _ignored_senders(self, out: Frames) -> frozenset[str]:
         """Who is not believed to be a member at the door whose answers go to out: at the clients'
         door anybody may use the name of one who has a better way in."""
-        return self.roster.insiders if out is self.clients_out else _NOBODY
+        return self.directory.peer_url_members if out is self.clients_out else _NOBODY
 
-    def _hear_leader(self, message: AppendEntries) -> None:
-        if self.franchise.may_vote:
+    def _on_leader(self, message: AppendEntries) -> None:
+        if self.eligibility.may_vote:
             return
         core = self.core
         # As far as our log is known to be the leader's: an older one may hold as many entries.
@@ -474,76 +478,80 @@ class Peer:
         # And only when we know who the voters are. Leaders of another make do not tell, nor did
         # versions before there were changes: those are as the topology says.
         commit_index = message.commit_index
-        if message.leader in self.roster.insiders and not (
-            self.roster.settled
+        if message.leader in self.directory.peer_url_members and not (
+            self.directory.members_known
             # It knows that we hold less than it may have heard from us before we started, ...
-            and message.leader not in self.links.wanted
+            and message.leader not in self.links.hello_pending
             # ... and has committed in its own term: so all that was ever committed is below that.
             and core.log.term_at(commit_index) == message.term
         ):
             agreed_index = 0
-        withheld = self.franchise.withheld
-        if self.franchise.on_leader(message.term, commit_index, agreed_index, self._now_ms):
+        withheld = self.eligibility.vote_withheld
+        if self.eligibility.on_leader(message.term, commit_index, agreed_index, self._now_ms):
             self._become_voter()
-        if withheld and not self.franchise.withheld:
-            core.spend_vote()  # The forgotten one may have been of this very term.
+        if withheld and not self.eligibility.vote_withheld:
+            core.mark_voted()  # The forgotten one may have been of this very term.
 
     def _become_voter(self) -> None:
-        self.roster.settled = True
+        self.directory.members_known = True
         self.core.may_vote = self.writable
-        self.links.wanted.update(self.links.by_peer)  # Others must count us from now on.
+        self.links.hello_pending.update(self.links.by_peer)  # Others must count us from now on.
 
-    def _on_question(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
+    def _on_client_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
         form, message = decode_client_request(request, self.cluster)
         client = ReplyAddress(out, routing_id)
         if isinstance(message, RequestEntries):
             message = message._replace(text=form is Form.TEXT)
-            self.readers.on_request(client, message, self._now_ms)
+            self.entry_readers.on_request(client, message, self._now_ms)
         else:
-            self._questions.on_question(client, form, message, self._standing, self._now_ms)
+            self._cluster_info.on_request(client, form, message, self._peer_status, self._now_ms)
 
     @property
-    def _standing(self) -> PeerStatus:
-        return PeerStatus(self._takes_updates(), self.last_applied, self._unix_s)
+    def _peer_status(self) -> PeerStatus:
+        return PeerStatus(self._accepts_updates(), self.last_applied, self._unix_s)
 
     # ---- hello ----
 
-    def _about_us(self) -> Hello:
+    def _own_hello(self) -> Hello:
         return Hello(
             peer=self.setup.peer_id,
             version=self.setup.version,
             features=FEATURES,
             incarnation=self.incarnation,
-            empty=self.franchise.empty and not self.franchise.voter,
-            voter=self.franchise.voter,
-            witnessed=self.franchise.witnessed,
+            empty=self.eligibility.is_empty and not self.eligibility.is_voter,
+            voter=self.eligibility.is_voter,
+            witnessed=self.eligibility.bootstrap_witnesses,
             last_index=self.core.log.last_index,
             peer_url=self.setup.peer_urls.get(self.setup.peer_id, ""),
-            members=self.roster.first,
+            members=self.directory.initial_members,
         )
 
     def _on_hello_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
         message_id, hello = decode_hello(request, self.cluster)
-        if hello.peer in self._unheard(out):
-            self.requests.strangers += 1
+        if hello.peer in self._ignored_senders(out):
+            self.requests.unknown_senders += 1
         elif hello.peer in self.links.by_peer:
             self._on_hello(hello.peer, hello)
         elif hello.peer and out is self.peers_out:
-            self.roster.meet(hello.peer)
-            self._note_members()
+            self.directory.add_unlisted(hello.peer)
+            self._update_accepted_senders()
         # Only now: what it told may have made us a voter.
-        out.add([routing_id, *encode_hello_answer(message_id, self._about_us())])
+        out.add([routing_id, *encode_hello_answer(message_id, self._own_hello())])
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
         self.links.on_hello(peer, hello, self.setup.append_inflight_max)
         self.members.on_features(peer, hello.features)
         self.snapshots.on_hello(peer, self._now_ms)
-        if hello.voter and not self.roster.settled:
+        if hello.voter and not self.directory.members_known:
             if hello.members is not None:
-                self.core.begin_with(self.roster.settle(hello.members))
+                self.core.set_initial_configuration(
+                    self.directory.set_initial_members(hello.members)
+                )
             elif FEATURE_MEMBERS not in hello.features:
-                self.roster.settled = True  # Of a version whose members the topology names.
-        if self.franchise.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):
+                self.directory.members_known = (
+                    True  # Of a version whose members the topology names.
+                )
+        if self.eligibility.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):
             self._become_voter()
 
     # ---- one wake ----
@@ -552,18 +560,18 @@ class Peer:
     def deadline_ms(self) -> int:
         """When wake() must come next, at the latest."""
         core = self.core
-        if self._asked:
+        if self._client_requests:
             return self._now_ms
         deadline = core.deadline_ms
         for due_ms in (
             self.updates.deadline_ms,
             self._table_updates.deadline_ms,
             self.reads.deadline_ms,
-            self.readers.deadline_ms,
-            self._questions.deadline_ms,
+            self.entry_readers.deadline_ms,
+            self._cluster_info.deadline_ms,
             self.transfers.deadline_ms,
-            self._commits.deadline_ms(self._told_index, self._now_ms),
-            self.links.deadline_ms(self.members.guests),
+            self._commit_notifier.deadline_ms(self._applicable_index, self._now_ms),
+            self.links.deadline_ms(self.members.joining),
             self.members.deadline_ms(self._now_ms),
             self.snapshots.deadline_ms,
         ):
@@ -576,86 +584,90 @@ class Peer:
         until is_late() says that heartbeats can't wait for more of them."""
         self._now_ms = now_ms
         core = self.core
-        while self._asked:
-            self._on_request(self._asked.take(), self.clients_out)
+        while self._client_requests:
+            self._on_request(self._client_requests.pop(), self.clients_out)
             if is_late():
                 break
         core.tick(now_ms)
         self.members.step(now_ms)
-        self.links.follow(self.members.guests)
+        self.links.update(self.members.joining)
         if core.configuration is not self._configuration:
             self._configuration = core.configuration
-            self._note_members()
-            if core.is_joining and self.franchise.on_joining():
+            self._update_accepted_senders()
+            if core.is_joining and self.eligibility.on_joining():
                 self._become_voter()
-                core.spend_vote()
+                core.mark_voted()
         ready = core.ready()
-        self._note_role()
-        job = self._job(ready.batches, ready.messages_after)
+        self._on_role()
+        job = self._append_job(ready.batches, ready.messages_after)
         for envelope in ready.messages:
-            self._dispatch(envelope)
+            self._send_message(envelope)
         for read in ready.reads:
-            self.snapshots.read(read)
+            self.snapshots.read_entries(read)
         for follower in ready.snapshots:
-            self.snapshots.send(follower, now_ms)
+            self.snapshots.start_sending(follower, now_ms)
         if self.leading:
             self.updates.commit(core.commit_index, self.clients_out)
             self._table_updates.commit(core.commit_index, self.peers_out)
             self.reads.on_ready(ready.read_index, self.last_applied)
-            self.readers.on_ready(ready.read_index)
-            self._questions.on_ready(ready.read_index)
-        self.readers.serve(self._told_index, now_ms)
-        self._questions.serve(self._standing, now_ms)
-        self._timers(now_ms)
+            self.entry_readers.on_ready(ready.read_index)
+            self._cluster_info.on_ready(ready.read_index)
+        self.entry_readers.answer_some(self._applicable_index, now_ms)
+        self._cluster_info.answer_ready(self._peer_status, now_ms)
+        self._run_timers(now_ms)
         hard_state = ready.hard_state
-        if hard_state is None and self.franchise.voter and not self._voter_saved:
+        if hard_state is None and self.eligibility.is_voter and not self._voter_saved:
             hard_state = HardState(core.term, core.voted_for)
         saved = None
         if hard_state is not None:
-            self._voter_saved = self.franchise.voter
-            saved = (hard_state, self.franchise.voter)
-        desk = self.snapshots
-        orders = desk.wake(self.last_applied, self.jobs.given_bytes, now_ms)
+            self._voter_saved = self.eligibility.is_voter
+            saved = (hard_state, self.eligibility.is_voter)
+        snapshots = self.snapshots
+        orders = snapshots.step(self.last_applied, self.append_queue.appended_bytes, now_ms)
         return Wake(
-            saved, job, self._commit(now_ms), orders, desk.compact(self._applied_by_all, now_ms)
+            saved,
+            job,
+            self._commit_notice(now_ms),
+            orders,
+            snapshots.compact(self._applied_by_all, now_ms),
         )
 
-    def _note_members(self) -> None:
+    def _update_accepted_senders(self) -> None:
         """Whose requests are taken in follows the configuration."""
-        self.requests.members = self.roster.heard - {self.setup.peer_id}
+        self.requests.accepted_senders = self.directory.accepted_senders - {self.setup.peer_id}
 
-    def _note_role(self) -> None:
+    def _on_role(self) -> None:
         """Refuses all waiting clients at a step-down, and keeps the refusal's text up to date."""
         core = self.core
         leader = core.transferring or core.leader
-        if leader != self._refusal_leader:
-            self._refusal_leader = leader
-            self._refusal = encode_json(leader)
+        if leader != self._refused_to:
+            self._refused_to = leader
+            self._leader_json = encode_json(leader)
         if core.role is Role.LEADER:
             if not self.leading:
                 self.leading = True
-                self.readers.lead()
+                self.entry_readers.on_elected()
             return
         self.snapshots.on_step_down()
         waiting = self.updates.waiting or self._table_updates.waiting
-        if self.leading or waiting or self.reads.waiting or self.readers.waiting:
+        if self.leading or waiting or self.reads.waiting or self.entry_readers.waiting:
             # Also when all of a leadership has happened since the last wake.
             self.leading = False
-            self.updates.refuse(self._refusal, self.clients_out)
-            self._table_updates.refuse(self._refusal, self.peers_out)
-            self.reads.refuse(self._refusal)
-            self.readers.refuse()
+            self.updates.refuse(self._leader_json, self.clients_out)
+            self._table_updates.refuse(self._leader_json, self.peers_out)
+            self.reads.refuse(self._leader_json)
+            self.entry_readers.on_step_down()
 
-    def _job(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
+    def _append_job(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
         if batches:
-            self.franchise.on_entries()
-        job = self.jobs.make(batches, answers)
+            self.eligibility.on_entries_received()
+        job = self.append_queue.make_job(batches, answers)
         if job is None:
             for envelope in answers:
                 self._answer(envelope)
         return job
 
-    def _dispatch(self, envelope: Envelope) -> None:
+    def _send_message(self, envelope: Envelope) -> None:
         if isinstance(envelope.context, Origin):
             self._answer(envelope)
         else:
@@ -663,14 +675,14 @@ class Peer:
             assert isinstance(message, RequestVote | AppendEntries | TimeoutNow)
             link = self.links.by_peer.get(envelope.to)
             if link is not None:  # It may have left since.
-                link.request(message)
+                link.send_request(message)
 
     def _answer(self, envelope: Envelope) -> None:
         assert isinstance(envelope.context, Origin)
         self.requests.answer(envelope.context, envelope.message)
 
-    def _timers(self, now_ms: int) -> None:
-        self.links.turn(self._about_us, self.members.guests, now_ms)
+    def _run_timers(self, now_ms: int) -> None:
+        self.links.send_due(self._own_hello, self.members.joining, now_ms)
         for updates, out in (
             (self.updates, self.clients_out),
             (self._table_updates, self.peers_out),
@@ -678,36 +690,40 @@ class Peer:
             if updates.deadline_ms is not None and now_ms >= updates.deadline_ms:
                 updates.remind(now_ms, out)
         self.reads.remind(now_ms)
-        self.transfers.turn(now_ms)
-        if now_ms >= self._forget_due_ms or len(self.reqids) > self.setup.reqids_max:
-            self._forget_due_ms = now_ms + FORGET_EVERY_MS
-            self._forget()
+        self.transfers.answer_due(now_ms)
+        if now_ms >= self._prune_due_ms or len(self.reqids) > self.setup.reqids_max:
+            self._prune_due_ms = now_ms + FORGET_EVERY_MS
+            self._prune_reqids()
 
-    def _forget(self) -> None:
+    def _prune_reqids(self) -> None:
         """Bounds the table of request ids: by age in log time, then by number, oldest first."""
         self.reqids.settle(self.setup.update_ttl_s + FORGET_AFTER_TTL_S, self.setup.reqids_max)
 
     @property
-    def _told_index(self) -> int:
+    def _applicable_index(self) -> int:
         """What the processes beside us may apply, and clients may read: committed, and on our own
         disk."""
-        return max(self._commits.index, min(self.core.commit_index, self.core.durable_index))
+        return max(
+            self._commit_notifier.index, min(self.core.commit_index, self.core.durable_index)
+        )
 
-    def _commit(self, now_ms: int) -> CommitNotice | None:
-        index, leads = self._told_index, self.core.term if self.is_leader else 0
-        wanted_index = max(self.reads.wanted_index, self._questions.wanted_index)
-        audience = self._commits.audience(index, leads, now_ms, wanted_index)
-        if audience is NotifyScope.NOBODY:
+    def _commit_notice(self, now_ms: int) -> CommitNotice | None:
+        index, leads = self._applicable_index, self.core.term if self.is_leader else 0
+        wanted_index = max(self.reads.awaited_index, self._cluster_info.awaited_index)
+        scope = self._commit_notifier.scope(index, leads, now_ms, wanted_index)
+        if scope is NotifyScope.NOBODY:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"
-        tables_from = self.roster.at(index).tables_from
-        return self._commits.tell(CommitNotice(index, term, leads, audience, tables_from), now_ms)
+        tables_from = self.directory.at(index).tables_from
+        return self._commit_notifier.notify(
+            CommitNotice(index, term, leads, scope, tables_from), now_ms
+        )
 
-    def _foreign(self) -> dict[str, dict[str, int]]:
+    def _foreign_members(self) -> dict[str, dict[str, int]]:
         """Members of another make, of which no supervisor tells; and what a leader knows of them:
         up to where they hold our log, and for how long they have been silent."""
-        members = dict(self.roster.members)
+        members = dict(self.directory.members)
         foreign = [peer for peer in self.links.by_peer if self.links.is_foreign(peer)]
         found: dict[str, dict[str, int]] = {peer: {} for peer in foreign if peer in members}
         for it in self.core.followers:
@@ -727,20 +743,20 @@ class Peer:
             "last_index": core.log.last_index,
             "durable_index": self.core.durable_index,
             "applied_index": self.last_applied,
-            "vote": self.franchise.state,
-            "repair": self.franchise.repair and self.franchise.repair.problem,
+            "vote": self.eligibility.state,
+            "repair": self.eligibility.repair and self.eligibility.repair.problem,
             "reqids": len(self.reqids),
             "malformed": self.malformed,
-            "strangers": self.requests.strangers,
-            "readers_refused": self.readers.refused,
-            "questions_dropped": self._asked.dropped,
+            "strangers": self.requests.unknown_senders,
+            "readers_refused": self.entry_readers.refused,
+            "questions_dropped": self._client_requests.dropped,
             "writable": self.writable,
-            "members": dict(self.roster.members),
-            "foreign": self._foreign(),
-            "drift": self.roster.drift,
+            "members": dict(self.directory.members),
+            "foreign": self._foreign_members(),
+            "drift": self.directory.drift,
             "change": self.members.status,
             **self.snapshots.status(),
-            "tables_from": self.roster.entry.tables_from,
+            "tables_from": self.directory.entry.tables_from,
             **self._counters(),
             **self.reads.counters(),
         }

@@ -20,7 +20,7 @@ class _Waiting(NamedTuple, Generic[T]):
     """A request, the round or the index that it waits for, and until when."""
 
     awaited: int
-    until_ms: int
+    expires_ms: int
     request: T
 
 
@@ -38,29 +38,29 @@ class ReadQueue(Generic[T]):
     @property
     def deadline_ms(self) -> int | None:
         """When take_late() has something to take, at the earliest."""
-        heads = [queue[0].until_ms for queue in (self._unconfirmed, self._confirmed) if queue]
+        heads = [queue[0].expires_ms for queue in (self._unconfirmed, self._confirmed) if queue]
         return min(heads, default=None)
 
     @property
-    def wanted_index(self) -> int:
+    def awaited_index(self) -> int:
         """The index that the last confirmed request waits for; 0 when none does."""
         return self._confirmed[-1].awaited if self._confirmed else 0
 
-    def add(self, request: T, now_ms: int) -> None:
+    def push(self, request: T, now_ms: int) -> None:
         """Puts a request behind the others. A leader's round confirms it; on a follower that is
         confirm_all(), or a round of its own, should it lead meanwhile."""
         if self._core.role is Role.LEADER:
-            self._core.read()
+            self._core.start_read()
         self._unconfirmed.append(_Waiting(self._core.read_round, now_ms + HELD_MS_MAX, request))
 
-    def add_confirmed(self, request: T, index: int, now_ms: int) -> None:
+    def push_confirmed(self, request: T, index: int, now_ms: int) -> None:
         """Puts a request behind the others that waits for an index alone."""
         self._confirmed.append(_Waiting(index, now_ms + HELD_MS_MAX, request))
 
-    def lead(self) -> None:
+    def on_elected(self) -> None:
         """We lead from now on: a round of ours confirms what waits."""
         if self._unconfirmed:
-            self._core.read()
+            self._core.start_read()
 
     def confirm(self, read_index: ReadIndex) -> None:
         """A round is confirmed, and so are all before it."""
@@ -73,18 +73,18 @@ class ReadQueue(Generic[T]):
         while self._unconfirmed:
             self._confirmed.append(self._unconfirmed.popleft()._replace(awaited=index))
 
-    def take(self, index: int) -> Iterator[T]:
+    def pop_ready(self, index: int) -> Iterator[T]:
         """Takes out the requests that wait for no more than that index."""
         while self._confirmed and self._confirmed[0].awaited <= index:
             yield self._confirmed.popleft().request
 
-    def take_late(self, now_ms: int) -> Iterator[tuple[T, bool]]:
+    def pop_expired(self, now_ms: int) -> Iterator[tuple[T, bool]]:
         """Takes out the requests that have waited for too long, and whether they are confirmed."""
         for queue in (self._confirmed, self._unconfirmed):
-            while queue and queue[0].until_ms <= now_ms:
+            while queue and queue[0].expires_ms <= now_ms:
                 yield queue.popleft().request, queue is self._confirmed
 
-    def take_if(self, is_wanted: Callable[[T], bool]) -> list[T]:
+    def pop_if(self, is_wanted: Callable[[T], bool]) -> list[T]:
         """Takes out the requests of which this is so."""
         taken = []
         for queue in (self._confirmed, self._unconfirmed):

@@ -35,11 +35,11 @@ class PeerReads:
         return self._reads.deadline_ms
 
     @property
-    def wanted_index(self) -> int:
+    def awaited_index(self) -> int:
         """What somebody waits to be applied: 0 when nobody does."""
         return self._unapplied[-1].index if self._unapplied else 0
 
-    def take(self, arena: Arena, numbers: list[int], refusal: bytes, now_ms: int) -> list[int]:
+    def accept(self, arena: Arena, numbers: list[int], refusal: bytes, now_ms: int) -> list[int]:
         """Takes in the reads among the messages with these numbers; returns the others.
 
         refusal   msgpack of the leader's PEER ID or of nil, for whoever must go there
@@ -48,7 +48,7 @@ class PeerReads:
         view = ReadView(core.role is Role.LEADER, refusal, core.read_round, now_ms)
         taken, others = self._reads.receive(arena, numbers, view, self._out)
         if taken:
-            core.read()
+            core.start_read()
         return others
 
     def on_ready(self, read_index: ReadIndex | None, applied_index: int) -> None:

@@ -55,7 +55,9 @@ class SnapshotSetup(NamedTuple):
 
     entries: int = 0
     size: int = 0  # Of the log, in bytes.
-    behind: int = 0  # Entries kept behind a snapshot for followers that lack them, at most.
+    trailing_entries: int = (
+        0  # Entries kept behind a snapshot for followers that lack them, at most.
+    )
     repeat_ms: int = 100  # A single chunk that was not answered is repeated.
 
 
@@ -65,7 +67,7 @@ class SnapshotContext(NamedTuple):
     core: Raft
     links: Links
     requests: PeerRequests
-    roster: MemberDirectory
+    directory: MemberDirectory
 
 
 class _OutgoingSnapshot:
@@ -75,42 +77,44 @@ class _OutgoingSnapshot:
         self.snapshot = snapshot
         self.plain = plain
         self.size = snapshot.state_size if plain else snapshot.size
-        self.acked = 0
-        self.next = 0  # What is to be ordered next.
+        self.acked_bytes = 0
+        self.next_offset = 0  # What is to be ordered next.
         self.window = 1  # Until the first answer: it may go on where an earlier one broke off.
-        self.under_way: deque[tuple[int, int]] = deque()  # Begin and end of what is unanswered.
-        self.message: InstallSnapshot | None = None  # Sent last, when plain: a repeat is the same.
+        self.in_flight: deque[tuple[int, int]] = deque()  # Begin and end of what is unanswered.
+        self.last_message: InstallSnapshot | None = (
+            None  # Sent last, when plain: a repeat is the same.
+        )
         self.progress_ms = now_ms
 
     def rewind(self, offset: int) -> None:
         """What is under way is given up; it goes on from offset."""
-        self.next = offset
-        self.under_way.clear()
-        self.message = None
+        self.next_offset = offset
+        self.in_flight.clear()
+        self.last_message = None
 
-    def wanted(self, to: str) -> Iterable[ReadChunk]:
+    def next_reads(self, to: str) -> Iterable[ReadChunk]:
         """The pieces to be read now."""
         chunk_max = CHUNK_BYTES_PLAIN if self.plain else CHUNK_BYTES_MAX
-        while len(self.under_way) < self.window:
-            size = min(chunk_max, self.size - self.next)
-            if size == 0 and (self.size > 0 or self.under_way):
+        while len(self.in_flight) < self.window:
+            size = min(chunk_max, self.size - self.next_offset)
+            if size == 0 and (self.size > 0 or self.in_flight):
                 return
-            self.under_way.append((self.next, self.next + size))
+            self.in_flight.append((self.next_offset, self.next_offset + size))
             index, term = self.snapshot[:2]
-            yield ReadChunk(to, index, term, self.next, size, self.plain)
-            self.next += size
+            yield ReadChunk(to, index, term, self.next_offset, size, self.plain)
+            self.next_offset += size
 
     def on_answer(self, offset: int, now_ms: int) -> None:
         """The follower wants what stands at offset next."""
         if offset > self.size:
             raise RemoteProtocolError(f"offset {offset} of a snapshot of {self.size} bytes")
-        if offset != self.acked:
+        if offset != self.acked_bytes:
             self.progress_ms = now_ms
-        self.acked = offset
+        self.acked_bytes = offset
         self.window = 1 if self.plain else WINDOW
-        while self.under_way and self.under_way[0][1] <= offset:
-            self.under_way.popleft()
-        follows = self.under_way[0][0] if self.under_way else self.next
+        while self.in_flight and self.in_flight[0][1] <= offset:
+            self.in_flight.popleft()
+        follows = self.in_flight[0][0] if self.in_flight else self.next_offset
         if follows != offset:
             self.rewind(offset)
 
@@ -118,33 +122,33 @@ class _OutgoingSnapshot:
 class SnapshotManager:
     """All that one peer does with snapshots: as a leader, as a follower, and for its own log."""
 
-    def __init__(self, place: SnapshotContext, setup: SnapshotSetup, snapshot: Snapshot) -> None:
+    def __init__(self, context: SnapshotContext, setup: SnapshotSetup, snapshot: Snapshot) -> None:
         self.newest = snapshot
-        self.states = StateStreams()
+        self.state_streams = StateStreams()
         self.orders: list[Order] = []  # To be given to snapshot_sender after this wake.
-        self.asked_bytes = 0  # Handed to the log when the last snapshot was asked for.
+        self.bytes_at_order = 0  # Handed to the log when the last snapshot was asked for.
         self.problem = ""  # Why the last one was not made.
-        self._core, self._links, self._requests, self._roster = place
+        self._core, self._links, self._requests, self._directory = context
         self._setup = setup
-        self._transfers: dict[str, _OutgoingSnapshot] = {}
-        self._unheard: set[str] = set()  # They want one and have not said hello.
+        self._outgoing: dict[str, _OutgoingSnapshot] = {}
+        self._awaiting_hello: set[str] = set()  # They want one and have not said hello.
         # The chunks that are being written, in order, and where each came from.
         self._receiving: deque[tuple[WriteChunk, Origin]] = deque()
-        self._askers: list[tuple[ReplyAddress, bytes]] = []
-        self._making_ms: int | None = None  # Since when one is being made.
-        self._unsent: tuple[CreateSnapshot, int] | None = (
+        self._waiting_clients: list[tuple[ReplyAddress, bytes]] = []
+        self._creating_since_ms: int | None = None  # Since when one is being made.
+        self._lost_order: tuple[CreateSnapshot, int] | None = (
             None  # The order for it that got lost, and when
         )
         # to try again.
-        self._first_due_ms = 0
+        self._initial_due_ms = 0
         self._retry_ms = 0
-        self._given_bytes = 0
-        self._compact_ms = 0
+        self._appended_bytes = 0
+        self._compact_due_ms = 0
         self.incoming: tuple[int, int] | None = None  # Bytes so far, bytes of all: for status.
 
     # ---- leader ----
 
-    def read(self, read: StoredRead) -> None:
+    def read_entries(self, read: StoredRead) -> None:
         """Old entries for a follower, from disk."""
         core = self._core
         last_index = core.durable_index
@@ -154,32 +158,34 @@ class SnapshotManager:
                 ReadEntries(read.to, read.first_index, last_index, last_term, read.bytes_max)
             )
 
-    def send(self, to: str, now_ms: int) -> None:
+    def start_sending(self, to: str, now_ms: int) -> None:
         """Starts, or starts again, to send the newest snapshot to a follower."""
         link = self._links.by_peer.get(to)
         if link is None or self.newest.last_index < max(1, self._core.log.base_index):
             return  # Its own file was damaged: whoever has what the follower lacks must lead.
-        plain = link.features is None and (self._roster.names_foreign(to) or link.is_foreign)
-        if not plain and not link.installs:
+        plain = link.features is None and (
+            self._directory.is_declared_foreign(to) or link.is_foreign
+        )
+        if not plain and not link.packs_snapshots:
             # It would take state alone for a foreign one's: without request ids, and with the
             # members that it knows, which may be those of long ago.
-            self._unheard.add(to)
+            self._awaiting_hello.add(to)
             return
         transfer = _OutgoingSnapshot(self.newest, plain, now_ms)
-        self._transfers[to] = transfer
-        self.orders += transfer.wanted(to)
+        self._outgoing[to] = transfer
+        self.orders += transfer.next_reads(to)
 
     def on_answer(self, peer: str, response: SnapshotResponse, now_ms: int) -> None:
         """A follower has answered a chunk. Raises RemoteProtocolError."""
-        transfer = self._transfers.get(peer)
+        transfer = self._outgoing.get(peer)
         if transfer is None or response.term != self._core.term:
             return
         if response.done:
-            del self._transfers[peer]
+            del self._outgoing[peer]
             self._core.on_snapshot_sent(peer, transfer.snapshot.last_index)
             return
         transfer.on_answer(response.offset or 0, now_ms)
-        self.orders += transfer.wanted(peer)
+        self.orders += transfer.next_reads(peer)
 
     def on_entries_request(
         self, client: ReplyAddress, request: RequestEntries, now_ms: int
@@ -187,74 +193,74 @@ class SnapshotManager:
         """Takes what asks for entries below the first one stored, or goes on with such; returns
         what is to be answered with entries."""
         stored = request.prev_index >= self._core.log.base_index or not self.newest.last_index
-        if stored and not self.states.holds(client, request):
+        if stored and not self.state_streams.has_stream(client, request):
             return request
-        return self.states.on_request(client, request, self.newest, now_ms)
+        return self.state_streams.on_request(client, request, self.newest, now_ms)
 
     def on_lost(self, peer: str) -> None:
         """The connection is lost, with what was on it: it goes on with a single chunk."""
-        transfer = self._transfers.get(peer)
+        transfer = self._outgoing.get(peer)
         if transfer is not None:
             transfer.window = 1
-            transfer.rewind(transfer.acked)
+            transfer.rewind(transfer.acked_bytes)
 
     def on_hello(self, peer: str, now_ms: int) -> None:
         """What the peer can do is known now."""
-        transfer = self._transfers.get(peer)
-        if peer in self._unheard or (transfer is not None and transfer.plain):
-            self._unheard.discard(peer)
-            self.send(peer, now_ms)
+        transfer = self._outgoing.get(peer)
+        if peer in self._awaiting_hello or (transfer is not None and transfer.plain):
+            self._awaiting_hello.discard(peer)
+            self.start_sending(peer, now_ms)
 
     def _is_foreign(self, peer: str) -> bool:
         link = self._links.by_peer.get(peer)
         return link is not None and link.is_foreign
 
     def on_step_down(self) -> None:
-        self._transfers.clear()
-        self._unheard.clear()
-        self.states.clear()
+        self._outgoing.clear()
+        self._awaiting_hello.clear()
+        self.state_streams.clear()
 
-    def _on_piece(self, piece: ChunkRead, now_ms: int) -> None:
-        transfer = self._transfers.get(piece.to)
+    def _on_chunk_read(self, piece: ChunkRead, now_ms: int) -> None:
+        transfer = self._outgoing.get(piece.to)
         if transfer is None or transfer.snapshot[:2] != (piece.last_index, piece.last_term):
             return
         if not piece.found:
             if self.newest[:2] != transfer.snapshot[:2]:  # Else it is asked for again, later.
-                self.send(piece.to, now_ms)
+                self.start_sending(piece.to, now_ms)
             return
-        if (piece.offset, piece.offset + len(piece.chunk)) in transfer.under_way:
+        if (piece.offset, piece.offset + len(piece.chunk)) in transfer.in_flight:
             core = self._core
             numbers = piece.last_index, piece.last_term, piece.offset, transfer.size
             message = InstallSnapshot(core.term, core.setup.peer_id, *numbers, piece.chunk)
             if transfer.plain:
-                transfer.message = message
-            self._install(piece.to, message, transfer)
+                transfer.last_message = message
+            self._send_chunk(piece.to, message, transfer)
 
-    def _patience_ms(self, transfer: _OutgoingSnapshot) -> int:
+    def _resend_after_ms(self, transfer: _OutgoingSnapshot) -> int:
         """A single chunk is soon repeated: the other side may not have been quite there."""
         return self._setup.repeat_ms if transfer.window == 1 else SILENCE_MS
 
-    def _install(self, to: str, message: InstallSnapshot, transfer: _OutgoingSnapshot) -> None:
+    def _send_chunk(self, to: str, message: InstallSnapshot, transfer: _OutgoingSnapshot) -> None:
         link = self._links.by_peer.get(to)
         if link is not None:
-            link.install(message, plain=transfer.plain)
+            link.send_chunk(message, plain=transfer.plain)
 
     # ---- follower ----
 
     def on_chunk(self, message: InstallSnapshot, origin: Origin) -> None:
         """A chunk came from whom the core takes for the leader."""
         if not self._core.wants_snapshot(message) or len(self._receiving) >= RECEIVING_MAX:
-            self._requests.forget(origin)
+            self._requests.forget_request(origin)
             return
         link = self._links.by_peer.get(message.leader)
-        if origin.kind is RequestKind.SNAPSHOT and link is not None and link.installs:
-            self._requests.forget(origin)  # It has yet to hear what we are.
-            self._links.wanted.add(message.leader)
+        if origin.kind is RequestKind.SNAPSHOT and link is not None and link.packs_snapshots:
+            self._requests.forget_request(origin)  # It has yet to hear what we are.
+            self._links.hello_pending.add(message.leader)
             return
         _, _, index, term, offset, size, chunk = message
         foreign = b""
         if origin.kind is RequestKind.SNAPSHOT:
-            foreign = self._roster.encoded(self._core.log.last_index)
+            foreign = self._directory.encode_at(self._core.log.last_index)
         order = WriteChunk(index, term, offset, size, chunk, foreign)
         self._receiving.append((order, origin))
         self.orders.append(order)
@@ -265,14 +271,14 @@ class SnapshotManager:
         to the wrong one; for a snapshot somebody waits; whatever else is lost is asked for again
         after a while."""
         if isinstance(order, CreateSnapshot) and order.last_index:
-            self._unsent = order, now_ms + self._setup.repeat_ms
+            self._lost_order = order, now_ms + self._setup.repeat_ms
         for receiving in self._receiving:
             if receiving[0] is order:
                 self._receiving.remove(receiving)
-                self._requests.forget(receiving[1])
+                self._requests.forget_request(receiving[1])
                 return
 
-    def _answer(self, offset: int, *, done: bool) -> None:
+    def _answer_chunk(self, offset: int, *, done: bool) -> None:
         if self._receiving:
             _, origin = self._receiving.popleft()
             self._requests.answer(origin, SnapshotResponse(self._core.term, offset, done))
@@ -282,57 +288,57 @@ class SnapshotManager:
     def on_make_request(self, request: list[bytes], cluster: bytes, client: ReplyAddress) -> None:
         """Somebody wants one now, and is answered when there is one. Raises RemoteProtocolError."""
         request_id = decode_make_snapshot(request, cluster)
-        if len(self._askers) < CLIENTS_WAITING_MAX:
-            self._askers.append((client, request_id))
+        if len(self._waiting_clients) < CLIENTS_WAITING_MAX:
+            self._waiting_clients.append((client, request_id))
 
-    def _make(self, now_ms: int) -> None:
+    def _create(self, now_ms: int) -> None:
         core = self._core
         index = min(core.commit_index, core.durable_index)
         term = core.log.term_at(index)
-        if self._making_ms is not None:
+        if self._creating_since_ms is not None:
             return
         if index <= self.newest.last_index or term is None:
-            self._tell(self.newest, "nothing is committed behind it" if not index else "")
+            self._answer_clients(self.newest, "nothing is committed behind it" if not index else "")
             return
-        self._making_ms = now_ms
-        self.asked_bytes = self._given_bytes
-        self.orders.append(CreateSnapshot(index, term, self._roster.encoded(index)))
+        self._creating_since_ms = now_ms
+        self.bytes_at_order = self._appended_bytes
+        self.orders.append(CreateSnapshot(index, term, self._directory.encode_at(index)))
 
-    def _note_first(self, now_ms: int) -> None:
+    def _save_initial_members(self, now_ms: int) -> None:
         """What the cluster began with is kept as a snapshot of nothing: the topology may change,
         and the log will be compacted."""
-        first = self._roster.first
-        if first is not None and now_ms >= self._first_due_ms:
-            self._first_due_ms = now_ms + SILENCE_MS
+        first = self._directory.initial_members
+        if first is not None and now_ms >= self._initial_due_ms:
+            self._initial_due_ms = now_ms + SILENCE_MS
             self.orders.append(CreateSnapshot(0, 0, encode_config_entry(ConfigEntry(first))))
 
-    def _tell(self, snapshot: Snapshot, problem: str) -> None:
-        askers, self._askers = self._askers, []
+    def _answer_clients(self, snapshot: Snapshot, problem: str) -> None:
+        waiting, self._waiting_clients = self._waiting_clients, []
         made = SnapshotMade(snapshot.last_index, snapshot.size)
         if problem:
             made = SnapshotMade(reason=problem)
-        for client, request_id in askers:
+        for client, request_id in waiting:
             client.out.add([client.routing_id, *encode_snapshot_made(request_id, made)])
 
-    def _on_made(self, made: SnapshotCreated, now_ms: int) -> None:
+    def _on_created(self, made: SnapshotCreated, now_ms: int) -> None:
         if made.snapshot is not None and not made.snapshot.last_index:
             self.newest = max(self.newest, made.snapshot)
             return
-        self._making_ms = self._unsent = None
+        self._creating_since_ms = self._lost_order = None
         self.problem = made.problem
         if made.snapshot is None:
             self._retry_ms = now_ms + CREATE_MS_MAX
-            self._tell(self.newest, made.problem or "it was not made")
+            self._answer_clients(self.newest, made.problem or "it was not made")
             return
         self.newest = max(self.newest, made.snapshot)
-        self._tell(self.newest, "")
+        self._answer_clients(self.newest, "")
 
     def _is_due(self, applied_index: int) -> bool:
         """A large state is written again once as much has come to the log: so all that is written
         is at most doubled."""
         entries, size = self._setup[:2]
         behind = applied_index - self.newest.last_index
-        grown = self._given_bytes - self.asked_bytes
+        grown = self._appended_bytes - self.bytes_at_order
         if behind <= 0 or SMALL_STATE_BYTES < self.newest.state_size > grown:
             return False
         return (0 < entries <= behind) or (0 < size <= grown)
@@ -344,19 +350,19 @@ class SnapshotManager:
         is heard, or a snapshot on its way, will soon ask for, within reason.
         """
         core = self._core
-        if self.newest.last_index <= core.log.base_index or now_ms < self._compact_ms:
+        if self.newest.last_index <= core.log.base_index or now_ms < self._compact_due_ms:
             return None
-        self._compact_ms = now_ms + COMPACT_MS
+        self._compact_due_ms = now_ms + COMPACT_MS
         index = min(self.newest.last_index, applied_index, core.durable_index)
-        needed = [transfer.snapshot.last_index for transfer in self._transfers.values()]
+        needed = [transfer.snapshot.last_index for transfer in self._outgoing.values()]
         needed += [
             follower.match_index
             for follower in core.followers
             if now_ms - follower.heard_ms < FOLLOWER_SILENT_MS_MAX
-            and follower.peer not in self._transfers
+            and follower.peer not in self._outgoing
         ]
         floor = min(needed, default=index)
-        index = min(index, max(floor, self.newest.last_index - self._setup.behind))
+        index = min(index, max(floor, self.newest.last_index - self._setup.trailing_entries))
         if index <= core.log.base_index:
             return None
         core.compact(index)
@@ -368,84 +374,84 @@ class SnapshotManager:
         """Takes in what snapshot_sender has done; returns a snapshot that is to be installed."""
         match result:
             case EntriesRead(to, first_index, batches):
-                self._core.on_read(to, first_index, batches)
+                self._core.on_stored_read(to, first_index, batches)
             case ChunkRead(to) if to.startswith(STREAM_PREFIX):
-                self.states.on_piece(result)
+                self.state_streams.on_chunk_read(result)
             case ChunkRead():
-                self._on_piece(result, now_ms)
+                self._on_chunk_read(result, now_ms)
             case ChunkWritten(_, _, offset):
-                self._answer(offset, done=False)
+                self._answer_chunk(offset, done=False)
             case SnapshotInstalled(snapshot):
                 self.newest = max(self.newest, snapshot)
-                self._answer(snapshot.size, done=True)
+                self._answer_chunk(snapshot.size, done=True)
                 self.incoming = None
                 return snapshot
             case SnapshotCreated():
-                self._on_made(result, now_ms)
+                self._on_created(result, now_ms)
             case SenderStarted(snapshot):
-                self._on_begun(snapshot, now_ms)
+                self._on_sender_started(snapshot, now_ms)
                 return snapshot
         return None
 
-    def _on_begun(self, snapshot: Snapshot, now_ms: int) -> None:
+    def _on_sender_started(self, snapshot: Snapshot, now_ms: int) -> None:
         """A new snapshot_sender: what the last one had in work will not come."""
         self.newest = max(self.newest, snapshot)
         self._receiving.clear()
         self._requests.forget_chunks()
         self.incoming = None
-        self._making_ms = self._unsent = None
-        for peer, transfer in self._transfers.items():
+        self._creating_since_ms = self._lost_order = None
+        for peer, transfer in self._outgoing.items():
             transfer.window = 1
-            transfer.rewind(transfer.acked)
-            self.orders += transfer.wanted(peer)
+            transfer.rewind(transfer.acked_bytes)
+            self.orders += transfer.next_reads(peer)
 
-    def wake(self, applied_index: int, given_bytes: int, now_ms: int) -> list[Order]:
+    def step(self, applied_index: int, appended_bytes: int, now_ms: int) -> list[Order]:
         """Repeats what got lost; has a snapshot made when it is time, or somebody asks for one.
 
         given_bytes   of all that was handed to the log, behind the snapshot of the start
         Returns the orders for snapshot_sender.
         """
-        self._given_bytes = given_bytes
+        self._appended_bytes = appended_bytes
         if not self.newest.configuration:
-            self._note_first(now_ms)
-        for peer in [peer for peer in self._unheard if self._is_foreign(peer)]:
-            self._unheard.remove(peer)
-            self.send(peer, now_ms)
-        for peer, transfer in self._transfers.items():
-            if now_ms - transfer.progress_ms < self._patience_ms(transfer):
+            self._save_initial_members(now_ms)
+        for peer in [peer for peer in self._awaiting_hello if self._is_foreign(peer)]:
+            self._awaiting_hello.remove(peer)
+            self.start_sending(peer, now_ms)
+        for peer, transfer in self._outgoing.items():
+            if now_ms - transfer.progress_ms < self._resend_after_ms(transfer):
                 continue
             transfer.progress_ms = now_ms
-            if transfer.plain and transfer.message is not None:
-                self._install(peer, transfer.message, transfer)
+            if transfer.plain and transfer.last_message is not None:
+                self._send_chunk(peer, transfer.last_message, transfer)
                 continue
             transfer.window = 1
-            transfer.rewind(transfer.acked)
-            self.orders += transfer.wanted(peer)
-        if self._making_ms is not None:
-            if now_ms - self._making_ms >= CREATE_MS_MAX:
-                self._on_made(SnapshotCreated(None, "snapshot_sender does not answer"), now_ms)
-            elif self._unsent is not None and now_ms >= self._unsent[1]:
-                self.orders.append(self._unsent[0])
-                self._unsent = None
-        elif self._askers or (now_ms >= self._retry_ms and self._is_due(applied_index)):
-            self._make(now_ms)
-        orders, self.orders = [*self.orders, *self.states.orders], []
-        self.states.orders.clear()
+            transfer.rewind(transfer.acked_bytes)
+            self.orders += transfer.next_reads(peer)
+        if self._creating_since_ms is not None:
+            if now_ms - self._creating_since_ms >= CREATE_MS_MAX:
+                self._on_created(SnapshotCreated(None, "snapshot_sender does not answer"), now_ms)
+            elif self._lost_order is not None and now_ms >= self._lost_order[1]:
+                self.orders.append(self._lost_order[0])
+                self._lost_order = None
+        elif self._waiting_clients or (now_ms >= self._retry_ms and self._is_due(applied_index)):
+            self._create(now_ms)
+        orders, self.orders = [*self.orders, *self.state_streams.orders], []
+        self.state_streams.orders.clear()
         return orders
 
     @property
     def deadline_ms(self) -> int | None:
         """When wake() has something to do, at the latest."""
         deadlines = [
-            transfer.progress_ms + self._patience_ms(transfer)
-            for transfer in self._transfers.values()
+            transfer.progress_ms + self._resend_after_ms(transfer)
+            for transfer in self._outgoing.values()
         ]
-        if self._making_ms is not None:
-            deadlines.append(self._making_ms + CREATE_MS_MAX)
-            if self._unsent is not None:
-                deadlines.append(self._unsent[1])
+        if self._creating_since_ms is not None:
+            deadlines.append(self._creating_since_ms + CREATE_MS_MAX)
+            if self._lost_order is not None:
+                deadlines.append(self._lost_order[1])
         if self.newest.last_index > self._core.log.base_index:
-            deadlines.append(self._compact_ms)
+            deadlines.append(self._compact_due_ms)
         return min(deadlines, default=None)
 
     def status(self) -> dict[str, object]:
@@ -454,9 +460,10 @@ class SnapshotManager:
             "snapshot_index": self.newest.last_index,
             "snapshot_size": self.newest.size if self.newest.last_index else 0,
         }
-        if self._transfers:
+        if self._outgoing:
             status["snapshots_sent"] = {
-                peer: [transfer.acked, transfer.size] for peer, transfer in self._transfers.items()
+                peer: [transfer.acked_bytes, transfer.size]
+                for peer, transfer in self._outgoing.items()
             }
         if self.incoming is not None:
             status["snapshot_incoming"] = list(self.incoming)

@@ -33,22 +33,24 @@ class _StateStream:
         self.name = f"{STREAM_PREFIX}{number}"
         self.request = request
         self.snapshot = snapshot
-        self.next = offset  # What is to be ordered next.
+        self.next_offset = offset  # What is to be ordered next.
         self.unacknowledged: deque[int] = deque()  # The end of each chunk ordered or sent.
-        self.begun = offset > 0  # A state of no bytes is one chunk, too.
+        self.started = offset > 0  # A state of no bytes is one chunk, too.
         self.heard_ms = 0
 
-    def wanted(self) -> list[ReadChunk]:
+    def next_reads(self) -> list[ReadChunk]:
         chunk_max = CHUNK_BYTES_MAX if self.request.packed else CHUNK_BYTES_PLAIN
         size = self.snapshot.state_size
         pieces = []
-        while len(self.unacknowledged) < PIPELINES and (self.next < size or not self.begun):
-            self.begun = True
-            length = min(chunk_max, size - self.next)
+        while len(self.unacknowledged) < PIPELINES and (
+            self.next_offset < size or not self.started
+        ):
+            self.started = True
+            length = min(chunk_max, size - self.next_offset)
             index, term = self.snapshot[:2]
-            pieces.append(ReadChunk(self.name, index, term, self.next, length, True))
-            self.next += length
-            self.unacknowledged.append(self.next)
+            pieces.append(ReadChunk(self.name, index, term, self.next_offset, length, True))
+            self.next_offset += length
+            self.unacknowledged.append(self.next_offset)
         return pieces
 
     def acknowledge(self, request: RequestEntries) -> bool:
@@ -64,8 +66,8 @@ class _StateStream:
         return True
 
     @property
-    def done(self) -> bool:
-        return self.next == self.snapshot.state_size and not self.unacknowledged
+    def is_done(self) -> bool:
+        return self.next_offset == self.snapshot.state_size and not self.unacknowledged
 
 
 class StateStreams:
@@ -108,10 +110,10 @@ class StateStreams:
         stream = held[1]
         stream.heard_ms = now_ms
         self._streams.move_to_end(key)
-        if stream.begun and stream.done:
+        if stream.started and stream.is_done:
             self._drop(key)
             return request._replace(prev_index=stream.snapshot.last_index, offset=None)
-        self.orders += stream.wanted()
+        self.orders += stream.next_reads()
         return None
 
     def _offset(self, routing_id: bytes, request: RequestEntries, newest: Snapshot) -> int:
@@ -122,7 +124,7 @@ class StateStreams:
         offset = request.offset or 0
         return offset if (index, term) == newest[:2] and offset <= sent else 0
 
-    def _note_sent(self, routing_id: bytes, snapshot: Snapshot, end: int) -> None:
+    def _record_sent(self, routing_id: bytes, snapshot: Snapshot, end: int) -> None:
         before = self._sent.pop(routing_id, (0, 0, 0))
         if before[:2] == snapshot[:2]:
             end = max(end, before[2])
@@ -130,11 +132,11 @@ class StateStreams:
         if len(self._sent) > STREAMS_MAX:
             self._sent.popitem(last=False)
 
-    def holds(self, client: ReplyAddress, request: RequestEntries) -> bool:
+    def has_stream(self, client: ReplyAddress, request: RequestEntries) -> bool:
         """Whether a request is a follow-up of one of these."""
         return (client.routing_id, request.reqid) in self._streams
 
-    def on_piece(self, piece: ChunkRead) -> None:
+    def on_chunk_read(self, piece: ChunkRead) -> None:
         """A piece was read: it goes out."""
         key = self._by_name.get(piece.to)
         if key is None:
@@ -149,7 +151,7 @@ class StateStreams:
         answer = EntriesAnswer(EntriesStatus.SNAPSHOT, snapshot.last_index, chunk=chunk)
         encode = encode_entries_packed_answer if request.packed else encode_entries_answer
         client.out.add([client.routing_id, *encode(request.reqid, answer)])
-        self._note_sent(client.routing_id, snapshot, piece.offset + len(piece.chunk))
+        self._record_sent(client.routing_id, snapshot, piece.offset + len(piece.chunk))
 
     def _drop(self, key: tuple[bytes, bytes]) -> None:
         held = self._streams.pop(key, None)

@@ -25,15 +25,15 @@ Send = Callable[[list[bytes]], None]
 class _TransferRequest:
     """An operator who waits to hear what becomes of a transfer."""
 
-    __slots__ = ("due_ms", "reqid", "routing_id", "send", "to", "until_ms")
+    __slots__ = ("expires_ms", "remind_due_ms", "reqid", "routing_id", "send", "target")
 
     def __init__(self, send: Send, routing_id: bytes, reqid: bytes) -> None:
         self.send = send
         self.routing_id = routing_id
         self.reqid = reqid
-        self.to = ""
-        self.due_ms = 0  # Of the next word that it is on its way.
-        self.until_ms = 0
+        self.target = ""
+        self.remind_due_ms = 0  # Of the next word that it is on its way.
+        self.expires_ms = 0
 
     def answer(self, answer: TransferAnswer) -> None:
         self.send([self.routing_id, *encode_transfer_answer(self.reqid, answer)])
@@ -71,25 +71,25 @@ class TransferRequests:
             waiting.answer(TransferAnswer(TRANSFER_REFUSED, reason="too many wait for it"))
             return
         assert core.transferring is not None
-        waiting.to = core.transferring
-        waiting.due_ms = now_ms + REMIND_MS
+        waiting.target = core.transferring
+        waiting.remind_due_ms = now_ms + REMIND_MS
         # Whoever wins must be heard of, too.
-        waiting.until_ms = now_ms + 4 * core.setup.election_timeout_ms_max
+        waiting.expires_ms = now_ms + 4 * core.setup.election_timeout_ms_max
         self._waiting.append(waiting)
 
-    def turn(self, now_ms: int) -> None:
+    def answer_due(self, now_ms: int) -> None:
         """Tells everybody who waits what there is to tell."""
         for waiting in list(self._waiting):
             answer = self._outcome(waiting, now_ms)
             if answer is not None:
                 self._waiting.remove(waiting)
                 waiting.answer(answer)
-            elif now_ms >= waiting.due_ms:
-                waiting.due_ms = now_ms + REMIND_MS
+            elif now_ms >= waiting.remind_due_ms:
+                waiting.remind_due_ms = now_ms + REMIND_MS
                 waiting.answer(TransferAnswer(TRANSFER_DONE))
 
     def _outcome(self, waiting: _TransferRequest, now_ms: int) -> TransferAnswer | None:
-        core, to = self._core, waiting.to
+        core, to = self._core, waiting.target
         if core.leader == to:
             return TransferAnswer(TRANSFER_DONE, to)
         if core.role is Role.LEADER:
@@ -98,7 +98,7 @@ class TransferRequests:
             reason = f"{to} did not take over within {core.setup.election_timeout_ms_max} ms"
         elif core.leader is not None:
             reason = f"{core.leader} was elected instead of {to}"
-        elif now_ms >= waiting.until_ms:
+        elif now_ms >= waiting.expires_ms:
             reason = "nobody was elected in time"
         else:
             return None
@@ -117,5 +117,5 @@ class TransferRequests:
     @property
     def deadline_ms(self) -> int | None:
         """When turn() has something to say, whatever happens."""
-        times = [min(each.due_ms, each.until_ms) for each in self._waiting]
+        times = [min(each.remind_due_ms, each.expires_ms) for each in self._waiting]
         return min(times, default=None)

@@ -50,7 +50,7 @@ class PeerSetup(NamedTuple):
     snapshot_behind: int = 1_000_000  # Entries kept for followers that lack them, at most.
     holds_tables: bool = False  # This node has a table server.
 
-    def for_core(self, configuration: Callable[[EntryBatch], Configuration | None]) -> Setup:
+    def core_setup(self, configuration: Callable[[EntryBatch], Configuration | None]) -> Setup:
         """The core's part of it, over batches of this wire; configuration is Setup's."""
         return Setup(
             peer_id=self.peer_id,
@@ -77,12 +77,12 @@ class Recovered(NamedTuple):
     log: RaftLog
     hard_state: HardState
     voter: bool
-    withheld: bool
+    vote_withheld: bool
     snapshot: Snapshot = Snapshot()
     reset: bool = False  # The files of the log do not hold the snapshot's last entry.
     bytes_after_snapshot: int = 0  # Of the log: counted for the next snapshot.
-    marks: PruneMarks | None = None  # Of what the table of request ids was made of.
-    roster: MemberDirectory | None = None  # What the log says of the members; None: nothing.
+    prune_marks: PruneMarks | None = None  # Of what the table of request ids was made of.
+    directory: MemberDirectory | None = None  # What the log says of the members; None: nothing.
     repair: Repair | None = None  # The log was damaged, and that is not yet made good.
 
 

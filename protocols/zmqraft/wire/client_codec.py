@@ -86,7 +86,7 @@ class RequestEntries(NamedTuple):
     offset: int | None = None  # Node form, while snapshot chunks are outstanding.
     packed: bool = False  # Our own type: whole blocks in large messages (extensions.py).
     text: bool = False  # It came in the text's form, and is answered so.
-    anywhere: bool = False  # With packed: whoever is asked answers, leader or not.
+    any_peer: bool = False  # With packed: whoever is asked answers, leader or not.
 
 
 ClientRequest = (

@@ -262,7 +262,9 @@ def encode_append_packed_answer(message_id: int, message: AppendResponse) -> lis
     return [
         encode_uint(message_id),
         encode_uint(message.term),
-        _SUCCESS_WAITS if message.success and message.waits else encode_bool(message.success),
+        _SUCCESS_WAITS
+        if message.success and message.clients_wait
+        else encode_bool(message.success),
         numbers,
     ]
 
@@ -284,7 +286,7 @@ def decode_append_packed_answer(frames: Sequence[bytes]) -> tuple[int, AppendRes
     term, success = decode_uint(frames[1]), decode_bool(frames[2])
     message = AppendResponse(
         *(term, success, match_index, conflict_index, conflict_term),
-        waits=frames[2] == _SUCCESS_WAITS,
+        clients_wait=frames[2] == _SUCCESS_WAITS,
     )
     return decode_message_id(frames[0]), message
 
@@ -405,7 +407,7 @@ def encode_entries_packed(cluster: bytes, request: RequestEntries) -> list[bytes
     numbers = [
         b"" if number is None else encode_uint(number) for number in (request.count, request.offset)
     ]
-    last = [*numbers, encode_bool(request.anywhere)]
+    last = [*numbers, encode_bool(request.any_peer)]
     while last and not last[-1]:
         last.pop()
     return frames + last
@@ -432,7 +434,7 @@ def decode_entries_packed(frames: Sequence[bytes], cluster: bytes) -> RequestEnt
     offset = decode_count(frames[5]) if len(frames) > 5 else None
     anywhere = len(frames) > 6 and decode_bool(frames[6])
     request = RequestEntries(decode_id(frames[0]), decode_uint(frames[3]), count, offset)
-    return request._replace(packed=True, anywhere=anywhere)
+    return request._replace(packed=True, any_peer=anywhere)
 
 
 def encode_entries_packed_answer(reqid: bytes, answer: EntriesAnswer) -> list[bytes]:

@@ -210,7 +210,7 @@ def test_a_subscriber_beside_a_writer(cluster: Cluster) -> None:
             await log.update(b"late")
             assert [entry.data for entry in await late] == [b"late"]
             await lists.aclose()
-            assert not log._client._listening
+            assert not log._client._subscriptions
 
     run(main())
 

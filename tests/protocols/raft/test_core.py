@@ -59,7 +59,7 @@ def make(
     log = RaftLog(*base, runs or [], max(last_index, base[0]), configurations=configurations)
     raft = Raft(setup, HardState(term), log, 0, Random(1))
     for member in members if spoken else ():
-        raft.on_speaks(member, 4, True)
+        raft.on_capabilities(member, 4, True)
     return raft
 
 
@@ -132,13 +132,13 @@ def test_what_a_learner_has_confirmed_counts_once_it_is_a_voter() -> None:
     leader = make_leader(members=("n1", "n2", "n3"))
     last_index = leader.log.last_index
     for number in (2, 3):
-        leader.on_speaks(f"n{number}", 4, pre_vote=True, counts=False)
+        leader.on_capabilities(f"n{number}", 4, pre_vote=True, counts_in_quorum=False)
     leader.ready()
     leader.on_durable(last_index, leader.term)
     answer = AppendResponse(leader.term, True, last_index)
     leader.step("n2", answer, 0)
     assert leader.ready().commit_index == 0
-    leader.on_speaks("n2", 4, pre_vote=True, counts=True)
+    leader.on_capabilities("n2", 4, pre_vote=True, counts_in_quorum=True)
     assert leader.ready().commit_index == last_index
 
 
@@ -212,7 +212,7 @@ def test_many_small_batches_take_several_messages() -> None:
         ready = leader.ready()
         messages = [envelope.message for envelope in ready.messages]
         sent += [len(m.batches) for m in messages if isinstance(m, AppendEntries) and m.batches]
-        leader.on_read("n3", 1, read)
+        leader.on_stored_read("n3", 1, read)
     assert len(sent) > 4
     assert max(sent) == APPEND_BATCHES_MAX
 
@@ -272,7 +272,7 @@ def campaign_span(raft: Raft) -> int:
     raft.step("n2", Vote(raft.term + 1, True, pre_vote=True), now_ms)
     raft.ready()
     assert [raft.role] == [Role.CANDIDATE]
-    return raft._election_ms - now_ms
+    return raft._election_due_ms - now_ms
 
 
 def test_failed_campaigns_take_longer_until_a_leader_is_heard() -> None:
@@ -288,7 +288,7 @@ def test_failed_campaigns_take_longer_until_a_leader_is_heard() -> None:
 def test_time_spent_with_the_disk_is_not_the_candidates() -> None:
     raft = make()
     deadline_ms = raft.deadline_ms
-    raft.on_busy(500)
+    raft.on_stalled(500)
     assert raft.deadline_ms == deadline_ms + 500
     raft.tick(deadline_ms + 499)
     assert raft.role is Role.FOLLOWER
@@ -339,7 +339,7 @@ def test_what_the_log_holds_needs_no_snapshot_and_is_committed() -> None:
     assert raft.commit_index == 6
     (answer,) = [e.message for e in raft.ready().messages]
     assert answer == SnapshotResponse(3, 10, done=True)
-    assert not raft.install(6, 2, raft.configuration)
+    assert not raft.install_snapshot(6, 2, raft.configuration)
     assert raft.log.last_index == 8
 
 
@@ -347,7 +347,7 @@ def test_an_installed_snapshot_replaces_what_differs() -> None:
     raft = make(runs=[(1, 1)], last_index=8, term=1)
     raft.step("n2", append("n2", 3, (8, 1), batch(9, 4, 3)), 100)
     raft.ready()
-    assert raft.install(10, 2, Configuration(("n1", "n2")))
+    assert raft.install_snapshot(10, 2, Configuration(("n1", "n2")))
     assert (raft.log.base_index, raft.log.last_index, raft.log.last_term) == (10, 10, 2)
     assert (raft.commit_index, raft.durable_index) == (10, 10)
     assert set(raft.peers) == {"n2"}
@@ -482,7 +482,7 @@ def settled(*waiting: str) -> Raft:
     raft.ready()
     raft.on_durable(1, raft.term)
     for peer in ("n2", "n3"):
-        raft.step(peer, AppendResponse(raft.term, True, 1, waits=peer in waiting), 300)
+        raft.step(peer, AppendResponse(raft.term, True, 1, clients_wait=peer in waiting), 300)
     notices(raft, 300)
     notices(raft, 400)
     return raft
@@ -506,7 +506,7 @@ def test_who_waits_is_told_by_the_entries_that_are_on_their_way_anyway() -> None
         raft.propose(batch(index, 1, raft.term))
         assert notices(raft, 401) == []
     raft.on_durable(3, raft.term)
-    raft.step("n2", AppendResponse(raft.term, True, 2, waits=True), 401)
+    raft.step("n2", AppendResponse(raft.term, True, 2, clients_wait=True), 401)
     assert notices(raft, 401) == []
     assert raft.commit_index == 2
     assert notices(raft, 402) == ["n2", "n3"], "but not for long"

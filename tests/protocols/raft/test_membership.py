@@ -51,7 +51,7 @@ def make(name: str = "n1", configuration: Configuration = ABC) -> Raft:
     log = RaftLog(configurations=ConfigurationHistory(configuration))
     raft = Raft(setup, HardState(), log, 0, Random(1))
     for peer in ("n1", "n2", "n3", "n4", "n5"):
-        raft.on_speaks(peer, 4, True)
+        raft.on_capabilities(peer, 4, True)
     return raft
 
 
@@ -188,7 +188,7 @@ def test_a_leader_that_has_left_does_not_count_itself() -> None:
     assert confirm(raft, "n2") < index
     assert confirm(raft, "n3") == index
     assert raft.role is Role.LEADER
-    raft.resign()
+    raft.step_down()
     raft.tick(100_000)
     assert (raft.role, raft.is_voter, raft.ready().messages) == (Role.FOLLOWER, False, [])
 
@@ -317,8 +317,8 @@ def test_a_learner_that_becomes_a_voter_goes_on_where_it_was() -> None:
 
 def test_what_a_peer_said_is_forgotten_only_when_nobody_needs_it() -> None:
     raft = make_leader()
-    raft.forget("n2")
-    raft.forget("n4")
+    raft.forget_peer("n2")
+    raft.forget_peer("n4")
     raft.add_learner("n4")
-    speaks = {f.peer: f.speech.pre_vote for f in raft.followers}
+    speaks = {f.peer: f.capabilities.pre_vote for f in raft.followers}
     assert speaks == {"n2": True, "n3": True, "n4": False}

@@ -31,7 +31,7 @@ def make_leader(*others: str, learners: tuple[str, ...] = (), window: int = 4) -
     log = RaftLog(configurations=ConfigurationHistory(Configuration(members)))
     raft = Raft(setup, HardState(), log, 0, Random(1))
     for peer in others:
-        raft.on_speaks(peer, window, True, counts=peer not in learners)
+        raft.on_capabilities(peer, window, True, counts_in_quorum=peer not in learners)
     raft.tick(300)
     for peer in others:
         raft.step(peer, Vote(1, True, pre_vote=True), 300)
@@ -55,26 +55,26 @@ def lead(*others: str, learners: tuple[str, ...] = (), window: int = 4) -> Raft:
 def rounds(ready: Ready) -> list[tuple[str, int]]:
     """Who was sent a message of which round."""
     sent = [(each.to, each.message) for each in ready.messages]
-    return [(to, message.round) for to, message in sent if isinstance(message, AppendEntries)]
+    return [(to, message.read_round) for to, message in sent if isinstance(message, AppendEntries)]
 
 
 def test_a_majority_confirms_and_less_does_not() -> None:
     raft = lead("n2", "n3", "n4", "n5")
-    assert raft.read() == 1
+    assert raft.start_read() == 1
     ready = raft.ready()
     assert rounds(ready) == [(peer, 1) for peer in ("n2", "n3", "n4", "n5")]
     assert ready.read_index is None
-    raft.step("n2", AppendResponse(1, True, 1, round=1), 310)
-    raft.step("n2", AppendResponse(1, True, 1, round=1), 311)
+    raft.step("n2", AppendResponse(1, True, 1, read_round=1), 310)
+    raft.step("n2", AppendResponse(1, True, 1, read_round=1), 311)
     assert raft.ready().read_index is None
-    raft.step("n5", AppendResponse(1, False, 0, 1, round=1), 312)
+    raft.step("n5", AppendResponse(1, False, 0, 1, read_round=1), 312)
     assert raft.ready().read_index == ReadIndex(1, 1), "a refusal shows whom it follows, too"
     assert raft.ready().read_index is None, "it is said once"
 
 
 def test_alone_it_confirms_itself() -> None:
     raft = lead()
-    assert raft.read() == 1
+    assert raft.start_read() == 1
     assert raft.ready().read_index == ReadIndex(1, 1)
 
 
@@ -82,17 +82,17 @@ def test_learners_do_not_count() -> None:
     raft = make_leader("n2", "n3", learners=("n3",))
     raft.step("n2", AppendResponse(1, True, 1), 300)
     raft.step("n3", AppendResponse(1, True, 1), 300)
-    raft.read()
+    raft.start_read()
     raft.ready()
-    raft.step("n3", AppendResponse(1, True, 1, round=1), 310)
+    raft.step("n3", AppendResponse(1, True, 1, read_round=1), 310)
     assert raft.ready().read_index is None
-    raft.step("n2", AppendResponse(1, True, 1, round=1), 310)
+    raft.step("n2", AppendResponse(1, True, 1, read_round=1), 310)
     assert raft.ready().read_index == ReadIndex(1, 1)
 
 
 def test_nothing_begins_before_the_terms_own_entry_is_committed() -> None:
     raft = make_leader("n2", "n3")
-    assert raft.read() == 1
+    assert raft.start_read() == 1
     ready = raft.ready()
     assert 1 not in [round_ for _, round_ in rounds(ready)]
     raft.step("n2", AppendResponse(1, True, 1), 310)
@@ -101,28 +101,28 @@ def test_nothing_begins_before_the_terms_own_entry_is_committed() -> None:
 
 def test_an_older_round_confirms_nothing_newer() -> None:
     raft = lead("n2", "n3")
-    raft.read()
+    raft.start_read()
     raft.ready()
     raft.propose(batch(2, 1))
-    assert raft.read() == 2
+    assert raft.start_read() == 2
     raft.ready()
     raft.on_durable(2, 1)
-    raft.step("n2", AppendResponse(1, True, 2, round=1), 310)
+    raft.step("n2", AppendResponse(1, True, 2, read_round=1), 310)
     ready = raft.ready()
     assert ready.commit_index == 2
     assert ready.read_index == ReadIndex(1, 1), "as it was when the round began"
-    raft.step("n3", AppendResponse(1, True, 1, round=1), 310)
+    raft.step("n3", AppendResponse(1, True, 1, read_round=1), 310)
     assert raft.ready().read_index is None
 
 
 def test_reads_share_rounds_and_rounds_are_few() -> None:
     raft = lead("n2", "n3")
     for number in range(1, ROUNDS_MAX + 1):
-        assert {raft.read() for _ in range(100)} == {number}
+        assert {raft.start_read() for _ in range(100)} == {number}
         raft.ready()
-    assert raft.read() == ROUNDS_MAX + 1
+    assert raft.start_read() == ROUNDS_MAX + 1
     assert not rounds(raft.ready()), "so many are under way: whoever comes now waits"
-    raft.step("n2", AppendResponse(1, True, 1, round=2), 310)
+    raft.step("n2", AppendResponse(1, True, 1, read_round=2), 310)
     ready = raft.ready()
     assert ready.read_index == ReadIndex(2, 1)
     assert rounds(ready) == [("n2", ROUNDS_MAX + 1), ("n3", ROUNDS_MAX + 1)]
@@ -130,11 +130,11 @@ def test_reads_share_rounds_and_rounds_are_few() -> None:
 
 def test_one_message_at_a_time_where_no_more_is_allowed() -> None:
     raft = lead("n2", window=1)
-    raft.read()
+    raft.start_read()
     assert rounds(raft.ready()) == [("n2", 1)]
-    raft.read()
+    raft.start_read()
     assert not rounds(raft.ready()), "it has not answered yet"
-    raft.step("n2", AppendResponse(1, True, 1, round=1), 310)
+    raft.step("n2", AppendResponse(1, True, 1, read_round=1), 310)
     ready = raft.ready()
     assert ready.read_index == ReadIndex(1, 1)
     assert rounds(ready) == [("n2", 2)]
@@ -142,18 +142,18 @@ def test_one_message_at_a_time_where_no_more_is_allowed() -> None:
 
 def test_a_leader_that_was_deposed_never_confirms() -> None:
     raft = lead("n2", "n3")
-    raft.read()
+    raft.start_read()
     raft.ready()
     raft.step("n3", AppendEntries(2, "n3", 1, 1, 1), 310)
-    raft.step("n2", AppendResponse(1, True, 1, round=1), 311)
+    raft.step("n2", AppendResponse(1, True, 1, read_round=1), 311)
     assert raft.ready().read_index is None
     with pytest.raises(LocalProtocolError):
-        raft.read()
+        raft.start_read()
 
 
 def test_an_answer_to_an_earlier_leadership_confirms_nothing() -> None:
     raft = lead("n2", "n3")
-    raft.read()
+    raft.start_read()
     raft.ready()
     raft.step("n3", AppendEntries(2, "n3", 1, 1, 1), 310)
     raft.ready()
@@ -167,7 +167,7 @@ def test_an_answer_to_an_earlier_leadership_confirms_nothing() -> None:
     ready = raft.ready()
     assert ready.commit_index == 2
     assert rounds(ready) == [("n2", 2), ("n3", 2)], "who waited is served, should he still be there"
-    raft.step("n2", AppendResponse(3, True, 2, round=1), 5002)
+    raft.step("n2", AppendResponse(3, True, 2, read_round=1), 5002)
     assert raft.ready().read_index is None
-    raft.step("n2", AppendResponse(3, True, 2, round=2), 5003)
+    raft.step("n2", AppendResponse(3, True, 2, read_round=2), 5003)
     assert raft.ready().read_index == ReadIndex(2, 2)

@@ -187,7 +187,7 @@ class Peer:
         return [own.encode_pack_answer(pack.reqid, answer)]
 
     def _on_entries(self, request: codec.RequestEntries) -> list[list[bytes]]:
-        if not self.leads and not (request.anywhere and self.serves):
+        if not self.leads and not (request.any_peer and self.serves):
             answer = codec.EntriesAnswer(codec.EntriesStatus.NOT_LEADER, leader=self.leader)
             return [self._encode(request, answer)]
         self.entries_sent += 1

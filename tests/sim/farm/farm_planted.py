@@ -41,7 +41,7 @@ PLANTS = (
         (
             Patch(
                 PEER,
-                "        return counts and self.core.unled_ms(self._now_ms) > "
+                "        return counts and self.core.leaderless_ms(self._now_ms) > "
                 "self._leave_timeout_ms\n",
                 "        return True\n",
             ),
@@ -76,7 +76,8 @@ PLANTS = (
         (
             Patch(
                 PEER,
-                "            or core.unled_ms(self._now_ms) > self.setup.election_timeout_ms_max\n",
+                "            or core.leaderless_ms(self._now_ms) "
+                "> self.setup.election_timeout_ms_max\n",
                 "",
             ),
         ),

@@ -340,7 +340,7 @@ class Stranger(Client):
         if peer is None or self.connection not in peer.inbound:
             return
         core = peer.core
-        heard_ms = core.unled_ms(sim.now_ms)
+        heard_ms = core.leaderless_ms(sim.now_ms)
         if not peer.is_member or core.leader is None or heard_ms > UNLED_MS:
             return  # It may be taken in by anybody, or hear one of a newer Configuration.
         before = (core.term, core.leader, core.role)

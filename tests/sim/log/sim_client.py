@@ -134,8 +134,8 @@ class ClientProcess(Process):
     def _take_entries(self) -> None:
         """Reads entries now and then, in any form; checks them, and where they end."""
         for stream in list(self.streams):
-            while stream.parts:
-                part, _ = stream.parts[0], self.machine.take_part(stream, self.world.now_ms)
+            while stream.runs:
+                part, _ = stream.runs[0], self.machine.next_run(stream, self.world.now_ms)
                 self.checker.on_entries(self.name, part.decoded())
             if stream.done:
                 floor = self.streams.pop(stream)

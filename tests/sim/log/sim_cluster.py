@@ -609,7 +609,7 @@ class Cluster:
     def _all_vote(self) -> bool:
         """Whether no node has forgotten anything: only one at a time may."""
         peers = {name: node.peer.peer for name, node in self.nodes.items() if node.peer is not None}
-        voters = {name for name, peer in peers.items() if peer and peer.franchise.may_vote}
+        voters = {name for name, peer in peers.items() if peer and peer.eligibility.may_vote}
         members = members_of(self.checker.rafts)  # Of nobody while nobody runs.
         return bool(members) and members <= voters
 

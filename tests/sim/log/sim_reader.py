@@ -113,7 +113,7 @@ class ReaderProcess(Process):
 
     @staticmethod
     def _served_request(id_: bytes, prev_index: int) -> Frames:
-        request = RequestEntries(id_, prev_index, packed=True, anywhere=True)
+        request = RequestEntries(id_, prev_index, packed=True, any_peer=True)
         return encode_entries_packed(IDENT, request)
 
     def _on_read(self, url: str, frames: Frames, asked: _Asked) -> None:

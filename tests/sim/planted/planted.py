@@ -68,7 +68,7 @@ BACK = "entries that go back"
 PLANTS = (
     Plant(
         "read answered without a round",
-        (Patch(READS, "reached = leader.round_agreed()", "reached = self.round"),),
+        (Patch(READS, "reached = leader.confirmed_round()", "reached = self.round"),),
         told=STALE,
         first=2,
     ),
@@ -78,7 +78,7 @@ PLANTS = (
             Patch(
                 READS,
                 "        return self.round + 1",
-                "        return self.round if self._open else self.round + 1",
+                "        return self.round if self._unconfirmed else self.round + 1",
             ),
         ),
         told=STALE,
@@ -94,8 +94,9 @@ PLANTS = (
         (
             Patch(
                 READERS,
-                "self._hold(_EntryRequest(client, request, confirmed=True), now_ms)\n\n",
-                "self._turns.append(_EntryRequest(client, request, confirmed=True))\n\n",
+                "self._await_confirmation(_EntryRequest(client, request, confirmed=True), now_ms)\n"
+                "\n",
+                "self._queue.append(_EntryRequest(client, request, confirmed=True))\n\n",
             ),
         ),
         told=BACK,
@@ -105,8 +106,8 @@ PLANTS = (
         (
             Patch(
                 READERS,
-                "        self._floor: int | None = None",
-                "        self._floor: int | None = 0",
+                "        self._committed_floor: int | None = None",
+                "        self._committed_floor: int | None = 0",
             ),
         ),
         told=BACK,
@@ -116,9 +117,10 @@ PLANTS = (
         (
             Patch(
                 "protocols/zmqraft/server/peer.py",
-                "self.readers.serve(self._told_index, now_ms)",
-                "self.readers._turns += self.readers._held.take(self._told_index)\n"
-                "        self.readers.serve(self.last_applied, now_ms)",
+                "self.entry_readers.answer_some(self._applicable_index, now_ms)",
+                "readers, index = self.entry_readers, self._applicable_index\n"
+                "        readers._queue += readers._unconfirmed.pop_ready(index)\n"
+                "        readers.answer_some(self.last_applied, now_ms)",
             ),
         ),
         told=BACK,
@@ -263,7 +265,8 @@ PLANTS = (
             ),
             Patch(
                 DESK,
-                "index = min(index, max(floor, self.newest.last_index - self._setup.behind))",
+                "index = min(index, max(floor, self.newest.last_index - "
+                "self._setup.trailing_entries))",
                 "",
             ),
         ),
@@ -271,7 +274,13 @@ PLANTS = (
     ),
     Plant(
         "an installed snapshot leaves the log as it was",
-        (Patch(JOBS, "self._written, self.reset = index, True", "self._written = index"),),
+        (
+            Patch(
+                JOBS,
+                "self._queued_index, self.reset_pending = index, True",
+                "self._queued_index = index",
+            ),
+        ),
         told=f"{LOST}|not everything",
         first=5,
     ),

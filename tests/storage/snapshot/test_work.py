@@ -175,7 +175,7 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
     )
     assert found.reset
     assert (found.log.base_index, found.log.base_term, found.log.last_index) == (150, 1, 150)
-    assert found.directory.encoded(150) == TWO
+    assert found.directory.encode_at(150) == TWO
     assert reqids.find(reqid(150)) == 150
 
 

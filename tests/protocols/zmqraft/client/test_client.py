@@ -179,13 +179,13 @@ def test_a_leader_without_room_is_sent_less() -> None:
     world.lead("n1")
     world.run(lambda: world.client.leader is not None)
     world.peers[0].drop_packs = 16
-    world.client.window.slow_down()
+    world.client.window.halve_packs()
     world.client.window.sent = 0
-    assert world.client.window.quota == 1
+    assert world.client.window.packs_allowed == 1
     last = [pack(world, b"%d" % number) for number in range(16)][-1]
     world.run(lambda: bool(last.runs), limit_ms=20_000)
     assert data_of(world) == [b"%d" % number for number in range(16)]
-    assert world.client.window.quota > 1
+    assert world.client.window.packs_allowed > 1
 
 
 def test_a_refused_update_takes_those_behind_it_along() -> None:
@@ -194,7 +194,7 @@ def test_a_refused_update_takes_those_behind_it_along() -> None:
     first, second = pack(world, b"a", b"b"), pack(world, b"c")
     window = world.client.window
     world.run(lambda: first.refusal != "")
-    assert (first.refusal, first.position, second.refusal) == ("expired", 1, AFTER_REFUSED)
+    assert (first.refusal, first.refused_position, second.refusal) == ("expired", 1, AFTER_REFUSED)
     assert (len(window.items), window.count, window.size, window.sent) == (0, 0, 0, 0)
 
 
@@ -240,9 +240,9 @@ def test_from_packs_to_single_updates_and_back_nothing_doubles() -> None:
 def test_questions_are_asked_of_the_leader() -> None:
     world = World()
     world.lead("n1")
-    info = world.client.ask(Query(RequestLogInfo(world.new_id())))
-    config = world.client.ask(Query(RequestConfig(world.new_id())))
-    url = world.client.ask(Query(RequestBroadcastStateUrl(world.new_id())))
+    info = world.client.query(Query(RequestLogInfo(world.new_id())))
+    config = world.client.query(Query(RequestConfig(world.new_id())))
+    url = world.client.query(Query(RequestBroadcastStateUrl(world.new_id())))
     world.run(lambda: info.done and config.done and url.done)
     assert isinstance(info.answer, LogInfo)
     assert isinstance(config.answer, ConfigAnswer)
@@ -255,7 +255,7 @@ def test_a_question_outlives_its_leader() -> None:
     world.lead("n1")
     world.run(lambda: world.client.leader is not None)
     world.peers[0].mute = True
-    info = world.client.ask(Query(RequestLogInfo(world.new_id())))
+    info = world.client.query(Query(RequestLogInfo(world.new_id())))
     world.lead("n2")
     world.run(lambda: info.done)
 
@@ -264,7 +264,7 @@ def test_a_question_to_one_peer_makes_a_connection_for_it() -> None:
     world = World()
     world.lead("n1")
     world.run(lambda: list(world._links) == ["tcp://n1"])
-    ask = world.client.ask(Query(RequestLogInfo(world.new_id()), "tcp://n3"))
+    ask = world.client.query(Query(RequestLogInfo(world.new_id()), "tcp://n3"))
     world.run(lambda: ask.done)
     assert isinstance(ask.answer, LogInfo)
     assert ask.answer.leading is False
@@ -275,11 +275,11 @@ def read(world: World, stream: EntryStream) -> list[bytes]:
     found: list[bytes] = []
 
     def take() -> bool:
-        while (part := world.client.take_part(stream, world.now_ms)) is not None:
+        while (part := world.client.next_run(stream, world.now_ms)) is not None:
             entries = part.decoded()
             assert entries[0].index == len(found) + 1 + start
             found.extend(entry.data for entry in entries)
-        return stream.done and not stream.parts
+        return stream.done and not stream.runs
 
     start = stream.prev_index
     world.client.open_stream(stream)
@@ -360,7 +360,7 @@ def test_a_stream_is_stopped_by_count_0() -> None:
     for number in range(100):
         world.log.add(b"%012d" % number, b"%d" % number)
     stream = world.client.open_stream(EntryStream(0))
-    world.run(lambda: bool(stream.parts))
+    world.run(lambda: bool(stream.runs))
     world.client.close_stream(stream)
     world.run(lambda: not world.peers[0].streams)
     assert world.sent[-1][2][-1] == b"\0"
@@ -414,7 +414,7 @@ def test_the_window_has_limits() -> None:
 
 def test_an_answer_without_entries_does_not_move_a_stream() -> None:
     stream = EntryStream(0, 10)
-    stream.begin(b"request-id-1")
+    stream.start(b"request-id-1")
     with pytest.raises(RemoteProtocolError):
         stream.on_answer(EntriesAnswer(EntriesStatus.MORE, 1000))
     assert (stream.prev_index, stream.remaining, stream.done) == (0, 10, False)

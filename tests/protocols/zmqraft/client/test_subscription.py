@@ -37,7 +37,9 @@ class Reader:
             self.world.log.add(self.number.to_bytes(12, "big"), b"%d" % self.number)
 
     def take(self) -> None:
-        while (part := self.subscription.take(self.world.client, self.world.now_ms)) is not None:
+        while (
+            part := self.subscription.next_run(self.world.client, self.world.now_ms)
+        ) is not None:
             self.got += part.decoded()
 
     def run(self, until_index: int, limit_ms: int = 5000) -> int:
@@ -184,8 +186,8 @@ def test_a_slow_reader_is_not_waited_for_and_loses_nothing(
     over: list[bool] = []
     reader.world.at(50, lambda: over.append(True))
     reader.world.run(lambda: bool(over))
-    assert reader.subscription._queued <= 1100
-    assert reader.subscription._ahead_size <= 1000
+    assert reader.subscription._queued_bytes <= 1100
+    assert reader.subscription._ahead_bytes <= 1000
     reader.run(210)
     reader.check()
 
@@ -196,7 +198,7 @@ def test_what_is_no_longer_stored_ends_it() -> None:
     chunk = StateChunk(0, 5, 1, b"state")
     reader.world.answer_entries = EntriesAnswer(EntriesStatus.SNAPSHOT, 7, chunk=chunk)
     reader.world.run(lambda: reader.subscription.readable)
-    assert reader.subscription.take(reader.world.client, reader.world.now_ms) is None
+    assert reader.subscription.next_run(reader.world.client, reader.world.now_ms) is None
     assert reader.subscription.compacted == Compacted(7, 5)
     reader.rest(2000)
     assert reader.asked() < 6, "it does not ask again and again"

@@ -89,7 +89,7 @@ def test_a_fast_leader_is_sent_more_and_more() -> None:
     for _ in range(4):
         window.add(PendingUpdates([world.new_id() for _ in range(2000)], [b"x"] * 2000))
     took_ms = world.run(lambda: not window.items)
-    assert window.pace.singles > 1024
+    assert window.flow.singles_allowed > 1024
     assert took_ms < 200
 
 
@@ -118,10 +118,10 @@ def test_a_silent_leader_is_sent_less_and_given_longer_each_time() -> None:
         sent.append(sum(frames[1] == b"=" for *_, frames in world.sent[before:]))
     assert sent == [256, 128, 64, 32, SINGLES_MIN, SINGLES_MIN]
     assert [round(gap / 500) for gap in gaps] == [1, 2, 4, 8, 16, 16]
-    assert client.window.pace.silences == DOUBLINGS_MAX
+    assert client.window.flow.silences == DOUBLINGS_MAX
     leader.on_frames = answers  # type: ignore[method-assign]
     world.run(lambda: not client.window.items)
-    assert client.window.pace.silences == 0
+    assert client.window.flow.silences == 0
 
 
 def test_the_pace_follows_what_is_committed() -> None:
@@ -132,13 +132,13 @@ def test_the_pace_follows_what_is_committed() -> None:
             pace.on_limited(1000)
         for _ in range(count):
             pace.on_commit(1000 + took_ms)
-        return pace.singles
+        return pace.singles_allowed
 
     assert commit(10_000, SLOW_MS + 1, limited=False) == SINGLES_FIRST, "nothing waited for it"
     assert commit(SINGLES_FIRST, FAST_MS) == 2 * SINGLES_FIRST
     assert commit(2 * SINGLES_FIRST, SLOW_MS) == 2 * SINGLES_FIRST
     assert commit(2 * SINGLES_FIRST, SLOW_MS + 1) == SINGLES_FIRST
     for _ in range(20):
-        commit(pace.singles, 0)
-    assert pace.singles == 1 << 15
-    assert FlowControl(1).singles == 1
+        commit(pace.singles_allowed, 0)
+    assert pace.singles_allowed == 1 << 15
+    assert FlowControl(1).singles_allowed == 1

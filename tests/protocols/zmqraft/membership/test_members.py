@@ -72,7 +72,7 @@ class Ring:
         core = self.peers[names[0]].core
         hellos_ms = self.now_ms + 20
         self.run_until(lambda: self.now_ms > hellos_ms)
-        core._election_ms = self.now_ms
+        core._election_due_ms = self.now_ms
         self.run_until(lambda: core.role is Role.LEADER and core.commit_index > 0)
 
     def start(self, name: str, others: tuple[str, ...], *, voter: bool = False) -> Peer:
@@ -199,10 +199,10 @@ def test_a_new_server_is_learned_where_it_is_caught_up_and_counted(ring: Ring) -
     answer = ring.answer()
     assert answer.log_index == 2
     ring.run_until(lambda: ring.members("n4") == {*OLD, "n4"})
-    assert [kind for kind in ring.lead.links.places.items() if kind[0] == "n4"] == [
+    assert [kind for kind in ring.lead.links.urls.items() if kind[0] == "n4"] == [
         ("n4", "tcp://n4:7221")
     ], "it said itself where its door is"
-    ring.run_until(lambda: ring.peers["n4"].franchise.state == "voter")
+    ring.run_until(lambda: ring.peers["n4"].eligibility.state == "voter")
 
 
 def test_a_change_is_over_when_the_new_server_votes(ring: Ring) -> None:
@@ -219,7 +219,7 @@ def test_a_change_is_over_when_the_new_server_votes(ring: Ring) -> None:
     assert all(answer.log_index is None for answer in ring.answers)
     ring.away.clear()
     assert ring.answer().log_index == 2
-    assert n4.franchise.may_vote
+    assert n4.eligibility.may_vote
 
 
 def test_who_leaves_is_told_and_then_left_alone(ring: Ring) -> None:
@@ -284,7 +284,7 @@ def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: Ring) -> None:
     assert leaving.members.status is None
     assert (leaving.core.role, leaving.core.transferring) == (Role.LEADER, None)
     reqid = ring.change(*OLD, to="n1")
-    assert not leaving.members.guests
+    assert not leaving.members.joining
     others = [ring.peers["n2"].core, ring.peers["n3"].core]
     ring.run_until(lambda: any(core.role is Role.LEADER for core in others))
     ring.run_until(lambda: leaving.core.role is Role.FOLLOWER)
@@ -297,7 +297,7 @@ def test_who_has_lost_its_disk_is_found_by_a_leader_that_it_does_not_know(ring: 
     ring.start("n4", OLD)
     ring.change(*OLD, "n4")
     assert ring.answer().status is ConfigStatus.TAKEN
-    ring.run_until(lambda: ring.peers["n4"].franchise.state == "voter")
+    ring.run_until(lambda: ring.peers["n4"].eligibility.state == "voter")
     ring.run_until(lambda: ring.lead.core.transfer("n4", ring.now_ms) == "")
     leader = ring.peers["n4"].core
     ring.run_until(lambda: leader.role is Role.LEADER and leader.commit_index > 3)
@@ -336,7 +336,7 @@ def test_who_has_lost_its_disk_does_not_join_again(
     wiped.core.step("n1", first_two, ring.now_ms)
     wiped.wake(ring.now_ms)
     assert wiped.core.configuration.old == OLD
-    assert wiped.franchise.state == state
+    assert wiped.eligibility.state == state
 
 
 # Repeats, and leaders that change.
@@ -357,7 +357,7 @@ def test_another_leader_finishes_a_joint_configuration(ring: Ring) -> None:
     first = ring.peers["n1"]
     heard = [ring.peers["n2"].core, ring.peers["n4"].core]
     ring.run_until(lambda: all(core.configuration.old for core in heard))
-    index = ring.peers["n2"].roster.history.last_index
+    index = ring.peers["n2"].directory.history.last_index
     ring.away.add("n1")
     del ring.peers["n1"]
     ring.run_until(lambda: any(p.core.role is Role.LEADER for p in ring.peers.values()))
@@ -437,8 +437,8 @@ def test_what_would_lose_the_quorum_is_refused(ring: Ring) -> None:
 
 def be_old(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
     """From now on it says hello as a kelek that knows no changes of members."""
-    about, other = peer._about_us, ("pack", "append", "prevote", "entries")
-    monkeypatch.setattr(peer, "_about_us", lambda: about()._replace(features=other, members=None))
+    about, other = peer._own_hello, ("pack", "append", "prevote", "entries")
+    monkeypatch.setattr(peer, "_own_hello", lambda: about()._replace(features=other, members=None))
 
 
 def test_no_change_while_an_old_version_would_not_follow_it(
@@ -447,24 +447,24 @@ def test_no_change_while_an_old_version_would_not_follow_it(
     """It would elect and commit by the majority of its own list of members."""
     old = ring.peers["n3"]
     be_old(monkeypatch, old)
-    ring.lead.links.wanted.add("n3")
-    ring.run_until(lambda: not ring.lead.links.wanted)
+    ring.lead.links.hello_pending.add("n3")
+    ring.run_until(lambda: not ring.lead.links.hello_pending)
     for names in (("n1", "n3"), (*OLD, "n4"), ("n1", "n2", "n4")):
         ring.change(*names)
         answer = ring.answer()
         assert (answer.status, answer.name) == (ConfigStatus.ERROR, "Unversed")
         assert "n3" in answer.message
     monkeypatch.undo()
-    ring.lead.links.wanted.add("n3")
-    ring.run_until(lambda: not ring.lead.links.wanted)
+    ring.lead.links.hello_pending.add("n3")
+    ring.run_until(lambda: not ring.lead.links.hello_pending)
     ring.change("n1", "n3")
     assert ring.answer().status is ConfigStatus.TAKEN
 
 
 def test_a_member_of_an_old_version_may_leave(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
     be_old(monkeypatch, ring.peers["n3"])
-    ring.lead.links.wanted.add("n3")
-    ring.run_until(lambda: not ring.lead.links.wanted)
+    ring.lead.links.hello_pending.add("n3")
+    ring.run_until(lambda: not ring.lead.links.hello_pending)
     ring.change("n1", "n2")
     assert ring.answer().status is ConfigStatus.TAKEN
 
@@ -497,9 +497,9 @@ MARKED = b"kLT\x01\x04\7\0\0\0"  # Empties table 7.
 
 def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
     """A version of before the tables' own kind of entry."""
-    about = peer._about_us
+    about = peer._own_hello
     features = tuple(name for name in about().features if name != FEATURE_TABLES)
-    monkeypatch.setattr(peer, "_about_us", lambda: about()._replace(features=features))
+    monkeypatch.setattr(peer, "_own_hello", lambda: about()._replace(features=features))
 
 
 def send_pack(ring: Ring, data: bytes, to_peer_url: bool) -> list[list[bytes]]:
@@ -525,8 +525,8 @@ def kind_at(ring: Ring, index: int) -> int:
 
 
 def hello_again(ring: Ring, *names: str) -> None:
-    ring.lead.links.wanted.update(names)
-    ring.run_until(lambda: not ring.lead.links.wanted)
+    ring.lead.links.hello_pending.update(names)
+    ring.run_until(lambda: not ring.lead.links.hello_pending)
 
 
 def test_tables_get_their_own_kind_once_all_members_know_it(
@@ -538,10 +538,10 @@ def test_tables_get_their_own_kind_once_all_members_know_it(
     assert send_pack(ring, MARKED, to_peer_url=True) == []
     ring.run_until(lambda: lead.core.commit_index == 2)
     assert kind_at(ring, 2) == KIND_STATE, "n3 would not apply the other one"
-    assert lead.roster.entry.tables_from == 0
+    assert lead.directory.entry.tables_from == 0
     monkeypatch.undo()
     hello_again(ring, "n3")
-    ring.run_until(lambda: all(p.roster.entry.tables_from == 3 for p in ring.peers.values()))
+    ring.run_until(lambda: all(p.directory.entry.tables_from == 3 for p in ring.peers.values()))
     ring.run_until(lambda: lead.core.commit_index == 3)
     assert send_pack(ring, MARKED, to_peer_url=True) == []
     assert kind_at(ring, 4) == KIND_TABLES
@@ -551,7 +551,7 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: Ring) -> None
     lead = ring.lead
     assert send_pack(ring, b"no mark", to_peer_url=True)[0][2] == b"\3", "never from there"
     lead.members.holds_tables = True
-    ring.run_until(lambda: lead.roster.entry.tables_from == 2)
+    ring.run_until(lambda: lead.directory.entry.tables_from == 2)
     last_index = lead.core.log.last_index
     for form in Form.TEXT, Form.NODE:
         update = encode_client_request(RequestUpdate(ring.new_id(), MARKED), CLUSTER, form)
@@ -580,7 +580,7 @@ def test_changes_of_members_keep_what_tables_believe(
 ) -> None:
     ring.lead.members.holds_tables = True
     ring.run_until(lambda: ring.lead.core.commit_index == 2)
-    assert ring.lead.roster.entry.tables_from == 2
+    assert ring.lead.directory.entry.tables_from == 2
     be_without_tables(monkeypatch, ring.start("n4", OLD))
     ring.change(*OLD, "n4")
     answer = ring.answer()
@@ -592,8 +592,8 @@ def test_changes_of_members_keep_what_tables_believe(
     ring.start("n5", OLD)
     ring.change(*OLD, "n5")
     assert ring.answer().log_index
-    assert {ring.peers[name].roster.entry.tables_from for name in OLD} == {2}
-    assert ring.lead.roster.entry.old == ()
+    assert {ring.peers[name].directory.entry.tables_from for name in OLD} == {2}
+    assert ring.lead.directory.entry.old == ()
 
 
 # The codec.

@@ -23,14 +23,14 @@ def test_first_start_needs_all_peers_empty() -> None:
     assert not node.on_hello("stranger", True, 90, ())
     assert node.on_hello("n3", True, 30, ())
     assert node.state == "voter"
-    assert node.witnessed == (("n1", 10), ("n2", 20), ("n3", 30))
+    assert node.bootstrap_witnesses == (("n1", 10), ("n2", 20), ("n3", 30))
 
 
 def test_who_was_slow_is_vouched_for_by_who_saw_all() -> None:
     witnessed = (("n2", 20), ("n1", 10), ("n3", 30))
     node = franchise(voter=False, empty=True)
     assert node.on_hello("n2", False, 20, witnessed), "n2 has begun without waiting for us"
-    assert node.witnessed == witnessed, "and we vouch for n3 in turn"
+    assert node.bootstrap_witnesses == witnessed, "and we vouch for n3 in turn"
 
 
 def test_a_wiped_peer_is_not_the_one_that_was_seen() -> None:
@@ -52,7 +52,7 @@ def test_entries_and_damage_end_emptiness() -> None:
         franchise(voter=False, empty=True, lost=3),
         franchise(voter=False, empty=True),
     ):
-        node.on_entries()
+        node.on_entries_received()
         assert not node.on_hello("n2", True, 20, ())
         assert not node.on_hello("n3", True, 30, ())
 
@@ -100,7 +100,7 @@ def test_a_lost_vote_is_withheld_until_a_newer_term_leads() -> None:
 def test_a_damaged_log_needs_what_it_had_and_a_lasting_leader() -> None:
     """Its commit index alone is not enough: more may have been acknowledged than it says."""
     node = franchise(voter=True, empty=False)
-    node.begin_repair(Repair(12, "log/1.seg: offset 4128"))
+    node.start_repair(Repair(12, "log/1.seg: offset 4128"))
     assert node.state == "repairing"
     assert not node.may_vote
     assert not hear(node, 3, durable=11, from_ms=1000, to_ms=3000)
@@ -111,7 +111,7 @@ def test_a_damaged_log_needs_what_it_had_and_a_lasting_leader() -> None:
 
 def test_no_bootstrap_of_a_log_that_is_lost_altogether() -> None:
     node = franchise(voter=False, empty=True, boot=True)
-    node.begin_repair(Repair(0, "log: every segment is missing"))
+    node.start_repair(Repair(0, "log: every segment is missing"))
     assert not node.on_hello("n2", True, 20, (("n1", 10),))
     assert not node.on_hello("n3", True, 30, ())
     assert not node.may_vote

@@ -18,56 +18,56 @@ NOBODY, URGENT, EVERYBODY = NotifyScope
 
 def told(index: int, leads: int, now_ms: int = 0) -> CommitNotifier:
     commits = CommitNotifier(0)
-    commits.tell(CommitNotice(index, 1, leads), now_ms)
+    commits.notify(CommitNotice(index, 1, leads), now_ms)
     return commits
 
 
 def test_the_first_word_comes_at_once_even_if_there_is_nothing() -> None:
-    assert CommitNotifier(5).audience(0, 0, 5) is EVERYBODY
+    assert CommitNotifier(5).scope(0, 0, 5) is EVERYBODY
 
 
 def test_commits_are_told_at_a_pace_unless_somebody_wants_to_read_them() -> None:
     commits = told(7, 0)
-    assert commits.audience(8, 0, PUBLISH_MS - 1) is NOBODY
+    assert commits.scope(8, 0, PUBLISH_MS - 1) is NOBODY
     assert commits.deadline_ms(8, 3) == PUBLISH_MS
-    assert commits.audience(8, 0, PUBLISH_MS) is EVERYBODY
-    assert commits.audience(8, 0, 1, wanted_index=8) is EVERYBODY
-    assert commits.audience(8, 0, 1, wanted_index=7) is NOBODY
-    assert commits.audience(7, 0, 1, wanted_index=8) is NOBODY  # It is not committed yet.
-    assert commits.audience(7, 0, 10**6) is NOBODY
+    assert commits.scope(8, 0, PUBLISH_MS) is EVERYBODY
+    assert commits.scope(8, 0, 1, wanted_index=8) is EVERYBODY
+    assert commits.scope(8, 0, 1, wanted_index=7) is NOBODY
+    assert commits.scope(7, 0, 1, wanted_index=8) is NOBODY  # It is not committed yet.
+    assert commits.scope(7, 0, 10**6) is NOBODY
     assert commits.deadline_ms(7, 3) is None
 
 
 def test_who_is_urgent_hears_of_each_commit_at_once_and_that_we_still_lead() -> None:
     commits = told(7, 2)
     commits.urgent = True
-    assert commits.audience(8, 2, 1) is URGENT
+    assert commits.scope(8, 2, 1) is URGENT
     assert commits.deadline_ms(8, 1) == 1
     due_ms = commits.deadline_ms(7, 1)
     assert due_ms == PUBLISH_MS + ALIVE_MS
-    assert commits.audience(7, 2, due_ms - 1) is NOBODY
-    assert commits.audience(7, 2, due_ms) is EVERYBODY
+    assert commits.scope(7, 2, due_ms - 1) is NOBODY
+    assert commits.scope(7, 2, due_ms) is EVERYBODY
     follower = told(7, 0)
     follower.urgent = True
     assert follower.deadline_ms(7, 1) is None
-    assert follower.audience(7, 0, 10**6) is NOBODY
+    assert follower.scope(7, 0, 10**6) is NOBODY
 
 
 def test_the_others_hear_at_their_pace_of_what_the_urgent_were_told() -> None:
     commits = told(7, 2)
     commits.urgent = True
-    commits.tell(CommitNotice(8, 1, 2, URGENT), 1)
+    commits.notify(CommitNotice(8, 1, 2, URGENT), 1)
     assert commits.index == 8
-    assert commits.audience(8, 2, 2) is NOBODY
+    assert commits.scope(8, 2, 2) is NOBODY
     assert commits.deadline_ms(8, 2) == PUBLISH_MS
-    assert commits.audience(8, 2, 2, wanted_index=8) is EVERYBODY
-    assert commits.audience(8, 2, PUBLISH_MS) is EVERYBODY
+    assert commits.scope(8, 2, 2, wanted_index=8) is EVERYBODY
+    assert commits.scope(8, 2, PUBLISH_MS) is EVERYBODY
 
 
 def test_a_leadership_that_comes_or_goes_is_told_at_once() -> None:
-    assert told(7, 0).audience(7, 2, 1) is EVERYBODY
-    assert told(7, 2).audience(7, 0, 1) is EVERYBODY
-    assert told(7, 2).audience(7, 3, 1) is EVERYBODY
+    assert told(7, 0).scope(7, 2, 1) is EVERYBODY
+    assert told(7, 2).scope(7, 0, 1) is EVERYBODY
+    assert told(7, 2).scope(7, 3, 1) is EVERYBODY
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -79,7 +79,7 @@ def test_nothing_is_pruned_that_has_not_expired(seed: int) -> None:
     for _ in range(300):
         for _ in range(dice.randint(1, 4)):
             times.append(log_s := max(log_s, log_s + dice.randint(-50, 30)))
-        marks.note(len(times) - 1, log_s)
+        marks.add(len(times) - 1, log_s)
         if dice.random() < 0.05:
             last = dice.randint(max(index + 1, len(times) - 20), len(times) - 1)
             marks.truncate(last)
@@ -96,6 +96,6 @@ def test_nothing_is_pruned_that_has_not_expired(seed: int) -> None:
 def test_marks_are_bounded() -> None:
     marks = PruneMarks()
     for number in range(2 * MARKS_MAX):
-        marks.note(number, number * STEP_S)
+        marks.add(number, number * STEP_S)
     assert len(marks._marks) == MARKS_MAX
     assert marks.index_before(10**9) == 2 * MARKS_MAX - 1

@@ -70,7 +70,7 @@ def test_what_is_committed_and_not_on_our_own_disk_is_waited_for() -> None:
     grow(leading, 3, written=False)
     leading.ask(entries_request(1))
     assert not leading.confirm()
-    leading.peer.on_written(leading.peer.jobs._seq, leading.alone.now_ms)
+    leading.peer.on_written(leading.peer.append_queue._seq, leading.alone.now_ms)
     assert taken(leading.told()).last_index == 4
 
 
@@ -90,7 +90,7 @@ def test_a_new_leader_answers_once_it_has_committed_and_applied() -> None:
     alone.reader.held = [entries(1, 1, core.term)]
     core.step("n2", AppendResponse(core.term, True, 1), alone.now_ms)
     assert not alone.ask_all([], "clients"), "now a round begins"
-    core.step("n2", AppendResponse(core.term, True, 1, round=1), alone.now_ms)
+    core.step("n2", AppendResponse(core.term, True, 1, read_round=1), alone.now_ms)
     assert taken(alone.ask_all([], "clients")).last_index == 1
     peer.on_applied(1)
     found = info(alone.ask_all([], "clients"))
@@ -102,9 +102,9 @@ def test_a_leader_that_can_not_confirm_itself_says_so_in_time() -> None:
     assert not leading.ask(entries_request(0), INFO_REQUEST)
     leading.alone.now_ms += HELD_MS_MAX
     assert leading.peer.deadline_ms <= leading.alone.now_ms
-    leading.peer.readers.serve(1, leading.alone.now_ms)
+    leading.peer.entry_readers.answer_some(1, leading.alone.now_ms)
     assert taken(leading.take_answers()) == EntriesAnswer(EntriesStatus.NOT_LEADER)
-    leading.peer._questions.serve(leading.peer._standing, leading.alone.now_ms)
+    leading.peer._cluster_info.answer_ready(leading.peer._peer_status, leading.alone.now_ms)
     found = info(leading.take_answers())
     assert (found.leading, found.leader) == (False, None)
 
@@ -114,7 +114,7 @@ def test_log_info_does_not_wait_for_ever_for_a_state_machine() -> None:
     leading.ask(INFO_REQUEST)
     assert not leading.confirm()
     leading.alone.now_ms += HELD_MS_MAX
-    leading.peer._questions.serve(leading.peer._standing, leading.alone.now_ms)
+    leading.peer._cluster_info.answer_ready(leading.peer._peer_status, leading.alone.now_ms)
     found = info(leading.take_answers())
     assert (found.leading, found.applied_index, found.commit_index) == (True, 0, 1)
 
@@ -132,7 +132,7 @@ def test_who_asked_a_leader_hears_that_it_leads_no_more() -> None:
 
 
 def ask_anywhere(alone: Alone, prev_index: int) -> list[EntriesAnswer]:
-    request = RequestEntries(REQID, prev_index, packed=True, anywhere=True)
+    request = RequestEntries(REQID, prev_index, packed=True, any_peer=True)
     answers = alone.ask(*own.encode_entries_packed(CLUSTER, request), door="clients")
     return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
 
@@ -192,5 +192,7 @@ def test_a_follower_that_becomes_the_leader_answers_whom_it_kept_waiting() -> No
     alone.reader.held = [entries(1, 1, core.term)]
     core.step("n2", AppendResponse(core.term, True, 1), alone.now_ms)
     alone.wake()
-    core.step("n2", AppendResponse(core.term, True, 1, round=core.read_round - 1), alone.now_ms)
+    core.step(
+        "n2", AppendResponse(core.term, True, 1, read_round=core.read_round - 1), alone.now_ms
+    )
     assert [it.last_index for it in waited(alone)] == [1]

@@ -72,7 +72,7 @@ def test_append_entries_arrive_as_the_same_batches(
     features: tuple[str, ...] | None, kind: bytes
 ) -> None:
     wire = Wire(features)
-    wire.link.request(APPEND)
+    wire.link.send_request(APPEND)
     assert wire.out[0][1] == kind
     sender, message, origin = wire.received()
     assert (sender, message) == ("n1", APPEND)
@@ -83,7 +83,7 @@ def test_append_entries_arrive_as_the_same_batches(
 
 def test_a_text_success_never_confirms_more_than_our_disk_has() -> None:
     wire = Wire(None)
-    wire.link.request(APPEND._replace(batches=()))
+    wire.link.send_request(APPEND._replace(batches=()))
     _, _, origin = wire.received()
     wire.requests.answer(origin, AppendResponse(3, True, 2))
     assert wire.answered() == AppendResponse(3, False, conflict_index=3)
@@ -92,7 +92,7 @@ def test_a_text_success_never_confirms_more_than_our_disk_has() -> None:
 def test_a_refusal_without_a_hint_is_one_step_back() -> None:
     """A node peer stops when it is asked for less than it has committed: no step is longer."""
     wire = Wire(None)
-    wire.link.request(APPEND)
+    wire.link.send_request(APPEND)
     _, _, origin = wire.received()
     wire.back.append([b"\0rid", origin.message_id, b"\x03", b""])
     assert wire.answered() == AppendResponse(3, False, conflict_index=APPEND.prev_index)
@@ -105,12 +105,12 @@ def test_a_refusal_from_before_entries_were_sent_is_late() -> None:
     heartbeat = APPEND._replace(prev_index=7, prev_term=3, batches=())
     origins = []
     for commit_index in (3, 4):
-        wire.link.request(heartbeat._replace(commit_index=commit_index))
+        wire.link.send_request(heartbeat._replace(commit_index=commit_index))
         origins.append(wire.received()[2])
     refusal = AppendResponse(3, False, conflict_index=5)
     wire.requests.answer(origins[0], refusal)
     assert wire.answered() == refusal
-    wire.link.request(APPEND)
+    wire.link.send_request(APPEND)
     wire.requests.answer(origins[1], refusal)
     assert wire.answered() is None
     wire.requests.answer(wire.received()[2], refusal)
@@ -120,16 +120,16 @@ def test_a_refusal_from_before_entries_were_sent_is_late() -> None:
 def test_a_refusal_of_what_was_asked_before_entries_were_accepted_is_late() -> None:
     """The acceptance is the newer word, although its request was sent first."""
     wire = Wire(None)
-    wire.link.request(APPEND)
+    wire.link.send_request(APPEND)
     accepted = wire.received()[2]
-    wire.link.request(APPEND._replace(prev_index=7, prev_term=3, batches=()))
+    wire.link.send_request(APPEND._replace(prev_index=7, prev_term=3, batches=()))
     overtaken = wire.received()[2]
     wire.requests.answer(accepted, AppendResponse(3, True, 7))
     assert wire.answered() == AppendResponse(3, True, 7)
     refusal = AppendResponse(3, False, conflict_index=5)
     wire.requests.answer(overtaken, refusal)
     assert wire.answered() is None
-    wire.link.request(APPEND._replace(prev_index=7, prev_term=3, batches=()))
+    wire.link.send_request(APPEND._replace(prev_index=7, prev_term=3, batches=()))
     wire.requests.answer(wire.received()[2], refusal)
     assert wire.answered() == refusal, "it was asked after that"
 
@@ -141,7 +141,7 @@ def test_a_refusal_of_what_was_asked_before_entries_were_accepted_is_late() -> N
 def test_a_leader_is_refused_in_its_dialect(dialect: Dialect, frames: list[bytes]) -> None:
     wire = Wire(None)
     wire.requests = PeerRequests(CLUSTER, frozenset({"n1"}), lambda peer: dialect)
-    wire.link.request(APPEND)
+    wire.link.send_request(APPEND)
     _, _, origin = wire.received()
     wire.requests.answer(origin, AppendResponse(3, False, 0, 5, 0))
     assert wire.back[0][2:] == frames
@@ -150,53 +150,53 @@ def test_a_leader_is_refused_in_its_dialect(dialect: Dialect, frames: list[bytes
 def test_a_vote_repeats_its_id_and_gets_the_same_answer() -> None:
     wire = Wire()
     ask = RequestVote(5, "n1", 7, 3)
-    wire.link.request(ask)
+    wire.link.send_request(ask)
     _, message, origin = wire.received()
     assert message == ask
-    wire.link.request(ask)
+    wire.link.send_request(ask)
     assert wire.out[0] == wire.out[1]
     assert wire.receive() is None, "a repeat while the first is in work: nothing"
     wire.requests.answer(origin, Vote(5, True))
     assert wire.receive() is None
     assert wire.back[0] == wire.back[1]
     assert wire.answered() == Vote(5, True)
-    wire.link.request(ask._replace(term=6))
+    wire.link.send_request(ask._replace(term=6))
     assert wire.out[2][0] != wire.out[1][0]
 
 
 @pytest.mark.parametrize("features", [None, (FEATURE_APPEND,)])
 def test_the_round_of_a_read_is_never_on_the_wire(features: tuple[str, ...] | None) -> None:
     wire = Wire(features)
-    wire.link.request(APPEND._replace(round=7))
-    wire.link.request(APPEND._replace(term=4, round=8))
+    wire.link.send_request(APPEND._replace(read_round=7))
+    wire.link.send_request(APPEND._replace(term=4, read_round=8))
     _, message, origin = wire.received(0)
     assert message == APPEND
     wire.requests.answer(origin, AppendResponse(3, True, 7))
-    assert wire.answered() == AppendResponse(3, True, 7, round=7)
+    assert wire.answered() == AppendResponse(3, True, 7, read_round=7)
     wire.requests.answer(wire.received(1)[2], AppendResponse(3, False, 0, 1))
-    assert wire.answered() == AppendResponse(3, False, 0, 1, round=8)
+    assert wire.answered() == AppendResponse(3, False, 0, 1, read_round=8)
 
 
 def test_a_repeat_keeps_the_round_of_the_first() -> None:
     wire = Wire(None)
-    wire.link.request(APPEND._replace(round=7))
-    wire.link.request(APPEND._replace(round=8))
+    wire.link.send_request(APPEND._replace(read_round=7))
+    wire.link.send_request(APPEND._replace(read_round=8))
     assert wire.out[0] == wire.out[1]
     wire.requests.answer(wire.received(0)[2], AppendResponse(3, True, 7))
     answer = wire.answered()
     assert isinstance(answer, AppendResponse)
-    assert answer.round == 7, "it may be the answer to what was sent before the read came"
-    wire.link.request(APPEND._replace(round=9))
+    assert answer.read_round == 7, "it may be the answer to what was sent before the read came"
+    wire.link.send_request(APPEND._replace(read_round=9))
     assert wire.out[2][0] != wire.out[0][0], "answered: the next one is no repeat"
 
 
 def test_pre_votes_go_only_to_peers_that_know_them() -> None:
     ask = RequestVote(5, "n1", 7, 3, pre_vote=True)
     deaf = Wire(None)
-    deaf.link.request(ask)
+    deaf.link.send_request(ask)
     assert not deaf.out
     wire = Wire()
-    wire.link.request(ask)
+    wire.link.send_request(ask)
     assert wire.out[0][1] == PRE_VOTE
     _, message, origin = wire.received()
     assert message == ask
@@ -207,23 +207,23 @@ def test_pre_votes_go_only_to_peers_that_know_them() -> None:
 def test_a_transfer_goes_to_peers_that_know_it() -> None:
     ask, word = RequestVote(5, "n1", 7, 3, transfer=True), TimeoutNow(4, "n1")
     wire = Wire((FEATURE_TRANSFER,))
-    wire.link.request(ask)
+    wire.link.send_request(ask)
     assert wire.out[0][1] == TRANSFER_VOTE
     _, message, origin = wire.received()
     assert message == ask
     wire.requests.answer(origin, Vote(5, True))
     assert wire.answered() == Vote(5, True)
-    wire.link.request(word)
+    wire.link.send_request(word)
     sender, message, _ = wire.received()
     assert (sender, message) == ("n1", word)
     other = Wire()
-    other.link.request(ask)
+    other.link.send_request(ask)
     assert other.out[0][1] == REQUEST_VOTE, "a foreign peer is asked in its own words"
 
 
 def test_hello_is_answered_by_hello() -> None:
     wire = Wire(None)
-    wire.link.hello(Hello("n1", "1", (FEATURE_APPEND,), 9))
+    wire.link.send_hello(Hello("n1", "1", (FEATURE_APPEND,), 9))
     frames = wire.out[0]
     assert frames[2] == CLUSTER
     assert wire.link.on_answer([b"\x77", b"\x01"]) is None, "an id that nobody waits for"
@@ -232,11 +232,11 @@ def test_hello_is_answered_by_hello() -> None:
 def test_strangers_and_foreign_clusters_are_dropped() -> None:
     wire = Wire()
     stranger = PeerLink(CLUSTER, "n2", wire.out.append)
-    stranger.request(RequestVote(5, "n9", 7, 3))
+    stranger.send_request(RequestVote(5, "n9", 7, 3))
     assert wire.receive() is None
-    assert wire.requests.strangers == 1
+    assert wire.requests.unknown_senders == 1
     foreign = PeerLink(b"other", "n2", wire.out.append)
-    foreign.request(RequestVote(5, "n1", 7, 3))
+    foreign.send_request(RequestVote(5, "n1", 7, 3))
     with pytest.raises(RemoteProtocolError):
         wire.receive()
 
@@ -256,5 +256,5 @@ def test_junk_is_a_remote_error(kind: bytes) -> None:
 def test_pending_requests_are_bounded() -> None:
     wire = Wire()
     for _ in range(1000):
-        wire.link.request(APPEND._replace(batches=()))
+        wire.link.send_request(APPEND._replace(batches=()))
     assert len(wire.link._pending) <= 256

@@ -132,37 +132,37 @@ def test_a_learner_with_other_entries_than_the_leader_has_not_caught_up() -> Non
     for _ in range(20):  # The leader of term 4 holds another entry 10: each of these is refused.
         alone.now_ms += 70
         alone.append(AppendEntries(4, "n3", 10, 4, 10))
-    assert alone.peer.franchise.state == "learner"
+    assert alone.peer.eligibility.state == "learner"
     alone.hello(speaks("n3"))  # Of a version that knows no changes: the topology names all voters.
     for _ in range(20):
         alone.append(AppendEntries(4, "n3", 0, 0, 10, (entries(1, 10, 4),)))
         alone.now_ms += 70
-    assert alone.peer.franchise.state == "learner", "what n3 last heard of us may be outdated"
-    alone.peer.links.wanted.discard("n3")  # It has answered our hello.
+    assert alone.peer.eligibility.state == "learner", "what n3 last heard of us may be outdated"
+    alone.peer.links.hello_pending.discard("n3")  # It has answered our hello.
     alone.append(AppendEntries(4, "n3", 0, 0, 10, (entries(1, 10, 4),)))
-    assert alone.peer.franchise.state == "voter"
+    assert alone.peer.eligibility.state == "voter"
 
 
 def test_a_commit_index_of_an_older_term_may_be_behind_what_was_committed() -> None:
     """A new leader knows what was committed before it only when an entry of its own term is."""
     alone = Alone(voter=False)
     alone.hello(speaks("n3"))
-    alone.peer.links.wanted.discard("n3")
+    alone.peer.links.hello_pending.discard("n3")
     for _ in range(20):
         alone.append(AppendEntries(4, "n3", 0, 0, 10, (entries(1, 10, 3),)))
         alone.now_ms += 70
-    assert alone.peer.franchise.state == "learner"
+    assert alone.peer.eligibility.state == "learner"
     alone.append(AppendEntries(4, "n3", 10, 3, 11, (entries(11, 1, 4),)))
     alone.now_ms += 70
     alone.append(AppendEntries(4, "n3", 11, 4, 11))
-    assert alone.peer.franchise.state == "voter"
+    assert alone.peer.eligibility.state == "voter"
 
 
 def test_a_vote_that_may_be_forgotten_is_not_given_again_in_the_leaders_term() -> None:
     """The damaged slot is the newest: its vote was most likely one of the term that goes on."""
     alone = Alone(HardState(5, "n3"), withheld=True)
     alone.append(AppendEntries(6, "n2", 0, 0, 0))
-    assert alone.peer.franchise.state == "voter"
+    assert alone.peer.eligibility.state == "voter"
     alone.now_ms += 1000
     assert not alone.vote(RequestVote(6, "n3", 9, 6))
     assert alone.vote(RequestVote(20, "n3", 9, 6))
@@ -178,7 +178,7 @@ def test_a_config_entry_that_can_not_be_read_is_not_taken_in() -> None:
     block = encode_block(1, 3, [Record(KIND_CONFIG, None, good)])
     assert alone.append(AppendEntries(3, "n2", 0, 0, 0, (block,)))
     assert alone.peer.core.configuration.voters == ("n1", "n4")
-    assert alone.peer.links.places["n4"] == "tcp://n4:1"
+    assert alone.peer.links.urls["n4"] == "tcp://n4:1"
 
 
 # ---- hellos ----
@@ -209,10 +209,16 @@ def test_who_has_become_a_voter_is_not_counted_out_by_a_late_hello() -> None:
     lead(alone)
     alone.hello(speaks("n3", voter=True))
     alone.hello(speaks("n3", voter=False))
-    counted = {follower.peer: follower.speech.counts for follower in alone.peer.core.followers}
+    counted = {
+        follower.peer: follower.capabilities.counts_in_quorum
+        for follower in alone.peer.core.followers
+    }
     assert counted == {"n2": True, "n3": True}
     alone.hello(speaks("n3", voter=False, incarnation=8))
-    counted = {follower.peer: follower.speech.counts for follower in alone.peer.core.followers}
+    counted = {
+        follower.peer: follower.capabilities.counts_in_quorum
+        for follower in alone.peer.core.followers
+    }
     assert counted == {"n2": True, "n3": False}
 
 
@@ -225,7 +231,7 @@ def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:
     assert not own.decode_hello(first, CLUSTER)[1].voter
     for name in ("n2", "n3"):
         alone.hello(own.Hello(name, "1", empty=True, incarnation=int(name[1])))
-    assert alone.peer.franchise.voter
+    assert alone.peer.eligibility.is_voter
     late = own.encode_hello_answer(first[0], speaks("n2"))
     alone.peer.on_answers("n2", Arena.from_messages([late]), alone.now_ms)
     out.clear()
@@ -250,8 +256,8 @@ def test_answers_of_another_peer_are_not_taken_for_those_of_the_one_we_ask() -> 
     answer = own.encode_hello_answer(hello_id, speaks("n3"))
     alone.peer.on_answers("n2", Arena.from_messages([answer]), alone.now_ms)
     assert alone.peer.malformed == 1
-    assert not link.packs
-    link.request(RequestVote(1, "n1", 0, 0))
+    assert not link.packs_entries
+    link.send_request(RequestVote(1, "n1", 0, 0))
     sent = alone.peer.links_out["n2"].messages()[-1]
     assert link.on_answer([sent[0], b"\x01", b"\x01"]) is None
 
@@ -268,7 +274,7 @@ def test_who_has_a_door_of_its_own_is_not_heard_at_the_clients_door() -> None:
     alone.hello(speaks("n2", voter=False), door="clients")
     assert alone.peer.core.term == 0
     assert alone.peer.links.by_peer["n2"].features is None
-    assert alone.peer.requests.strangers == 3
+    assert alone.peer.requests.unknown_senders == 3
 
 
 # ---- readers ----
@@ -367,7 +373,7 @@ def test_a_follower_serves_what_it_has_applied_to_whoever_wants_it_of_any_peer()
     alone.now_ms += 100
     alone.wake()  # It tells of the commit.
     peer.on_applied(128)
-    request = RequestEntries(b"request-id-1", 0, packed=True, anywhere=True)
+    request = RequestEntries(b"request-id-1", 0, packed=True, any_peer=True)
 
     def ask(request: RequestEntries) -> list[EntriesAnswer]:
         frames = own.encode_entries_packed(CLUSTER, request)
@@ -382,7 +388,7 @@ def test_a_follower_serves_what_it_has_applied_to_whoever_wants_it_of_any_peer()
             answers += ask(request._replace(prev_index=answer.last_index))
     assert answers[-1].last_index == 128
     assert sum(answer.entries_count for answer in answers) == 128
-    (refused,) = ask(request._replace(anywhere=False))
+    (refused,) = ask(request._replace(any_peer=False))
     assert refused.status is EntriesStatus.NOT_LEADER
     assert refused.leader == "n3"
     peer.core.log.compact(32)

@@ -28,7 +28,9 @@ class Leading:
     def confirm(self) -> list[list[bytes]]:
         """n2 answers the newest round; what the clients are told then."""
         core = self.peer.core
-        answer = AppendResponse(core.term, True, core.log.last_index, round=core.read_round - 1)
+        answer = AppendResponse(
+            core.term, True, core.log.last_index, read_round=core.read_round - 1
+        )
         core.step("n2", answer, self.alone.now_ms)
         return self.told()
 
@@ -73,9 +75,9 @@ def test_what_a_read_waits_for_is_published_at_once() -> None:
     core.step("n2", AppendResponse(core.term, True, 4), leading.alone.now_ms)
     assert leading.alone.wake().commit is None, "it was told of the commit index a moment ago"
     leading.ask(read(2))
-    core.step("n2", AppendResponse(core.term, True, 4, round=1), leading.alone.now_ms)
+    core.step("n2", AppendResponse(core.term, True, 4, read_round=1), leading.alone.now_ms)
     leading.alone.wake()
-    core.step("n2", AppendResponse(core.term, True, 4, round=2), leading.alone.now_ms)
+    core.step("n2", AppendResponse(core.term, True, 4, read_round=2), leading.alone.now_ms)
     assert leading.alone.wake().commit == CommitNotice(4, core.term, core.term)
     leading.peer.on_applied(2)
     assert decoded(leading.told()) == [(b"\1", 1)], "its round began before the others were in"

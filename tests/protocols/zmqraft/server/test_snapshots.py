@@ -250,7 +250,7 @@ def lacking(base: int, to: str) -> Desk:
     desk.lead()
     core = desk.peer.core
     desk.peer.links_out[to].clear()
-    core._leading.on_speaks(to, 0)  # type: ignore[union-attr]
+    core._leading.on_capabilities(to, 0)  # type: ignore[union-attr]
     core.step(to, AppendResponse(core.term, False, conflict_index=1), desk.now_ms)
     desk.orders = desk.wake()
     return desk
@@ -405,7 +405,7 @@ def test_a_kelek_peer_that_has_not_said_hello_gets_nothing_yet() -> None:
     desk = Desk(50)
     desk.lead()
     desk.peer.links.by_peer["n2"].features = None
-    desk.peer.snapshots.send("n2", desk.now_ms)
+    desk.peer.snapshots.start_sending("n2", desk.now_ms)
     assert not pieces(desk.wake())
     desk.peer.links.by_peer["n2"].features = frozenset({"snapshot"})
     desk.peer.snapshots.on_hello("n2", desk.now_ms)
@@ -416,8 +416,8 @@ def test_who_has_said_hello_gets_the_container_wherever_its_door_is() -> None:
     """It joined later: the topology does not name it, and it has not said yet where it listens."""
     desk = Desk(50)
     desk.lead()
-    desk.peer.roster.insiders = frozenset({"n1"})
-    desk.peer.snapshots.send("n2", desk.now_ms)
+    desk.peer.directory.peer_url_members = frozenset({"n1"})
+    desk.peer.snapshots.start_sending("n2", desk.now_ms)
     assert [piece.plain for piece in pieces(desk.wake())] == [False]
 
 
@@ -425,21 +425,21 @@ def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
     """Neither the topology nor a hello tells: only who answers, and no hello, is foreign."""
     desk = Desk(50)
     desk.lead()
-    desk.peer.roster._urls.pop("n3")
+    desk.peer.directory._urls.pop("n3")
     link = desk.peer.links.by_peer["n3"]
-    desk.peer.snapshots.send("n3", desk.now_ms)
-    link.silent_hellos = 0
+    desk.peer.snapshots.start_sending("n3", desk.now_ms)
+    link.unanswered_hellos = 0
     assert not pieces(desk.wake())
     term = desk.peer.core.term
     for _ in range(HELLO_TRIES + 1):
         assert not pieces(desk.wake())
-        link.hello(desk.peer._about_us())
+        link.send_hello(desk.peer._own_hello())
         message_id = link._remember(PendingRequest(RequestKind.APPEND, term, 0))
         answer = peer_codec.encode_append_response(message_id, AppendResponse(term, True, 0))
         assert link.on_answer(answer) is not None
-    link.hello(desk.peer._about_us())
+    link.send_hello(desk.peer._own_hello())
     assert [piece.plain for piece in pieces(desk.wake())] == [True]
-    desk.peer.links.lost("n3")
+    desk.peer.links.on_lost("n3")
     assert not link.is_foreign, "another one may come up there"
 
 
@@ -555,10 +555,10 @@ def test_state_alone_is_not_taken_from_a_kelek_leader() -> None:
     desk.result(ChunkWritten(70, 2, 5))
     link = desk.peer.links.by_peer["n3"]
     link.features = frozenset({"snapshot"})
-    desk.peer.links.wanted.clear()
+    desk.peer.links.hello_pending.clear()
     desk.peer.clients_out.clear()
     assert not taken(desk, single(5, 6))
-    assert "n3" in desk.peer.links.wanted
+    assert "n3" in desk.peer.links.hello_pending
     assert not desk.peer.clients_out.messages()
     piece = InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234")
     frames = [b"route", *codec.encode_install_packed(7, IDENT, piece)]

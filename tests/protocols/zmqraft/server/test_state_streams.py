@@ -36,7 +36,7 @@ class Server:
         left = self.streams.on_request(self.client, request, self.snapshot, self.now_ms)
         for order in self.streams.orders:
             chunk = self.state[order.offset : order.offset + order.size]
-            self.streams.on_piece(ChunkRead(order.to, 70, 3, order.offset, chunk, True))
+            self.streams.on_chunk_read(ChunkRead(order.to, 70, 3, order.offset, chunk, True))
         self.streams.orders.clear()
         answers = [decode_entries_answer(frames[1:])[1] for frames in self.client.out.messages()]
         self.client.out.clear()
@@ -93,8 +93,8 @@ def test_a_snapshot_that_is_gone_ends_it() -> None:
     server = Server()
     server.streams.on_request(server.client, RequestEntries(REQID, 0), SNAPSHOT, 0)
     (order, _) = server.streams.orders
-    server.streams.on_piece(ChunkRead(order.to, 70, 3, 0, b"", False))
-    server.streams.on_piece(ChunkRead(order.to, 70, 3, 0, b"late", True))
+    server.streams.on_chunk_read(ChunkRead(order.to, 70, 3, 0, b"", False))
+    server.streams.on_chunk_read(ChunkRead(order.to, 70, 3, 0, b"late", True))
     assert len(server.streams) == 0
     assert not server.client.out.messages()
 
@@ -148,7 +148,7 @@ def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
 
 def test_the_client_collects_the_state() -> None:
     server, stream = Server(), EntryStream(0, wants_state=True)
-    request: RequestEntries | None = stream.begin(REQID)
+    request: RequestEntries | None = stream.start(REQID)
     while request is not None and not stream.done:
         _, answers = server.ask(request)
         requests = [stream.on_answer(answer) for answer in answers]
@@ -163,7 +163,7 @@ def test_the_client_collects_the_state() -> None:
 
 def test_a_reader_of_entries_is_told_that_they_are_gone() -> None:
     stream = EntryStream(5)
-    stream.begin(REQID)
+    stream.start(REQID)
     answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 70, chunk=StateChunk(0, 10, 3, b"x"))
     stop = stream.on_answer(answer)
     assert stop is not None

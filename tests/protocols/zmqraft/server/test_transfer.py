@@ -160,7 +160,7 @@ def test_nobody_may_make_us_campaign_at_the_clients_door() -> None:
     word = wire.encode_timeout_now(1, CLUSTER, TimeoutNow(3, "n2"))
     alone.ask(*word, door="clients")
     assert alone.peer.core.term == 3
-    assert alone.peer.requests.strangers == 1
+    assert alone.peer.requests.unknown_senders == 1
     alone.ask(*word)
     assert alone.peer.core.term == 4
 
@@ -171,7 +171,7 @@ def test_nobody_may_make_us_campaign_at_the_clients_door() -> None:
 def test_a_transfer_that_is_on_its_way_is_waited_for_and_asked_again() -> None:
     world = World()
     world.lead("n1")
-    asked = world.client.ask(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
+    asked = world.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
     world.run(lambda: asked.done)
     assert asked.answer == wire.TransferAnswer(DONE, "n2")
 
@@ -183,7 +183,7 @@ def test_a_transfer_goes_to_the_leader_and_moves_it_once() -> None:
     world.lead("n2")  # It has moved already when the request comes.
     for peer in world.peers:
         peer.transfers.append(wire.RequestTransfer(b""))
-    asked = world.client.ask(TransferQuery(wire.RequestTransfer(b"transfer-ask", "", "n1")))
+    asked = world.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "", "n1")))
     world.run(lambda: asked.done)
     assert asked.answer == wire.TransferAnswer(DONE, "n2")
 
@@ -191,7 +191,7 @@ def test_a_transfer_goes_to_the_leader_and_moves_it_once() -> None:
 def test_a_leader_that_knows_no_transfer() -> None:
     world = World()
     world.lead("n1").features = ("pack",)
-    asked = world.client.ask(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
+    asked = world.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
     world.run(lambda: asked.done)
     assert asked.answer is not None
     assert asked.answer.reason.endswith("it knows no transfer")

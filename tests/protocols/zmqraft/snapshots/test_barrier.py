@@ -20,11 +20,11 @@ THREE = ("state_machine", "table_worker", "table_worker.2")
 
 
 def stopped(barrier: Barrier, name: str, index: int) -> tuple[int, int] | None:
-    return barrier.on_standing(name, BarrierReply(Phase.STOP, barrier.attempt, (index, 1)), 0)
+    return barrier.on_reply(name, BarrierReply(Phase.STOP, barrier.attempt, (index, 1)), 0)
 
 
 def written(barrier: Barrier, name: str, index: int) -> tuple[int, int] | None:
-    return barrier.on_standing(name, BarrierReply(Phase.APPLY, barrier.attempt, (index, 1)), 0)
+    return barrier.on_reply(name, BarrierReply(Phase.APPLY, barrier.attempt, (index, 1)), 0)
 
 
 def taken(barrier: Barrier) -> list[tuple[str, BarrierOrder]]:
@@ -34,7 +34,7 @@ def taken(barrier: Barrier) -> list[tuple[str, BarrierOrder]]:
 
 def test_all_go_to_the_furthest_entry() -> None:
     barrier = Barrier(THREE)
-    barrier.want(5, 0)
+    barrier.start(5, 0)
     barrier.tick(0)
     assert taken(barrier) == [(name, BarrierOrder(Phase.STOP, 1)) for name in THREE]
     for name, index in zip(THREE, (7, 9, 8), strict=True):
@@ -44,23 +44,23 @@ def test_all_go_to_the_furthest_entry() -> None:
     assert written(barrier, THREE[0], 9) is None
     assert written(barrier, THREE[2], 9) == (9, 1)
     assert barrier.deadline_ms is None
-    barrier.give_up()
-    assert taken(barrier) == [(name, BarrierOrder(Phase.GO_ON, 1)) for name in THREE]
+    barrier.cancel()
+    assert taken(barrier) == [(name, BarrierOrder(Phase.RESUME, 1)) for name in THREE]
 
 
 def test_who_does_not_stop_holds_nobody_up_for_long() -> None:
     barrier = Barrier(THREE)
-    barrier.want(5, 0)
+    barrier.start(5, 0)
     barrier.tick(0)
     stopped(barrier, THREE[0], 9)
     assert barrier.deadline_ms == STOP_MS
     taken(barrier)
     barrier.tick(STOP_MS)
-    assert taken(barrier) == [(name, BarrierOrder(Phase.GO_ON, 1)) for name in THREE]
+    assert taken(barrier) == [(name, BarrierOrder(Phase.RESUME, 1)) for name in THREE]
     assert barrier.deadline_ms == STOP_MS + RETRY_MS
     barrier.tick(STOP_MS + RETRY_MS)
     assert taken(barrier)[0][1] == BarrierOrder(Phase.STOP, 2)
-    assert barrier.on_standing(THREE[1], BarrierReply(Phase.STOP, 1, (9, 1)), 0) is None
+    assert barrier.on_reply(THREE[1], BarrierReply(Phase.STOP, 1, (9, 1)), 0) is None
     for name in THREE:
         stopped(barrier, name, 9)
     assert {order.phase for _, order in taken(barrier)} == {Phase.APPLY}
@@ -68,10 +68,10 @@ def test_who_does_not_stop_holds_nobody_up_for_long() -> None:
 
 def test_nothing_is_written_below_what_was_asked_for() -> None:
     barrier = Barrier(THREE[:1])
-    barrier.want(5, 0)
+    barrier.start(5, 0)
     barrier.tick(0)
     stopped(barrier, THREE[0], 4)
-    assert [order.phase for _, order in taken(barrier)] == [Phase.STOP, Phase.GO_ON]
+    assert [order.phase for _, order in taken(barrier)] == [Phase.STOP, Phase.RESUME]
     barrier.tick(RETRY_MS)
     stopped(barrier, THREE[0], 5)
     assert written(barrier, THREE[0], 5) == (5, 1)
@@ -80,54 +80,54 @@ def test_nothing_is_written_below_what_was_asked_for() -> None:
 @pytest.mark.parametrize("phase", [Phase.STOP, Phase.APPLY])
 def test_one_that_starts_again_ends_the_attempt_at_once(phase: Phase) -> None:
     barrier = Barrier(THREE)
-    barrier.want(5, 0)
+    barrier.start(5, 0)
     barrier.tick(0)
     if phase is Phase.APPLY:
         for name in THREE:
             stopped(barrier, name, 9)
     taken(barrier)
-    barrier.on_standing(THREE[1], BarrierReply(Phase.GO_ON), 7)
-    assert {order.phase for _, order in taken(barrier)} == {Phase.GO_ON}
+    barrier.on_reply(THREE[1], BarrierReply(Phase.RESUME), 7)
+    assert {order.phase for _, order in taken(barrier)} == {Phase.RESUME}
     assert barrier.deadline_ms == 7 + RETRY_MS
 
 
 def test_a_participant_stands_still_goes_to_the_entry_and_on() -> None:
     line = BarrierParticipant()
-    assert line.reach((20, 2), 10, 0) == (20, 2)
-    assert line.take(BarrierOrder(Phase.STOP, 3), (10, 1), 0) == BarrierReply(
+    assert line.apply_limit((20, 2), 10, 0) == (20, 2)
+    assert line.on_order(BarrierOrder(Phase.STOP, 3), (10, 1), 0) == BarrierReply(
         Phase.STOP, 3, (10, 1)
     )
-    assert line.reach((20, 2), 10, 1) == (0, 0)
-    line.take(BarrierOrder(Phase.APPLY, 2, (15, 2)), (10, 1), 1)
-    assert line.reach((20, 2), 10, 1) == (0, 0), "an order of an earlier attempt"
-    line.take(BarrierOrder(Phase.APPLY, 3, (15, 2)), (10, 1), 1)
-    assert line.reach((12, 2), 10, 1) == (12, 2), "it has not heard of more yet"
-    assert line.reach((20, 2), 10, 1) == (15, 2)
-    assert line.to_write(14) is None
-    assert line.to_write(15) == BarrierReply(Phase.APPLY, 3, (15, 2))
-    line.go_on()
-    assert line.reach((20, 2), 10, 1) == (20, 2)
-    assert line.to_write(15) is None
+    assert line.apply_limit((20, 2), 10, 1) == (0, 0)
+    line.on_order(BarrierOrder(Phase.APPLY, 2, (15, 2)), (10, 1), 1)
+    assert line.apply_limit((20, 2), 10, 1) == (0, 0), "an order of an earlier attempt"
+    line.on_order(BarrierOrder(Phase.APPLY, 3, (15, 2)), (10, 1), 1)
+    assert line.apply_limit((12, 2), 10, 1) == (12, 2), "it has not heard of more yet"
+    assert line.apply_limit((20, 2), 10, 1) == (15, 2)
+    assert line.reply_when_written(14) is None
+    assert line.reply_when_written(15) == BarrierReply(Phase.APPLY, 3, (15, 2))
+    line.resume()
+    assert line.apply_limit((20, 2), 10, 1) == (20, 2)
+    assert line.reply_when_written(15) is None
 
 
 def test_a_participant_that_hears_nothing_goes_on() -> None:
     line = BarrierParticipant()
-    line.take(BarrierOrder(Phase.STOP, 3), (10, 1), 0)
+    line.on_order(BarrierOrder(Phase.STOP, 3), (10, 1), 0)
     assert line.deadline_ms == STOPPED_MS_MAX
-    assert line.reach((20, 2), 10, STOPPED_MS_MAX) == (20, 2)
-    line.take(BarrierOrder(Phase.APPLY, 3, (15, 2)), (14, 1), STOPPED_MS_MAX)
-    assert line.to_write(15) is None, "it has gone on: nobody counts on it"
-    line.take(BarrierOrder(Phase.STOP, 4), (20, 2), 5000)
-    line.take(BarrierOrder(Phase.GO_ON, 4), (20, 2), 5000)
+    assert line.apply_limit((20, 2), 10, STOPPED_MS_MAX) == (20, 2)
+    line.on_order(BarrierOrder(Phase.APPLY, 3, (15, 2)), (14, 1), STOPPED_MS_MAX)
+    assert line.reply_when_written(15) is None, "it has gone on: nobody counts on it"
+    line.on_order(BarrierOrder(Phase.STOP, 4), (20, 2), 5000)
+    line.on_order(BarrierOrder(Phase.RESUME, 4), (20, 2), 5000)
     assert line.deadline_ms is None
 
 
 def test_a_participant_that_a_snapshot_has_taken_beyond_the_entry_goes_on() -> None:
     line = BarrierParticipant()
-    line.take(BarrierOrder(Phase.STOP, 3), (10, 1), 0)
-    line.take(BarrierOrder(Phase.APPLY, 3, (15, 2)), (10, 1), 1)
-    assert line.reach((20, 2), 16, 1) == (20, 2)
-    assert line.to_write(15) is None
+    line.on_order(BarrierOrder(Phase.STOP, 3), (10, 1), 0)
+    line.on_order(BarrierOrder(Phase.APPLY, 3, (15, 2)), (10, 1), 1)
+    assert line.apply_limit((20, 2), 16, 1) == (20, 2)
+    assert line.reply_when_written(15) is None
 
 
 class Member:
@@ -153,7 +153,7 @@ def test_whatever_gets_lost_a_snapshot_is_of_one_entry(seed: int) -> None:
         assert now_ms < 3_000_000, "nothing is made any more"
         if barrier.deadline_ms is None:
             wanted = commit
-            barrier.want(wanted, now_ms)
+            barrier.start(wanted, now_ms)
         if now_ms >= (barrier.deadline_ms or 0):
             barrier.tick(now_ms)
         mail += [post for post in barrier.orders if random.random() > 0.02]
@@ -162,11 +162,11 @@ def test_whatever_gets_lost_a_snapshot_is_of_one_entry(seed: int) -> None:
             mail.remove((name, post))
             member = members[name]
             if isinstance(post, BarrierOrder):
-                answer = member.line.take(post, (member.applied, 1), now_ms)
+                answer = member.line.on_order(post, (member.applied, 1), now_ms)
                 if answer is not None:
                     mail.append((name, answer))
                 continue
-            at = barrier.on_standing(name, post, now_ms)
+            at = barrier.on_reply(name, post, now_ms)
             if at is not None:
                 made += 1
                 assert at[0] >= wanted
@@ -175,19 +175,19 @@ def test_whatever_gets_lost_a_snapshot_is_of_one_entry(seed: int) -> None:
             if random.random() < 0.002:  # Killed: it begins at an earlier entry.
                 lost = random.randint(0, min(50, member.applied))
                 member.line, member.applied = BarrierParticipant(), member.applied - lost
-                mail.append((member.name, BarrierReply(Phase.GO_ON)))
-            reach = member.line.reach((commit, 1), member.applied, now_ms)[0]
+                mail.append((member.name, BarrierReply(Phase.RESUME)))
+            reach = member.line.apply_limit((commit, 1), member.applied, now_ms)[0]
             member.applied = max(member.applied, min(reach, member.applied + random.randint(0, 5)))
-            answer = member.line.to_write(member.applied)
+            answer = member.line.reply_when_written(member.applied)
             if answer is not None:
-                member.line.go_on()
+                member.line.resume()
                 member.states[answer.attempt] = member.applied
                 mail.append((member.name, answer))
 
 
 def test_a_state_takes_its_time_to_write() -> None:
     barrier = Barrier(THREE[:1])
-    barrier.want(5, 0)
+    barrier.start(5, 0)
     barrier.tick(0)
     stopped(barrier, THREE[0], 9)
     assert barrier.deadline_ms == WRITE_MS_MAX

@@ -201,10 +201,10 @@ def test_extension_frames() -> None:
         3,
         answer,
     )
-    heard = own.encode_append_packed_answer(4, AppendResponse(42, True, 9, waits=True))
+    heard = own.encode_append_packed_answer(4, AppendResponse(42, True, 9, clients_wait=True))
     assert heard[2] == b"\x03", "a leader that does not know of it takes it for a success"
-    assert own.decode_append_packed_answer(heard)[1].waits
-    refused = own.encode_append_packed_answer(4, AppendResponse(42, False, 9, waits=True))
+    assert own.decode_append_packed_answer(heard)[1].clients_wait
+    refused = own.encode_append_packed_answer(4, AppendResponse(42, False, 9, clients_wait=True))
     assert own.decode_append_packed_answer(refused)[1] == AppendResponse(42, False, 9)
     question = RequestVote(7, "n1", 256, 6, pre_vote=True)
     assert own.decode_pre_vote(own.encode_pre_vote(1, IDENT, question), IDENT) == (1, question)
@@ -325,7 +325,7 @@ def test_entries_have_limits(size: int) -> None:
 @pytest.mark.parametrize("offset", [None, 0, 1 << 20])
 @pytest.mark.parametrize("anywhere", [False, True])
 def test_packed_requests_for_entries(count: int | None, offset: int | None, anywhere: bool) -> None:
-    request = client.RequestEntries(b"id", 7, count, offset, packed=True, anywhere=anywhere)
+    request = client.RequestEntries(b"id", 7, count, offset, packed=True, any_peer=anywhere)
     frames = own.encode_entries_packed(IDENT, request)
     assert frames[:4] == [b"id", b"k<", IDENT, b"\7"]
     assert own.decode_entries_packed(frames, IDENT) == request
