@@ -1,6 +1,6 @@
-"""The beacons of a ZRE node: broadcast as zre_node makes them, and passed on to it when heard.
+"""The beacons of a ZRE node: sends those of zre_node, and forwards received ones to it.
 
-A process of its own, so that a flood of datagrams keeps nobody else busy.
+It is a process of its own, so that a flood of datagrams delays no other actor.
 """
 
 from collections import OrderedDict
@@ -15,17 +15,17 @@ from ..errors import OperatorError
 from ..runtime.actor import Actor, main
 from .pipes import BEACON, HWM, NODE, encode_heard, interface_of
 
-# Of one address, to zre_node: more than a whole network says; what is beyond is dropped.
+# From one address to zre_node: more than a whole network sends. Others are dropped.
 RATE = Rate(burst=2048, per_s=2048)
-KNOWN_MAX = 4096  # Beacons that are remembered, to leave out what was just passed on.
+KNOWN_MAX = 4096  # Recent beacons, which are not forwarded again at once.
 
 
 class ZreBeacon(Actor):
-    """Hears and sends at one UDP port, which other processes of the machine may share.
+    """Receives and sends at one UDP port, which other processes of the machine may share.
 
-    udp       UDP     22 octets (docs/protocols/zre.md, "Beacon")   from and to anybody
+    udp       UDP     22 octets (docs/protocols/zre.md, "Beacon")   from and to any node
     heard     PUSH    zre_pipes                                     to zre_node
-    sends     PULL    zre_pipes                                     of zre_node
+    sends     PULL    zre_pipes                                     from zre_node
     """
 
     role = BEACON
@@ -42,7 +42,7 @@ class ZreBeacon(Actor):
             raise OperatorError(place, f"{problem}: {error.strerror}", way_out) from error
         self._again_ms = settings["beacon_ms"] // 2
         self._limiter = Limiter(RATE)
-        self._known: OrderedDict[Heard, int] = OrderedDict()  # When it was passed on.
+        self._known: OrderedDict[Heard, int] = OrderedDict()  # When it was forwarded.
         self._passed: list[Heard] = []
         heard = SocketOptions(connect=(self.endpoint(NODE, "heard"),), hwm=HWM)
         self._heard = self.socket(zmq.PUSH, heard)
@@ -54,7 +54,7 @@ class ZreBeacon(Actor):
         self.ready()
 
     def _on_udp(self) -> None:
-        """One take: what more there is shows at the next poll, behind what else there is to do."""
+        """Receives one batch; the next poll shows whether more waits."""
         for beacon in self._udp.take(self.now_ms):
             passed_ms = self._known.get(beacon)
             if passed_ms is not None and self.now_ms < passed_ms + self._again_ms:

@@ -1,4 +1,4 @@
-"""The log service of ZRE: nodes report who comes and goes; the log, or a table, keeps it."""
+"""The log service of ZRE: it stores nodes' presence reports in the log or in a table."""
 
 import os
 import struct
@@ -28,17 +28,17 @@ from ..runtime.actor import Actor, main
 from .node import bound_port
 from .pipes import LOG, NODE, interface_of
 
-REPORTS_HWM = 10_000  # Of one node, that wait to be taken in.
-WAITING_MAX = 100_000  # Reports for the log; what is beyond is dropped, the newest first.
+REPORTS_HWM = 10_000  # Of one node, that wait to be received.
+WAITING_MAX = 100_000  # Reports for the log; the newest beyond that are dropped.
 WAITING_BYTES_MAX = 32 << 20
-BATCH_MAX = 500  # In one update.
-ANNOUNCE_MS = 2000  # zre_node is told again: it may have begun anew.
-# Reports of one moment are told apart by a number that grows.
+BATCH_MAX = 500  # Reports of one update.
+ANNOUNCE_MS = 2000  # Repeated, because zre_node may have restarted.
+# A growing number distinguishes reports of the same millisecond.
 KEY = struct.Struct(">QHHBI")  # Time in ms, hashes of node and peer, event, number.
 
 
 class ReportKey(NamedTuple):
-    """What the key of a report in a table is made of."""
+    """The parts of a report's key in a table."""
 
     time_ms: int
     node: int
@@ -47,10 +47,10 @@ class ReportKey(NamedTuple):
 
 
 class ZreLog(Actor):
-    """Takes in reports (docs/protocols/zre.md, "ZRE/LOG") and has them kept.
+    """Receives reports (docs/protocols/zre.md, "ZRE/LOG") and stores them.
 
-    reports    SUB     [report or presence]  of any node's PUB, at a port in 61000-65535
-    services   PUSH    zre_pipes             to zre_node: where that is
+    reports    SUB     [report or presence]  from nodes' PUBs, at a port in 61000-65535
+    services   PUSH    zre_pipes             to zre_node: this service's endpoint
     links      DEALER  as in LeaderLink      to the cluster's peers
     """
 
@@ -63,9 +63,9 @@ class ZreLog(Actor):
             hwm=REPORTS_HWM,
             message_bytes_max=presence.FRAME_BYTES_MAX,
             message_frames_max=1,
-            topics=(b"",),  # What does not begin as a report is counted.
+            topics=(b"",),  # Receive everything, so that malformed messages are counted.
         )
-        # Text: a SUB, bound in C000 to FFFF.
+        # RFC 20: a SUB, bound in C000 to FFFF.
         reports = self.socket(zmq.SUB, options)
         port = bound_port(reports, interface.address)
         if port is None:
@@ -92,7 +92,7 @@ class ZreLog(Actor):
 
     @staticmethod
     def _table_of(settings: dict[str, object]) -> int | None:
-        """The table that reports go to; None: they go into the log as they are."""
+        """The table for reports; None: they become entries of the log."""
         table = settings["log_table"]
         assert isinstance(table, int)
         return table if settings["log_service"] == "table" else None
@@ -105,7 +105,7 @@ class ZreLog(Actor):
         for frames in arena.messages():
             try:
                 place = place_of(frames)
-            except Malformed as error:  # Text: discarded silently.
+            except Malformed as error:  # RFC 20: discarded silently.
                 self.counters[f"report_{error.reason.value}"] += 1
                 continue
             self.counters["reports"] += 1
@@ -129,7 +129,7 @@ class ZreLog(Actor):
             self.counters["updates_refused" if done.refusal else "updates"] += 1
 
     def _propose(self) -> bool:
-        """Hands the log what it has room for; whether there was anything."""
+        """Hands reports to the log while it has room; returns whether there were any."""
         before = len(self._flying)
         while self._waiting and self._client.window.has_room:
             size = min(len(self._waiting), BATCH_MAX)
@@ -163,7 +163,7 @@ class ZreLog(Actor):
 
 
 def place_of(frames: Sequence[bytes]) -> ReportKey:
-    """Of a report, or of a presence. Malformed: it is neither."""
+    """The key of a report or presence report. Raises Malformed."""
     if presence.is_presence(frames):
         found = presence.decode_presence(frames)
         return ReportKey(found.time_ms, uuid_hash(found.node), uuid_hash(found.peer), found.event)

@@ -1,6 +1,6 @@
-"""A node's presence in the network: other nodes find it by ZRE, and what it offers by its headers.
+"""A kelek node in a ZRE network: its HELLO headers announce the node's services.
 
-What is decided is in protocols/zre/node.py; the datagrams are zre_beacon's.
+The rules are in protocols/zre/node.py; zre_beacon sends and receives the datagrams.
 """
 
 import os
@@ -32,26 +32,27 @@ from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
 from .reports import Reports, Told
 
 BIND_TRIES = 100
-MESSAGES_HWM = 1000  # Of one peer, that wait to be taken in.
-MESSAGE_BYTES_MAX = 1 << 20  # Nobody has much to say to this node.
-NETWORK = ("tcp://", "tls://")  # What others can reach.
-LAST_WORDS_MS = 50  # Behind the goodbye, for it to reach zre_beacon.
-SPOKEN = {EventKind.ENTER, EventKind.EXIT}  # Events that the log of this process shows.
+MESSAGES_HWM = 1000  # Of one peer, that wait to be received.
+MESSAGE_BYTES_MAX = 1 << 20  # This node expects only small messages.
+NETWORK = ("tcp://", "tls://")  # Urls that other machines can reach.
+LAST_WORDS_MS = 50  # For the goodbye to reach zre_beacon.
+SPOKEN = {EventKind.ENTER, EventKind.EXIT}  # Events that are written to the process log.
 
 
 class ZreNode(Actor):
-    """Speaks ZRE, both versions (docs/protocols/zre.md).
+    """Speaks both versions of ZRE (docs/protocols/zre.md).
 
-    mailbox   ROUTER  [routing id][frames ..]   of peers, at a port in 61000-65535
+    mailbox   ROUTER  [routing id][frames ..]   from peers, at a port in 61000-65535
     peers     DEALER  [frames ..]               to one peer each; it never receives
-    heard     PULL    zre_pipes                 of zre_beacon
+    heard     PULL    zre_pipes                 from zre_beacon
     sends     PUSH    zre_pipes                 to zre_beacon
-    services  PULL    zre_pipes                 of processes of this node that offer something
+    services  PULL    zre_pipes                 from processes of this node that offer services
     reports   XPUB    [report] or [presence]    to each log service that a peer announces
     """
 
     role = NODE
-    sockets_max = 4 * values.PEERS_MAX + 64  # A peer, its log service; two watch a static peer.
+    # A peer and its log service; a static peer has two monitors.
+    sockets_max = 4 * values.PEERS_MAX + 64
 
     def on_start(self) -> None:
         settings = self.options["zre"]
@@ -98,12 +99,12 @@ class ZreNode(Actor):
         )
 
     def _open_mailbox(self, address: str) -> int:
-        """Text: a ROUTER, bound in C000 to FFFF. Returns the port."""
+        """Opens the ROUTER, bound in C000 to FFFF (RFC 20). Returns the port."""
         options = SocketOptions(
             hwm=MESSAGES_HWM,
             message_bytes_max=MESSAGE_BYTES_MAX,
             message_frames_max=values.CONTENT_FRAMES_MAX + 3,
-            router_handover=True,  # Who greets anew does so on a new connection.
+            router_handover=True,  # A peer that greets again uses a new connection.
             addressed=True,
         )
         mailbox = self.socket(zmq.ROUTER, options)
@@ -117,7 +118,7 @@ class ZreNode(Actor):
         self.listen(mailbox, self._on_mailbox)
         return port
 
-    # ---- what arrives ----
+    # ---- receiving ----
 
     def _on_mailbox(self, arena: Arena) -> None:
         self._node.on_messages(arena, self.now_ms)
@@ -141,11 +142,11 @@ class ZreNode(Actor):
 
     def on_wake(self, now_ms: int) -> None:
         self._act(now_ms)
-        while self._node.has_effects:  # Who takes nothing was let go: that is said at once, too.
+        while self._node.has_effects:  # A peer without room is removed, and other peers hear of it.
             self._act(now_ms)
 
     def _act(self, now_ms: int) -> None:
-        """Does what the node wants, and tells it of peers that take nothing."""
+        """Runs the node's effects, and reports peers without room."""
         ready = self._node.ready(now_ms)
         for action in ready.actions:
             if isinstance(action, Connect):
@@ -155,7 +156,7 @@ class ZreNode(Actor):
         full = []
         for number, frames in ready.sends:
             peer = self._peers.get(number)
-            # Text: a full send buffer is "peer not responding"; so no send ever waits.
+            # RFC 20: a full send buffer means "peer not responding", so no send blocks.
             if peer is not None:
                 send_batch(peer, frames, "keep")
                 if len(frames):
@@ -168,7 +169,7 @@ class ZreNode(Actor):
             self._on_event(event)
 
     def _greet(self, action: Connect) -> None:
-        """Text: a DEALER for each peer, with our identity, connected to its mailbox."""
+        """RFC 20: a DEALER for each peer, with our identity, connected to its mailbox."""
         options = SocketOptions(
             connect=(connection_of(self._node.setup.address, action.endpoint),),
             hwm=1,  # It receives nothing.
@@ -182,13 +183,14 @@ class ZreNode(Actor):
             return
         self._peers[action.number] = socket
         if action.watched:
-            with suppress(zmq.ZMQError):  # No socket is left: silence will show the loss.
+            # No socket is left; the peer's silence will show the loss.
+            with suppress(zmq.ZMQError):
                 self.on_disconnected(socket, partial(self._on_lost, action.number))
 
     def _on_lost(self, number: int) -> None:
         self._node.on_disconnected(number, self.now_ms)
 
-    # ---- what happens to peers ----
+    # ---- events ----
 
     def _on_event(self, event: Event) -> None:
         if event.peer is None:
@@ -205,7 +207,7 @@ class ZreNode(Actor):
             self._reports.disconnect(event.peer.uuid)
 
     def _told(self, event: Event, unix_ms: int) -> Told | None:
-        """What log services are told of an event, if anything."""
+        """The reports of an event for log services, if any."""
         uuid, name = self._node.uuid, self._node.setup.name
         presence = presence_of(event, uuid, name, unix_ms)
         if presence is None:
@@ -213,7 +215,7 @@ class ZreNode(Actor):
         report = report_of(event, uuid, unix_ms)
         return Told(report and encode_report(report), encode_presence(presence))
 
-    # Text: any node wishing to send log data SHALL create a PUB socket and connect it to the
+    # RFC 20: any node wishing to send log data SHALL create a PUB socket and connect it to the
     # endpoint of the log service.
     def _report_to(self, peer: PeerInfo) -> None:
         if self.options["zre"]["report"]:
@@ -226,8 +228,8 @@ class ZreNode(Actor):
         self._reports.disconnect(peer.uuid)
 
     def _is_of(self, endpoint: str, peer: PeerInfo) -> bool:
-        """Whether a service is where its node is, or in a subnet of ours: nobody makes us connect
-        elsewhere."""
+        """Whether a service is at its node's address or in our subnets; other addresses could be a
+        victim's."""
         try:
             address, _ = parse_endpoint(endpoint)
             if address == parse_endpoint(peer.endpoint)[0]:
@@ -236,7 +238,7 @@ class ZreNode(Actor):
         except (Malformed, ValueError):
             return False
 
-    # ---- the end ----
+    # ---- stopping ----
 
     def on_stop_asked(self) -> None:
         self._node.stop()
@@ -253,7 +255,7 @@ class ZreNode(Actor):
 
 
 def bound_port(socket: Socket, address: str) -> int | None:
-    """Binds to a free port above the ephemeral ones; None: there is none at that address."""
+    """Binds to a free port above the ephemeral ones; None: no port is free at that address."""
     first, last = values.MAILBOX_BIND_MIN, values.MAILBOX_BIND_MAX
     socket.setsockopt(zmq.IPV6, ":" in address)
     for port in SystemRandom().sample(range(first, last + 1), BIND_TRIES):
@@ -266,7 +268,7 @@ def bound_port(socket: Socket, address: str) -> int | None:
 
 
 def announced(cluster: str, options: dict[str, object]) -> dict[str, str]:
-    """What a node of this topology offers, as its headers say it; ipc is of this machine alone."""
+    """The headers that announce this node's services; ipc urls are left out."""
     zerodb, broker, farm = (options.get(key) or {} for key in ("zerodb", "broker", "farm"))
     assert isinstance(zerodb, dict)
     assert isinstance(broker, dict)

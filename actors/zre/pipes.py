@@ -1,8 +1,8 @@
-"""What zre_beacon, zre_node and zre_log of a node tell each other, and where they are.
+"""The pipes between zre_beacon, zre_node and zre_log of a node, and their interface.
 
-zre_node.heard     PULL  [16 octets of UUID, port 2, address]*   beacons, of zre_beacon
-zre_beacon.sends   PULL  [datagram]                              of zre_node, to be broadcast
-zre_node.services  PULL  [header][value]                         what the node shall announce
+zre_node.heard     PULL  [16 octets of UUID, port 2, address]*   beacons, from zre_beacon
+zre_beacon.sends   PULL  [datagram]                              from zre_node, to broadcast
+zre_node.services  PULL  [header][value]                         for the node to announce
 """
 
 import struct
@@ -31,7 +31,7 @@ def decode_heard(frames: Iterable[bytes]) -> list[Heard]:
 
 
 def interface_of(setup: ActorSetup) -> Interface:
-    """Where this node's beacons go. OperatorError: there is no such interface."""
+    """The interface for this node's beacons. OperatorError: it does not exist."""
     settings = setup.options["zre"]
     try:
         return chosen(settings["interface"], settings["broadcast"])

@@ -1,7 +1,7 @@
-"""What a node reports to the log services of others: one socket each, which waits until it listens.
+"""A node's reports to log services: a socket for each, which waits for the subscription.
 
-A SUB that is bound hears nothing of a PUB that has just connected: what is sent before its
-subscription has come back is lost. So the sockets are XPUBs, on the wire the same, that show it.
+A PUB drops messages until the bound SUB's subscription arrives. XPUB is the same on the wire, and
+shows the subscription.
 """
 
 from collections import deque
@@ -12,39 +12,39 @@ import zmq
 from ...net.poll_loop import PollLoop
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
 
-HWM = 1000  # Reports that a log service leaves lying; what is beyond is dropped.
-RECENT_MAX = 256  # Reports that a new service is told of ...
-RECENT_MS = 60_000  # ... if they are no older.
-SUBSCRIBED = 1  # What a subscription begins with (ZMTP).
+HWM = 1000  # Unsent reports for a log service; further ones are dropped.
+RECENT_MAX = 256  # Reports that a new service gets ...
+RECENT_MS = 60_000  # ... unless they are older.
+SUBSCRIBED = 1  # The first octet of a subscription (ZMTP).
 
 
 class Told(NamedTuple):
-    """What there is to say of one event."""
+    """The two forms of a report of one event."""
 
-    report: bytes | None  # To services of any kind; None: the text has no word for it.
-    presence: bytes  # To those of kelek.
+    report: bytes | None  # For services of any kind; None: ZRE/LOG has no such event.
+    presence: bytes  # For kelek's services.
 
 
 class _Service(NamedTuple):
     endpoint: str
     socket: Socket
-    is_own: bool  # Of kelek: it is told presences.
+    is_own: bool  # A kelek service, which gets presence reports.
 
 
 class Reports:
-    """Those of one node, by the UUID of who has announced a service."""
+    """A node's connections to log services, by the UUID of the announcing node."""
 
     def __init__(self, loop: PollLoop) -> None:
         self._loop = loop
         self._services: dict[bytes, _Service] = {}
         self._listening: set[bytes] = set()
-        self._recent: deque[tuple[int, Told]] = deque(maxlen=RECENT_MAX)  # When, and what.
+        self._recent: deque[tuple[int, Told]] = deque(maxlen=RECENT_MAX)  # With the time.
 
     def __len__(self) -> int:
         return len(self._services)
 
     def send(self, told: Told) -> None:
-        """To all services that listen; those that will get it when they do."""
+        """Sends to all subscribed services; others get it when they subscribe."""
         self._recent.append((self._loop.now_ms, told))
         for uuid in self._listening:
             self._say(self._services[uuid], told)
@@ -55,7 +55,7 @@ class Reports:
             self._loop.send(service.socket, [frame])
 
     def connect(self, uuid: bytes, endpoint: str, *, is_own: bool) -> None:
-        """A service is there; one that has moved is left."""
+        """Connects to a service; its old connection is closed if it has moved."""
         known = self._services.get(uuid)
         if known is not None:
             if (known.endpoint, known.is_own) == (endpoint, is_own):

@@ -1,6 +1,6 @@
-"""The commands `kelek discover` and `kelek node`: who is there, by ZRE.
+"""The commands `kelek discover` and `kelek node`, which use ZRE.
 
-Only click is imported before a command runs; what a command does is in node/commands.py.
+Only click is imported before a command runs; node/commands.py runs the commands.
 """
 
 from collections.abc import Callable
@@ -11,11 +11,11 @@ import click
 from .. import cli_errors as endings
 from ..options import F, Seconds, output_option
 
-PORT = 5670  # As protocols/zre/values.py has it.
+PORT = 5670  # As in protocols/zre/values.py.
 
 
 def beacon_options(command: F) -> F:
-    """Where beacons are sent and heard."""
+    """The options for the network of the beacons."""
     options = [
         click.option("--interface", default="", metavar="NAME",
                      help="Its name or address (default: the first that can broadcast)."),
@@ -37,17 +37,17 @@ def timeout_option(text: str, default: float | None) -> Callable[[F], F]:
 
 @click.command()
 @beacon_options
-@timeout_option("Listen so long.", 2.0)
+@timeout_option("Duration of the search.", 2.0)
 @output_option
 @click.argument("cluster", required=False, default="")
 @endings.spoken
 def discover(cluster: str, output: str, **options: Any) -> None:
-    """Lists what kelek's nodes in this network offer: their cluster, and the urls of it.
+    """Lists the services of kelek nodes in this network: cluster and urls.
 
-    With CLUSTER only those of that one; it ends soon after the first of them was heard.
+    With CLUSTER it lists only nodes of that cluster, and ends soon after the first.
 
-    A client takes zre://CLUSTER in place of such a url: `kelek log put --url zre://CLUSTER hello`.
-    Exit code 1: nobody was heard.
+    A client accepts zre://CLUSTER as a url: `kelek log put --url zre://CLUSTER hello`.
+    Exit code 1: no node was found.
     """
     from . import commands as node_commands
 
@@ -56,20 +56,20 @@ def discover(cluster: str, output: str, **options: Any) -> None:
 
 @click.group(cls=endings.Program)
 def node() -> None:
-    """A node of ZRE among those of the network: watch, chat."""
+    """A ZRE node in this network: watch, chat."""
 
 
 @node.command()
 @beacon_options
-@timeout_option("End after so long.", None)
-@click.option("--name", default="", help="Be known as this one (default: kelek).")
+@timeout_option("End after this time.", None)
+@click.option("--name", default="", help="Name of this node (default: kelek).")
 @output_option
 @endings.spoken
 def watch(output: str, **options: Any) -> None:
-    """Shows who is there, with groups and headers, as it changes.
+    """Shows the nodes of the network with groups and headers, as they change.
 
-    On a terminal it is one table that is kept up to date; else, and with -o json, a line each time
-    somebody comes or goes, joins or leaves a group, or falls silent.
+    A terminal shows a table that is kept current. Otherwise, and with -o json, it prints a line for
+    each node that enters or exits, joins or leaves a group, or falls silent.
     """
     from . import commands as node_commands
 
@@ -79,10 +79,10 @@ def watch(output: str, **options: Any) -> None:
 @node.command()
 @beacon_options
 @click.option("--stay", "stay_s", type=Seconds(0, 86_400), default=0.0, metavar="SECONDS",
-              help="Listen so long behind the end of standard input.")  # fmt: skip
-@click.option("--name", default="", help="Be known as this one (default: the user's name).")
+              help="Continue to print after the end of standard input.")  # fmt: skip
+@click.option("--name", default="", help="Name of this node (default: the user's name).")
 @click.option("--wait-for", "peers", type=click.IntRange(0), default=0, metavar="N",
-              help="Say nothing before so many others are in the group.")  # fmt: skip
+              help="Wait for so many other nodes in the group.")  # fmt: skip
 @click.argument("group")
 @endings.spoken
 def chat(group: str, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""What `kelek discover` and `kelek node` do. They parse no command line."""
+"""The commands `kelek discover` and `kelek node`, without their command lines."""
 
 import os
 import sys
@@ -18,9 +18,9 @@ from ..cli_errors import FAILED, CliError
 from ..output import show_json, show_table, stdin
 
 Options = dict[str, Any]
-QUIET_MS = 1000  # A table is drawn again at least so often: peers' silence is seen.
+QUIET_MS = 1000  # The longest time between two drawings of the table, so that silence shows.
 SPOKEN = {EventKind.WHISPER, EventKind.SHOUT}
-# Counters of what was thrown away; its own beacons, which come back to it, are no trouble.
+# Counters of discarded input, except the node's own beacons.
 DISCARDED = "beacon_", "before_hello", "gossip_", "goodbyes_dropped", "hello_", "message_"
 OWN = "beacon_own"
 
@@ -33,7 +33,7 @@ def make_tuning(options: Options) -> NodeTuning:
 
 @contextmanager
 def in_one_line(options: Options) -> Iterator[None]:
-    """Ends the command when there is no way into the network."""
+    """Turns an unusable network into a one-line error."""
     try:
         yield
     except OSError as error:
@@ -46,7 +46,7 @@ def in_one_line(options: Options) -> Iterator[None]:
 
 
 def discover(cluster: str, options: Options, output: str) -> None:
-    """Listens for a while, then lists; a cluster's nodes alone if one is named."""
+    """Searches, then lists the nodes, or only those of one cluster."""
 
     def is_meant(one: DiscoveredNode) -> bool:
         return one.cluster == cluster
@@ -85,7 +85,7 @@ def found_json(found: DiscoveredNode) -> dict[str, Any]:
 
 
 def watch(options: Options, output: str) -> None:
-    """Until an interrupt, or the time is over."""
+    """Runs until an interrupt or the timeout."""
     live = output == "text" and sys.stdout.isatty()
     until_ms = None
     if options["timeout_s"] is not None:
@@ -103,7 +103,7 @@ def watch(options: Options, output: str) -> None:
 
 
 def note_silence(event: Event, silent: set[bytes]) -> None:
-    """Who was asked in vain, until he is heard again or has gone."""
+    """Keeps the set of peers that did not answer PING."""
     if event.peer is None:
         return
     if event.kind in (EventKind.EVASIVE, EventKind.SILENT):
@@ -129,7 +129,7 @@ def show_event(event: Event, output: str) -> None:
 
 
 def draw(me: Node, silent: set[bytes]) -> None:
-    """The table, over the one before."""
+    """Draws the table over the previous one."""
     groups: dict[bytes, list[str]] = {}
     for group, members in sorted(me.peer_groups.items()):
         for member in members:
@@ -151,14 +151,14 @@ def draw(me: Node, silent: set[bytes]) -> None:
 
 
 def discarded(counters: Mapping[str, int]) -> int:
-    """How much has come that was malformed, too much, or not from where it says."""
+    """The number of discarded messages and beacons."""
     return sum(
         count for name, count in counters.items() if name.startswith(DISCARDED) and name != OWN
     )
 
 
 def name_of(peer: PeerInfo | None) -> str:
-    """Nodes of version 1 have none."""
+    """The name of a peer; version 1 has none."""
     return "" if peer is None else peer.name or peer.uuid.hex()[:6].upper()
 
 
@@ -166,7 +166,7 @@ def name_of(peer: PeerInfo | None) -> str:
 
 
 def chat(group: str, options: Options) -> None:
-    """Lines in, lines out."""
+    """Sends lines, prints received ones."""
     name = options["name"] or os.environ.get("USER", "") or "somebody"
     with in_one_line(options), Node(name, tuning=make_tuning(options)) as me:
         try:
@@ -188,7 +188,7 @@ def chat(group: str, options: Options) -> None:
 
 
 def listen(me: Node, group: str, peers: int, company: threading.Event) -> None:
-    """Prints what is said, until the node is closed; says when enough others are in the group."""
+    """Prints messages until the node is closed; reports when the group has enough members."""
     if not peers:
         company.set()
     for event in me.events():

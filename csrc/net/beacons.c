@@ -1,4 +1,4 @@
-/* Beacons of ZRE: a flood of them, or of junk, costs a system call each and nothing more. */
+/* Beacons of ZRE. A flood of beacons or junk costs one system call for each datagram. */
 #define _GNU_SOURCE
 #include "beacons.h"
 
@@ -33,7 +33,7 @@ static struct klk_bucket *bucket_of(struct klk_beacons *beacons, const uint8_t *
     return &beacons->sources[(mixed >> 32) % KLK_BEACON_SOURCES];
 }
 
-/* One more: is it within the rates? */
+/* Takes a token; returns whether there was one. */
 static int beacon_allowed(struct klk_beacons *beacons, const uint8_t *source, int64_t now_ms) {
     struct klk_bucket *own = bucket_of(beacons, source);
     bucket_fill(own, now_ms, beacons->source_burst, beacons->source_per_s);
@@ -61,7 +61,7 @@ int klk_beacons_take(struct klk_beacons *beacons, int fd, int64_t now_ms, struct
     *more = 1;
     bucket_fill(&beacons->all, now_ms, beacons->burst, beacons->per_s);
     for (uint32_t looked = 0; looked < KLK_BEACONS_LOOKED_MAX && taken < count_max; looked++) {
-        uint8_t data[KLK_BEACON_BYTES + 1]; /* One more shows what is too long. */
+        uint8_t data[KLK_BEACON_BYTES + 1]; /* The extra octet shows datagrams that are too long. */
         struct sockaddr_storage from;
         socklen_t from_size = sizeof from;
         ssize_t size = recvfrom(fd, data, sizeof data, MSG_DONTWAIT, (struct sockaddr *)&from,

@@ -26,7 +26,7 @@ void klk_zre_index(struct klk_zre_peers *peers) {
     }
 }
 
-/* The place of the peer of that routing id, or count. */
+/* The slot of the peer with that routing id, or count. */
 static uint32_t peer_find(const struct klk_zre_peers *peers, const uint8_t *id, uint32_t size) {
     uint32_t mask = peers->index_size - 1;
     uint64_t slot = routing_hash(peers, id, size) & mask;
@@ -40,7 +40,7 @@ static uint32_t peer_find(const struct klk_zre_peers *peers, const uint8_t *id, 
 
 static uint32_t header_size(uint32_t version) { return version == 1 ? 5 : 6; }
 
-/* Whether a group's name, all of what is left of the header, is one that we judge. */
+/* Whether the rest of the header is a group name that this file handles: ASCII. */
 static int group_fits(const uint8_t *group, uint32_t size) {
     if (!size || size - 1 != group[0]) return 0;
     for (uint32_t i = 1; i < size; i++)
@@ -48,7 +48,7 @@ static int group_fits(const uint8_t *group, uint32_t size) {
     return 1;
 }
 
-/* The kind of a header that is well formed with so many frames of content behind it, or 0. */
+/* The kind of a well-formed header with so many frames of content behind it, or 0. */
 static uint32_t header_kind(const uint8_t *header, uint32_t size, uint32_t version,
                             uint32_t contents) {
     uint32_t fixed = header_size(version);

@@ -1,4 +1,4 @@
-"""The beacon, 22 octets of UDP, and how nodes of kelek know each other by their UUIDs."""
+"""The beacon, 22 octets of UDP, and the UUIDs by which kelek nodes recognise each other."""
 
 from typing import NamedTuple
 
@@ -6,20 +6,20 @@ from ...native.log.blocks import crc32c
 from .errors import Malformed
 from .values import UUID_BYTES, Reason
 
-HEADER = b"ZRE\x01"  # The text: the letters Z, R, E, then the beacon's version, 01.
+HEADER = b"ZRE\x01"  # RFC 20: the letters Z, R, E, then the beacon's version, 01.
 BEACON_BYTES = len(HEADER) + UUID_BYTES + 2
 _MARKED = UUID_BYTES - 2
 
 
 class Beacon(NamedTuple):
-    """Who says it is here, and at which port; port 0 is a goodbye (v2)."""
+    """A node and the port of its mailbox; port 0 is a goodbye (v2)."""
 
     uuid: bytes
     port: int
 
 
 def encode_beacon(beacon: Beacon) -> bytes:
-    """A beacon (the text, "Node Discovery").
+    """Encodes a beacon (RFC 20, "Node Discovery").
 
     octets   0-3     `ZRE`, 01
              4-19    the sender's UUID
@@ -30,27 +30,25 @@ def encode_beacon(beacon: Beacon) -> bytes:
 
 
 def decode_beacon(data: bytes) -> Beacon:
-    """The beacon in a datagram, whose port may be 0: the caller knows whether that is a goodbye.
-    What C takes in by the batch (csrc/net/beacons.c) is held to this.
+    """Decodes a datagram. The port may be 0; the caller decides whether that is a goodbye.
 
-    The text: a valid beacon has a recognized header and a body of the right size; an invalid one
-    SHALL be discarded silently. Malformed has the reason that is counted.
+    The batch decoder in C (csrc/net/beacons.c) accepts the same datagrams. RFC 20: an invalid
+    beacon SHALL be discarded silently. Raises Malformed with the reason that is counted.
     """
     if data[:4] != HEADER[: len(data[:4])] or len(data) < 3:
         raise Malformed(Reason.SIGNATURE, "a datagram that is no beacon")
     if len(data) != BEACON_BYTES:
         raise Malformed(Reason.SHORT, f"a beacon has {BEACON_BYTES} octets, got {len(data)}")
     uuid = data[4:20]
-    if uuid[0] == 0:  # libzmq refuses such a routing id: a v1 node of it could never connect.
+    if uuid[0] == 0:  # libzmq refuses such a routing id, so a v1 node could never connect.
         raise Malformed(Reason.ROUTING_ID, "a UUID that begins with 00")
     return Beacon(uuid, int.from_bytes(data[20:]))
 
 
 def own_uuid(random: bytes) -> bytes:
-    """A UUID by which nodes of kelek know each other: octets 14-15 are the low 16 bits of the
-    CRC32C of octets 0-13.
+    """A kelek node's UUID: octets 14-15 are the low 16 bits of the CRC32C of octets 0-13.
 
-    random   14 octets; a first one of 00 becomes 01, for libzmq refuses such a routing id
+    random   14 octets; a first octet of 00 becomes 01, because libzmq refuses such a routing id
     """
     assert len(random) == _MARKED
     head = random if random[0] else b"\x01" + random[1:]
@@ -58,6 +56,6 @@ def own_uuid(random: bytes) -> bytes:
 
 
 def is_own_uuid(uuid: bytes) -> bool:
-    """Whether this is a UUID of own_uuid(); one of anybody else's is, once in 65,536 times, and is
-    then greeted in our version without the wait: no more."""
+    """Whether own_uuid() may have made the UUID. Others match once in 65,536 times; kelek then
+    greets such a node without the usual wait."""
     return uuid[_MARKED:] == (crc32c(uuid[:_MARKED]) & 0xFFFF).to_bytes(2)

@@ -1,10 +1,10 @@
-"""Commands of both versions of ZRE, from frames and back. Frames are as on a DEALER: no routing id.
+"""Codec of the commands of ZRE v1 and v2. Frames are as on a DEALER, without a routing id.
 
-    v1   [AA A1, command, sequence 2, fields][content]           the text (RFC 20), one content
-    v2   [AA A1, command, 02, sequence 2, fields][content ..]    RFC 36, any number of them
+    v1   [AA A1, command, sequence 2, fields][content]           RFC 20, one frame of content
+    v2   [AA A1, command, 02, sequence 2, fields][content ..]    RFC 36, any number of frames
 
-All numbers are big-endian. The text's grammar has the sequence before the command; every node that
-ever ran sends the command first (docs/protocols/zre.md, "Departures"). Fields:
+All numbers are big-endian. RFC 20's grammar has the sequence before the command; every known node
+sends the command first (docs/protocols/zre.md, "Departures"). Fields:
 
     string n+..    1 octet of size         strings    count, then that many
     long n+..      4 octets of size        dictionary count, then names and values
@@ -20,8 +20,8 @@ ever ran sends the command first (docs/protocols/zre.md, "Departures"). Fields:
     6 PING        -                                          -
     7 PING-OK     -                                          -
 
-Every size is checked against what is there before anything is cut. What does not fit raises
-Malformed, with the reason under which it is counted.
+The decoder checks every size against the octets that are left. It raises Malformed, with the reason
+that is counted.
 """
 
 import re
@@ -42,13 +42,13 @@ _ENDPOINT = re.compile(
 
 
 class Hello(NamedTuple):
-    """A node greets a peer, so that it can connect back."""
+    """A greeting, which tells the peer where to connect."""
 
     address: str  # Numeric, without brackets.
     port: int  # Of its mailbox.
     groups: tuple[str, ...]
-    status: int  # Counts what it has joined and left, modulo 256.
-    name: str  # Empty in v1, which has none.
+    status: int  # Joins and leaves, modulo 256.
+    name: str  # Empty in v1, which has no names.
     headers: dict[str, str]
 
 
@@ -84,7 +84,7 @@ class PingOk(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A command of v2 that we don't know, of a later node: it counts for the sequence, only."""
+    """An unknown v2 command of a later version: only its sequence counts."""
 
     number: int
 
@@ -96,13 +96,13 @@ Command = Hello | Whisper | Shout | Join | Leave | Ping | PingOk | Unknown
 
 
 def routing_id(uuid: bytes, version: Version) -> bytes:
-    """What our DEALER calls itself: 16 octets in v1, 01 and those in v2 (decisions)."""
+    """The routing id of our DEALER: the UUID in v1, 01 and the UUID in v2."""
     return uuid if version is Version.V1 else values.V2_ROUTING_PREFIX + uuid
 
 
 def identify(routing_id: bytes) -> tuple[bytes, Version]:
-    """(UUID, version) of a sender, by its routing id alone: a v1 sequence of 512 to 767 looks like
-    v2's octet. Malformed: it is no node."""
+    """(UUID, version) of a sender. Only its routing id tells the version: a v1 sequence of 512 to
+    767 looks like v2's octet. Malformed: not a node's routing id."""
     if len(routing_id) == UUID_BYTES:
         return routing_id, Version.V1
     if len(routing_id) == UUID_BYTES + 1 and routing_id[:1] == values.V2_ROUTING_PREFIX:
@@ -111,22 +111,22 @@ def identify(routing_id: bytes) -> tuple[bytes, Version]:
 
 
 def endpoint_of(address: str, port: int) -> str:
-    """tcp://ADDRESS:PORT; an IPv6 address gets its brackets."""
+    """tcp://ADDRESS:PORT, with brackets around an IPv6 address."""
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
 def connection_of(address: str, endpoint: str) -> str:
-    """What libzmq connects to from an address of ours. Over IPv6 that must be said: a machine has
-    several, and a HELLO is believed only if it comes from the one that it names."""
+    """The endpoint for zmq_connect. For IPv6 it binds our address, because a machine has several
+    and peers check a HELLO's address against its connection."""
     if ":" not in address or "[" not in endpoint:
         return endpoint
     return f"{endpoint_of(address, 0)};{endpoint.removeprefix('tcp://')}"
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
-    """(address, port). Malformed: not of that form; a name is none, for it is never looked up.
+    """(address, port) of an endpoint. Malformed: another form, or a name, which is never resolved.
 
-    An address of IPv6 that is good on its link alone has the link behind it: fe80::1%eth0.
+    A link-local IPv6 address carries its interface: fe80::1%eth0.
     """
     match = _ENDPOINT.fullmatch(text)
     if match is None or not 0 < int(match[2]) <= 65_535:
@@ -134,11 +134,11 @@ def parse_endpoint(text: str) -> tuple[str, int]:
     return match[1].strip("[]"), int(match[2])
 
 
-# ---- reading ----
+# ---- decoding ----
 
 
 class _Fields:
-    """What is left of a header frame."""
+    """The undecoded rest of a header frame."""
 
     __slots__ = ("_at", "_data")
 
@@ -149,7 +149,7 @@ class _Fields:
         return int.from_bytes(self._take(size))
 
     def text(self, size: int, bytes_max: int) -> str:
-        """A string behind a size of so many octets."""
+        """A string behind a size field of `size` octets."""
         count = self.number(size)
         if count > bytes_max:
             raise Malformed(Reason.LIMIT, f"a string of {count} octets, at most {bytes_max}")
@@ -172,10 +172,10 @@ class _Fields:
 
 
 def decode(frames: Frames, version: Version) -> tuple[int, Command]:
-    """(sequence, command) of a message by a sender of that version.
+    """(sequence, command) of a message from a sender of that version.
 
-    Raises Malformed on everything else than the table above; the text: a message that does not
-    start with the signature SHALL be discarded silently.
+    Raises Malformed for anything else than the table above. RFC 20: a message without the signature
+    SHALL be discarded silently.
     """
     head = frames[0] if frames else b""
     size = 5 if version is Version.V1 else 6
@@ -224,7 +224,7 @@ def _decode_fields(
 
 
 def _checked_content(content: list[bytes], version: Version) -> list[bytes]:
-    """The text: one frame. Of v1 nodes more are taken, too; v2's may send none."""
+    """RFC 20 has one frame. More frames of v1 nodes are accepted; v2 nodes may send none."""
     if not content and version is Version.V1:
         raise Malformed(Reason.SHORT, "no content")
     if len(content) > values.CONTENT_FRAMES_MAX:
@@ -233,7 +233,7 @@ def _checked_content(content: list[bytes], version: Version) -> list[bytes]:
 
 
 def _group(fields: _Fields) -> str:
-    """The text: group names are case sensitive; so they are taken as they are."""
+    """RFC 20: group names are case sensitive."""
     return fields.text(1, values.STRING_BYTES_MAX)
 
 
@@ -272,11 +272,11 @@ def _count(fields: _Fields, count_max: int) -> int:
     return count
 
 
-# ---- writing ----
+# ---- encoding ----
 
 
 def encode(sequence: int, command: Command, version: Version) -> list[bytes]:
-    """Frames of a command. LocalProtocolError: the version can't say it."""
+    """Frames of a command. LocalProtocolError: the version has no encoding for it."""
     match command:
         case Hello():
             hello = head(CommandKind.HELLO, sequence, version) + _encode_hello(command, version)
@@ -300,19 +300,19 @@ def encode(sequence: int, command: Command, version: Version) -> list[bytes]:
         case PingOk():
             return [head(CommandKind.PING_OK, sequence, version)]
         case Unknown(number):
-            raise LocalProtocolError(f"command {number} is not ours to say")
+            raise LocalProtocolError(f"command {number} can't be sent")
         case _:
             assert_never(command)
 
 
 def head(kind: CommandKind, sequence: int, version: Version) -> bytes:
-    """What every message begins with."""
+    """The first octets of every message."""
     octets = [kind] if version is Version.V1 else [kind, Version.V2]
     return SIGNATURE + bytes(octets) + sequence.to_bytes(2)
 
 
 def _content(content: list[bytes], version: Version) -> list[bytes]:
-    # The text: ZRE does not support multi-frame message contents. RFC 36 does.
+    # RFC 20: ZRE does not support multi-frame message contents. RFC 36 does.
     if version is Version.V1 and len(content) != 1:
         raise LocalProtocolError(f"a v1 node takes one frame of content, not {len(content)}")
     if not 0 < len(content) <= values.CONTENT_FRAMES_MAX:

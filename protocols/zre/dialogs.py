@@ -1,6 +1,6 @@
-"""What a node of ZRE says to its peers, and what it knows of them: whom it greets, asks, lets go.
+"""What a ZRE node sends to its peers, and what it knows of them: greetings, PINGs, expiry.
 
-It takes in nothing that arrives: that is node.py's, where the rules of the text begin.
+node.py receives; it has RFC 20's rules for incoming beacons and messages.
 """
 
 from collections import Counter, OrderedDict
@@ -22,18 +22,18 @@ from .limiter import Limiter, PeerAllowance
 from .peers import Event, EventKind, Peer, PeerInfo, Peers
 from .values import ANSWER_BEACON_MS, Version
 
-UNREADY_PART = 4  # Peers that have not greeted us fill a fourth of the table at most.
+UNREADY_PART = 4  # Peers that have not greeted use at most a fourth of the table.
 
 
 class Dialogs:
-    """The peers of a node, and what it wants done. Times are monotonic milliseconds."""
+    """The peers of a node and its pending effects. Times are monotonic milliseconds."""
 
     def __init__(self, setup: NodeSetup, now_ms: int) -> None:
-        """LocalProtocolError: a name, header or endpoint that can't be said, an unfit UUID."""
+        """LocalProtocolError: an invalid name, header, endpoint or UUID."""
         self.setup = setup
         self.counters: Counter[str] = Counter()
-        self.groups: set[str] = set()  # Its own ...
-        self._group_names: dict[bytes, str] = {}  # ... as they are on the wire.
+        self.groups: set[str] = set()  # The node's own groups ...
+        self._group_names: dict[bytes, str] = {}  # ... by their encoded names.
         self._status = 0
         self._peers = Peers()
         self._new_peer_limiter = Limiter(setup.rate)
@@ -43,10 +43,10 @@ class Dialogs:
         self._beacons: list[bytes] = []
         self._events: list[Event] = []
         self._elected: dict[str, bytes | None] = {}
-        self._answered_beacons: OrderedDict[bytes, int] = (
-            OrderedDict()
-        )  # UUIDs, by a beacon; and when.
-        self._hellos: dict[Version, list[bytes]] = {}  # HELLOs, until what they say changes.
+        # When a new node's beacon was answered by one, by UUID.
+        self._answered_beacons: OrderedDict[bytes, int] = OrderedDict()
+        # Encoded HELLOs, until their content changes.
+        self._hellos: dict[Version, list[bytes]] = {}
         self._next_beacon_ms = now_ms if setup.beacons else None
         self._last_beacon_ms = now_ms - ANSWER_BEACON_MS
         self._next_check_ms = now_ms
@@ -70,7 +70,7 @@ class Dialogs:
 
     @property
     def peers(self) -> dict[bytes, PeerInfo]:
-        """Those that have greeted us, by UUID."""
+        """Peers that have greeted, by UUID."""
         return {
             peer.uuid: peer.info
             for peer in self._peers
@@ -79,20 +79,20 @@ class Dialogs:
 
     @property
     def peer_groups(self) -> dict[str, list[PeerInfo]]:
-        """Who else is in which group."""
+        """The peers in each group."""
         return {
             group: [peer.info for peer in members.values() if peer.info is not None]
             for group, members in self._peers.groups.items()
         }
 
-    # ---- peers that come ----
+    # ---- new peers ----
 
     def _add_discovered(
         self, uuid: bytes, mailbox: tuple[str, int], now_ms: int, *, is_local: bool = False
     ) -> bool:
-        """A new peer, which has said nothing to us yet. False: there is no room for it.
+        """Adds a peer that has not sent anything. False: no room for it.
 
-        near   it is of this process: it is there for sure, and costs no socket
+        is_local   it is a node of this process: it exists, and needs no socket
         """
         shared = self.setup.socket_allowance
         allowances = (
@@ -111,13 +111,15 @@ class Dialogs:
         if peer.is_kelek:
             self._send_hello(peer, self.setup.greeting, now_ms)
         else:
-            # Decisions: a greeting in the wrong version upsets old nodes, so they go first.
+            # A HELLO of the wrong version upsets old nodes, so foreign nodes greet first (decision
+            # 0029).
             peer.hello_due_ms = now_ms + self.setup.times.greet_wait_ms
             self._next_check_ms = min(self._next_check_ms, peer.hello_due_ms)
         return True
 
     def _make_room(self) -> bool:
-        """Whether the table takes one more who greets us; he may displace one that has not."""
+        """Makes room for a peer that greets, in place of one that has not; returns whether there is
+        room."""
         if len(self._peers) < self.setup.peers_max:
             return True
         waiting = (peer for peer in self._peers if not peer.ready and not peer.static)
@@ -129,18 +131,18 @@ class Dialogs:
         return True
 
     def _send_hello(self, peer: Peer, version: Version, now_ms: int) -> None:
-        """Text: SHALL start a dialog by sending HELLO as the first command on a connection."""
+        """RFC 20: SHALL start a dialog by sending HELLO as the first command on a connection."""
         if peer.send_version is not None:
             self._actions.append(CloseLink(peer.number))
             peer.out.clear()
         peer.send_version, peer.hello_due_ms = version, None
         peer.awaiting_hello, peer.pinged_ms = True, now_ms
         peer.wire.send_version, peer.wire.sent = version, 1
-        # Text: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
+        # RFC 20: it SHALL create a DEALER, set its identity, and connect it to the peer's mailbox.
         own_id = codec.routing_id(self.uuid, version)
         watched = (peer.address, peer.port) in self._static
         self._actions.append(Connect(peer.number, peer.endpoint, own_id, watched))
-        if version not in self._hellos:  # It is the same for all, and the first of each.
+        if version not in self._hellos:  # The first HELLO on each connection is the same.
             self._hellos[version] = codec.encode(1, self._hello(version), version)
         peer.out.add(self._hellos[version])
         self._to_send[peer.number] = peer
@@ -151,23 +153,23 @@ class Dialogs:
         headers = setup.headers
         if setup.gossip:
             headers = {**headers, gossip.HEADER: gossip.VALUE}
-        if version is Version.V1:  # It has no name; and what is too long for it is left out.
+        if version is Version.V1:  # v1 has no name field, and short headers only.
             fit = values.STRING_BYTES_MAX - 1
             headers = {k: v for k, v in headers.items() if len(k.encode() + v.encode()) <= fit}
-        address = setup.address.partition("%")[0]  # The link's name is of this machine alone.
+        address = setup.address.partition("%")[0]  # The link's name is valid on this machine only.
         return Hello(address, setup.port, groups, self._status, setup.name, headers)
 
-    # ---- silence ----
+    # ---- silence and expiry ----
 
     def _check_peers(self, now_ms: int) -> None:
-        """Looks at all peers' clocks; the next look comes when the first of them can be due."""
+        """Checks all peers' times; the next check is at the earliest deadline of a peer."""
         self._next_check_ms = now_ms + self.setup.times.evasive_ms
         for peer in list(self._peers):
             due_ms = self._check_peer(peer, now_ms)
             self._next_check_ms = min(self._next_check_ms, due_ms)
 
     def _check_peer(self, peer: Peer, now_ms: int) -> int:
-        """Does what is due; returns when it must be looked at again."""
+        """Does what is due for a peer; returns when to check it again."""
         times = self.setup.times
         if peer.hello_due_ms is not None:
             if now_ms < peer.hello_due_ms:
@@ -178,20 +180,21 @@ class Dialogs:
                 self.counters["never_greeted"] += 1
                 self._remove(peer)
             elif now_ms >= peer.pinged_ms + times.evasive_ms and peer.send_version is not None:
-                self._send_hello(peer, peer.send_version, now_ms)  # It may have missed it.
+                # The peer may have missed the first one.
+                self._send_hello(peer, peer.send_version, now_ms)
             return now_ms + times.evasive_ms
         said_ms: int = peer.wire.heard_ms  # By a message, not by a beacon.
         heard_ms = max(said_ms, peer.beacon_ms)
         silence_ms = now_ms - heard_ms
         if silence_ms >= times.dead_ms:
-            # Text: no reply to a PING and no other traffic for longer: treated as dead.
+            # RFC 20: no reply to a PING and no other traffic for longer: treated as dead.
             self.counters["dead"] += 1
             self._remove(peer)
             return now_ms + times.evasive_ms
         if heard_ms != peer.silent_since_ms:
             peer.silent_since_ms, peer.silence_stage = heard_ms, 0
         if silence_ms < times.evasive_ms:
-            # A message that was lost with its connection shows when the next one comes.
+            # PING also without silence: a lost message shows only when the next one arrives.
             if now_ms >= max(said_ms, peer.pinged_ms) + times.dead_ms:
                 peer.pinged_ms = now_ms
                 self._send(peer, Ping())
@@ -203,7 +206,7 @@ class Dialogs:
             *(heard_ms + step for step in steps if step > silence_ms),
         )
 
-    # Text: SHOULD send a PING to a peer whose beacons have not come for a certain time.
+    # RFC 20: SHOULD send a PING to a peer whose beacons have not come for a certain time.
     def _on_silence(self, peer: Peer, silence_ms: int, now_ms: int) -> None:
         if peer.silence_stage == 0:
             peer.silence_stage = 1
@@ -216,11 +219,11 @@ class Dialogs:
         peer.pinged_ms = now_ms
         self._send(peer, Ping())
 
-    # ---- peers that go ----
+    # ---- lost peers ----
 
     def on_full(self, numbers: Iterable[int]) -> None:
-        """Text: a full send buffer is treated as "peer not responding": it is disconnected, and
-        greeted anew when it is heard again."""
+        """RFC 20: a full send buffer means "peer not responding". The peer is removed, and greeted
+        again at its next beacon."""
         for number in numbers:
             peer = self._peers.numbers.get(number)
             if peer is not None:
@@ -228,16 +231,16 @@ class Dialogs:
                 self._remove(peer)
 
     def on_unreachable(self, number: int) -> None:
-        """A Connect could not be done: there is no socket for it, or no such address here. It is as
-        one that is not responding; a static one is greeted again after a while."""
+        """A Connect failed: no socket is left, or the address does not exist here. The peer is
+        removed; a static one is greeted again later."""
         self.counters["unreachable"] += 1
         peer = self._peers.numbers.get(number)
         if peer is not None and (peer.ready or not peer.static):
             self._remove(peer)
 
     def on_disconnected(self, number: int, now_ms: int) -> None:
-        """A watched connection was lost. The next one begins with a HELLO, as the text says: maybe
-        another node is there by then, which answers nothing else."""
+        """A watched connection was lost. RFC 20: a new connection begins with HELLO. Another node
+        may have the mailbox now, which would not answer a PING."""
         peer = self._peers.numbers.get(number)
         if peer is None or peer.send_version is None:
             return
@@ -264,15 +267,15 @@ class Dialogs:
     # ---- static peers ----
 
     def _add_static(self, mailbox: tuple[str, int], now_ms: int) -> None:
-        """One that is greeted unheard: whether it answers, and in which version, we shall see."""
+        """Greets a mailbox without a beacon; its answer tells the version."""
         if mailbox == (self.setup.address, self.setup.port):
-            return  # All nodes may be given one list: we are on it, too.
+            return  # A shared list of static peers may name this node.
         peer = self._peers.add(None, mailbox, now_ms)
         peer.static = True
         self._send_hello(peer, self.setup.greeting, now_ms)
 
     def _restore_static(self, now_ms: int) -> None:
-        """A static peer that has gone is greeted again."""
+        """Greets static peers that were removed."""
         for mailbox in self._static:
             if mailbox not in self._peers.mailboxes:
                 self._add_static(mailbox, now_ms)
@@ -280,18 +283,18 @@ class Dialogs:
     # ---- elections ----
 
     def elect(self, group: str) -> None:
-        """Has LEADER events come of this group, and leader() answer."""
+        """Enables LEADER events and leader() for a group."""
         if group not in self._elected:
             self._elected[group] = None
             self._elect(group)
 
     def leader(self, group: str) -> bytes | None:
-        """The UUID of the group's leader, which may be this node's own; None: it has none, or
-        elect() was not called."""
+        """The UUID of the group's leader, possibly this node's own; None: no leader, or elect() was
+        not called."""
         return self._elected.get(group)
 
     def _elect(self, group: str) -> None:
-        """Among those present, by our own view of who is; see election.py."""
+        """Elects a leader among the members in this node's view; see election.py."""
         if group not in self._elected or self._stopped:
             return
         members = self._peers.groups.get(group, {}).values()
@@ -304,7 +307,7 @@ class Dialogs:
             peer = self._peers.uuids.get(leader) if leader is not None else None
             self._events.append(Event(EventKind.LEADER, peer.info if peer else None, group))
 
-    # ---- what is to be done ----
+    # ---- effects ----
 
     def _emit(
         self, kind: EventKind, peer: Peer, group: str = "", content: list[bytes] | None = None
@@ -325,7 +328,7 @@ class Dialogs:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When ready() must be called next, whatever arrives."""
+        """When ready() must be called at the latest."""
         if self._stopped:
             return None
         if self._next_beacon_ms is None:
@@ -334,19 +337,19 @@ class Dialogs:
 
     @property
     def has_effects(self) -> bool:
-        """Whether ready() has something to hand out, whatever the time is."""
+        """Whether ready() has effects, apart from those that depend on the time."""
         return bool(self._actions or self._to_send or self._beacons or self._events)
 
     def take_events(self) -> list[Event] | None:
-        """The events that ready() would hand out; None: there is something to be done, too."""
+        """The events for ready(), if it has no other effects; None: call ready()."""
         if self._actions or self._to_send or self._beacons:
             return None
         events, self._events = self._events, []
         return events
 
     def direct_peer(self, uuid: bytes) -> Peer | None:
-        """A peer to whom a WHISPER may be sent past ready(): nothing else waits to be sent.
-        Whoever does so says it by `traffic`."""
+        """A peer to which a WHISPER may be sent before ready(), because nothing else waits to be
+        sent. The caller sends it through `traffic`."""
         peer = self._peers.uuids.get(uuid)
         if peer is None or peer.send_version is None:
             return None
@@ -354,18 +357,18 @@ class Dialogs:
 
     @property
     def traffic(self) -> Wire:
-        """The messages to and from its peers, by their slots."""
+        """The encoder and decoder of WHISPERs and SHOUTs, with a slot for each peer."""
         return self._peers.traffic
 
     def ready(self, now_ms: int) -> NodeEffects:
-        """Everything to be done now. The batches of sends stay the node's: send them, tell
-        on_full() whose did not leave whole, and do not keep them."""
+        """All effects that are due. The batches in `sends` remain the node's: send them, report
+        those that were not sent completely to on_full(), and do not keep them."""
         if not self._stopped:
             if self._static:
                 self._restore_static(now_ms)
             if now_ms >= self._next_check_ms:
                 self._check_peers(now_ms)
-            # Text: each node SHALL broadcast a beacon at regular intervals.
+            # RFC 20: each node SHALL broadcast a beacon at regular intervals.
             if self._next_beacon_ms is not None and now_ms >= self._next_beacon_ms:
                 self._next_beacon_ms = now_ms + self.setup.times.beacon_ms
                 self._last_beacon_ms = now_ms
@@ -376,7 +379,7 @@ class Dialogs:
         return done
 
     def status(self) -> dict[str, int]:
-        """Numbers for whoever watches."""
+        """Counts for the status."""
         return {
             "peers": len(self._peers) - self._peers.unready,
             "unready": self._peers.unready,

@@ -1,4 +1,4 @@
-"""What a node of ZRE is told at its start, and what it wants done."""
+"""The settings of a ZRE node and its effects."""
 
 from ipaddress import IPv4Network, IPv6Network
 from typing import NamedTuple
@@ -11,30 +11,29 @@ from .values import TIMES, Times, Version
 
 
 class NodeSetup(NamedTuple):
-    """What a node is told at its start."""
+    """The settings of a node."""
 
     uuid: bytes  # beacon.own_uuid()
-    address: str  # Its own, as it says in HELLO: numeric.
-    port: int  # Of its mailbox.
+    address: str  # Numeric, as HELLO names it.
+    port: int  # Of the node's mailbox.
     name: str = ""
     headers: dict[str, str] = {}
-    greeting: Version = Version.V2  # Of nodes that say nothing themselves.
-    beacons: bool = True  # Whether to send any.
+    greeting: Version = Version.V2  # For nodes that have not greeted.
+    beacons: bool = True  # Whether to send beacons.
     static: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
-    subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Where a HELLO may say that it is.
-    gossip: bool = False  # Whether to tell whom it knows, and to hear it, within the subnets.
+    subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Addresses that a HELLO may name.
+    gossip: bool = False  # Whether to exchange known peers, within the subnets.
     peers_max: int = values.PEERS_MAX
     rate: Rate = RATE  # Of new peers from one address.
-    socket_allowance: PeerAllowance | None = (
-        None  # That the nodes of a process share, for peers elsewhere.
-    )
+    # Shared by the nodes of a process, for peers of other processes.
+    socket_allowance: PeerAllowance | None = None
     times: Times = TIMES
 
 
 class Connect(NamedTuple):
-    """Make a DEALER of that routing id, connected to the endpoint: the peer's `number`.
+    """Make a DEALER with that routing id, connected to the endpoint of peer `number`.
 
-    watched   tell on_disconnected() when its connection is lost
+    watched   report the loss of its connection by on_disconnected()
     """
 
     number: int
@@ -44,15 +43,15 @@ class Connect(NamedTuple):
 
 
 class CloseLink(NamedTuple):
-    """Close that DEALER; what it has not sent is dropped."""
+    """Close that DEALER and drop its unsent messages."""
 
     number: int
 
 
 class NodeEffects(NamedTuple):
-    """What the owner is to do, in this order."""
+    """What the owner must do, in this order."""
 
     actions: list[Connect | CloseLink]
-    sends: list[tuple[int, Frames]]  # What is left in one of them: on_full().
+    sends: list[tuple[int, Frames]]  # Report an incomplete one by on_full().
     beacons: list[bytes]  # Datagrams to broadcast.
     events: list[Event]

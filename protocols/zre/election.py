@@ -1,16 +1,15 @@
-"""Who leads a group: the member with the smallest UUID among those that are there.
+"""Leader election in a group: the present member with the smallest UUID leads.
 
-This is the classic way to an eventual leader: each node trusts the smallest of those that it does
-not hold dead (Chandra and Toueg's failure detectors; "Omega" out of an eventually perfect one).
-Presence is ZRE's own: JOIN, LEAVE, EXIT, PING. So no message of its own is needed, and none can be
-lost. Once the members' views of who is there agree, all of them name the same leader; until then,
-as in a network that is cut in two, more than one may lead. It is no lock: what must happen at most
-once goes through the log.
+Each node trusts the smallest member that it does not consider failed (Chandra and Toueg's failure
+detectors: "Omega" from an eventually perfect one). Presence comes from ZRE's JOIN, LEAVE, EXIT and
+PING, so the election needs no message. Members with equal views name the same leader; until then,
+for example in a partitioned network, several nodes may lead. It is no lock: use the log for actions
+that must happen at most once.
 """
 
 from collections.abc import Iterable
 
 
 def leader_of(members: Iterable[bytes]) -> bytes | None:
-    """The leader among these UUIDs; None: nobody is there."""
+    """The leader among these UUIDs; None: there are none."""
     return min(members, default=None)

@@ -1,11 +1,11 @@
-"""What is malformed in ZRE, with the reason that is counted."""
+"""The error for malformed ZRE input."""
 
 from ..errors import RemoteProtocolError
 from .values import Reason
 
 
 class Malformed(RemoteProtocolError):
-    """To be discarded silently and counted."""
+    """The input is discarded silently and counted by its reason."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)

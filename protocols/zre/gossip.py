@@ -1,10 +1,11 @@
-"""Where UDP is closed: nodes tell each other whom they know. Ours alone, by WHISPERs between nodes
-that both announce it in a header; others never get one.
+"""Gossip, for networks without UDP: nodes tell each other which nodes they know.
+
+It is an extension of kelek: WHISPERs between nodes that both announce it in a header.
 
     content   8 octets     MARK
               then each    16 octets of UUID, 1 of size, so many of endpoint (tcp://ADDRESS:PORT)
 
-Whom a node connects to on somebody else's word is bounded by its subnets (node.py).
+A node connects only to gossiped addresses within its subnets (node.py).
 """
 
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ SIGHTINGS_MAX = 1000  # In one message.
 
 
 class Sighting(NamedTuple):
-    """A node that somebody knows."""
+    """A node that the sender knows."""
 
     uuid: bytes
     address: str
@@ -29,7 +30,7 @@ class Sighting(NamedTuple):
 
 
 def encode_sightings(sightings: Iterable[Sighting]) -> bytes:
-    """The first SIGHTINGS_MAX of them."""
+    """Encodes the first SIGHTINGS_MAX of them."""
     pieces = [MARK]
     for uuid, address, port in list(sightings)[:SIGHTINGS_MAX]:
         endpoint = codec.endpoint_of(address, port).encode()
@@ -38,7 +39,7 @@ def encode_sightings(sightings: Iterable[Sighting]) -> bytes:
 
 
 def decode_sightings(data: bytes) -> list[Sighting]:
-    """Of a content that begins with MARK. Malformed: it is not of that form."""
+    """Decodes a content that begins with MARK. Raises Malformed."""
     found: list[Sighting] = []
     at = len(MARK)
     while at < len(data):

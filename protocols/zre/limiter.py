@@ -1,5 +1,4 @@
-"""How many new peers a source may bring: a bucket for each address, few of them kept; and how much
-room there is for those that say nothing."""
+"""Limits for new peers: a rate for each source address, and a number of peers without a HELLO."""
 
 from collections import Counter, OrderedDict
 from typing import NamedTuple
@@ -8,7 +7,7 @@ SOURCES_MAX = 1024
 
 
 class Rate(NamedTuple):
-    """At first `burst`, then so many a second."""
+    """`burst` at once, then `per_s` a second."""
 
     burst: int = 256
     per_s: int = 100
@@ -18,11 +17,11 @@ RATE = Rate()
 
 
 class PeerAllowance:
-    """Room for so many peers that were heard of and have not greeted: of one node, or of all nodes
-    of a process together.
+    """Places for peers that were discovered and have not greeted, of one node or of all nodes of a
+    process.
 
-    A source may take as many places as it leaves free. So one that floods leaves half of them,
-    two leave a third, and whoever comes meanwhile finds one.
+    A source may use as many places as it leaves free: one flooding source leaves half of them, two
+    leave a third.
     """
 
     def __init__(self, most: int) -> None:
@@ -49,16 +48,16 @@ class PeerAllowance:
 
 
 class Limiter:
-    """Says whether a source may bring one more. Times are monotonic milliseconds."""
+    """A token bucket for each source address. Times are monotonic milliseconds."""
 
     def __init__(self, rate: Rate = RATE) -> None:
         self._rate = rate
-        self._sources: OrderedDict[str, tuple[float, int]] = OrderedDict()  # Left, as of when.
+        self._sources: OrderedDict[str, tuple[float, int]] = OrderedDict()  # Tokens, and when.
 
     def allows(self, source: str, now_ms: int) -> bool:
         left, then_ms = self._sources.pop(source, (float(self._rate.burst), now_ms))
         left = min(left + (now_ms - then_ms) * self._rate.per_s / 1000, self._rate.burst)
         self._sources[source] = max(left - 1, 0.0) if left >= 1 else left, now_ms
         if len(self._sources) > SOURCES_MAX:
-            self._sources.popitem(last=False)  # Who was quiet longest has most left anyway.
+            self._sources.popitem(last=False)  # The longest idle source has the most tokens.
         return left >= 1

@@ -1,7 +1,7 @@
-"""ZRE/LOG: what nodes report to a log service, from a frame and back (the text, "ZRE/LOG").
+"""ZRE/LOG reports, from a frame and back (RFC 20, "ZRE/LOG").
 
-A message is one frame of a PUB, which connects to the SUB that a service binds and announces in the
-header X-ZRELOG. All numbers are big-endian.
+A report is one frame of a PUB, which connects to the SUB that a log service binds and announces in
+the header X-ZRELOG. All numbers are big-endian.
 
     octets   0-1     signature, AA A2
              2       command, 01
@@ -38,15 +38,15 @@ class Report(NamedTuple):
 
     level: Level
     event: LogEvent
-    node: int  # uuid_hash() of who reports ...
-    peer: int  # ... and of whom.
+    node: int  # uuid_hash() of the reporting node ...
+    peer: int  # ... and of the peer.
     time_ms: int
     data: str
 
 
 def uuid_hash(uuid: bytes) -> int:
-    """16 bits for a UUID (decisions): h starts at 0, 32 bits, h = 33 * h ^ c over its octets; its
-    low 16 bits."""
+    """16 bits for a UUID: h starts at 0, h = 33 * h ^ c modulo 2^32 over its octets; the low 16
+    bits."""
     value = 0
     for octet in uuid:
         value = (33 * value ^ octet) & 0xFFFFFFFF
@@ -54,18 +54,19 @@ def uuid_hash(uuid: bytes) -> int:
 
 
 def report_of(event: Event, uuid: bytes, unix_ms: int) -> Report | None:
-    """What a node of that UUID reports of an event; None: the text has no word for it."""
+    """A node's report of an event; None: ZRE/LOG has no such event."""
     said = _REPORTED.get(event.kind)
     if said is None or event.peer is None:
         return None
     peer = event.peer
     text = f"{event.group} {peer.name}" if event.group else f"{peer.name} {peer.endpoint}"
-    data = text.encode()[:STRING_BYTES_MAX].decode(errors="ignore")  # No letter is cut in two.
+    # Drops an incomplete last character.
+    data = text.encode()[:STRING_BYTES_MAX].decode(errors="ignore")
     return Report(Level.INFO, said, uuid_hash(uuid), uuid_hash(peer.uuid), unix_ms, data)
 
 
 def encode_report(report: Report) -> bytes:
-    """LocalProtocolError: a text of more than 255 octets, a number that does not fit."""
+    """LocalProtocolError: a text of more than 255 octets, a number out of range."""
     data = report.data.encode()
     try:
         head = _LAYOUT.pack(
@@ -78,8 +79,8 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(frames: Sequence[bytes]) -> Report:
-    """Malformed, with the reason that is counted: the text, a service SHALL silently discard what
-    does not start with the signature."""
+    """Raises Malformed with the reason that is counted. RFC 20: a service SHALL silently discard
+    what does not start with the signature."""
     data = frames[0] if frames else b""
     if data[:2] != LOG_SIGNATURE:
         raise Malformed(Reason.SIGNATURE, "no signature")

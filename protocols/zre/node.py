@@ -1,8 +1,7 @@
-"""A ZRE node without sockets: who its peers are, who is in which group, what is said to whom.
+"""The state machine of a ZRE node, without sockets: peers, groups and messages.
 
-The owner hands in datagrams and messages, does what ready() returns, and tells whom it could not
-send to. Any number of nodes live in one process: there is no state but a node's own. Rules marked
-"text" are RFC 20's, "decisions" ours (docs/protocols/zre.md).
+The owner passes in datagrams and messages, runs the effects of ready(), and reports failed sends. A
+process may have many nodes. The numbers of decisions are those of docs/decisions.
 """
 
 from collections.abc import Sequence
@@ -25,18 +24,18 @@ from .errors import Malformed
 from .peers import Event, EventKind, Peer, PeerInfo
 from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Version
 
-WHISPER, SHOUT = EventKind.WHISPER, EventKind.SHOUT  # Enum looks its members up slowly.
+WHISPER, SHOUT = EventKind.WHISPER, EventKind.SHOUT  # Attribute access on an Enum is slow.
 
 
 class NodeMachine(Dialogs):
-    """Takes in what arrives, then acts once in ready(). Times are monotonic milliseconds."""
+    """Receives, then acts once in ready(). Times are monotonic milliseconds."""
 
-    # ---- what the user wants ----
+    # ---- commands of the user ----
 
-    # Text: a node that joins a group SHALL broadcast a JOIN to all its peers, with the status that
-    # holds after joining; LEAVE likewise.
+    # RFC 20: a node that joins a group SHALL broadcast a JOIN to all its peers, with the status
+    # after joining; LEAVE likewise.
     def join(self, group: str) -> None:
-        """Joins a group; nothing when it is in it. LocalProtocolError: no name of a group."""
+        """Joins a group, unless it is a member. LocalProtocolError: an invalid group name."""
         if not 0 < len(group.encode()) <= values.STRING_BYTES_MAX:
             raise LocalProtocolError(f"a group's name has 1 to {values.STRING_BYTES_MAX} octets")
         if group in self.groups:
@@ -50,7 +49,7 @@ class NodeMachine(Dialogs):
         self._elect(group)
 
     def leave(self, group: str) -> None:
-        """Leaves a group; nothing when it is not in it."""
+        """Leaves a group, if it is a member."""
         if group not in self.groups:
             return
         self.groups.remove(group)
@@ -64,8 +63,8 @@ class NodeMachine(Dialogs):
         self._hellos.clear()
 
     def whisper(self, uuid: bytes, content: list[bytes]) -> bool:
-        """Sends content, one frame or more (a v1 peer takes one), to a peer. False: it is not
-        there. LocalProtocolError: the peer's version can't say it."""
+        """Sends content to a peer: one frame or more, one to a v1 peer. False: no such peer.
+        LocalProtocolError: the peer's version can't encode it."""
         peer = self._peers.uuids.get(uuid)
         if peer is None or peer.send_version is None:
             return False
@@ -77,8 +76,8 @@ class NodeMachine(Dialogs):
         return True
 
     def shout(self, group: str, content: list[bytes]) -> int:
-        """Sends content to all others in a group; returns how many they are. Of more frames than
-        one v1 peers get nothing, and are counted."""
+        """Sends content to all other members of a group; returns their number. v1 peers do not get
+        content of several frames, which is counted."""
         members = self._peers.groups.get(group, {})
         if len(content) == 1 and members:
             self._peers.traffic.say(self._peers.group_rows(group), group.encode(), content[0])
@@ -94,8 +93,8 @@ class NodeMachine(Dialogs):
         return count
 
     def set_header(self, name: str, value: str, now_ms: int) -> None:
-        """Headers travel in HELLO alone: all peers are greeted again. LocalProtocolError: it can't
-        be said."""
+        """Sets a header and greets all peers again, as only HELLO carries headers.
+        LocalProtocolError: it can't be encoded."""
         setup, headers = self.setup, {**self.setup.headers, name: value}
         if headers == setup.headers:
             return
@@ -112,7 +111,7 @@ class NodeMachine(Dialogs):
                 self._send_hello(peer, peer.send_version, now_ms)
 
     def stop(self) -> None:
-        """Says goodbye; after one more ready() nothing more is said."""
+        """Says goodbye; after the next ready() the node sends nothing."""
         if self._stopped:
             return
         self._stopped = True
@@ -123,7 +122,7 @@ class NodeMachine(Dialogs):
 
     @property
     def _has_v2_peers(self) -> bool:
-        """Whether anybody is to understand a goodbye: for the text it is no beacon."""
+        """Whether a peer understands a goodbye beacon, which RFC 20 does not have."""
         peers = (peer.send_version for peer in self._peers)
         return self.setup.greeting is Version.V2 or Version.V2 in peers
 
@@ -132,18 +131,18 @@ class NodeMachine(Dialogs):
     def on_beacon(
         self, beacon: Beacon, source: str, now_ms: int, *, is_local: bool = False
     ) -> None:
-        """A beacon.
+        """A beacon has arrived.
 
-        source   the numeric address that it came from
-        near     that mailbox is one of this process
+        source     the numeric address that it came from
+        is_local   the mailbox belongs to a node of this process
         """
         if self._stopped:
             return
         if beacon.uuid == self.uuid:
-            self.counters["beacon_own"] += 1  # Text: SHALL discard beacons from itself.
+            self.counters["beacon_own"] += 1  # RFC 20: SHALL discard beacons from itself.
             return
         if self._on_loopback and not _is_loopback(source):
-            # The socket hears all interfaces. A node on loopback and others can't reach each other.
+            # The socket receives from all interfaces. Loopback can't reach other addresses.
             self.counters["beacon_elsewhere"] += 1
             return
         peer = self._peers.uuids.get(beacon.uuid)
@@ -154,24 +153,25 @@ class NodeMachine(Dialogs):
         elif (source, beacon.port) == (peer.address, peer.port):
             peer.beacon_ms = now_ms
         else:
-            self.counters["beacon_other_place"] += 1  # Forged, or moved: then the old one dies.
+            # Forged, or the peer moved; then the old one expires.
+            self.counters["beacon_other_place"] += 1
 
     def _on_goodbye(self, peer: Peer | None, source: str) -> None:
-        """Text: a beacon of port 0 is invalid; decisions: it ends a known v2 peer."""
+        """RFC 20: a beacon of port 0 is invalid. Decision 0029: it removes a known v2 peer."""
         if peer is None or peer.version is not Version.V2 or source != peer.address:
             self.counters["beacon_port"] += 1
             return
         self.counters["goodbyes"] += 1
         self._remove(peer)
 
-    # Text: a beacon of a node that is not known SHALL be considered a new peer.
+    # RFC 20: a beacon of a node that is not known SHALL be considered a new peer.
     def _on_new_beacon(self, beacon: Beacon, source: str, now_ms: int, is_local: bool) -> None:
-        # Decisions: connect only to the datagram's own source address.
+        # Decision 0030: connect only to the datagram's own source address.
         if not self._add_discovered(beacon.uuid, (source, beacon.port), now_ms, is_local=is_local):
             self.counters["beacon_refused"] += 1
             return
-        # Decisions: one at once when a new peer is heard. Two that lose each other again and again
-        # would else answer each other for ever.
+        # Answer a new peer by a beacon at once, but each peer at most once in evasive_ms: two nodes
+        # that keep losing each other would answer each other forever.
         known_ms = self._answered_beacons.pop(beacon.uuid, None)
         if known_ms is not None and now_ms < known_ms + self.setup.times.evasive_ms:
             self._answered_beacons[beacon.uuid] = known_ms
@@ -187,8 +187,8 @@ class NodeMachine(Dialogs):
     # ---- messages ----
 
     def receive(self, mailbox: Drain, now_ms: int) -> int:
-        """Messages of the mailbox: [routing id][the sender's address][frames ..]. Returns how many
-        bytes have come; 0: nothing has."""
+        """Receives from the mailbox: [routing id][the sender's address][frames ..]. Returns the
+        number of bytes; 0: nothing waited."""
         count, size, position, said = self._peers.traffic.receive(mailbox, now_ms)
         if said and not self._stopped:
             self._on_contents(said, now_ms)
@@ -197,7 +197,7 @@ class NodeMachine(Dialogs):
         return size if count else 0
 
     def on_messages(self, messages: Arena, now_ms: int, position: int = 0) -> None:
-        """The same, of those that were taken from there; from a position on."""
+        """Handles messages that receive() left in the arena, from a position on."""
         count = messages.count
         while position < count and not self._stopped:
             position, said = self._peers.traffic.take(messages, position, now_ms)
@@ -209,7 +209,7 @@ class NodeMachine(Dialogs):
                 position += 1
 
     def on_batch(self, routing_id: bytes, source: bytes, messages: Arena, now_ms: int) -> None:
-        """Messages of one sender: [frames ..]; for owners of many nodes, of one to another."""
+        """Handles messages [frames ..] of one sender, a node of the same process."""
         position, uuid = 0, routing_id[-values.UUID_BYTES :]
         while position < messages.count and not self._stopped:
             peer = self._peers.uuids.get(uuid)
@@ -239,7 +239,7 @@ class NodeMachine(Dialogs):
     def on_message(
         self, routing_id: bytes, source: bytes, frames: Sequence[bytes], now_ms: int
     ) -> None:
-        """One message; source is the numeric address of its connection, empty when unknown."""
+        """Handles one message; source is the numeric address of its connection, b"" if unknown."""
         if self._stopped:
             return
         try:
@@ -249,23 +249,23 @@ class NodeMachine(Dialogs):
                 self._on_hello(_ReceivedHello(uuid, version, sequence, command, source), now_ms)
                 return
         except Malformed as error:
-            self.counters[f"message_{error.reason.value}"] += 1  # Text: discarded silently.
+            self.counters[f"message_{error.reason.value}"] += 1  # RFC 20: discarded silently.
             return
         peer = self._peers.uuids.get(uuid)
         if peer is None or not peer.ready or peer.version is not version:
-            # Text: SHALL silently ignore any commands that precede a HELLO command.
+            # RFC 20: SHALL silently ignore any commands that precede a HELLO command.
             self.counters["before_hello"] += 1
         elif self._in_sequence(peer, sequence):
             peer.wire.heard_ms = now_ms
             self._on_command(peer, command, now_ms)
 
     def _in_sequence(self, peer: Peer, sequence: int) -> bool:
-        """Whether nothing was lost before this. Decisions: in v2 a gap disconnects the peer; in v1
-        it is counted, nothing more."""
+        """Whether no message is missing before this one. A gap removes a v2 peer; for a v1 peer it
+        is only counted (decision 0029)."""
         wire = peer.wire
         want = (wire.want + 1) % wire.sequences
         if sequence == 0 and want == SEQUENCES - 1:
-            wire.sequences = SEQUENCES - 1  # pyre leaves 65535 out, and wants the same of others.
+            wire.sequences = SEQUENCES - 1  # pyre skips 65535, and expects the same of its peers.
             want = 0
         wire.want = sequence
         if sequence == want:
@@ -295,10 +295,10 @@ class NodeMachine(Dialogs):
                 self._on_leave(peer, group)
                 self._check_status(peer, status, now_ms)
             case Ping():
-                # Text: when a node receives a PING it SHALL reply with a PING-OK.
+                # RFC 20: when a node receives a PING it SHALL reply with a PING-OK.
                 self._send(peer, PingOk())
             case PingOk():
-                pass  # It lives: that is all.
+                pass  # It only shows that the peer is alive.
             case Unknown():
                 self.counters["unknown_commands"] += 1
 
@@ -318,8 +318,8 @@ class NodeMachine(Dialogs):
             self._emit(EventKind.LEAVE, peer, group)
             self._elect(group)
 
-    # Text: the status is incremented each time, and a peer MAY use this to assert the accuracy of
-    # its own group management information. Decisions: what differs is repaired by a new HELLO.
+    # RFC 20: the status is incremented each time, and a peer MAY use this to assert the accuracy of
+    # its own group management information. On a difference we send a new HELLO.
     def _check_status(self, peer: Peer, status: int, now_ms: int) -> None:
         peer.status = (peer.status + 1) % STATUSES
         if status == peer.status:
@@ -333,32 +333,33 @@ class NodeMachine(Dialogs):
     # ---- greetings ----
 
     def _on_hello(self, greeting: "_ReceivedHello", now_ms: int) -> None:
-        """Text: only a HELLO opens a dialog, and whoever is not connected to its sender connects to
-        the endpoint that it names. Malformed: that is not where it comes from."""
+        """RFC 20: only a HELLO starts a dialog; the receiver connects to the endpoint that it
+        names. Malformed: the endpoint is not the sender's."""
         uuid, hello = greeting.uuid, self._reachable(greeting)
         greeting = greeting._replace(hello=hello)
         mailbox = hello.address, hello.port
         if uuid == self.uuid:
-            self.counters["hello_own"] += 1  # Forged: it never greets itself (_add_static).
+            self.counters["hello_own"] += 1  # Forged: a node never greets itself (_add_static).
             return
         if not self._is_allowed_address(hello.address, greeting.source):
             raise Malformed(values.Reason.ADDRESS, "a HELLO that names another address")
         if greeting.version is Version.V2 and greeting.sequence != 1:
-            self.counters["hello_sequence"] += 1  # Decisions: in v2 a HELLO is 1.
+            self.counters["hello_sequence"] += 1  # The first v2 message has sequence 1.
             return
         others = [
             other for other in self._peers.at_mailbox(mailbox) if other.ready and other.uuid != uuid
         ]
         if others and not _is_from(hello.address, greeting.source):
-            self.counters["hello_taken_place"] += 1  # Within a subnet anybody may name any.
+            # Within a subnet any node may name any address.
+            self.counters["hello_taken_place"] += 1
             return
         peer = self._peer_of(greeting, now_ms)
         if peer is None:
             return
         for other in self._peers.at_mailbox(mailbox):
-            if other is not peer:  # One mailbox has one node: the other one was there before.
+            if other is not peer:  # A mailbox belongs to one node; the other peer was there before.
                 if other.awaiting_hello:
-                    # The HELLO for the other is answered by this; the answer to ours follows.
+                    # This HELLO answers ours to the other peer; the answer to the new one follows.
                     peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
                 self._remove(other)
         was_ready = peer.ready
@@ -371,17 +372,18 @@ class NodeMachine(Dialogs):
             self._send_gossip(peer)
 
     def _peer_of(self, greeting: "_ReceivedHello", now_ms: int) -> Peer | None:
-        """The peer that greets: known, one of the static ones, or new; None: refused."""
+        """The peer that sent a HELLO: known, static or new; None: refused."""
         uuid, hello = greeting.uuid, greeting.hello
         mailbox = hello.address, hello.port
         peer = self._peers.uuids.get(uuid)
         if peer is not None:
             if peer.ready and hello.address != peer.address:
-                self.counters["hello_other_place"] += 1  # Somebody else with its UUID.
+                self.counters["hello_other_place"] += 1  # Another node with the peer's UUID.
                 return None
             if peer.version in (None, greeting.version):
                 return peer
-            self.counters["version_changed"] += 1  # A peer's stays: this is another one.
+            # A peer keeps its version, so this is another node.
+            self.counters["version_changed"] += 1
             self._remove(peer)
             return self._peers.add(uuid, mailbox, now_ms)
         for other in self._peers.at_mailbox(mailbox):
@@ -394,8 +396,8 @@ class NodeMachine(Dialogs):
         return self._peers.add(uuid, mailbox, now_ms)
 
     def _reachable(self, greeting: "_ReceivedHello") -> Hello:
-        """A HELLO whose address of IPv6 is written as the connection tells it: with the link that
-        leads there from here, which its sender can't know."""
+        """Adds the link to a link-local IPv6 address in a HELLO; the sender does not know its name
+        here."""
         hello, source = greeting.hello, greeting.source.decode("ascii", "replace")
         address = hello.address.partition("%")[0]
         named = _parse_address(address)
@@ -404,30 +406,31 @@ class NodeMachine(Dialogs):
         return hello._replace(address=address)
 
     def _is_allowed_address(self, address: str, source: bytes) -> bool:
-        """Decisions: an address in a HELLO is the connection's own, or lies in a subnet of ours."""
+        """Whether an address in a HELLO is its connection's own or in a subnet (decision 0030)."""
         if _is_from(address, source):
             return True
         named = _parse_address(address)
         return named is not None and any(named in subnet for subnet in self.setup.subnets)
 
     def _answer_hello(self, peer: Peer, mailbox: tuple[str, int], now_ms: int) -> None:
-        """Greets who has not been greeted so, in the version that it spoke."""
+        """Sends a HELLO in the peer's version, unless it had one."""
         assert peer.version is not None
         moved = mailbox != (peer.address, peer.port)
         if moved:
             self._peers.move(peer, mailbox)
-        # A node of ours understands both: what two of them greet each other in may differ.
+        # kelek nodes understand both versions, so their greetings may differ.
         wrong = peer.send_version is not peer.version and not peer.is_kelek
         if wrong or peer.send_version is None:
             self._send_hello(peer, peer.version, now_ms)
         elif moved or (not peer.awaiting_hello and now_ms >= peer.next_hello_ms):
-            # What we did not ask for: it has forgotten us. Two who both think so must not go on.
+            # An unsolicited HELLO: the peer has lost its state. The pause prevents an endless
+            # exchange.
             peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
             self._send_hello(peer, peer.send_version, now_ms)
         peer.awaiting_hello = False
 
     def _on_hello_details(self, peer: Peer, hello: Hello, was_ready: bool) -> None:
-        """Takes over what a HELLO says."""
+        """Applies name, headers and groups of a HELLO."""
         assert peer.uuid is not None
         assert peer.version is not None
         before = peer.info
@@ -448,7 +451,7 @@ class NodeMachine(Dialogs):
         return peer.info is not None and gossip.HEADER in peer.info.headers
 
     def _send_gossip(self, peer: Peer) -> None:
-        """Tells a new peer of all others, and them of it: those that want to hear."""
+        """Sends a new peer the known nodes, and the others the new peer, if they accept gossip."""
         others = [other for other in self._peers if other.ready and other is not peer]
         if self._knows_gossip(peer) and others:
             self._send(peer, Whisper([gossip.encode_sightings(map(_sighting_of, others))]))
@@ -469,7 +472,7 @@ class NodeMachine(Dialogs):
         for uuid, address, port in sightings:
             if uuid == self.uuid or not uuid[0] or uuid in self._peers.uuids:
                 continue
-            # Nobody makes us connect anywhere but within our subnets.
+            # Gossip leads only into our subnets.
             if not self._is_allowed_address(address, b""):
                 self.counters["gossip_address"] += 1
             elif not self._add_discovered(uuid, (address, port), now_ms):
@@ -482,7 +485,7 @@ def _sighting_of(peer: Peer) -> gossip.Sighting:
 
 
 def _is_from(address: str, source: bytes) -> bool:
-    """Whether an address is that of a connection."""
+    """Whether an address is the connection's."""
     if address.encode() == source:
         return True
     named = _parse_address(address)
@@ -497,12 +500,12 @@ def _is_loopback(address: str) -> bool:
 def _parse_address(address: str) -> IPv4Address | IPv6Address | None:
     try:
         return ip_address(address)
-    except ValueError:  # An ipc connection has no address that anybody could connect to.
+    except ValueError:  # An ipc connection has no address to connect to.
         return None
 
 
 class _ReceivedHello(NamedTuple):
-    """A HELLO and who sent it."""
+    """A HELLO and its sender."""
 
     uuid: bytes
     version: Version

@@ -1,4 +1,4 @@
-"""What a node knows of its peers: one object each, found by number, UUID, endpoint and group."""
+"""The peers of a node, found by number, UUID, mailbox and group."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
@@ -11,7 +11,7 @@ from .codec import endpoint_of, routing_id
 from .limiter import PeerAllowance
 from .values import Version
 
-_FRAMES = 4096, 64  # Room for a peer's outgoing messages at first: bytes, frames.
+_FRAMES = 4096, 64  # The initial room for a peer's outgoing messages: bytes, frames.
 
 
 class PeerInfo(NamedTuple):
@@ -62,7 +62,7 @@ class Event(NamedTuple):
 
 
 class Peer:
-    """One peer, from the first word of it until it has left."""
+    """One peer, from its discovery until its removal."""
 
     __slots__ = (
         "address", "allowances", "awaiting_hello", "beacon_ms", "created_ms", "groups",
@@ -72,29 +72,27 @@ class Peer:
     )  # fmt: skip
 
     def __init__(self, number: int, uuid: bytes | None, mailbox: tuple[str, int]) -> None:
-        self.number = number  # Of its DEALER; another one at each return.
-        self.uuid = uuid  # None: a static one that has not spoken yet.
+        self.number = number  # Of its DEALER; new after each return.
+        self.uuid = uuid  # None: a static peer that has not sent anything.
         self.is_kelek = uuid is not None and is_own_uuid(uuid)
         self.address, self.port = mailbox
         self.static = False
-        self.version: Version | None = None  # Of what it sends, as its first message told.
-        self.send_version: Version | None = None  # Of what we send; None: not greeted yet.
+        self.version: Version | None = None  # Of its messages; None until its HELLO.
+        self.send_version: Version | None = None  # Of ours; None: no HELLO sent.
         self.ready = False  # It has greeted us.
-        self.awaiting_hello = False  # We have greeted it, and have not heard a HELLO since.
+        self.awaiting_hello = False  # We have sent a HELLO, and none has come since.
         self.groups: set[str] = set()
         self.status = 0
-        self.silence_stage = 0  # 1: EVASIVE was said, 2: SILENT, too ...
-        self.silent_since_ms = 0  # ... of the silence that began then.
-        self.hello_due_ms: int | None = None  # When to greet it, unless it has done so first.
+        self.silence_stage = 0  # 1: EVASIVE was reported, 2: SILENT, too ...
+        self.silent_since_ms = 0  # ... of the silence since then.
+        self.hello_due_ms: int | None = None  # When to send HELLO, unless its own comes first.
         self.created_ms = self.pinged_ms = self.next_hello_ms = self.beacon_ms = 0
         self.info: PeerInfo | None = None
-        self.allowances: Sequence[
-            PeerAllowance
-        ] = ()  # Which it takes a place of until it greets us.
+        self.allowances: Sequence[PeerAllowance] = ()  # It uses a place of each until its HELLO.
         self.out = Frames(*_FRAMES)
-        self.slot = 0  # Its place in C ...
-        self.wire: Any = None  # ... and what is there: want, sent, sequences, heard_ms.
-        self.to: PeerRows  # Itself alone, to whisper to.
+        self.slot = 0  # Its index in C ...
+        self.wire: Any = None  # ... and its struct klk_zre_peer.
+        self.to: PeerRows  # Itself alone, for a WHISPER.
 
     @property
     def endpoint(self) -> str:
@@ -107,13 +105,13 @@ class Peers:
     def __init__(self) -> None:
         self.numbers: dict[int, Peer] = {}
         self.uuids: dict[bytes, Peer] = {}
-        self.mailboxes: dict[tuple[str, int], dict[int, Peer]] = {}  # By where their mailbox is.
+        self.mailboxes: dict[tuple[str, int], dict[int, Peer]] = {}  # By address and port.
         self.groups: dict[str, dict[int, Peer]] = {}
         self.unready = 0
         self.traffic = Wire()
         self.slots: dict[int, Peer] = {}
         self._number = 0
-        self._group_rows: dict[str, PeerRows] = {}  # Of groups: who is shouted to.
+        self._group_rows: dict[str, PeerRows] = {}  # The receivers of SHOUTs.
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -128,7 +126,7 @@ class Peers:
         now_ms: int,
         allowances: Sequence[PeerAllowance] = (),
     ) -> Peer:
-        """rooms: which it takes a place of until it greets us."""
+        """Adds a peer, which uses a place of each allowance until its HELLO."""
         self._number += 1
         peer = self.numbers[self._number] = Peer(self._number, uuid, mailbox)
         moves = self.traffic.moves
@@ -159,12 +157,12 @@ class Peers:
             del self.mailboxes[mailbox]
 
     def name(self, peer: Peer, uuid: bytes) -> None:
-        """A static peer has said who it is."""
+        """Sets the UUID of a static peer."""
         peer.uuid, peer.is_kelek = uuid, is_own_uuid(uuid)
         self.uuids[uuid] = peer
 
     def set_ready(self, peer: Peer, version: Version) -> None:
-        """It has greeted us, in that version."""
+        """Marks the peer as greeted in that version."""
         assert peer.uuid is not None
         if peer.version is not version:
             peer.version = version
@@ -176,7 +174,7 @@ class Peers:
     def _release_allowances(self, peer: Peer) -> None:
         self.unready -= 1
         for allowance in peer.allowances:
-            allowance.release(peer.address)  # It moves only when it greets.
+            allowance.release(peer.address)  # The address changes only after this.
         peer.allowances = ()
 
     def remove(self, peer: Peer) -> None:
@@ -202,10 +200,11 @@ class Peers:
         members = self.groups.get(group, {})
         members.pop(peer.number, None)
         if not members:
-            self.groups.pop(group, None)  # Names of groups that others make up are not kept.
+            # Forget groups without members: any peer can invent names.
+            self.groups.pop(group, None)
 
     def group_rows(self, group: str) -> PeerRows:
-        """Those in a group, as C takes them."""
+        """The members of a group, for C."""
         found = self._group_rows.get(group)
         if found is None:
             slots = [peer.slot for peer in self.groups.get(group, {}).values()]
@@ -215,5 +214,5 @@ class Peers:
         return found
 
     def at_mailbox(self, mailbox: tuple[str, int]) -> Iterable[Peer]:
-        """Those whose mailbox is there."""
+        """The peers with that mailbox."""
         return list(self.mailboxes.get(mailbox, {}).values())

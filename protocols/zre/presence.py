@@ -1,8 +1,8 @@
-"""What nodes of kelek tell a log service of kelek: who came and went, with names and headers.
+"""Presence reports between kelek nodes and kelek log services, with names and headers.
 
-The text's report has room for a hash of 16 bits and one line. This one begins like it, with a
-command of its own, and goes only to services that announce X-KELEK-PRESENCE: others are told what
-the text says, by log.py. It is one frame; all numbers are big-endian.
+A ZRE/LOG report has only a hash of 16 bits and one line of text. This message begins alike, with
+another command, and goes only to services that announce X-KELEK-PRESENCE; log.py has the other
+reports. It is one frame; all numbers are big-endian.
 
     octets   0-1     signature, AA A2
              2       command, 02
@@ -16,8 +16,8 @@ the text says, by log.py. It is one frame; all numbers are big-endian.
              49      the peer's version, 1 or 2
              50-     strings, each with 1 octet of size: the node's name, the peer's name, the
                      peer's endpoint, the group of JOIN and LEAVE
-             then    4 octets of size, and the peer's headers with ENTER and CHANGED: an object of
-                     texts in JSON; nothing with other events
+             then    4 octets of size, and the peer's headers with ENTER and CHANGED: a JSON object
+                     of strings; nothing with other events
 """
 
 import json
@@ -36,13 +36,13 @@ COMMAND = 2
 HEAD = struct.Struct(">2sBBBHHQ16s16sB")
 STRINGS = 4
 SIZE_BYTES = 4
-# What a peer announces beyond these is left out: a log is no place for it.
+# Further headers are left out: they do not belong into a log.
 HEADERS_BYTES_MAX = 4096
 FRAME_BYTES_MAX = HEAD.size + STRINGS * (1 + STRING_BYTES_MAX) + SIZE_BYTES + HEADERS_BYTES_MAX
 
 
 class Happening(IntEnum):
-    """The first four are the text's (values.LogEvent)."""
+    """The first four are those of ZRE/LOG (values.LogEvent)."""
 
     JOIN = 1
     LEAVE = 2
@@ -67,14 +67,14 @@ _WITH_HEADERS = frozenset({EventKind.ENTER, EventKind.CHANGED})
 
 
 class Presence(NamedTuple):
-    """One message: what a node says of a peer."""
+    """A node's report about a peer."""
 
     event: Happening
     time_ms: int
-    node: bytes  # UUID of who says it ...
+    node: bytes  # UUID of the reporting node ...
     node_name: str
-    peer: bytes  # ... and of whom.
-    peer_name: str  # Empty of v1 nodes, which have none.
+    peer: bytes  # ... and of the peer.
+    peer_name: str  # Empty for v1 nodes, which have no name.
     endpoint: str
     version: Version
     group: str = ""
@@ -86,8 +86,7 @@ class Presence(NamedTuple):
 
 
 def presence_of(event: Event, uuid: bytes, name: str, unix_ms: int) -> Presence | None:
-    """What a node of that UUID and name tells of an event; None: it is not about a peer's presence,
-    as what a peer has whispered."""
+    """A node's report of an event; None: the event is not about presence, for example a WHISPER."""
     told = _TOLD.get(event.kind)
     if told is None or event.peer is None:
         return None
@@ -108,11 +107,11 @@ def presence_of(event: Event, uuid: bytes, name: str, unix_ms: int) -> Presence 
 
 
 def _fitting(headers: Mapping[str, str]) -> dict[str, str]:
-    """Those that there is room for, the first ones."""
+    """The first headers that fit."""
     found: dict[str, str] = {}
     size = len("{}")
     for name, value in headers.items():
-        size += len(_json({name: value}))  # Its braces stand for the comma.
+        size += len(_json({name: value}))  # The braces count for the comma.
         if size > HEADERS_BYTES_MAX:
             break
         found[name] = value
@@ -124,12 +123,12 @@ def _json(headers: Mapping[str, str]) -> bytes:
 
 
 def encode_presence(presence: Presence) -> bytes:
-    """LocalProtocolError: a string or headers that are too long, a number that does not fit."""
+    """LocalProtocolError: a string or headers too long, a number out of range."""
     texts = (presence.node_name, presence.peer_name, presence.endpoint, presence.group)
     strings = [text.encode() for text in texts]
     headers = _json(presence.headers) if presence.headers else b""
     if max(map(len, strings)) > STRING_BYTES_MAX or len(headers) > HEADERS_BYTES_MAX:
-        raise LocalProtocolError("a presence that does not fit: a text is too long")
+        raise LocalProtocolError("a presence report that does not fit: a string is too long")
     try:
         head = HEAD.pack(
             LOG_SIGNATURE, COMMAND, presence.level, presence.event, uuid_hash(presence.node),
@@ -137,23 +136,23 @@ def encode_presence(presence: Presence) -> bytes:
             presence.version,
         )  # fmt: skip
     except struct.error as error:
-        raise LocalProtocolError(f"a presence that does not fit: {error}") from error
+        raise LocalProtocolError(f"a presence report that does not fit: {error}") from error
     sized = b"".join(bytes([len(one)]) + one for one in strings)
     return head + sized + len(headers).to_bytes(SIZE_BYTES) + headers
 
 
 def is_presence(frames: Sequence[bytes]) -> bool:
-    """Whether it is one of these, and not the text's."""
+    """Whether it is a presence report, not a ZRE/LOG report."""
     return frames[0][:3] == LOG_SIGNATURE + bytes([COMMAND]) if frames else False
 
 
 def decode_presence(frames: Sequence[bytes]) -> Presence:
-    """Malformed, with the reason that is counted."""
+    """Raises Malformed with the reason that is counted."""
     data = frames[0] if frames else b""
     if not is_presence(frames):
-        raise Malformed(Reason.SIGNATURE, "no signature of a presence")
+        raise Malformed(Reason.SIGNATURE, "no signature of a presence report")
     if len(data) < HEAD.size:
-        raise Malformed(Reason.SHORT, f"a presence of {len(data)} octets")
+        raise Malformed(Reason.SHORT, f"a presence report of {len(data)} octets")
     _, _, level, event, _, _, time_ms, node, peer, version = HEAD.unpack_from(data)
     if not 1 <= event <= len(Happening) or version not in (1, 2):
         raise Malformed(Reason.COMMAND, f"event {event} of version {version}")
@@ -165,7 +164,7 @@ def decode_presence(frames: Sequence[bytes]) -> Presence:
     if len(data) < first + size:
         raise Malformed(Reason.SHORT, f"{first + size - len(data)} octets are missing")
     if len(data) > first + size or len(frames) > 1:
-        raise Malformed(Reason.TRAILING, "more than a presence")
+        raise Malformed(Reason.TRAILING, "octets behind a presence report")
     if size > HEADERS_BYTES_MAX:
         raise Malformed(Reason.LIMIT, f"headers of {size} octets")
     try:
@@ -173,10 +172,10 @@ def decode_presence(frames: Sequence[bytes]) -> Presence:
         headers = json.loads(data[first:].decode()) if size else {}
     except (ValueError, RecursionError) as error:
         raise Malformed(
-            Reason.TEXT, "a text that is not UTF-8, or headers that are none"
+            Reason.TEXT, "a text that is not UTF-8, or headers that are no JSON object"
         ) from error
     if not isinstance(headers, dict) or not all(type(one) is str for one in headers.values()):
-        raise Malformed(Reason.TEXT, "headers that are no texts")
+        raise Malformed(Reason.TEXT, "headers that are no strings")
     found = Presence(
         Happening(event), time_ms, node, node_name, peer, peer_name, endpoint, Version(version),
         group, headers,

@@ -1,15 +1,15 @@
-"""How parts of kelek announce themselves: headers of a HELLO, their names and values.
+"""The headers by which parts of kelek announce themselves in HELLO.
 
     X-KELEK-CLUSTER    the cluster's ident: NAME in zre://NAME
     X-KELEK-LOG        the url of a Raft peer
-    X-KELEK-TABLES     of a door to the tables
-    X-KELEK-BROKER     of a broker's clients
-    X-KELEK-WORKERS    of a broker's workers
-    X-KELEK-FARM       of a farm's server
-    X-KELEK-PRESENCE   of a log service that is told more than the text's reports (presence.py)
-    X-ZRELOG           tcp://ipaddress:port of a log service (the text, "ZRE/LOG")
+    X-KELEK-TABLES     the url of a table server
+    X-KELEK-BROKER     a broker's url for clients
+    X-KELEK-WORKERS    a broker's url for workers
+    X-KELEK-FARM       the url of a farm server
+    X-KELEK-PRESENCE   a log service that accepts presence reports (presence.py)
+    X-ZRELOG           tcp://ipaddress:port of a log service (RFC 20, "ZRE/LOG")
 
-Several urls in one value are joined by commas.
+A value may hold several urls, separated by commas.
 """
 
 CLUSTER = "X-KELEK-CLUSTER"

@@ -1,5 +1,4 @@
-"""The numbers of ZRE: signatures, commands, limits, times. It knows no message
-(docs/protocols/zre.md)."""
+"""Constants of ZRE: signatures, commands, limits, times (docs/protocols/zre.md)."""
 
 from enum import Enum, IntEnum
 from typing import NamedTuple
@@ -8,14 +7,14 @@ UUID_BYTES = 16
 
 
 class Version(IntEnum):
-    """How a node writes its messages; told by the routing id alone, never by later bytes."""
+    """How a node encodes its messages. Only its routing id tells it, never later bytes."""
 
-    V1 = 1  # The text, RFC 20.
-    V2 = 2  # RFC 36, what living nodes speak.
+    V1 = 1  # RFC 20.
+    V2 = 2  # RFC 36, the version of living nodes.
 
 
 class CommandKind(IntEnum):
-    """A command's octet, in both versions."""
+    """The octet of a command, in both versions."""
 
     HELLO = 1
     WHISPER = 2
@@ -27,55 +26,55 @@ class CommandKind(IntEnum):
 
 
 SIGNATURE = b"\xaa\xa1"
-# A DEALER's routing id: in v1 the UUID; in v2 an octet 01 before it.
+# A DEALER's routing id: in v1 the UUID, in v2 the octet 01 and the UUID.
 V2_ROUTING_PREFIX = b"\x01"
 
-# Limits of what is taken in; the wire itself ends at 255 octets a string, 2^32 - 1 a long one.
+# Limits for received messages; the wire allows 255 octets a string and 2^32 - 1 a long string.
 STRING_BYTES_MAX = 255
-COUNT_V1_MAX = 255  # Groups, or headers, of a v1 HELLO.
+COUNT_V1_MAX = 255  # Groups or headers of a v1 HELLO.
 GROUPS_MAX = 4096
 HEADERS_MAX = 1024
-HEADER_BYTES_MAX = 65_536  # Of one value in v2; in v1 name, `=` and value share 255 octets.
+HEADER_BYTES_MAX = 65_536  # Of one v2 value; in v1 name, `=` and value share 255 octets.
 HELLO_BYTES_MAX = 1 << 20
 CONTENT_FRAMES_MAX = 1024
-MESSAGE_BYTES = 1 << 20  # Of one message, unless its owner wants more ...
-MESSAGE_BYTES_MAX = 64 << 20  # ... but not than this.
+MESSAGE_BYTES = 1 << 20  # The default limit of a message ...
+MESSAGE_BYTES_MAX = 64 << 20  # ... and the largest that a user can set.
 SEQUENCES = 1 << 16
 STATUSES = 1 << 8
 
-BEACON_PORT = 5670  # UDP (decisions; the text leaves it to IANA).
-# The text: a mailbox is in C000 to FFFF. Above 61000 no ephemeral port of Linux clashes.
+BEACON_PORT = 5670  # UDP; RFC 20 leaves it to IANA.
+# RFC 20: a mailbox is in C000 to FFFF. Linux's ephemeral ports end at 60999.
 MAILBOX_BIND_MIN, MAILBOX_BIND_MAX = 61_000, 65_535
 
 PEERS_MAX = 1000
-SEND_HWM = 3000  # The text's example: 100 messages a second for 30 s.
+SEND_HWM = 3000  # RFC 20's example: 100 messages a second for 30 s.
 
 
 class Times(NamedTuple):
     """Milliseconds."""
 
-    beacon_ms: int = 1000  # Between two beacons; one more at once when a new peer is heard.
-    greet_wait_ms: int = 500  # So long a node that is not ours may greet first, in its version.
-    evasive_ms: int = 5000  # Silent for so long: asked by PING, and again after as long.
-    silent_ms: int = 10_000  # Silent for so long, asked in vain: said to the user.
-    dead_ms: int = 30_000  # Silent for so long: held dead.
+    beacon_ms: int = 1000  # Between beacons; a new peer is answered by another one at once.
+    greet_wait_ms: int = 500  # A foreign node may greet first for this time, in its version.
+    evasive_ms: int = 5000  # After this silence a node sends PING, and again after each such time.
+    silent_ms: int = 10_000  # After this silence the user gets a SILENT event.
+    dead_ms: int = 30_000  # After this silence the peer is removed.
 
 
 TIMES = Times()
-ANSWER_BEACON_MS = 20  # Beacons of our own for new peers come no closer than this.
+ANSWER_BEACON_MS = 20  # Between beacons that answer new peers.
 
 
 class Reason(Enum):
-    """Why something was thrown away: the counter's name."""
+    """Why input was discarded: the counter's name."""
 
-    SHORT = "short"  # It ends within a field, or has nothing behind the routing id.
+    SHORT = "short"  # It ends within a field, or lacks frames behind the routing id.
     SIGNATURE = "signature"
     VERSION = "version"
-    COMMAND = "command"  # A number that no command has.
-    TRAILING = "trailing"  # Octets or frames behind a command that has no more.
-    TEXT = "text"  # No UTF-8, or characters that can't be shown.
-    LIMIT = "limit"  # More than the limits above.
-    ADDRESS = "address"  # An endpoint that is none, or is not the sender's.
+    COMMAND = "command"  # An unknown command.
+    TRAILING = "trailing"  # Octets or frames behind the end of a command.
+    TEXT = "text"  # Not UTF-8, or unprintable characters.
+    LIMIT = "limit"  # Above one of the limits.
+    ADDRESS = "address"  # An invalid endpoint, or not the sender's.
     ROUTING_ID = "routing_id"
 
 
@@ -83,7 +82,7 @@ class Reason(Enum):
 
 LOG_SIGNATURE = b"\xaa\xa2"
 LOG_COMMAND = 1
-LOG_SERVICE = "X-ZRELOG"  # The header that announces the service: tcp://ipaddress:port.
+LOG_SERVICE = "X-ZRELOG"  # The header of a log service: tcp://ipaddress:port.
 
 
 class Level(IntEnum):
