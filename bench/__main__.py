@@ -1,4 +1,4 @@
-"""`python -m kelek.bench QUESTION`: one module a question, both sides measured in one call."""
+"""`python -m kelek.bench QUESTION`: one module a question. Each measures both sides in one call."""
 
 import sys
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from kelek.bench.tables import memory as tables_memory
 from kelek.bench.tables import tables
 from kelek.bench.zre import zre
 
-# With goals, beside `log`.
+# Questions with goals, beside `log`.
 QUESTIONS = [
     broadcast.QUESTION,
     broker.QUESTION,
@@ -28,7 +28,7 @@ QUESTIONS = [
     tables.QUESTION,
     tables_memory.QUESTION,
 ]
-# Asked by name alone: it needs what not everybody has.
+# Run only by name: they need programs that few machines have.
 ALONE = [
     farm.QUESTION,
     pipeline.QUESTION,

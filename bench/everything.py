@@ -1,9 +1,9 @@
-"""All questions in one call, and their answers on one page.
+"""Runs all questions in one call and writes their answers on one page.
 
     python -m kelek.bench all [--quick] [--shared DIR] [--dir DIR] [--results FILE]
 
-The options are those of `log`, which is asked first. A question that can't be answered is named
-with the reason and left out.
+The options are those of `log`, which runs first. A question that cannot run is named with the
+reason and left out.
 """
 
 import platform

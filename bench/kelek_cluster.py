@@ -1,7 +1,7 @@
 """Three kelek nodes as a user starts them: a topology file and `supervisor start`.
 
-The benchmark asks them what every client may ask (RequestLogInfo, text form) and finds the
-processes in /proc: the children of the supervisor that it started, by the role in their command.
+The benchmark asks them what every client may ask (RequestLogInfo, text form). It finds the
+processes in /proc: the children of its supervisor, by the role in their setup file.
 """
 
 import json
@@ -28,14 +28,14 @@ NODES = ("n1", "n2", "n3")
 ANSWER_MS_MAX = 300
 SNAPSHOT_MS_MAX = 20_000
 POLL_S = 0.02
-WATCH_S = 0.005  # Where the time of something is measured.
-LAST_WORDS = 20  # Lines of each log.
+WATCH_S = 0.005  # Polling interval where a time is measured.
+LAST_WORDS = 20  # Lines of each log that an error shows.
 REPOSITORY = Path(__file__).resolve().parent.parent
 START = [sys.executable, "-P", "-m", "kelek.console.admin.supervisor_cli", "start"]
 
 
 class LogInfo(NamedTuple):
-    """RequestLogInfo's answer, as far as it matters here."""
+    """The fields of RequestLogInfo's answer that the benchmarks use."""
 
     leads: bool
     first_index: int
@@ -49,14 +49,14 @@ def uint(frame: bytes) -> int:
 
 
 def node_line(name: str, url: str, peer_url: str, broadcast_url: str) -> str:
-    """A node in a topology."""
+    """Returns the topology's line of a node."""
     return f"  {name}: {{url: {url}, peer_url: {peer_url}, broadcast_url: {broadcast_url}}}"
 
 
 class Kelek:
     """A cluster of three nodes under one supervisor, everything at its default."""
 
-    name = "kelek"  # An instance with other settings takes another one.
+    name = "kelek"  # An instance with other settings has another name.
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         """settings is appended to the topology: other defaults for a comparison."""
@@ -103,7 +103,7 @@ class Kelek:
         self.supervisors[name] = spawn(command, self.directory / "supervisor.log")
 
     def stop(self) -> None:
-        """SIGKILL of each supervisor and of everything below it."""
+        """Sends SIGKILL to each supervisor and to all processes below it."""
         for name in [*self.supervisors]:
             self._stop(name)
 
@@ -115,14 +115,14 @@ class Kelek:
             kill(pid)
 
     def restart(self) -> float:
-        """SIGKILL of everything and a new start; when it began (time.monotonic)."""
+        """Kills everything and starts it again; returns when the kill began (time.monotonic)."""
         started = time.monotonic()
         self.stop()
         self.start()
         return started
 
     def kill_node(self, node: str) -> float:
-        """SIGKILL of all processes of a node; when (time.monotonic)."""
+        """Kills all processes of a node; returns when (time.monotonic)."""
         pids = self.node_pids(node)
         if not pids:
             raise BenchError(f"{node} has no processes")
@@ -132,7 +132,7 @@ class Kelek:
         return killed
 
     def pids(self) -> dict[str, list[int]]:
-        """All actors as NODE/ROLE, and the supervisors."""
+        """Returns all actors as NODE/ROLE, and the supervisors."""
         found: dict[str, list[int]] = {}
         for name, supervisor in self.supervisors.items():
             found[name] = [supervisor.pid]
@@ -145,7 +145,7 @@ class Kelek:
         return [pid for name, pids in self.pids().items() for pid in pids if f"{node}/" in name]
 
     def info(self, node: str) -> LogInfo | None:
-        """What a node says of its log; None when it doesn't answer."""
+        """Returns a node's log info; None if it does not answer."""
         frames = self._ask(node, [b"%"], ANSWER_MS_MAX)
         if frames is None:
             return None
@@ -155,7 +155,7 @@ class Kelek:
         return LogInfo(leads, *map(uint, frames[4:8]))
 
     def _ask(self, node: str, request: list[bytes], wait_ms: int) -> list[bytes] | None:
-        """The answer to a client's request; None when none comes."""
+        """Returns the answer to a client's request; None if none comes."""
         with self.context.socket(zmq.DEALER) as socket:
             socket.linger = 0
             socket.connect(self.urls[node])
@@ -163,7 +163,7 @@ class Kelek:
             return socket.recv_multipart() if socket.poll(wait_ms) else None
 
     def make_snapshot(self, node: str) -> int:
-        """Has a node make a snapshot; its LOG INDEX."""
+        """Makes a node create a snapshot; returns its LOG INDEX."""
         frames = self._ask(node, [b"ks", IDENT.encode()], SNAPSHOT_MS_MAX)
         index, _, reason = msgpack.unpackb(frames[2]) if frames else (0, 0, "it does not answer")
         if not index:
@@ -171,7 +171,8 @@ class Kelek:
         return int(index)
 
     def leader(self) -> str:
-        """The node that leads, once all three answer and have applied what is committed."""
+        """Waits until all three nodes answer and have applied what is committed; returns the
+        leader."""
         until = time.monotonic() + START_S_MAX
         while time.monotonic() < until:
             self._check_runs()
@@ -186,7 +187,7 @@ class Kelek:
         raise BenchError(f"no leader with three healthy nodes: {infos}")
 
     def last_words(self) -> str:
-        """The end of what the supervisor and the peers have logged: why something went wrong."""
+        """Returns the end of the supervisor's and the peers' logs, for an error."""
         logs = [self.directory / "supervisor.log", *self.directory.glob("data/*/logs/*.log")]
         parts = []
         for path in logs:
@@ -202,7 +203,7 @@ class Kelek:
 
 
 class Apart(Kelek):
-    """The same with a supervisor for each node: one may stop, lose its data, or be a newcomer."""
+    """The same with a supervisor for each node, so that a node can stop, lose its data or join."""
 
     name = "kelek, a supervisor each"
 
@@ -215,7 +216,7 @@ class Apart(Kelek):
             self.start_node(node)
 
     def start_newcomer(self, node: str) -> str:
-        """Starts a node whose topology names it and the members; they do not know of it.
+        """Starts a node whose topology names it and the members; they do not know it yet.
 
         Returns its url.
         """
@@ -228,17 +229,17 @@ class Apart(Kelek):
         return url
 
     def start_node(self, node: str) -> float:
-        """When it was started (time.monotonic)."""
+        """Starts a node; returns when (time.monotonic)."""
         started = time.monotonic()
         self._start(node, [str(self.topologies[node]), "--node", node])
         return started
 
     def wipe(self, node: str) -> None:
-        """SIGKILL of a node, its supervisor included, and nothing is left of its data."""
+        """Kills a node with its supervisor and removes its data."""
         self._stop(node)
         data = self.directory / "data" / node
         lost = data.rename(data.with_name(f"{node}-lost-{time.monotonic_ns()}"))
-        shutil.rmtree(lost, ignore_errors=True)  # What was killed may still be ending.
+        shutil.rmtree(lost, ignore_errors=True)  # Killed processes may still be ending.
 
     def snapshots_of(self, node: str) -> Path:
         return self.directory / "data" / node / "raft" / "snapshots"
@@ -248,7 +249,7 @@ class Apart(Kelek):
         return max(self.snapshots_of(node).glob("*.snap")).stat().st_size
 
     def wait(self, node: str, wanted: Callable[[LogInfo], bool], what: str) -> float:
-        """Asks a node until its log is as wanted; when that was (time.monotonic)."""
+        """Waits until a node's log meets the condition; returns when (time.monotonic)."""
         until = time.monotonic() + START_S_MAX
         while time.monotonic() < until:
             self._check_runs()

@@ -1,4 +1,4 @@
-"""What the benchmarks ask the machine: ports, processes, their CPU time and memory (Linux only)."""
+"""Ports, processes, and their CPU time and memory, for the benchmarks (Linux only)."""
 
 import os
 import platform
@@ -14,29 +14,29 @@ from typing import NamedTuple
 
 from kelek.mapping.sandbox import die_with_parent
 
-PORT_MIN, PORT_MAX = 10_000, 20_000  # Below the ephemeral range, and below tests/ports.py.
+PORT_MIN, PORT_MAX = 10_000, 20_000  # Below the ephemeral range, and below those of tests/ports.py.
 SYNC_COUNT = 50
 
 
 class BenchError(Exception):
-    """Why a measurement can't be made, in one line."""
+    """Why a measurement cannot be made, in one line."""
 
 
 def ends_with_us() -> Callable[[], None]:
-    """For subprocess.Popen's preexec_fn: whatever ends the benchmark, SIGKILL too, ends what it has
-    started as well (on Linux)."""
+    """For Popen's preexec_fn: the kernel ends the child when the benchmark ends, also by SIGKILL
+    (Linux)."""
     parent = os.getpid()
 
     def prepare() -> None:
         die_with_parent()
-        if os.getppid() != parent:  # It was too late.
+        if os.getppid() != parent:  # The parent has ended already.
             os._exit(1)
 
     return prepare
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports of 127.0.0.1 that nobody listens on, all different."""
+    """Returns different free TCP ports of 127.0.0.1."""
     found: list[int] = []
     dice = random.Random()
     while len(found) < count:
@@ -53,26 +53,26 @@ def free_ports(count: int) -> list[int]:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """CPU time of processes, all their threads that still live, to the nanosecond."""
+    """Returns the CPU seconds of processes and their living threads, to the nanosecond."""
     total = 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             try:
                 total += int(task.read_text().split()[0])
             except OSError:
-                continue  # It has ended meanwhile.
+                continue  # The process has ended meanwhile.
     return total / 1e9
 
 
 class Memory(NamedTuple):
-    """Proportional set size: a page that n processes share counts 1/n for each (bytes)."""
+    """Proportional set size in bytes: a page that n processes share counts 1/n for each."""
 
     anonymous: int  # Heaps, stacks, private writable pages.
-    file: int  # Code and mapped files: the kernel can drop these.
+    file: int  # Code and mapped files, which the kernel can drop.
 
 
 def memory(pids: Iterable[int]) -> Memory:
-    """The sum over processes, from /proc/PID/smaps_rollup."""
+    """Returns the sum over processes, from /proc/PID/smaps_rollup."""
     anonymous = file = 0
     for pid in pids:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -85,7 +85,7 @@ def memory(pids: Iterable[int]) -> Memory:
 
 
 def sync_us(directory: Path) -> float:
-    """The median time of fdatasync after 4 KiB written over zeros: what the disk costs alone."""
+    """Returns the median microseconds of fdatasync after 4 KiB written over zeros."""
     path = directory / "sync"
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY)
     times = []
@@ -104,7 +104,7 @@ def sync_us(directory: Path) -> float:
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system that a directory is on."""
+    """Returns the type of a directory's file system."""
     if shutil.which("findmnt") is None:
         return "unknown"
     command = ["findmnt", "-n", "-o", "FSTYPE", "-T", str(directory)]
@@ -112,7 +112,7 @@ def file_system(directory: Path) -> str:
 
 
 def describe(directory: Path) -> dict[str, str]:
-    """The machine and where the data lies, for the head of the results."""
+    """Describes the machine and the data's place, for the head of the results."""
     model = "unknown"
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

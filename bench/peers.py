@@ -1,8 +1,8 @@
-"""The two yardsticks beside kelek: etcd (Debian's etcd-server) and the floor.
+"""Two comparisons for kelek: etcd (Debian's etcd-server) and the floor.
 
-The floor is a proof outside the repository (three nodes with the wire's shapes, C by the batch,
-real fdatasync, no Raft): it is copied into a directory of the benchmark's, built and run there.
-What is missing is said (BenchError) and its columns stay empty.
+The floor is a proof outside the repository: three nodes with the wire's shapes, C by the batch,
+real fdatasync, no Raft. The benchmark copies it into its own directory, builds it and runs it
+there. BenchError names what is missing; its columns stay empty.
 """
 
 import importlib.util
@@ -27,21 +27,21 @@ POLL_S = 0.02
 
 
 class Cluster(Protocol):
-    """Three nodes on loopback, started by the benchmark."""
+    """Three nodes on loopback that the benchmark starts."""
 
     name: str
 
     @property
     def target(self) -> list[str]:
-        """The load generator's arguments that say what to drive."""
+        """The load generator's arguments for this system."""
 
     def version(self) -> str: ...
     def start_fresh(self) -> None:
-        """Starts it without any data."""
+        """Starts it with empty data."""
 
     def stop(self) -> None: ...
     def pids(self) -> dict[str, list[int]]:
-        """The processes, by what they do."""
+        """The processes by their task."""
 
 
 def spawn(command: list[str], log: Path, **options: Any) -> "subprocess.Popen[bytes]":
@@ -78,7 +78,7 @@ class Etcd:
         self.program = program
         self.directory = directory
         self.processes: list[subprocess.Popen[bytes]] = []
-        # The peers' client counts its ports up by two from the first one on.
+        # The other client counts up its ports by two from the first one.
         self.ports = list(range(first := free_port_block(6), first + 6))
 
     @property
@@ -117,7 +117,7 @@ class Etcd:
         return {f"n{i}": [process.pid] for i, process in enumerate(self.processes)}
 
     def kill(self, i: int) -> float:
-        """SIGKILL of one member, which is started again at once; when (time.monotonic)."""
+        """Kills one member and restarts it at once; returns when (time.monotonic)."""
         killed = time.monotonic()
         self.processes[i].kill()
         self.processes[i].wait()
@@ -125,7 +125,7 @@ class Etcd:
         return killed
 
     def restart(self) -> float:
-        """SIGKILL of all members and a new start; when it began (time.monotonic)."""
+        """Kills all members and restarts them; returns when the kill began (time.monotonic)."""
         started = time.monotonic()
         self.stop()
         self.start()
@@ -135,7 +135,7 @@ class Etcd:
         reap(self.processes, signal.SIGKILL)
 
     def leader(self) -> int:
-        """The member that leads, by its own word (etcd's HTTP face for operators)."""
+        """Returns the leading member, as etcd's HTTP endpoint for operators reports it."""
         until = time.monotonic() + START_S_MAX
         while time.monotonic() < until:
             for i, url in enumerate(self.urls):
@@ -225,7 +225,7 @@ class Floor:
         return "process writers, a frame an entry"
 
     def start_fresh(self) -> None:
-        """Its writers start at the front of their segments, whatever these hold."""
+        """Its writers start at the front of their segments and ignore old content."""
         url = f"tcp://127.0.0.1:{self.port}"
         config = {"writer": "process", "mode": 0, "inflight": 1, "port": self.port, "url": url}
         environment = {**os.environ, "M2DIR": str(self.directory)}

@@ -1,4 +1,4 @@
-"""A question with goals of its own: how it is asked, alone or with all others, and shown."""
+"""A question with goals of its own: how to run it, alone or with the others, and how to show it."""
 
 import argparse
 import json
@@ -21,21 +21,21 @@ QUICK_ROUNDS = 3
 
 
 class Question(NamedTuple):
-    """What is asked by `python -m kelek.bench NAME`."""
+    """What `python -m kelek.bench NAME` runs."""
 
     name: str
-    text: str | None  # What is held equal, for --help: the module's docstring.
-    measure: Callable[[Path, int], Section]  # (an empty directory, rounds)
+    text: str | None  # The module's docstring, for --help: it says what is held equal.
+    measure: Callable[[Path, int], Section]  # Arguments: an empty directory, rounds.
     rounds: int
 
 
 def say(text: str) -> None:
-    """Progress, on stderr: stdout is for the result."""
+    """Prints progress to stderr; stdout is for the result."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 def ask(question: Question, directory: Path, rounds: int) -> Section:
-    """Measures, and says in the note how often and how busy the machine was. Raises BenchError."""
+    """Measures, and notes the time and the machine's load. Raises BenchError."""
     before = os.getloadavg()[0]
     section = question.measure(directory / question.name, rounds)
     load = f"load {before:.1f} before and {os.getloadavg()[0]:.1f} after"
@@ -43,7 +43,7 @@ def ask(question: Question, directory: Path, rounds: int) -> Section:
 
 
 def main(question: Question, arguments: list[str]) -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(
         prog=f"python -m kelek.bench {question.name}",
         description=question.text,
@@ -78,21 +78,21 @@ def main(question: Question, arguments: list[str]) -> int:
 
 
 def conditions(directory: Path) -> list[str]:
-    """When, where and what."""
+    """Returns time, place and versions."""
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     found = {**describe(directory), "kelek": Kelek(directory / "none").version()}
     return [date, *(f"{key} {value}" for key, value in found.items())]
 
 
 def timed(work: Callable[[], object]) -> float:
-    """The milliseconds that it takes."""
+    """Returns the milliseconds that a call takes."""
     started = time.monotonic()
     work()
     return (time.monotonic() - started) * 1e3
 
 
 def row(name: str, values: list[float], unit: str, form: str = ".0f") -> list[str]:
-    """A line of a table: what, median, spread, unit."""
+    """Returns a table row: name, median, spread, unit."""
     low, middle, high = (
         format(value, form) for value in (min(values), statistics.median(values), max(values))
     )

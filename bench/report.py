@@ -1,4 +1,4 @@
-"""Turns what was measured into figures, a table and the page bench/RESULTS.md."""
+"""Turns measurements into figures, a table and the page bench/RESULTS.md."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 Rounds = list[dict[str, Any]]
 MB = 1e6
 SECTION_BEGIN = "\n## "
-ALONE = "Asked alone"  # How a section begins that has conditions of its own.
+ALONE = "Asked alone"  # First words of a section with conditions of its own.
 PEER_CLIENT = "etcd, asyncio client"
-WRITERS = ("process", "inline")  # Beside the default, a thread.
+WRITERS = ("process", "inline")  # Other writers; the default is the thread.
 
 
 class Figure(NamedTuple):
@@ -38,11 +38,11 @@ class Figure(NamedTuple):
 
 
 class Section(NamedTuple):
-    """What one question beside `log` adds to the page."""
+    """What one question adds to the page."""
 
     title: str
     figures: list[Figure]
-    rows: list[list[str]]  # A table; the first line is its head.
+    rows: list[list[str]]  # A table; the first row is its head.
     note: str
 
     def json(self) -> dict[str, Any]:
@@ -51,14 +51,14 @@ class Section(NamedTuple):
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """Formats a number with three digits."""
     if value >= 1000:
         return f"{value:.0f}"
     return f"{value:.3g}" if value < 100 else f"{value:.0f}"
 
 
 def ratios(upper: Rounds, lower: Rounds, key: str) -> list[float]:
-    """Within each round, so that a busy minute hits both sides."""
+    """Returns the ratios within each round, so that a busy minute affects both sides."""
     return [a[key] / b[key] for a, b in zip(upper, lower, strict=True) if b[key]]
 
 
@@ -67,7 +67,7 @@ def summed_up(name: str, values: list[float], unit: str, goal: float, up: bool =
 
 
 def figures(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """The numbers that have goals, as far as they were measured."""
+    """Returns the figures that have goals, if they were measured."""
     return [figure.json() for figure in goals(found)]
 
 
@@ -107,7 +107,7 @@ def rows_of_figures(figures: Iterable[Figure]) -> list[list[str]]:
 
 
 def rows_of_loops(found: dict[str, Any]) -> list[list[str]]:
-    """One line for each loop and system; ratios and CPU beside the rates."""
+    """Returns one row for each loop and system, with ratios and CPU time."""
     rows = [
         ["clients x outstanding", "system", "updates/s", "spread", "p50 us", "p99 us",
          "kelek / it", "spread", "CPU us servers", "client"]
@@ -142,13 +142,13 @@ def spread(rounds: Rounds, key: str) -> str:
 
 
 def servers_cpu(rounds: Rounds) -> str:
-    """CPU time of all server processes together an update (us); the Python client has none."""
+    """CPU microseconds of all server processes for one update; the Python client reports none."""
     values = [sum(one["server_cpu_us_update"].values()) for one in rounds if one.get("done")]
     return number(statistics.median(values)) if values else ""
 
 
 def rows_of_cpu(found: dict[str, Any]) -> list[list[str]]:
-    """Where kelek's CPU time goes: us an update in each process, the leader's node first."""
+    """CPU microseconds for one update in each kelek process, the leader's node first."""
     rows = [["clients x outstanding", "process", "CPU us an update"]]
     for case, systems in found.get("throughput", {}).items():
         rounds = systems["kelek"]
@@ -160,7 +160,7 @@ def rows_of_cpu(found: dict[str, Any]) -> list[list[str]]:
 
 
 def rows_of_others(found: dict[str, Any]) -> list[list[str]]:
-    """What etcd does in the same call where the goal is an absolute one."""
+    """etcd's results in the same call where the goal is an absolute number."""
     rows = [["beside it", "etcd's median", "spread"]]
     for part, unit in (("failover", "ms"), ("restart", "s")):
         values = found.get(part, {}).get("etcd")
@@ -247,7 +247,7 @@ NOTES = """
 
 
 def markdown(found: dict[str, Any], sections: Sequence[Section] = (), before: str = "") -> str:
-    """bench/RESULTS.md. Of the page before it, what was asked alone stays."""
+    """Returns bench/RESULTS.md. Sections of separate runs stay as they are."""
     head = HEAD.format(questions="all" if sections else "log")
     parts = [head, "\n".join(f"- {line}" for line in conditions(found))]
     asked = [figure for section in sections for figure in section.figures]
@@ -273,7 +273,7 @@ def markdown(found: dict[str, Any], sections: Sequence[Section] = (), before: st
 
 
 def with_section(page: str, section: Section, conditions: Iterable[str]) -> str:
-    """The page with the section in its old place, or at its end: its conditions are its own."""
+    """Replaces a section of the page, or appends it; it keeps its own conditions."""
     parts = [f"{section.title}\n", f"{ALONE}: {', '.join(conditions)}. {section.note}"]
     for rows in (rows_of_figures(section.figures), section.rows):
         if len(rows) > 1:

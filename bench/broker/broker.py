@@ -1,14 +1,17 @@
-"""How many requests does a broker pass on a second, and what does it cost a lone one?
+"""How many requests a second does a broker pass on, and how long does a single one take?
 
     python -m kelek.bench broker [--quick] [--rounds N] [-o json]
 
-The load generator (loadgen_broker.c) plays clients with 100 requests of 64 bytes outstanding, and
-in a process of its own four workers that send back what they get. In the same round the same load
-goes through a plain zmq_proxy (no queues, no ids, nobody is held dead), through the least broker
-that there can be on libzmq (loadgen_bare.c: in C, it checks and remembers nothing), and through one
-that is written as the guide writes it: in Python, a message at a time, with libzmq's poll.
+The load generator (loadgen_broker.c) plays clients with 100 unanswered requests of 64 bytes, and in
+a second process four workers that echo them. In the same round the same load goes through three
+comparisons:
 
-At last it answers 10,000 requests while 200 of its 210 workers are killed (broker/kills.py).
+  - a plain zmq_proxy, without queues, ids or heartbeats
+  - a minimal broker on libzmq in C that checks and stores nothing (loadgen_bare.c)
+  - a broker as the ZeroMQ guide writes it: Python, one message at a time, libzmq's poll
+
+Finally the broker answers 10,000 requests while 200 of its 210 workers are killed
+(broker/kills.py).
 """
 
 import subprocess
@@ -34,7 +37,7 @@ WINDOW = 32
 MANY = Load(clients=4, window=25)
 ALONE = Load(clients=1, window=1)
 NAMES = (("kelek", WINDOW), ("kelek", 1), ("bare", 1), ("proxy", 1), ("one_by_one", 1))
-IDLE = 1000  # Workers, and clients.
+IDLE = 1000  # Workers, and as many clients.
 IDLE_S = 10.0
 START_S = 20
 Socket = zmq.Socket[bytes]
@@ -44,7 +47,7 @@ Socket = zmq.Socket[bytes]
 
 
 def proxy(clients_url: str, workers_url: str) -> None:
-    """libzmq's own: what comes at one door leaves at the other."""
+    """Runs libzmq's own proxy between two ports."""
     context: zmq.Context[Socket] = zmq.Context()
     doors = []
     for kind, url in ((zmq.ROUTER, clients_url), (zmq.DEALER, workers_url)):
@@ -55,7 +58,8 @@ def proxy(clients_url: str, workers_url: str) -> None:
 
 
 def one_by_one(clients_url: str, workers_url: str) -> None:
-    """A broker as the guide writes one: the text's framing, least recently used, no windows."""
+    """A broker as the guide writes it: the specification's framing, least recently used worker, no
+    windows."""
     context: zmq.Context[Socket] = zmq.Context()
     clients, workers = context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)
     clients.bind(clients_url)
@@ -88,8 +92,8 @@ def one_by_one(clients_url: str, workers_url: str) -> None:
 
 
 class Between:
-    """Something between clients and workers, and the workers; our broker with all defaults but the
-    settings that are given."""
+    """A process between clients and workers, and the workers. Our broker uses defaults plus the
+    given settings."""
 
     def __init__(self, name: str, directory: Path, generator: Generator, **settings: int) -> None:
         self.name = name
@@ -115,7 +119,7 @@ class Between:
             self._spawn([*module, self.clients_url, self.workers_url])
 
     def _setup(self) -> Path:
-        """The broker's actor alone: its supervisor is nobody."""
+        """Setup of the broker's actor, which runs without a supervisor."""
         options = {
             **self.settings,
             "clients_url": self.clients_url,
@@ -149,7 +153,7 @@ class Between:
         return self._spawn([str(self.generator.path), *target, *load.arguments()])
 
     def start_load(self, load: Load) -> "subprocess.Popen[str]":
-        """finish() takes what it has counted."""
+        """Starts the load; finish() returns its counts."""
         return self.generator.start(["--protocol", "broker", "--urls", self.clients_url], load)
 
     def run(self, load: Load) -> dict[str, Any]:
@@ -182,7 +186,7 @@ def measure(directory: Path, rounds: int) -> Section:
             try:
                 between.start()
                 between.add_workers(WORKERS, window)
-                between.run(ALONE._replace(secs=0.2))  # All are there.
+                between.run(ALONE._replace(secs=0.2))  # Waits until all workers are connected.
                 key = f"{name} {window}"
                 found.setdefault(key, []).append(between.run(MANY))
                 found.setdefault(f"{key} alone", []).append(between.run(ALONE))
@@ -195,7 +199,7 @@ def measure(directory: Path, rounds: int) -> Section:
 
 
 def idle(directory: Path, generator: Generator) -> tuple[float, float]:
-    """A thousand workers and clients that have nothing to do: part of a core, and MB."""
+    """Measures a thousand idle workers and clients: part of a core, and MB."""
     folder = directory / "idle"
     folder.mkdir()
     between = Between("kelek", folder, generator)
@@ -223,7 +227,7 @@ def idle(directory: Path, generator: Generator) -> tuple[float, float]:
 
 
 def anonymous_mb(pid: int) -> float:
-    """The memory that is its own."""
+    """Anonymous memory of a process in MB."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Anonymous:"):
             return int(line.split()[1]) / 1024

@@ -1,12 +1,12 @@
-"""How many requests of a durable service does a cluster do a second, and how long does a lone one
-take?
+"""How many requests a second of a durable service does a cluster serve, and how long does a single
+one take?
 
     python -m kelek.bench broker-durable [--quick] [--rounds N] [-o json]
 
-Three nodes on this machine, a broker on the first. Each request and each answer is in the log of
-a majority, on its disk, before it goes on. The load generator plays clients with requests of 64
-bytes, and in a process of its own four workers with a window of 256 that send back what they get;
-the same load goes to a service of the same broker that is not durable.
+Three nodes run on this machine, with a broker on the first. Each request and each answer is on the
+disks of a majority before it goes on. The load generator plays clients with requests of 64 bytes,
+and in a second process four workers with a window of 256 that echo them. The same load goes to a
+service of the same broker that is not durable.
 """
 
 import subprocess
@@ -31,12 +31,12 @@ CASES = {
     "1,000 outstanding": Load(clients=10, window=100),
     "alone": Load(clients=1, window=1),
 }
-SERVICE = "echo"  # The load generator's.
+SERVICE = "echo"  # The load generator's service.
 ANSWER_MS = 1000
 
 
 class Services(Tables):
-    """A cluster of three nodes, the first of which has a broker."""
+    """A cluster of three nodes; the first one has a broker."""
 
     def __init__(self, directory: Path, durable: bool) -> None:
         word = str(durable).lower()
@@ -46,7 +46,7 @@ class Services(Tables):
         self.lines[0] = f"{self.lines[0][:-1]}, broker: {{{doors}}}}}"
 
     def wait_for_service(self) -> None:
-        """Until a request has been answered."""
+        """Waits until a request has been answered."""
         with self.context.socket(zmq.DEALER) as socket:
             socket.linger = 0
             socket.connect(self.clients_url)

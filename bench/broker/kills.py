@@ -1,7 +1,7 @@
-"""10,000 requests while 200 of 210 workers are killed with SIGKILL: each is answered once.
+"""Kills 200 of 210 workers during 10,000 requests, and checks that each is answered once.
 
-Every worker is a process. A request that is lost with its worker waits until the broker misses
-that one: after so many heartbeats' intervals, of which the protocol's text says "usually 3-5".
+Every worker is a process. A request that is lost with its worker waits until the broker misses the
+worker: after so many heartbeat intervals, of which the specification says "usually 3-5".
 """
 
 import time
@@ -17,13 +17,13 @@ from kelek.bench.machine import BenchError
 if TYPE_CHECKING:
     from kelek.bench.broker.broker import Between
 
-HOLD_MS = 20  # So long a worker keeps a request: most have one when they are killed.
-KILL_MS = 10  # From one to the next.
+HOLD_MS = 20  # Time of a worker for one request; most workers have one when they are killed.
+KILL_MS = 10  # Time between two kills.
 START_S = 60.0
 
 
 class Scale(NamedTuple):
-    """How much is asked of it."""
+    """Size of the test."""
 
     requests: int = 10_000
     workers: int = 210
@@ -34,12 +34,13 @@ SCALE = Scale()
 
 
 class Kills(NamedTuple):
-    """What came of it."""
+    """Result of the test."""
 
     once: int  # Requests with exactly one FINAL.
     resent: int
-    wait_s: float  # The longest of a request.
-    wait_of_expiry: float  # In the times after which a silent worker is held dead.
+    wait_s: float  # Longest time of a request.
+    # The same, in multiples of the time after which the broker drops a silent worker.
+    wait_of_expiry: float
 
 
 def kills(between: "Between", scale: Scale = SCALE) -> Kills:
@@ -68,7 +69,7 @@ def kills(between: "Between", scale: Scale = SCALE) -> Kills:
 
 
 def wait_for(control: "zmq.Socket[bytes]", key: str, count: int) -> dict[str, Any]:
-    """What the broker tells its supervisor, once a number in it has come so far."""
+    """Waits until a number that the broker reports to its supervisor is large enough."""
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         if control.poll(1000):

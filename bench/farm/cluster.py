@@ -1,6 +1,5 @@
-"""Servers of a farm as a user starts them: `kelek farm` makes users and certificates, a supervisor
-runs each node.
-"""
+"""Farm servers as a user starts them: `kelek farm` makes users and certificates, and a supervisor
+runs each node."""
 
 import os
 import socket
@@ -64,21 +63,21 @@ class FarmCluster(Apart):
             raise BenchError(done.stderr.strip())
 
     def start(self) -> None:
-        """All servers; returns when one leads."""
+        """Starts all servers and waits for a leader."""
         for number in self.ports:
             self.start_server(number)
         self.leader_id()
 
     def start_server(self, number: int, *, is_new: bool = False) -> None:
-        """Starts one with an empty directory, which begins the farm or is a newcomer; returns when
-        it listens."""
+        """Starts a server with an empty directory, as founder or newcomer, and waits until it
+        listens."""
         first = [] if is_new else ["--bootstrap"]
         node = node_of(number)
         self._start(node, [str(self.topology), "--node", node, *first])
         self.wait_for(lambda: is_listening(self.ports[number]), f"{number} does not start")
 
     def wait_for(self, is_so: Callable[[], object], why: str) -> None:
-        """Raises BenchError when something does not become so in a minute."""
+        """Waits for a condition. Raises BenchError after a minute."""
         until = time.monotonic() + START_S_MAX
         while not is_so():
             if time.monotonic() > until:
@@ -99,7 +98,7 @@ class FarmCluster(Apart):
         )
 
     def leader_id(self) -> int:
-        """The server that leads and commits."""
+        """Returns the server that leads and commits."""
         found: int | None = None
         why = ""
 
@@ -109,7 +108,7 @@ class FarmCluster(Apart):
                 with self.client() as client:
                     client.append([b'{"of":"bench"}'])
                     found = client.status()["leader"]
-            except kelek.FarmError as error:  # They have just started.
+            except kelek.FarmError as error:  # The servers have just started.
                 why = str(error)
             return found is not None
 
@@ -127,7 +126,7 @@ class FarmCluster(Apart):
     def dial(
         self, number: int, context: ssl.SSLContext | None, challenges: ChallengeCache
     ) -> socket.socket:
-        """A connection behind its handshakes."""
+        """Opens a connection and does its handshakes."""
         while True:
             sock = connect(self.ports[number], context)
             shake = ClientHandshake(self.door(number), challenges, 0, os.urandom)
@@ -143,7 +142,7 @@ class FarmCluster(Apart):
 
 
 def node_of(number: int) -> str:
-    """The node that has a server."""
+    """Returns the node of a server."""
     return NODES[number - 1]
 
 

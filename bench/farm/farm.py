@@ -1,14 +1,14 @@
-"""How fast is a farm of three servers on loopback: requests, handshakes, a snapshot to a newcomer?
+"""How fast is a farm of three servers on loopback: requests, handshakes, a snapshot for a newcomer?
 
     python -m kelek.bench farm [--quick] [--rounds N] [-o json]
 
-Answered once committed and synced by a majority; entries of 64 bytes. In the same round a floor
-does the same: three processes that write and sync the bytes of each request, without Raft
-(farm/floor.py). Both with TLS 1.3 and without; the client is the same for both, a Python process
-that sends bytes made before. Handshakes are TLS 1.3, not resumed, and HTTP Digest with a challenge
-that is known already. Each server is that of a node of its own, with a supervisor, as a user starts
-them. The snapshot is 200 documents of 500 kB, to a server with an empty directory;
-from AddServer until the newcomer is a member.
+A request counts as answered once a majority has committed and synced it; entries have 64 bytes. In
+the same round a floor does the same: three processes that write and sync the bytes of each request,
+without Raft (farm/floor.py). Both run with TLS 1.3 and without. One client serves both, a Python
+process that sends prepared bytes. Handshakes are TLS 1.3 without resumption, and HTTP Digest with a
+known challenge. Each server has its own node and supervisor. The snapshot has 200 documents of 500
+kB and goes to a server with an empty directory; the time is from AddServer until the newcomer is a
+member.
 """
 
 import importlib.util
@@ -51,7 +51,7 @@ Found = dict[str, list[float]]
 
 
 class Cell(NamedTuple):
-    """A load: so many connections, of each so many requests unanswered, of so many entries."""
+    """A load: number of connections, unanswered requests of each, entries of each request."""
 
     name: str
     connections: int
@@ -72,7 +72,7 @@ CELLS = (
 
 
 def alone(sock: socket.socket, request: bytes) -> list[float]:
-    """The times of requests one after the other (s)."""
+    """Returns the times of requests sent one after the other, in seconds."""
     sock.setblocking(True)
     times = []
     end = time.perf_counter() + SECONDS
@@ -91,7 +91,7 @@ def alone(sock: socket.socket, request: bytes) -> list[float]:
 
 
 def together(socks: list[socket.socket], cell: Cell) -> float:
-    """Requests answered each second."""
+    """Returns requests answered per second."""
     poll, request = select.poll(), cell.request
     by_number = {sock.fileno(): sock for sock in socks}
     rests = dict.fromkeys(by_number, b"")
@@ -124,7 +124,7 @@ def together(socks: list[socket.socket], cell: Cell) -> float:
 
 
 class Ours:
-    """Three servers of ours."""
+    """Our three servers."""
 
     def __init__(self, directory: Path, tls: bool) -> None:
         self.farm = FarmCluster(directory, tls=tls)
@@ -138,7 +138,7 @@ class Ours:
         return [self.farm.dial(leader, client, challenges) for _ in range(cell.connections)]
 
     def handshakes(self) -> float:
-        """How many a second: TLS, and Digest with a challenge that is known."""
+        """Returns handshakes per second: TLS, and Digest with a known challenge."""
         leader = self.farm.leader_id()
         _, client = contexts(self.tls_folder)
 
@@ -158,7 +158,7 @@ class Ours:
 
 
 class FloorFarm:
-    """Three processes of farm_floor for each size of a request."""
+    """Three processes of farm/floor.py for each size of a request."""
 
     def __init__(self, directory: Path, tls_folder: str) -> None:
         self._directory, self._tls = directory, tls_folder
@@ -205,7 +205,7 @@ def connected(system: Ours | FloorFarm, cell: Cell) -> Iterator[list[socket.sock
 
 
 def measure_cell(system: Ours | FloorFarm, cell: Cell) -> float:
-    """Milliseconds, the median, of one outstanding; else entries a second."""
+    """Returns the median in milliseconds for one unanswered request, else entries per second."""
     with connected(system, cell) as socks:
         if cell.connections == 1:
             return statistics.median(alone(socks[0], cell.request)) * 1e3
@@ -216,7 +216,7 @@ def measure_cell(system: Ours | FloorFarm, cell: Cell) -> float:
 
 
 def fill(farm: FarmCluster) -> None:
-    """100 MB of documents, and a snapshot of them."""
+    """Writes 100 MB of documents and makes a snapshot of them."""
     filling = b"x" * (DOCUMENT_BYTES - 60)
     with farm.client(SERVERS) as client:
         for number in range(1, DOCUMENTS + 1):
@@ -226,7 +226,7 @@ def fill(farm: FarmCluster) -> None:
 
 
 def take_in(farm: FarmCluster, client: kelek.Farm) -> float:
-    """The seconds until 2 is a member."""
+    """Returns the seconds until server 2 is a member."""
     farm.start_server(2, is_new=True)
     begun = time.monotonic()
     client.add_server(2, f"tcp://127.0.0.1:{farm.ports[2]}")

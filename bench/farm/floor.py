@@ -1,9 +1,10 @@
-"""The least that servers of a farm can do: three processes, the bytes of each request written and
-synced by a majority, an answer of a response's size; no Raft, no handshake.
+"""The minimum that farm servers must do, as a lower bound.
 
     python -m kelek.bench.farm.floor FILE REQUEST_BYTES FOLLOWER_PORTS TLS_FOLDER
 
-Without followers it is one itself. The port is said on stdout; TLS_FOLDER "-": plain TCP.
+Three processes write and sync the bytes of each request on a majority, and answer with a response's
+size. There is no Raft and no handshake. A process without followers is a follower. It prints its
+port on stdout; TLS_FOLDER "-" means plain TCP.
 """
 
 import os
@@ -20,7 +21,7 @@ DONE = Struct(">Q")
 
 
 def contexts(folder: str) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Of a server and of a client."""
+    """Returns the TLS contexts of server and client."""
     if folder == "-":
         return None, None
     place = Path(folder)
@@ -36,7 +37,7 @@ def connect(port: int, context: ssl.SSLContext | None) -> socket.socket:
 
 
 def received(sock: socket.socket) -> bytes | None:
-    """All that is here; None at the end."""
+    """Returns all received bytes; None at the end."""
     parts: list[bytes] = []
     while True:
         try:
@@ -49,7 +50,7 @@ def received(sock: socket.socket) -> bytes | None:
 
 
 class Floor:
-    """One process."""
+    """One process of the floor."""
 
     def __init__(self, path: str, size: int, ports: list[int], folder: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -59,8 +60,8 @@ class Floor:
         self._poll = select.poll()
         self._poll.register(self._listener, select.POLLIN)
         self._clients: dict[int, socket.socket] = {}
-        self._waiting: dict[int, int] = {}  # Bytes of each that are not answered.
-        self._asked: list[tuple[int, int]] = []  # Of the round under way.
+        self._waiting: dict[int, int] = {}  # Unanswered bytes of each client.
+        self._asked: list[tuple[int, int]] = []  # Requests of the current round.
         self._parts: list[bytes] = []
         self._followers: dict[int, socket.socket] = {}
         for port in ports:
@@ -101,7 +102,7 @@ class Floor:
             self._parts.append(data)
 
     def _begin(self) -> None:
-        """All that is here goes to the others, and on our disk."""
+        """Sends everything received to the followers, and writes it to our disk."""
         data = b"".join(self._parts)
         self._parts.clear()
         self._asked = [(n, self._waiting[n]) for n in self._waiting if self._waiting[n]]

@@ -1,7 +1,7 @@
-"""Builds and runs bench/load/loadgen.c: the same closed loop for kelek and what stands beside it.
+"""Builds and runs bench/load/loadgen.c: one closed loop for kelek and for the systems beside it.
 
-It is compiled when a benchmark needs it, into a directory of the caller's, and works on the shared
-library that pyzmq brings: nothing but a C compiler is needed.
+A benchmark compiles it into its own directory when it needs it. It uses the shared library of
+pyzmq, so it only needs a C compiler.
 """
 
 import json
@@ -19,22 +19,22 @@ DRIVERS = ("zmqraft", "etcd", "zerodb", "redis", "broker")
 PARTS = ("", "_zmq", "_zmtp", "_bare", *(f"_{name}" for name in DRIVERS))
 SOURCES = [HERE / f"loadgen{part}.c" for part in PARTS]
 FLAGS = ["-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow"]
-SLACK_S = 60.0  # Beyond its own time limits a generator is stuck.
+SLACK_S = 60.0  # A generator that exceeds its own time limits by so much is stuck.
 
 
 class Load(NamedTuple):
-    """A closed loop: `clients` connections with `window` updates outstanding on each."""
+    """A closed loop: `clients` connections with `window` unanswered updates each."""
 
     clients: int
     window: int
     size: int = 64
     secs: float = 2.0
     warmup_s: float = 0.5
-    updates: int = 0  # So many in all, instead of a time.
+    updates: int = 0  # Total number of updates, instead of a time.
     pack: int = 0  # Updates in one message of kelek's own form.
-    reads: bool = False  # Linearizable reads in place of updates.
+    reads: bool = False  # Linearizable reads instead of updates.
     give_up_s: float = 30.0
-    hold_ms: int = 0  # Workers: so long each keeps what it was asked.
+    hold_ms: int = 0  # Workers: time for which each holds a request.
 
     def arguments(self) -> list[str]:
         return [
@@ -50,7 +50,7 @@ def libzmq() -> str:
     """The path of the libzmq that pyzmq has loaded."""
     assert zmq.zmq_version()
     for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.split(maxsplit=5)[-1]  # It may hold blanks.
+        path = line.split(maxsplit=5)[-1]  # The path may contain blanks.
         if "libzmq" in path:
             return path
     raise BenchError("pyzmq was built without a shared libzmq: install its wheel")
@@ -70,7 +70,7 @@ class Generator:
             raise BenchError(f"the load generator does not compile:\n{done.stderr}")
 
     def start(self, target: list[str], load: Load) -> "subprocess.Popen[str]":
-        """Starts it against a cluster (Cluster.target); finish() takes the result."""
+        """Starts the generator against a cluster (Cluster.target); finish() returns the result."""
         command = [str(self.path), *target, *load.arguments()]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, preexec_fn=ends_with_us()
@@ -81,7 +81,7 @@ class Generator:
 
 
 def finish(process: "subprocess.Popen[str]", load: Load) -> dict[str, Any]:
-    """What a generator has counted (loadgen.c, report). Raises BenchError."""
+    """Returns a generator's counts (loadgen.c, report). Raises BenchError."""
     try:
         output, _ = process.communicate(timeout=load.secs + load.give_up_s + SLACK_S)
     except subprocess.TimeoutExpired:

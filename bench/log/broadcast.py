@@ -1,11 +1,11 @@
-"""How long after its commit does a subscriber see an entry, beside plain ZeroMQ?
+"""How long after its commit does a subscriber receive an entry, compared with plain ZeroMQ?
 
     python -m kelek.bench broadcast [--quick] [--rounds N] [-o json]
 
-One process sends updates, one at a time, to the leader of a cluster of three and subscribes to its
-broadcasts: it takes the time from the answer that says "committed" to the broadcast that has the
-entry. The floor is a process that sends an answer and then the same bytes from a PUB, without
-Raft, log or state machine. Both in turn, a round of 200 each.
+One process sends updates one at a time to the leader of a cluster of three, and subscribes to its
+broadcasts. It measures the time from the answer "committed" to the broadcast with the entry. The
+floor is a process that sends an answer and then the same bytes from a PUB, without Raft, log or
+state machine. Both alternate, in rounds of 200 each.
 """
 
 import statistics
@@ -44,7 +44,7 @@ while True:
 
 
 class Pair:
-    """A DEALER to whoever commits, and a SUB to whoever tells of it."""
+    """A DEALER to the process that commits, and a SUB to the one that broadcasts."""
 
     def __init__(self, url: str, broadcast_url: str) -> None:
         context: zmq.Context[Socket] = zmq.Context.instance()
@@ -59,7 +59,8 @@ class Pair:
         self.poller.register(self.broadcasts, zmq.POLLIN)
 
     def lag_ms(self) -> float:
-        """From the commit of one update to its broadcast; negative when that came first."""
+        """Milliseconds from the commit of one update to its broadcast; negative if the broadcast
+        came first."""
         reqid, committed_s, seen_s = new_reqid(), 0.0, 0.0
         self.updates.send_multipart([reqid, b"=", b"x" * 32])
         until_s = time.perf_counter() + WAIT_MS / 1000
@@ -80,7 +81,8 @@ class Pair:
         return (seen_s - committed_s) * 1e3
 
     def settle(self) -> None:
-        """Until broadcasts arrive: the subscription has reached the other side."""
+        """Waits until broadcasts arrive, that is until the subscription has reached the other
+        side."""
         until_s = time.perf_counter() + WAIT_MS / 1000
         while time.perf_counter() < until_s:
             self.updates.send_multipart([new_reqid(), b"=", b"settle"])

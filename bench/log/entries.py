@@ -76,7 +76,7 @@ class Floor:
 
 
 def read(log: kelek.Log, indexes: list[int]) -> int:
-    """Those that were written: a leader that was chosen meanwhile has one of its own between."""
+    """Counts the written entries; a leader elected meanwhile adds one of its own."""
     count = indexes[-1] - indexes[0] + 1
     found = (len(entry.data) for entry in log.entries(indexes[0] - 1, count))
     return sum(size for size in found if size == ENTRY_BYTES)
@@ -101,7 +101,7 @@ def measure(directory: Path, rounds: int) -> Section:
                 "entries (3c)": lambda: read(plain, indexes),
             }
             for way in ways.values():
-                way()  # What was just written is applied, and in the page cache.
+                way()  # Warm-up: the entries are then applied and in the page cache.
             for _ in range(rounds):
                 for name, way in ways.items():
                     started = time.perf_counter()

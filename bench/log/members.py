@@ -2,10 +2,10 @@
 
     python -m kelek.bench members [--quick] [--rounds N] [-o json]
 
-A fourth node runs with a supervisor of its own, is added by ConfigUpdate and removed again, round
-after round: after the first one it holds the log but for the entries of the last rounds, as a
-server that has caught up. A change is done when the client's call returns: the final configuration
-is committed. The client is connected all the while, and nothing else is written.
+A fourth node runs with a supervisor of its own. ConfigUpdate adds and removes it in each round.
+After the first round it holds the log except for the entries of the last rounds, like a server that
+has caught up. A change is done when the client's call returns: the final configuration is
+committed. The client stays connected, and nothing else is written.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from kelek.bench.question import ROW_HEAD, Question, row, timed
 from kelek.bench.report import Section, summed_up
 
 ROUNDS = 21
-ENTRIES = 10_000  # In the log that the newcomer copies in the first round.
+ENTRIES = 10_000  # Entries that the newcomer copies in the first round.
 GOAL_MS = 100
 NEWCOMER = "n4"
 

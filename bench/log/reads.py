@@ -1,11 +1,12 @@
-"""How many linearizable reads a second, and how long does one take alone?
+"""How many linearizable reads a second are possible, and how long does a single one take?
 
     python -m kelek.bench reads [--quick] [--rounds N] [-o json]
 
-The load generator (loadgen.c) asks the leader of three nodes for the read index, answered when the
-leader's state machine has applied it: 256 outstanding on 8 connections, and one alone. The floor,
-in the same round, is one hop: a process with a ROUTER that answers the same frames at once, taken
-in and sent by the same C. So the difference is what Raft adds: a round of heartbeats.
+The load generator (loadgen.c) asks the leader of three nodes for the read index, with 256
+unanswered reads on 8 connections, and with one. The leader answers when its state machine has
+applied the index. The floor, in the same round, is one hop: a process with a ROUTER that answers
+the same frames at once, with the same C. So the difference is the cost of Raft: a round of
+heartbeats.
 """
 
 import subprocess
@@ -38,7 +39,7 @@ END_S = 10
 
 
 def floor(url: str) -> None:
-    """Answers every read at once, and says that it leads, until its input ends."""
+    """Answers every read at once as a leader, until its input ends."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = context.socket(zmq.ROUTER)
     router.linger = 0

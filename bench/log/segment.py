@@ -3,7 +3,7 @@
     python -m kelek.bench segment [DIRECTORY]
 
 Held equal: 2000 bytes a write, one sync each, the same file system, rounds interleaved. Bytes a
-sync are what the system says that this process made it write (/proc/self/io).
+sync are those that the system counts for this process (/proc/self/io).
 """
 
 import os
@@ -25,7 +25,7 @@ SEGMENT_BYTES = 4 << 20
 
 
 class Writing:
-    """One way to write; the file goes on from round to round."""
+    """One way to write. The file continues from round to round."""
 
     def __init__(self, path: Path, prepare: Callable[[int], None], io: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -71,7 +71,7 @@ def written() -> int:
 
 
 def measure(writing: Writing) -> tuple[float, float]:
-    """Median microseconds and mean bytes of a write with its sync."""
+    """Returns median microseconds and mean bytes of a write with its sync."""
     data, times, before = os.urandom(BYTES), [], written()
     for _ in range(WRITES):
         start = time.perf_counter()

@@ -1,14 +1,14 @@
-"""How soon is a node that has lost everything back, with a snapshot of 26 MB and 24 MB of log?
+"""How soon does a node that has lost everything return, with a snapshot of 26 MB and 24 MB of log?
 
     python -m kelek.bench snapshot [--quick] [--rounds N] [-o json]
 
-1.6 M updates fill the table of request ids, which makes the snapshot's 26 MB; its log is compacted
-away. 24 MB of entries of 1 KiB follow. Then, round after round, the same follower is killed, its
-directory removed, and it is started again. The clocks are its file system and RequestLogInfo:
+1.6 M updates fill the table of request ids, which makes the snapshot's 26 MB; their log is
+compacted. 24 MB of entries of 1 KiB follow. In each round the same follower is killed, loses its
+directory, and starts again. Times come from its file system and RequestLogInfo:
 
 transfer   the first byte of the snapshot is on the follower's disk
-in place   its log begins behind the snapshot: checked, renamed, request ids loaded
-caught up  it has applied what the leader had committed
+in place   its log starts after the snapshot: checked, renamed, request ids loaded caught up  it has
+applied what the leader had committed
 """
 
 import time
@@ -33,7 +33,7 @@ APPEARS_S = 0.001
 
 
 class Return(NamedTuple):
-    """One way back (time.monotonic)."""
+    """Times of one return (time.monotonic)."""
 
     started: float
     transfer: float
@@ -42,7 +42,7 @@ class Return(NamedTuple):
 
 
 def fill(cluster: Apart, generator: Generator, victim: str) -> int:
-    """Writes what the rounds need. Returns the snapshot's LOG INDEX on the other two nodes."""
+    """Writes the data of the rounds; returns the snapshot's LOG INDEX on the other two nodes."""
     generator.run([*cluster.target, "--ident", IDENT], FILL)
     cluster.leader()
     others = [node for node in NODES if node != victim]
@@ -56,7 +56,7 @@ def fill(cluster: Apart, generator: Generator, victim: str) -> int:
 
 
 def appears(folder: Path) -> float:
-    """When a snapshot begins to come in (time.monotonic)."""
+    """Returns when a snapshot starts to arrive (time.monotonic)."""
     until = time.monotonic() + START_S_MAX
     while time.monotonic() < until:
         if any(folder.glob("*.incoming")):

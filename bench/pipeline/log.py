@@ -64,7 +64,7 @@ class Arrivals:
             self._news.notify_all()
 
     def wait(self, index: int) -> float:
-        """When it came (time.monotonic)."""
+        """Returns when the entry arrived (time.monotonic)."""
         with self._news:
             if not self._news.wait_for(lambda: index in self._times, ARRIVAL_S_MAX):
                 raise BenchError(f"entry {index} has not come within {ARRIVAL_S_MAX} s")
@@ -107,12 +107,12 @@ class Bench:
         self.found.setdefault(name, []).append(value)
 
     def read(self) -> None:
-        """Every entry that there was at first, into nothing."""
+        """Reads every initial entry and discards it."""
         frame = self.spark.read.format("kelek").options(**self.options, endingIndex=ENTRIES).load()
         frame.write.format("noop").mode("overwrite").save()
 
     def stream(self, number: int) -> float:
-        """All entries through a stream; thousands a second while its batches run."""
+        """Reads all entries by a stream; returns thousands a second while its batches run."""
         frame = self.spark.readStream.format("kelek").options(**self.options)
         writer = frame.option("startingIndex", "earliest").load().writeStream.format("noop")
         checkpoint = str(self.directory / f"stream-{number}")
@@ -134,7 +134,7 @@ class Bench:
         rows.write.format("kelek").options(**self.options).mode("append").save()
 
     def follow(self, number: int) -> None:
-        """Entries on their way into foreachBatch, one by one; the first is not counted."""
+        """Measures entries on their way to foreachBatch, one by one, without the first."""
         arrivals = Arrivals()
         frame = self.spark.readStream.format("kelek").options(**self.options).load()
         writer = frame.writeStream.foreachBatch(arrivals.take)
@@ -142,7 +142,8 @@ class Bench:
         try:
             with self.log() as log:
                 while not query.recentProgress:
-                    query.awaitTermination(PAUSE_S_MAX)  # Until it knows where the log ends.
+                    # Waits until the query knows the end of the log.
+                    query.awaitTermination(PAUSE_S_MAX)
                 for single in range(SINGLES + 1):
                     query.awaitTermination(self.dice.uniform(0.01, PAUSE_S_MAX))
                     started = time.monotonic()
@@ -161,7 +162,7 @@ def measure(directory: Path, rounds: int) -> Section:
     bench = Bench(directory)
     try:
         bench.start()
-        bench.read()  # Unmeasured: workers of Spark start.
+        bench.read()  # Not measured: Spark's workers start.
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
             bench.note("batch", ENTRIES / timed(bench.read))

@@ -37,11 +37,11 @@ ROWS = int(os.environ.get("KELEK_PIPELINE_ROWS", "20000000"))
 BATCH_ROWS = 20_000
 VALUE_BYTES = 100
 TASKS = 2
-PARTS = 16  # As Spark would make of such a table on two cores, about.
+PARTS = 16  # About as many parts as Spark would make of such a table on two cores.
 MIB = 1 << 20
 WATCH_S = 0.02
 GOAL_MIB = 256
-# What a worker of Spark does with its parts, but for what becomes of the rows.
+# What a Spark worker does with its parts, without using the rows.
 TASK = """
 import pickle, sys
 reader, parts = pickle.load(sys.stdin.buffer)
@@ -64,7 +64,7 @@ def rows() -> Iterator["pyarrow.RecordBatch"]:
 
 
 class Watch:
-    """The largest memory of some processes since it was made, over what they had then."""
+    """The largest growth of some processes' memory since this object was made."""
 
     def __init__(self, pids: dict[str, int]) -> None:
         self.pids = pids
@@ -81,7 +81,7 @@ class Watch:
 
 
 def actors(cluster: Tables, *roles: str) -> dict[str, int]:
-    """The first node's."""
+    """Actors of the first node."""
     names = {
         actor_name(pid): pid
         for supervisor in cluster.supervisors.values()
@@ -99,7 +99,7 @@ class Task:
         self._work = work
 
     def prepare(self) -> None:
-        """Returns when it could begin."""
+        """Returns when the task could start."""
         self._give(self._work)
         self.line()
 
@@ -127,7 +127,7 @@ class Task:
 
 
 def scan(cluster: Tables, how: str) -> dict[str, float]:
-    """By how much each process grew, in MiB."""
+    """Returns the growth of each process in MiB."""
     from pyspark.sql.types import StructType
 
     from kelek.pipeline.table.kind import KIND

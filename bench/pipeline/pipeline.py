@@ -74,7 +74,7 @@ class Bench:
         plain = self.parquet("rows").write.option("compression", "none")
         plain.parquet(str(self.directory / "plain"))
         self.write("rows", LOCAL)
-        for name in SCANS:  # Unmeasured, as workers of Spark start.
+        for name in SCANS:  # Not measured: Spark's workers start.
             if (count := self.scan(name).count()) != ROWS:
                 raise BenchError(f"the table has {count} rows of {ROWS}")
 
@@ -99,7 +99,7 @@ class Bench:
 
 
 def read(frame: "DataFrame") -> None:
-    """Every row, into nothing."""
+    """Reads every row and discards it."""
     frame.write.format("noop").mode("overwrite").save()
 
 

@@ -26,7 +26,8 @@ from kelek.storage.engine.families import Shared, family_options
 BATCH = 100
 VALUE_BYTES = 64
 SHARED_BYTES = 256 << 20  # The topology's defaults.
-FACTOR = 0x9E3779B97F4A7C15  # As in loadgen_zerodb.c: neighbours in time are none in the table.
+# As in loadgen_zerodb.c: consecutive rows are not neighbours in the table.
+FACTOR = 0x9E3779B97F4A7C15
 END_S = 30.0
 
 
@@ -43,7 +44,7 @@ def put(db: Rdict, keys: list[bytes], value: bytes) -> int:
 
 
 def get(db: Rdict, keys: list[bytes], value: bytes) -> int:
-    found = db.get([*keys])  # Of its own type: it takes any keys, a list of bytes is no such.
+    found = db.get([*keys])  # The binding requires this type.
     assert isinstance(found, list)
     return len(found)
 
@@ -53,7 +54,8 @@ def scan(db: Rdict, keys: list[bytes], value: bytes) -> int:
 
 
 def rate(work: Callable[[Rdict, list[bytes], bytes], int], db: Rdict, ask: list[str]) -> float:
-    """Rows a second; batches are made beforehand, as the load generator's costs count for none."""
+    """Returns rows per second. Batches are made beforehand, as the load generator's cost does not
+    count either."""
     seconds, rows = float(ask[0]), int(ask[1])
     keys = [key(number) for number in range(rows)]
     batches = [keys[at : at + BATCH] for at in range(0, rows, BATCH)]
@@ -77,7 +79,7 @@ def main(directory: str) -> None:
 
 
 class Engine:
-    """The process."""
+    """The engine's process."""
 
     name = "engine"
 

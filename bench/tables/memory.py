@@ -37,7 +37,7 @@ MANY_ROWS = 1000 * len(MANY)
 LARGE_MB = int(os.environ.get("KELEK_SCAN_MB", "400"))
 LARGE_ROWS = LARGE_MB * 1_000_000 // VALUE_BYTES
 GIVE_UP_S = 30.0 + LARGE_MB / 5
-# A restart is waited for, however long it takes.
+# A restart takes as long as it takes.
 SETTINGS = f"zerodb: {{local: {[*MANY, LARGE]}, request_timeout_ms: {int(START_S_MAX * 1000)}}}"
 MIB = 1 << 20
 WATCH_S = 0.02
@@ -57,7 +57,7 @@ print(rows, largest() - before)
 
 
 class Limited(Tables):
-    """A cluster whose processes may have FILES_MAX files open each."""
+    """A cluster whose processes may have FILES_MAX open files each."""
 
     def start(self) -> None:
         old = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -68,7 +68,7 @@ class Limited(Tables):
             resource.setrlimit(resource.RLIMIT_NOFILE, old)
 
     def processes(self, *roles: str) -> list[int]:
-        """The first node's."""
+        """Processes of the first node."""
         return [
             pid
             for supervisor in self.supervisors.values()
@@ -100,7 +100,7 @@ class Limited(Tables):
 
 
 def watched(cluster: Limited, work: "subprocess.Popen[str]") -> float:
-    """How much more memory server and worker took while it ran, at most (bytes)."""
+    """Returns the largest growth of server and worker in bytes while the program ran."""
     pids = cluster.processes("zerodb_server", "table_worker")
     before = largest = memory(pids).anonymous
     while work.poll() is None:
@@ -121,7 +121,7 @@ def scan(cluster: Limited, generator: Generator, op: str) -> float:
 
 
 def scan_by_client(cluster: Limited) -> tuple[float, float]:
-    """The servers' and the client's additional memory (bytes)."""
+    """Returns the growth of the servers' and the client's memory in bytes."""
     command = [sys.executable, "-P", "-c", SCANNER, cluster.doors[0], str(LARGE)]
     work = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     more = watched(cluster, work)

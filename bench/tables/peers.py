@@ -1,7 +1,7 @@
-"""What stands beside the tables of kelek: Redis.
+"""Redis, as comparison for kelek's tables.
 
-Redis is a primary with one replica, both with `appendonly yes` and `appendfsync always`: with
-WAIT 1 a write that was answered is on two disks, as one that a majority of three nodes holds.
+Redis runs as a primary with one replica, both with `appendonly yes` and `appendfsync always`. With
+WAIT 1 an answered write is on two disks, like a write that a majority of three nodes holds.
 """
 
 import shutil
@@ -40,7 +40,7 @@ class Redis:
         return next(word[2:] for word in done.stdout.split() if word.startswith("v="))
 
     def start_fresh(self) -> None:
-        """Returns once the replica follows."""
+        """Starts both and waits until the replica follows."""
         shutil.rmtree(self.directory, ignore_errors=True)
         replica_of = ("--replicaof", f"127.0.0.1 {self.ports[0]}")
         for port, more in zip(self.ports, ((), replica_of), strict=True):
@@ -64,7 +64,7 @@ class Redis:
                 link.sendall(command + b"\r\n")
                 return link.recv(1 << 16)
         except OSError:
-            return b""  # It is still starting.
+            return b""  # Redis is still starting.
 
     def pids(self) -> dict[str, list[int]]:
         return {

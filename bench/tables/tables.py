@@ -39,14 +39,14 @@ ROUNDS = 7
 SECS = 2.0
 ROWS = 300_000
 LOCAL, REPLICATED = 1, 2
-SCAN_ROWS = 10_000  # In one answer.
+SCAN_ROWS = 10_000  # Rows of one answer.
 ANSWER_MS = 500
 PUT = b"\x31\x01\x20\x01"
-MANY, MORE = 256, 1024  # Requests of one row that are outstanding.
+MANY, MORE = 256, 1024  # Unanswered requests of one row each.
 
 
 class Tables(Kelek):
-    """A cluster of three nodes with a door for tables each; those of LOCAL are one node's own."""
+    """A cluster of three nodes that serve tables; those of LOCAL are not replicated."""
 
     def __init__(self, directory: Path, settings: str = f"zerodb: {{local: [{LOCAL}]}}") -> None:
         super().__init__(directory, settings)
@@ -57,12 +57,12 @@ class Tables(Kelek):
         ]
 
     def target_of(self, node: int, table: int) -> list[str]:
-        """The load generator's arguments for one node's door (counted from 0)."""
+        """The load generator's arguments for one node (counted from 0)."""
         target = ["--protocol", "zerodb", "--libzmq", libzmq(), "--urls", self.doors[node]]
         return [*target, "--table", str(table)]
 
     def wait_for_tables(self) -> int:
-        """Until every door takes a write. The leader's number, from 0."""
+        """Waits until every node accepts a write; returns the leader's number, from 0."""
         leader = NODES.index(self.leader())
         until = time.monotonic() + START_S_MAX
         for door in self.doors:
@@ -80,7 +80,7 @@ class Tables(Kelek):
 
 
 class Case(NamedTuple):
-    """What is asked in each round: of whom, and its name in the table."""
+    """What a round measures, of which system, and its name in the table."""
 
     name: str
     ask: Callable[[], dict[str, Any]]

@@ -1,7 +1,6 @@
-"""Nodes of three kinds with one face, for bench/zre/zre.py: ours, pyre's, and a bare pair of
-sockets.
+"""Three kinds of nodes behind one interface, for bench/zre/zre.py: ours, pyre's, and bare sockets.
 
-As a program it is whom they speak with: `python -m kelek.bench.zre.nodes ROLE ...`.
+As a program it is the other side: `python -m kelek.bench.zre.nodes ROLE ...`.
 """
 
 import ipaddress
@@ -21,16 +20,16 @@ from kelek.native.net.datagrams import Datagrams, Heard
 
 LO, BROADCAST = "127.0.0.1", "127.255.255.255"
 GROUP = "bench"
-ECHO, ACK, PLAIN = b"e", b"a", b"p"  # What a message begins with.
+ECHO, ACK, PLAIN = b"e", b"a", b"p"  # First byte of a message.
 SPOKEN = ("WHISPER", "SHOUT")
 SIZE = 64
-WINDOW = 1000  # Messages that are answered by one ACK.
+WINDOW = 1000  # Messages for one ACK.
 Socket = zmq.Socket[bytes]
-Told = tuple[str, Any, bytes]  # The event, the peer, what it said.
+Told = tuple[str, Any, bytes]  # Event, peer, message.
 
 
 class AnyNode(Protocol):
-    """What is measured."""
+    """A node that is measured."""
 
     def receive(self) -> list[Told]: ...
     def whisper(self, peer: Any, content: bytes) -> object: ...
@@ -40,7 +39,7 @@ class AnyNode(Protocol):
 
 
 class GroupNode(AnyNode, Protocol):
-    """One that knows groups."""
+    """A node with groups."""
 
     def shout_many(self, contents: list[bytes]) -> object: ...
 
@@ -74,7 +73,7 @@ class Ours:
 
 
 class Pyre:
-    """pyre's node (PyPI: zeromq-pyre), whose beacon is told to use loopback."""
+    """pyre's node (PyPI: zeromq-pyre), set to send beacons on loopback."""
 
     def __init__(self, port: int) -> None:
         from pyre import Pyre as Node
@@ -116,8 +115,8 @@ class Pyre:
 
 
 class Bare:
-    """A ROUTER to receive and a DEALER to send, without any protocol: two of them know each other
-    by their ports."""
+    """A ROUTER to receive and a DEALER to send, without a protocol; two nodes know each other's
+    ports."""
 
     def __init__(self, port: int, peer_port: int | None = None) -> None:
         self.context: zmq.Context[Socket] = zmq.Context()
@@ -138,20 +137,20 @@ class Bare:
         return None
 
     def join(self) -> None:
-        """It has no groups, and hears all that its peer says."""
+        """Does nothing: there are no groups, and the node receives all that its peer sends."""
 
     def close(self) -> None:
         self.context.destroy(0)
 
 
 def load(kind: str) -> None:
-    """Imports what a node of this kind needs: that is no part of its being found."""
+    """Imports what a node of this kind needs, before discovery is timed."""
     modules = {"kelek": "kelek.clients.node.node", "pyre": "pyre", "bare": "zmq"}
     import_module(modules[kind])
 
 
 def make(kind: str, port: int) -> AnyNode:
-    """For a bare one the two ports are next to each other: the lower one is the driver's."""
+    """Creates a node. Bare nodes have consecutive ports; the lower one is the driver's."""
     makers: dict[str, Callable[[int], AnyNode]] = {
         "kelek": Ours,
         "pyre": Pyre,
@@ -164,7 +163,7 @@ def make(kind: str, port: int) -> AnyNode:
 
 
 def answer(nodes: Iterable[AnyNode]) -> None:
-    """Sends back what asks for it, and an ACK for each window of the rest."""
+    """Echoes messages that ask for it, and sends an ACK for each window of the others."""
     counts = dict.fromkeys(nodes, 0)
     for node in counts:
         node.join()
@@ -205,7 +204,8 @@ def _answer_once(node: AnyNode, count: int) -> int:
 
 
 def mesh(port: int, count: int, idle_s: float) -> None:
-    """So many nodes in this process: how long until all know all, and what they cost then."""
+    """Creates nodes in this process; measures the time until all know all, and their cost
+    afterwards."""
     started = time.monotonic()
     nodes = [kelek.Node(tuning=kelek.NodeTuning(port=port, interface=LO)) for _ in range(count)]
     for node in nodes:
@@ -222,8 +222,8 @@ def mesh(port: int, count: int, idle_s: float) -> None:
 
 
 def lossy(port: int, count: int, loss: float) -> None:
-    """Nodes that hear only some of the beacons; how often one held another to be gone is said at
-    the end of stdin."""
+    """Nodes that receive only some of the beacons. At the end of stdin it prints how often a node
+    wrongly missed a peer."""
     dice, take = Random(os.getpid()), Datagrams.take
 
     def lose(ear: Datagrams, now_ms: int) -> list[Heard]:

@@ -1,12 +1,12 @@
-"""How soon do nodes of ZRE find each other, and how fast do they talk?
+"""How soon do ZRE nodes find each other, and how fast do they talk?
 
     python -m kelek.bench zre [--quick] [--rounds N] [-o json]
 
-All on loopback, in programs that have imported what they use. In the same round kelek.Node, a node
-of pyre's and a bare pair of sockets (a ROUTER to receive, a DEALER to send, pyzmq, a message at a
-time) do the same: whisper messages of 64 bytes to a node in another process, 2,000 of them
-unanswered at most, and have one come back. Shouts go to ten nodes in another process. The mesh is
-measured in three rounds, and five nodes are killed; beacons get lost once.
+All run on loopback, in programs that have imported what they use. In the same round kelek.Node,
+pyre's node and a pair of bare sockets (a ROUTER to receive, a DEALER to send, pyzmq, one message at
+a time) do the same: they whisper messages of 64 bytes to a node in another process, at most 2,000
+unacknowledged, and have one echoed. Shouts go to ten nodes in another process. Three rounds measure
+a mesh; five nodes are killed; beacons get lost once.
 """
 
 import importlib.util
@@ -39,16 +39,16 @@ from kelek.bench.zre.nodes import (
 )
 
 ROUNDS = 7
-ALONE = 2000  # Messages that wait for their answer.
+ALONE = 2000  # Single messages that wait for their echo.
 MANY = 100_000
-WINDOWS = 2  # So many are not acknowledged.
+WINDOWS = 2  # Unacknowledged windows.
 SHOUT_PEERS = 10
 SHOUTS = 20_000
 MESH_NODES = 200
 MESH_IDLE_S = 5.0
 MESH_ROUNDS = 3
 LOSS, LOSS_S, LOSS_NODES = 0.3, 60.0, 5  # In each of two processes.
-KILLED, APART_S = 5, 0.3  # At other moments between two beacons.
+KILLED, APART_S = 5, 0.3  # At different moments between two beacons.
 END_S = 60.0
 TUNING = kelek.NodeTuning(interface=LO)
 KINDS = ("kelek", "pyre", "bare")
@@ -57,7 +57,7 @@ Found = dict[str, list[float]]
 
 @contextmanager
 def process(*arguments: object) -> Iterator["subprocess.Popen[bytes]"]:
-    """One that plays a role of zre_nodes."""
+    """A process that plays a role of bench/zre/nodes.py."""
     command = [sys.executable, "-P", "-m", "kelek.bench.zre.nodes", *map(str, arguments)]
     started = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=ends_with_us()
@@ -70,7 +70,7 @@ def process(*arguments: object) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def said(started: "subprocess.Popen[bytes]") -> list[float]:
-    """The numbers of its next line; none: it is up."""
+    """Returns the numbers of its next line; none means that it is up."""
     assert started.stdout is not None
     line = started.stdout.readline().split()
     if not line:
@@ -90,7 +90,7 @@ def make_group_driver(kind: str, port: int) -> GroupNode:
 
 
 def find(driver: AnyNode, kind: str, event: str, count: int) -> list[Any]:
-    """The peers of so many events of this kind."""
+    """Returns the peers of the next events of this kind."""
     peers: list[Any] = [None] if kind == "bare" else []
     until = time.monotonic() + END_S
     while len(peers) < count:
@@ -101,7 +101,7 @@ def find(driver: AnyNode, kind: str, event: str, count: int) -> list[Any]:
 
 
 def talk(kind: str, port: int, found: Found) -> None:
-    """Discovery, echoes one by one, and many whispers."""
+    """Measures discovery, single echoes, and many whispers."""
     with process("answer", kind, port, 1) as other:
         said(other)
         load(kind)
@@ -119,7 +119,7 @@ def talk(kind: str, port: int, found: Found) -> None:
 
 
 def echo(driver: AnyNode, peer: Any) -> float:
-    """The median of the microseconds until an answer."""
+    """Returns the median microseconds until an echo."""
     text, times = ECHO + bytes(SIZE - 1), []
     for _ in range(ALONE):
         begun = time.perf_counter()
@@ -131,7 +131,7 @@ def echo(driver: AnyNode, peer: Any) -> float:
 
 
 def stream(driver: AnyNode, count: int, send: Any, peers: int) -> float:
-    """Sends by windows, each of which every peer acknowledges; the seconds that it takes."""
+    """Sends windows that every peer acknowledges; returns the seconds."""
     part = [PLAIN + bytes(SIZE - 1)] * WINDOW
     begun, until = time.monotonic(), time.monotonic() + END_S
     acked = 0
@@ -152,7 +152,7 @@ def shout(kind: str, port: int, found: Found) -> None:
         try:
             driver.join()
             find(driver, kind, "JOIN", SHOUT_PEERS)
-            count = SHOUTS if kind == "kelek" else SHOUTS // 5  # Of pyre's as long a while.
+            count = SHOUTS if kind == "kelek" else SHOUTS // 5  # So that pyre takes about as long.
             took = stream(driver, count, driver.shout_many, SHOUT_PEERS)
             found.setdefault(f"{kind} shouts", []).append(count * SHOUT_PEERS / took)
         finally:
@@ -163,13 +163,14 @@ def shout(kind: str, port: int, found: Found) -> None:
 
 
 def mesh() -> list[float]:
-    """The seconds until all know all, the part of a core that they then take, and who was lost."""
+    """Returns the seconds until all know all, the part of a core that they then use, and the lost
+    peers."""
     with process("mesh", free_ports(1)[0], MESH_NODES, MESH_IDLE_S) as nodes:
         return said(nodes)
 
 
 def lose() -> list[float]:
-    """Peers lost wrongly, and how often one was asked whether it lives."""
+    """Returns wrongly lost peers, and how often a peer was asked whether it lives."""
     port = free_ports(1)[0]
     with (
         process("lossy", port, LOSS_NODES, LOSS) as a,
@@ -191,7 +192,7 @@ def lose() -> list[float]:
 
 
 def miss(tuning: kelek.NodeTuning, count: int) -> Found:
-    """The seconds from a kill to EVASIVE and to EXIT, of so many nodes."""
+    """Returns the seconds from a kill to EVASIVE and to EXIT."""
     times: Found = {"EVASIVE": [], "EXIT": []}
     killed: dict[bytes, float] = {}
     with ExitStack() as stack:
@@ -246,7 +247,7 @@ def _section(found: Found) -> Section:
         return found[name]
 
     def within(ms: int) -> float:
-        """The silence begins with the last beacon."""
+        """Silence starts with the last beacon."""
         return (ms + TUNING.beacon_ms) / 1000
 
     figures: list[Figure] = [
