@@ -20,7 +20,7 @@ from ...native.errors import NativeError
 from ...native.net.messages import Arena, Frames
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
-from ...protocols.zerodb.server.scatter_gather import PREFIX
+from ...protocols.zerodb.server.scatter_gather import KEY_PREFIX
 from ...protocols.zerodb.server.session import INFO, Now, Session, SessionSetup
 from ...protocols.zerodb.server.worker_channel import WorkerChannel
 from ...protocols.zerodb.wire.values import (
@@ -151,20 +151,20 @@ class ZerodbServer(Actor):
         self.on_disconnected(self._jobs, self._on_jobs_lost, self._on_jobs_back)
         self._work: list[tuple[WorkerChannel, Socket]] = []
         self._taken: list[tuple[ConsumedBytes, Pipe]] = []
-        for handoff, name in zip(self.session.handoffs, worker_names(self.options), strict=True):
+        for channel, name in zip(self.session.channels, worker_names(self.options), strict=True):
             socket = self._push(name, "work")
-            self._work.append((handoff, socket))
+            self._work.append((channel, socket))
             taken, told = ConsumedBytes(self.setup.epoch), self.pipe(self._push(name, "taken"))
             told.send([taken.first()])
             self._taken.append((taken, told))
-            self.on_disconnected(socket, partial(self._on_worker_lost, handoff))
+            self.on_disconnected(socket, partial(self._on_worker_lost, channel))
 
     def _push(self, actor: str, name: str) -> Socket:
         options = SocketOptions(connect=(self.endpoint(actor, name),), immediate=True)
         return self.socket(zmq.PUSH, options)
 
-    def _on_worker_lost(self, handoff: WorkerChannel) -> None:
-        handoff.on_lost(self.now_ms)
+    def _on_worker_lost(self, channel: WorkerChannel) -> None:
+        channel.on_lost(self.now_ms)
 
     def _open_doors(self) -> None:
         url = self._settings["url"]
@@ -205,7 +205,7 @@ class ZerodbServer(Actor):
 
     def _on_asks(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, PIPE_HEADER, "asks"):
-            self.session.on_ask(head, frames, self._now())
+            self.session.on_job_request(head, frames, self._now())
 
     def _on_done(self, arena: Arena) -> None:
         """Finished answers go on as they are, in one call, but for their marks."""
@@ -217,7 +217,7 @@ class ZerodbServer(Actor):
         self._count_taken(arena, marks)
         due = [self._is_due(*mark) for mark in ANSWER_TAG.iter_unpack(marks)]
         messages = arena
-        if len(self.session.gathering) or not all(due) or any(marks[2 :: ANSWER_TAG.size]):
+        if len(self.session.scatter_gather) or not all(due) or any(marks[2 :: ANSWER_TAG.size]):
             messages = self._sorted(arena, due)
         self._send_answers(messages, skip=1)
 
@@ -243,7 +243,7 @@ class ZerodbServer(Actor):
             mark, *answer = message = arena.message(position)
             if not is_due:
                 self.counters["late_answers"] += 1
-            elif answer[0].startswith(PREFIX):
+            elif answer[0].startswith(KEY_PREFIX):
                 self.session.on_part(ANSWER_TAG.unpack(mark)[0], answer)
             elif ANSWER_TAG.unpack(mark)[1] == PAIRS:
                 self._add_pairs(messages, message)
@@ -269,10 +269,10 @@ class ZerodbServer(Actor):
             self.session.refuse_answer(messages.message(position)[skip:])
 
     def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:
-        handoffs = self.session.handoffs
-        if number >= len(handoffs):
+        channels = self.session.channels
+        if number >= len(channels):
             return number == JOB_SERVER and self._take_job(ticket)
-        return handoffs[number].on_answer(epoch, place, ticket)
+        return channels[number].on_answer(epoch, place, ticket)
 
     def _take_job(self, ticket: int) -> bool:
         """Whether somebody still waits for the answer to this request; now nobody does."""
@@ -293,44 +293,44 @@ class ZerodbServer(Actor):
     def _on_report(self, head: Sequence[int], frames: list[bytes]) -> None:
         """Raises ValueError, TypeError, IndexError, struct.error: it is none."""
         kind, code, _, number, index, epoch = head
-        handoff = self.session.handoffs[number]
-        self.session.on_epoch(handoff, epoch, self.now_ms)
-        standing = handoff.standing
+        channel = self.session.channels[number]
+        self.session.on_epoch(channel, epoch, self.now_ms)
+        status = channel.status
         if kind == PROGRESS:
             self.session.proposals.on_results(decode_outcomes(frames[0]) if frames else ())
-            handoff.standing = standing._replace(applied_index=index)
+            channel.status = status._replace(applied_index=index)
         elif kind == TABLES:
             tables, local = (decode_tables(frame) for frame in frames[:2])
             owners = decode_owners(frames[2])
-            handoff.standing = standing._replace(tables=tables, local=local)
-            if number == OWNER_TABLE % len(self.session.handoffs):
+            channel.status = status._replace(tables=tables, local=local)
+            if number == OWNER_TABLE % len(self.session.channels):
                 self.session.ownership.owners = owners
         elif kind == WRITE_STATUS:
             refusal = frames[0].decode(errors="replace") if code else ""
-            handoff.standing = standing._replace(refusal=refusal)
+            channel.status = status._replace(refusal=refusal)
         elif kind == ONE_WAY_FAILURE:
             self.session.notice(code, frames[0].decode(errors="replace"))
         elif kind == NEXT_EXPIRY:
             self.session.on_expiry(number, index)
         elif kind == COMPLETED:
-            handoff.on_handled(index)
-        handoff.heard.add(kind)
+            channel.on_handled(index)
+        channel.reported_kinds.add(kind)
 
     # ---- in step ----
 
     def on_wake(self, now_ms: int) -> None:
         session = self.session
         session.ready(Now(now_ms, time.time_ns() // 1_000_000))
-        self._link.act(now_ms, session.asked_client)
-        for handoff, socket in self._work:
-            if handoff.greets(now_ms):
+        self._link.act(now_ms, session.has_log_requests)
+        for channel, socket in self._work:
+            if channel.must_send_hello(now_ms):
                 self.send(socket, [PIPE_HEADER.pack(HELLO, 0, 0, 0, 0, 0)])
-            if not session.proposals.is_idle and handoff.says_waiting(now_ms):
+            if not session.proposals.is_idle and channel.must_send_waiting(now_ms):
                 self.send(socket, [PIPE_HEADER.pack(SERVER_WAITS, 0, 0, 0, 0, 0)])
-            self._hand_over(handoff, socket)
+            self._hand_over(channel, socket)
         if len(session.jobs):
             self._send_jobs()
-        for frames in session.take_answers():
+        for frames in session.pop_answers():
             self._send_answers(frames)
         self._tell_leader()
         self._publish()
@@ -340,15 +340,15 @@ class ZerodbServer(Actor):
             else:
                 self.resume(door)
 
-    def _hand_over(self, handoff: WorkerChannel, socket: Socket) -> None:
+    def _hand_over(self, channel: WorkerChannel, socket: Socket) -> None:
         def send(messages: Arena, position: int) -> int:
             position, _ = send_messages(socket, messages, position, "keep")
             self.check(socket)
             return position
 
-        sent = handoff.send(send)
+        sent = channel.send(send)
         if sent == (socket in self._writers):
-            self.want_out(socket, None if sent else lambda: self._hand_over(handoff, socket))
+            self.want_out(socket, None if sent else lambda: self._hand_over(channel, socket))
 
     def _send_jobs(self) -> None:
         """What finds no room there is answered at once: the job_server does not run, or hangs."""
@@ -410,7 +410,7 @@ class ZerodbServer(Actor):
         return {
             "leader": self._names.get(session.client.leader or ""),
             "inflight": session.inflight,
-            "applied_index": min(each.standing.applied_index for each in session.handoffs),
+            "applied_index": min(each.status.applied_index for each in session.channels),
             **session.counters,
         }
 

@@ -1,9 +1,9 @@
-"""Which tables take writes from their owners alone, and by what an owner is known.
+"""Reserved tables: only their owners write them.
 
 The broker's table, the table of ZRE's log service and Spark's fresh tables are reserved. A process
-that the node's supervisor has started knows its secret. Whoever opens a fresh table names a token
-of its own: a hash of it is kept in the table OWNER_TABLE: every node knows the owner, and none
-that reads the log can write in its place (docs/protocols/zerodb.md, "Reserved tables").
+started by the node's supervisor knows its secret. A client that opens a fresh table presents a
+token; a hash of it is stored in OWNER_TABLE. So all nodes know the owner, and a reader of the log
+cannot impersonate it (docs/protocols/zerodb.md, "Reserved tables").
 """
 
 import hashlib
@@ -15,42 +15,43 @@ from ..wire.values import BROKER_TABLE, OWNER_TABLE, RESERVED_FIRST
 
 
 class Ownership:
-    """The rule, as one server knows it."""
+    """The owners known to one server."""
 
     def __init__(
         self, secret: bytes, services: Collection[int] = (), local: Collection[int] = ()
     ) -> None:
-        """
-        secret     of the node's own processes; empty: they have none
-        services   tables that only those write, beside the reserved numbers
-        local      tables that are never reserved: the topology names them one by one
+        """Knows no owners yet.
+
+        secret     of the node's own processes; empty: it has none
+        services   tables that only these write, besides the reserved numbers
+        local      tables that the topology names; they are never reserved
         """
         self._secret = secret
         self._services = frozenset(services)
         self._local = frozenset(local)
         self._closed = self._services | {OWNER_TABLE, BROKER_TABLE}
-        self.owners: Mapping[int, bytes] = {}  # By table, as far as this node has applied the log.
+        self.owners: Mapping[int, bytes] = {}  # By table, as of the applied index.
 
     def is_reserved(self, table: int) -> bool:
         return table in self._services or (table >= RESERVED_FIRST and table not in self._local)
 
     def reserved(self, tables: Collection[int]) -> list[int]:
-        """Those of the tables that are."""
+        """The reserved ones of these tables."""
         return sorted(filter(self.is_reserved, tables))
 
     def any_reserved(self, tables: Sequence[int]) -> bool:
-        """The same, for many at once."""
+        """Whether a table may be reserved; faster for many tables."""
         return max(tables) >= RESERVED_FIRST or not self._services.isdisjoint(tables)
 
     def is_known(self, token: bytes, tables: Collection[int]) -> bool:
-        """Whether problem() can say something about these already: else the leader has to be asked
-        how far a look must reach, as another node may have opened one of them a moment ago."""
+        """Whether problem() can decide now. Otherwise the leader must be asked, since another node
+        may have opened a table a moment ago."""
         if self._is_secret(token) or not token:
             return True
         return all(table in self._closed or table in self.owners for table in tables)
 
     def problem(self, token: bytes, operations: Sequence[ops.Op], tables: Collection[int]) -> str:
-        """Why these reserved tables don't take these operations; empty: they do."""
+        """Why these reserved tables do not accept these operations, or an empty text."""
         if self._is_secret(token):
             return ""
         opened = {op.table for op in operations if isinstance(op, ops.Open)}
@@ -80,5 +81,5 @@ class Ownership:
 
 
 def digest(token: bytes) -> bytes:
-    """What is kept of a token."""
+    """The stored form of a token."""
     return hashlib.sha256(token).digest()

@@ -1,8 +1,8 @@
-"""Writes of replicated tables on their way: into the log, through its commit, until they are
-applied here. Then, and not before, their clients are answered.
+"""Writes of replicated tables: into the log, until they are committed and applied on this node.
+Their clients are answered then.
 
-Writes that arrive together fly together: one pack to the leader, one batch of answers. The order of
-arrival is the order in the log, whatever fails (protocols/zmqraft/client/window.py).
+Writes that arrive together share a pack: one message to the leader and one batch of answers. Their
+order in the log is the order of arrival, even after failures (protocols/zmqraft/client/window.py).
 """
 
 from bisect import bisect_left
@@ -15,81 +15,82 @@ from ...zmqraft.client.client import LogClientMachine, PendingUpdates
 from ..wire.worker_pipe import Message, OperationResult
 from .worker_channel import WorkerStatus
 
-FLIGHT_WRITES_MAX = 1024
-FLIGHT_BYTES_MAX = 256 << 10
-DEADLINES_APART_MS = 20  # Writes whose deadlines are nearer share a flight, and the first's.
+PACK_WRITES_MAX = 1024
+PACK_BYTES_MAX = 256 << 10
+# Writes with closer deadlines share a pack and the deadline of its first write.
+DEADLINES_APART_MS = 20
 ALL_WORKERS = -1
-RESULTS_BYTES_MAX = 64 << 20  # Kept for flights whose commit is not heard of yet.
-RESULT_BYTES = 200  # That one takes besides its data.
+RESULTS_BYTES_MAX = 64 << 20  # Kept for packs that are not known to be committed.
+RESULT_BYTES = 200  # Memory of a result besides its data.
 
 
 class ProposedWrite(NamedTuple):
-    """One request, as it goes into the log."""
+    """A write as entries of the log."""
 
     reqids: Sequence[bytes]
-    entries: Sequence[bytes]  # One, or the parts of a large one.
+    entries: Sequence[bytes]  # One entry, or the parts of a large write.
     deadline_ms: int
-    answer: Message | None  # What its client gets when it is applied; None: nobody waits.
-    worker: int  # Of its tables, or ALL_WORKERS: who has to apply it.
-    has_result: bool = False  # Its answer is made of what the worker reports.
-    ask: int | None = None  # The ticket of a job that asks for it.
+    answer: Message | None  # For the client once the write is applied; None: it expects none.
+    worker: int  # The worker that applies the write, or ALL_WORKERS.
+    has_result: bool = False  # The answer contains the worker's result.
+    job_ticket: int | None = None  # Of job_server's request.
 
 
 class WriteRun(NamedTuple):
-    """Many writes at once, of one entry each and the same deadline."""
+    """Many writes of one entry each, with one deadline."""
 
     reqids: list[bytes]
     entries: list[bytes]
     deadline_ms: int
     workers: set[int]  # Of their tables.
-    heard: list[int]  # Places of those whose clients wait, growing.
-    acknowledge: Callable[[int, int, Frames], None]  # Adds the answers of heard[begin:end].
+    awaited: list[int]  # Ascending positions of the writes whose clients expect answers.
+    acknowledge: Callable[[int, int, Frames], None]  # Adds the answers of awaited[begin:end].
 
 
 class Failure(NamedTuple):
-    """What is to be told instead of an answer."""
+    """A write that failed."""
 
     answer: Message | None
-    ask: int | None
+    job_ticket: int | None
     text: str
-    retry: bool  # It may go well another time.
-    unproposed: bool = False  # It never left this node.
-    database: bool = False  # The engine's word.
+    retry: bool  # A later attempt may succeed.
+    unproposed: bool = False  # The write never left this node.
+    database: bool = False  # The worker's database failed.
 
 
 class ResultFound(NamedTuple):
-    """A write that is applied and has more to tell than its answer."""
+    """An applied write with the results of its operations."""
 
     answer: Message
     results: tuple[OperationResult, ...]
 
 
 class ResultLost(NamedTuple):
-    """A write that is applied, but whose result was reported before it was asked for again."""
+    """An applied repeat of a transaction, whose result was reported at the first time."""
 
     answer: Message
     worker: int
     reqid: bytes
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index: int  # type: ignore[assignment]  # It hides tuple.index.
 
 
-class Flight:
-    """Writes that travel as one pack."""
+class WritePack:
+    """Writes that are proposed in one message."""
 
     __slots__ = (
         "answers",
-        "asks",
+        "applied_before",
+        "awaiting_results",
         "count",
         "deadline_ms",
         "entries",
-        "floor",
         "index",
+        "job_tickets",
+        "last_part",
         "pending",
-        "places",
+        "positions",
         "reqids",
         "size",
-        "wanting",
-        "whole",
         "workers",
     )
 
@@ -98,32 +99,33 @@ class Flight:
         self.reqids: list[bytes] = []
         self.entries: list[bytes] = []
         self.size = 0
-        self.count = 0  # Requests.
-        self.workers: set[int] = set()  # Who has to apply them.
-        self.answers = Frames()  # Of those whose clients wait, in order ...
-        self.places: list[int] = []  # ... and the entry of each: its last.
-        self.wanting: dict[int, int] = {}  # Places whose answers are made of a worker's results.
-        self.asks: list[tuple[int, int]] = []  # (ticket, place)
+        self.count = 0  # Number of requests.
+        self.workers: set[int] = set()  # The workers that apply them.
+        self.answers = Frames()  # Finished answers in order.
+        self.positions: list[int] = []  # The last entry of each answer's write.
+        self.awaiting_results: dict[int, int] = {}  # Worker by position of the write's last entry.
+        self.job_tickets: list[tuple[int, int]] = []  # (ticket, position)
         self.pending: PendingUpdates | None = None
-        self.index = 0  # Of its last entry, once it is committed.
-        self.floor = 0  # Its entries lie behind this index, but for those that it repeats.
-        self.whole: Flight | None = None  # With the last part of the write that this is a part of.
+        self.index = 0  # Of its last entry, once committed.
+        # The applied index when it was proposed; new entries lie behind it.
+        self.applied_before = 0
+        self.last_part: WritePack | None = None  # The pack with the last part of a large write.
 
     @property
-    def is_void(self) -> bool:
-        """Whether nobody is helped by its entries: those of a large write only by all of them."""
-        return not self.entries or (self.whole is not None and not self.whole.entries)
+    def is_empty(self) -> bool:
+        """Whether no entry is of use: parts of a large write need its last part."""
+        return not self.entries or (self.last_part is not None and not self.last_part.entries)
 
-    def room(self, entries: Sequence[bytes], begin: int, deadline_ms: int) -> int:
-        """Where the part of these entries ends, from begin on, that belongs in here."""
+    def fit(self, entries: Sequence[bytes], begin: int, deadline_ms: int) -> int:
+        """The end of the entries, from begin on, that fit into this pack."""
         if self.entries and abs(deadline_ms - self.deadline_ms) > DEADLINES_APART_MS:
             return begin
-        end = min(len(entries), begin + FLIGHT_WRITES_MAX - len(self.entries))
-        left = FLIGHT_BYTES_MAX - self.size
-        for place in range(begin, end):
-            left -= len(entries[place])
-            if left < 0 and (self.entries or place > begin):
-                return place
+        end = min(len(entries), begin + PACK_WRITES_MAX - len(self.entries))
+        left = PACK_BYTES_MAX - self.size
+        for position in range(begin, end):
+            left -= len(entries[position])
+            if left < 0 and (self.entries or position > begin):
+                return position
         return end
 
     def add(self, write: ProposedWrite) -> None:
@@ -132,163 +134,162 @@ class Flight:
         self.size += sum(map(len, write.entries))
         self.count += 1
         self.workers.add(write.worker)
-        place = len(self.entries) - 1
+        position = len(self.entries) - 1
         if write.answer is not None:
             self.answers.add(write.answer)
-            self.places.append(place)
+            self.positions.append(position)
             if write.has_result:
-                self.wanting[place] = write.worker
-        if write.ask is not None:
-            self.asks.append((write.ask, place))
+                self.awaiting_results[position] = write.worker
+        if write.job_ticket is not None:
+            self.job_tickets.append((write.job_ticket, position))
 
     def indexes(self) -> list[int]:
-        """The LOG INDEX of each entry, once it is committed."""
+        """The log index of each entry, once committed."""
         assert self.pending is not None
         return [
             index for count, first in self.pending.runs for index in range(first, first + count)
         ]
 
-    def give_up(self, text: str) -> list[Failure]:
-        """Nobody waits any longer; what is in the window stays there, for the order's sake."""
+    def abandon(self, text: str) -> list[Failure]:
+        """Fails all writes. What is in the client's window stays there to keep the order."""
         failures = [
             Failure(self.answers.message(i), None, text, True) for i in range(self.answers.count)
         ]
-        failures += [Failure(None, ask, text, True) for ask, _ in self.asks]
-        self.answers, self.places, self.asks = Frames(), [], []
+        failures += [Failure(None, ticket, text, True) for ticket, _ in self.job_tickets]
+        self.answers, self.positions, self.job_tickets = Frames(), [], []
         self.count, self.deadline_ms = 0, _NEVER
         return failures
 
 
 class Proposals:
-    """All writes that are not applied yet, first to last."""
+    """All writes that are not applied, in order."""
 
     def __init__(self, client: LogClientMachine) -> None:
         self._client = client
-        self._open: Flight | None = None  # The last one, still growing.
-        self._queued: deque[Flight] = deque()
-        self._flying: deque[Flight] = deque()  # In the client's window.
-        self._committed: deque[Flight] = deque()
-        self._due_ms = _NEVER  # No flight is due before.
+        self._open: WritePack | None = None  # The last pack, which still grows.
+        self._queued: deque[WritePack] = deque()
+        self._proposed: deque[WritePack] = deque()  # In the window of the log client.
+        self._committed: deque[WritePack] = deque()
+        self._due_ms = _NEVER  # The earliest deadline of a pack, or earlier.
         self._results: dict[int, list[OperationResult]] = {}
-        self._results_bytes = 0  # Of them.
-        self._applied_index = 0  # By all workers.
-        self.failures: list[Failure] = []  # To be told.
-        self.done: list[ResultFound] = []
-        self.lost: list[ResultLost] = []
-        self.answers: list[Frames] = []  # To be sent as they are.
-        self.asks: list[
-            tuple[int, int, tuple[OperationResult, ...]]
-        ] = []  # (ticket, index, results)
+        self._results_bytes = 0  # Size of these.
+        self._applied_index = 0  # Applied by all workers.
+        self.failures: list[Failure] = []  # To be answered by the owner.
+        self.found_results: list[ResultFound] = []
+        self.lost_results: list[ResultLost] = []
+        self.answers: list[Frames] = []  # Finished answers to send.
+        # (ticket, index, results) for job_server.
+        self.job_results: list[tuple[int, int, tuple[OperationResult, ...]]] = []
 
-    def _all(self) -> Iterator[Flight]:
+    def _packs(self) -> Iterator[WritePack]:
         yield from self._committed
-        yield from self._flying
+        yield from self._proposed
         yield from self._queued
         if self._open is not None:
             yield self._open
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way."""
-        return not (self._flying or self._open or self._committed or self._queued)
+        """Whether there is no write."""
+        return not (self._proposed or self._open or self._committed or self._queued)
 
     @property
     def count(self) -> int:
-        """Writes on their way."""
-        return sum(flight.count for flight in self._all())
+        """Number of writes."""
+        return sum(pack.count for pack in self._packs())
 
     @property
     def size(self) -> int:
-        """Bytes of them."""
-        return sum(flight.size for flight in self._all())
+        """Size of the writes in bytes."""
+        return sum(pack.size for pack in self._packs())
 
     def add(self, write: ProposedWrite) -> None:
-        """Takes a write in, behind all others."""
+        """Adds a write behind all others."""
         if len(write.entries) == 1:
-            flight = self._growing(write.deadline_ms)
-            if not flight.room(write.entries, 0, write.deadline_ms):
-                flight = self._next(write.deadline_ms)
-            flight.add(write)
+            pack = self._current_pack(write.deadline_ms)
+            if not pack.fit(write.entries, 0, write.deadline_ms):
+                pack = self._new_pack(write.deadline_ms)
+            pack.add(write)
             return
-        self._close()
-        last = Flight(write.deadline_ms)
-        for part in range(len(write.entries) - 1):  # Each in a flight of its own: they are large.
-            flight = Flight(_NEVER)
+        self._close_pack()
+        last = WritePack(write.deadline_ms)
+        for part in range(len(write.entries) - 1):  # Parts are large: each has its own pack.
+            pack = WritePack(_NEVER)
             reqids, entries = [write.reqids[part]], [write.entries[part]]
-            flight.add(ProposedWrite(reqids, entries, _NEVER, None, write.worker))
-            flight.whole = last
-            self._queued.append(flight)
+            pack.add(ProposedWrite(reqids, entries, _NEVER, None, write.worker))
+            pack.last_part = last
+            self._queued.append(pack)
         self._due_ms = min(self._due_ms, write.deadline_ms)
         last.add(write._replace(reqids=write.reqids[-1:], entries=write.entries[-1:]))
         self._queued.append(last)
 
     def add_run(self, run: WriteRun) -> None:
-        """Takes many in, behind all others."""
+        """Adds many writes behind all others."""
         begin = 0
-        heard = 0
+        awaited = 0
         while begin < len(run.entries):
-            flight = self._growing(run.deadline_ms)
-            end = flight.room(run.entries, begin, run.deadline_ms)
+            pack = self._current_pack(run.deadline_ms)
+            end = pack.fit(run.entries, begin, run.deadline_ms)
             if end == begin:
-                flight = self._next(run.deadline_ms)
-                end = flight.room(run.entries, begin, run.deadline_ms)
-            moved = len(flight.entries) - begin
-            flight.reqids += run.reqids[begin:end]
-            flight.entries += run.entries[begin:end]
-            flight.size += sum(map(len, run.entries[begin:end]))
-            flight.count += end - begin
-            flight.workers |= run.workers
-            heard_end = bisect_left(run.heard, end, heard)
-            run.acknowledge(heard, heard_end, flight.answers)
-            flight.places += [place + moved for place in run.heard[heard:heard_end]]
-            begin, heard = end, heard_end
+                pack = self._new_pack(run.deadline_ms)
+                end = pack.fit(run.entries, begin, run.deadline_ms)
+            moved = len(pack.entries) - begin
+            pack.reqids += run.reqids[begin:end]
+            pack.entries += run.entries[begin:end]
+            pack.size += sum(map(len, run.entries[begin:end]))
+            pack.count += end - begin
+            pack.workers |= run.workers
+            awaited_end = bisect_left(run.awaited, end, awaited)
+            run.acknowledge(awaited, awaited_end, pack.answers)
+            pack.positions += [position + moved for position in run.awaited[awaited:awaited_end]]
+            begin, awaited = end, awaited_end
 
-    def _growing(self, deadline_ms: int) -> Flight:
-        return self._open if self._open is not None else self._next(deadline_ms)
+    def _current_pack(self, deadline_ms: int) -> WritePack:
+        return self._open if self._open is not None else self._new_pack(deadline_ms)
 
-    def _next(self, deadline_ms: int) -> Flight:
-        """A new last flight."""
-        self._close()
-        self._open = Flight(deadline_ms)
+    def _new_pack(self, deadline_ms: int) -> WritePack:
+        """Starts a new last pack."""
+        self._close_pack()
+        self._open = WritePack(deadline_ms)
         self._due_ms = min(self._due_ms, deadline_ms)
         return self._open
 
-    def _close(self) -> None:
+    def _close_pack(self) -> None:
         if self._open is not None:
             self._queued.append(self._open)
             self._open = None
 
     def propose(self) -> bool:
-        """Hands to the client's window what finds room there; whether anything did."""
+        """Moves packs into the client's window while it has room. Returns whether any moved."""
         window = self._client.window
-        before = len(self._flying)
+        before = len(self._proposed)
         while window.has_room:
             if not self._queued:
-                self._close()
+                self._close_pack()
             if not self._queued or window.awaits(self._queued[0].reqids[0]):
-                break  # A repeat of what is on its way: its turn comes when that is done.
-            flight = self._queued.popleft()
-            flight.pending = PendingUpdates(flight.reqids, flight.entries)
-            flight.floor = self._applied_index
-            window.add(flight.pending)
-            self._flying.append(flight)
-        return len(self._flying) > before
+                break  # The same write is in the window; its repeat waits.
+            pack = self._queued.popleft()
+            pack.pending = PendingUpdates(pack.reqids, pack.entries)
+            pack.applied_before = self._applied_index
+            window.add(pack.pending)
+            self._proposed.append(pack)
+        return len(self._proposed) > before
 
     def on_results(self, results: Sequence[tuple[int, OperationResult]]) -> None:
-        """What a worker has reported, by LOG INDEX and in order."""
+        """A worker has reported results, with log indexes in order."""
         if self.is_idle:
-            return  # Of other nodes' writes.
+            return  # They belong to writes of other nodes.
         for index, result in results:
             self._results.setdefault(index, []).append(result)
             self._results_bytes += RESULT_BYTES + len(result.data)
         if self._results_bytes > RESULTS_BYTES_MAX:
-            self._forget_results()
+            self._limit_results()
 
-    def _forget_results(self) -> None:
-        """Of other nodes' writes, then the oldest; but never that an operation was refused: who is
-        not told of that is told that it was done."""
-        first = next(iter((*self._committed, *self._flying)), None)
-        floor = self._applied_index if first is None else first.floor
+    def _limit_results(self) -> None:
+        """Drops results of other nodes' writes, then the oldest. Refusals stay: a write without a
+        result is acknowledged as done."""
+        first = next(iter((*self._committed, *self._proposed)), None)
+        floor = self._applied_index if first is None else first.applied_before
         kept: dict[int, list[OperationResult]] = {}
         size = 0
         for index, results in reversed(self._results.items()):
@@ -302,33 +303,31 @@ class Proposals:
         self._results = dict(reversed(kept.items()))
         self._results_bytes = size
 
-    def collect(self, standings: Sequence[WorkerStatus]) -> None:
-        """Takes in what the window knows, and answers what is applied by its workers, in order."""
-        self._applied_index = min(each.applied_index for each in standings)
-        while self._flying:
-            flight = self._flying[0]
-            assert flight.pending is not None
-            if flight.pending.refusal:
+    def collect(self, statuses: Sequence[WorkerStatus]) -> None:
+        """Reads what the window has committed, and completes applied packs in order."""
+        self._applied_index = min(each.applied_index for each in statuses)
+        while self._proposed:
+            pack = self._proposed[0]
+            assert pack.pending is not None
+            if pack.pending.refusal:
                 self._on_refused()
-            elif flight.pending.runs:
-                flight.index = max(first + count - 1 for count, first in flight.pending.runs)
-                self._committed.append(self._flying.popleft())
+            elif pack.pending.runs:
+                pack.index = max(first + count - 1 for count, first in pack.pending.runs)
+                self._committed.append(self._proposed.popleft())
             else:
                 break
         while self._committed:
-            flight = self._committed[0]
-            concerned = standings
-            if ALL_WORKERS not in flight.workers:
-                concerned = [standings[worker] for worker in flight.workers]
-            refusal = next((each.refusal for each in concerned if each.refusal), "")
-            if flight.index <= min(each.applied_index for each in concerned):
-                self._finish(self._committed.popleft())
+            pack = self._committed[0]
+            involved = statuses
+            if ALL_WORKERS not in pack.workers:
+                involved = [statuses[worker] for worker in pack.workers]
+            refusal = next((each.refusal for each in involved if each.refusal), "")
+            if pack.index <= min(each.applied_index for each in involved):
+                self._complete(self._committed.popleft())
             elif refusal:
-                text = f"entry {flight.index} is in the log, but not applied here yet: {refusal}"
+                text = f"entry {pack.index} is in the log, but not applied here yet: {refusal}"
                 self._committed.popleft()
-                self.failures += [
-                    failure._replace(database=True) for failure in flight.give_up(text)
-                ]
+                self.failures += [failure._replace(database=True) for failure in pack.abandon(text)]
             else:
                 break
         if self._results and self.is_idle:
@@ -336,127 +335,135 @@ class Proposals:
             self._results_bytes = 0
 
     def _on_refused(self) -> None:
-        """The leader will never take one of them; those behind it go again, in order."""
-        again = list(reversed(self._flying))  # The window has let go of all behind it, too.
-        self._flying.clear()
-        first = again[-1]
+        """The leader refuses a pack for good. The packs behind it are queued again in order."""
+        packs = list(reversed(self._proposed))  # The window has dropped all packs behind it, too.
+        self._proposed.clear()
+        first = packs[-1]
         assert first.pending is not None
         text = f"the leader has refused the write: {first.pending.refusal}"
-        self.failures += self._without(first, {first.pending.refused_position}, text)
-        if first.whole is not None:
-            self.failures += self._without(first.whole, {0}, text)
-        for flight in again:
-            flight.pending = None
-            self._queued.appendleft(flight)
-        self._drop_void()
+        self.failures += self._remove(first, {first.pending.refused_position}, text)
+        if first.last_part is not None:
+            self.failures += self._remove(first.last_part, {0}, text)
+        for pack in packs:
+            pack.pending = None
+            self._queued.appendleft(pack)
+        self._drop_empty()
 
     def withdraw(self, routing_id: bytes, text: str) -> None:
-        """Takes back what this client waits for and what has not left yet."""
-        for flight in (*self._queued, *((self._open,) if self._open else ())):
+        """Fails the client's writes that are not proposed yet."""
+        for pack in (*self._queued, *((self._open,) if self._open else ())):
             positions = {
-                place
-                for i, place in enumerate(flight.places)
-                if flight.answers.message(i)[0] == routing_id
+                position
+                for i, position in enumerate(pack.positions)
+                if pack.answers.message(i)[0] == routing_id
             }
             if positions:
-                without = self._without(flight, positions, text)
+                without = self._remove(pack, positions, text)
                 self.failures += [
                     failure._replace(retry=True, unproposed=True) for failure in without
                 ]
-        self._drop_void()
+        self._drop_empty()
 
-    def _drop_void(self) -> None:
-        """Forgets what has not left and need not."""
-        self._queued = deque(flight for flight in self._queued if not flight.is_void)
-        if self._open is not None and self._open.is_void:
+    def _drop_empty(self) -> None:
+        """Drops queued packs that are of no use."""
+        self._queued = deque(pack for pack in self._queued if not pack.is_empty)
+        if self._open is not None and self._open.is_empty:
             self._open = None
 
     @staticmethod
-    def _without(flight: Flight, positions: set[int], text: str) -> list[Failure]:
-        """Takes entries out of a flight; returns what their clients are to be told."""
-        kept = [place for place in range(len(flight.entries)) if place not in positions]
-        moved = {place: new for new, place in enumerate(kept)}
-        told: list[Failure] = []
-        answers, places = Frames(), []
-        for i, place in enumerate(flight.places):
-            if place in moved:
-                answers.add(flight.answers.message(i))
-                places.append(moved[place])
+    def _remove(pack: WritePack, removed: set[int], text: str) -> list[Failure]:
+        """Removes entries from a pack; returns the failures of their clients."""
+        kept = [position for position in range(len(pack.entries)) if position not in removed]
+        moved = {position: new for new, position in enumerate(kept)}
+        failures: list[Failure] = []
+        answers = Frames()
+        positions: list[int] = []
+        for i, position in enumerate(pack.positions):
+            if position in moved:
+                answers.add(pack.answers.message(i))
+                positions.append(moved[position])
             else:
-                told.append(Failure(flight.answers.message(i), None, text, False))
-        told += [Failure(None, ask, text, False) for ask, at in flight.asks if at not in moved]
-        flight.answers, flight.places = answers, places
-        flight.reqids = [flight.reqids[place] for place in kept]
-        flight.entries = [flight.entries[place] for place in kept]
-        flight.size = sum(map(len, flight.entries))
-        flight.wanting = {
-            moved[place]: worker for place, worker in flight.wanting.items() if place in moved
+                failures.append(Failure(pack.answers.message(i), None, text, False))
+        failures += [
+            Failure(None, ticket, text, False) for ticket, at in pack.job_tickets if at not in moved
+        ]
+        pack.answers, pack.positions = answers, positions
+        pack.reqids = [pack.reqids[position] for position in kept]
+        pack.entries = [pack.entries[position] for position in kept]
+        pack.size = sum(map(len, pack.entries))
+        pack.awaiting_results = {
+            moved[position]: worker
+            for position, worker in pack.awaiting_results.items()
+            if position in moved
         }
-        flight.asks = [(ask, moved[place]) for ask, place in flight.asks if place in moved]
-        flight.count = max(0, flight.count - len(positions))
-        return told
+        pack.job_tickets = [
+            (ticket, moved[position]) for ticket, position in pack.job_tickets if position in moved
+        ]
+        pack.count = max(0, pack.count - len(removed))
+        return failures
 
-    def _finish(self, flight: Flight) -> None:
-        """All of a flight is applied."""
-        if not (self._results or flight.wanting or flight.asks):
-            if flight.answers.count:
-                self.answers.append(flight.answers)
+    def _complete(self, pack: WritePack) -> None:
+        """Answers an applied pack."""
+        if not (self._results or pack.awaiting_results or pack.job_tickets):
+            if pack.answers.count:
+                self.answers.append(pack.answers)
             return
-        indexes = flight.indexes()
+        indexes = pack.indexes()
         plain = Frames()
-        for i, place in enumerate(flight.places):
-            answer = flight.answers.message(i)
-            results = tuple(self._results.get(indexes[place], ()))
+        for i, position in enumerate(pack.positions):
+            answer = pack.answers.message(i)
+            results = tuple(self._results.get(indexes[position], ()))
             refused = next((it for it in results if it.code), None)
             if refused is not None:
                 text = refused.data.decode(errors="replace")
                 self.failures.append(Failure(answer, None, text, False, database=True))
-            elif place not in flight.wanting:
+            elif position not in pack.awaiting_results:
                 plain.add(answer)
             elif results:
-                self.done.append(ResultFound(answer, results))
+                self.found_results.append(ResultFound(answer, results))
             else:
-                worker, reqid = flight.wanting[place], flight.reqids[place]
-                self.lost.append(ResultLost(answer, worker, reqid, indexes[place]))
+                worker, reqid = pack.awaiting_results[position], pack.reqids[position]
+                self.lost_results.append(ResultLost(answer, worker, reqid, indexes[position]))
         if plain.count:
             self.answers.append(plain)
-        for ask, place in flight.asks:
-            results = tuple(self._results.get(indexes[place], ()))
-            self.asks.append((ask, indexes[place], results))
+        for ticket, position in pack.job_tickets:
+            results = tuple(self._results.get(indexes[position], ()))
+            self.job_results.append((ticket, indexes[position], results))
 
-    def clear_told(self) -> None:
-        """The owner has taken what is to be told."""
-        self.failures, self.done, self.lost, self.answers, self.asks = [], [], [], [], []
+    def clear_results(self) -> None:
+        """The owner has handled all results and failures."""
+        self.failures, self.found_results, self.lost_results = [], [], []
+        self.answers, self.job_results = [], []
 
     def expire(self, now_ms: int, reason: str) -> None:
-        """Gives up what has waited for too long.
+        """Fails writes whose deadline has passed.
 
         reason   why nothing is committed, as far as is known
         """
-        late = [flight for flight in self._all() if flight.deadline_ms <= now_ms]
-        for flight in late:
-            if flight.index:
-                text = f"entry {flight.index} is in the log, but not applied here yet"
-                self.failures += flight.give_up(text)
-            elif flight.pending is not None:
+        late = [pack for pack in self._packs() if pack.deadline_ms <= now_ms]
+        for pack in late:
+            if pack.index:
+                text = f"entry {pack.index} is in the log, but not applied here yet"
+                self.failures += pack.abandon(text)
+            elif pack.pending is not None:
                 text = f"not known to be committed: {reason}; it may still be"
-                self.failures += flight.give_up(text)
+                self.failures += pack.abandon(text)
             else:
                 text = f"nothing was written: {reason}"
-                unheard = flight.count - len(flight.places) - len(flight.asks)
+                silent = pack.count - len(pack.positions) - len(pack.job_tickets)
                 self.failures += [
-                    failure._replace(unproposed=True) for failure in flight.give_up(text)
+                    failure._replace(unproposed=True) for failure in pack.abandon(text)
                 ]
-                if unheard:
-                    self.failures.append(Failure(None, None, f"{unheard} writes: {text}", False))
-                flight.entries = []
-        self._drop_void()
+                if silent:
+                    self.failures.append(Failure(None, None, f"{silent} writes: {text}", False))
+                pack.entries = []
+        self._drop_empty()
         self._committed = deque(each for each in self._committed if each not in late)
-        self._due_ms = min((flight.deadline_ms for flight in self._all()), default=_NEVER)
+        self._due_ms = min((pack.deadline_ms for pack in self._packs()), default=_NEVER)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When expire() may have something to do."""
+        """When expire() may have work."""
         return None if self._due_ms == _NEVER or self.is_idle else self._due_ms
 
 

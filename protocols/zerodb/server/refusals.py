@@ -1,4 +1,4 @@
-"""Requests of tables that are refused, and whether their clients wait to hear of it."""
+"""Errors of refused requests, and whether their clients wait for an answer."""
 
 from ..wire import requests, values
 from ..wire.codec import error_code
@@ -8,11 +8,11 @@ SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
 
 
 class FencedError(RequestError):
-    """It is refused for now, for the order's sake."""
+    """The retry fence refuses the request for now."""
 
 
 class UnacknowledgedError(RequestError):
-    """It is refused even where a request is always acknowledged."""
+    """The client gets this error even if the request is otherwise acknowledged at once."""
 
 
 def refusal_of(request: Request, text: str) -> RequestError:
@@ -33,8 +33,8 @@ def unacknowledged(request: Request, text: str) -> RequestError:
 
 
 def is_acknowledged_first(request_type: int, header: bytes) -> bool:
-    """Whether it is acknowledged before it is done: the text's writes without a flag. 0x24 ignores
-    PARTSYNC."""
+    """Whether the server acknowledges a write before it is done: writes of the specification
+    without a sync flag. WRITE_TABLES (0x24) ignores PARTSYNC."""
     if request_type == values.WRITE_TABLES:
         return not header[3:4] or not header[3] & values.FULLSYNC
     if request_type not in values.WRITE_TYPES or request_type > values.WRITE_TABLES:

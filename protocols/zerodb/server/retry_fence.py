@@ -1,47 +1,46 @@
-"""The order of writes behind one that was given up before it left this node.
+"""Keeps the order of a connection's writes after one of them timed out before it left this node.
 
-Its client repeats it, and gets nothing in before that: what it had sent behind it is refused until
-the repeat comes.
+Until the client retries that write, the server refuses the connection's later writes.
 """
 
-FENCES_MAX = 10_000  # Connections; the oldest gate opens.
-# A client that has given up, too, never repeats. What it had sent behind that write is long here by
-# then, and refused.
+FENCES_MAX = 10_000  # Connections; above this the oldest fence is removed.
+# Not every client retries. After this time the writes sent behind the failed one have arrived and
+# were refused.
 FENCE_MS = 60_000
 
 
 class RetryFence:
-    """The connections that owe a repeat."""
+    """The connections that must retry a write first."""
 
     def __init__(self) -> None:
-        self._gates: dict[bytes, tuple[bytes, int]] = {}  # Routing id: reqid, until when.
+        self._fences: dict[bytes, tuple[bytes, int]] = {}  # By routing id: reqid, end time.
 
     def __len__(self) -> int:
-        return len(self._gates)
+        return len(self._fences)
 
-    def close(self, routing_id: bytes, reqid: bytes, now_ms: int) -> bool:
-        """A write was given up; False: an earlier one of the connection is owed already."""
-        if routing_id in self._gates:
+    def add(self, routing_id: bytes, reqid: bytes, now_ms: int) -> bool:
+        """A write has timed out. False: the connection has a fence already."""
+        if routing_id in self._fences:
             return False
-        if len(self._gates) == FENCES_MAX:
-            del self._gates[next(iter(self._gates))]
-        self._gates[routing_id] = reqid, now_ms + FENCE_MS
+        if len(self._fences) == FENCES_MAX:
+            del self._fences[next(iter(self._fences))]
+        self._fences[routing_id] = reqid, now_ms + FENCE_MS
         return True
 
-    def passes(self, routing_id: bytes, reqid: bytes) -> bool:
-        """Whether a write may go in; the repeat that is owed opens the gate."""
-        gate = self._gates.get(routing_id)
-        if gate is None or not reqid:
+    def admits(self, routing_id: bytes, reqid: bytes) -> bool:
+        """Whether a write may be proposed. The expected retry removes the fence."""
+        fence = self._fences.get(routing_id)
+        if fence is None or not reqid:
             return True
-        if reqid != gate[0]:
+        if reqid != fence[0]:
             return False
-        del self._gates[routing_id]
+        del self._fences[routing_id]
         return True
 
     def expire(self, now_ms: int) -> None:
-        """Opens those that nobody will open."""
-        while self._gates:
-            routing_id, (_, until_ms) = next(iter(self._gates.items()))
+        """Removes old fences."""
+        while self._fences:
+            routing_id, (_, until_ms) = next(iter(self._fences.items()))
             if until_ms > now_ms:
                 return
-            del self._gates[routing_id]
+            del self._fences[routing_id]

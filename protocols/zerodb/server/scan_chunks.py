@@ -1,4 +1,4 @@
-"""Pairs of a scan by the piece: no step of Python for each, and a bound of bytes that holds."""
+"""Pairs of a scan in bounded chunks, without a step of Python for each pair."""
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate, chain, islice
@@ -8,43 +8,43 @@ from ..wire.columns import joined
 
 Pairs = Iterator[tuple[bytes, bytes]]
 
-CHUNK_PAIRS = 64  # That are read before it is known how large they are, ...
-CHUNK_BYTES = 1 << 20  # ... fewer where they have had this size.
+CHUNK_PAIRS = 64  # Read at once.
+CHUNK_BYTES = 1 << 20  # After a chunk of this size fewer pairs are read at once.
 
 
 class ChunkPart(NamedTuple):
-    """What one take() of pieces has brought."""
+    """The result of one take()."""
 
     pairs: int
-    size: int  # Bytes of their keys and values.
-    ended: bool  # The scan's end was met on the way.
+    size: int  # Of keys and values.
+    ended: bool  # The scan has ended.
 
 
 class ChunkSource(Protocol):
-    """A scan that is taken piece by piece. Whatever reading raises, comes out of both; what was
-    taken before is right."""
+    """A scan that is read in chunks. Errors of reading are raised by both methods; chunks before
+    the error are valid."""
 
     def take(
         self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
     ) -> ChunkPart:
-        """Gives the next pairs to add(), as key, value, key, value ..., in pieces.
+        """Passes the next pairs to add() as lists of key, value, key, value ...
 
-        pairs_max   so many at most
-        bytes_max   they end with the pair that reaches this
+        pairs_max   at most so many
+        bytes_max   the pair that reaches this is the last one
         """
 
     def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
         """The same pairs as buffers: key offsets, keys, value offsets, values (columns.join).
-        ValueError: 4 GiB or more."""
+        Raises ValueError: 4 GiB or more."""
 
 
 class PairChunks:
-    """Scanned, of an iterator."""
+    """A ChunkSource over an iterator."""
 
     def __init__(self, pairs: Pairs) -> None:
         self._pairs = pairs
-        self._piece = 4  # What the first rows are like, few tell.
-        self._rest: list[bytes] = []  # Read, and not taken.
+        self._piece = 4  # Few rows suffice to learn their size.
+        self._rest: list[bytes] = []  # Read, but not returned yet.
 
     def take(
         self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
@@ -76,7 +76,7 @@ class PairChunks:
         return piece, size
 
     def _cut(self, piece: list[bytes], bytes_max: int) -> tuple[list[bytes], int]:
-        """Up to the pair that reaches bytes_max; the rest is kept."""
+        """Cuts a piece behind the pair that reaches bytes_max, and keeps the rest."""
         ends = list(accumulate(map(len, piece)))[1::2]
         count = next(place for place, end in enumerate(ends, 1) if end >= bytes_max)
         self._rest = piece[2 * count :] + self._rest
@@ -84,7 +84,8 @@ class PairChunks:
 
 
 class ColumnBuilder:
-    """Pieces as two columns: a piece's items are let go at once, while the cache has them."""
+    """Builds two columns from lists of pairs. It copies the bytes at once, while they are in the
+    cache."""
 
     def __init__(self) -> None:
         self._sizes: tuple[list[int], list[int]] = ([], [])
@@ -97,7 +98,8 @@ class ColumnBuilder:
             self._data[place].append(b"".join(items))
 
     def frames(self) -> list[bytes]:
-        """Key offsets, keys, value offsets, values (columns.join). ValueError: 4 GiB or more."""
+        """Key offsets, keys, value offsets, values (columns.join). Raises ValueError: 4 GiB or
+        more."""
         found = []
         for sizes, data in zip(self._sizes, self._data, strict=True):
             found += joined(sizes, b"".join(data))

@@ -1,4 +1,4 @@
-"""Requests that all workers answer a part of: the parts make one answer."""
+"""Requests that each worker answers in part: the parts become one answer."""
 
 from collections.abc import Sequence
 from itertools import count
@@ -9,7 +9,7 @@ from ..wire import answers, requests
 from ..wire.requests import RequestError
 from ..wire.worker_pipe import Message
 
-PREFIX = b"\0all"  # Of the routing ids by which parts are known: no client has such a one.
+KEY_PREFIX = b"\0all"  # Of the routing ids of parts; ROUTER gives none like it to a client.
 
 
 class _Parts:
@@ -23,47 +23,47 @@ class _Parts:
 
 
 class ScatterGather:
-    """All that wait for parts. There is one such request: the info of all tables."""
+    """Requests that wait for parts. Only the info of all tables is such a request."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._gathered: dict[bytes, _Parts] = {}
+        self._requests: dict[bytes, _Parts] = {}
         self._numbers = count(1)
 
     def __len__(self) -> int:
-        return len(self._gathered)
+        return len(self._requests)
 
-    def begin(self, prefix: Message, request: requests.TableInfo) -> bytes:
-        """The routing id with which each worker is to be asked."""
-        key = PREFIX + next(self._numbers).to_bytes(8, "big")
-        self._gathered[key] = _Parts(prefix, request, self._workers)
+    def start(self, prefix: Message, request: requests.TableInfo) -> bytes:
+        """Starts a request; returns the routing id for the workers."""
+        key = KEY_PREFIX + next(self._numbers).to_bytes(8, "big")
+        self._requests[key] = _Parts(prefix, request, self._workers)
         return key
 
-    def fail(self, key: bytes) -> Message | None:
-        """One part will not come: the prefix of whoever is to be told; None: has been already."""
-        gathered = self._gathered.pop(key, None)
-        return None if gathered is None else gathered.prefix
+    def cancel(self, key: bytes) -> Message | None:
+        """A part is missing. Returns the prefix for an error; None: it was answered already."""
+        parts = self._requests.pop(key, None)
+        return None if parts is None else parts.prefix
 
-    def take(self, key: bytes, worker: int, frames: Sequence[bytes]) -> Message | None:
-        """A worker's part has come; returns the whole answer when it is the last."""
-        gathered = self._gathered.get(key)
-        if gathered is None or worker not in gathered.waiting:
+    def add_part(self, key: bytes, worker: int, frames: Sequence[bytes]) -> Message | None:
+        """Adds a worker's part. Returns the whole answer after the last part."""
+        parts = self._requests.get(key)
+        if parts is None or worker not in parts.waiting:
             return None
-        request = gathered.request
+        request = parts.request
         try:
             part = answers.decode_answer(frames)
             if part.failed:
                 raise RemoteProtocolError(part.text)
-            gathered.found.update(answers.decode_table_info(part))
+            parts.found.update(answers.decode_table_info(part))
         except RemoteProtocolError as error:
-            del self._gathered[key]
+            del self._requests[key]
             code = frames[0][3] if len(frames[0]) > 3 else 0
             refusal = RequestError(
                 requests.type_of(request), code or 1, str(error), request.extension
             )
-            return [*gathered.prefix, *answers.encode_refusal(refusal)]
-        gathered.waiting.remove(worker)
-        if gathered.waiting:
+            return [*parts.prefix, *answers.encode_refusal(refusal)]
+        parts.waiting.remove(worker)
+        if parts.waiting:
             return None
-        del self._gathered[key]
-        return [*gathered.prefix, *answers.encode_table_info(request, gathered.found)]
+        del self._requests[key]
+        return [*parts.prefix, *answers.encode_table_info(request, parts.found)]

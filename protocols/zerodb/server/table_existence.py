@@ -1,10 +1,8 @@
-"""Which tables there are, so that there are not too many, and which may be written where none is
-opened on the fly.
+"""Which tables exist: for the table limit, and for writes while `open_on_the_fly` is off.
 
-In the latter case a table may have been opened at another node a moment ago. So a write of one
-that is unknown here waits until the leader has said how far a look must reach, and this node's
-worker has looked; and what comes behind it for the same tables waits with it. What is unknown then
-is refused.
+Another node may have opened a table a moment ago. So a write of an unknown table waits until the
+leader has confirmed an index and this node's workers have applied it. Later writes of the same
+tables wait, too. Writes of tables that are unknown then are refused.
 """
 
 from collections import Counter, deque
@@ -19,15 +17,16 @@ from .worker_channel import WorkerChannel
 
 
 class WaitingWrite(NamedTuple):
-    """A write that nobody can judge yet."""
+    """A write whose tables are not known to exist."""
 
     tables: Set[int]
-    size: int  # Bytes of it.
-    go_on: Callable[[str], None]  # Called once: "" to judge it now, or why nobody can.
+    size: int  # Of the request, in bytes.
+    # Called once, with an empty text or the reason why existence is unknown.
+    resume: Callable[[str], None]
 
 
 class _OpenRound:
-    """Writes that wait for the same word of the leader's."""
+    """Writes that wait for the same confirmation of the leader."""
 
     __slots__ = ("deadline_ms", "read", "waiting")
 
@@ -38,97 +37,96 @@ class _OpenRound:
 
 
 class TableExistence:
-    """The tables that are open, as far as this node knows."""
+    """The tables that exist, as far as this node knows."""
 
-    def __init__(self, client: LogClientMachine, handoffs: Sequence[WorkerChannel]) -> None:
+    def __init__(self, client: LogClientMachine, channels: Sequence[WorkerChannel]) -> None:
         self._client = client
-        self._handoffs = handoffs
-        self._opening: dict[
-            int, int
-        ] = {}  # Tables that are made by what is on its way: until when.
+        self._channels = channels
+        # Tables that proposed writes make, and until when they count as existing.
+        self._in_flight: dict[int, int] = {}
         self._new: list[WaitingWrite] = []
         self._rounds: deque[_OpenRound] = deque()
-        self._held: Counter[int] = Counter()  # Writes that wait, by table.
-        self._judging = False
+        self._waiting_tables: Counter[int] = Counter()  # Number of waiting writes by table.
+        self._resuming = False
 
     @property
     def count(self) -> int:
-        """Writes that wait."""
+        """Number of waiting writes."""
         return len(self._new) + sum(len(each.waiting) for each in self._rounds)
 
     @property
     def size(self) -> int:
-        """Bytes of them."""
+        """Their size in bytes."""
         rounds = (one.size for each in self._rounds for one in each.waiting)
         return sum(one.size for one in self._new) + sum(rounds)
 
     def is_known(self, table: int, now_ms: int) -> bool:
-        """Whether a table is open, and nobody waits to hear whether it is."""
-        if table in self._held:
+        """Whether a table exists and no write waits for it."""
+        if table in self._waiting_tables:
             return False
         return self.is_open(table, now_ms)
 
     def is_open(self, table: int, now_ms: int) -> bool:
-        """Whether a table is there, or something on its way makes it."""
-        handoff = self._handoffs[table % len(self._handoffs)]
-        return table in handoff.standing.tables or self._opening.get(table, 0) > now_ms
+        """Whether a table exists or a proposed write makes it."""
+        channel = self._channels[table % len(self._channels)]
+        return table in channel.status.tables or self._in_flight.get(table, 0) > now_ms
 
     def missing(self, operations: Iterable[ops.Op], tables: Set[int], now_ms: int) -> list[int]:
-        """Those of the tables that these operations need open and that are not."""
+        """The tables that must exist for these operations and do not."""
         made = {op.table for op in operations if isinstance(op, ops.Open | ops.Truncate)}
         return sorted(table for table in tables - made if not self.is_open(table, now_ms))
 
     def must_wait(self, operations: Iterable[ops.Op], tables: Set[int], now_ms: int) -> bool:
-        """Whether nobody can judge this write yet."""
-        if self._judging:
+        """Whether a write must wait before it can be checked."""
+        if self._resuming:
             return False
-        return self.is_held(tables) or bool(self.missing(operations, tables, now_ms))
+        return self.is_waiting_for(tables) or bool(self.missing(operations, tables, now_ms))
 
     @property
-    def is_judging(self) -> bool:
-        """Whether a write has waited already: what is known now is all that there is to know."""
-        return self._judging
+    def is_resuming(self) -> bool:
+        """Whether a waiting write is being checked: no more can be learnt."""
+        return self._resuming
 
-    def is_held(self, tables: Iterable[int]) -> bool:
-        """Whether an earlier write of one of these tables waits."""
-        return any(table in self._held for table in tables)
+    def is_waiting_for(self, tables: Iterable[int]) -> bool:
+        """Whether an earlier write of these tables waits."""
+        return any(table in self._waiting_tables for table in tables)
 
     def unknown(self, tables: set[int], now_ms: int) -> set[int]:
-        """Those of the tables that are not there, and that nothing on its way makes."""
-        left = tables.difference(*(handoff.standing.tables for handoff in self._handoffs))
-        return {table for table in left if self._opening.get(table, 0) <= now_ms}
+        """The tables that neither exist nor are made by a proposed write."""
+        left = tables.difference(*(channel.status.tables for channel in self._channels))
+        return {table for table in left if self._in_flight.get(table, 0) <= now_ms}
 
-    def make(self, new: set[int], now_ms: int, until_ms: int) -> str:
-        """A write that goes into the log makes these unknown tables: they are there for those
-        behind it. Returns why it may not; empty: it may."""
+    def register(self, new: set[int], now_ms: int, until_ms: int) -> str:
+        """A write makes these tables; later writes find them. Returns why it must not, or an empty
+        text."""
         if len(new) > NEW_TABLES_MAX:
-            return f"it makes {len(new)} tables, and one write at most {NEW_TABLES_MAX}"
+            return f"it makes {len(new)} tables; the limit of one write is {NEW_TABLES_MAX}"
         if self._count() + len(new) > TABLES_MAX:
-            self._opening = {table: self._opening[table] for table in self._unseen(now_ms)}
+            self._in_flight = {table: self._in_flight[table] for table in self._not_applied(now_ms)}
             if self._count() + len(new) > TABLES_MAX:
                 return (
                     f"table {min(new)} is not there, and of the others there are {self._count()}:"
                     f" at most {TABLES_MAX}; truncate those that are not needed"
                 )
-        self._opening.update(dict.fromkeys(new, until_ms))
+        self._in_flight.update(dict.fromkeys(new, until_ms))
         return ""
 
-    def _unseen(self, now_ms: int) -> set[int]:
-        """Tables that are on their way."""
-        on_the_way = {table for table, until_ms in self._opening.items() if until_ms > now_ms}
-        return on_the_way.difference(*(handoff.standing.tables for handoff in self._handoffs))
+    def _not_applied(self, now_ms: int) -> set[int]:
+        """Tables of proposed writes that are not applied."""
+        on_the_way = {table for table, until_ms in self._in_flight.items() if until_ms > now_ms}
+        return on_the_way.difference(*(channel.status.tables for channel in self._channels))
 
     def _count(self) -> int:
-        """Tables that are there, and those on their way, of which some may be there already."""
-        return len(self._opening) + sum(len(each.standing.tables) for each in self._handoffs)
+        """Existing tables and those of proposed writes; some of these may exist already."""
+        return len(self._in_flight) + sum(len(each.status.tables) for each in self._channels)
 
-    def wait(self, waiting: WaitingWrite) -> None:
-        """Takes a write in that must wait."""
+    def add(self, waiting: WaitingWrite) -> None:
+        """Adds a write that must wait."""
         self._new.append(waiting)
-        self._held.update(waiting.tables)
+        self._waiting_tables.update(waiting.tables)
 
-    def begin(self, deadline_ms: int) -> bool:
-        """Asks the leader for those that have come in this wake; False: none has."""
+    def ask_leader(self, deadline_ms: int) -> bool:
+        """Asks the leader for the writes of this wake. False: there are none."""
         if not self._new:
             return False
         read = self._client.reads.add(PendingRead(WAIT_CONFIRMED))
@@ -136,9 +134,9 @@ class TableExistence:
         self._new = []
         return True
 
-    def end(self, now_ms: int, reason: str) -> None:
-        """Lets those go on, in their order, that can be judged or have waited for too long."""
-        applied = min(handoff.standing.applied_index for handoff in self._handoffs)
+    def resume(self, now_ms: int, reason: str) -> None:
+        """Continues writes, in order, that can be checked or have expired."""
+        applied = min(channel.status.applied_index for channel in self._channels)
         while self._rounds:
             first = self._rounds[0]
             problem = first.read.refusal
@@ -148,16 +146,16 @@ class TableExistence:
                 return
             self._rounds.popleft()
             self._client.reads.drop(first.read)
-            self._judge(first.waiting, problem)
+            self._resume_writes(first.waiting, problem)
 
-    def _judge(self, waiting: list[WaitingWrite], problem: str) -> None:
+    def _resume_writes(self, waiting: list[WaitingWrite], problem: str) -> None:
         for one in waiting:
-            self._held -= Counter(one.tables)  # It keeps those that are above 0.
-            self._judging = True
-            one.go_on(problem and f"nobody knows whether its table is open: {problem}")
-            self._judging = False
+            self._waiting_tables -= Counter(one.tables)  # This removes counts of 0.
+            self._resuming = True
+            one.resume(problem and f"it is not known whether the table is open: {problem}")
+            self._resuming = False
 
     @property
     def deadline_ms(self) -> int | None:
-        """When end() may have something to do."""
+        """When resume() may have work."""
         return self._rounds[0].deadline_ms if self._rounds else None

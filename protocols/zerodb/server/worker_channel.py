@@ -1,8 +1,8 @@
-"""The requests that were handed to one table_worker, until it has answered them.
+"""The requests that the server has given one table worker, until the worker has answered them.
 
-They go in batches, one for each wake of the server. A batch is kept until the worker says that it
-is done with it, and each answer carries the mark of its request: a worker that dies leaves nobody
-without an answer, nobody gets two, and none of its requests is done twice that must not be.
+They are sent in batches, one for each wake. The server keeps a batch until the worker reports its
+ticket as completed, and each answer carries the tag of its request. So if a worker dies, each
+request is answered once, and no request runs twice that must not.
 """
 
 import struct
@@ -18,228 +18,231 @@ from ..wire.worker_pipe import EPOCH_MASK, PIPE_HEADER, PROGRESS, RESULT_QUERY, 
 
 _STAMP = struct.Struct("<IQQ")
 _STAMP_OFFSET = 4
-JOB_REQUESTS_MAX = 1024  # Asks that are remembered: a job_server has a few at a time.
+JOB_REQUESTS_MAX = 1024  # Remembered requests of job_server, which has a few at a time.
 HELLO_MS = 200
-SERVER_WAITS_MS = 500  # How often a worker is told that its server waits.
+SERVER_WAITS_MS = 500  # Interval of SERVER_WAITS messages.
 
 
 class RequestBatch:
-    """Requests that go to a worker together: [HEAD][routing id][request frames ..] each."""
+    """Requests that are sent together: [PIPE_HEADER][routing id][request frames ..]."""
 
-    __slots__ = ("answered", "begun_ms", "frames", "index", "loose", "position", "ticket")
+    __slots__ = ("answered", "frames", "from_job", "index", "position", "since_ms", "ticket")
 
-    def __init__(self, frames: Frames, index: int, begun_ms: int, loose: bool = False) -> None:
+    def __init__(self, frames: Frames, index: int, since_ms: int, from_job: bool = False) -> None:
         self.frames = frames
         self.index = index
-        self.begun_ms = begun_ms
-        self.loose = loose  # It goes as it is, and whoever asked for it asks again.
+        self.since_ms = since_ms
+        self.from_job = from_job  # Sent unchanged; job_server retries it.
         self.ticket = 0
-        self.position = 0  # Messages that were sent.
-        self.answered: set[int] = set()  # Places of those whose answer has come.
+        self.position = 0  # Number of sent messages.
+        self.answered: set[int] = set()  # Positions of answered messages.
 
     def messages(self, first: int = 0, last: int | None = None) -> Iterator[Message]:
-        """Those without an answer, from the place first up to but without last."""
+        """The unanswered messages from position `first` up to `last`, exclusive."""
         for position in range(first, self.frames.count if last is None else last):
             if position not in self.answered:
                 yield self.frames.message(position)
 
 
 class WorkerStatus(NamedTuple):
-    """What a worker has said of itself."""
+    """The last reports of a worker."""
 
     applied_index: int = 0
-    refusal: str = ""  # Why its engine takes no writes now.
+    refusal: str = ""  # Why its database refuses writes.
     tables: dict[int, TableOptions] = {}
     local: dict[int, TableOptions] = {}
 
 
 class WorkerChannel:
-    """One worker, as the server sees it."""
+    """The server's side of one worker."""
 
     def __init__(self, number: int, timeout_ms: int, first_ticket: int = 1) -> None:
         self.number = number
-        self.standing = WorkerStatus()
-        self.heard: set[int] = set()  # Kinds of its reports.
-        self._greeted_ms: int | None = None
+        self.status = WorkerStatus()
+        self.reported_kinds: set[int] = set()  # Since it or its pipe was lost.
+        self._helloed_ms: int | None = None
         self._waits_due_ms = 0
-        self.epoch: int | None = None  # None: it has not reported yet, nothing is sent.
+        self.epoch: int | None = None  # None: it has not reported, so nothing is sent.
         self._timeout_ms = timeout_ms
         self._first_ticket = first_ticket
         self._ticket = first_ticket - 1
         self._unsent: deque[RequestBatch] = deque()
         self._sent: deque[RequestBatch] = deque()
-        self._begun: dict[int, RequestBatch] = {}  # By ticket: what was sent, in part or whole.
-        self._given_up: set[int] = set()  # Tickets: everybody was told that it is gone.
-        self.lost: list[int] = []  # Tickets of what jobs have asked for and nobody does, perhaps.
-        self._asked: deque[int] = deque(
-            maxlen=JOB_REQUESTS_MAX
-        )  # Of what it was sent, answered or not.
-        self._lost_ms: int | None = None  # Since when it is gone.
+        self._sent_by_ticket: dict[int, RequestBatch] = {}  # Sent in part or as a whole.
+        self._expired_tickets: set[int] = set()  # Their requests were answered with errors.
+        self.lost_tickets: list[int] = []  # Of requests of job_server that may not be done.
+        # Of sent requests of job_server, answered or not.
+        self._job_tickets: deque[int] = deque(maxlen=JOB_REQUESTS_MAX)
+        self._lost_ms: int | None = None  # Since when the worker is lost.
 
-    def greets(self, now_ms: int) -> bool:
-        """Whether to ask now for all that it has to report: until that has come, for either pipe
-        may have been away."""
-        if self._greet_due_ms is None or self._greet_due_ms > now_ms:
+    def must_send_hello(self, now_ms: int) -> bool:
+        """Whether to send HELLO now: repeatedly until all reports have arrived, since either pipe
+        may have been disconnected."""
+        if self._hello_due_ms is None or self._hello_due_ms > now_ms:
             return False
-        self._greeted_ms = now_ms
+        self._helloed_ms = now_ms
         return True
 
-    def says_waiting(self, now_ms: int) -> bool:
-        """Whether to tell the worker again that its server waits for what is applied."""
+    def must_send_waiting(self, now_ms: int) -> bool:
+        """Whether to send SERVER_WAITS now."""
         if self.epoch is None or now_ms < self._waits_due_ms:
             return False
         self._waits_due_ms = now_ms + SERVER_WAITS_MS
         return True
 
     @property
-    def _greet_due_ms(self) -> int | None:
-        if {PROGRESS, TABLES} <= self.heard:
+    def _hello_due_ms(self) -> int | None:
+        if {PROGRESS, TABLES} <= self.reported_kinds:
             return None
-        return 0 if self._greeted_ms is None else self._greeted_ms + HELLO_MS
+        return 0 if self._helloed_ms is None else self._helloed_ms + HELLO_MS
 
     @property
     def count(self) -> int:
-        """Requests that it has not answered."""
+        """Number of unanswered requests."""
         return sum(batch.frames.count for batch in (*self._unsent, *self._sent))
 
     @property
     def size(self) -> int:
-        """Bytes of them."""
+        """Their size in bytes."""
         return sum(batch.frames.size for batch in (*self._unsent, *self._sent))
 
     def add(self, frames: Frames, index: int, now_ms: int) -> None:
-        """Hands a batch over, behind all others."""
+        """Adds a batch behind all others."""
         if frames.count:
             self._unsent.append(RequestBatch(frames, index, now_ms))
 
-    def add_loose(self, message: Message, now_ms: int) -> None:
-        """Hands over what a job has asked for, with a ticket of its own."""
+    def add_job_request(self, message: Message, now_ms: int) -> None:
+        """Adds a request of job_server, which has a ticket of its own."""
         frames = Frames(1 << 12, 8)
         frames.add(message)
-        self._unsent.append(RequestBatch(frames, 0, now_ms, loose=True))
+        self._unsent.append(RequestBatch(frames, 0, now_ms, from_job=True))
 
     def send(self, send: Callable[[Arena, int], int]) -> bool:
-        """Sends what waits; False: the pipe is full.
+        """Sends unsent batches. False: the pipe is full.
 
-        send   gets messages and the position to begin at, returns the position it came to
+        send   takes messages and the first position, returns the position behind the last sent one
         """
         while self._unsent and self.epoch is not None:
             batch = self._unsent[0]
-            if not (batch.ticket or batch.loose):
+            if not (batch.ticket or batch.from_job):
                 self._ticket += 1
                 batch.ticket = self._ticket
-                self._begun[batch.ticket] = batch
-            if not (batch.position or batch.loose):
+                self._sent_by_ticket[batch.ticket] = batch
+            if not (batch.position or batch.from_job):
                 head = _STAMP.pack(self.epoch & EPOCH_MASK, batch.index, batch.ticket)
                 stamp(batch.frames, _STAMP_OFFSET, head)
             batch.position = send(batch.frames, batch.position)
             if batch.position < batch.frames.count:
                 return False
             self._unsent.popleft()
-            if batch.loose:
-                self._asked.append(_ticket(batch))
+            if batch.from_job:
+                self._job_tickets.append(_ticket_of(batch))
             else:
                 self._sent.append(batch)
         return True
 
     def on_handled(self, ticket: int) -> None:
-        """The worker has answered everything up to this ticket."""
+        """All requests up to this ticket are answered."""
         while self._sent and self._sent[0].ticket <= ticket:
-            del self._begun[self._sent.popleft().ticket]
+            del self._sent_by_ticket[self._sent.popleft().ticket]
 
     def on_answer(self, epoch: int, place: int, ticket: int) -> bool:
-        """An answer with this mark has come. False: it is not for the asker, who got another one,
-        gets it from the successor of this worker, or asked the server before this one."""
-        if self.epoch is None or epoch != self.epoch & EPOCH_MASK or ticket in self._given_up:
+        """Whether the answer with this tag goes to the client. False: the client has got another
+        answer, will get one from the successor of this worker, or asked an earlier server."""
+        if (
+            self.epoch is None
+            or epoch != self.epoch & EPOCH_MASK
+            or ticket in self._expired_tickets
+        ):
             return False
         if ticket < self._first_ticket:
             return False
-        batch = self._begun.get(ticket)
+        batch = self._sent_by_ticket.get(ticket)
         if batch is not None:
             batch.answered.add(place)
         return True
 
     def on_lost(self, now_ms: int) -> None:
-        """The worker is gone, or its pipe is: its next word tells which."""
+        """The pipe is disconnected; the next report shows whether the worker has restarted."""
         if self._lost_ms is None:
             self._lost_ms = now_ms
-        self.heard.clear()
+        self.reported_kinds.clear()
 
     def on_epoch(self, epoch: int, now_ms: int) -> list[Message]:
-        """A report of this epoch has come: of a new one, what the old one has not answered goes to
-        it again. Returns the requests that must not: they may have been done."""
+        """A report of this epoch has arrived. If the epoch is new, unanswered requests are sent
+        again. Returns those that must not run twice and may have run."""
         self._lost_ms = None
         if epoch == self.epoch:
             return []
-        begun, self.epoch = self.epoch is not None, epoch
+        was_known, self.epoch = self.epoch is not None, epoch
         self._waits_due_ms = 0
-        self.heard.clear()
-        self._given_up.clear()
-        self.lost += self._asked  # Their answers go past this machine.
-        self._asked.clear()
-        if not begun:
+        self.reported_kinds.clear()
+        self._expired_tickets.clear()
+        self.lost_tickets += self._job_tickets  # Their answers do not pass this class.
+        self._job_tickets.clear()
+        if not was_known:
             return []
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
         doubtful: list[Message] = []
         for batch in self._unsent:
-            if not batch.position or batch.loose:
+            if not batch.position or batch.from_job:
                 batch.position = 0
                 continue
-            again = list(batch.messages(batch.position))  # These it never got.
-            again[:0], lost = _split_repeatable(batch.messages(0, batch.position))
+            repeated = list(batch.messages(batch.position))  # The worker has not received these.
+            repeated[:0], lost = _split_repeatable(batch.messages(0, batch.position))
             doubtful += lost
             batch.position = 0
             batch.answered.clear()
-            if len(again) < batch.frames.count:
+            if len(repeated) < batch.frames.count:
                 batch.frames.clear()
-                for message in again:
+                for message in repeated:
                     batch.frames.add(message)
         return doubtful
 
     def messages(self) -> Iterator[Message]:
-        """The requests that it has not answered."""
+        """The unanswered requests."""
         for batch in (*self._sent, *self._unsent):
             yield from batch.messages()
 
     @property
     def deadline_ms(self) -> int | None:
-        """When greets() or fail() has something to do."""
-        due = [each for each in (self._greet_due_ms, self._fail_due_ms) if each is not None]
+        """When must_send_hello() or expire() has work."""
+        due = [each for each in (self._hello_due_ms, self._expire_due_ms) if each is not None]
         return min(due, default=None)
 
     @property
-    def _fail_due_ms(self) -> int | None:
+    def _expire_due_ms(self) -> int | None:
         if self.epoch is not None and self._lost_ms is None:
-            return self._unsent[0].begun_ms + self._timeout_ms if self._unsent else None
-        begun = [batch.begun_ms for batch in (*self._sent, *self._unsent)]
-        return min(begun) + self._timeout_ms if begun else None
+            return self._unsent[0].since_ms + self._timeout_ms if self._unsent else None
+        was_known = [batch.since_ms for batch in (*self._sent, *self._unsent)]
+        return min(was_known) + self._timeout_ms if was_known else None
 
-    def fail(self, now_ms: int) -> list[Message]:
-        """The requests that have waited for too long: for a worker that is gone, or for room."""
-        gone = self.epoch is None or self._lost_ms is not None
+    def expire(self, now_ms: int) -> list[Message]:
+        """Removes and returns expired requests: of a lost worker, or delayed by a full pipe."""
+        is_gone = self.epoch is None or self._lost_ms is not None
         failed: list[Message] = []
-        for batches in (self._sent, self._unsent) if gone else (self._unsent,):
-            while batches and batches[0].begun_ms + self._timeout_ms <= now_ms:
+        for batches in (self._sent, self._unsent) if is_gone else (self._unsent,):
+            while batches and batches[0].since_ms + self._timeout_ms <= now_ms:
                 batch = batches.popleft()
-                self._begun.pop(batch.ticket, None)
-                if gone:
-                    self._given_up.add(batch.ticket)
-                if batch.loose:
-                    self.lost.append(_ticket(batch))
+                self._sent_by_ticket.pop(batch.ticket, None)
+                if is_gone:
+                    self._expired_tickets.add(batch.ticket)
+                if batch.from_job:
+                    self.lost_tickets.append(_ticket_of(batch))
                     continue
-                first = batch.position if batches is self._unsent and not gone else 0
+                first = batch.position if batches is self._unsent and not is_gone else 0
                 failed += list(batch.messages(first))
         return failed
 
 
-def _ticket(loose: RequestBatch) -> int:
-    head: tuple[int, ...] = PIPE_HEADER.unpack(loose.frames.message(0)[0])
+def _ticket_of(from_job: RequestBatch) -> int:
+    head: tuple[int, ...] = PIPE_HEADER.unpack(from_job.frames.message(0)[0])
     return head[5]
 
 
 def _split_repeatable(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
-    """Those that may be done a second time, and the others."""
+    """Requests that may run twice, and the others."""
     parted: tuple[list[Message], list[Message]] = [], []
     for message in messages:
         parted[0 if _is_repeatable(message) else 1].append(message)
@@ -247,7 +250,7 @@ def _split_repeatable(messages: Iterable[Message]) -> tuple[list[Message], list[
 
 
 def _is_repeatable(message: Message) -> bool:
-    """Whether it leaves the same when it is done a second time, with all that followed it."""
+    """Whether a second run, followed by the same later requests, has the same effect."""
     header = message[2] if len(message) > 2 else b""
     return message[0][0] == RESULT_QUERY or header[2:3] not in _ONCE
 

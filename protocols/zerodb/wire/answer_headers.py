@@ -1,4 +1,4 @@
-"""Answers that are finished, or nearly: taken apart, and made of little. It decides nothing."""
+"""Makes and splits answers by their headers."""
 
 from ..wire.worker_pipe import Message
 from . import answers, ops, requests, values
@@ -8,7 +8,7 @@ from .values import Extension, decode_extension
 
 
 def acknowledgement(header: bytes) -> Message:
-    """The answer to a write that is acknowledged before it is looked into."""
+    """The answer to a write that is acknowledged before it is decoded."""
     try:
         extension = decode_extension(header, 4)
     except ValueError:
@@ -23,7 +23,7 @@ def success(request: Request) -> Message:
 
 
 def result_answer(header: bytes, result: bytes) -> Message:
-    """The answer to a transaction, or to a put that was done as one, from what came of it."""
+    """The answer to a transaction, or to a put that ran as a transaction."""
     done = result[:1] != bytes([ops.NOT_ALIVE])
     if header[2] == values.TRANSACTION and done:
         return [header, result]
@@ -36,7 +36,7 @@ def result_answer(header: bytes, result: bytes) -> Message:
 
 
 def request_of(frames: Message) -> tuple[int, Extension]:
-    """The type of a request and its extension, whatever else is wrong with it."""
+    """The type and the extension of a request that may be malformed."""
     try:
         return peek(frames)[0], decode_request(frames).extension
     except RequestError as error:
@@ -56,10 +56,10 @@ def echoed(header: bytes) -> Extension:
 
 
 def too_much_unread(answer: Message) -> tuple[Message, Message]:
-    """The prefix of an answer that its client has no room for, and what goes out instead."""
+    """The prefix and the error for a client that reads its answers too slowly."""
     prefix, header = split(answer)
-    # The octet behind the type of a chunk is no code.
+    # In a chunk the byte behind the type is no code.
     request_type = values.PROTOCOL_ERROR if header[2] == values.CLIENT_DATA else header[2]
-    text = "too much lies here that was not read; read it, then ask again"
+    text = "the client has too many unread answers; read them, then ask again"
     error = RequestError(request_type, error_code(request_type), text, echoed(header))
     return prefix, answers.encode_refusal(error, retry=True)

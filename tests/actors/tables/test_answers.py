@@ -69,7 +69,7 @@ class ServerRig(Rig):
         self.reports = self.connected("zerodb_server.reports")
         self.report(PROGRESS)
         self.report(TABLES, EMPTY, EMPTY, EMPTY)
-        self.turn(lambda: self.actor.session.handoffs[0].heard >= {PROGRESS, TABLES})
+        self.turn(lambda: self.actor.session.channels[0].reported_kinds >= {PROGRESS, TABLES})
 
     def client(self) -> Socket:
         socket = self.socket(zmq.DEALER)
@@ -167,7 +167,7 @@ def test_what_a_client_does_not_read_is_bounded_by_bytes(
     found = [answers.decode_answer(slow.recv_multipart()) for _ in range(5)]
     assert [it.reqid for it in found] == [b"%012d" % number for number in range(5)]
     assert [it.failed for it in found] == [False, False, True, True, True]
-    assert all(it.retry and "not read" in it.text for it in found[2:])
+    assert all(it.retry and "unread" in it.text for it in found[2:])
     for _ in range(2):
         read_answer(rig, slow, 2_000_000, reqid=b"%012d" % 9)  # To who has read all, all goes.
         rig.turn(lambda: slow.poll(0))
@@ -205,9 +205,9 @@ def test_reports_that_are_none_end_nothing(rig: ServerRig) -> None:
     )  # There is one worker.
     rig.report(PROGRESS)
     rig.reports.send_multipart([PIPE_HEADER.pack(COMPLETED, 0, 0, 0, 0, EPOCH)])
-    rig.turn(lambda: COMPLETED in rig.actor.session.handoffs[0].heard)
+    rig.turn(lambda: COMPLETED in rig.actor.session.channels[0].reported_kinds)
     assert rig.actor.counters["malformed-dropped"] >= 9
-    assert rig.actor.session.handoffs[0].standing.tables == {}
+    assert rig.actor.session.channels[0].status.tables == {}
 
 
 def test_surplus_frames_reach_the_job_server(rig: ServerRig) -> None:

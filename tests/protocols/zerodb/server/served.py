@@ -18,7 +18,7 @@ class Worker:
     """What one worker was handed: (kind, flags, epoch, index, ticket, routing id, frames)."""
 
     def __init__(self, session: Session, number: int) -> None:
-        self.handoff = session.handoffs[number]
+        self.channel = session.channels[number]
         self.session = session
         self.taken: list[tuple[int, int, int, int, int, bytes, list[bytes]]] = []
         self.room = 1 << 30  # Messages that its pipe takes.
@@ -33,9 +33,9 @@ class Worker:
         return position
 
     def report(self, epoch: int, applied_index: int, now_ms: int) -> None:
-        self.session.on_epoch(self.handoff, epoch, now_ms)
-        self.handoff.heard |= {PROGRESS, TABLES}
-        self.handoff.standing = self.handoff.standing._replace(applied_index=applied_index)
+        self.session.on_epoch(self.channel, epoch, now_ms)
+        self.channel.reported_kinds |= {PROGRESS, TABLES}
+        self.channel.status = self.channel.status._replace(applied_index=applied_index)
 
 
 class Served(World):
@@ -74,12 +74,12 @@ class Served(World):
                 # The leader's word reaches one entry further than what was written, to the one
                 # with which it began: so it does here, too.
                 applied = len(self.log.records) + 1
-                worker.report(worker.handoff.epoch or 1, applied, self.now_ms)
+                worker.report(worker.channel.epoch or 1, applied, self.now_ms)
         self.session.ready(self.now)
         super()._act()
         for worker in self.workers:
-            worker.handoff.greets(self.now_ms)  # A question that nobody hears here.
-            worker.handoff.send(worker.take)
+            worker.channel.must_send_hello(self.now_ms)  # A question that nobody hears here.
+            worker.channel.send(worker.take)
         for frames in self.session.answers:
             self.answers += frames.messages()
         self.session.answers.clear()

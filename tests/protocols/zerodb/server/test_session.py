@@ -165,11 +165,11 @@ def test_a_repeat_that_never_comes_is_not_waited_for_for_ever() -> None:
         world.ask(b"%d" % number, PARTSYNC, TABLE, b"k", data)
     world.ask(b"c", head(0x20, 1, Extension(reqid=b"r" * 12)), TABLE, b"k", b"1")
     world.run(lambda: bool(world.heard(b"c")), 20_000)
-    assert len(world.session._gates) == 1
+    assert len(world.session._fence) == 1
     world.lead("n1")
     world.at(50_000, lambda: world.ask(b"d", PARTSYNC, TABLE, b"k", b"2"))
     world.run(lambda: bool(world.heard(b"d")), 100_000)
-    assert len(world.session._gates) == 1
+    assert len(world.session._fence) == 1
     header = head(0x20, 1, Extension(reqid=b"s" * 12))
     world.at(10_000, lambda: world.ask(b"c", header, TABLE, b"k", b"3"))
     world.run(lambda: len(world.heard(b"c")) == 2, 100_000)
@@ -210,10 +210,10 @@ def test_reads_keep_their_order_whatever_the_leader_answers_first() -> None:
     for number in range(3):
         world.ask(b"%d" % number, READ, TABLE, b"k")
         world.session.ready(world.now)
-    rounds = list(world.session._rounds)
+    rounds = list(world.session._rounds._rounds)
     rounds[1].read.index = 7
     world.session.ready(world.now)
-    world.workers[0].handoff.send(world.workers[0].take)
+    world.workers[0].channel.send(world.workers[0].take)
     assert [(taken[5], taken[3]) for taken in world.workers[0].taken] == [(b"0", 7), (b"1", 7)]
     world.run(lambda: len(world.workers[0].taken) == 3)
 
@@ -404,7 +404,7 @@ def test_a_transaction_is_answered_with_what_the_worker_reports() -> None:
     world.run(lambda: bool(world.workers[0].taken))
     assert world.workers[0].taken[0][0] == RESULT_QUERY, "a new worker is asked again"
     world.applies = False
-    world.workers[0].handoff.on_lost(world.now_ms)
+    world.workers[0].channel.on_lost(world.now_ms)
     world.run(lambda: len(world.answers) == 2, 10_000)
     (answer,) = world.heard(b"d")
     assert (answer.retry, answer.reqid) == (True, b"t" * 12)
@@ -452,8 +452,8 @@ def test_keys_expire_by_an_entry_of_the_leaders_server() -> None:
 def test_an_engine_that_refuses_is_said() -> None:
     world = led()
     world.applies = False
-    handoff = world.workers[0].handoff
-    handoff.standing = handoff.standing._replace(refusal="no space left on device")
+    handoff = world.workers[0].channel
+    handoff.status = handoff.status._replace(refusal="no space left on device")
     world.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
     world.run(lambda: bool(world.answers))
     (answer,) = world.heard(b"c")
@@ -465,8 +465,8 @@ def test_an_engine_that_refuses_holds_up_no_other_workers_tables() -> None:
     world = led(workers=2)
     world.applies = False
     world.workers[1].report(1, 100, world.now_ms)
-    handoff = world.workers[0].handoff
-    handoff.standing = handoff.standing._replace(refusal="no space left on device")
+    handoff = world.workers[0].channel
+    handoff.status = handoff.status._replace(refusal="no space left on device")
     world.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
     world.run(lambda: bool(world.answers))
     world.workers[0].report(1, 0, world.now_ms)
@@ -496,7 +496,7 @@ def test_when_one_worker_fails_to_list_its_tables_all_of_it_fails() -> None:
     world = led(workers=2, request_timeout_ms=300)
     world.applies = False
     for worker in world.workers:
-        worker.handoff.epoch = None  # Neither runs.
+        worker.channel.epoch = None  # Neither runs.
     world.ask(b"gone", b"\x31\x01\x15")
     world.run(lambda: bool(world.answers))
     assert "does not answer" in world.heard(b"gone")[0].text
@@ -510,7 +510,7 @@ def test_when_one_worker_fails_to_list_its_tables_all_of_it_fails() -> None:
     world.session.on_part(0, [key, *answers.encode_table_info(requests.TableInfo(), {})])
     world.run(lambda: len(world.answers) == 2)
     assert (world.heard(b"c")[0].code, world.heard(b"c")[0].text) == (0x10, "block 7 is wrong")
-    assert not len(world.session.gathering)
+    assert not len(world.session.scatter_gather)
 
 
 def test_a_refused_write_does_not_take_the_others_with_it() -> None:
@@ -538,7 +538,7 @@ def test_a_refused_write_does_not_take_the_others_with_it() -> None:
 
 def test_nothing_is_sent_to_a_worker_that_has_not_reported() -> None:
     world = Served(local=frozenset({7}), request_timeout_ms=500)
-    world.workers[0].handoff.epoch = None
+    world.workers[0].channel.epoch = None
     world.applies = False
     world.ask(b"c", READ, TABLE, b"k")
     took_ms = world.run(lambda: bool(world.answers))
@@ -549,31 +549,31 @@ def test_nothing_is_sent_to_a_worker_that_has_not_reported() -> None:
 
 def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
     handoff = WorkerChannel(0, 1000)
-    assert handoff.greets(10)
-    assert not handoff.greets(20)
+    assert handoff.must_send_hello(10)
+    assert not handoff.must_send_hello(20)
     handoff.on_epoch(1, 30)
-    handoff.heard.add(PROGRESS)
-    assert not handoff.greets(9 + HELLO_MS)
-    assert handoff.greets(10 + HELLO_MS)
-    handoff.heard.add(TABLES)
+    handoff.reported_kinds.add(PROGRESS)
+    assert not handoff.must_send_hello(9 + HELLO_MS)
+    assert handoff.must_send_hello(10 + HELLO_MS)
+    handoff.reported_kinds.add(TABLES)
     assert handoff.deadline_ms is None
     handoff.on_epoch(2, 1000)
-    assert handoff.greets(1000)
-    handoff.heard |= {PROGRESS, TABLES}
-    assert not handoff.greets(2000)
+    assert handoff.must_send_hello(1000)
+    handoff.reported_kinds |= {PROGRESS, TABLES}
+    assert not handoff.must_send_hello(2000)
     handoff.on_lost(2000)
-    assert handoff.greets(2000)
+    assert handoff.must_send_hello(2000)
 
 
 def test_a_worker_is_told_now_and_then_that_its_server_waits() -> None:
     handoff = WorkerChannel(0, 1000)
-    assert not handoff.says_waiting(0), "nobody is there to hear it"
+    assert not handoff.must_send_waiting(0), "nobody is there to hear it"
     handoff.on_epoch(1, 0)
-    assert handoff.says_waiting(10)
-    assert not handoff.says_waiting(9 + SERVER_WAITS_MS)
-    assert handoff.says_waiting(10 + SERVER_WAITS_MS)
+    assert handoff.must_send_waiting(10)
+    assert not handoff.must_send_waiting(9 + SERVER_WAITS_MS)
+    assert handoff.must_send_waiting(10 + SERVER_WAITS_MS)
     handoff.on_epoch(2, 11 + SERVER_WAITS_MS)
-    assert handoff.says_waiting(11 + SERVER_WAITS_MS), "a new one knows nothing"
+    assert handoff.must_send_waiting(11 + SERVER_WAITS_MS), "a new one knows nothing"
 
 
 def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice() -> None:
@@ -586,7 +586,7 @@ def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice()
     world.ask(b"l", b"\x31\x01\x23\x01", TABLE, b"k", limit)
     world.ask(b"d", PARTSYNC, TABLE, b"k", b"v")
     world.run(lambda: len(worker.taken) == 4)
-    worker.handoff.on_handled(worker.taken[0][4])
+    worker.channel.on_handled(worker.taken[0][4])
     worker.taken.clear()
     worker.report(2, 0, world.now_ms)
     world.run(lambda: bool(world.answers))
@@ -600,7 +600,7 @@ def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice()
 
 def test_nobody_is_answered_twice_when_a_worker_dies() -> None:
     world = led(local=frozenset({9}))
-    worker, handoff = world.workers[0], world.workers[0].handoff
+    worker, handoff = world.workers[0], world.workers[0].channel
     local = (9).to_bytes(4, "little")
     limit = (5).to_bytes(8, "little")
     for routing_id in (b"a", b"b"):
@@ -627,7 +627,7 @@ def test_nobody_is_answered_twice_when_a_worker_dies() -> None:
 
 def test_what_a_worker_says_of_an_earlier_server_is_not_of_this_one() -> None:
     world = Served(local=frozenset({9}), first_ticket=1000)
-    worker, handoff = world.workers[0], world.workers[0].handoff
+    worker, handoff = world.workers[0], world.workers[0].channel
     world.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
     world.run(lambda: len(worker.taken) == 1)
     assert worker.taken[0][4] == 1000
@@ -658,7 +658,7 @@ def test_what_a_worker_never_got_is_not_in_doubt() -> None:
 
 def test_late_answers_of_a_worker_that_was_given_up_are_for_nobody() -> None:
     world = Served(local=frozenset({9}), request_timeout_ms=500)
-    worker, handoff = world.workers[0], world.workers[0].handoff
+    worker, handoff = world.workers[0], world.workers[0].channel
     world.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
     world.run(lambda: len(worker.taken) == 1)
     world.applies = False
@@ -672,7 +672,7 @@ def test_a_worker_that_is_gone_for_long_leaves_nobody_without_an_answer() -> Non
     world.applies = False
     world.ask(b"a", READ, TABLE, b"k")
     world.run(lambda: len(world.workers[0].taken) == 1)
-    world.workers[0].handoff.on_lost(world.now_ms)
+    world.workers[0].channel.on_lost(world.now_ms)
     world.run(lambda: bool(world.answers))
     assert world.heard(b"a")[0].text == "table_worker 1 does not answer"
     assert not world.session.inflight
@@ -719,8 +719,8 @@ def test_a_job_request_goes_to_the_job_server_and_its_ask_to_the_worker() -> Non
     world.run(lambda: bool(world.jobs))
     assert PIPE_HEADER.unpack(world.jobs[0][0])[:2] == (REQUEST, ENVELOPE)
     assert world.jobs[0][1:3] == [b"j", b"\x31\x01\x42"]
-    world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
-    world.session.on_ask(
+    world.session.on_job_request((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
+    world.session.on_job_request(
         (JOB_WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([ops.Truncate(7)])], world.now
     )
     world.run(lambda: bool(world.workers[0].taken) and len(world.jobs) == 2)
@@ -734,8 +734,8 @@ def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -
     world = led(workers=2, local=frozenset({0}), open_on_the_fly=False)
     entry = ops.pack([ops.LeaseOpen(7, 1)])
     world.applies = False
-    world.session.on_ask((LEASE, 0, 0, 0, 0, 77), [TABLE, entry, b"r" * 12], world.now)
-    world.session.on_ask((LEASE, 0, 0, 0, 0, 78), [bytes(4), ops.pack([]), b""], world.now)
+    world.session.on_job_request((LEASE, 0, 0, 0, 0, 77), [TABLE, entry, b"r" * 12], world.now)
+    world.session.on_job_request((LEASE, 0, 0, 0, 0, 78), [bytes(4), ops.pack([]), b""], world.now)
     world.run(lambda: len(world.log.records) == 2 and not world.client.window.items)
     world.workers[1].report(1, 2, world.now_ms)
     assert not world.session.jobs.count
@@ -749,7 +749,7 @@ def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -
 
 def test_an_ask_that_fails_is_said_to_the_job_server() -> None:
     world = Served(request_timeout_ms=200)
-    world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
+    world.session.on_job_request((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
     world.run(lambda: bool(world.jobs))
     assert PIPE_HEADER.unpack(world.jobs[0][0]) == (FAILED, RETRYABLE, 0, values.ERROR, 0, 77)
     assert world.jobs[0][1].startswith(b"not read: no leader was found")
@@ -759,7 +759,7 @@ def test_what_a_job_has_asked_of_a_worker_that_died_is_said_to_the_job_server() 
     """The worker answers it straight: nobody else can know that it never will."""
     world = led(request_timeout_ms=400)
     worker = world.workers[0]
-    world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
+    world.session.on_job_request((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
     world.run(lambda: len(worker.taken) == 1)
     for epoch in (1, 2):
         assert not world.session.jobs.count
@@ -769,7 +769,7 @@ def test_what_a_job_has_asked_of_a_worker_that_died_is_said_to_the_job_server() 
     worker.report(3, 0, world.now_ms)
     assert not world.session.jobs.count, "it is said once"
     worker.room = 0
-    world.session.on_ask((CHECKPOINT, 0, 0, 0, 0, 78), [TABLE, b"/q"], world.now)
+    world.session.on_job_request((CHECKPOINT, 0, 0, 0, 0, 78), [TABLE, b"/q"], world.now)
     world.run(lambda: len(world.jobs) == 2)
     assert PIPE_HEADER.unpack(world.jobs[1][0])[5] == 78
 

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.scatter_gather import PREFIX
+from kelek.protocols.zerodb.server.scatter_gather import KEY_PREFIX
 from kelek.protocols.zerodb.server.session import Session
 from kelek.protocols.zerodb.wire.requests import TYPES
 from kelek.protocols.zerodb.wire.worker_pipe import REQUEST
@@ -48,7 +48,7 @@ def message(rng: Random, routing_id: bytes) -> list[bytes]:
 
 
 def is_idle(session: Session) -> bool:
-    waiting = session._rounds or session._openings.count
+    waiting = session._rounds.deadline_ms is not None or session._existence.count
     return not waiting and session.proposals.is_idle
 
 
@@ -71,9 +71,9 @@ def test_each_request_is_answered_or_handed_on_once(seed: int) -> None:
     found.update(job[1] for job in world.jobs)
     for worker in world.workers:
         handed = [taken[5] for taken in worker.taken if taken[0] == REQUEST]
-        found.update(name for name in handed if not name.startswith(PREFIX))
+        found.update(name for name in handed if not name.startswith(KEY_PREFIX))
     # What all workers are asked at once.
-    found.update(each.prefix[0] for each in world.session.gathering._gathered.values())
+    found.update(each.prefix[0] for each in world.session.scatter_gather._requests.values())
     assert found == Counter(asked)
 
 
@@ -96,7 +96,7 @@ class Mortal:
                 self.answered.append(routing_id)
         self._done = end
         if end == len(taken) and taken:
-            self.worker.handoff.on_handled(taken[-1][4])
+            self.worker.channel.on_handled(taken[-1][4])
 
     def die(self) -> None:
         """What it was handed and has not answered is lost with it."""

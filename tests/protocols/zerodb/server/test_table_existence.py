@@ -36,8 +36,8 @@ def other_opens(world: Served) -> None:
 
 
 def applied(world: Served) -> None:
-    worker = world.workers[0].handoff
-    worker.standing = worker.standing._replace(tables={7: TableOptions()})
+    worker = world.workers[0].channel
+    worker.status = worker.status._replace(tables={7: TableOptions()})
     world.applies = True
 
 
@@ -50,7 +50,7 @@ def test_a_table_that_was_opened_at_another_node_a_moment_ago_is_open() -> None:
         [], [ops.Put(7, [b"k"], [b"3"])], [], 1, Extension(reqid=b"t" * 12)
     )
     world.ask(b"c", *encode_request(compare))
-    world.session.on_ask(
+    world.session.on_job_request(
         (JOB_WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([ops.Put(7, [], [])])], world.now
     )
     assert world.session.inflight == 4
@@ -65,25 +65,27 @@ def test_a_table_that_was_opened_at_another_node_a_moment_ago_is_open() -> None:
 def test_whether_a_table_is_open_nobody_knows_without_a_leader() -> None:
     world = Served(open_on_the_fly=False, request_timeout_ms=300)
     world.ask(b"c", head(0x20, 1, Extension(reqid=b"r" * 12)), TABLE, b"k", b"1")
-    world.session.on_ask((JOB_WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([])], world.now)
+    world.session.on_job_request((JOB_WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([])], world.now)
     world.run(lambda: bool(world.answers and world.jobs))
     (answer,) = world.heard(b"c")
     assert answer.retry
-    assert answer.text.startswith("nobody knows whether its table is open: no leader was found")
+    assert answer.text.startswith("it is not known whether the table is open: no leader was found")
     assert PIPE_HEADER.unpack(world.jobs[0][0])[:2] == (FAILED, RETRYABLE)
     assert not world.session.inflight
 
 
 def test_a_job_and_a_transaction_need_open_tables_too() -> None:
     world = led(open_on_the_fly=False)
-    worker = world.workers[0].handoff
-    worker.standing = worker.standing._replace(tables={7: TableOptions()})
+    worker = world.workers[0].channel
+    worker.status = worker.status._replace(tables={7: TableOptions()})
     world.log.add(b"another one.", b"")
     then = requests.Transaction(
         [ops.Compare(7, b"k", ops.ABSENT)], [ops.Put(9, [b"k"], [b"v"])], [], 1
     )
     world.ask(b"c", *encode_request(then))
-    world.session.on_ask((JOB_WRITE, 0, 0, 0, 0, 78), [b"\x09\0\0\0", ops.pack([])], world.now)
+    world.session.on_job_request(
+        (JOB_WRITE, 0, 0, 0, 0, 78), [b"\x09\0\0\0", ops.pack([])], world.now
+    )
     world.run(lambda: bool(world.answers and world.jobs))
     assert world.heard(b"c")[0].text == "table 9 is not open; open it first (0x01)"
     assert world.jobs[0][1] == b"table 9 is not open; open it first (0x01)"
@@ -101,8 +103,8 @@ def table(number: int) -> bytes:
 
 def filled(world: Served, *tables: int) -> None:
     """These tables are there."""
-    worker = world.workers[0].handoff
-    worker.standing = worker.standing._replace(tables=dict.fromkeys(tables, TableOptions()))
+    worker = world.workers[0].channel
+    worker.status = worker.status._replace(tables=dict.fromkeys(tables, TableOptions()))
 
 
 def codes(world: Served, *clients: bytes) -> list[int]:
@@ -123,7 +125,7 @@ def test_no_write_makes_more_tables_than_a_cluster_may_have(
     world.ask(b"more", PARTSYNC, table(8), b"k", b"v")
     world.ask(b"open", OPEN, table(8))
     world.ask(b"branch", *encode_request(branch))
-    world.session.on_ask((JOB_WRITE, 0, 0, 0, 0, 78), [table(8), ops.pack([])], world.now)
+    world.session.on_job_request((JOB_WRITE, 0, 0, 0, 0, 78), [table(8), ops.pack([])], world.now)
     world.session.on_one_way(Arena.from_messages([[PUT, table(8), b"k", b"v"]]), world.now)
     world.ask(b"known", PARTSYNC, table(1), b"k", b"v")
     world.ask(b"delete", DELETE, table(8), b"k")
@@ -166,5 +168,5 @@ def test_one_write_makes_a_bounded_number_of_tables() -> None:
     world.ask(b"c", *encode_request(requests.WriteTables(puts, 2)))
     world.ask(b"d", *encode_request(requests.WriteTables(puts[1:], 2)))
     world.run(lambda: len(world.answers) == 2)
-    assert "it makes 1025 tables, and one write at most 1024" in world.heard(b"c")[0].text
+    assert "it makes 1025 tables; the limit of one write is 1024" in world.heard(b"c")[0].text
     assert world.heard(b"d")[0].code == 0

@@ -11,7 +11,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.scatter_gather import PREFIX
+from kelek.protocols.zerodb.server.scatter_gather import KEY_PREFIX
 from kelek.protocols.zerodb.tables.entries import TablePartition
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
@@ -79,12 +79,12 @@ class Desk(Worker):
         while self.requests.has_work:
             self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
         for _, *answer in self.requests.out.messages():
-            if answer[0].startswith(PREFIX):
+            if answer[0].startswith(KEY_PREFIX):
                 self.session.on_part(self.owner.number, answer)
             else:
                 self.world.answers.append(answer)
         self.requests.out.clear()
-        self.handoff.on_handled(self.requests.completed_ticket)
+        self.channel.on_handled(self.requests.completed_ticket)
 
 
 class Whole(Served):
