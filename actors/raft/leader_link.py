@@ -1,7 +1,7 @@
-"""A client machine within an actor's loop: that of ZMQ RAFT finds the leader, proposes, reads; that
-of ZeroDB asks a server of the tables.
+"""Runs a client machine in an actor's loop: that of ZMQ RAFT finds the leader, appends and reads;
+that of ZeroDB asks a table server.
 
-The connections are as those of clients/io/links.py, which has a poller of its own.
+clients/io/links.py does the same with a poller of its own.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from ...net.poll_loop import PollLoop
 from ...net.sockets import Socket, SocketOptions
 from ...protocols.connections import ClientMachine, Connect, Disconnect, Send
 
-SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
+SEND_MESSAGES_MAX = 1 << 15  # Above a window of single updates.
 MESSAGE_BYTES_MAX = 32 << 20
 ARENA_BYTES = 1 << 18
 RECONNECT_MS = (50, 1000)
@@ -24,7 +24,7 @@ EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class LinkLimits(NamedTuple):
-    """The largest message that is taken in; a larger one is dropped."""
+    """Limits of one received message. Larger messages are dropped."""
 
     message_bytes_max: int = MESSAGE_BYTES_MAX
     message_frames_max: int = FRAMES_MAX
@@ -43,11 +43,11 @@ class _Link:
 
 
 class LeaderLink:
-    """Does what the machine asks for and tells it what arrives.
+    """Performs the machine's actions and passes it what arrives.
 
-    links      DEALER  the frames of docs/protocols/zmq-raft.md   to one peer's ROUTER each
-               DEALER  those of docs/protocols/zerodb.md          to one server's ROUTER each
-    monitors   PAIR    libzmq's events: made, lost                of each link
+    links      DEALER  the frames of docs/protocols/zmq-raft.md   to the ROUTER of one peer each
+               DEALER  those of docs/protocols/zerodb.md          to the ROUTER of one server each
+    monitors   PAIR    libzmq's events: connected, disconnected   of each link
     """
 
     def __init__(self, loop: PollLoop, client: ClientMachine, limits: LinkLimits = LIMITS) -> None:
@@ -55,13 +55,13 @@ class LeaderLink:
         self._limits = limits
         self._loop = loop
         self._links: dict[str, _Link] = {}
-        self._has_input = True  # The machine has heard something since it acted.
-        self.deadline_ms: int | None = 0  # When it acts again, whatever happens.
+        self._has_input = True  # The machine has received something since its last act().
+        self.deadline_ms: int | None = 0  # The latest time of the next act().
 
     def act(self, now_ms: int, asked: bool) -> None:
-        """Does what the machine wants now: once a wake, behind all that it was told.
+        """Performs the machine's actions. Call it once a wake, after everything was received.
 
-        asked   its owner has given it something to do
+        asked   the owner has given the machine a new request
         """
         due = self.deadline_ms is not None and self.deadline_ms <= now_ms
         if not (asked or due or self._has_input):
@@ -81,7 +81,7 @@ class LeaderLink:
         self.deadline_ms = self.client.deadline_ms
 
     def _send(self, now_ms: int) -> bool:
-        """Sends all that is queued; True: a connection was given up, the machine wants a word."""
+        """Sends all queued messages. True: a connection was given up, ask the machine again."""
         lost = False
         for url, link in self._links.items():
             if not len(link.frames):
@@ -89,7 +89,7 @@ class LeaderLink:
             send_batch(link.socket, link.frames, "keep")
             self._loop.check(link.socket)
             if len(link.frames):
-                # It has stopped reading: as good as lost, for nothing may be left out.
+                # The peer does not read. No message may be skipped, so the connection is lost.
                 link.frames.clear()
                 self.client.on_disconnected(url, now_ms)
                 lost = True
@@ -112,13 +112,13 @@ class LeaderLink:
             for position in range(arena.count):
                 self.client.on_frames(url, arena.message(position), self._loop.now_ms)
 
-        # The messages are read before the monitor: those came before the loss.
+        # Messages are read before the monitor: they arrived before the loss.
         self._loop.listen(socket, on_arena, ARENA_BYTES)
         self._loop.watch(link.monitor, lambda: self._on_events(url, link))
         try:
             socket.connect(url)
         except zmq.ZMQError:
-            return  # Learned from a peer, and no address here: a peer that never answers.
+            return  # A peer gave an invalid address: it counts as a peer that never answers.
 
     def _on_events(self, url: str, link: _Link) -> None:
         self._has_input = True
@@ -139,6 +139,6 @@ class LeaderLink:
         self._loop.close_socket(link.socket)
 
     def close(self) -> None:
-        """Ends all connections; what was queued for them is dropped."""
+        """Closes all connections and drops queued messages."""
         for url in list(self._links):
             self._disconnect(url)

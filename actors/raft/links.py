@@ -1,7 +1,4 @@
-"""The sockets of a peer to all others: opened and closed as its machine says.
-
-It decides nothing.
-"""
+"""The sockets of a peer to the other peers. Its machine decides which ones exist."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,10 +12,10 @@ from ..runtime.actor import Actor
 
 
 class PeerLinks:
-    """One DEALER to each peer that we have to do with."""
+    """One DEALER for each link of the peer's machine."""
 
     def __init__(self, actor: Actor, on_answers: Callable[[str, Arena], None]) -> None:
-        """on_answers takes what came from the peer of that name."""
+        """on_answers receives the PEER ID and the messages that arrived from it."""
         self._actor = actor
         self._on_answers = on_answers
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
@@ -28,7 +25,7 @@ class PeerLinks:
         return len(self._sockets)
 
     def update(self, peer: Peer) -> None:
-        """Opens and closes sockets until they go where the peer's links do."""
+        """Opens and closes sockets to match the machine's links."""
         urls = peer.link_urls
         if urls is self._urls:
             return
@@ -44,14 +41,14 @@ class PeerLinks:
                 )
                 try:
                     socket = self._sockets[name] = actor.socket(zmq.DEALER, options)
-                except zmq.ZMQError as error:  # The configuration may say anything.
+                except zmq.ZMQError as error:  # The configuration may hold an invalid address.
                     actor.log_rarely("unreachable", peer=name, url=url, error=error)
                     continue
                 actor.listen(socket, partial(self._on_answers, name))
         self._urls = urls
 
     def send(self, peer: Peer) -> None:
-        """Sends what the peer has for the others; what has no way is dropped."""
+        """Sends the messages for other peers. Drops those without a socket."""
         for name, frames in peer.links_out.items():
             if name in self._sockets:
                 self._actor.send_batch(self._sockets[name], frames)

@@ -1,6 +1,6 @@
-"""The archive `KLKA`: several processes' files as one stream of bytes, the state of a snapshot.
+"""The archive `KLKA`: files of several processes as one stream, the state of a snapshot.
 
-It knows no engine, and holds a piece of a file in memory at most (docs/disk-format.md, "Archive").
+It holds at most one piece of a file in memory (docs/disk-format.md, "Archive").
 """
 
 import re
@@ -20,37 +20,37 @@ PATH_BYTES_MAX = 255
 FILES_MAX = 1_000_000
 
 _START = Struct("<4sI")  # Magic, version.
-_HEAD = Struct("<IQ")  # Size of the path (0: the end), size of the file; both follow, then ...
-_CRC = Struct("<I")  # ... the CRC32C of the two.
+_HEAD = Struct("<IQ")  # Size of the path (0: the end), size of the file; then path and file.
+_CRC = Struct("<I")  # The CRC32C of path and file.
 _PATH = re.compile(r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)?")
 
 Pieces = Iterator[bytes]
-ReadAt = Callable[[int, int], bytes]  # Offset and size; less than that only at the end.
+ReadAt = Callable[[int, int], bytes]  # Offset, size; returns fewer bytes only at the end.
 
 
 class Source(NamedTuple):
-    """A file to be packed."""
+    """A file to pack."""
 
     files: Files
-    name: str  # Its path there ...
-    path: str  # ... and in the archive: NAME or NAME/FILE.
+    name: str  # The path in files.
+    path: str  # The path in the archive: NAME or NAME/FILE.
 
 
 class Member(NamedTuple):
     """A file in an archive."""
 
     path: str
-    offset: int  # Of its bytes.
+    offset: int  # Of the file's bytes.
     size: int
 
 
 def folder_sources(files: Files, folder: str) -> list[Source]:
-    """All files of a flat directory, to be packed as folder/NAME."""
+    """The files of a flat directory, to pack as folder/NAME."""
     return [Source(files, name, f"{folder}/{name}") for name in files.names("")]
 
 
 def pack(sources: Iterable[Source]) -> Pieces:
-    """The archive of these files by pieces. StorageError: refused by the system, or gone."""
+    """Yields the archive of the files in pieces. Raises StorageError: refused, or a file is gone."""
     yield _START.pack(MAGIC, VERSION)
     for source in sources:
         yield from _pack_file(source)
@@ -77,20 +77,20 @@ def _pack_file(source: Source) -> Pieces:
 
 
 def _is_path(path: str) -> bool:
-    """Whether it stays where it is unpacked: a worker writes files of these names."""
+    """Whether unpacking under this path stays inside the target folder."""
     parts = path.split("/")
     return bool(_PATH.fullmatch(path)) and not {".", ".."} & set(parts)
 
 
 def is_archive(read: ReadAt) -> bool:
-    """Whether a state is one: what a state machine alone writes has another magic."""
+    """Whether a state is an archive; the state of a single state machine has another magic."""
     return read(0, len(MAGIC)) == MAGIC
 
 
 def members(read: ReadAt, place: str) -> Iterator[Member]:
-    """The files of an archive, by their headers alone; place is for error texts.
+    """Yields the files of an archive from its headers. place is for error messages.
 
-    Raises Damaged: cut short, malformed, of another version.
+    Raises Damaged: cut short, malformed, or of another version.
     """
     start = read(0, _START.size)
     if len(start) < _START.size or _START.unpack(start) != (MAGIC, VERSION):
@@ -113,7 +113,7 @@ def members(read: ReadAt, place: str) -> Iterator[Member]:
 
 
 def pieces(read: ReadAt, member: Member, place: str) -> Pieces:
-    """A file's bytes. Raises Damaged behind the last one when the checksum is wrong."""
+    """Yields a file's bytes in pieces. Raises Damaged after the last piece if its CRC is wrong."""
     crc = crc32c(member.path.encode())
     end = member.offset + member.size
     for at in range(member.offset, end, PIECE_BYTES):
@@ -129,7 +129,8 @@ def pieces(read: ReadAt, member: Member, place: str) -> Pieces:
 
 
 def member_read(read: ReadAt, member: Member) -> Callable[[int], bytes]:
-    """A file as a stream: at most so many bytes, none at the end. Not checked: see pieces()."""
+    """A file as a stream: read(n) returns at most n bytes, none at the end. It does not check the
+    CRC; pieces() does."""
     at = 0
 
     def read_next(size: int) -> bytes:

@@ -1,7 +1,7 @@
-"""Snapshots on disk: the container `KLKS`, who reads it and the one process that writes it.
+"""Snapshots on disk: the container `KLKS`, for its readers and its only writer.
 
-It never looks into the state (docs/disk-format.md, "Snapshot"), nor holds more than a piece of it
-in memory; a configuration that can't be read is damage like a wrong checksum.
+It does not decode the state (docs/disk-format.md, "Snapshot") and holds at most one piece of it in
+memory. A configuration that can't be decoded counts as damage.
 """
 
 import re
@@ -20,23 +20,23 @@ from ..errors import Damaged, StorageError
 from ..log.segment import RESTORE, SEGMENT_START, Identity, check_identity, encode_identity
 
 FOLDER = "snapshots"
-DAMAGED_SUFFIX = ".damaged"  # What a damaged snapshot is renamed to.
+DAMAGED_SUFFIX = ".damaged"  # Appended to the name of a damaged snapshot.
 LOCK = f"{FOLDER}/lock"
 MAGIC = 0x534B4C4B  # "KLKS"
 CONFIGURATION_BYTES_MAX = 1 << 20
-PIECE_BYTES = 1 << 20  # Read, checked and copied at a time.
-LISTINGS_MAX = 8  # How often the writer may overtake one look.
-SYNC_BYTES = 8 << 20  # Written at most before a sync: so the last one is short.
+PIECE_BYTES = 1 << 20  # Of one read, check or copy.
+LISTINGS_MAX = 8  # Attempts when the writer replaces snapshots meanwhile.
+SYNC_BYTES = 8 << 20  # Between two syncs, so that the last sync is short.
 
-_FIELDS = Struct("<QQQQQIIIQ")  # index, term, three sizes, three checksums, when it was made
+_FIELDS = Struct("<QQQQQIIIQ")  # index, term, three sizes, three checksums, Unix time
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")
 _INCOMING = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{16})\.incoming")
 
 
 class SnapshotInfo(NamedTuple):
-    """What a snapshot says of itself. Its parts stand one behind the other, without gaps."""
+    """Header and configuration of a snapshot. Its parts follow each other without gaps."""
 
-    index: int  # type: ignore[assignment]  # Last included; it hides tuple.index, nobody's loss.
+    index: int  # type: ignore[assignment]  # Of the last included entry. It hides tuple.index.
     term: int  # Of the entry at index.
     configuration: bytes
     configuration_crc: int
@@ -44,7 +44,7 @@ class SnapshotInfo(NamedTuple):
     reqids_crc: int
     state_size: int
     state_crc: int
-    made_s: int  # Unix seconds; 0: nobody knows, a foreign peer made it.
+    made_s: int  # Unix seconds; 0: unknown, a foreign peer made the snapshot.
 
     @property
     def path(self) -> str:
@@ -64,7 +64,7 @@ class SnapshotInfo(NamedTuple):
         return self.state_offset + self.state_size
 
 
-# ---- reading: any process, beside the writer ----
+# ---- reading, in any process ----
 
 
 def _encode_header(info: SnapshotInfo, cluster: str) -> bytes:
@@ -83,7 +83,7 @@ def _encode_header(info: SnapshotInfo, cluster: str) -> bytes:
 
 
 def read_info(file: File, cluster: str) -> SnapshotInfo:
-    """Header and configuration of a container, checked. StorageError: damaged or foreign."""
+    """Reads and checks header and configuration. Raises StorageError: damaged or foreign."""
     data = file.read(0, SEGMENT_START)
     fields = check_identity(MAGIC, Identity(cluster, ""), _FIELDS.size, data, file.full_path)
     index, term, configuration_size, reqids_size, state_size, *rest = _FIELDS.unpack(fields)
@@ -106,7 +106,7 @@ def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
 
 
 def _check_configuration(file: File, configuration: bytes) -> None:
-    """Whoever made it has written its checksum over whatever it was: a peer could not begin."""
+    """Decodes the configuration: a correct checksum does not prove that a peer can start with it."""
     try:
         if configuration:
             decode_config_entry(configuration)
@@ -116,7 +116,7 @@ def _check_configuration(file: File, configuration: bytes) -> None:
 
 
 def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
-    """The range by pieces. StorageError behind the last one, when the checksum is wrong."""
+    """Yields a range in pieces. Raises Damaged after the last piece if the checksum is wrong."""
     found, end = 0, offset + size
     for at in range(offset, end, PIECE_BYTES):
         piece = file.read(at, min(PIECE_BYTES, end - at))
@@ -126,7 +126,7 @@ def _pieces(file: File, offset: int, size: int, crc: int) -> Iterator[bytes]:
 
 
 class SnapshotFile:
-    """An open snapshot: it stays readable until it is closed, also when a newer one replaces it."""
+    """An open snapshot. It stays readable until close(), even after a newer one replaces it."""
 
     def __init__(self, file: File, info: SnapshotInfo) -> None:
         """Use open_snapshot()."""
@@ -134,31 +134,32 @@ class SnapshotFile:
         self._file = file
 
     def read(self, offset: int, size: int) -> bytes:
-        """A range of the container, not checked; less than size bytes at its end."""
+        """Reads a range of the container without a check; fewer than size bytes at its end."""
         return self._file.read(offset, size)
 
     def read_state(self, offset: int, size: int) -> bytes:
-        """A range of the state, not checked; less than size bytes at its end."""
+        """Reads a range of the state without a check; fewer than size bytes at its end."""
         return self._file.read(self.info.state_offset + offset, size)
 
     def reqids(self) -> Iterator[bytes]:
-        """The table of request ids by pieces (Reqids.load() takes them). StorageError: damaged."""
+        """Yields the table of request ids in pieces for Reqids.load(). Raises Damaged."""
         info = self.info
         return _pieces(self._file, info.reqids_offset, info.reqids_size, info.reqids_crc)
 
     def state(self) -> Iterator[bytes]:
-        """The state by pieces; StorageError behind the last one when something was damaged."""
+        """Yields the state in pieces. Raises Damaged after the last piece if it was damaged."""
         info = self.info
         return _pieces(self._file, info.state_offset, info.state_size, info.state_crc)
 
     def check(self) -> None:
-        """Reads all of it. StorageError: damaged."""
+        """Reads the whole snapshot. Raises Damaged."""
         for pieces in (self.reqids(), self.state()):
             for _ in pieces:
                 pass
 
     def check_reqids(self) -> None:
-        """Whether the table of request ids is one: its checksum is its maker's. StorageError."""
+        """Decodes the table of request ids: a correct checksum does not prove its form. Raises
+        Damaged."""
         try:
             Reqids().load(self.reqids())
         except NativeError:
@@ -171,8 +172,8 @@ class SnapshotFile:
 
 
 def open_path(files: Files, path: str, identity: Identity) -> SnapshotFile | None:
-    """Opens a snapshot by its path; None: it is not there. StorageError: header or configuration
-    are damaged or foreign."""
+    """Opens a snapshot by its path. None: it does not exist. Raises StorageError: header or
+    configuration are damaged or foreign."""
     file = files.open(path)
     if file is None:
         return None
@@ -186,20 +187,20 @@ def open_path(files: Files, path: str, identity: Identity) -> SnapshotFile | Non
 
 
 def open_snapshot(files: Files, identity: Identity, info: SnapshotInfo) -> SnapshotFile | None:
-    """Opens what newest() has told of; None: a newer one has replaced it."""
+    """Opens a snapshot that newest() returned. None: a newer one has replaced it."""
     return open_path(files, info.path, identity)
 
 
 def paths(files: Files) -> list[str]:
-    """Those of all snapshots, the newest one first."""
+    """The paths of all snapshots, newest first."""
     names = [name for name in files.names(FOLDER) if _NAME.fullmatch(name)]
     return [f"{FOLDER}/{name}" for name in reversed(names)]
 
 
 def newest(files: Files, identity: Identity) -> SnapshotInfo | None:
-    """The newest snapshot whose header and configuration are sound; None: there is none.
+    """The newest snapshot with sound header and configuration; None if there is no snapshot.
 
-    Raises StorageError when there are snapshots, but all of them are damaged or foreign.
+    Raises StorageError when all snapshots are damaged or foreign.
     """
     found, damaged = _find_newest(files, identity)
     if found is None and damaged:
@@ -210,7 +211,7 @@ def newest(files: Files, identity: Identity) -> SnapshotInfo | None:
 def _find_newest(
     files: Files, identity: Identity
 ) -> tuple[SnapshotInfo | None, dict[str, StorageError]]:
-    """The newest sound one, and by their paths those that are newer but damaged."""
+    """The newest sound snapshot, and the errors of newer damaged ones by path."""
     for _ in range(LISTINGS_MAX):
         damaged: dict[str, StorageError] = {}
         found = None
@@ -226,14 +227,14 @@ def _find_newest(
         if found is not None:
             found.close()
             return found.info, damaged
-        # The writer has removed it, so there is a newer one: look again.
+        # The writer has removed it, so a newer one exists: list again.
     raise StorageError(
         files.full_path(FOLDER), "it changes all the time", "leave this directory to its owner"
     )
 
 
 def newest_verified(files: Files, identity: Identity) -> tuple[SnapshotInfo | None, Damaged | None]:
-    """The newest snapshot that is sound when read in full, and what is wrong with a newer one.
+    """The newest snapshot that is sound when read in full, and the damage of a newer one.
 
     Raises StorageError: foreign, or refused by the system.
     """
@@ -255,7 +256,7 @@ def newest_verified(files: Files, identity: Identity) -> tuple[SnapshotInfo | No
 
 
 def set_damaged_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
-    """Renames whatever is newer than the newest sound one: nobody else is to stumble over it."""
+    """Renames the snapshots that are newer than the newest sound one, so that readers skip them."""
     for path in paths(files):
         if newest_sound is not None and path == newest_sound.path:
             break
@@ -263,11 +264,11 @@ def set_damaged_aside(files: Files, newest_sound: SnapshotInfo | None) -> None:
     files.sync_folder(FOLDER)
 
 
-# ---- writing: one process ----
+# ---- writing, in one process ----
 
 
 class SnapshotWriter:
-    """A snapshot that is being made; it gets its name when everything in it is durable."""
+    """Writes a new snapshot. The file gets its name when all contents are durable."""
 
     def __init__(self, owner: "Snapshots", info: SnapshotInfo, reqids: Readable) -> None:
         """Use Snapshots.create()."""
@@ -296,7 +297,7 @@ class SnapshotWriter:
             self._synced = self._file.size
 
     def write(self, piece: Readable) -> None:
-        """Adds to the state. StorageError: abort() it. StorageFull: nothing was added."""
+        """Adds to the state. After a StorageError call abort(). StorageFull: nothing was added."""
         self._append(piece)
         info = self._info
         self._info = info._replace(
@@ -305,7 +306,7 @@ class SnapshotWriter:
         )
 
     def copy(self, path: str) -> None:
-        """Adds what a file holds, as write() does."""
+        """Adds the contents of a file to the state; errors as in write()."""
         file = self._owner.files.open(path)
         if file is None:
             place = self._owner.files.full_path(path)
@@ -317,22 +318,25 @@ class SnapshotWriter:
             file.close()
 
     def finish(self, made_s: int = 0) -> SnapshotInfo:
-        """Makes it durable, then the newest one; older ones go. StorageError: abort() it."""
+        """Makes the snapshot durable, publishes it as the newest one, and removes older ones.
+
+        After a StorageError call abort().
+        """
         self._info = self._info._replace(made_s=made_s)
         self._file.write(0, [_encode_header(self._info, self._owner.identity.cluster)])
         self._file.sync()
         self._file.close()
-        self._owner._name(self._path, self._info)
+        self._owner._publish(self._path, self._info)
         return self._info
 
     def abort(self) -> None:
-        """Gives it up."""
+        """Gives the snapshot up and removes its file."""
         self._file.close()
         self._owner.files.remove(self._path)
 
 
 class IncomingSnapshot:
-    """A snapshot that another peer sends: a container, or the bare state of a foreign peer."""
+    """A snapshot that another peer sends: a container, or the plain state of a foreign peer."""
 
     def __init__(self, owner: "Snapshots", name: tuple[int, int, int]) -> None:
         """Use Snapshots.receive()."""
@@ -343,8 +347,8 @@ class IncomingSnapshot:
         self.offset = self._synced = self._file.size
 
     def _reopen(self) -> File | None:
-        """What came before, if it is of a container: perhaps the disk has lost some of it since,
-        and only there checksums tell. Then it comes again from its start."""
+        """Opens an earlier part, if it is a container. A crash may have lost bytes of it; only a
+        container has checksums that reveal this. A plain state starts again at offset 0."""
         file = self._owner.files.open(self._path, "pwrite")
         if file is None or _is_container(file):
             return file
@@ -352,8 +356,8 @@ class IncomingSnapshot:
         return None
 
     def write(self, offset: int, data: Readable) -> int:
-        """Takes a piece that stands at offset, if that is where it goes on, and no longer than
-        expected; returns the offset to go on at. StorageFull: nothing was taken."""
+        """Writes a piece if it continues the file and fits its size. Returns the offset where the
+        next piece must start. StorageFull: nothing was written."""
         if offset == self.offset and offset + len(data) <= self.size:
             self._file.append([data])
             self.offset = self._file.size
@@ -363,12 +367,12 @@ class IncomingSnapshot:
         return self.offset
 
     def finish(self, configuration: bytes | None = None) -> SnapshotInfo:
-        """Checks it, makes it durable, then the newest one. All of it must be there.
+        """Checks the complete snapshot, makes it durable and publishes it as the newest one.
 
-        configuration is for what a foreign peer has sent: when that is a bare state, it is wrapped
-        with it, and with no request ids. None: only a container is taken.
-        Raises StorageError when it is damaged (then it is gone, and comes again from its start) or
-        refused by the system.
+        configuration   for the plain state of a foreign peer: wrapped into a container with this
+                        configuration and without request ids; None: accept containers only
+        Raises StorageError: damaged (the file is removed; receive it again) or refused by the
+        system.
         """
         assert self.offset == self.size, f"{self.size - self.offset} bytes are missing"
         if configuration is not None and not _is_container(self._file):
@@ -389,7 +393,7 @@ class IncomingSnapshot:
             self.abort()
             raise
         self._file.close()
-        self._owner._name(self._path, info)
+        self._owner._publish(self._path, info)
         return info
 
     def _wrap(self, configuration: bytes) -> SnapshotInfo:
@@ -404,12 +408,12 @@ class IncomingSnapshot:
         return info
 
     def abort(self) -> None:
-        """Gives it up: what came of it is forgotten."""
+        """Gives the transfer up and removes its file."""
         self.close()
         self._owner.files.remove(self._path)
 
     def close(self) -> None:
-        """Leaves it as it is: a later receive() goes on there."""
+        """Closes the file; a later receive() continues it."""
         self._file.close()
 
 
@@ -422,30 +426,35 @@ def _incoming_path(name: tuple[int, int, int]) -> str:
 
 
 class Snapshots:
-    """A peer's snapshots as the one process that writes them sees them."""
+    """A peer's snapshots as their only writer uses them.
+
+    newest    the newest sound snapshot
+    damaged   the errors of newer damaged ones, by path
+    """
 
     def __init__(self, files: Files, identity: Identity, lock: Lock) -> None:
         """Use Snapshots.open()."""
         self.files = files
         self.identity = identity
         self._lock = lock
-        self.newest, self.damaged = _find_newest(files, identity)  # By path; newer than the newest.
+        self.newest, self.damaged = _find_newest(files, identity)
         sound, damage = newest_verified(files, identity)
         if self.newest is not None and self.newest != sound and damage is not None:
-            self.damaged = {**self.damaged, self.newest.path: damage}  # Behind its header.
+            # Damaged after its header.
+            self.damaged = {**self.damaged, self.newest.path: damage}
             self.newest = sound
         for name in files.names(FOLDER):
             if name.endswith(".new") or self._is_stale(name):
                 files.remove(f"{FOLDER}/{name}")
         self._remove_older()
-        files.sync_folder(FOLDER)  # Whoever made the newest one may have been killed before this.
+        files.sync_folder(FOLDER)  # An earlier process may have died before the name was durable.
 
     @classmethod
     def open(cls, files: Files, identity: Identity) -> "Snapshots":
-        """Takes the snapshots of a data directory; what was being made is removed.
+        """Locks the snapshots of a data directory and removes unfinished ones.
 
-        Raises StorageError: locked, or refused by the system. A damaged snapshot is no error here:
-        `damaged` tells of it until a new one replaces it.
+        Raises StorageError: locked, or refused by the system. A damaged snapshot is not an error
+        here: `damaged` reports it until a new one replaces it.
         """
         files.make_folder("")
         files.make_folder(FOLDER)
@@ -459,7 +468,7 @@ class Snapshots:
     def create(
         self, index: int, term: int, configuration: bytes, reqids: Readable = b""
     ) -> SnapshotWriter:
-        """Begins a snapshot of everything up to index; reqids as Reqids.export() gives them.
+        """Starts a snapshot of all entries up to index. reqids: the bytes of Reqids.export().
 
         Raises StorageError: refused by the system; StorageFull.
         """
@@ -469,8 +478,8 @@ class Snapshots:
         )
 
     def receive(self, index: int, term: int, size: int) -> IncomingSnapshot:
-        """Begins to take a snapshot from another peer, or goes on with this very one; what came of
-        any other is forgotten. StorageError: refused by the system."""
+        """Starts or continues to receive a snapshot of another peer. Removes the parts of any other
+        one. Raises StorageError: refused by the system."""
         name = index, term, size
         for other in self.files.names(FOLDER):
             if _INCOMING.fullmatch(other) and f"{FOLDER}/{other}" != _incoming_path(name):
@@ -480,8 +489,8 @@ class Snapshots:
     def close(self) -> None:
         self._lock.close()
 
-    def _name(self, path: str, info: SnapshotInfo) -> None:
-        """Makes a durable file a snapshot."""
+    def _publish(self, path: str, info: SnapshotInfo) -> None:
+        """Gives a durable file its name as a snapshot and removes older ones."""
         self.files.rename(path, info.path)
         self.files.sync_folder(FOLDER)
         if self.newest is None or info.index >= self.newest.index:
@@ -500,6 +509,6 @@ class Snapshots:
                 self.files.remove(path)
 
     def _is_stale(self, name: str) -> bool:
-        """Whether this is what came of a snapshot that is not newer than ours."""
+        """Whether a file is a part of a received snapshot that is not newer than ours."""
         match = _INCOMING.fullmatch(name)
         return bool(match and self.newest and int(match[1], 16) <= self.newest.index)

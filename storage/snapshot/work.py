@@ -1,6 +1,6 @@
-"""What snapshot_sender does, without its pipes: reads old entries and snapshots, makes and takes.
+"""The snapshot_sender without its pipes: it reads entries and makes, reads and receives snapshots.
 
-One process does all of it for a peer. It waits for the disk, never for another process.
+It waits for the disk, never for another process.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -48,28 +48,28 @@ from .snapshot import (
     open_snapshot,
 )
 
-LOG_BYTES = 4 << 20  # Of the log, read for a snapshot in one step.
+LOG_BYTES = 4 << 20  # Of the log, read in one step.
 STEP_BYTES = 8 << 20  # Of the state, copied in one step.
-STATE_PART = "state_machine"  # Whose state stands first in an archive.
-OPEN_MAX = 4  # Snapshots that are kept open for those who are being sent them.
+STATE_PART = "state_machine"  # The process whose state is the first file of an archive.
+OPEN_MAX = 4  # Open snapshots that followers receive.
 
 
 class ReqidLimits(NamedTuple):
-    """What a snapshot keeps of the request ids: as the peer does."""
+    """Limits of the request ids in a snapshot. The peer has the same limits."""
 
-    kept_s: int  # In log time.
+    kept_s: int  # Log time.
     reqids_max: int
 
 
 def snapshot_value(info: SnapshotInfo | None) -> Snapshot:
-    """What the peer is told of a snapshot."""
+    """A snapshot as messages to the peer describe it."""
     if info is None:
         return Snapshot()
     return Snapshot(info.index, info.term, info.size, info.state_size, info.configuration)
 
 
 class SnapshotWork:
-    """The snapshots of one peer and its log, for reading."""
+    """The snapshots of one peer, and its log for reading."""
 
     def __init__(self, files: Files, identity: Identity, reqid_limits: ReqidLimits) -> None:
         """Raises StorageError: locked, or refused by the system."""
@@ -88,9 +88,9 @@ class SnapshotWork:
         return snapshot_value(self.snapshots.newest)
 
     def execute(self, order: Order) -> Result | None:
-        """Carries out an order; of a Make it only takes note (see pending_make).
+        """Executes an order. A Make is only noted: see pending_make.
 
-        A StorageError that the caller may survive is in the result: nothing was read, or taken.
+        The result reports an error that the caller survives: then nothing was read or written.
         """
         match order:
             case ReadEntries():
@@ -102,7 +102,7 @@ class SnapshotWork:
             case CreateSnapshot(0):
                 return self._note_configuration(order)
             case CreateSnapshot():
-                if self._making is None:  # A large state takes long: it comes to its end first.
+                if self._making is None:  # The running snapshot is finished first.
                     self._pending = order
                 return None
 
@@ -111,7 +111,7 @@ class SnapshotWork:
     def _read_entries(self, order: ReadEntries) -> EntriesRead:
         try:
             batches = self.reader.batches(*order[1:])
-        except StorageError:  # Whoever owns the log says so at its next start.
+        except StorageError:  # The log writer reports the damage at its next start.
             batches = []
         return EntriesRead(order.to, order.first_index, batches)
 
@@ -126,7 +126,7 @@ class SnapshotWork:
         return ChunkRead(order.to, *key, order.offset, chunk, found)
 
     def _open_snapshot(self, key: tuple[int, int]) -> SnapshotFile | None:
-        """One that is being sent stays open, so it can be sent to its end."""
+        """Opens the newest snapshot and keeps it open, so that a transfer can finish."""
         info = self.snapshots.newest
         file = None
         if info is not None and (info.index, info.term) == key:
@@ -137,7 +137,7 @@ class SnapshotWork:
             self._open[key] = file
         return file
 
-    # ---- taking ----
+    # ---- receiving ----
 
     def _receive(self, order: WriteChunk) -> Result:
         index, term, offset, size, chunk, configuration = order
@@ -156,7 +156,7 @@ class SnapshotWork:
             self._incoming = None
             return SnapshotInstalled(snapshot_value(incoming.finish(configuration or None)))
         except StorageError:
-            # Damaged on its way or full: it comes again, from where there is something sound.
+            # The transfer is damaged or the disk is full: continue at the last sound offset.
             return ChunkWritten(index, term, 0 if self._incoming is None else self._incoming.offset)
 
     # ---- making ----
@@ -174,7 +174,8 @@ class SnapshotWork:
 
     @property
     def pending_make(self) -> CreateSnapshot | None:
-        """The state machine is to write its state (write_state()), at this entry or a later one."""
+        """The Make order that waits for write_state() of the state machine, at this entry or a
+        later one."""
         return self._pending if self._making is None else None
 
     def on_state_written(
@@ -182,14 +183,15 @@ class SnapshotWork:
     ) -> None:
         """The state as of entry (index, term) is written; step() makes a snapshot of it.
 
-        parts   flat directories beside the state machine's own file, by who wrote them: with any,
-                the snapshot's state is an archive of all. They must stay until step() has ended.
+        parts   flat directories of other processes, by process: with any, the snapshot's state is
+                an archive of them and the state machine's file. They must stay until step() has
+                returned the result.
         """
         order = self._pending
         if order is not None and self._making is None and index >= order.last_index:
             self._making = self._make(order, (index, term), dict(parts or {}))
         elif self._making is None:
-            self._files.remove(_state_path(index))  # Somebody has asked for it in vain.
+            self._files.remove(_state_path(index))  # No order needs this state any more.
 
     @property
     def busy(self) -> bool:
@@ -197,7 +199,7 @@ class SnapshotWork:
         return self._making is not None
 
     def step(self) -> SnapshotCreated | None:
-        """A piece of what is being made; its end, when that has come."""
+        """Does a piece of the running snapshot. Returns the result when it is finished."""
         assert self._making is not None
         try:
             for made in self._making:
@@ -208,13 +210,16 @@ class SnapshotWork:
         except StorageError as error:
             self._pending = self._making = None
             return SnapshotCreated(None, str(error))
-        raise AssertionError("making a snapshot ends with what became of it")
+        raise AssertionError("the steps of a snapshot end with a result")
 
     def _make(
         self, order: CreateSnapshot, entry: tuple[int, int], parts: Mapping[str, Files]
     ) -> Iterator[SnapshotCreated]:
-        """The configuration and the request ids come from the last snapshot and the log behind it:
-        nobody else's memory is asked. Yields an empty Made after each piece of work."""
+        """Makes a snapshot. Yields an empty Made after each piece of work.
+
+        Configuration and request ids come from the last snapshot and the log after it, never from
+        another process.
+        """
         index, term = entry
         last = self.snapshots.newest
         reqids = Reqids()
@@ -225,7 +230,7 @@ class SnapshotWork:
                 return
             at, configuration = last.index, last.configuration or configuration
             file = open_snapshot(self._files, self._identity, last)
-            assert file is not None, "only we replace it"
+            assert file is not None, "only this process replaces snapshots"
             try:
                 reqids.load(file.reqids())
             finally:
@@ -241,14 +246,14 @@ class SnapshotWork:
                 configuration = _configuration(batch) or configuration
             at = batches[-1].last_index
             if len(reqids) > self._reqid_limits.reqids_max:
-                reqids.bound(self._reqid_limits.reqids_max)  # What is left does not depend on when.
+                reqids.bound(self._reqid_limits.reqids_max)  # Its result does not depend on when.
             yield SnapshotCreated(None)
         reqids.settle(*self._reqid_limits)
         writer = self.snapshots.create(index, term, configuration, reqids.export(index))
         yield from self._write(writer, self._state(index, parts))
 
     def _state(self, index: int, parts: Mapping[str, Files]) -> Iterator[bytes]:
-        """The state by pieces: the state machine's file as it is, or an archive."""
+        """Yields the state in pieces: the state machine's file alone, or an archive."""
         if not parts:
             return _file_pieces(self._files, _state_path(index))
         sources = [Source(self._files, _state_path(index), STATE_PART)]
@@ -282,7 +287,7 @@ class SnapshotWork:
 
 
 def _state_path(index: int) -> str:
-    return f"{FOLDER}/{index:016x}.state.new"  # What ends so goes at the next start.
+    return f"{FOLDER}/{index:016x}.state.new"  # The next start removes files named `.new`.
 
 
 def _file_pieces(files: Files, path: str) -> Iterator[bytes]:
@@ -301,9 +306,9 @@ def _file_pieces(files: Files, path: str) -> Iterator[bytes]:
 def write_state(
     files: Files, index: int, snapshot: Callable[[Callable[[bytes], object]], object]
 ) -> None:
-    """Called by the state machine: writes its state as of entry index for snapshot_sender.
+    """Writes the state machine's state as of entry index for snapshot_sender.
 
-    It gets its name when all of it is there. Raises StorageError: refused by the system.
+    The file gets its name when it is complete. Raises StorageError: refused by the system.
     """
     path = _state_path(index)
     files.make_folder(FOLDER)
@@ -316,10 +321,10 @@ def write_state(
 
 
 def state_read(file: SnapshotFile, name: str) -> Callable[[int], bytes]:
-    """The state that the process of this name wrote, as a stream: read(n) gives n bytes at most,
-    and none at the end. A snapshot without archive has the state machine's alone.
+    """The state of the process `name` as a stream: read(n) returns at most n bytes, none at the
+    end. A snapshot without an archive holds the state machine's state only.
 
-    Raises Damaged: it was read once to check it.
+    Reads the state once to check it. Raises Damaged.
     """
     read, place = file.read_state, file.info.path
     if not is_archive(read):
@@ -334,7 +339,7 @@ def state_read(file: SnapshotFile, name: str) -> Callable[[int], bytes]:
 
 
 def _configuration(batch: EntryBatch) -> bytes | None:
-    """A configuration entry stands alone in its block."""
+    """The configuration in a batch. A config entry is alone in its block."""
     if batch.count == 1 and block_kind(batch.block) == KIND_CONFIG:
         return block_record(batch).data
     return None

@@ -290,8 +290,8 @@ PLANTS = (
             Patch(
                 "storage/snapshot/snapshot.py",
                 "        self._file.sync()\n        self._file.close()\n"
-                "        self._owner._name(self._path, self._info)",
-                "        self._file.close()\n        self._owner._name(self._path, self._info)",
+                "        self._owner._publish(self._path, self._info)",
+                "        self._file.close()\n        self._owner._publish(self._path, self._info)",
             ),
             Patch(
                 "storage/snapshot/snapshot.py",
