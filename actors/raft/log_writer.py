@@ -1,4 +1,4 @@
-"""Writes the log: one job after the other, one sync for all that had arrived. It never reads it.
+"""Writes the log: jobs in order, one sync for all that have arrived. It never reads the log.
 
 The peer and its writer are one restart unit: a gap between them ends both
 (docs/internals/log.md).
@@ -28,14 +28,17 @@ JOB_APPEND, JOB_RESET, JOB_COMPACT = 0, 1, 2  # Compact: up to "previous index",
 ACK = struct.Struct("<QQQ")  # epoch, seq that is durable, state
 STATE_OK, STATE_FULL = 0, 1
 FULL_RETRY_MS = 500
-IDLE_WORK_MS = 2  # Between two pieces of background work, and
-HURRIED_PIECES_MAX = 8  # Of it in one wake, when it falls behind what is written.
-IDLE_LOOK_MS = 100  # how often it is looked for.
+BACKGROUND_STEP_MS = 2  # Between two background steps while there is work.
+BACKGROUND_POLL_MS = 100  # Between two looks for background work.
+URGENT_STEPS_MAX = 8  # In one wake, when the spare segment is late.
 JOBS_HWM = 4096
 
 
 class Ack(NamedTuple):
-    """Everything up to seq is durable; seq 0: the log is open. The state may be STATE_FULL."""
+    """An acknowledgement: all jobs up to seq are durable. seq 0: the log is open.
+
+    state   STATE_OK or STATE_FULL
+    """
 
     epoch: int
     seq: int
@@ -43,19 +46,21 @@ class Ack(NamedTuple):
 
 
 def encode_job(job: AppendJob) -> list[bytes]:
-    """A job as it goes through the pipe."""
+    """The frames of a job in the pipe."""
     kind = JOB_RESET if job.reset else JOB_APPEND
     return [JOB.pack(kind, job.epoch, job.seq, job.prev_index, job.prev_term), *job.blocks]
 
 
 def encode_compact(epoch: int, index: int) -> list[bytes]:
-    """That whole segments up to index are not needed any more."""
+    """The frames of the order to remove whole segments up to index."""
     return [JOB.pack(JOB_COMPACT, epoch, 0, index, 0)]
 
 
 class GroupCommit:
-    """The log and how it is written: one append and one sync for all jobs taken in, patience with
-    a full disk, the spare prepared when nothing is asked for.
+    """The log of a peer with group commit: one append and one sync for all queued jobs.
+
+    When the disk is full it retries every FULL_RETRY_MS. In the background it prepares the spare
+    segment and removes old ones.
     """
 
     def __init__(self, setup: ActorSetup) -> None:
@@ -72,37 +77,37 @@ class GroupCommit:
             background_sync=setup.options["writer"] == "thread",
             damage=damage,
         )
-        if damage is not None:  # Only now: a mark tells of it.
+        if damage is not None:  # Not before the log has written its repair mark.
             set_damaged_aside(disk, snapshot)
         self._writer = Writer(self.log, setup.epoch)
         self._full_retry_ms: int | None = None
-        self._idle_due_ms = 0  # When the next piece of background work is due.
+        self._background_due_ms = 0
 
     @property
     def full(self) -> bool:
-        """Whether the disk was full at the last try."""
+        """Whether the disk was full at the last attempt."""
         return self._full_retry_ms is not None
 
     @property
     def deadline_ms(self) -> int:
-        """When commit() must come next, whether there are jobs or not."""
-        return self._idle_due_ms if self._full_retry_ms is None else self._full_retry_ms
+        """The latest time of the next commit(), with or without jobs."""
+        return self._background_due_ms if self._full_retry_ms is None else self._full_retry_ms
 
     def enqueue(self, job: AppendJob) -> None:
-        """Takes a job for the next commit(). Raises UnitBroken on a gap."""
+        """Queues a job for the next commit(). Raises UnitBroken on a gap in seq."""
         try:
             self._writer.enqueue(job)
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
 
     def compact(self, index: int) -> None:
-        """Whole segments up to index are not needed any more: they go in work()."""
+        """Drops whole segments up to index; background_step() removes their files."""
         self.log.compact(index)
 
     def commit(self, now_ms: int) -> Ack | None:
-        """Writes and syncs what was taken. Returns the acknowledgement, if there is one to give;
-        with a writer of its own thread end() returns it, and what is taken meanwhile is kept.
+        """Writes and syncs the queued jobs. Returns the acknowledgement, if there is one.
 
+        With `writer: thread` poll_sync() returns it, and jobs queued until then wait.
         Raises UnitBroken when a job does not follow the log, StorageError when the disk failed.
         """
         if self._full_retry_ms is not None and now_ms < self._full_retry_ms:
@@ -110,51 +115,51 @@ class GroupCommit:
         try:
             seq = self._writer.flush()
         except StorageFull:
-            said, self._full_retry_ms = self.full, now_ms + FULL_RETRY_MS
-            return None if said else Ack(self.epoch, 0, STATE_FULL)
+            reported, self._full_retry_ms = self.full, now_ms + FULL_RETRY_MS
+            return None if reported else Ack(self.epoch, 0, STATE_FULL)
         except LocalProtocolError as error:
             raise UnitBroken(str(error)) from error
         self._full_retry_ms = None
         return None if seq is None else Ack(self.epoch, seq, STATE_OK)
 
     def background_step(self, now_ms: int) -> None:
-        """Background work, to be asked for when the acknowledgement has left. It keeps ahead of
-        what is written: a segment of zeros made on the write path stops everything for long.
+        """Does background work. Call it after the acknowledgement was sent.
 
+        It keeps the spare segment ahead of the writes: making one in append() blocks for long.
         Raises StorageError when the disk failed.
         """
         if self.full:
             return
-        hurry = self.log.spare_is_late
-        if now_ms < self._idle_due_ms and not hurry:
+        urgent = self.log.spare_is_late
+        if now_ms < self._background_due_ms and not urgent:
             return
         busy = self.log.background_step()
-        for _ in range(HURRIED_PIECES_MAX):
-            if not (busy and hurry and self.log.spare_is_late):
+        for _ in range(URGENT_STEPS_MAX):
+            if not (busy and urgent and self.log.spare_is_late):
                 break
             busy = self.log.background_step()
-        self._idle_due_ms = now_ms + (IDLE_WORK_MS if busy else IDLE_LOOK_MS)
+        self._background_due_ms = now_ms + (BACKGROUND_STEP_MS if busy else BACKGROUND_POLL_MS)
 
     @property
     def sync_fd(self) -> int | None:
-        """Whenever it is readable, end() is to be called; None: commit() waits for the disk."""
+        """When it is readable, call poll_sync(). None: commit() waits for the disk."""
         return self.log.sync_fd
 
     def poll_sync(self) -> Ack | None:
-        """Takes in that a sync of the thread has ended. Returns the acknowledgement, if there is
-        one to give. Raises StorageError when the disk failed."""
+        """Handles the end of a background sync. Returns the acknowledgement, if there is one.
+        Raises StorageError when the disk failed."""
         seq = self._writer.poll_sync()
         return None if seq is None else Ack(self.epoch, seq, STATE_OK)
 
 
 class LogWriter(Actor):
-    """Group commit: everything taken in during one wake shares one fdatasync.
+    """The process that writes the log: all jobs of one wake share one fdatasync.
 
     jobs   PULL   [kind, epoch, seq, previous index and term][block]...   from the raft peer
     acks   PUSH   [epoch, seq, state]                                     to the raft peer
 
-    The first acknowledgement, with seq 0, says that the log is recovered and may be read. State 1
-    says that the disk is full: nothing is acknowledged until there is room again.
+    The first acknowledgement has seq 0: the log is recovered and may be read. State 1 means that
+    the disk is full: the writer acknowledges nothing until there is room.
     """
 
     role = "log_writer"

@@ -1,7 +1,7 @@
-"""What a state machine is, and the two that are built in. They never read the log themselves.
+"""The interface of state machines, and the two built-in ones. A state machine does no I/O.
 
-The process state_machine owns one, hands it every committed entry once and in order, and keeps its
-state. Which one is the topology's `state_machine:`.
+The process state_machine owns one. It applies every committed entry once and in order, and stores
+snapshots of the state. The topology's `state_machine:` selects the kind.
 """
 
 import hashlib
@@ -29,44 +29,44 @@ BROADCAST_ROOM = MessageLimits(1 << 20, MESSAGE_ENTRIES_MAX)
 
 
 class StateMachinePlugin(Protocol):
-    """A plug-in: the state that a log of entries makes.
+    """A state machine: the state that results from the log's entries.
 
-    Every call comes from one process, one at a time. What apply() raises ends that process: the
-    entry would be lost on this node alone.
+    One process makes all calls, one at a time. An exception of apply() ends that process, because
+    skipping the entry would make this node differ from the others.
     """
 
     def apply(self, batch: EntryBatch) -> None:
-        """Takes in a block of entries of every type (protocols/record.py), each once, in order."""
+        """Applies a block of entries of any type (protocols/record.py), each once, in order."""
 
     def snapshot(self, write: Callable[[bytes], object]) -> None:
-        """Writes the whole state as of the last apply, in pieces of 1 MiB at most."""
+        """Writes the whole state as of the last apply(), in pieces of at most 1 MiB."""
 
     def restore(self, index: int, read: Callable[[int], bytes]) -> None:
-        """Replaces the state by that of LOG INDEX index, which snapshot() has written; nothing at
-        all is the state before the first entry.
+        """Replaces the state by one that snapshot() has written, as of entry index. An empty stream
+        is the state before the first entry.
 
-        read(n) returns n bytes at most, and b"" at the end.
-        Raises ValueError when it is no state of this machine: then the old one stays.
+        read(n) returns at most n bytes, and b"" at the end.
+        Raises ValueError when the bytes are no state of this kind: then the old state stays.
         """
 
     def status(self) -> dict[str, object]:
-        """What `supervisor status` shows besides the indexes."""
+        """Values for `supervisor status`, besides the indexes."""
 
     def lead(self, term: int) -> None:
-        """This node leads in that term from now on; 0: it follows."""
+        """This node leads in this term from now on. 0: it does not lead."""
 
     def tick(self, now_ms: int) -> int | None:
-        """Called once a wake, behind all that was applied. Returns when it must be called next,
-        whatever happens; None: no matter."""
+        """Called once a wake, after all entries were applied. Returns the latest time of the next
+        call; None: no deadline."""
 
 
 class LogDigest:
-    """The state of a log without a service on top: how many entries of which kind, and a hash.
+    """The default state machine: counts of entries by kind, and a hash over all data.
 
     hash   over the stream of all state entries in order, each as its size (4 bytes, little endian)
-           and its data: equal on two nodes exactly when both have applied the same data in one
-           order. The stream is cut into pieces of 64 KiB; h becomes SHA-256(h, piece) for each of
-           them, beginning with an empty h, and the hash is SHA-256(h, what is left).
+           and its data. It is equal on two nodes if and only if both have applied the same data in
+           the same order. The stream is cut into pieces of 64 KiB. h starts empty and becomes
+           SHA-256(h, piece) for each piece; the hash is SHA-256(h, rest).
     """
 
     _STATE = struct.Struct("<8sQQQ")  # Magic, and the counts by kind.
@@ -77,10 +77,10 @@ class LogDigest:
 
     def _clear(self) -> None:
         self._counts = dict.fromkeys(KIND_NAMES, 0)
-        self._begin(b"")
+        self._start_piece(b"")
 
-    def _begin(self, chained: bytes) -> None:
-        """A new piece, behind those whose hash is given."""
+    def _start_piece(self, chained: bytes) -> None:
+        """Starts a new piece; chained is the hash of the pieces before it."""
         self._chained = chained
         self._hash = hashlib.sha256(chained)
         self._piece = bytearray()
@@ -89,13 +89,13 @@ class LogDigest:
         rest = memoryview(data)
         while len(rest) >= (room := PIECE_BYTES - len(self._piece)):
             self._hash.update(rest[:room])
-            self._begin(self._hash.digest())
+            self._start_piece(self._hash.digest())
             rest = rest[room:]
         self._hash.update(rest)
         self._piece += rest
 
     def apply(self, batch: EntryBatch) -> None:
-        # Entries for tables are state entries, too; no block holds both kinds.
+        # Table entries count as state entries. No block holds both kinds.
         kind = KIND_TABLES if block_kind(batch.block) == KIND_TABLES else KIND_STATE
         states, counts = block_states(batch.block, kind)
         self._add(states)
@@ -125,7 +125,7 @@ class LogDigest:
             raise ValueError("a digest's state of a wrong length")
         _, *counts = self._STATE.unpack_from(state)
         self._counts = dict(zip(sorted(KIND_NAMES), counts, strict=True))
-        self._begin(state[size + 1 : end])
+        self._start_piece(state[size + 1 : end])
         self._add(state[end:])
 
     def status(self) -> dict[str, object]:
@@ -140,22 +140,22 @@ class LogDigest:
 
 
 class Outlet(Protocol):
-    """Where broadcasts go."""
+    """The socket of broadcasts."""
 
     @property
     def subscribed(self) -> bool:
-        """Whether anybody listens."""
+        """Whether there is a subscriber."""
 
     def publish(self, messages: Frames) -> None:
-        """Sends them, and clears them; who can't take them just now never gets them."""
+        """Sends and clears the messages. A subscriber whose queue is full misses them."""
 
 
 class BroadcastStateMachine:
-    """The digest, which also tells everybody what was applied while this node leads.
+    """A LogDigest that also broadcasts applied entries while this node leads.
 
-    Messages are docs/protocols/zmq-raft.md's StateBroadcast: what one wake has applied, in pieces
-    of 1 MiB or 4096 entries; an empty one once it leads, and after each silence of heartbeat_ms.
-    Without a subscriber nothing is made or sent.
+    A message is a StateBroadcast (docs/protocols/zmq-raft.md) with the entries of one wake, at most
+    1 MiB or 4096 entries. An empty one follows when the node starts to lead, and after each
+    heartbeat_ms without a message. Without a subscriber it sends nothing.
     """
 
     def __init__(self, cluster: bytes, heartbeat_ms: int, outlet: Outlet) -> None:
@@ -190,7 +190,7 @@ class BroadcastStateMachine:
             self._term, self._due_ms = term, 0
 
     def on_subscribed(self) -> None:
-        """Somebody has come, who shall know at once how far it is."""
+        """A new subscriber learns the applied index at once."""
         self._due_ms = 0
 
     def tick(self, now_ms: int) -> int | None:
@@ -224,5 +224,5 @@ class BroadcastStateMachine:
 
 
 def broadcast_url(options: Mapping[str, Any]) -> str:
-    """Where a node with these options broadcasts; '' when it does not."""
+    """The broadcast address of a node with these options; '' without broadcasts."""
     return str(options["broadcast_url"]) if options["state_machine"] == BROADCAST else ""

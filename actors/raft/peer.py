@@ -1,7 +1,7 @@
-"""A Raft peer's process: the sockets, the clock and the hard state around protocols/zmqraft/peer.
+"""The process of a Raft peer: sockets, clock and hard state around protocols/zmqraft/server/peer.
 
-It never applies an entry (state_machine does), and writes the log only when the topology says so
-(log_writer does otherwise).
+It applies no entries (state_machine does). It writes the log itself unless the topology says
+`log: {writer: process}`; then log_writer does.
 """
 
 import time
@@ -34,7 +34,7 @@ from .snapshot_sender import ORDERS_HWM, reqid_limits
 from .state_machine import APPLIED, COMMIT, commits_topic
 
 CLIENTS_HWM = 4096
-ANSWERS_MS_MAX = 5  # So long a wake answers questions at `url`; the rest waits for the next one.
+ANSWERS_MS_MAX = 5  # Of requests at `url` in one wake; the rest waits for the next wake.
 BAD_MESSAGES = ("malformed", "strangers", "dropped")  # Counters of the status.
 LINGER_MS = 1000  # For last answers. Without it libzmq may abort on a half sent one (issue 3442).
 
@@ -42,16 +42,15 @@ LINGER_MS = 1000  # For last answers. Without it libzmq may abort on a half sent
 class RaftPeer(Actor):
     """One member of the cluster.
 
-    clients   ROUTER   the text's frames                         clients and foreign peers, at `url`
+    clients   ROUTER   the specification's frames                 clients, foreign peers, at `url`
     peers     ROUTER   RequestVote, AppendEntries, hello          kelek peers, at `peer_url`
-                       packs of operations of tables              table servers of all nodes
-    links     DEALER   the same, as the one who asks              one for each other peer
-    jobs      PUSH     [epoch, seq, previous index, term][block]. to the log writer
+                       packs of table operations                  table servers of all nodes
+    links     DEALER   the same, as client                        one for each other peer
+    jobs      PUSH     log_writer.encode_job()                    to the log writer
     acks      PULL     [epoch, seq, state]                        from it
-    commits   XPUB     [name, commit index, its term, term led, tables from]  to whoever applies
-                       (COMMIT)
-    applied   PULL     [applied index, flushed, urgent][actor]    from whoever applies
-    orders    PUSH     snapshot_orders.encode_work()              to the snapshot_sender
+    commits   XPUB     state_machine.COMMIT                       to the processes that apply
+    applied   PULL     [applied index, flushed, urgent][actor]    from them
+    orders    PUSH     orders.encode_work()                       to the snapshot_sender
     results   PULL     the same                                   from it
     """
 
@@ -83,7 +82,7 @@ class RaftPeer(Actor):
         )
         results = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "results"),)))
         self.listen(results, self._on_results)
-        self._group_commit: GroupCommit | None = None  # The log, when no log_writer has it.
+        self._group_commit: GroupCommit | None = None  # None: log_writer has the log.
         if self.options["writer"] != "process":
             self._group_commit = GroupCommit(self.setup)
             self._start_peer(self.now_ms)
@@ -96,7 +95,7 @@ class RaftPeer(Actor):
         self.listen(acks, self._on_acks)
 
     def _listen_on(self, key: str, hwm: int) -> zmq.Socket[bytes]:
-        """What others find at our `url` or `peer_url`."""
+        """Opens the socket of `url` or `peer_url`."""
         options = SocketOptions(
             bind=(self.options[key],),
             place=self.setup.places.get(key, ""),
@@ -106,18 +105,17 @@ class RaftPeer(Actor):
         )
         return self.socket(zmq.ROUTER, options)
 
-    # ---- the log is recovered: the peer begins ----
+    # ---- start, when the log is recovered ----
 
     def _start_peer(self, now_ms: int) -> None:
-        """Reads snapshot and log once: the terms for the core, the request ids for the intake."""
+        """Reads snapshot and log once, makes the peer, and opens the endpoints to other nodes."""
         reqids, stored, setup = Reqids(), self._hard_state, peer_setup(self.setup)
-        known = RecoverySettings(reqid_limits(self.options), setup.urls, setup.peer_urls)
-        found = recover_peer(self._peer_files, self._reader, reqids, known)
+        settings = RecoverySettings(reqid_limits(self.options), setup.urls, setup.peer_urls)
+        found = recover_peer(self._peer_files, self._reader, reqids, settings)
         self._damage = damage = repair.pending_mark(self._peer_files.files, stored.repaired)
         recovered = found.recovered(self.setup.epoch, stored, damage)
         peer = Peer(setup, recovered, reqids, self._reader, now_ms, SystemRandom())
         self._peer = peer
-
         self._links = PeerLinks(self, self._on_answers)
         self._links.update(peer)
         self.listen(self._peers, self._on_peers)
@@ -207,18 +205,18 @@ class RaftPeer(Actor):
                 continue
             if result is not None:
                 results.append(result)
-        # Of the newest snapshot, which is the one installed or has replaced it.
+        # Read the newest snapshot: the installed one or a later one.
         peer.on_results(results, self.now_ms, lambda _: snapshot_reqids(self._peer_files))
 
     def _on_subscribed(self, arena: Arena) -> None:
-        """Who applies has come, or come back: it must not wait for the next commit."""
+        """An applier has (re)started: send it the commit index without waiting for a commit."""
         self._sent_commits.clear()
         if self._commit is not None:
             self._publish_commit(self._commit._replace(scope=NotifyScope.EVERYBODY))
 
     def _publish_commit(self, commit: CommitNotice) -> None:
-        """Who knows it already is not woken; but a state machine that broadcasts hears again that
-        we lead."""
+        """Sends the commit to the appliers that need it: those that do not know it yet, and always
+        the state machine, which must hear regularly that this node leads."""
         numbers = (*commit[:3], commit.tables_from)
         for name, (_, urgent) in self._applied_reports.items():
             if not urgent and commit.scope is NotifyScope.URGENT:
@@ -255,7 +253,7 @@ class RaftPeer(Actor):
             self._group_commit.background_step(now_ms)
 
     def _save(self, peer: Peer, state: HardState, voter: bool) -> None:
-        """Makes term and vote durable; slow disks are told of, as every election waits for them."""
+        """Makes term and vote durable. Logs a slow disk, because every election waits for it."""
         self._hard_state.withheld = peer.vote_withheld
         if self._damage is not None and not peer.repairing:
             self.log("repaired", last_index=peer.last_index)
@@ -268,7 +266,7 @@ class RaftPeer(Actor):
             self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
 
     def _log_role(self, peer: Peer) -> None:
-        """One line for each election, won or lost."""
+        """Logs one line for each change of role, term or leader."""
         core = peer.core
         role = core.role.value, core.term, core.leader
         if role != self._role:
@@ -276,7 +274,7 @@ class RaftPeer(Actor):
             self.log("role", role=role[0], term=role[1], leader=role[2], last=peer.last_index)
 
     def _append_to_log(self, peer: Peer, job: AppendJob | None) -> None:
-        """Hands a job to the log writer, or does its work here."""
+        """Sends a job to the log writer, or appends and syncs here."""
         self._wake_again = False
         if self._group_commit is not None:
             if job is not None:
@@ -284,12 +282,12 @@ class RaftPeer(Actor):
             ack = self._group_commit.commit(self.now_ms)
             if ack is not None:
                 self._on_ack(peer, ack)
-                self._wake_again = not self._links  # Alone, we need nobody's answer to commit.
+                self._wake_again = not self._links  # A single member commits without answers.
         elif job is not None:
             self._jobs.send(encode_job(job))
 
     def _compact(self, index: int) -> None:
-        """Lets the log writer remove the segments that nobody needs any more."""
+        """Orders the removal of whole segments up to index."""
         if self._group_commit is not None:
             self._group_commit.compact(index)
         else:
@@ -304,7 +302,7 @@ class RaftPeer(Actor):
         return deadline_ms
 
     def on_stop_asked(self) -> None:
-        """A leader hands over first: its end should not cost the cluster an election timeout."""
+        """A leader hands over before it stops, to save the cluster an election timeout."""
         peer = self._peer
         if peer is not None and peer.is_leader:
             reason = peer.hand_over(monotonic_ms())
@@ -312,7 +310,7 @@ class RaftPeer(Actor):
                 self.log("leadership-kept", reason=reason)
 
     def drained(self) -> bool:
-        """Whether nobody is to take the leadership over from us any more."""
+        """Whether no handover of the leadership is running."""
         return self._peer is None or not self._peer.awaits_successor(self.now_ms)
 
     def on_stop(self) -> None:

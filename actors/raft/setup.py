@@ -1,11 +1,11 @@
-"""A peer's set-up from the topology's options. It opens nothing."""
+"""Makes a peer's PeerSetup from the topology's options."""
 
 from ...protocols.zmqraft.server.values import PeerSetup
 from ...version import __version__
 from ..runtime.setup import ActorSetup
 from .machines import broadcast_url
 
-PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
+PEER_OPTIONS = (  # Options with the same name in PeerSetup.
     "election_timeout_ms_min",
     "election_timeout_ms_max",
     "heartbeat_ms",
@@ -27,7 +27,7 @@ PEER_OPTIONS = (  # Of the topology's `raft` section, named as in PeerSetup.
 
 
 def peer_setup(setup: ActorSetup) -> PeerSetup:
-    """What an actor was told, as its peer is told it."""
+    """Translates an actor's setup into that of its peer."""
     options = setup.options
     return PeerSetup(
         cluster=setup.cluster,

@@ -1,6 +1,6 @@
-"""Makes, sends and takes snapshots, and reads old entries: whatever reads much beside a peer.
+"""Makes, sends and receives snapshots, and reads old entries: the slow reads of a peer.
 
-It never talks to another node: what it reads goes out through raft_peer.
+It never talks to another node: raft_peer sends what it reads.
 """
 
 import os
@@ -36,24 +36,23 @@ from ..runtime.actor import Actor, main
 from ..runtime.participants import participants
 from ..runtime.process_loop import ProcessLoop
 
-BARRIER = struct.Struct("<BQQQ")  # A barrier's phase, attempt, and index and term of its entry.
+BARRIER = struct.Struct("<BQQQ")  # Phase, attempt, index and term of the barrier's entry.
 PHASES = frozenset(Phase)
 ORDERS_HWM = 64
 ORDERS = (ReadEntries, ReadChunk, CreateSnapshot, WriteChunk)
 
 
 def reqid_limits(options: dict[str, Any]) -> ReqidLimits:
-    """What is kept of the request ids, from the topology's options."""
+    """The limits of request ids, from the topology's options."""
     return ReqidLimits(options["update_ttl_s"] + FORGET_AFTER_TTL_S, options["reqids_max"])
 
 
-BarrierMessage = tuple[
-    Phase, int, tuple[int, int], list[bytes]
-]  # Phase, attempt, place, other frames.
+# Phase, attempt, (index, term) of an entry, other frames.
+BarrierMessage = tuple[Phase, int, tuple[int, int], list[bytes]]
 
 
 def barrier_messages(loop: ProcessLoop, arena: Arena, pipe: str) -> Iterator[BarrierMessage]:
-    """What came over the pipes of a barrier; what is of no known phase is dropped and logged."""
+    """Decodes messages from the pipes of a barrier. Drops and logs those of an unknown phase."""
     for (phase, attempt, index, term), rest in loop.unpacked(arena, BARRIER, pipe):
         if phase in PHASES:
             yield Phase(phase), attempt, (index, term), rest
@@ -62,13 +61,13 @@ def barrier_messages(loop: ProcessLoop, arena: Arena, pipe: str) -> Iterator[Bar
 
 
 class SnapshotSender(Actor):
-    """The snapshots of one node.
+    """The process of one node's snapshots.
 
-    orders     PULL   snapshot_orders.encode_work()           from the raft peer
-    results    PUSH   the same                                to the raft peer
-    barriers   PUSH   [phase, attempt, index, term]           one to each that applies the log
-    states     PULL   the same[actor]([directory])            from them: where they stand (STOP),
-                      or that the state of that entry is written (APPLY), into that directory or
+    orders     PULL   orders.encode_work()              from the raft peer
+    results    PUSH   the same                          to the raft peer
+    barriers   PUSH   [phase, attempt, index, term]     one to each process that applies the log
+    states     PULL   the same[actor]([directory])      from them. STOP: the entry that they have
+                      applied. APPLY: the state as of that entry is written, into this directory or
                       by write_state()
     """
 
@@ -84,10 +83,10 @@ class SnapshotSender(Actor):
         for damaged in self._work.snapshots.damaged.values():
             self.say(damaged)
         self._peer_epoch = 0
-        self._receiving = 0, 0, 0  # Index, term and size: for one line each.
+        self._receiving = 0, 0, 0  # Index, term, size of the last logged transfer.
         names = participants(options)
         self._barrier = Barrier(names)
-        self._parts: dict[str, Disk] = {}  # The directories of this attempt, by who wrote them.
+        self._parts: dict[str, Disk] = {}  # The directories of this attempt, by process.
         self._newest_file_s = self._file_s()
         self._counts = dict.fromkeys(("entries_read", "pieces_read", "made", "received"), 0)
         orders = self.socket(
@@ -131,7 +130,7 @@ class SnapshotSender(Actor):
                 self._count(result)
 
     def _log_order(self, order: Order) -> None:
-        """One line for each snapshot that is made, sent or received."""
+        """Logs one line for each snapshot that is made, sent or received."""
         match order:
             case CreateSnapshot(index):
                 self.log("making", index=index)
@@ -174,7 +173,7 @@ class SnapshotSender(Actor):
         if self._work.busy:
             made = self._work.step()
             if made is not None:
-                self._barrier.cancel()  # Who wrote a part of it may remove that now.
+                self._barrier.cancel()  # The processes may remove their parts now.
                 self._on_made(made)
         for name, order in self._barrier.orders:
             self.send(self._barriers[name], [BARRIER.pack(order.phase, order.attempt, *order.at)])
@@ -194,7 +193,7 @@ class SnapshotSender(Actor):
         self.log("made", index=made.snapshot.last_index, size=made.snapshot.size)
 
     def _file_s(self) -> float:
-        """When the newest snapshot came here (Unix time)."""
+        """When this node has made or received the newest snapshot (Unix time)."""
         info = self._work.snapshots.newest
         if info is None:
             return 0.0

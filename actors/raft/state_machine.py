@@ -1,6 +1,6 @@
-"""Applies committed entries: it reads them from the segments, never from another process.
+"""Applies committed entries. It reads them from the segments, never from another process.
 
-What the segments no longer hold comes from the newest snapshot, whose state it once wrote itself.
+If the segments no longer hold them, it restores its state from the newest snapshot.
 """
 
 import struct
@@ -26,30 +26,29 @@ from .machines import BroadcastStateMachine, LogDigest, StateMachinePlugin, broa
 from .snapshot_sender import BARRIER, barrier_messages
 
 TOPIC_BYTES = 24
-# Whom it is for, commit index, term of the entry there, term that we lead or 0.
+# Topic of the receiver, commit index, term of that entry, term that we lead or 0, tables_from.
 COMMIT = struct.Struct(f"<{TOPIC_BYTES}sQQQQ")
-APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: tell me each commit at once
+APPLIED = struct.Struct("<QQQ")  # applied index, flushed index, 1: send me each commit at once
 READ_BYTES_MAX = 1 << 20
-BROADCASTS_HWM = 256  # Messages of at most 1 MiB that a slow subscriber may leave lying.
-RETRY_MS = 10  # A log that lacks what is committed is just being replaced: it is looked at again.
-PEER_SILENCE_MS = 1000  # Then our peer does not run, so it does not lead.
+BROADCASTS_HWM = 256  # Queued messages of at most 1 MiB for a slow subscriber.
+RETRY_MS = 10  # While the segments lack a committed entry: the writer is replacing them.
+PEER_SILENCE_MS = 1000  # After this the raft_peer does not run, so this node does not lead.
 
 
 def commits_topic(name: str) -> bytes:
-    """What an actor of this name subscribes to, and no other."""
+    """The topic of one actor's commits."""
     return name.encode().ljust(TOPIC_BYTES, b"\0")
 
 
 class StateMachine(Actor):
-    """Keeps one state in step with the log.
+    """The process that applies the log to a state machine.
 
-    commits      SUB    [name, commit index, its term, term led, tables from]  from the raft peer
-                        (COMMIT)
+    commits      SUB    COMMIT                                  from the raft peer
     applied      PUSH   [applied index, flushed index, urgent]  to the raft peer, once a wake
                         [actor]
     broadcasts   XPUB   StateBroadcast                          to subscribers, at `broadcast_url`
     barriers     PULL   [phase, attempt, index, term]           from the snapshot_sender
-    states       PUSH   the same[actor]                         to it: the state lies in a file
+    states       PUSH   the same[actor]                         to it; write_state() has the state
     """
 
     role = "state_machine"
@@ -123,7 +122,7 @@ class StateMachine(Actor):
         self.send_batch(self._broadcasts, messages)
 
     def _on_subscriptions(self, arena: Arena) -> None:
-        """A topic is known to libzmq by its prefix: only those count that our ident begins with."""
+        """Counts subscriptions. Only topics that are a prefix of our cluster ident match."""
         cluster = self.setup.cluster.encode()
         before = self.subscribed
         for frame, *_ in arena.messages():
@@ -133,7 +132,7 @@ class StateMachine(Actor):
             if frame[:1] == b"\x01":
                 self._topics.add(topic)
                 self._broadcaster.on_subscribed()
-            elif frame[:1] == b"\x00":  # Sent when its last subscriber has gone.
+            elif frame[:1] == b"\x00":  # The last subscriber of this topic has left.
                 self._topics.discard(topic)
         if self.subscribed != before:
             self._report_applied()
@@ -147,10 +146,10 @@ class StateMachine(Actor):
             self._term = leads
         self._last_commit_ms = self.now_ms
         if self._applied >= self._commit_index:
-            self._report_applied()  # A peer that has restarted does not know yet how far we are.
+            self._report_applied()  # A restarted raft_peer does not know the applied index.
 
     def _report_applied(self) -> None:
-        """A report that finds no room is made up for by the next one."""
+        """Reports the applied index. If the pipe is full, the next report makes up for it."""
         report = APPLIED.pack(self._applied, self._applied, self.subscribed)
         self.send(self._reports, [report, self.role.encode()])
 
@@ -172,7 +171,7 @@ class StateMachine(Actor):
             return
         batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
         if not batches and self._applied < self._reader.base()[0]:
-            self._restore()  # A snapshot has come in the place of what we lack.
+            self._restore()  # A snapshot has replaced the missing entries.
             self._more_to_apply = self._applied >= self._reader.base()[0]
         for batch in batches:
             self._machine.apply(batch)
@@ -181,7 +180,7 @@ class StateMachine(Actor):
             self._report_applied()
             self._more_to_apply = self._applied < index
         elif self._applied < index and not self._more_to_apply:
-            # Its writer has yet to begin it anew behind a snapshot, and nobody says when.
+            # The writer still has to restart the log after a snapshot. It sends no notice.
             self._retry_due_ms = self.now_ms + RETRY_MS
 
     # ---- snapshots ----
@@ -199,7 +198,7 @@ class StateMachine(Actor):
         self._states.send([BARRIER.pack(phase, attempt, *at), self.role.encode()])
 
     def _write_state(self, reply: BarrierReply) -> None:
-        """As of now, exactly; when the disk refuses it is asked for again."""
+        """Writes the current state. If the disk refuses, snapshot_sender asks again."""
         self._stop_line.resume()
         self._more_to_apply = self._applied < self._commit_index
         try:
@@ -210,8 +209,8 @@ class StateMachine(Actor):
         self._send_reply(reply)
 
     def _restore(self) -> None:
-        """Takes the state from the newest snapshot, if that is ahead of us. A damaged one is the
-        log writer's matter: until it was replaced there is none."""
+        """Restores the state from the newest snapshot if it is ahead. Ignores a damaged snapshot:
+        the log writer reports it, and the peer fetches another one."""
         try:
             self._restore_newest()
         except Damaged as error:
@@ -223,10 +222,10 @@ class StateMachine(Actor):
             return
         file = open_snapshot(self._disk, self._identity, info)
         if file is None:
-            return  # A newer one has replaced it: the next look finds that.
+            return  # A newer one has replaced it: the next attempt finds that.
         try:
             self._machine.restore(info.index, state_read(file, self.role))
-        except ValueError as error:  # From a peer of another kind: nobody position can read it.
+        except ValueError as error:  # From a foreign peer, in another form.
             self.log("state-not-understood", index=info.index, reason=str(error))
             self._machine.restore(info.index, lambda size: b"")
         finally:

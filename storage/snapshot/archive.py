@@ -50,7 +50,7 @@ def folder_sources(files: Files, folder: str) -> list[Source]:
 
 
 def pack(sources: Iterable[Source]) -> Pieces:
-    """Yields the archive of the files in pieces. Raises StorageError: refused, or a file is gone."""
+    """Yields the archive of the files in pieces. StorageError: refused, or a file is gone."""
     yield _START.pack(MAGIC, VERSION)
     for source in sources:
         yield from _pack_file(source)

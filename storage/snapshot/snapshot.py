@@ -106,7 +106,7 @@ def _check_crc(file: File, offset: int, expected: int, found: int) -> None:
 
 
 def _check_configuration(file: File, configuration: bytes) -> None:
-    """Decodes the configuration: a correct checksum does not prove that a peer can start with it."""
+    """Decodes the configuration: a correct checksum does not prove that it can be decoded."""
     try:
         if configuration:
             decode_config_entry(configuration)

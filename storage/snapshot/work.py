@@ -143,7 +143,7 @@ class SnapshotWork:
         index, term, offset, size, chunk, configuration = order
         newest = self.snapshots.newest
         if newest is not None and newest.index >= index:
-            return SnapshotInstalled(snapshot_value(newest))  # A chunk that came twice.
+            return SnapshotInstalled(snapshot_value(newest))  # A repeated chunk.
         incoming, name = self._incoming, (index, term, size)
         try:
             if incoming is None or (incoming.index, incoming.term, incoming.size) != name:
