@@ -1,6 +1,6 @@
-"""Connections of ours to other servers of a farm: name, TCP, proxy, TLS, the HTTP handshake.
+"""Outgoing connections to other farm servers: host name, TCP, proxy, TLS, HTTP handshake.
 
-A link that can't be made, or ends, is made anew after a pause; what is said on it is FarmPeer's.
+A link that fails or ends is retried after a pause. FarmPeer handles its messages.
 """
 
 import os
@@ -19,23 +19,23 @@ from ...protocols.garlicfarm.wire.handshake import (
     HandshakeOutcome,
 )
 from ...protocols.garlicfarm.wire.values import Address, is_loopback, parse_address
-from .names import Names
+from .resolver import AddressResolver
 
-ATTEMPT_MS = 5000  # From the first packet to the end of the handshake.
-PAUSE_MS_MIN = 20  # Before another attempt: the first time; then twice as long each time.
-CHALLENGES_MAX = 3  # Answered one after the other; then a server makes fun of us.
-NAME_MS = 20  # How often it is looked whether a name was found.
-OUT_BYTES_MAX = 64 << 20  # That a server leaves lying; more, and it is held lost.
+CONNECT_TIMEOUT_MS = 5000  # For TCP, TLS and the handshake together.
+RETRY_MS_MIN = 20  # The first pause; it doubles with each failed attempt.
+CHALLENGES_MAX = 3  # Consecutive challenges; more fail the link.
+RESOLVE_POLL_MS = 20  # How often a host name look-up is polled.
+OUT_BYTES_MAX = 64 << 20  # Unsent bytes; above it the link fails.
 
 
-class Way(NamedTuple):
-    """How the links of one farm are made.
+class LinkSettings(NamedTuple):
+    """How the links of a farm connect.
 
-    context       of TLS; None: they are plain
-    server_name   whose certificate is asked for; empty: the endpoint's own host
-    proxy         an HTTP proxy that all goes through, or None
-    user          empty: there is no handshake (JRaft's plain connections)
-    former_password  tried where the present one is refused: the other server may not have it yet
+    context           of TLS; None: plain TCP
+    server_name       the name in the servers' certificates; empty: the endpoint's host
+    proxy             an HTTP proxy for all links, or None
+    user              empty: no handshake (JRaft's plain connections)
+    former_password   tried after a refusal: the other server may not know the new password yet
     """
 
     context: ssl.SSLContext | None
@@ -47,33 +47,33 @@ class Way(NamedTuple):
     former_password: str = ""
 
 
-class Owner(Protocol):
-    """Whose links they are: one farm."""
+class LinkOwner(Protocol):
+    """The farm that owns the links."""
 
     poll: StreamPoll
-    names: Names
-    way: Way
-    pause_ms_max: int  # Before another attempt.
+    resolver: AddressResolver
+    link_settings: LinkSettings
+    retry_ms_max: int  # The longest pause.
 
     @property
     def now_ms(self) -> int: ...
 
-    def touch(self) -> None:
-        """A link's deadline_ms is another one now."""
+    def wake(self) -> None:
+        """A link's deadline_ms has changed."""
 
     def on_insecure(self) -> None:
-        """An endpoint was refused: what is said there could be read on its way."""
+        """An endpoint was refused because its messages would be readable on the network."""
 
-    def on_up(self, server_id: int) -> None: ...
+    def on_link_up(self, server_id: int) -> None: ...
 
-    def on_answers(self, server_id: int, data: bytes) -> None: ...
+    def on_responses(self, server_id: int, data: bytes) -> None: ...
 
-    def on_down(self, server_id: int, news: str) -> None:
-        """A connection has ended, or was not made; news: why, if that is another reason now."""
+    def on_link_down(self, server_id: int, reason: str) -> None:
+        """A connection failed or ended. reason: empty if it is the same as before."""
 
 
 class LinkState(IntEnum):
-    """How far a link is."""
+    """The progress of a link."""
 
     PAUSE = 0
     CONNECT = 1
@@ -83,9 +83,9 @@ class LinkState(IntEnum):
 
 
 class FarmLink:
-    """One of them, through all its connections."""
+    """The link to one server, through all its connections."""
 
-    def __init__(self, owner: Owner, server_id: int, endpoint: str) -> None:
+    def __init__(self, owner: LinkOwner, server_id: int, endpoint: str) -> None:
         self._owner = owner
         self.server_id = server_id
         self.endpoint = endpoint
@@ -94,50 +94,54 @@ class FarmLink:
         self._handshake: ClientHandshake | None = None
         self._challenges = ChallengeCache()
         self._sock: socket.socket | None = None
-        self._tries = 0
-        self._challenged = 0  # In a row, without a pause.
-        self._with_former = False  # Password.
+        self._attempts = 0
+        self._challenges_answered = 0  # Since the last pause.
+        self._uses_former_password = False  # It tries the former password.
         self.deadline_ms: int | None = owner.now_ms
-        self.why = ""  # The last connection has ended, or was not made.
+        self.why = ""  # Why the last connection failed or ended.
 
     # ---- one attempt ----
 
     def step(self, now_ms: int) -> None:
-        """To be called when deadline_ms has come."""
+        """Call it when deadline_ms has come."""
         if self.deadline_ms is None or now_ms < self.deadline_ms:
             return
         if self.state is LinkState.PAUSE:
-            self._begin(now_ms)
+            self._connect(now_ms)
         else:
-            self.lose("no answer in time")
+            self.fail("no answer in time")
 
-    def hurry(self) -> bool:
-        """Ends the pause, if it is in one: there may be somebody now."""
+    def retry_now(self) -> bool:
+        """Ends a pause: the server may be reachable now. Returns whether there was one."""
         is_paused = self.state is LinkState.PAUSE and self.deadline_ms is not None
         if is_paused:
             self.deadline_ms = self._owner.now_ms
         return is_paused
 
-    def _begin(self, now_ms: int) -> None:
-        way = self._owner.way
+    def _connect(self, now_ms: int) -> None:
+        settings = self._owner.link_settings
         try:
-            place = way.proxy or parse_address(self.endpoint)
-            if way.context is None and way.proxy is None and not is_loopback(place.host):
+            address = settings.proxy or parse_address(self.endpoint)
+            if (
+                settings.context is None
+                and settings.proxy is None
+                and not is_loopback(address.host)
+            ):
                 self._owner.on_insecure()
-                raise OSError("without TLS only this machine is connected to")
-            found = self._owner.names.find(place)
+                raise OSError("without TLS only loopback addresses are allowed")
+            found = self._owner.resolver.resolve(address)
             if found is None:
-                self.deadline_ms = now_ms + NAME_MS
+                self.deadline_ms = now_ms + RESOLVE_POLL_MS
                 return
             if not found:
                 raise OSError("no address")
-            family, where = found[self._tries % len(found)]
-            self._sock = begin_connect(family, where)
+            family, socket_address = found[self._attempts % len(found)]
+            self._sock = begin_connect(family, socket_address)
             keep_alive(self._sock, KEEPALIVE_IDLE_S)
             self._owner.poll.add(self._sock.fileno(), OUT, self._on_ready)
-            self.state, self.deadline_ms = LinkState.CONNECT, now_ms + ATTEMPT_MS
+            self.state, self.deadline_ms = LinkState.CONNECT, now_ms + CONNECT_TIMEOUT_MS
         except (OSError, RemoteProtocolError) as error:
-            self.lose(getattr(error, "strerror", None) or str(error))
+            self.fail(getattr(error, "strerror", None) or str(error))
 
     def _on_ready(self) -> None:
         if self.state is LinkState.CONNECT:
@@ -145,26 +149,26 @@ class FarmLink:
         if self.state is LinkState.TLS:
             self._secure()
         elif self.state >= LinkState.HEAD:
-            self._go_on()
+            self._transfer()
 
     def _on_connected(self) -> None:
-        sock, way = self._sock, self._owner.way
+        sock, settings = self._sock, self._owner.link_settings
         assert sock is not None
         error = connect_error(sock)
         if error is not None:
-            self.lose(error.strerror or str(error))
+            self.fail(error.strerror or str(error))
             return
-        if way.context is not None:
-            name = way.server_name or parse_address(self.endpoint).host
+        if settings.context is not None:
+            name = settings.server_name or parse_address(self.endpoint).host
             self._owner.poll.remove(sock.fileno())
             try:
-                sock = way.context.wrap_socket(
+                sock = settings.context.wrap_socket(
                     sock, server_hostname=name, do_handshake_on_connect=False
                 )
-            except (OSError, ValueError) as failure:  # ValueError: no name can be so.
+            except (OSError, ValueError) as failure:  # ValueError: the host is not a valid name.
                 self._sock = None
                 sock.close()
-                self.lose(str(failure))
+                self.fail(str(failure))
                 return
             self._owner.poll.add(sock.fileno(), IN, self._on_ready)
         self._sock, self._stream = None, TcpStream(sock)
@@ -174,32 +178,38 @@ class FarmLink:
         stream = self._stream
         assert stream is not None
         if stream.secured or stream.secure():
-            self._knock()
+            self._start_handshake()
         elif stream.ended:
-            self.lose(f"TLS: {stream.why}")
+            self.fail(f"TLS: {stream.why}")
         else:
-            self._want()
+            self._update_poll()
 
-    def _knock(self) -> None:
-        """TCP and TLS are there: the head follows or, where there is none, at once the messages."""
-        way, stream = self._owner.way, self._stream
+    def _start_handshake(self) -> None:
+        """TCP and TLS are connected: sends the HTTP head, or starts the messages if there is no
+        handshake.
+        """
+        settings, stream = self._owner.link_settings, self._stream
         assert stream is not None
-        if not way.user:
-            self._up(b"")
+        if not settings.user:
+            self._on_up(b"")
             return
         address = parse_address(self.endpoint)
         host = f"[{address.host}]" if ":" in address.host else address.host
-        password = (self._with_former and way.former_password) or way.password
-        door = ConnectTarget(
-            f"{host}:{address.port}", way.cluster, way.user, password, bool(way.proxy)
+        password = (self._uses_former_password and settings.former_password) or settings.password
+        target = ConnectTarget(
+            f"{host}:{address.port}",
+            settings.cluster,
+            settings.user,
+            password,
+            bool(settings.proxy),
         )
-        self._handshake = ClientHandshake(door, self._challenges, self._owner.now_ms, os.urandom)
+        self._handshake = ClientHandshake(target, self._challenges, self._owner.now_ms, os.urandom)
         self.state = LinkState.HEAD
         stream.out += self._handshake.request
         stream.flush()
-        self._go_on()
+        self._transfer()
 
-    def _go_on(self) -> None:
+    def _transfer(self) -> None:
         stream = self._stream
         assert stream is not None
         if stream.out:
@@ -209,41 +219,43 @@ class FarmLink:
             if data or stream.ended:
                 self._on_head(data)
         elif data:
-            self._owner.on_answers(self.server_id, data)
+            self._owner.on_responses(self.server_id, data)
         if self._stream is stream:
             if stream.ended:
-                self.lose(stream.why or "closed by the other side")
+                self.fail(stream.why or "closed by the other side")
             else:
-                self._want()
+                self._update_poll()
 
     def _on_head(self, data: bytes) -> None:
         assert self._handshake is not None
-        opening = self._handshake.feed(data, self._owner.now_ms)
-        if opening is None:
+        result = self._handshake.feed(data, self._owner.now_ms)
+        if result is None:
             return
-        if opening.outcome is HandshakeOutcome.OPEN:
-            self._up(opening.rest)
-        elif opening.outcome is HandshakeOutcome.RETRY and self._challenged < CHALLENGES_MAX:
-            self._challenged += 1
+        if result.outcome is HandshakeOutcome.OPEN:
+            self._on_up(result.rest)
+        elif (
+            result.outcome is HandshakeOutcome.RETRY and self._challenges_answered < CHALLENGES_MAX
+        ):
+            self._challenges_answered += 1
             self._close()
             self.state, self.deadline_ms = LinkState.PAUSE, self._owner.now_ms
-            self._owner.touch()
-        elif opening.outcome is HandshakeOutcome.RETRY:
-            self.lose("it challenges again and again")
+            self._owner.wake()
+        elif result.outcome is HandshakeOutcome.RETRY:
+            self.fail("the server keeps sending new challenges")
         else:
-            self._with_former = opening.status == 401 and not self._with_former
-            self.lose(opening.error)
+            self._uses_former_password = result.status == 401 and not self._uses_former_password
+            self.fail(result.error)
 
-    def _up(self, rest: bytes) -> None:
+    def _on_up(self, rest: bytes) -> None:
         self._handshake = None
         self.state, self.deadline_ms = LinkState.UP, None
-        self._tries, self._challenged, self.why = 0, 0, ""
-        self._want()
-        self._owner.on_up(self.server_id)
+        self._attempts, self._challenges_answered, self.why = 0, 0, ""
+        self._update_poll()
+        self._owner.on_link_up(self.server_id)
         if rest:
-            self._owner.on_answers(self.server_id, rest)
+            self._owner.on_responses(self.server_id, rest)
 
-    def _want(self) -> None:
+    def _update_poll(self) -> None:
         stream = self._stream
         assert stream is not None
         self._owner.poll.want(stream.fd, IN | OUT if stream.needs_out else IN)
@@ -253,28 +265,28 @@ class FarmLink:
     # ---- once it is up ----
 
     def send(self, data: bytearray) -> None:
-        """Sends what FarmPeer has for this one, and clears it."""
+        """Sends the bytes and clears them."""
         stream = self._stream
         if self.state is LinkState.UP and stream is not None:
             stream.out += data
             stream.flush()
             if stream.ended:
-                self.lose(stream.why)
+                self.fail(stream.why)
             elif len(stream.out) > OUT_BYTES_MAX:
-                self.lose("it takes nothing")
+                self.fail("the server does not read its input")
             else:
-                self._want()
+                self._update_poll()
         data.clear()
 
-    def lose(self, why: str) -> None:
-        """Ends the connection, or the attempt at one; another follows after a pause."""
+    def fail(self, why: str) -> None:
+        """Ends the connection or the attempt; retries after a pause."""
         was_up = self.state is LinkState.UP
         self._close()
-        pause_ms = min(self._owner.pause_ms_max, PAUSE_MS_MIN << min(self._tries, 16))
-        self._tries, self._challenged = self._tries + 1, 0
+        pause_ms = min(self._owner.retry_ms_max, RETRY_MS_MIN << min(self._attempts, 16))
+        self._attempts, self._challenges_answered = self._attempts + 1, 0
         self.state, self.deadline_ms = LinkState.PAUSE, self._owner.now_ms + pause_ms
-        is_news, self.why = was_up or why != self.why, why
-        self._owner.on_down(self.server_id, why if is_news else "")
+        is_new, self.why = was_up or why != self.why, why
+        self._owner.on_link_down(self.server_id, why if is_new else "")
 
     def _close(self) -> None:
         for each in (self._stream, self._sock):
@@ -285,6 +297,6 @@ class FarmLink:
         self._stream = self._sock = self._handshake = None
 
     def close(self) -> None:
-        """For good."""
+        """Closes the link for good."""
         self._close()
         self.state, self.deadline_ms = LinkState.PAUSE, None

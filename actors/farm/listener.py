@@ -1,7 +1,7 @@
-"""Connections that others have opened to a farm's server: TLS, the HTTP handshake, then requests.
+"""Inbound connections of a farm server: TLS, the HTTP handshake, then requests.
 
-What is said in them is decided in protocols/garlicfarm; here it gets in and out, and who is slow is
-bounded.
+protocols/garlicfarm decides what a message means. This module moves the bytes and limits slow
+connections.
 """
 
 import resource
@@ -17,188 +17,191 @@ from ...protocols.garlicfarm.wire.handshake import HEAD_TIMEOUT_MS, Reply, Serve
 from ...protocols.garlicfarm.wire.values import Address
 
 BACKLOG = 512
-ACCEPT_MAX = 64  # A wake.
-OUT_BYTES_MAX = 64 << 10  # Answers that wait for a slow reader; beyond it is not read from.
-LINGER_MS = 1000  # So long the rest of a refused one's words is thrown away.
-READ_BYTES_PER_MS = 16  # So slowly may an answer of HTTP be read, or a request come.
-HALF_MS = 5000  # For a request of no bytes.
-LOOK_MS = 100  # How often it is looked who is late.
-FILES_OTHER = 256  # Descriptors that are for other things than connections.
+ACCEPTS_MAX = 64  # Per wake.
+OUT_BYTES_MAX = 64 << 10  # Unsent answers; above it the connection is not read.
+LINGER_MS = 1000  # After a refusal: further input is discarded for so long.
+BYTES_PER_MS_MIN = 16  # The slowest accepted rate of a response or a request.
+REQUEST_MS_MIN = 5000  # For an empty request.
+CHECK_INTERVAL_MS = 100  # How often deadlines are checked.
+OTHER_FILES_MAX = 256  # Descriptors reserved for other files.
 
 
 class ConnectionOwner(Protocol):
-    """What a connection is for, once it is let in: one farm."""
+    """What receives the requests of an authenticated connection: one farm."""
 
-    def on_requests(self, connection: "Connection", data: bytes) -> None: ...
+    def on_requests(self, connection: "InboundStream", data: bytes) -> None: ...
 
-    def on_closed(self, connection: "Connection") -> None: ...
+    def on_closed(self, connection: "InboundStream") -> None: ...
 
 
-class Inside(NamedTuple):
-    """Where a connection is, behind its handshake."""
+class AdmittedConnection(NamedTuple):
+    """An authenticated connection: its owner, user and number."""
 
-    part: ConnectionOwner
+    owner: ConnectionOwner
     user: str
-    number: int  # Of FarmPeer.accept().
+    number: int  # From FarmPeer.accept().
 
 
 class ConnectionLimits(NamedTuple):
-    """What all of them together may take.
+    """Limits over all connections.
 
-    connections_max   more are closed as they come
-    halves_bytes_max  of requests that are here in part; then the largest goes, with its connection
+    connections_max     connections above it are closed at once
+    partial_bytes_max   bytes of incomplete requests; above it the largest one is dropped with
+                        its connection
     """
 
     connections_max: int
-    halves_bytes_max: int
+    partial_bytes_max: int
 
 
-class Host(Protocol):
-    """The process that they come to."""
+class ListenerHost(Protocol):
+    """The process that owns the listener."""
 
     now_ms: int
     counters: Counter[str]
 
-    def begin_handshake(self) -> ServerHandshake | None:
-        """None: there is none, and let_in() follows at once."""
+    def make_handshake(self) -> ServerHandshake | None:
+        """None: no handshake; admit() follows at once."""
         ...
 
-    def let_in(self, cluster: str, user: str, connection: "Connection") -> Inside: ...
+    def admit(self, cluster: str, user: str, connection: "InboundStream") -> AdmittedConnection: ...
 
 
-class Connection:
-    """One of them: TLS, then head, then open, or ending."""
+class InboundStream:
+    """One inbound connection: TLS, HTTP head, then messages until it closes."""
 
     __slots__ = (
-        "_doors",
-        "_full",
+        "_end_sent",
         "_handshake",
-        "_said_end",
-        "_timed",
+        "_is_full",
+        "_listener",
+        "_timed_request",
+        "admitted",
         "deadline_ms",
-        "ending",
-        "inside",
+        "is_closing",
         "partial",
         "stream",
     )  # fmt: skip
 
-    def __init__(self, doors: "FarmListener", stream: TcpStream) -> None:
-        self._doors = doors
+    def __init__(self, listener: "FarmListener", stream: TcpStream) -> None:
+        self._listener = listener
         self._handshake: ServerHandshake | None = None
-        self._said_end = False
-        self._full = False  # Too much of it is not answered: nothing is read.
-        self._timed: int | None = None  # Which half request deadline_ms is for.
+        self._end_sent = False
+        self._is_full = False  # Too many unanswered requests: it is not read.
+        self._timed_request: int | None = None  # The partial request that deadline_ms is for.
         self.partial: PartialRequest | None = None
         self.stream = stream
-        self.inside: Inside | None = None
-        self.ending = False  # What is to be sent is sent, then it is closed.
-        self.deadline_ms: int | None = doors.host.now_ms + HEAD_TIMEOUT_MS
+        self.admitted: AdmittedConnection | None = None
+        self.is_closing = False  # It closes once `out` is sent.
+        self.deadline_ms: int | None = listener.host.now_ms + HEAD_TIMEOUT_MS
 
     def on_ready(self) -> None:
-        """Something may be read or written."""
+        """The socket is readable or writable."""
         stream = self.stream
         if not stream.secured and not stream.secure():
             if stream.ended:
-                self._doors.host.counters["tls_failed"] += 1
+                self._listener.host.counters["tls_failed"] += 1
         else:
             if stream.out:
                 stream.flush()
             if self._may_read and not stream.ended:
-                self._take(stream.read())
-        self.settle()
+                self._receive(stream.read())
+        self.update_poll()
 
     @property
     def _may_read(self) -> bool:
-        return len(self.stream.out) <= OUT_BYTES_MAX and not self._full
+        return len(self.stream.out) <= OUT_BYTES_MAX and not self._is_full
 
-    def _take(self, data: bytes) -> None:
-        if self.ending or not (data or self.stream.ended):
+    def _receive(self, data: bytes) -> None:
+        if self.is_closing or not (data or self.stream.ended):
             return
-        if self.inside is None:
+        if self.admitted is None:
             if self._handshake is None:
-                self._handshake = self._doors.host.begin_handshake()
+                self._handshake = self._listener.host.make_handshake()
             if self._handshake is None:
-                self._enter("", "", data)
+                self._admit("", "", data)
                 return
-            reply = self._handshake.feed(data, self._doors.host.now_ms)
+            reply = self._handshake.feed(data, self._listener.host.now_ms)
             if reply is not None:
-                self._answer(reply)
+                self._reply(reply)
         elif data:
-            self.inside.part.on_requests(self, data)
+            self.admitted.owner.on_requests(self, data)
 
-    def _answer(self, reply: Reply) -> None:
-        """The head is here, or was not in time."""
+    def _reply(self, reply: Reply) -> None:
+        """Answers the HTTP head, or its timeout."""
         self.stream.out += reply.data
         self._handshake = None
         if reply.status == 101:
-            self._enter(reply.cluster, reply.user, reply.rest)
+            self._admit(reply.cluster, reply.user, reply.rest)
         else:
-            self._doors.host.counters[f"http_{reply.status}"] += 1
-            self.end()
+            self._listener.host.counters[f"http_{reply.status}"] += 1
+            self.close_after_send()
 
-    def _enter(self, cluster: str, user: str, rest: bytes) -> None:
+    def _admit(self, cluster: str, user: str, rest: bytes) -> None:
         self.deadline_ms = None
-        self.inside = self._doors.host.let_in(cluster, user, self)
-        self._doors.host.counters["let_in"] += 1
+        self.admitted = self._listener.host.admit(cluster, user, self)
+        self._listener.host.counters["let_in"] += 1
         if rest:
-            self.inside.part.on_requests(self, rest)
+            self.admitted.owner.on_requests(self, rest)
 
-    def bound(self, full: bool, half: PartialRequest | None) -> None:
-        """How much of it waits here: for answers, and to become whole."""
+    def set_load(self, is_full: bool, half: PartialRequest | None) -> None:
+        """Sets whether too many requests are unanswered, and the partial request."""
         before, now = self.partial, half
-        self._full, self.partial = full, half
-        self._doors.hold((now.received if now else 0) - (before.received if before else 0))
+        self._is_full, self.partial = is_full, half
+        self._listener.add_partial_bytes(
+            (now.received if now else 0) - (before.received if before else 0)
+        )
 
-    def _time(self, reads: bool) -> None:
-        """What has begun to arrive has a while to become whole, as long as it is read."""
+    def _set_deadline(self, reads: bool) -> None:
+        """Starts the deadline of a partial request, unless the connection is not read."""
         number = self.partial.number if self.partial is not None and reads else None
-        if number == self._timed:
+        if number == self._timed_request:
             return
-        self._timed, self.deadline_ms = number, None
+        self._timed_request, self.deadline_ms = number, None
         if self.partial is not None and number is not None:
-            patience_ms = HALF_MS + self.partial.size // READ_BYTES_PER_MS
-            self.deadline_ms = self._doors.host.now_ms + patience_ms
+            timeout_ms = REQUEST_MS_MIN + self.partial.size // BYTES_PER_MS_MIN
+            self.deadline_ms = self._listener.host.now_ms + timeout_ms
 
     def on_deadline(self) -> None:
-        """The handshake or a request took too long, or the other side does not close."""
-        if self._handshake is not None and not self.ending:
-            self._answer(self._handshake.on_timeout())
-            self.settle()
+        """The handshake or a request took too long, or the client did not close."""
+        if self._handshake is not None and not self.is_closing:
+            self._reply(self._handshake.on_timeout())
+            self.update_poll()
         else:
-            if not self.ending:
-                late = "silent_timeouts" if self.stream.secured else "tls_timeouts"
-                late = "request_timeouts" if self.inside is not None else late
-                self._doors.host.counters[late] += 1
-            self._doors.close(self)
+            if not self.is_closing:
+                counter = "silent_timeouts" if self.stream.secured else "tls_timeouts"
+                counter = "request_timeouts" if self.admitted is not None else counter
+                self._listener.host.counters[counter] += 1
+            self._listener.close(self)
 
-    def end(self) -> None:
-        """What waits is still sent, then it is closed."""
-        if not self.ending:
-            self.ending = True
-            patience_ms = LINGER_MS + len(self.stream.out) // READ_BYTES_PER_MS
-            self.deadline_ms = self._doors.host.now_ms + patience_ms
+    def close_after_send(self) -> None:
+        """Closes the connection once its output is sent, at the slowest rate."""
+        if not self.is_closing:
+            self.is_closing = True
+            timeout_ms = LINGER_MS + len(self.stream.out) // BYTES_PER_MS_MIN
+            self.deadline_ms = self._listener.host.now_ms + timeout_ms
 
     def send(self, data: bytearray) -> None:
-        """Sends what FarmPeer has for this one, and clears it."""
-        if not self.ending:
+        """Sends the bytes and clears them."""
+        if not self.is_closing:
             self.stream.out += data
         data.clear()
-        self.settle()
+        self.update_poll()
 
-    def settle(self) -> None:
-        """Behind anything that was done: sends, and says what is waited for now."""
-        stream, poll = self.stream, self._doors.poll
+    def update_poll(self) -> None:
+        """Call after every change: flushes output and updates the poll mask."""
+        stream, poll = self.stream, self._listener.poll
         if stream.out and not stream.needs_out:
             stream.flush()
         if stream.ended:
-            self._doors.close(self)
+            self._listener.close(self)
             return
-        if self.ending and not stream.out and not self._said_end:
-            self._said_end = True
+        if self.is_closing and not stream.out and not self._end_sent:
+            self._end_sent = True
             stream.end_sending()
         mask = OUT if stream.needs_out else 0
-        if self.inside is not None and not self.ending:
-            self._time(self._may_read)
+        if self.admitted is not None and not self.is_closing:
+            self._set_deadline(self._may_read)
         if self._may_read:
             mask |= IN
             if stream.more:
@@ -207,22 +210,26 @@ class Connection:
 
 
 class FarmListener:
-    """The listener, and all that came through it."""
+    """The listening socket and its connections."""
 
     def __init__(
-        self, host: Host, poll: StreamPoll, context: ssl.SSLContext | None, room: ConnectionLimits
+        self,
+        host: ListenerHost,
+        poll: StreamPoll,
+        context: ssl.SSLContext | None,
+        limits: ConnectionLimits,
     ) -> None:
-        """context: of TLS; None: they are plain."""
+        """context: of TLS; None: plain TCP."""
         self.host = host
         self.poll = poll
-        self.connections: dict[int, Connection] = {}  # By descriptor.
-        files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES_OTHER
-        self._connections_max = min(room.connections_max, files_max)
+        self.connections: dict[int, InboundStream] = {}  # By file descriptor.
+        files_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - OTHER_FILES_MAX
+        self._connections_max = min(limits.connections_max, files_max)
         self.context = context
-        self._look_ms = 0
+        self._next_check_ms = 0
         self._listener: socket.socket | None = None
-        self._halves_bytes = 0
-        self._halves_bytes_max = room.halves_bytes_max
+        self._partial_bytes = 0
+        self._partial_bytes_max = limits.partial_bytes_max
 
     def listen(self, address: Address) -> None:
         """Raises OSError."""
@@ -237,21 +244,21 @@ class FarmListener:
 
     def _on_listener(self) -> None:
         assert self._listener is not None
-        for _ in range(ACCEPT_MAX):
+        for _ in range(ACCEPTS_MAX):
             try:
                 sock, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except OSError:  # Of that connection alone: it has ended already.
+            except OSError:  # Of that connection only: it has ended.
                 self.host.counters["accept_failed"] += 1
                 return
             if len(self.connections) >= self._connections_max:
                 self.host.counters["connections_refused"] += 1
                 sock.close()
             else:
-                self._begin(sock)
+                self._start(sock)
 
-    def _begin(self, sock: socket.socket) -> None:
+    def _start(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         keep_alive(sock, KEEPALIVE_IDLE_S)
         if self.context is not None:
@@ -259,53 +266,52 @@ class FarmListener:
                 sock = self.context.wrap_socket(
                     sock, server_side=True, do_handshake_on_connect=False
                 )
-            except OSError:  # It has ended already.
+            except OSError:  # It has ended.
                 self.host.counters["accept_failed"] += 1
                 sock.close()
                 return
         stream = TcpStream(sock)
-        connection = Connection(self, stream)
+        connection = InboundStream(self, stream)
         self.connections[stream.fd] = connection
         self.poll.add(stream.fd, IN, connection.on_ready)
 
-    def close(self, connection: Connection) -> None:
+    def close(self, connection: InboundStream) -> None:
         stream = connection.stream
         if self.connections.pop(stream.fd, None) is None:
             return
         self.poll.remove(stream.fd)
         stream.close()
-        connection.bound(False, None)
-        if connection.inside is not None:
-            connection.inside.part.on_closed(connection)
+        connection.set_load(False, None)
+        if connection.admitted is not None:
+            connection.admitted.owner.on_closed(connection)
 
-    def hold(self, more_bytes: int) -> None:
-        """So much more is here of requests that are not whole."""
-        self._halves_bytes += more_bytes
+    def add_partial_bytes(self, more_bytes: int) -> None:
+        """Adds to the bytes of all incomplete requests."""
+        self._partial_bytes += more_bytes
 
-    def step(self, now_ms: int) -> None:
-        """Ends those that are late, or hold too much; an actor wakes often enough for the former
-        by itself."""
-        while self._halves_bytes > self._halves_bytes_max:
+    def check(self, now_ms: int) -> None:
+        """Drops the largest partial requests above the limit, and closes overdue connections."""
+        while self._partial_bytes > self._partial_bytes_max:
             self.host.counters["half_requests_dropped"] += 1
             connections = self.connections.values()
             self.close(
                 max(connections, key=lambda each: each.partial.received if each.partial else 0)
             )
-        if now_ms < self._look_ms:
+        if now_ms < self._next_check_ms:
             return
-        self._look_ms = now_ms + LOOK_MS
+        self._next_check_ms = now_ms + CHECK_INTERVAL_MS
         for connection in list(self.connections.values()):
             if connection.deadline_ms is not None and connection.deadline_ms <= now_ms:
                 connection.on_deadline()
 
-    def refuse_new(self) -> None:
-        """From now on nobody comes in."""
+    def stop_accepting(self) -> None:
+        """Closes the listening socket."""
         if self._listener is not None:
             self.poll.remove(self._listener.fileno())
             self._listener.close()
             self._listener = None
 
     def close_all(self) -> None:
-        self.refuse_new()
+        self.stop_accepting()
         for connection in list(self.connections.values()):
             self.close(connection)

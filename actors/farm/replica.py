@@ -1,6 +1,6 @@
-"""One farm's part of a farm_server: its peer, what it keeps, its links, who is let in to it.
+"""One farm in a farm_server process: its peer, storage, application, links and connections.
 
-All that a wake has brought is decided at once: one write and one sync of the log, one send a link.
+A wake decides everything at once: one write and one sync of the log, and one send per link.
 """
 
 import time
@@ -21,106 +21,109 @@ from ...protocols.garlicfarm.wire.messages import ClusterServer
 from ...storage.disk.disk import Disk
 from ...storage.farm.storage import FarmStorage
 from ...storage.log.segment import Identity
-from .links import FarmLink, LinkState, Way
-from .listener import Connection
-from .names import Names
+from .links import FarmLink, LinkSettings, LinkState
+from .listener import InboundStream
+from .resolver import AddressResolver
 
-TIDY_MS = (2, 1000)  # Between two pieces of work on the disk: while there is more, and else.
-HURRIED_PIECES_MAX = 8
-UNWILLING_MS = 5000  # Between two lines about who would take us in.
+BACKGROUND_MS = (2, 1000)  # Between two background steps: while there is more work, and otherwise.
+URGENT_STEPS_MAX = 8
+REFUSAL_LOG_MS = 5000  # Between two log lines about refused invitations.
 
 
-class Shared(Protocol):
-    """What all farms of a process have in common: the actor."""
+class ReplicaHost(Protocol):
+    """What the farms of a process share: the actor."""
 
     now_ms: int
     counters: Counter[str]
     poll: StreamPoll
-    names: Names
+    resolver: AddressResolver
 
     @property
     def log(self) -> Callable[..., None]: ...
 
 
-class PartPlace(NamedTuple):
-    """Where a farm's part is kept, how it begins, and for what router."""
+class ReplicaSetup(NamedTuple):
+    """The directory, start options and router of a replica."""
 
     data_dir: str
     epoch: int
     may_begin: bool
     router: Router
-    publish: str  # PublishConfig.
+    publish: str  # A PublishConfig.
     post_interval_ms: int
-    user: str  # As whom this server connects to the others.
+    user: str  # The user of this server on other servers.
 
 
 class FarmReplica:
-    """A member of one farm, or one that waits to be."""
+    """A member of one farm, or a server that waits to join it."""
 
     def __init__(
-        self, name: str, shared: Shared, options: Mapping[str, Any], place: PartPlace
+        self, name: str, shared: ReplicaHost, options: Mapping[str, Any], setup: ReplicaSetup
     ) -> None:
         """Raises StorageError."""
         self.name = name
         self.server_id: int = options["server_id"]
         self.entries_bytes_max: int = options["entries_bytes_max"]
-        self.poll, self.names = shared.poll, shared.names
+        self.poll, self.resolver = shared.poll, shared.resolver
         self.links: dict[int, FarmLink] = {}
-        # A leader that knocks too late at one that is back is dethroned by it.
-        self.pause_ms_max: int = options["election_timeout_ms_min"] // 3
-        self.way: Way  # Set by whoever knows how, before the first act().
+        # A leader that reconnects later than this could be deposed by a returning server.
+        self.retry_ms_max: int = options["election_timeout_ms_min"] // 3
+        self.link_settings: LinkSettings  # The owner sets it before the first run_once().
         self._shared = shared
         self._options = options
-        self._connections: dict[int, Connection] = {}  # By FarmPeer's number.
-        self._touched = True  # Something has happened that the peer has to act on.
-        self._shown: tuple[object, ...] = ()
-        self._unwilling, self._unwilling_ms = "", 0  # What was told, and until when it is enough.
-        self._data_dir = place.data_dir
+        self._connections: dict[int, InboundStream] = {}  # By FarmPeer.accept()'s number.
+        self._has_work = True  # There is input for the peer.
+        self._logged_state: tuple[object, ...] = ()
+        self._logged_refusal, self._refusal_log_ms = (
+            "",
+            0,
+        )  # The last logged refusal, and the earliest time of the next line.
+        self._data_dir = setup.data_dir
         servers = {int(number): url for number, url in options["servers"].items()}
-        beginning: tuple[ClusterServer, ...] = ()
+        initial_servers: tuple[ClusterServer, ...] = ()
         if self.server_id in options["begin"]:
-            beginning = tuple(ClusterServer(each, servers[each]) for each in options["begin"])
-        self.home = FarmStorage(
-            Disk(place.data_dir),
+            initial_servers = tuple(ClusterServer(each, servers[each]) for each in options["begin"])
+        self.storage = FarmStorage(
+            Disk(setup.data_dir),
             Identity(name, str(self.server_id)),
-            place.epoch,
-            beginning,
-            may_begin=place.may_begin,
+            setup.epoch,
+            initial_servers,
+            is_first_start=setup.may_begin,
         )
         self.peer = FarmPeer(
             FarmSetup(
                 self.server_id,
-                beginning,
+                initial_servers,
                 options["election_timeout_ms_min"],
                 options["election_timeout_ms_max"],
                 options["heartbeat_ms"],
                 options["request_timeout_ms"],
                 self.entries_bytes_max,
                 cluster=name,
-                user=place.user,
+                user=setup.user,
                 entry_bytes_max=min(options["entry_bytes_max"], self.entries_bytes_max),
             ),
-            self.home.recovered,
-            self.home,
+            self.storage.recovered,
+            self.storage,
             shared.now_ms,
             SystemRandom(),
         )
         self.app = Application(
             AppSetup(
                 name,
-                PublishConfig(place.publish),
-                place.post_interval_ms,
+                PublishConfig(setup.publish),
+                setup.post_interval_ms,
                 frozenset(options["admins"]),
             ),
             self.peer,
-            place.router,
-            self._connections_shown,
+            setup.router,
+            self._connection_info,
         )
-        self._tidy_ms = 0
+        self._background_ms = 0
         self._due_ms = 0
 
-    def _connections_shown(self) -> dict[str, object]:
-        """What /status says of connections."""
+    def _connection_info(self) -> dict[str, object]:
+        """The connections for /status."""
         links = {str(each): link.state.name.lower() for each, link in self.links.items()}
         return {"inbound": len(self._connections), "links": links, **self._shared.counters}
 
@@ -128,196 +131,201 @@ class FarmReplica:
     def now_ms(self) -> int:
         return self._shared.now_ms
 
-    # ---- connections of others ----
+    # ---- inbound connections ----
 
-    def accept(self, grant: PeerSession, connection: Connection) -> int:
-        """One that is let in; returns its number."""
-        number = self.peer.accept(grant)
+    def accept(self, session: PeerSession, connection: InboundStream) -> int:
+        """Registers an authenticated connection; returns its number."""
+        number = self.peer.accept(session)
         self._connections[number] = connection
         for link in self.links.values():
-            # It may be the one that was not there.
-            self._touched = link.hurry() or self._touched
+            # It may be the server that a link could not reach.
+            self._has_work = link.retry_now() or self._has_work
         return number
 
-    def on_requests(self, connection: Connection, data: bytes) -> None:
-        assert connection.inside is not None
-        self._touched = True
-        inbound = self.peer.inbound[connection.inside.number]
-        self.peer.on_requests(connection.inside.number, data, self.now_ms)
-        connection.bound(inbound.is_full, inbound.partial)
-        self._tell_audits()
+    def on_requests(self, connection: InboundStream, data: bytes) -> None:
+        assert connection.admitted is not None
+        self._has_work = True
+        inbound = self.peer.inbound[connection.admitted.number]
+        self.peer.on_requests(connection.admitted.number, data, self.now_ms)
+        connection.set_load(inbound.is_full, inbound.partial)
+        self._log_audits()
 
-    def _tell_audits(self) -> None:
-        intake = self.peer.append_policy
-        while intake.audits:
-            user, what, is_accepted = intake.audits.popleft()
+    def _log_audits(self) -> None:
+        policy = self.peer.append_policy
+        while policy.audits:
+            user, what, is_accepted = policy.audits.popleft()
             self._shared.log("audit", farm=self.name, user=user, what=what, taken=is_accepted)
-        if intake.audits_lost:
-            self._shared.log("audit-lost", farm=self.name, count=intake.audits_lost)
-            self._shared.counters["audits_lost"] += intake.audits_lost
-            intake.audits_lost = 0
+        if policy.audits_lost:
+            self._shared.log("audit-lost", farm=self.name, count=policy.audits_lost)
+            self._shared.counters["audits_lost"] += policy.audits_lost
+            policy.audits_lost = 0
 
-    def on_closed(self, connection: Connection) -> None:
-        assert connection.inside is not None
-        del self._connections[connection.inside.number]
-        self.peer.on_closed(connection.inside.number)
+    def on_closed(self, connection: InboundStream) -> None:
+        assert connection.admitted is not None
+        del self._connections[connection.admitted.number]
+        self.peer.on_closed(connection.admitted.number)
 
-    def send_away(self, users: Collection[str]) -> None:
-        """Closes the connections of users who may no longer be here."""
+    def disconnect_users(self, users: Collection[str]) -> None:
+        """Closes the connections of users who lost access."""
         for number, connection in list(self._connections.items()):
             user = self.peer.inbound[number].session.user
             if user in users:
                 self._shared.log("sent-away", farm=self.name, user=user)
-                connection.end()
-                connection.settle()
+                connection.close_after_send()
+                connection.update_poll()
 
-    # ---- links of ours ----
+    # ---- links ----
 
-    def touch(self) -> None:
-        self._touched = True
+    def wake(self) -> None:
+        self._has_work = True
 
     def on_insecure(self) -> None:
         self._shared.counters["insecure_endpoints"] += 1
 
-    def on_up(self, server_id: int) -> None:
-        self._touched = True
+    def on_link_up(self, server_id: int) -> None:
+        self._has_work = True
         self._shared.log("link-up", farm=self.name, server=server_id)
         self.peer.on_connected(server_id, self.now_ms)
 
-    def on_answers(self, server_id: int, data: bytes) -> None:
-        self._touched = True
+    def on_responses(self, server_id: int, data: bytes) -> None:
+        self._has_work = True
         self.peer.on_responses(server_id, data, self.now_ms)
 
-    def on_down(self, server_id: int, news: str) -> None:
-        self._touched = True
+    def on_link_down(self, server_id: int, reason: str) -> None:
+        self._has_work = True
         self._shared.counters["links_lost"] += 1
-        if news:
-            self._shared.log("link-down", farm=self.name, server=server_id, why=news)
+        if reason:
+            self._shared.log("link-down", farm=self.name, server=server_id, why=reason)
         self.peer.on_lost(server_id)
 
-    def _follow_links(self) -> None:
-        """A connection for each link that the peer has, to where it has it."""
+    def _update_links(self) -> None:
+        """Keeps one connection for each link of the peer, at its endpoint."""
         wanted = self.peer.links
         for server_id in [each for each in self.links if each not in wanted]:
             self.links.pop(server_id).close()
         for server_id, link in wanted.items():
-            mine = self.links.get(server_id)
-            if mine is None:
-                mine = self.links[server_id] = FarmLink(self, server_id, link.endpoint)
+            own_link = self.links.get(server_id)
+            if own_link is None:
+                own_link = self.links[server_id] = FarmLink(self, server_id, link.endpoint)
             if link.failure:
-                mine.endpoint = link.endpoint
-                mine.lose(link.failure)
-            mine.step(self.now_ms)
+                own_link.endpoint = link.endpoint
+                own_link.fail(link.failure)
+            own_link.step(self.now_ms)
 
     # ---- the loop ----
 
-    def act(self, now_ms: int) -> None:
-        """Does all that can be done now."""
-        if not self._touched and now_ms < self.deadline_ms:
+    def run_once(self, now_ms: int) -> None:
+        """Acts on all input, if there is any or a deadline has come."""
+        if not self._has_work and now_ms < self.deadline_ms:
             return
-        self._touched = False
+        self._has_work = False
         peer, more = self.peer, True
         while more:
             peer.wake(now_ms)
-            self._follow_links()
+            self._update_links()
             for server_id, link in peer.links.items():
                 if link.out:
                     self.links[server_id].send(link.out)
             more = peer.write()
-            self._answer()
+            self._send_responses()
         self._apply(now_ms)
         self._make_snapshot()
-        self._tidy(now_ms)
-        self._show()
-        self._due_ms = self._next_ms()
+        self._run_background(now_ms)
+        self._log_changes()
+        self._due_ms = self._next_deadline_ms()
 
     def _apply(self, now_ms: int) -> None:
-        """The application behind all that somebody waits for."""
+        """Runs the application, after the answers have left."""
         posted, error = self.app.posted, self.app.router_error
         self.app.wake(now_ms, time.time_ns() // 1_000_000)
-        self._touched = self._touched or self.app.posted != posted
+        self._has_work = self._has_work or self.app.posted != posted
         if self.app.router_error != error:
             self._shared.log("router", farm=self.name, problem=self.app.router_error or "none")
 
     def _make_snapshot(self) -> None:
-        """When there is enough to leave out. Whoever asks for the state has it follow, too."""
-        every, index = self._options["snapshot_entries"], self.app.state.index
-        if every and index - self.home.mark.last_index >= every:
-            mark, pieces = self.app.snapshot()
+        """Makes a snapshot after snapshot_entries applied entries."""
+        interval, index = self._options["snapshot_entries"], self.app.state.index
+        if interval and index - self.storage.snapshot.last_index >= interval:
+            snapshot, chunks = self.app.snapshot()
             keep = self._options["snapshot_behind"]
-            self.home.make_snapshot(mark, pieces, max(1, index - keep + 1))
-            self.peer.on_own_snapshot(self.home.mark, keep)
-            self._shared.log("snapshot", farm=self.name, index=index, size=self.home.mark.size)
+            self.storage.make_snapshot(snapshot, chunks, max(1, index - keep + 1))
+            self.peer.on_own_snapshot(self.storage.snapshot, keep)
+            self._shared.log(
+                "snapshot", farm=self.name, index=index, size=self.storage.snapshot.size
+            )
 
-    def _tidy(self, now_ms: int) -> None:
-        """Work on the disk that is not urgent, a piece of it."""
-        hurry = self.home.lags
-        if now_ms < self._tidy_ms and not hurry:
+    def _run_background(self, now_ms: int) -> None:
+        """A step of work on the disk that is not urgent."""
+        is_urgent = self.storage.is_behind
+        if now_ms < self._background_ms and not is_urgent:
             return
-        busy = self.home.tidy()
-        for _ in range(HURRIED_PIECES_MAX):
-            if not (busy and hurry and self.home.lags):
+        busy = self.storage.run_background_step()
+        for _ in range(URGENT_STEPS_MAX):
+            if not (busy and is_urgent and self.storage.is_behind):
                 break
-            busy = self.home.tidy()
-        self._tidy_ms = now_ms + TIDY_MS[not busy]
+            busy = self.storage.run_background_step()
+        self._background_ms = now_ms + BACKGROUND_MS[not busy]
 
     def render(self, view: ViewRequest) -> bytes:
-        """What is asked for over HTTP."""
-        self._touched = True
+        """A view of the HTTP API."""
+        self._has_work = True
         return self.app.render(view)
 
-    def _answer(self) -> None:
-        """What is answered leaves; a connection that FarmPeer gives up ends behind it."""
+    def _send_responses(self) -> None:
+        """Sends answers; closes connections that FarmPeer has failed."""
         for number, inbound in list(self.peer.inbound.items()):
             if not (inbound.out or inbound.failure):
                 continue
             connection = self._connections[number]
-            if inbound.failure and not connection.ending:
+            if inbound.failure and not connection.is_closing:
                 user = inbound.session.user
                 self._shared.log("refused", farm=self.name, user=user, why=inbound.failure)
                 connection.stream.out += inbound.out
                 inbound.out.clear()
-                connection.end()
-            connection.bound(inbound.is_full, inbound.partial)
+                connection.close_after_send()
+            connection.set_load(inbound.is_full, inbound.partial)
             connection.send(inbound.out)
 
     @property
     def deadline_ms(self) -> int:
-        """When act() must come at the latest."""
-        return self.now_ms if self._touched else self._due_ms
+        """The latest time for the next run_once()."""
+        return self.now_ms if self._has_work else self._due_ms
 
-    def _next_ms(self) -> int:
-        """The same, as far as nothing happens before: only act() changes it."""
+    def _next_deadline_ms(self) -> int:
+        """The next deadline without input; only run_once() changes it."""
         times = [link.deadline_ms for link in self.links.values() if link.deadline_ms is not None]
-        return min((self.peer.deadline_ms, self.app.deadline_ms, self._tidy_ms, *times))
+        return min((self.peer.deadline_ms, self.app.deadline_ms, self._background_ms, *times))
 
-    def _show(self) -> None:
-        """A line of the log when the term, the leader or the members are others."""
+    def _log_changes(self) -> None:
+        """Logs a line when the role, term, leader or members change."""
         core = self.peer.core
         members = ",".join(str(each.id) for each in self.peer.directory.committed.servers)
-        shown = (str(core.role), core.term, core.leader, members)
-        if shown != self._shown:
-            self._shown = shown
-            role, term, leader, members = shown
+        state = (str(core.role), core.term, core.leader, members)
+        if state != self._logged_state:
+            self._logged_state = state
+            role, term, leader, members = state
             self._shared.log(
                 "farm", farm=self.name, role=role, term=term, leader=leader, members=members
             )
 
-        if self.peer.join_refusal != self._unwilling and self.now_ms >= self._unwilling_ms:
-            self._unwilling, self._unwilling_ms = self.peer.join_refusal, self.now_ms + UNWILLING_MS
+        if self.peer.join_refusal != self._logged_refusal and self.now_ms >= self._refusal_log_ms:
+            self._logged_refusal, self._refusal_log_ms = (
+                self.peer.join_refusal,
+                self.now_ms + REFUSAL_LOG_MS,
+            )
             way_out = f"if it was removed meanwhile, stop it and empty {self._data_dir}"
-            self._shared.log("unwilling", farm=self.name, why=self._unwilling, way_out=way_out)
+            self._shared.log("unwilling", farm=self.name, why=self._logged_refusal, way_out=way_out)
 
     # ---- reports ----
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody has not been answered yet."""
+    def has_pending_requests(self) -> bool:
+        """Whether requests are not answered yet."""
         return any(inbound.pending for inbound in self.peer.inbound.values())
 
     @property
     def role(self) -> str:
-        """As operators call it."""
+        """The role in status displays."""
         if self.peer.is_waiting:
             return "waiting"
         return str(self.peer.core.role)
@@ -331,7 +339,7 @@ class FarmReplica:
             "last_index": core.log.last_index,
             "commit_index": core.commit_index,
             "applied_index": self.app.state.index,
-            "snapshot_index": self.home.mark.last_index,
+            "snapshot_index": self.storage.snapshot.last_index,
             "links": sum(link.state is LinkState.UP for link in self.links.values()),
             "malformed": self.peer.malformed,
             "refused": self.peer.refused.total(),
@@ -340,4 +348,4 @@ class FarmReplica:
     def close(self) -> None:
         for link in self.links.values():
             link.close()
-        self.home.close()
+        self.storage.close()

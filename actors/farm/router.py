@@ -1,7 +1,7 @@
-"""A router of I2P by two files: one that it keeps about itself, one that says what to publish.
+"""The interface to an I2P router: one file that the router writes, one that tells it what to
+publish.
 
-It never raises: what is wrong with a file stands in the status of the farm's server, and nothing
-ends for it.
+It never raises. A problem with a file appears in the farm server's status.
 """
 
 import json
@@ -14,7 +14,7 @@ from ...protocols.errors import RemoteProtocolError
 from ...protocols.garlicfarm.app.documents import DOCUMENT_BYTES_MAX, load_object, object_of
 from ...protocols.garlicfarm.app.router import ROUTER_KEYS, Publication, RouterStatus
 
-FARMS = "farms"  # In the router's file: what it says to one farm alone.
+FARMS_KEY = "farms"  # In the router's file: values for single farms.
 PUBLISHED_BYTES_MAX = 64 << 20
 
 
@@ -22,45 +22,47 @@ class RouterFiles:
     """The files of one router, which may serve several farms."""
 
     def __init__(self, router_file: str, publish_file: str) -> None:
-        """Paths; empty: there is none.
+        """Paths; empty: no file.
 
-        router_file    JSON, written by the router, best under another name and then renamed: an
-                       object with meta, router and destinations as in a status document, and for a
-                       farm that is to see something else `farms: {NAME: {...}}`. Read each time
-                       a document is posted; when the router ends, it is to be removed.
-        publish_file   JSON, written by us: an object with an entry for each farm whose MetaLS this
-                       router is to publish: {NAME: {"order", "contents": [{"server", "hash",
-                       "destination"}]}}; "order" is another number when it has to be done again
+        router_file    JSON written by the router, preferably under another name and then renamed:
+                       an object with meta, router and destinations as in a status document;
+                       `farms: {NAME: {...}}` overrides them for single farms. It is read for each
+                       posted document. Remove it when the router ends.
+        publish_file   JSON written by this process: an entry for each farm whose MetaLS the router
+                       must publish: {NAME: {"order", "contents": [{"server", "hash",
+                       "destination"}]}}. A new "order" means: publish once more.
         """
         self._router_file = router_file
         self._publish_file = publish_file
         self._published: dict[str, object] = {}
-        self._problem = ""  # With what we have written.
+        self._problem = ""  # The problem of the last write.
         if publish_file:
-            # Of a farm that has told us nothing yet, what it said before we were started stays.
+            # Keep a farm's entry from before the start until the farm changes it.
             self._published, _ = _read(publish_file, PUBLISHED_BYTES_MAX)
 
-    def of(self, cluster: str) -> "FarmRouter":
-        """The router as one farm sees it."""
+    def for_farm(self, cluster: str) -> "FarmRouter":
+        """The router for one farm."""
         return FarmRouter(self, cluster)
 
     def status(self, cluster: str) -> RouterStatus:
-        """What the router says to a farm."""
+        """The router's status for one farm."""
         if not self._router_file:
             return RouterStatus({}, self._problem)
         document, problem = _read(self._router_file, DOCUMENT_BYTES_MAX)
-        said: Mapping[str, object] = {}
+        router_document: Mapping[str, object] = {}
         try:
-            own = object_of(object_of(document, FARMS), cluster)
-            said = {
-                key: {**document, **own}[key] for key in ROUTER_KEYS if key in {**document, **own}
+            farm_document = object_of(object_of(document, FARMS_KEY), cluster)
+            router_document = {
+                key: {**document, **farm_document}[key]
+                for key in ROUTER_KEYS
+                if key in {**document, **farm_document}
             }
         except RemoteProtocolError as error:
             problem = f"{self._router_file}: {error}"
-        return RouterStatus(said, problem or self._problem)
+        return RouterStatus(router_document, problem or self._problem)
 
-    def tell(self, cluster: str, publication: Publication | None) -> None:
-        """What the router is to publish of a farm; None: nothing."""
+    def write_publication(self, cluster: str, publication: Publication | None) -> None:
+        """Sets what the router publishes for a farm; None: nothing."""
         if publication is None:
             self._published.pop(cluster, None)
         else:
@@ -73,7 +75,7 @@ class RouterFiles:
             self._problem = self._write()
 
     def _write(self) -> str:
-        """Puts a new file in the place of the one before; what is wrong."""
+        """Replaces the file; returns the problem, or ""."""
         unfinished = f"{self._publish_file}.unfinished"
         try:
             Path(unfinished).write_text(json.dumps(self._published) + "\n", encoding="ascii")
@@ -84,7 +86,7 @@ class RouterFiles:
 
 
 class FarmRouter:
-    """A protocols.garlicfarm.router.Router."""
+    """A router for one farm, as protocols.garlicfarm.app.router.Router."""
 
     def __init__(self, files: RouterFiles, cluster: str) -> None:
         self._files = files
@@ -94,16 +96,16 @@ class FarmRouter:
         return self._files.status(self._cluster)
 
     def publish(self, publication: Publication) -> None:
-        self._files.tell(self._cluster, publication)
+        self._files.write_publication(self._cluster, publication)
 
     def stop(self) -> None:
-        self._files.tell(self._cluster, None)
+        self._files.write_publication(self._cluster, None)
 
 
 def _read(path: str, bytes_max: int) -> tuple[dict[str, object], str]:
-    """A file that holds an object of JSON; or an empty one, and what is wrong with it."""
+    """The JSON object in a file; or an empty one and the problem."""
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return {}, f"{path}: not a plain file"
             return load_object(file.read(bytes_max + 1), bytes_max), ""
@@ -113,6 +115,6 @@ def _read(path: str, bytes_max: int) -> tuple[dict[str, object], str]:
         return {}, f"{path}: {error}"
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Without waiting for whoever writes to a pipe: a farm's server does nothing else meanwhile."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Opens a file without waiting for the writer of a pipe, which would block the server."""
     return os.open(path, flags | os.O_NONBLOCK)

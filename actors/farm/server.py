@@ -1,6 +1,7 @@
-"""Servers of any number of farms in one process: Raft on Garlic Farm's wire, behind TLS and Digest.
+"""The process farm_server: servers of any number of farms, on Garlic Farm's wire with TLS and
+Digest.
 
-What is decided is in protocols/garlicfarm; each farm's part is in farm/replica.py.
+protocols/garlicfarm makes the decisions; replica.py runs one farm.
 """
 
 import os
@@ -14,23 +15,23 @@ from ...protocols.garlicfarm.wire.values import parse_address
 from ..errors import OperatorError
 from ..runtime.actor import Actor, main
 from ..topology.farm import farm_home
-from .links import Way
-from .listener import Connection, ConnectionLimits, FarmListener, Inside
-from .names import Names
-from .replica import FarmReplica, PartPlace
+from .links import LinkSettings
+from .listener import AdmittedConnection, ConnectionLimits, FarmListener, InboundStream
+from .replica import FarmReplica, ReplicaSetup
+from .resolver import AddressResolver
 from .router import RouterFiles
 from .tls import FarmTls
-from .users import FarmUsers, Secret
+from .users import FarmUsers, SecretFile
 
 KEY_BYTES = 32
-HALVES = 4  # So many of the largest requests may be here in part.
+PARTIAL_REQUESTS = 4  # Limit of incomplete requests, in requests of the largest size.
 
 
 class FarmServer(Actor):
     """Speaks Garlic Farm's protocol (docs/protocols/garlic-farm.md).
 
-    doors   TCP, with TLS or without   requests of servers and clients in, answers out (farm_doors)
-    links   TCP, with TLS or without   requests to other servers out, answers in (farm_links)
+    listener   TCP or TLS   requests of servers and clients in, answers out (listener.py)
+    links      TCP or TLS   requests to other servers out, answers in (links.py)
     """
 
     role = "farm_server"
@@ -38,142 +39,148 @@ class FarmServer(Actor):
     def on_start(self) -> None:
         self._settings = self.options["farm"]
         self.poll = StreamPoll(self)
-        self.names = Names()
-        self.parts: dict[str, FarmReplica] = {}
+        self.resolver = AddressResolver()
+        self.replicas: dict[str, FarmReplica] = {}
         self._users: FarmUsers | None = None
-        self._secret: Secret | None = None
-        self._gate = DigestAuthenticator(os.urandom(KEY_BYTES), os.urandom)
-        self._tls = FarmTls(self._settings, self._place)
+        self._secret: SecretFile | None = None
+        self._authenticator = DigestAuthenticator(os.urandom(KEY_BYTES), os.urandom)
+        self._tls = FarmTls(self._settings, self._location)
         user, secret = "", ""
         if not self._settings["insecure_jraft"]:
             user = self._settings["user"]
-            self._secret = Secret(self._settings["secret_file"], self._place("secret_file"))
+            self._secret = SecretFile(self._settings["secret_file"], self._location("secret_file"))
             secret = self._secret.text
             self._users = FarmUsers(
-                self._settings["passwords"], self._place("passwords"), self._settings["farms"]
+                self._settings["passwords"], self._location("passwords"), self._settings["farms"]
             )
         proxy = parse_address(self._settings["proxy"]) if self._settings["proxy"] else None
         files = RouterFiles(self._settings["router_file"], self._settings["publish_file"])
         for name, options in self._settings["farms"].items():
-            place = PartPlace(
+            setup = ReplicaSetup(
                 str(farm_home(Path(self.setup.data_dir), name)),
                 self.setup.epoch,
                 self.setup.bootstrap or name in self.options.get("farms_that_begin", ()),
-                files.of(name),
+                files.for_farm(name),
                 self._settings["publish"],
                 self._settings["post_interval_ms"],
                 user,
             )
-            part = self.parts[name] = FarmReplica(name, self, options, place)
-            part.way = Way(
+            replica = self.replicas[name] = FarmReplica(name, self, options, setup)
+            replica.link_settings = LinkSettings(
                 self._tls.client, self._settings["server_name"], proxy, name, user, secret
             )
-        largest = max(part.entries_bytes_max for part in self.parts.values())
-        room = ConnectionLimits(self._settings["connections_max"], HALVES * largest)
-        self._doors = FarmListener(self, self.poll, self._tls.server, room)
+        largest = max(replica.entries_bytes_max for replica in self.replicas.values())
+        limits = ConnectionLimits(self._settings["connections_max"], PARTIAL_REQUESTS * largest)
+        self._listener = FarmListener(self, self.poll, self._tls.server, limits)
         listen = self._settings["listen"]
         try:
-            self._doors.listen(parse_address(listen))
+            self._listener.listen(parse_address(listen))
         except OSError as error:
             raise OperatorError(
-                self._place("listen"), f"{listen} can't be bound: {error.strerror}",
+                self._location("listen"), f"{listen} cannot be bound: {error.strerror}",
                 "end the program that holds it, or choose another address",
             ) from error  # fmt: skip
-        self.log("listens", address=listen, farms=",".join(self.parts))
+        self.log("listens", address=listen, farms=",".join(self.replicas))
         self.ready()
 
-    def _place(self, key: str) -> str:
+    def _location(self, key: str) -> str:
         return self.setup.places[f"farm.{key}"]
 
-    # ---- who comes in ----
+    # ---- inbound connections ----
 
-    def begin_handshake(self) -> ServerHandshake | None:
+    def make_handshake(self) -> ServerHandshake | None:
         if self._users is None:
             return None
-        return ServerHandshake(self._gate, self._users.by_farm, self.now_ms, self.parts)
+        return ServerHandshake(self._authenticator, self._users.by_farm, self.now_ms, self.replicas)
 
-    def let_in(self, cluster: str, user: str, connection: Connection) -> Inside:
+    def admit(self, cluster: str, user: str, connection: InboundStream) -> AdmittedConnection:
         if self._users is None:
-            (part,) = self.parts.values()
-            return Inside(part, user, part.accept(PeerSession(is_server=True), connection))
-        part = self.parts[cluster]
-        return Inside(part, user, part.accept(self._users.session(cluster, user), connection))
+            (replica,) = self.replicas.values()
+            return AdmittedConnection(
+                replica, user, replica.accept(PeerSession(is_server=True), connection)
+            )
+        replica = self.replicas[cluster]
+        return AdmittedConnection(
+            replica, user, replica.accept(self._users.session(cluster, user), connection)
+        )
 
-    def _look_at_users(self, now_ms: int) -> None:
-        """Whoever has another password now, or none, is sent away."""
+    def _reload_users(self, now_ms: int) -> None:
+        """Disconnects users whose password was changed or removed."""
         if self._users is None:
             return
         try:
-            gone = self._users.look(now_ms)
+            disconnect = self._users.reload(now_ms)
         except OperatorError as error:
             self.say(error)
             return
-        for name, users in gone.items():
-            self.parts[name].send_away(users)
+        for name, users in disconnect.items():
+            self.replicas[name].disconnect_users(users)
             self.log("users", farm=name, count=len(self._users.by_farm[name].secrets))
 
-    def _look_at_secret(self, now_ms: int) -> None:
-        """Our own password, when it was changed: links that are made from then on have it."""
+    def _reload_secret(self, now_ms: int) -> None:
+        """Uses a changed password of ours for new links."""
         if self._secret is None:
             return
         try:
             former = self._secret.text
-            if not self._secret.changed(now_ms):
+            if not self._secret.reload(now_ms):
                 return
         except OperatorError as error:
             self.say(error)
             return
-        for part in self.parts.values():
-            part.way = part.way._replace(password=self._secret.text, former_password=former)
+        for replica in self.replicas.values():
+            replica.link_settings = replica.link_settings._replace(
+                password=self._secret.text, former_password=former
+            )
         self.log("secret", user=self._settings["user"])
 
-    def _look_at_tls(self, now_ms: int) -> None:
+    def _reload_tls(self, now_ms: int) -> None:
         try:
-            if not self._tls.changed(now_ms):
+            if not self._tls.reload(now_ms):
                 return
         except OperatorError as error:
             self.say(error)
             return
-        self._doors.context = self._tls.server
-        for part in self.parts.values():
-            part.way = part.way._replace(context=self._tls.client)
+        self._listener.context = self._tls.server
+        for replica in self.replicas.values():
+            replica.link_settings = replica.link_settings._replace(context=self._tls.client)
         self.log("certificates", certificate=self._settings["certificate"])
 
     # ---- the loop ----
 
     def on_wake(self, now_ms: int) -> None:
         self.poll.read_on()
-        self._look_at_users(now_ms)
-        self._look_at_secret(now_ms)
-        self._look_at_tls(now_ms)
-        for part in self.parts.values():
-            part.act(now_ms)
-        self._doors.step(now_ms)
+        self._reload_users(now_ms)
+        self._reload_secret(now_ms)
+        self._reload_tls(now_ms)
+        for replica in self.replicas.values():
+            replica.run_once(now_ms)
+        self._listener.check(now_ms)
 
     def deadline_ms(self) -> int | None:
         if self.poll.has_more:
             return self.now_ms
-        times = [part.deadline_ms for part in self.parts.values()]
+        times = [replica.deadline_ms for replica in self.replicas.values()]
         return min(times)
 
     def on_stop_asked(self) -> None:
-        self._doors.refuse_new()
+        self._listener.stop_accepting()
 
     def drained(self) -> bool:
-        """Those who wait for a commit are still told, if it comes in time."""
-        return not any(part.is_waited_for for part in self.parts.values())
+        """Waits for requests whose commit is pending, up to the actor's limit."""
+        return not any(replica.has_pending_requests for replica in self.replicas.values())
 
     def on_stop(self) -> None:
-        self._doors.close_all()
-        for part in self.parts.values():
-            part.close()
+        self._listener.close_all()
+        for replica in self.replicas.values():
+            replica.close()
         self.poll.close()
 
     def status(self) -> dict[str, object]:
-        """Of each farm what a peer of a Raft shows; of the first one also in the row itself."""
-        farms = {name: part.status() for name, part in self.parts.items()}
+        """The status of each farm; the first farm's values also at the top level."""
+        farms = {name: replica.status() for name, replica in self.replicas.items()}
         first = next(iter(farms.values()))
-        return {**first, "connections": len(self._doors.connections), "farms": farms}
+        return {**first, "connections": len(self._listener.connections), "farms": farms}
 
 
 if __name__ == "__main__":

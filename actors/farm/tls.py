@@ -1,6 +1,6 @@
-"""A farm_server's certificate, key and CA, read anew when a file changes.
+"""The certificate, key and CA of a farm_server, reloaded when a file changes.
 
-Connections that are open stay as they are; those that are made from then on have the new files.
+Open connections keep the old files; new connections use the new ones.
 """
 
 import ssl
@@ -8,61 +8,63 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import OperatorError
-from .users import LOOK_MS, mark_of
+from .users import CHECK_INTERVAL_MS, file_version
 
 
 class TlsFiles(NamedTuple):
-    """Where certificates are, and which versions are spoken."""
+    """The certificate files and the lowest TLS version."""
 
     certificate: str
     key: str
     ca: str
-    version: str  # The lowest: "1.3" or "1.2".
+    version: str  # "1.3" or "1.2".
 
 
-def _least(context: ssl.SSLContext, version: str) -> ssl.SSLContext:
-    names = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-    context.minimum_version = names[version]
+def _with_minimum(context: ssl.SSLContext, version: str) -> ssl.SSLContext:
+    resolver = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+    context.minimum_version = resolver[version]
     return context
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Raises OSError (ssl.SSLError is one) when a file can't be used."""
-    context = _least(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files.version)
-    # An encrypted key is refused: OpenSSL would ask at a terminal, and hold up the loop.
+    """Raises OSError (or its subclass ssl.SSLError) if a file is unusable."""
+    context = _with_minimum(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), files.version)
+    # Refuses an encrypted key: OpenSSL would prompt at the terminal and block the loop.
     context.load_cert_chain(files.certificate, files.key, password=lambda: b"")
-    context.num_tickets = 0  # Nobody resumes: servers stay connected.
+    context.num_tickets = 0  # Sessions are not resumed: servers stay connected.
     return context
 
 
 def client_context(files: TlsFiles) -> ssl.SSLContext:
-    """Verifies whom we connect to, by name or address. Raises OSError."""
-    context = _least(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files.version)
+    """Verifies servers by name or address. Raises OSError."""
+    context = _with_minimum(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), files.version)
     context.load_verify_locations(files.ca)
     return context
 
 
 class FarmTls:
-    """TLS as a server and as a client; Nones where it is plain."""
+    """The TLS contexts for both directions; None without TLS."""
 
-    def __init__(self, settings: Mapping[str, Any], place: Callable[[str], str]) -> None:
-        """settings: a node's `farm:`; place: where one of its keys stands. Raises OperatorError."""
+    def __init__(self, settings: Mapping[str, Any], location: Callable[[str], str]) -> None:
+        """settings: a node's `farm:`; location: where a key stands in the topology. Raises
+        OperatorError.
+        """
         self.server: ssl.SSLContext | None = None
         self.client: ssl.SSLContext | None = None
-        self._place = place
+        self._location = location
         self._files: TlsFiles | None = None
-        self._look_ms = 0
-        self._marks: tuple[tuple[int, ...], ...] = ()
+        self._next_check_ms = 0
+        self._versions: tuple[tuple[int, ...], ...] = ()
         if not (settings["i2p"] or settings["insecure_jraft"]):
             self._files = TlsFiles(
                 settings["certificate"], settings["key"], settings["ca"], settings["tls"]
             )
-            self._marks = self._look(self._files)
+            self._versions = self._file_versions(self._files)
             self._load(self._files)
 
     @staticmethod
-    def _look(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
-        return tuple(map(mark_of, (files.certificate, files.key, files.ca)))
+    def _file_versions(files: TlsFiles) -> tuple[tuple[int, ...], ...]:
+        return tuple(map(file_version, (files.certificate, files.key, files.ca)))
 
     def _load(self, files: TlsFiles) -> None:
         key = "certificate"
@@ -71,19 +73,19 @@ class FarmTls:
             key = "ca"
             self.server, self.client = server, client_context(files)
         except OSError as error:
-            problem = f"can't be used: {error.strerror or error}"
-            raise OperatorError(self._place(key), problem, "give it files in PEM") from error
+            problem = f"is not usable: {error.strerror or error}"
+            raise OperatorError(self._location(key), problem, "use files in PEM format") from error
 
-    def changed(self, now_ms: int) -> bool:
-        """Whether there are others now. Files that can't be used, as when a certificate is there
-        before its key, leave them as they were, and are complained of once. Raises OperatorError.
+    def reload(self, now_ms: int) -> bool:
+        """Whether the files have changed. After an error the old files stay, for example while a
+        new certificate lacks its key, and the error is reported once. Raises OperatorError.
         """
-        if self._files is None or now_ms < self._look_ms:
+        if self._files is None or now_ms < self._next_check_ms:
             return False
-        self._look_ms = now_ms + LOOK_MS
-        marks = self._look(self._files)
-        if marks == self._marks:
+        self._next_check_ms = now_ms + CHECK_INTERVAL_MS
+        versions = self._file_versions(self._files)
+        if versions == self._versions:
             return False
-        self._marks = marks
+        self._versions = versions
         self._load(self._files)
         return True

@@ -1,4 +1,4 @@
-/* Entries on Garlic Farm's wire, in and out of blocks: no caller makes an object for each. */
+/* Converts entries of Garlic Farm's wire to log blocks and back, a batch per call. */
 #include "farm.h"
 #include "bytes.h"
 
@@ -28,7 +28,7 @@ struct entry {
     uint8_t type;
 };
 
-/* Reads the entry at data; 0 when there is none that is whole. */
+/* Reads the entry at data. Returns 0 if it is incomplete. */
 static int entry_read(const uint8_t *data, size_t size, struct entry *entry) {
     if (size < KLK_FARM_ENTRY_PREFIX) return 0;
     entry->term = get_number(data, 8);
@@ -54,13 +54,13 @@ int64_t klk_farm_count(const uint8_t *data, size_t size) {
 ssize_t klk_farm_block(const uint8_t *data, size_t size, size_t *at, uint64_t first_index,
                        uint64_t term, uint32_t *count, uint8_t *out, size_t capacity) {
     struct entry entry;
-    size_t here = *at, values = 0, used = KLK_HEADER_SIZE;
+    size_t position = *at, values = 0, used = KLK_HEADER_SIZE;
     uint64_t block_term = term;
-    uint32_t taken = 0;
-    while (here < size && taken < KLK_FARM_BLOCK_COUNT_MAX) {
-        if (!entry_read(data + here, size - here, &entry)) return KLK_EINVAL;
-        if (taken == 0 && term == 0) block_term = entry.term;
-        if (taken > 0 && ((term == 0 && entry.term != block_term) ||
+    uint32_t used_count = 0;
+    while (position < size && used_count < KLK_FARM_BLOCK_COUNT_MAX) {
+        if (!entry_read(data + position, size - position, &entry)) return KLK_EINVAL;
+        if (used_count == 0 && term == 0) block_term = entry.term;
+        if (used_count > 0 && ((term == 0 && entry.term != block_term) ||
                           values + entry.size > KLK_FARM_BLOCK_VALUES_MAX)) {
             break;
         }
@@ -68,14 +68,15 @@ ssize_t klk_farm_block(const uint8_t *data, size_t size, size_t *at, uint64_t fi
         if (used > capacity || capacity - used < klk_record_size(entry.size, 0)) return KLK_ESPACE;
         used += klk_record_write(out + used, KIND_STATE, NULL, entry.value, entry.size);
         values += entry.size;
-        here += KLK_FARM_ENTRY_PREFIX + entry.size;
-        taken++;
+        position += KLK_FARM_ENTRY_PREFIX + entry.size;
+        used_count++;
     }
     if (klk_block_size(used - KLK_HEADER_SIZE) > capacity) return KLK_ESPACE;
-    ssize_t sealed = klk_block_seal(out, first_index, block_term, taken, used - KLK_HEADER_SIZE);
+    ssize_t sealed =
+        klk_block_seal(out, first_index, block_term, used_count, used - KLK_HEADER_SIZE);
     if (sealed < 0) return sealed;
-    *at = here;
-    *count = taken;
+    *at = position;
+    *count = used_count;
     return sealed;
 }
 
@@ -89,9 +90,9 @@ ssize_t klk_farm_entries(const uint8_t *block, size_t size, uint8_t *out, size_t
     const uint8_t *at = block + KLK_HEADER_SIZE;
     const uint8_t *end = at + header.payload_size;
     for (uint32_t i = 0; i < header.count; i++) {
-        ssize_t taken = klk_record_read(at, (size_t)(end - at), &record);
-        if (taken < 0) return KLK_ECORRUPT;
-        at += taken;
+        ssize_t record_size = klk_record_read(at, (size_t)(end - at), &record);
+        if (record_size < 0) return KLK_ECORRUPT;
+        at += record_size;
         if (record.kind != KIND_STATE && record.kind != KIND_CONFIG) return KLK_EINVAL;
         size_t bytes = KLK_FARM_ENTRY_PREFIX + (size_t)record.data_size;
         if (capacity - used < bytes) return KLK_ESPACE;

@@ -1,7 +1,7 @@
-"""Entries on Garlic Farm's wire in C, by the batch: into blocks of the log, and out of them.
+"""Garlic Farm's wire entries in C: converted to log blocks and back, a batch per call.
 
-Their twins are protocols/garlicfarm/wire/codec.py and entries.py, which also say what is wrong with
-entries that are not taken here.
+The Python twins are protocols/garlicfarm/wire/codec.py and entries.py. They also describe errors in
+entries that the C functions reject.
 """
 
 from struct import Struct
@@ -17,23 +17,23 @@ _HEAD = Struct(">QxI")  # Term and size of an entry.
 
 
 def count_entries(data: bytes) -> int | None:
-    """How many entries fill the data, if all are Application and fit for a log; else None."""
+    """The number of entries that fill the data if all are valid Application entries; else None."""
     count = int(lib.klk_farm_count(data, len(data)))
     return None if count < 0 else count
 
 
 def blocks_of(data: bytes, first_index: int, term: int) -> list[tuple[int, int, int, bytes]]:
-    """Blocks of entries that were counted: (first index, count, term, block) of each.
+    """Blocks of counted entries: (first index, count, term, block) of each.
 
-    term   of all of them, whatever they say; 0: as they say
+    term   replaces the entries' own terms, unless 0
 
-    Raises NativeError when no block can hold them: a term or an index is not from 1 to 2**53 - 1.
+    Raises NativeError if a term or an index is not from 1 to 2**53 - 1.
     """
     found: list[tuple[int, int, int, bytes]] = []
     at, count = ffi.new("size_t *"), ffi.new("uint32_t *")
     while (begin := at[0]) < len(data):
         own_term, value_size = _HEAD.unpack_from(data, begin)
-        # The values of a block, and of each entry a few bytes more; or one that is larger.
+        # Room for one block's values with some bytes per entry, or for one larger entry.
         room = min(len(data) - begin, max(_ROOM, PREFIX + value_size))
         capacity = HEADER_SIZE + room + 8
         out = uncleared("uint8_t[]", capacity)
@@ -44,7 +44,7 @@ def blocks_of(data: bytes, first_index: int, term: int) -> list[tuple[int, int, 
 
 
 def entries_of_block(block: bytes, count: int) -> bytes:
-    """A checked block of so many records as entries of the wire. Raises NativeError."""
+    """The wire entries of a verified block with this count of records. Raises NativeError."""
     capacity = len(block) + PREFIX * count
     out = uncleared("uint8_t[]", capacity)
     return taken_bytes(out, lib.klk_farm_entries(block, len(block), out, capacity))

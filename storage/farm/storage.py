@@ -1,7 +1,7 @@
-"""All that one server of a farm keeps, written inline by the process that it is a part of.
+"""The durable state of one farm server, written inline by its process.
 
-The log and the hard state are those of every peer of ours (log.py, hard_state.py); a snapshot is
-one file. Whatever a method has done is durable when it returns.
+The log and the hard state have the formats of every peer (log.py, hard_state.py). A snapshot is one
+file. Everything is durable when a method returns.
 """
 
 from collections.abc import Iterable
@@ -30,17 +30,17 @@ from ..log.segment import Identity
 
 SNAPSHOT = "snapshot"
 INCOMING = f"{SNAPSHOT}.in{UNFINISHED}"
-MADE = f"{SNAPSHOT}.made{UNFINISHED}"
+OWN = f"{SNAPSHOT}.made{UNFINISHED}"
 MAGIC = 0x464B4C4B  # "KLKF"
-CHECK_BYTES = 1 << 20  # Of a snapshot, read at a time.
-ANEW = "remove this server from its farm, empty the directory, and add it again"
-# Behind data and Configuration: magic, last index, last term, sizes of both, crc of all in front.
+CHECK_BYTES = 1 << 20  # Per read while a snapshot is verified.
+REBUILD_HINT = "remove this server from its farm, empty the directory, and add it again"
+# After data and Configuration: magic, last index, last term, sizes of both, CRC of all before.
 _TRAILER = Struct("<IQQQI")
 _CRC = Struct("<I")
 
 
-class _Writing:
-    """A snapshot file that is not in its place yet."""
+class _SnapshotWriter:
+    """An unfinished snapshot file."""
 
     __slots__ = ("_crc", "_file", "_files", "_path", "size")
 
@@ -59,12 +59,12 @@ class _Writing:
         self._file.append([data])
         self._crc = crc32c(data, self._crc)
 
-    def finish(self, mark: FarmSnapshot) -> None:
-        """Puts it in the place of the one before."""
-        configuration = encode_configuration(mark.configuration)
+    def finish(self, snapshot: FarmSnapshot) -> None:
+        """Completes the file and replaces the current snapshot with it."""
+        configuration = encode_configuration(snapshot.configuration)
         self._write(configuration)
         sizes = (self.size, len(configuration))
-        self._write(_TRAILER.pack(MAGIC, mark.last_index, mark.last_term, *sizes))
+        self._write(_TRAILER.pack(MAGIC, snapshot.last_index, snapshot.last_term, *sizes))
         self._file.append([_CRC.pack(self._crc)])
         self._file.sync()
         self.close()
@@ -76,65 +76,69 @@ class _Writing:
 
 
 class FarmStorage:
-    """A data directory; peer_values.Disk says what each method is for."""
+    """A data directory. PeerStorage (protocols/garlicfarm/server/values.py) describes the
+    methods.
+    """
 
     def __init__(
         self,
         files: Files,
         identity: Identity,
         epoch: int,
-        beginning: tuple[ClusterServer, ...] = (),
+        initial_servers: tuple[ClusterServer, ...] = (),
         segment_bytes: int = SEGMENT_BYTES,
-        may_begin: bool = True,
+        is_first_start: bool = True,
     ) -> None:
-        """Opens or makes it.
+        """Opens or creates it.
 
-        epoch       new at each start
-        beginning   the members that the farm begins with; a server that is to be taken in has none
-        may_begin   an empty directory is a first start: nothing was lost
+        epoch             new at each start
+        initial_servers   the farm's initial members; none for a server that waits for an invitation
+        is_first_start    an empty directory is a first start: no data was lost
 
-        Raises StorageError: locked, foreign, damaged, or refused by the system.
+        Raises StorageError if it is locked, foreign, damaged, or refused by the system.
         """
         self._files = files
-        self._snapshot: File | None = None
-        self._incoming: _Writing | None = None
+        self._snapshot_file: File | None = None
+        self._incoming: _SnapshotWriter | None = None
         with ExitStack() as undo:
             try:
                 self._state = HardStateFile.open(files, identity)
-            except Damaged as error:  # A server that comes back empty would vote again.
-                raise Damaged(error.place, error.problem, ANEW) from error
+            except Damaged as error:  # A server without its hard state could vote twice in a term.
+                raise Damaged(error.place, error.problem, REBUILD_HINT) from error
             undo.callback(self._state.close)
             if self._state.withheld:
-                raise Damaged(files.full_path("hard_state"), "a vote may be forgotten", ANEW)
-            self.mark = self._open_snapshot()
+                raise Damaged(
+                    files.full_path("hard_state"), "a vote may be forgotten", REBUILD_HINT
+                )
+            self.snapshot = self._open_snapshot()
             undo.callback(self._close_snapshot)
-            base = (self.mark.last_index, self.mark.last_term)
+            base = (self.snapshot.last_index, self.snapshot.last_term)
             self._log = Log.open(
                 files, identity, epoch=epoch, segment_bytes=segment_bytes, base=base
             )
             undo.callback(self._log.close)
             if self._log.damage is not None:
-                raise Damaged(files.root, self._log.damage.problem, ANEW)
+                raise Damaged(files.root, self._log.damage.problem, REBUILD_HINT)
             self._reader = LogReader(files, identity)
             undo.callback(self._reader.close)
-            if self._state.empty and beginning and may_begin:
+            if self._state.empty and initial_servers and is_first_start:
                 self._state.save(HardState(), True)  # It has begun, even if nothing else is kept.
-            self.recovered = self._recover(beginning if self._state.voter else ())
+            self.recovered = self._recover(initial_servers if self._state.voter else ())
             undo.pop_all()
 
-    def _recover(self, beginning: tuple[ClusterServer, ...]) -> RecoveredFarm:
-        mark, state = self.mark, self._state
-        first = (0, FarmConfiguration(0, 0, beginning))
-        if mark.last_index:
-            first = (mark.last_index, mark.configuration)
+    def _recover(self, initial_servers: tuple[ClusterServer, ...]) -> RecoveredFarm:
+        snapshot, state = self.snapshot, self._state
+        first = (0, FarmConfiguration(0, 0, initial_servers))
+        if snapshot.last_index:
+            first = (snapshot.last_index, snapshot.configuration)
         log: list[EntryBatch] = []
         configurations = [first]
-        for batch in self._reader.scan(mark.last_index + 1):
-            log.append(cut_block(batch, max(batch.first_index, mark.last_index + 1)))
+        for batch in self._reader.scan(snapshot.last_index + 1):
+            log.append(cut_block(batch, max(batch.first_index, snapshot.last_index + 1)))
             configuration = configuration_of(batch) if batch.count == 1 else None
             if configuration is not None:
                 configurations.append((batch.first_index, configuration))
-        return make_recovered((state.state, state.voter), log, configurations, mark)
+        return make_recovered((state.state, state.voter), log, configurations, snapshot)
 
     def save(self, state: HardState, is_member: bool) -> None:
         self._state.save(state, is_member)
@@ -142,23 +146,23 @@ class FarmStorage:
     def append(self, batches: list[EntryBatch]) -> None:
         prev_index = batches[0].first_index - 1
         prev_term = self._log.term_at(prev_index)
-        assert prev_term is not None, "entries follow what the log holds"
+        assert prev_term is not None, "entries follow the log"
         if prev_index < self._log.last_index:
-            self._reader.close()  # What it knows of the files is no longer so.
+            self._reader.close()  # Its cached positions are invalid now.
         self._log.append(prev_index, prev_term, [batch.block for batch in batches])
         self._log.sync()
 
     def reset(self, index: int, term: int) -> None:
         self._reader.close()
         if index == 0 and self._log.term_at(0) is not None:
-            self._log.append(0, 0, [])  # Replaces all that it holds by nothing.
+            self._log.append(0, 0, [])  # Replaces all entries by none.
             self._log.sync()
         else:
             self._log.reset(index, term)
         if index == 0:
-            # Last: without the snapshot a log that begins behind it would be of no use.
+            # Last: a log that begins after the snapshot needs it.
             self._close_snapshot()
-            self.mark = NO_SNAPSHOT
+            self.snapshot = NO_SNAPSHOT
             self._files.remove(SNAPSHOT)
             self._files.sync_folder("")
 
@@ -167,72 +171,74 @@ class FarmStorage:
     ) -> list[EntryBatch]:
         return self._reader.batches(first_index, last_index, last_term, bytes_max)
 
-    def tidy(self) -> bool:
-        """A small piece of work that is not urgent; whether there is more."""
+    def run_background_step(self) -> bool:
+        """A small step of background work; returns whether there is more."""
         return self._log.background_step()
 
     @property
-    def lags(self) -> bool:
-        """Whether tidy() is in a hurry: what it has not done an append will have to wait for."""
+    def is_behind(self) -> bool:
+        """Whether an append will have to wait for background work."""
         return self._log.spare_is_late
 
     # ---- snapshots ----
 
-    def read_snapshot(self, mark: FarmSnapshot, offset: int, size: int) -> bytes | None:
-        if mark != self.mark:
+    def read_snapshot(self, snapshot: FarmSnapshot, offset: int, size: int) -> bytes | None:
+        if snapshot != self.snapshot:
             return None
-        assert self._snapshot is not None
-        return self._snapshot.read(offset, size)
+        assert self._snapshot_file is not None
+        return self._snapshot_file.read(offset, size)
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
         if offset == 0:
             if self._incoming is not None:
                 self._incoming.close()
-            self._incoming = _Writing(self._files, INCOMING)
+            self._incoming = _SnapshotWriter(self._files, INCOMING)
         assert self._incoming is not None
-        assert self._incoming.size == offset, "pieces follow each other"
+        assert self._incoming.size == offset, "chunks follow each other"
         self._incoming.append(data)
 
-    def install_snapshot(self, mark: FarmSnapshot) -> None:
-        writing, self._incoming = self._incoming, None
-        assert writing is not None
-        assert writing.size == mark.size, "all of it is here"
-        self._finish(writing, mark)
+    def install_snapshot(self, snapshot: FarmSnapshot) -> None:
+        writer, self._incoming = self._incoming, None
+        assert writer is not None
+        assert writer.size == snapshot.size, "the snapshot is complete"
+        self._finish(writer, snapshot)
 
-    def make_snapshot(self, mark: FarmSnapshot, pieces: Iterable[bytes], keep_from: int) -> None:
-        """Keeps a snapshot of our own, and lets entries below keep_from go.
+    def make_snapshot(
+        self, snapshot: FarmSnapshot, chunks: Iterable[bytes], keep_from_index: int
+    ) -> None:
+        """Stores an own snapshot and removes entries below keep_from_index.
 
-        mark   of what we have committed; its size is worked out, see `mark` behind
+        snapshot   its metadata; the size is computed, see `snapshot` afterwards
         """
-        writing = _Writing(self._files, MADE)
-        for piece in pieces:
-            writing.append(piece)
-        self._finish(writing, mark._replace(size=writing.size))
-        if keep_from > self._log.first_index:
-            self._log.compact(min(keep_from - 1, mark.last_index))
+        writer = _SnapshotWriter(self._files, OWN)
+        for piece in chunks:
+            writer.append(piece)
+        self._finish(writer, snapshot._replace(size=writer.size))
+        if keep_from_index > self._log.first_index:
+            self._log.compact(min(keep_from_index - 1, snapshot.last_index))
 
-    def _finish(self, writing: _Writing, mark: FarmSnapshot) -> None:
+    def _finish(self, writer: _SnapshotWriter, snapshot: FarmSnapshot) -> None:
         self._close_snapshot()
-        writing.finish(mark)
-        self.mark, self._snapshot = mark, self._files.open(SNAPSHOT)
+        writer.finish(snapshot)
+        self.snapshot, self._snapshot_file = snapshot, self._files.open(SNAPSHOT)
 
     def _open_snapshot(self) -> FarmSnapshot:
-        """The snapshot that is there, checked to its last byte."""
+        """Opens the current snapshot and verifies it completely."""
         file = self._files.open(SNAPSHOT)
         if file is None:
             return NO_SNAPSHOT
         try:
-            mark = _check(file)
+            snapshot = _verify(file)
         except StorageError:
             file.close()
             raise
-        self._snapshot = file
-        return mark
+        self._snapshot_file = file
+        return snapshot
 
     def _close_snapshot(self) -> None:
-        if self._snapshot is not None:
-            self._snapshot.close()
-            self._snapshot = None
+        if self._snapshot_file is not None:
+            self._snapshot_file.close()
+            self._snapshot_file = None
 
     def close(self) -> None:
         if self._incoming is not None:
@@ -243,11 +249,11 @@ class FarmStorage:
         self._state.close()
 
 
-def _check(file: File) -> FarmSnapshot:
-    """What a snapshot file says of itself. Raises StorageError when it is damaged."""
+def _verify(file: File) -> FarmSnapshot:
+    """The metadata in a snapshot file. Raises StorageError if it is damaged."""
     end = file.size - _CRC.size
     if end < _TRAILER.size:
-        raise Damaged(file.full_path, f"a snapshot of {file.size} bytes", ANEW)
+        raise Damaged(file.full_path, f"a snapshot of {file.size} bytes", REBUILD_HINT)
     crc = 0
     for offset in range(0, end, CHECK_BYTES):
         crc = crc32c(file.read(offset, min(CHECK_BYTES, end - offset)), crc)
@@ -258,9 +264,9 @@ def _check(file: File) -> FarmSnapshot:
         or size + config_size != at
         or _CRC.unpack(file.read(end, _CRC.size)) != (crc,)
     ):
-        raise Damaged(file.full_path, "a snapshot has a wrong checksum", ANEW)
+        raise Damaged(file.full_path, "a snapshot has a wrong checksum", REBUILD_HINT)
     try:
         configuration = decode_configuration(file.read(size, config_size))
     except RemoteProtocolError as error:
-        raise Damaged(file.full_path, str(error), ANEW) from error
+        raise Damaged(file.full_path, str(error), REBUILD_HINT) from error
     return FarmSnapshot(index, term, configuration, size)

@@ -1,10 +1,10 @@
 """Makes and splits answers by their headers."""
 
-from ..wire.worker_pipe import Message
 from . import answers, ops, requests, values
 from .codec import decode_request, error_code, peek
 from .requests import Request, RequestError
 from .values import Extension, decode_extension
+from .worker_pipe import Message
 
 
 def acknowledgement(header: bytes) -> Message:

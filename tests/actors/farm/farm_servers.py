@@ -162,7 +162,7 @@ class Farm:
         jraft: bool = False,
         processes: bool = False,
         begin: Sequence[int] | None = None,
-        names: Sequence[str] = ("farm",),
+        resolver: Sequence[str] = ("farm",),
         gated: bool = False,
         times: str = "",
         farm: str = "",
@@ -178,7 +178,7 @@ class Farm:
         """
         # A short one: a Unix socket's path has 107 bytes.
         self.place = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
-        self.names = tuple(names)
+        self.resolver = tuple(resolver)
         self.ports = dict(zip(ids, free_ports(len(ids)), strict=True))
         self.gates = dict(zip(ids, free_ports(len(ids)), strict=True)) if gated else {}
         self.tls, self.jraft, self._processes = tls and not jraft, jraft, processes
@@ -203,7 +203,7 @@ class Farm:
         for number, blob in enumerate(leaf.cert_chain_pems):
             blob.write_to_path(self.place / "cert.pem", append=number > 0)
         text = ""
-        for name in self.names:
+        for name in self.resolver:
             for user, password in PASSWORDS.items():
                 text = with_user(text, name, user, password)
         self.write_secret("passwords", text)
@@ -230,7 +230,7 @@ class Farm:
         lines += [
             f"  {name}: {{servers: {{{servers}}}{first}, admins: [{USER}], "
             + f"server_users: [{SERVERS}], {farm.removesuffix(', ')}}}"
-            for name in self.names
+            for name in self.resolver
         ]
         lines.append("nodes:")
         for number, port in self.ports.items():
@@ -355,11 +355,11 @@ class Farm:
     def connect(
         self, number: int, name: str = "", user: str = USER, password: str = PASSWORD
     ) -> "FarmClient":
-        return FarmClient(self, number, name or self.names[0], (user, password))
+        return FarmClient(self, number, name or self.resolver[0], (user, password))
 
     def shown(self, number: int, what: str = "status") -> dict[str, Any]:
         """A view of what a server shows over HTTP. OSError: it does not."""
-        name = self.names[0]
+        name = self.resolver[0]
         host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
         door = ConnectTarget(host, name, USER, PASSWORD, path=path)
         challenges = self._challenges.setdefault((number, name, path), ChallengeCache())

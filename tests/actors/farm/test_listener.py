@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from kelek.actors.farm.listener import (
-    HALF_MS,
     LINGER_MS,
-    Connection,
+    REQUEST_MS_MIN,
+    AdmittedConnection,
     ConnectionLimits,
     FarmListener,
-    Inside,
+    InboundStream,
 )
 from kelek.net.streams import StreamPoll
 from kelek.protocols.garlicfarm.server.inbound import InboundConnection, PeerSession
@@ -50,7 +50,7 @@ class Host:
         self.counters: Counter[str] = Counter()
         self.users = users_of(with_user("", "farm", "alice", "secret"), "farm")
         self.gate = DigestAuthenticator(b"k" * 16, bytes)
-        self.inbound: dict[Connection, InboundConnection] = {}
+        self.inbound: dict[InboundStream, InboundConnection] = {}
 
     def watch(self, fd: int, handler: Any) -> None:
         """The loop's part of a Poll: the test turns it."""
@@ -58,33 +58,33 @@ class Host:
     def render(self, view: ViewRequest) -> bytes:
         return SHOWN
 
-    def begin_handshake(self) -> ServerHandshake | None:
+    def make_handshake(self) -> ServerHandshake | None:
         if self.is_open:
             return None
         return ServerHandshake(self.gate, {"farm": self.users}, self.now_ms, {"farm": self})
 
-    def let_in(self, cluster: str, user: str, connection: Connection) -> Inside:
-        return Inside(self, user, 1)
+    def admit(self, cluster: str, user: str, connection: InboundStream) -> AdmittedConnection:
+        return AdmittedConnection(self, user, 1)
 
     # The farm's part, behind a handshake.
 
-    def on_requests(self, connection: Connection, data: bytes) -> None:
+    def on_requests(self, connection: InboundStream, data: bytes) -> None:
         """They wait for answer()."""
         inbound = self.inbound.setdefault(connection, InboundConnection(PeerSession(), ENTRIES_MAX))
         for request in inbound.stream.feed(data):
             inbound.add(request, None).release_entries()
-        connection.bound(inbound.is_full, inbound.partial)
+        connection.set_load(inbound.is_full, inbound.partial)
 
-    def on_closed(self, connection: Connection) -> None:
+    def on_closed(self, connection: InboundStream) -> None:
         del self.inbound[connection]
 
-    def answer(self, connection: Connection) -> None:
+    def answer(self, connection: InboundStream) -> None:
         """All that its requests wait for."""
         inbound = self.inbound[connection]
         for slot in inbound.pending:
             slot.response = Response(MessageType.APPEND_ENTRIES_RESPONSE, 1, 2, 3, 4, True)
         inbound.flush()
-        connection.bound(inbound.is_full, inbound.partial)
+        connection.set_load(inbound.is_full, inbound.partial)
         connection.send(inbound.out)
 
     def request(self) -> bytes:
@@ -100,18 +100,18 @@ def test_who_reads_slowly_gets_all_of_it() -> None:
     """Longer than who was refused may stay; one who reads nothing is closed all the same."""
     host = Host()
     limits = ConnectionLimits(10, 1 << 20)
-    doors = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
+    listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     ours, theirs = socket.socketpair()
     with theirs:
         ours.setblocking(False)
         theirs.settimeout(DEADLINE_S)
-        doors._begin(ours)
-        (connection,) = doors.connections.values()
+        listener._start(ours)
+        (connection,) = listener.connections.values()
         theirs.sendall(host.request())
         connection.on_ready()
         assert len(connection.stream.out) > len(SHOWN) // 2, "a socket takes only so much"
         host.now_ms += LINGER_MS + 1
-        doors.step(host.now_ms)
+        listener.check(host.now_ms)
         got = b""
         while connection.stream.out:
             piece = theirs.recv(1 << 20)
@@ -123,9 +123,9 @@ def test_who_reads_slowly_gets_all_of_it() -> None:
             got += data
         assert got.partition(b"\r\n\r\n")[2] == SHOWN
         host.now_ms += len(SHOWN)
-        doors.step(host.now_ms)
-    assert not doors.connections
-    doors.poll.close()
+        listener.check(host.now_ms)
+    assert not listener.connections
+    listener.poll.close()
 
 
 def request(size: int) -> bytes:
@@ -137,11 +137,11 @@ def request(size: int) -> bytes:
 @contextmanager
 def let_in(
     count: int,
-) -> Iterator[tuple[Host, FarmListener, list[tuple[Connection, socket.socket]]]]:
+) -> Iterator[tuple[Host, FarmListener, list[tuple[InboundStream, socket.socket]]]]:
     """So many connections without a handshake, each with its other end."""
     host = Host(is_open=True)
     limits = ConnectionLimits(10, 3 * ENTRIES_MAX)
-    doors = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
+    listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     with ExitStack() as stack:
         made = []
         for _ in range(count):
@@ -149,60 +149,60 @@ def let_in(
             stack.enter_context(theirs)
             ours.setblocking(False)
             theirs.settimeout(DEADLINE_S)
-            doors._begin(ours)
-            made.append((list(doors.connections.values())[-1], theirs))
-        yield host, doors, made
-        doors.close_all()
-        assert doors._halves_bytes == 0
-    doors.poll.close()
+            listener._start(ours)
+            made.append((list(listener.connections.values())[-1], theirs))
+        yield host, listener, made
+        listener.close_all()
+        assert listener._partial_bytes == 0
+    listener.poll.close()
 
 
 def test_half_a_request_has_its_time() -> None:
     """Longer, the larger it is; another one begins anew."""
-    with let_in(2) as (host, doors, ((slow, to_slow), (fine, to_fine))):
+    with let_in(2) as (host, listener, ((slow, to_slow), (fine, to_fine))):
         data = request(800)
         to_slow.sendall(data[:50])
         slow.on_ready()
         to_fine.sendall(data + data[:50])
         fine.on_ready()
-        host.now_ms += HALF_MS - 1
+        host.now_ms += REQUEST_MS_MIN - 1
         to_slow.sendall(data[50:60])
         slow.on_ready()
         to_fine.sendall(data[50:] + data[:10])
         fine.on_ready()
-        doors.step(host.now_ms)
-        assert len(doors.connections) == 2
+        listener.check(host.now_ms)
+        assert len(listener.connections) == 2
         host.now_ms += 101  # The 858 bytes have their part, too.
-        doors.step(host.now_ms)
-        assert list(doors.connections.values()) == [fine]
+        listener.check(host.now_ms)
+        assert list(listener.connections.values()) == [fine]
         assert to_slow.recv(1) == b""
         assert host.counters["request_timeouts"] == 1
         to_fine.sendall(data[10:])
         fine.on_ready()
-        host.now_ms += 10 * HALF_MS
-        doors.step(host.now_ms)
-        assert doors.connections, "it may be silent as long as it likes"
+        host.now_ms += 10 * REQUEST_MS_MIN
+        listener.check(host.now_ms)
+        assert listener.connections, "it may be silent as long as it likes"
 
 
 def test_too_many_half_requests() -> None:
     """The largest goes; what is whole weighs nothing."""
-    with let_in(5) as (host, doors, made):
+    with let_in(5) as (host, listener, made):
         for count, (connection, to) in enumerate(made):
             to.sendall(request(900)[: 600 + 50 * count] if count else request(900))
             connection.on_ready()
-        doors.step(host.now_ms)
-        assert len(doors.connections) == 5
+        listener.check(host.now_ms)
+        assert len(listener.connections) == 5
         made[0][1].sendall(request(900)[:700])
         made[0][0].on_ready()
-        doors.step(host.now_ms)
+        listener.check(host.now_ms)
         assert host.counters["half_requests_dropped"] == 1
-        assert made[4][0] not in doors.connections.values()
-        assert len(doors.connections) == 4
+        assert made[4][0] not in listener.connections.values()
+        assert len(listener.connections) == 4
 
 
 def test_nothing_is_read_beyond_what_is_not_answered() -> None:
     """It goes on with the answers, and has all its time for what it has begun."""
-    with let_in(1) as (host, doors, ((connection, to),)):
+    with let_in(1) as (host, listener, ((connection, to),)):
         to.sendall(request(600) + request(600))
         connection.on_ready()
         inbound = host.inbound[connection]
@@ -215,8 +215,8 @@ def test_nothing_is_read_beyond_what_is_not_answered() -> None:
         assert len(to.recv(100)) == 2 * 26
         connection.on_ready()
         assert connection.partial is not None
-        host.now_ms += HALF_MS
+        host.now_ms += REQUEST_MS_MIN
         to.sendall(request(100)[60:])
         connection.on_ready()
-        doors.step(host.now_ms)
+        listener.check(host.now_ms)
         assert len(inbound.pending) == 1

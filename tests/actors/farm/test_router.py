@@ -19,7 +19,7 @@ SHOWN = {"server": 2, "hash": "h", "destination": {"destination": "d", "uptime":
 def test_what_the_router_says(tmp_path: Path) -> None:
     """To all farms, and to one alone; other keys are its own."""
     file = tmp_path / "router.json"
-    router = RouterFiles(str(file), "").of("farm")
+    router = RouterFiles(str(file), "").for_farm("farm")
     document = {
         "router": {"uptime": 5},
         "destinations": [],
@@ -30,7 +30,7 @@ def test_what_the_router_says(tmp_path: Path) -> None:
     said = {"router": {"uptime": 5}, "destinations": [{"destination": "a"}]}
     assert router.status() == RouterStatus(said)
     file.write_text(json.dumps({**document, "router": {"uptime": 6}}))
-    other = RouterFiles(str(file), "").of("other").status()
+    other = RouterFiles(str(file), "").for_farm("other").status()
     assert other == RouterStatus({"router": {"uptime": 6}, "destinations": []})
 
 
@@ -51,7 +51,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, data: bytes | None, error: str) ->
     file = tmp_path / "router.json"
     if data is not None:
         file.write_bytes(data)
-    status = RouterFiles(str(file), "").of("farm").status()
+    status = RouterFiles(str(file), "").for_farm("farm").status()
     assert status.document == {}
     assert str(file) in status.error
     assert error in status.error
@@ -65,7 +65,7 @@ def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
         os.mkfifo(file)
     else:
         file.mkdir()
-    status = RouterFiles(str(file), str(file)).of("farm").status()
+    status = RouterFiles(str(file), str(file)).for_farm("farm").status()
     assert status.document == {}
     assert str(file) in status.error
 
@@ -74,7 +74,7 @@ def test_what_the_router_is_to_publish(tmp_path: Path) -> None:
     """Of each farm by itself; what was said before a start stays until something else is said."""
     file = tmp_path / "publish.json"
     files = RouterFiles("", str(file))
-    one, two = files.of("one"), files.of("two")
+    one, two = files.for_farm("one"), files.for_farm("two")
     one.stop()
     assert json.loads(file.read_text()) == {}
     one.publish(Publication("one", 7, (LEAF,)))
@@ -82,7 +82,7 @@ def test_what_the_router_is_to_publish(tmp_path: Path) -> None:
     both = {"one": {"order": 7, "contents": [SHOWN]}, "two": {"order": 0, "contents": []}}
     assert json.loads(file.read_text()) == both
     again = RouterFiles("", str(file))
-    again.of("two").stop()
+    again.for_farm("two").stop()
     assert json.loads(file.read_text()) == {"one": both["one"]}
     assert [each.name for each in tmp_path.iterdir()] == ["publish.json"]
 
@@ -90,7 +90,7 @@ def test_what_the_router_is_to_publish(tmp_path: Path) -> None:
 def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
     """Is told, and written as soon as it can be."""
     folder = tmp_path / "folder"
-    router = RouterFiles("", str(folder / "publish.json")).of("farm")
+    router = RouterFiles("", str(folder / "publish.json")).for_farm("farm")
     router.stop()
     assert "No such file" in router.status().error
     folder.mkdir()
@@ -104,16 +104,16 @@ def test_the_files_of_the_docs(tmp_path: Path) -> None:
     said, told = re.findall(r"```json\n(.*?)```", text, re.S)
     (tmp_path / "router.json").write_text(said)
     files = RouterFiles(str(tmp_path / "router.json"), str(tmp_path / "publish.json"))
-    status = files.of("farm").status()
+    status = files.for_farm("farm").status()
     assert status == RouterStatus(json.loads(said))
     state = SharedState("farm")
     state.apply(1, encode_status({"cluster": "farm", "date": 1, "id": 1, **status.document}))
-    files.of("farm").publish(Publication("farm", 0, tuple(state.contents([1]))))
+    files.for_farm("farm").publish(Publication("farm", 0, tuple(state.contents([1]))))
     assert json.loads((tmp_path / "publish.json").read_text()) == json.loads(told)
 
 
 def test_without_files() -> None:
-    router = RouterFiles("", "").of("farm")
+    router = RouterFiles("", "").for_farm("farm")
     router.publish(Publication("farm", 0, ()))
     router.stop()
     assert router.status() == RouterStatus({})

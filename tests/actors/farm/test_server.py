@@ -150,7 +150,7 @@ def leaders_of(farm: Farm) -> int:
 def test_servers_take_another_password_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their links stay or are made anew, nobody campaigns, and when the former one is over it lets
     nobody in."""
-    monkeypatch.setattr(farm_users, "FORMER_MS", 1500)
+    monkeypatch.setattr(farm_users, "FORMER_PASSWORD_MS", 1500)
     old, new = PASSWORDS["peer"], "another one"
     with Farm(ids=(1, 2, 3)) as farm:
         farm.start()
@@ -224,13 +224,13 @@ def test_users_are_read_anew() -> None:
 
 def test_certificates_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of another CA; who is connected stays. What can't be used is told, and not used."""
-    monkeypatch.setattr(farm_tls, "LOOK_MS", 50)
+    monkeypatch.setattr(farm_tls, "CHECK_INTERVAL_MS", 50)
     with Farm(ids=(1, 2)) as farm:
         farm.start()
         farm.put(b"first")
         with farm.connect(1) as client:
             (farm.place / "cert.pem").write_text("no certificate")
-            farm.wait(lambda: "can't be used" in farm.log(1), "it does not complain")
+            farm.wait(lambda: "is not usable" in farm.log(1), "it does not complain")
             farm.connect(1).close()
             other = trustme.CA()
             leaf = other.issue_cert("127.0.0.1")
@@ -256,7 +256,7 @@ def shows(farm: Farm, number: int) -> bool:
 
 def test_two_farms_in_one_process() -> None:
     """Each has its own log."""
-    with Farm(names=("one", "two"), node="post_interval_ms: 0") as farm:
+    with Farm(resolver=("one", "two"), node="post_interval_ms: 0") as farm:
         farm.start()
         told = {"one": {b"a", b"b"}, "two": {b"c"}}
         for name, values in told.items():

@@ -256,7 +256,7 @@ def test_a_server_as_jraft_has_it() -> None:
                 farm.add_server(3, "tcp://127.0.0.1:1")
             by_shell = ("append", "-o", "json", "--url", bare.endpoint(1), "--insecure-jraft")
             assert json.loads(shell(*by_shell, "four"))["next_index"] == end + 2
-        refused = 'why="without TLS only this machine is connected to"'
+        refused = 'why="without TLS only loopback addresses are allowed"'
         bare.wait(lambda: refused in bare.log(1), "it goes out into the open")
         bare.wait(lambda: bare.status(1).get("counters", {}).get("insecure_endpoints", 0) > 1)
         assert bare.log(1).count(refused) == 1

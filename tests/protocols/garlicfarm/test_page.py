@@ -116,7 +116,7 @@ def test_the_process() -> None:
     assert f"TLS and head have {handshake.HEAD_TIMEOUT_MS} ms together" in TEXT
     assert f"once {farm_doors.OUT_BYTES_MAX} bytes wait for him" in TEXT
     assert f"that leaves {farm_links.OUT_BYTES_MAX} bytes lying" in TEXT
-    assert f"An attempt has {farm_links.ATTEMPT_MS} ms,\n" in TEXT
-    assert f"the next follows after {farm_links.PAUSE_MS_MIN} ms" in TEXT
-    assert (farm_users.LOOK_MS, "looked at each second" in TEXT) == (1000, True)
+    assert f"An attempt has {farm_links.CONNECT_TIMEOUT_MS} ms,\n" in TEXT
+    assert f"the next follows after {farm_links.RETRY_MS_MIN} ms" in TEXT
+    assert (farm_users.CHECK_INTERVAL_MS, "looked at each second" in TEXT) == (1000, True)
     assert f"if it comes within {process_loop.DRAIN_MS_MAX} ms" in TEXT

@@ -49,7 +49,7 @@ class Kept(Disk):
 
     def append(self, batches: list[EntryBatch]) -> None:
         self._home.append(batches)
-        self._home.tidy()
+        self._home.run_background_step()
 
     def reset(self, index: int, term: int) -> None:
         self._home.reset(index, term)
@@ -124,7 +124,7 @@ class KeptWorld(World):
         mark = FarmSnapshot(index, term, peer.directory.at(index))
         if index > peer.snapshot.last_index:
             self.home(number).make_snapshot(mark, [STATE], index)
-            peer.on_own_snapshot(self.home(number).mark, keep_entries=0)
+            peer.on_own_snapshot(self.home(number).snapshot, keep_entries=0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -175,4 +175,4 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
             found = [data for kind, data in world.committed(number).values() if kind == KIND_STATE]
             assert [value for value in dict.fromkeys(found) if value in told] == told
         else:
-            assert world.home(number).mark == peer.snapshot
+            assert world.home(number).snapshot == peer.snapshot

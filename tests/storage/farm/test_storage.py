@@ -90,9 +90,9 @@ def test_snapshots_are_kept() -> None:
     home = opened(disk, first=True)
     home.append(entries(1, 1, *(b"%d" % number for number in range(10))))
     mark = FarmSnapshot(6, 1, FarmConfiguration(0, 0, MEMBERS))
-    home.make_snapshot(mark, [b"one", b"", b"two"], keep_from=7)
+    home.make_snapshot(mark, [b"one", b"", b"two"], keep_from_index=7)
     mark = mark._replace(size=6)
-    assert home.mark == mark
+    assert home.snapshot == mark
     assert home.read_snapshot(mark, 2, 3) == b"etw"
     disk.power_loss(Random(1))
     home = opened(disk, 2)
@@ -123,8 +123,8 @@ def test_entries_below_a_snapshot_go() -> None:
         home.append(entries(number * 10 + 1, 1, *([bytes(200)] * 10)))
     before = sum(name.startswith("log/") for name in disk.names)
     mark = FarmSnapshot(200, 1, FarmConfiguration(0, 0, MEMBERS))
-    home.make_snapshot(mark, [b"x"], keep_from=190)
-    while home.tidy():
+    home.make_snapshot(mark, [b"x"], keep_from_index=190)
+    while home.run_background_step():
         pass
     assert sum(name.startswith("log/") for name in disk.names) < before
     assert len(home.batches(190, 200, 1, 1 << 20)) > 0
