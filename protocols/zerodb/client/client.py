@@ -1,12 +1,13 @@
-"""The client's side of ZeroDB without IO: takes a server, matches answers, asks again elsewhere.
+"""The client side of ZeroDB without I/O: it chooses a server, matches answers, and retries
+elsewhere.
 
-Connections are named by their url. The owner tells what happens to them and what arrives, then does
-what ready() returns. It knows headers only: what a request asks for is its maker's business.
+A connection is identified by its url. The owner reports events and messages, and carries out what
+ready() returns. The machine reads headers only.
 
-A server of ours answers in any order, and names the reqid of the request (docs/protocols/zerodb.md,
-"Extensions"). Any other is asked one thing at a time. When a server is lost the next one is sent
-everything that is unanswered again, in the same order and under the same reqids: by these the log
-takes a write once, so neither is it doubled nor does an old copy overtake a newer write.
+A kelek server answers in any order and echoes the reqid of the request (docs/protocols/zerodb.md,
+"Extensions"). Another server gets one request at a time. When a server is lost, the next one gets
+all unanswered requests again, in order and with the same reqids. The log accepts a reqid once, so
+no write is doubled and no old copy follows a newer write.
 """
 
 from collections import Counter, OrderedDict
@@ -51,19 +52,19 @@ OUR_TYPES = frozenset(
         END_JOB,
     )
 )
-OPTIONAL_FLAGS = PACKED | STALE  # Without them a request says the same to a foreign server.
+OPTIONAL_FLAGS = PACKED | STALE  # A server without them gives the same result.
 
 
 class TableClientSetup(NamedTuple):
-    """The servers, how much may be on its way, and the times of the search for one."""
+    """Servers, limits of unanswered requests, and times of the search for a server."""
 
     urls: tuple[str, ...]
-    requests_max: int = 64  # Sent and not answered.
-    bytes_max: int = 32 << 20  # Of these; a larger request goes alone.
-    silence_ms: int = 1000  # Then a server is asked whether it is there; as long again: it is not.
-    again_ms: int = 50  # Before a request is repeated that the server could not serve now.
-    patience: int = 4  # So many of these in a row, and another server is tried.
-    owner: bytes = b""  # By which reserved tables know us.
+    requests_max: int = 64  # Sent and unanswered.
+    bytes_max: int = 32 << 20  # Of these; a larger request is sent alone.
+    silence_ms: int = 1000  # Then the server is pinged; after the same time again it is lost.
+    again_ms: int = 50  # Delay before a retry of a request that the server could not serve.
+    patience: int = 4  # After so many of these in a row another server is tried.
+    owner: bytes = b""  # Owner token for reserved tables.
 
 
 class ServerInfo(NamedTuple):
@@ -80,12 +81,12 @@ class ServerInfo(NamedTuple):
 
 
 class Exchange:
-    """A request and, in the end, its answer.
+    """A request and, once it arrives, its answer.
 
-    request      a deadline in its extension is kept, the rest of the extension is completed
+    request      its deadline is kept, the rest of its extension is completed
     reqid        12 bytes, never used before
-    deadline_ms  when its owner gives up
-    bound        the url of the one server that it means something to: with that it is lost
+    deadline_ms  when the caller stops waiting
+    bound        url of the only server that can serve it; if that is lost, the request fails
     """
 
     __slots__ = (
@@ -107,13 +108,13 @@ class Exchange:
         self.reqid = reqid
         self.deadline_ms = deadline_ms
         self.bound = bound
-        self.number = 0  # Its place in the order.
-        self.due_ms = 0  # Not to be sent before.
-        self.sent = request  # As it was sent last.
+        self.number = 0  # Position in the order of requests.
+        self.due_ms = 0  # Not sent before this time.
+        self.sent = request  # As sent last.
         self.url = ""  # Of the server that it was sent to last.
-        self.size = 0  # Bytes of its frames, when it was sent.
+        self.size = 0  # Of its frames.
         self.answer: Answer | None = None
-        self.refusal = ""  # Why it can't be sent.
+        self.refusal = ""  # Why it cannot be sent.
 
     @property
     def done(self) -> bool:
@@ -121,18 +122,18 @@ class Exchange:
 
 
 class _ServerConnection:
-    """One connection."""
+    """A connection to one server."""
 
     __slots__ = ("asked_ms", "up", "url")
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.up = False
-        self.asked_ms: int | None = None  # When it was asked who it is.
+        self.asked_ms: int | None = None  # When its server info was requested.
 
 
 class TableClientMachine:
-    """The machine. Every method that takes now_ms may be followed by ready()."""
+    """The client machine. Call ready() after methods that take now_ms."""
 
     def __init__(self, setup: TableClientSetup) -> None:
         self.setup = setup
@@ -140,22 +141,22 @@ class TableClientMachine:
         self.counters: Counter[str] = Counter()
         self._peers: dict[str, _ServerConnection] = {}
         self._actions: list[Connect | Disconnect | Send] = []
-        self._added = 0  # Exchanges, ever.
-        self._waiting: OrderedDict[bytes, Exchange] = OrderedDict()  # Not sent, in order.
-        self._sent: dict[bytes, Exchange] = {}  # And not answered.
+        self._added = 0  # Number of all exchanges so far.
+        self._waiting: OrderedDict[bytes, Exchange] = OrderedDict()  # Unsent, in order.
+        self._sent: dict[bytes, Exchange] = {}  # Sent and unanswered.
         self._sent_bytes = 0
-        self._heard_ms = 0  # When the server last said something, or began to owe it.
-        self._pinged = False  # And was asked whether it is there since.
-        self.reason = ""  # Why the server can't serve a request now, if it has just said so.
-        self._refused = 0  # Times in a row that it could not serve now.
-        self._avoided = ""  # Of two servers that answer the other one is taken.
+        self._heard_ms = 0  # When the server last answered, or got the first unanswered request.
+        self._pinged = False  # The server was pinged since.
+        self.reason = ""  # Why the server could not serve the last request.
+        self._refused = 0  # Number of such answers in a row.
+        self._avoided = ""  # A server that is chosen last.
         self._search()
 
-    # ---- what the owner wants ----
+    # ---- requests ----
 
     @property
     def has_room(self) -> bool:
-        """Whether another request would be sent at once."""
+        """Whether a further request would be sent at once."""
         return not self._waiting and self._fits
 
     @property
@@ -165,33 +166,33 @@ class TableClientMachine:
         return len(self._sent) < count and self._sent_bytes < self.setup.bytes_max
 
     def add(self, exchange: Exchange) -> Exchange:
-        """Puts a request behind those that are on their way."""
+        """Adds a request behind all others."""
         self._added += 1
         exchange.number = self._added
         self._waiting[exchange.reqid] = exchange
         return exchange
 
     def leave(self, url: str) -> None:
-        """Takes another server than this one, if there is one: it can't go on with something."""
+        """Leaves this server for another one, if there is any: it cannot continue something."""
         if self.server is not None and self.server.url == url and len(self.setup.urls) > 1:
             self._avoided = url
             self._leave()
 
     def drop(self, exchange: Exchange) -> None:
-        """Forgets a request; what was sent may still be done."""
+        """Drops a request; the server may still do it."""
         self._waiting.pop(exchange.reqid, None)
         self._forget(exchange.reqid)
 
-    # ---- what happens ----
+    # ---- events ----
 
     def on_connected(self, url: str, now_ms: int) -> None:
-        """The connection is made, or made again: it can be sent to."""
+        """The connection is open."""
         peer = self._peers.get(url)
         if peer is not None:
             peer.up, peer.asked_ms = True, None
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
-        """The connection is lost. Of the server's: another one is looked for at once."""
+        """The connection is lost. If it is that of the server in use, the search begins at once."""
         peer = self._peers.get(url)
         if peer is None or not peer.up:
             return
@@ -201,7 +202,7 @@ class TableClientMachine:
             self._leave()
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
-        """A message arrived; junk is dropped and counted."""
+        """A message has arrived; a malformed one is counted and dropped."""
         peer = self._peers.get(url)
         if peer is None or not frames:
             return
@@ -215,14 +216,15 @@ class TableClientMachine:
             self.counters["junk"] += 1
 
     def _on_info(self, peer: _ServerConnection, answer: Answer, now_ms: int) -> None:
-        """A server says who it is: because it is to be chosen, or to show that it is there."""
+        """A server has sent its info, as an answer to the search or to a ping."""
         features, software = decode_server_info(answer)
         self._heard_ms, self._pinged = now_ms, False
         if self.server is not None:
             return
         others = any(other.up for other in self._peers.values() if other is not peer)
         if peer.url == self._avoided and others:
-            self._avoided = ""  # It is taken when it says so once more, before the others do.
+            # It is chosen at its next info, unless another server answers first.
+            self._avoided = ""
             return
         self.server = ServerInfo(peer.url, features, software)
         self.counters["servers"] += 1
@@ -246,7 +248,7 @@ class TableClientMachine:
             self._forget(reqid)
 
     def _on_again(self, exchange: Exchange, text: str, now_ms: int) -> None:
-        """The server could not serve it now: an election, a follower that is cut off."""
+        """The server cannot serve it now, for example during an election."""
         self.counters["again"] += 1
         self._refused += 1
         self.reason = text
@@ -259,7 +261,7 @@ class TableClientMachine:
             self._leave()
 
     def _wait_again(self, exchanges: Iterable[Exchange]) -> None:
-        """Each gets its old place: no write may overtake one that was begun before it."""
+        """Requests get their old positions, so that no write overtakes an earlier one."""
         everyone = sorted((*exchanges, *self._waiting.values()), key=lambda it: it.number)
         self._waiting = OrderedDict((it.reqid, it) for it in everyone if not it.done)
 
@@ -272,13 +274,13 @@ class TableClientMachine:
 
     @property
     def _tagged(self) -> bool:
-        """Whether the server names the request in its answer."""
+        """Whether the server echoes reqids."""
         return self.server is not None and bool(self.server.features & FEATURE_PACKED)
 
     def _leave(self) -> None:
-        """Gives the server up: whatever it owes is sent to the next one."""
+        """Leaves the server; unanswered requests go to the next one."""
         assert self.server is not None
-        # A new socket: what waits in the old one must not be sent later.
+        # A new socket, because requests queued in the old one must not be sent later.
         self._disconnect(self.server.url)
         self.server = None
         for exchange in (*self._sent.values(), *self._waiting.values()):
@@ -289,7 +291,7 @@ class TableClientMachine:
         self._search()
 
     def _search(self) -> None:
-        """Connects to all of them: the first one that answers is taken."""
+        """Connects to all servers; the first one that answers is chosen."""
         self.counters["searches"] += 1
         for url in self.setup.urls:
             if url not in self._peers:
@@ -300,10 +302,10 @@ class TableClientMachine:
         del self._peers[url]
         self._actions.append(Disconnect(url))
 
-    # ---- what is to be done ----
+    # ---- actions ----
 
     def ready(self, now_ms: int) -> list[Connect | Disconnect | Send]:
-        """Everything to be done now, in order."""
+        """The actions to carry out now, in order."""
         if self.server is not None and self._silent_ms <= now_ms:
             self._on_silence(self.server, now_ms)
         if self.server is None:
@@ -352,7 +354,7 @@ class TableClientMachine:
         extension = NO_EXTENSION
         if self._tagged:
             left_ms = exchange.deadline_ms - now_ms
-            # The server says why it could not before its client has given up.
+            # The server can report its reason before the client's deadline.
             left_ms = min(max(left_ms - left_ms // 10, 1), DEADLINE_MS_MAX)
             extension = exchange.request.extension
             extension = extension._replace(
@@ -371,7 +373,7 @@ class TableClientMachine:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When ready() must be called at the latest, whatever happens."""
+        """When ready() must be called at the latest."""
         if self.server is None:
             return min((self._ask_due_ms(it) for it in self._peers.values() if it.up), default=None)
         times = [self._silent_ms] if self._silent_ms < _NEVER else []
@@ -382,8 +384,8 @@ class TableClientMachine:
 
     @property
     def _silent_ms(self) -> int:
-        """When the server has been silent for too long about what it owes: that it is busy with
-        much is no reason to send it all once more elsewhere."""
+        """When silence means that the server is lost. Many unanswered bytes extend it: a busy
+        server needs time."""
         if not self._sent:
             return _NEVER
         return self._heard_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS

@@ -1,9 +1,9 @@
-"""The job table: which data jobs and leases there are, and which chunk comes next. No IO here.
+"""The table of data jobs and snapshot leases, without I/O: which exist, and which chunk is next.
 
-A lease is a snapshot that jobs read; a job is one scan of it, given out in chunks to whoever asks,
-each chunk once. Numbers of both come from one counter and are never used again (APIDs). A shared
-lease, which every node has, got its number from the log; it ends on all of them when none has a
-use for it, so each node tells the others by an entry of the log, now and then, that it has.
+A lease is a snapshot that jobs read. A job is one scan of it; its chunks are given to any client
+that asks, each chunk once. Jobs and leases share a counter and never reuse a number (APID). A
+shared lease exists on all nodes; the log gives its number. It ends on all nodes when none uses it,
+so each node reports its use by log entries.
 """
 
 from collections.abc import Callable
@@ -25,46 +25,47 @@ from .scan_chunks import ChunkPart, ChunkSource
 RUNNING = "running"
 DONE = "done"
 FAILED = "failed"
-EXPIRED = "expired"  # Nobody asked for its chunks any more.
-CANCELLED = "cancelled"  # Somebody has ended it.
+EXPIRED = "expired"  # No client asked for chunks for too long.
+CANCELLED = "cancelled"  # A request ended it.
 
-KEEPS = 3  # In the time that a lease lives: so often other nodes are told that it is in use ...
-KEEPS_FAILED = 12  # ... and so soon again if they could not be.
-GONE_MAX = 1024  # Shared leases that have ended here, and are known to have.
+KEEPS = 3  # Number of renewals by the log in the idle time of a lease.
+KEEPS_FAILED = 12  # The same after a renewal has failed.
+GONE_MAX = 1024  # Ended shared leases that are remembered.
 UNKNOWN = "there is no data job {apid}; it ended long ago, or with its server"
 
 
 class JobLimits(NamedTuple):
-    """What the topology says, and what one node bears."""
+    """Limits of the topology and of one node."""
 
-    idle_ms: int = 60_000  # A job, and a lease without jobs, ends after this long without requests.
-    chunk_pairs: int = 1000  # Of a chunk, when the request names no size.
+    idle_ms: int = 60_000  # A job, and a lease without jobs, ends after this time without requests.
+    chunk_pairs: int = 1000  # In a chunk, unless the request names a size.
     chunk_pairs_max: int = CHUNK_PAIRS_MAX
-    chunk_bytes_max: int = 8 << 20  # A chunk ends with the pair that reaches it.
+    chunk_bytes_max: int = 8 << 20  # The pair that reaches it ends the chunk.
     jobs_max: int = 4096
-    leases_max: int = 256  # Each holds files that compaction could have removed.
-    shared_max: int = 192  # Of these, which every node has.
-    kept_max: int = 10_000  # Statistics of jobs that have ended.
+    leases_max: int = 256  # Each holds files that compaction could remove.
+    shared_max: int = 192  # Shared leases among them.
+    kept_max: int = 10_000  # Statistics of ended jobs.
 
 
 class Lease(NamedTuple):
     """A snapshot of one database."""
 
-    number: int  # Never used again, like an APID.
-    table: int  # The table that it was made for; the others of that database are in it too.
-    path: str  # Its directory; a program on the same machine may read it there.
-    log_index: int  # The entry up to which it has everything; 0 for local tables.
+    number: int  # Never reused, like an APID.
+    # It was opened for this table; the snapshot has the other tables of the database, too.
+    table: int
+    path: str  # Its folder, which programs on this machine may read.
+    log_index: int  # Last entry in it; 0 for local tables.
     term: int
 
 
 class JobScan(NamedTuple):
-    """What a job reads, of which table, and who asked for it."""
+    """What a job reads."""
 
     request_type: int  # 0x40, 0x41, 0x42 or 0x44
     table: int
     lease: int
     chunk_pairs: int | None = None
-    limit: int | None = None  # Of pairs in all.
+    limit: int | None = None  # Of all pairs.
     target: int | None = None  # The table that is written.
 
 
@@ -72,32 +73,32 @@ class Chunk(NamedTuple):
     """The answer to a client data request."""
 
     flags: int
-    columns: list[Any]  # Buffers, see pieces.Scanned; none: there are no pairs.
+    columns: list[Any]  # Buffers, see scan_chunks.ChunkSource; none: no pairs.
 
 
 class Statistics(NamedTuple):
-    """What is known of a job; `state` other than running means that nothing changes any more."""
+    """A job's statistics; they are final unless `state` is running."""
 
     apid: int
     request_type: int
     table: int
     state: str
-    rows: int = 0  # Pairs read from the snapshot and handed out, or given to the mapper.
-    size: int = 0  # Bytes of their keys and values.
-    chunks: int = 0  # Chunks handed out, or batches mapped.
+    rows: int = 0  # Pairs read from the snapshot and returned, or given to the mapper.
+    size: int = 0  # Of keys and values in bytes.
+    chunks: int = 0  # Chunks returned, or batches mapped.
     started_ms: int = 0  # Unix time.
     ended_ms: int = 0  # 0: it runs.
-    puts: int = 0  # What a mapper's output wrote.
+    puts: int = 0  # Written by the mapper's output.
     deletes: int = 0
-    reason: str = ""  # Why it failed.
+    reason: str = ""  # Of the failure.
     target: int | None = None  # The table that a mapper or a copy writes.
-    # Of a map that Spark runs:
-    tasks: int | None = None  # Parts that are mapped by themselves; 0: they are not known yet.
+    # Of a map on Spark:
+    tasks: int | None = None  # Its parts; 0: not known yet.
     tasks_done: int | None = None
-    staged: int | None = None  # Operations in the fresh table, to be written at the end.
+    staged: int | None = None  # Operations in the fresh table, which are written at the end.
 
     def fields(self) -> dict[str, str]:
-        """Names and values as the response to 0x48 has them; times in ms since 1970."""
+        """Names and values of the answer to 0x48; times in ms since 1970."""
         other = {"size": "bytes", "started_ms": "started", "ended_ms": "ended"}
         return {
             other.get(name, name): str(value)
@@ -107,9 +108,9 @@ class Statistics(NamedTuple):
 
 
 class JobRefused(Exception):
-    """A job or lease that can't be begun; the text is for whoever asked.
+    """A job or lease cannot begin. The text is for the client.
 
-    again   it may go well later, or at another node
+    again   a later try, or another node, may succeed
     """
 
     def __init__(self, text: str, again: bool = False) -> None:
@@ -118,7 +119,7 @@ class JobRefused(Exception):
 
 
 class JobFailed(Exception):
-    """A client data request to a job that has failed; the text is the reason."""
+    """The job has failed; the text is the reason."""
 
 
 class _Job:
@@ -126,7 +127,7 @@ class _Job:
         self.scan = scan
         self.pairs = pairs
         self.statistics = statistics
-        self.idle_ms = 0  # When it ends for want of requests.
+        self.idle_ms = 0  # When it ends without requests.
 
     @property
     def left(self) -> int | None:
@@ -135,19 +136,19 @@ class _Job:
 
 
 class _Held:
-    """A lease and who holds it."""
+    """A lease and its users."""
 
     def __init__(self, lease: Lease, keeps: bool, idle_ms: int) -> None:
         self.lease = lease
-        self.keeps = keeps  # Stays without jobs, until it has been idle or is released.
+        self.keeps = keeps  # It stays without jobs, until it is idle for too long or released.
         self.jobs: set[int] = set()
         self.idle_ms = idle_ms
-        self.used = False  # Since the other nodes were told so.
-        self.tell_ms = 0  # They need not be told before.
+        self.used = False  # Since the last renewal by the log.
+        self.tell_ms = 0  # Earliest time of the next renewal.
 
 
 class JobTable:
-    """Jobs and leases of one node. `now_ms` grows evenly; `unix_ms` is for people."""
+    """Jobs and leases of one node. `now_ms` is monotonic; `unix_ms` is for reports."""
 
     def __init__(self, limits: JobLimits, next_apid: Callable[[], int]) -> None:
         self.limits = limits
@@ -157,13 +158,13 @@ class JobTable:
         self._ended: dict[int, Statistics] = {}  # The oldest first.
         self._new_ended: list[Statistics] = []
         self._freed: list[Lease] = []
-        self._gone: dict[int, None] = {}  # Shared leases, the oldest first.
+        self._gone: dict[int, None] = {}  # Ended shared leases, the oldest first.
 
     # ---- leases ----
 
     def check_room(self, shared: bool = False) -> None:
-        """Raises JobRefused when no further job with a lease of its own can begin, or no further
-        shared lease."""
+        """Raises JobRefused if no further job with a lease of its own, or no further shared lease,
+        can begin."""
         if len(self._jobs) >= self.limits.jobs_max:
             raise JobRefused(f"{len(self._jobs)} data jobs run already; wait until one has ended")
         if len(self._leases) >= self.limits.leases_max:
@@ -176,14 +177,14 @@ class JobTable:
             )
 
     def add_lease(self, lease: Lease, keeps: bool, now_ms: int) -> None:
-        """A snapshot is there. Without `keeps` it goes with the last job on it."""
+        """Adds a lease. Without `keeps` it ends with its last job."""
         if lease.number in self._leases:
             raise LocalProtocolError(f"lease {lease.number} is there already")
         self._leases[lease.number] = _Held(lease, keeps, now_ms + self.limits.idle_ms)
         self._leases[lease.number].tell_ms = now_ms + self.limits.idle_ms // KEEPS
 
     def lease(self, number: int) -> Lease:
-        """Raises JobRefused when there is none."""
+        """Raises JobRefused if it does not exist."""
         if number in self._leases:
             return self._leases[number].lease
         if is_shared(number) and number not in self._gone:
@@ -195,7 +196,7 @@ class JobTable:
         raise JobRefused(f"there is no lease {number}; it was released or idle for too long")
 
     def renew(self, number: int, now_ms: int) -> None:
-        """JobRefused: there is none."""
+        """Raises JobRefused if it does not exist."""
         self.lease(number)
         self._use(number, now_ms)
 
@@ -205,7 +206,7 @@ class JobTable:
         held.used = True
 
     def release(self, number: int) -> None:
-        """The lease goes with the last job on it, or at once. JobRefused: there is none."""
+        """Ends the lease with its last job, or at once. Raises JobRefused if it does not exist."""
         self.lease(number)
         self._leases[number].keeps = False
         self._free_unused(number)
@@ -216,24 +217,24 @@ class JobTable:
             self._freed.append(self._leases.pop(number).lease)
             self._note_gone(number)
 
-    # ---- leases that every node has ----
+    # ---- shared leases ----
 
     def on_kept(self, number: int, now_ms: int) -> None:
-        """The log says that a shared lease is in use, here or on another node."""
+        """An entry of the log says that a shared lease is in use on some node."""
         held = self._leases.get(number)
         if held is not None:
             held.idle_ms = now_ms + self.limits.idle_ms
             held.tell_ms = now_ms + self.limits.idle_ms // KEEPS
 
     def on_ended(self, number: int) -> None:
-        """The log says that a shared lease was released."""
+        """An entry of the log has released a shared lease."""
         if number in self._leases:
             self.release(number)
         else:
             self._note_gone(number)
 
     def due_keeps(self, now_ms: int) -> list[int]:
-        """Shared leases of which the log is to say now that they are in use."""
+        """Used shared leases that the log must renew now."""
         due = [
             number
             for number in self.shared
@@ -246,20 +247,20 @@ class JobTable:
 
     @property
     def keeps_due_ms(self) -> int | None:
-        """When due_keeps() has some."""
+        """When due_keeps() has a lease."""
         used = [held for held in map(self._leases.__getitem__, self.shared) if held.used]
         return min((held.tell_ms for held in used), default=None)
 
     def on_keep_failed(self, number: int, now_ms: int) -> None:
-        """The log could not be made to say so."""
+        """The renewal could not be written."""
         held = self._leases.get(number)
         if held is not None:
             held.used = True
             held.tell_ms = min(held.tell_ms, now_ms + self.limits.idle_ms // KEEPS_FAILED)
 
     def give_up_idle(self) -> bool:
-        """Ends the oldest shared lease that no job reads here; whether there was one. This node has
-        no room for it: who asks is sent to another."""
+        """Ends the oldest shared lease without jobs, because this node has no room. Returns whether
+        there was one. Clients go to another node."""
         number = next((it for it in self.shared if not self._leases[it].jobs), None)
         if number is not None:
             self._freed.append(self._leases.pop(number).lease)
@@ -273,13 +274,16 @@ class JobTable:
 
     @property
     def shared(self) -> list[int]:
-        """Shared leases that this node has."""
+        """Shared leases of this node."""
         return [number for number in self._leases if is_shared(number)]
 
     # ---- jobs ----
 
     def begin(self, scan: JobScan, pairs: ChunkSource, now_ms: int, unix_ms: int) -> int:
-        """A job on a lease that is there; returns its APID. pairs are what the scan yields."""
+        """Starts a job on an existing lease; returns its APID.
+
+        pairs   the pairs of the scan
+        """
         held = self._leases[scan.lease]
         if len(self._jobs) >= self.limits.jobs_max:
             raise JobRefused(f"{len(self._jobs)} data jobs run already; wait until one has ended")
@@ -293,13 +297,13 @@ class JobTable:
         return apid
 
     def chunk(self, apid: int, now_ms: int, unix_ms: int, bytes_max: int = 0) -> Chunk:
-        """The next chunk; an empty one with NO_MORE_DATA behind the last, and for what is no job.
+        """The next chunk. Behind the last chunk, and for an unknown job, it is empty and has
+        NO_MORE_DATA.
 
-        bytes_max   of keys and values, which end with the pair that reaches it; 0: our own limit
+        bytes_max   of keys and values; the pair that reaches it is the last; 0: JobLimits
 
-        Raises JobFailed for a job that has failed or was ended by a request, as an end without
-        error would hide that pairs are missing; and whatever reading raises: the caller then fails
-        the job.
+        Raises JobFailed if the job has failed or was cancelled, since an end without error would
+        hide missing pairs. Raises errors of the scan; the caller then fails the job.
         """
         job = self._jobs.get(apid)
         if job is None:
@@ -309,7 +313,7 @@ class JobTable:
             if ended is not None and ended.state == CANCELLED:
                 raise JobFailed(f"data job {apid} was ended by somebody's request")
             return Chunk(NO_MORE_DATA, [])
-        if job.scan.request_type in (MAP_TABLE, COPY_TABLE):  # Its pairs are for no client.
+        if job.scan.request_type in (MAP_TABLE, COPY_TABLE):  # Its pairs are not for clients.
             return Chunk(NO_MORE_DATA, [])
         wanted = job.scan.chunk_pairs or self.limits.chunk_pairs
         room = min(wanted, self.limits.chunk_pairs_max)
@@ -322,14 +326,14 @@ class JobTable:
         if not taken.pairs:
             self._end(apid, DONE, unix_ms)
             return Chunk(NO_MORE_DATA, [])
-        # A chunk that only our own limits have cut is no last one.
+        # A chunk that only our limits have cut is not the last one.
         last = (taken.ended or job.left == 0) and taken.pairs < wanted
         if last:
             self._end(apid, DONE, unix_ms)
         return Chunk(PARTIAL_DATA if last else 0, columns)
 
     def take(self, apid: int, pairs_max: int, bytes_max: int) -> list[bytes]:
-        """For a mapper: the next pairs as key, value, key, value ...; none at the end."""
+        """The next pairs for a mapper as key, value, key, value ...; empty at the end."""
         frames: list[bytes] = []
         job = self._jobs[apid]
         self._count(job, job.pairs.take(pairs_max, bytes_max, frames.extend))
@@ -350,31 +354,31 @@ class JobTable:
         job.statistics = was._replace(puts=was.puts + puts, deletes=was.deletes + deletes)
 
     def progress(self, apid: int, told: MapProgress) -> None:
-        """How far a map is that others run."""
+        """Progress of a map on Spark."""
         job = self._jobs[apid]
         job.statistics = job.statistics._replace(**told._asdict())
 
     def read_on(self, lease: int) -> tuple[int, int]:
-        """Pairs, and bytes of them, that the ranges which are being read on a lease have given."""
+        """Pairs and bytes that the running scans of a lease have returned."""
         held = self._leases[lease]
         found = [self._jobs[apid].statistics for apid in held.jobs]
         ranges = [one for one in found if one.request_type == RANGE_JOB]
         return sum(one.rows for one in ranges), sum(one.size for one in ranges)
 
     def keep(self, apid: int, now_ms: int) -> None:
-        """The job is at work by itself: it is not idle."""
+        """The job is at work, so it is not idle."""
         self._renew(self._jobs[apid], now_ms)
 
     def finish(self, apid: int, unix_ms: int) -> None:
-        """Ends a job that runs by itself."""
+        """Ends a job that has completed."""
         self._end(apid, DONE, unix_ms)
 
     def fail(self, apid: int, reason: str, unix_ms: int) -> None:
-        """Ends a job that can't go on."""
+        """Ends a job that has failed."""
         self._end(apid, FAILED, unix_ms, reason)
 
     def cancel(self, apid: int, unix_ms: int) -> None:
-        """Ends a job because somebody wants it. JobRefused: it does not run."""
+        """Ends a job on request. Raises JobRefused if it does not run."""
         if apid not in self._jobs:
             ended = self._ended.get(apid)
             raise JobRefused(
@@ -385,12 +389,12 @@ class JobTable:
         self._end(apid, CANCELLED, unix_ms)
 
     def statistics(self, apid: int) -> Statistics | None:
-        """None: no such job is known, or it ended before kept_max others."""
+        """None: the job is unknown, or ended before kept_max others."""
         job = self._jobs.get(apid)
         return job.statistics if job is not None else self._ended.get(apid)
 
     def listed(self, running: bool, most: int) -> list[Statistics]:
-        """Jobs by number, the newest first: all that are known, or those that run."""
+        """Jobs by number, the newest first: all known ones, or those that run."""
         found = {} if running else dict(self._ended)
         found.update(self.jobs)
         return [found[apid] for apid in sorted(found, reverse=True)[:most]]
@@ -412,10 +416,10 @@ class JobTable:
         while len(self._ended) > self.limits.kept_max:
             del self._ended[next(iter(self._ended))]
 
-    # ---- time, and what is to be done ----
+    # ---- time, and what the owner must do ----
 
     def tick(self, now_ms: int, unix_ms: int) -> None:
-        """Ends what nobody has asked for in a while."""
+        """Ends jobs and leases that are idle for too long."""
         for apid in [apid for apid, job in self._jobs.items() if now_ms >= job.idle_ms]:
             self._end(apid, EXPIRED, unix_ms)
         for number, held in list(self._leases.items()):
@@ -424,29 +428,29 @@ class JobTable:
                 self._free_unused(number)
 
     def deadline_ms(self) -> int | None:
-        """When tick() must come next."""
+        """When tick() is due."""
         idle = [job.idle_ms for job in self._jobs.values()]
         idle += [held.idle_ms for held in self._leases.values() if not held.jobs]
         return min(idle, default=None)
 
     def take_freed(self) -> list[Lease]:
-        """Leases that nobody reads any more: their files go."""
+        """Leases that ended: the owner removes their files."""
         freed, self._freed = self._freed, []
         return freed
 
     def take_ended(self) -> list[Statistics]:
-        """Statistics that will not change any more: to be stored."""
+        """Final statistics, to be stored."""
         ended, self._new_ended = self._new_ended, []
         return ended
 
     def restore(self, ended: list[Statistics]) -> None:
-        """What take_ended() once gave, the oldest first."""
+        """Loads stored statistics, the oldest first."""
         for one in ended:
             self._keep_ended(one)
 
     @property
     def jobs(self) -> dict[int, Statistics]:
-        """Those that run."""
+        """The running jobs."""
         return {apid: job.statistics for apid, job in self._jobs.items()}
 
     @property
@@ -455,5 +459,5 @@ class JobTable:
 
 
 def end_exclusive(end: bytes) -> bytes:
-    """The key right behind an inclusive end; empty: to the last key, as it was."""
+    """The key behind an inclusive end; an empty end stays empty."""
     return end + b"\0" if end else b""

@@ -1,6 +1,6 @@
-"""What job_server, spark_job and Spark's driver say to each other about maps that Spark runs.
+"""Messages between job_server, spark_job and Spark's driver about maps that run on Spark.
 
-A message is a kind (1 byte), the job's APID (8 bytes, little endian; 0: of no job), and msgpack.
+A message is a kind (1 byte), the job's APID (8 bytes, little endian; 0: no job), and msgpack.
 """
 
 import struct
@@ -12,73 +12,73 @@ from ...errors import RemoteProtocolError
 from ..wire.values import REQUEST_BYTES_MAX
 
 HEAD = struct.Struct("<BQ")
-PARTS_MAX = 65_536  # Of a map: each is a task.
+PARTS_MAX = 65_536  # Of a map; each part is a task.
 MESSAGE_BYTES_MAX = REQUEST_BYTES_MAX + (1 << 20)  # A mapper and its parameters.
 
 # To Spark.
 SETUP = 1  # Setup: the driver's first message.
 MAP = 2  # MapOrder
-DROP = 3  # Nobody wants the job any more: it ends, if it runs, and its fresh table goes.
-# From it.
-CHECKED = 10  # There is Spark, and a Java for it: the JVM is being started.
-READY = 11  # Maps are taken. To job_server it is said once a second, as the text of Ready.
+DROP = 3  # End the job if it runs, and empty its fresh table.
+# From Spark.
+CHECKED = 10  # Spark and Java were found; the JVM starts.
+READY = 11  # Maps are accepted. job_server gets it once a second, with DriverReady.
 PROGRESS = 12  # Progress
-MAPPED = 13  # Mapped: everything is in the fresh table.
+MAPPED = 13  # Mapped: the whole output is in the fresh table.
 FAILED = 14  # Trouble
-BROKEN = 15  # Trouble: the driver can't go on, or not even start.
-ALIVE = 16  # Nothing else is to be said.
+BROKEN = 15  # Trouble: the driver cannot start or continue.
+ALIVE = 16  # Keep-alive.
 _KINDS = frozenset((SETUP, MAP, DROP, CHECKED, READY, PROGRESS, MAPPED, FAILED, BROKEN, ALIVE))
 
 
 class Setup(NamedTuple):
-    """What the driver is told once."""
+    """The driver's settings."""
 
-    name: str  # As Spark's pages show it.
+    name: str  # For Spark's web pages.
     url: str  # Of this node's tables.
-    folder: str  # For its own files; the numbers of fresh tables are kept there.
-    master: str  # Where Spark runs; empty: what it is set up for.
-    memory_bytes: int  # The JVM's heap.
+    folder: str  # For the driver's files, among them the numbers of fresh tables.
+    master: str  # Spark's master; empty: as Spark is configured.
+    memory_bytes: int  # Heap of the JVM.
 
 
 class MapOrder(NamedTuple):
-    """A map that Spark is to run."""
+    """A map for Spark."""
 
-    source: int  # The table that is read,
-    lease: int  # in this snapshot,
-    size: int  # and about so many bytes of it.
-    parted: bool  # Whether parts of the table may be mapped side by side.
+    source: int  # The table that is read.
+    lease: int  # The snapshot.
+    size: int  # Approximate bytes of the table in it.
+    parted: bool  # Parts of the table may be mapped in parallel.
     engine: str
     module: bytes
     parameters: bytes  # Packed records.
 
 
 class DriverReady(NamedTuple):
-    """A spark_job that takes maps."""
+    """A spark_job that accepts maps."""
 
-    epoch: int  # New at each start of it.
+    epoch: int  # New at each start.
 
 
 class MapProgress(NamedTuple):
-    """How far a map is: of the tasks that have ended."""
+    """The progress of a map; it counts ended tasks."""
 
-    tasks: int = 0  # All of them.
+    tasks: int = 0  # Number of all tasks.
     tasks_done: int = 0
-    rows: int = 0  # That were read.
-    size: int = 0  # Bytes of their keys and values.
+    rows: int = 0  # Read.
+    size: int = 0  # Of keys and values in bytes.
     chunks: int = 0  # Batches mapped.
     staged: int = 0  # Operations in the fresh table.
 
 
 class Mapped(NamedTuple):
-    """Where the output of a whole map lies."""
+    """Where the output of a map is."""
 
-    table: int  # The fresh one.
-    attempts: list[int]  # Of the tasks that count, in the order of their parts.
-    progress: list[int]  # The last Progress.
+    table: int  # The fresh table.
+    attempts: list[int]  # The task attempts that count, in the order of their parts.
+    progress: list[int]  # The last MapProgress.
 
 
 class Trouble(NamedTuple):
-    """Why something can't go on."""
+    """Why Spark cannot continue."""
 
     reason: str
 
@@ -88,7 +88,7 @@ Body = TypeVar("Body", bound=AnyBody)
 
 
 class Message(NamedTuple):
-    """One, with a body that is still packed."""
+    """A message with a packed body."""
 
     kind: int
     apid: int
@@ -96,13 +96,13 @@ class Message(NamedTuple):
 
 
 def encode(kind: int, apid: int = 0, body: AnyBody | None = None) -> bytes:
-    """One message."""
+    """Encodes a message."""
     packed: bytes = b"" if body is None else msgpack.packb(list(body))
     return HEAD.pack(kind, apid) + packed
 
 
 def decode(data: bytes) -> Message:
-    """Raises RemoteProtocolError on what is none."""
+    """Raises RemoteProtocolError on a malformed message."""
     if len(data) < HEAD.size:
         raise RemoteProtocolError(f"an order of {len(data)} bytes")
     kind, apid = HEAD.unpack_from(data)
@@ -112,8 +112,8 @@ def decode(data: bytes) -> Message:
 
 
 def body_of(message: Message, kind: type[Body]) -> Body:
-    """The body of a message. Raises RemoteProtocolError unless it has all fields, each of its type
-    and no number below 0."""
+    """The body of a message. Raises RemoteProtocolError unless all fields are there with their
+    types, and no number is negative."""
     try:
         found: Any = msgpack.unpackb(message.data)
     except (ValueError, msgpack.UnpackException) as error:
@@ -134,14 +134,14 @@ def _fits(item: Any, wanted: Any) -> bool:
 
 
 def stage_key(attempt: int, place: int) -> bytes:
-    """The key of a fresh table's row: what the mapper returned for a batch, or for the end.
+    """The key in a fresh table for the mapper's output of one batch, or of the end.
 
-    attempt   the task attempt's number, which Spark gives out once
-    place     the batch's among those of the attempt, from 0 on
+    attempt   number of the task attempt, which Spark uses once
+    place     position of the batch within the attempt, from 0
     """
     return struct.pack(">QQ", attempt, place)
 
 
 def stage_bounds(attempt: int) -> tuple[bytes, bytes]:
-    """First key, and the one behind the last, of what an attempt wrote."""
+    """The range of keys that an attempt has written."""
     return stage_key(attempt, 0), stage_key(attempt, (1 << 64) - 1)

@@ -1,7 +1,7 @@
-"""Answers of ZeroDB to and from frames: encode_* for the server, decode_* for our client.
+"""Answers of ZeroDB to and from frames: encode_* for the server, decode_* for the client.
 
-Each encode_* holds its answer's table of frames (docs/protocols/zerodb.md). The header of an
-answer to a request with our extension ends with an echo of its reqid.
+Each encode_* has the table of its answer's frames (docs/protocols/zerodb.md). If the request had
+kelek's extension, the header of the answer ends with an echo of its reqid.
 """
 
 import json
@@ -26,7 +26,7 @@ from .values import (
     Extension,
 )
 
-_ABSENT = 2**32 - 1  # The size of a value that is not there, in a transaction's answer.
+_ABSENT = 2**32 - 1  # The size of an absent value in a transaction's answer.
 _TOKEN = struct.Struct("<BQ")
 _ECHO_BYTES = len(EXTENSION_MAGIC) + REQID_BYTES
 
@@ -68,19 +68,19 @@ def encode_error(request: Request, code: int, text: str, retry: bool = False) ->
     frames   0 header  31 01, the type, u8 code (encode_head)
              1 string  UTF-8, NUL-terminated
 
-    0x41 has 8 bytes of zeros before the string; of 0x50 the header is all, with the code 0x01.
+    0x41 has 8 bytes of zeros before the string. 0x50 has only the header, with the code 0x01.
     """
     refusal = RequestError(TYPES[type(request)], code, text, request.extension)
     return encode_refusal(refusal, retry)
 
 
-# The text gives a server info no errors: what is wrong with one is its header.
+# The specification gives server info no errors: a wrong one has a wrong header.
 _WITHOUT_CODE = (values.PROTOCOL_ERROR, values.SERVER_INFO)
 
 
 def encode_refusal(error: RequestError, retry: bool = False) -> list[bytes]:
-    """Encodes the answer to what was no good request: as encode_error(), and for what is not known
-    as a request the protocol error.
+    """Encodes the answer to a malformed request: as encode_error(), and for an unknown request the
+    protocol error.
 
     frames   0 header  31 01 ff
              1 string  UTF-8, NUL-terminated
@@ -96,7 +96,7 @@ def encode_refusal(error: RequestError, retry: bool = False) -> list[bytes]:
     return [head, text]
 
 
-# ---- the server's side ----
+# ---- server ----
 
 
 def encode_ok(request: Request) -> list[bytes]:
@@ -186,13 +186,14 @@ def encode_chunk(
 
 
 class SnapshotLease(NamedTuple):
-    """A snapshot that range jobs read, for other jobs and for readers on the same machine."""
+    """A snapshot that range jobs share, and that readers on the same machine may open."""
 
     lease: int
-    path: str  # The engine's directory.
-    index: int  # type: ignore[assignment]  # The LOG INDEX that is applied in it; hides a method.
+    path: str  # The database's folder.
+    index: int  # type: ignore[assignment]  # The last entry in it; hides a method.
     term: int
-    nonce: bytes = b""  # Also in a file there: so no other machine's equal path is taken for it.
+    # Also in a file of the snapshot: it tells apart equal paths of different machines.
+    nonce: bytes = b""
 
 
 def encode_apid(request: Request, apid: int, snapshot: SnapshotLease | None = None) -> list[bytes]:
@@ -241,10 +242,10 @@ def encode_status(request: requests.JobStatus, statistics: Mapping[str, str]) ->
 def encode_jobs(
     request: requests.ListJobs, jobs: Iterable[tuple[int, Mapping[str, str]]]
 ) -> list[bytes]:
-    """Encodes what data jobs a node knows, the newest first.
+    """Encodes the data jobs that a node knows, the newest first.
 
     frames   0 header  31 01 45 00
-             then for each job: u64 APID, and a JSON object in UTF-8 with what 0x48 tells of it
+             then for each job: u64 APID, and a JSON object in UTF-8 with the statistics of 0x48
     """
     pairs = [(apid.to_bytes(8, "little"), json.dumps(told).encode()) for apid, told in jobs]
     return [_head(request), *chain.from_iterable(pairs)]
@@ -262,7 +263,7 @@ def encode_split_points(request: requests.SplitPoints, keys: Sequence[bytes]) ->
 def encode_table_info(
     request: requests.TableInfo, tables: Mapping[int, Mapping[str, object]]
 ) -> list[bytes]:
-    """Encodes what is known of tables.
+    """Encodes infos of tables.
 
     frames   0 header  31 01 15 00
              then for each table: u32 table, and a JSON object in UTF-8
@@ -275,19 +276,19 @@ def encode_table_info(
 
 
 class WatchedChange(NamedTuple):
-    """What one entry of the log did to the keys that are watched."""
+    """The changes of watched keys by one log entry."""
 
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index: int  # type: ignore[assignment]  # It hides tuple.index.
     ops: list[ops.Op]
 
 
 def encode_watch(
     request: requests.Watch, index: int, changes: Sequence[tuple[int, bytes]]
 ) -> list[bytes]:
-    """Encodes changes; each with its LOG INDEX and its packed operations (ops.pack).
+    """Encodes changes with their log indexes and packed operations (ops.pack).
 
     frames   0 header  31 01 16 00
-             1 u64     the LOG INDEX to go on from
+             1 u64     the LOG INDEX at which the next watch begins
              then for each entry that changed something: u64 LOG INDEX, packed operations
     """
     pairs = [(number.to_bytes(8, "little"), packed) for number, packed in changes]
@@ -313,16 +314,16 @@ def encode_session(request: requests.Session, session: int) -> list[bytes]:
     return [_head(request), session.to_bytes(8, "little")]
 
 
-# ---- the client's side ----
+# ---- client ----
 
 
 class Answer(NamedTuple):
-    """An answer as far as it does not depend on its type."""
+    """The parts that all answers have."""
 
-    request_type: int  # PROTOCOL_ERROR: the server did not know what came as a request.
+    request_type: int  # PROTOCOL_ERROR: the server did not recognise the request.
     code: int  # Of a chunk: its flags. Of a server info: 0.
-    reqid: bytes  # Empty: without our extension.
-    retry: bool  # An error that a later try, or one elsewhere, may not meet.
+    reqid: bytes  # Empty: the answer has no extension.
+    retry: bool  # An error that may not occur later, or at another server.
     frames: Sequence[
         bytes
     ]  # Without the header; of a server info with the 8 bytes of features first.
@@ -335,14 +336,14 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What an error says."""
+        """The text of an error."""
         frames = self.frames[1:] if self.request_type == values.MAP_TABLE else self.frames
         return frames[0].removesuffix(b"\0").decode(errors="replace") if frames else ""
 
 
 def decode_answer(frames: Sequence[bytes]) -> Answer:
-    """Decodes what every answer has (encode_head). Raises RemoteProtocolError on a wrong magic or
-    version, and on a header that is too short."""
+    """Decodes the parts that all answers have (encode_head). Raises RemoteProtocolError on a wrong
+    magic or version, and on a short header."""
     header = frames[0] if frames else b""
     if header[:2] != bytes((MAGIC, VERSION)) or len(header) < values.HEADER_BYTES_MIN:
         raise RemoteProtocolError(f"an answer that begins with {header[:3].hex() or 'nothing'}")
@@ -394,7 +395,8 @@ def decode_server_info(answer: Answer) -> tuple[int, str]:
 
 
 def decode_values(answer: Answer, request: requests.Read) -> list[bytes | None]:
-    """Values in the order of the keys. Unpacked, an empty value can't be told from none: None."""
+    """Values in the order of the keys. Without packed columns an empty value means None, since both
+    look equal."""
     if request.extension.flags & PACKED:
         found = _column(answer, 0)
         there = _body_frame(answer, 2)
@@ -422,14 +424,14 @@ def decode_exists(answer: Answer, request: requests.Exists) -> list[bool]:
 class Pairs(NamedTuple):
     keys: list[bytes]
     values: list[bytes]
-    resume: bytes = b""  # Where a packed scan goes on; empty: nothing is left.
+    resume: bytes = b""  # Where a packed scan continues; empty: at its end.
 
 
 def decode_pairs(answer: Answer, request: requests.Scan | requests.ClientData) -> Pairs:
     """The keys and values of a scan or chunk."""
     if request.extension.flags & PACKED:
         if answer.code == values.NO_MORE_DATA and not answer.frames:
-            return Pairs([], [])  # The end of a job, or the answer to one that is not known.
+            return Pairs([], [])  # The end of a job, or the answer to an unknown one.
         keys, found = _column(answer, 0), _column(answer, 2)
         resume = _body_frame(answer, 4) if isinstance(request, requests.Scan) else b""
     else:
@@ -440,7 +442,7 @@ def decode_pairs(answer: Answer, request: requests.Scan | requests.ClientData) -
 
 
 def decode_apid(answer: Answer) -> tuple[int, SnapshotLease | None]:
-    """Returns (APID, lease of its snapshot if there is one)."""
+    """Returns (APID, lease of its snapshot or None)."""
     apid = _body_number(answer, 0)
     return apid, None if len(answer.frames) < 4 else _snapshot(answer, 1)
 
@@ -451,7 +453,7 @@ def decode_lease(answer: Answer) -> SnapshotLease:
 
 
 def _snapshot(answer: Answer, first: int) -> SnapshotLease:
-    """From this frame on."""
+    """Beginning with this frame."""
     place = _body_frame(answer, first + 2)
     if len(place) != 16:
         raise RemoteProtocolError(f"a place of {len(place)} bytes")
@@ -468,7 +470,7 @@ def decode_status(answer: Answer) -> dict[str, str]:
 
 
 def decode_jobs(answer: Answer) -> list[dict[str, str]]:
-    """Statistics of jobs as decode_status() has them, in the answer's order."""
+    """Statistics of jobs as decode_status() returns them, in order."""
     return [
         {name: str(value) for name, value in told.items()} for told in _objects(answer, 8).values()
     ]
@@ -483,7 +485,7 @@ def decode_table_info(answer: Answer) -> dict[int, dict[str, Any]]:
 
 
 def _objects(answer: Answer, number_bytes: int) -> dict[int, dict[str, Any]]:
-    """Pairs of a number and a JSON object."""
+    """Numbers with their JSON objects."""
     _expect(len(answer.frames) % 2 == 0, answer)
     found = {}
     for number, packed in zip(answer.frames[::2], answer.frames[1::2], strict=True):
@@ -497,7 +499,7 @@ def _objects(answer: Answer, number_bytes: int) -> dict[int, dict[str, Any]]:
 
 
 def decode_watch(answer: Answer) -> tuple[int, list[WatchedChange]]:
-    """Returns (LOG INDEX to go on from, changes)."""
+    """Returns (log index for the next watch, changes)."""
     _expect(len(answer.frames) % 2 == 1, answer)
     changes = []
     for number, packed in zip(answer.frames[1::2], answer.frames[2::2], strict=True):
@@ -520,7 +522,7 @@ def decode_transaction(answer: Answer) -> TransactionResult:
 
 
 def decode_transaction_result(data: bytes) -> TransactionResult:
-    """Decodes frame 1 of a transaction's answer, which is what the tables keep as its result."""
+    """Decodes frame 1 of a transaction's answer, which is also the stored result."""
     if len(data) < _TOKEN.size:
         raise RemoteProtocolError(f"a result of {len(data)} bytes")
     succeeded, token = _TOKEN.unpack_from(data)

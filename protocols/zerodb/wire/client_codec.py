@@ -1,4 +1,4 @@
-"""Requests of ZeroDB to frames, for our client; the layouts are those of codec.py."""
+"""Encodes requests of ZeroDB for the client; codec.py has the layouts."""
 
 import struct
 from itertools import chain
@@ -13,8 +13,8 @@ _COUNTS = struct.Struct("<III")
 
 
 def encode_request(request: Request) -> list[bytes]:
-    """Encodes any request; the layouts are under codec.decode_*. A Put, Read, Exists or Delete with
-    PACKED in its extension is written in columns. Does not check limits: the server does."""
+    """Encodes a request; codec.decode_* has the layouts. A Put, Read, Exists or Delete with PACKED
+    in its extension becomes columns. The server checks limits, not this function."""
     request_type = TYPES[type(request)]
     header = bytes((MAGIC, VERSION, request_type))
     match request:
@@ -73,7 +73,7 @@ def _body(request: Request) -> list[bytes]:
 
 
 def _other_body(request: Request) -> list[bytes]:
-    """Data jobs, and what is ours."""
+    """Data jobs and kelek's requests."""
     match request:
         case requests.ForwardRange():
             limit = _u64(request.limit)
@@ -107,7 +107,7 @@ def _other_body(request: Request) -> list[bytes]:
         case requests.ListJobs():
             return [bytes((request.running,)), _u32(request.most)]
         case _:
-            return []  # ServerInfo: the header says it all.
+            return []  # ServerInfo: it has only a header.
 
 
 def _modification(part: ops.Op) -> list[bytes]:

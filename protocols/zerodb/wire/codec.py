@@ -1,7 +1,7 @@
-"""Requests of ZeroDB from frames; each decode_* holds its request's table of frames.
+"""Decodes requests of ZeroDB; each decode_* has the table of its request's frames.
 
-Frame 0 is the header: routing id and the empty frame of a REQ socket are gone before. Surplus
-frames are ignored. Answers are in answers.py, the way back in client_codec.py
+Frame 0 is the header: the caller has removed the routing id and a REQ socket's empty frame. Surplus
+frames are ignored. answers.py has the answers, client_codec.py the encoders
 (docs/protocols/zerodb.md).
 """
 
@@ -25,13 +25,13 @@ from .values import (
 
 Frames = Sequence[bytes]
 
-# Where our extension begins: behind what the text defines, the optional flags included.
+# Where the extension begins: behind the header of the specification with its optional flags.
 _FLAGGED = values.WRITE_TYPES | {values.OPEN_TABLE}
 _PLACE = struct.Struct("<BI")
 _MODIFICATION = struct.Struct("<IIB")
 _COUNTS = struct.Struct("<III")
 
-# Types whose errors have the code 0x10; those of the others have 0x01.
+# Types whose errors have the code 0x10; other types have 0x01.
 _REQUEST_ERRORS = frozenset(
     {
         values.OPEN_TABLE,
@@ -50,13 +50,13 @@ _REQUEST_ERRORS = frozenset(
 
 
 def error_code(request_type: int) -> int:
-    """The code with which a request of this type is refused."""
+    """The error code of this request type."""
     return values.REQUEST_ERROR if request_type in _REQUEST_ERRORS else values.ERROR
 
 
 def peek(frames: Frames) -> tuple[int, int | None]:
-    """The type of a request and its table, without judging it: (PROTOCOL_ERROR, None) when it is
-    none that we know, table None when it has none or frame 1 is no table number."""
+    """The type and the table of a request, without a check of its frames. (PROTOCOL_ERROR, None):
+    unknown request. Table None: it has none, or frame 1 is malformed."""
     header = frames[0] if frames else b""
     if len(header) < HEADER_BYTES_MIN or header[0] != MAGIC or header[1] != VERSION:
         return values.PROTOCOL_ERROR, None
@@ -74,10 +74,10 @@ def peek(frames: Frames) -> tuple[int, int | None]:
 def decode_request(frames: Frames) -> Request:
     """Decodes any request.
 
-    frames   0 header  0x31, version 1, type; then what the type defines, then our extension
+    frames   0 header  0x31, version 1, type; then what the type defines, then the extension
 
-    Raises RequestError, which names the frame, what was expected and what was found: for frames
-    that break the type's table, and of type PROTOCOL_ERROR for an unknown magic, version or type.
+    Raises RequestError with the frame, what was expected and what was found. Its type is
+    PROTOCOL_ERROR for an unknown magic, version or type.
     """
     header = frames[0] if frames else b""
     if len(header) < HEADER_BYTES_MIN:
@@ -106,7 +106,7 @@ def decode_request(frames: Frames) -> Request:
 
 
 class _OddKeyError(ValueError):
-    """A key without a value: the text has a code of its own for it."""
+    """A key without a value; the specification has a code for it."""
 
 
 def _protocol_error(text: str) -> RequestError:
@@ -130,7 +130,7 @@ def _number(frames: Frames, place: int, name: str, size: int) -> int:
 
 
 def _optional(frames: Frames, place: int, name: str, size: int) -> int | None:
-    """A number, or None where its frame is empty."""
+    """A number, or None if its frame is empty."""
     frame = _frame(frames, place, name)
     return _number(frames, place, name, size) if frame else None
 
@@ -140,7 +140,7 @@ def _table(frames: Frames, place: int = 1) -> int:
 
 
 def _bound(frames: Frames, place: int, name: str) -> bytes:
-    """A start or end key: may be empty."""
+    """A start or end key; it may be empty."""
     frame = _frame(frames, place, name)
     if len(frame) > KEY_BYTES_MAX:
         raise ValueError(
@@ -150,7 +150,7 @@ def _bound(frames: Frames, place: int, name: str) -> bytes:
 
 
 def _check_keys(keys: Frames, first: int, step: int) -> None:
-    """Every key has 1 to KEY_BYTES_MAX bytes; they stand in the frames first, first + step ..."""
+    """Checks that keys in the frames first, first + step ... have 1 to KEY_BYTES_MAX bytes."""
     sizes = list(map(len, keys))
     if sizes and (not min(sizes) or max(sizes) > KEY_BYTES_MAX):
         i, size = next((i, size) for i, size in enumerate(sizes) if not 0 < size <= KEY_BYTES_MAX)
@@ -170,7 +170,7 @@ def _check_values(data: Frames, first: int) -> None:
 
 
 def _keys(frames: Frames, extension: Extension) -> list[bytes]:
-    """The keys of frames 2 to n, or with PACKED of a column in the frames 2 and 3."""
+    """The keys of frames 2 to n, or of the packed column in frames 2 and 3."""
     if extension.flags & PACKED:
         keys = columns.split(_frame(frames, 2, "key offsets"), _frame(frames, 3, "keys"), 2)
         _check_packed(keys, 3)

@@ -1,4 +1,4 @@
-"""Columns: many keys or values as two frames, offsets and joined bytes, as Arrow has them."""
+"""Columns: many keys or values as two frames, offsets and joined bytes, as in Arrow."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -14,10 +14,10 @@ OFFSET_BYTES = 4
 
 
 class Column(Sequence[bytes]):
-    """Items that are a column already, as whoever has Arrow has them; cut only when looked at."""
+    """Items in the form of a column, for example from Arrow; they are cut on first access."""
 
     def __init__(self, offsets: bytes, data: bytes) -> None:
-        """The frames that join() would make of the items."""
+        """The frames that join() would return."""
         self.offsets = offsets
         self.data = data
 
@@ -37,15 +37,15 @@ class Column(Sequence[bytes]):
 
 
 def join(items: Sequence[bytes]) -> list[bytes]:
-    """[offsets, bytes]: item i lies from offset i up to offset i + 1, each u32 little endian; the
-    first is 0. Raises ValueError when all items have 4 GiB or more."""
+    """[offsets, bytes]: item i reaches from offset i up to offset i + 1, each u32 little endian;
+    the first is 0. Raises ValueError: the items have 4 GiB or more."""
     if isinstance(items, Column):
         return [items.offsets, items.data]
     return joined(map(len, items), b"".join(items))
 
 
 def joined(sizes: Iterable[int], data: bytes) -> list[bytes]:
-    """The same of items whose sizes are known and whose bytes are joined already."""
+    """Does the same for items whose sizes and joined bytes are known."""
     if len(data) > COLUMN_BYTES_MAX:
         raise ValueError(f"a column of {len(data)} bytes")
     offsets = list(accumulate(sizes, initial=0))
@@ -53,11 +53,8 @@ def joined(sizes: Iterable[int], data: bytes) -> list[bytes]:
 
 
 def split(offsets: bytes, data: bytes, place: int) -> list[bytes]:
-    """The items of a column whose offsets came in frame `place`.
-
-    Raises ValueError unless there are n + 1 offsets that begin with 0, never go back and end
-    where the data does.
-    """
+    """The items of a column whose offsets are in frame `place`. Raises ValueError unless n + 1
+    ascending offsets begin with 0 and end at the end of the data."""
     try:
         return list(cut_column(offsets, data))
     except NativeError:

@@ -1,7 +1,7 @@
-"""The operations of a replicated write as one entry of the log holds them, packed.
+"""The operations of a replicated write, packed as an entry of the log.
 
-All operations of an entry are one atomic batch. Packing and walking is done in C
-(native/tables/ops.py); nothing here knows a table's engine (docs/protocols/zerodb.md, "Entries").
+All operations of an entry are one atomic batch. C code packs and walks them (native/tables/ops.py;
+docs/protocols/zerodb.md, "Entries").
 """
 
 import struct
@@ -13,7 +13,7 @@ from ....native.errors import ETORN, NativeError
 from ....native.tables import ops as native_ops
 from .values import KEY_BYTES_MAX, NO_REQID, REQID_BYTES, VALUE_BYTES_MAX, TableOptions
 
-ENTRY_MAGIC = b"kLT\x01"  # An entry of the log that begins otherwise is none of ours.
+ENTRY_MAGIC = b"kLT\x01"  # Other entries are not for tables.
 
 OPEN = 0x01
 TRUNCATE = 0x04
@@ -34,7 +34,7 @@ LEASE_KEEP = 0x88
 LEASE_END = 0x89
 PART = 0x8F
 
-# How a transaction compares.
+# Kinds of compares.
 ABSENT = 0
 PRESENT = 1
 EQUAL = 2
@@ -45,33 +45,33 @@ ALIVE = 6  # The key is a session, u64: it has not ended.
 COMPARE_KINDS = range(7)
 REQUIRED = b"\x01"  # Operand of ALIVE: if the session has ended, neither branch is done.
 
-# What a transaction's result begins with.
+# First byte of a transaction's result.
 OTHERWISE = 0
 THEN = 1
-NOT_ALIVE = 2  # Nothing was done: a session that is REQUIRED has ended.
+NOT_ALIVE = 2  # Nothing was done: a REQUIRED session has ended.
 
 PARTS_MAX = 1 << 16
-# What an entry that holds more than puts and deletes may hold at most, on every node. Servers have
-# never proposed half as much, so no log holds more.
+# Limits on all nodes of an entry that holds more than puts and deletes. Servers have never proposed
+# half as much, so no log exceeds them.
 ENTRY_OPERATIONS_MAX = 1 << 16  # Operations other than puts and deletes.
-ENTRY_TABLES_MAX = 4096  # Tables that its puts and opens name, and truncates.
+ENTRY_TABLES_MAX = 4096  # Tables that puts and opens name, and truncates.
 
 
 class Open(NamedTuple):
-    """Makes a table, unless it is there: then its options stay."""
+    """Makes a table. An existing table keeps its options."""
 
     table: int
     options: TableOptions
 
 
 class Truncate(NamedTuple):
-    """Removes a table with its options; the next put or open makes it anew."""
+    """Removes a table with its options; the next put or open makes it again."""
 
     table: int
 
 
 class Put(NamedTuple):
-    """Stores values; a later one of equal keys wins. An expiry or session of a key ends."""
+    """Stores values; of equal keys the last one wins. An expiry or session of the key ends."""
 
     table: int
     keys: Sequence[bytes]
@@ -84,7 +84,7 @@ class Delete(NamedTuple):
 
 
 class DeleteRange(NamedTuple):
-    """Deletes start <= key < end; an empty start is the first key, an empty end: to the last."""
+    """Deletes start <= key < end; an empty bound is no bound."""
 
     table: int
     start: bytes
@@ -92,7 +92,7 @@ class DeleteRange(NamedTuple):
 
 
 class DeleteLimited(NamedTuple):
-    """Deletes at most limit keys, the smallest that are not below start."""
+    """Deletes the smallest keys from start on, at most limit."""
 
     table: int
     start: bytes
@@ -100,35 +100,35 @@ class DeleteLimited(NamedTuple):
 
 
 class Get(NamedTuple):
-    """Within a transaction alone: what the keys hold goes into its result."""
+    """Only in a transaction: its result contains the values of the keys."""
 
     table: int
     keys: list[bytes]
 
 
 class Compare(NamedTuple):
-    """A condition of a transaction: what a key holds against an operand, bytewise."""
+    """A condition of a transaction: compares a key's value with an operand, bytewise."""
 
     table: int
     key: bytes
     kind: int  # ABSENT, PRESENT, EQUAL, NOT_EQUAL, LESS, GREATER, ALIVE
-    operand: bytes = b""  # LESS: the value is there and below it.
+    operand: bytes = b""  # LESS: the value exists and is below it.
 
 
 class Transaction(NamedTuple):
-    """then, when every compare holds, else otherwise, unless a session that is REQUIRED has ended.
-    The result is kept under reqid in the same batch: an entry with a reqid that is known changes
-    nothing and gets the same result."""
+    """Runs `then` if all compares hold, else `otherwise`; neither if a REQUIRED session has ended.
+    The result is stored under reqid in the same batch. An entry with a known reqid changes nothing
+    and returns the stored result."""
 
-    table: int  # Of its first part: whose worker it concerns.
-    reqid: bytes  # 12 bytes; zero: nothing is kept.
+    table: int  # Of the first part: it decides the worker.
+    reqid: bytes  # 12 bytes; zeros: the result is not stored.
     compares: list[Compare]
     then: list["Op"]  # Get, Put, Delete, DeleteRange, Expiry, Attach
     otherwise: list["Op"]
 
 
 class Expiry(NamedTuple):
-    """The keys vanish with the first Expire whose time is not before at_ms."""
+    """The keys end with the first Expire at or after at_ms."""
 
     table: int
     at_ms: int  # Unix time.
@@ -136,7 +136,7 @@ class Expiry(NamedTuple):
 
 
 class Attach(NamedTuple):
-    """The keys vanish when this session ends; of an ended one, at once."""
+    """The keys end with this session; at once if it has ended."""
 
     table: int
     session: int
@@ -144,11 +144,11 @@ class Attach(NamedTuple):
 
 
 class SessionOpen(NamedTuple):
-    """Begins a session; its number is the index of the entry."""
+    """Opens a session; its number is the index of the entry."""
 
     table: int
     ttl_ms: int
-    now_ms: int  # The proposer's unix time.
+    now_ms: int  # Unix time of the server that proposed it.
 
 
 class SessionKeep(NamedTuple):
@@ -165,39 +165,40 @@ class SessionEnd(NamedTuple):
 
 
 class Expire(NamedTuple):
-    """Ends every session and removes every key whose time has come."""
+    """Ends all sessions and removes all keys that are due."""
 
     table: int
     now_ms: int
 
 
 class LeaseOpen(NamedTuple):
-    """Every node takes a snapshot of the database that the table is in, as it is with this entry
-    and nothing behind it. The lease has the number of the entry (values.shared_lease)."""
+    """All nodes make a snapshot of the table's database at this entry. The lease has the number of
+    the entry (values.shared_lease)."""
 
     table: int
-    now_ms: int  # The proposer's unix time: who comes to it much later takes none.
+    # Unix time of the server that proposed it: a node that applies it much later makes no snapshot.
+    now_ms: int
 
 
 class LeaseKeep(NamedTuple):
-    """The lease is in use: no node ends it for want of that."""
+    """The lease is in use, so that no node ends it."""
 
-    table: int  # 0: it is every worker's.
+    table: int  # 0: all workers apply it.
     lease: int
 
 
 class LeaseEnd(NamedTuple):
-    """The lease is given back, on every node."""
+    """The lease is released on all nodes."""
 
-    table: int  # 0: it is every worker's.
+    table: int  # 0: all workers apply it.
     lease: int
 
 
 class Part(NamedTuple):
-    """A piece of packed operations that are too large for one entry: applied with the last."""
+    """A part of packed operations that are too large for one entry; the last part applies them."""
 
     table: int
-    reqid: bytes  # 12 bytes, the same for all pieces.
+    reqid: bytes  # 12 bytes, equal in all parts.
     part: int  # From 0.
     parts: int
     data: bytes
@@ -236,13 +237,13 @@ _PART = struct.Struct("<12sIII")
 
 
 def pack(ops: Sequence[Op]) -> bytes:
-    """The data of an entry; the layout is under unpack. Raises ValueError on a number or size
-    over its limit, or a Get outside a transaction."""
+    """Packs the data of an entry; unpack() has the layout. Raises ValueError: a number or size is
+    over its limit, or a Get is outside a transaction."""
     return ENTRY_MAGIC + b"".join(chain.from_iterable(map(_pack_op, ops)))
 
 
 def is_packed(data: bytes) -> bool:
-    """Whether an entry's data is for the tables."""
+    """Whether an entry's data is for tables."""
     return data[:4] == ENTRY_MAGIC
 
 
@@ -290,8 +291,8 @@ def unpack(data: bytes) -> list[Op]:
 
 
 def unpack_entry(data: bytes) -> list[Op]:
-    """unpack(), for those who apply it. Raises ValueError, too, where it holds more than
-    ENTRY_OPERATIONS_MAX or ENTRY_TABLES_MAX: then it changes nothing, on no node."""
+    """unpack() for appliers. Raises ValueError, too, if the entry exceeds ENTRY_OPERATIONS_MAX or
+    ENTRY_TABLES_MAX; then it changes nothing on any node."""
     ops = unpack(data)
     others = sum(not isinstance(op, Put | Delete) for op in _each(ops))
     if others > ENTRY_OPERATIONS_MAX:
@@ -303,7 +304,7 @@ def unpack_entry(data: bytes) -> list[Op]:
 
 
 def _each(ops: Sequence[Op]) -> Iterator[Op]:
-    """Operations with those of both branches of transactions."""
+    """The operations and those in both branches of transactions."""
     for op in ops:
         yield op
         if isinstance(op, Transaction):
@@ -318,13 +319,13 @@ def tables_of(ops: Sequence[Op]) -> set[int]:
 
 
 def tables_made(ops: Sequence[Op]) -> set[int]:
-    """The tables that operations make where they are not there: only puts and opens make any."""
+    """The tables that operations make if they do not exist: those of puts and opens."""
     return {op.table for op in _each(ops) if isinstance(op, Put | Open)}
 
 
 def cut(data: bytes, table: int, reqid: bytes, bytes_max: int) -> list[bytes]:
-    """Packed operations as entries of at most bytes_max each: data itself, or Part entries whose
-    data joined are data. Raises ValueError when there would be too many."""
+    """Splits packed operations into entries of at most bytes_max: data itself, or Part entries.
+    Raises ValueError: there are too many."""
     if len(data) <= bytes_max:
         return [data]
     room = bytes_max - len(ENTRY_MAGIC) - _HEAD.size - _PART.size
@@ -368,7 +369,7 @@ def _pack_op(op: Op) -> list[bytes]:
 
 
 def _pack_session(op: Op) -> list[bytes]:
-    """The operations of expiries, sessions and leases."""
+    """Operations of lifetimes, sessions and leases."""
     match op:
         case Expiry():
             return [_HEAD.pack(EXPIRY, op.table), _NUMBER.pack(op.at_ms), *_pack_keys(op.keys)]
@@ -463,7 +464,7 @@ def _reqid(reqid: bytes) -> bytes:
 
 
 class _Reader:
-    """Takes bytes off; never beyond the end."""
+    """Reads bytes, never beyond the end."""
 
     def __init__(self, data: bytes, offset: int, end: int) -> None:
         self.data, self.offset, self.end = data, offset, end
@@ -485,7 +486,7 @@ class _Reader:
         return list(items[::2]), list(items[1::2])
 
     def _items(self, columns: int) -> tuple[bytes, ...]:
-        """A count, so many keys' sizes, or keys' and values', and these."""
+        """Reads a count, the sizes, and the items of one or two columns."""
         count = self.numbers(_COUNT)[0]
         try:
             items, self.offset = native_ops.cut_sizes(

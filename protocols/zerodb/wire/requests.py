@@ -1,6 +1,6 @@
-"""Every request of ZeroDB as a value, what it becomes as operations, and how a wrong one is named.
+"""Requests of ZeroDB as values, the operations that they become, and their errors.
 
-A request is read from frames by codec.decode_request() and written by codec.encode_request().
+codec.decode_request() decodes requests, client_codec.encode_request() encodes them.
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from .values import NO_EXTENSION, Extension, TableOptions
 
 
 class RequestError(Exception):
-    """A request that is answered with an error and does nothing; answers.encode_refusal()."""
+    """A refused request, which does nothing; answers.encode_refusal()."""
 
     def __init__(
         self, request_type: int, code: int, text: str, extension: Extension = NO_EXTENSION
     ) -> None:
         super().__init__(text)
         self.flags = 0  # Of a write request: PARTSYNC, FULLSYNC.
-        self.request_type = request_type  # PROTOCOL_ERROR: it is not known as a request at all.
+        self.request_type = request_type  # PROTOCOL_ERROR: it is not a known request.
         self.code = code
         self.text = text
         self.extension = extension
@@ -40,7 +40,7 @@ class CloseTable(NamedTuple):
 
 
 class CompactTable(NamedTuple):
-    """start <= key <= end; an empty bound is the first or last key."""
+    """start <= key <= end; an empty bound is no bound."""
 
     table: int
     start: bytes = b""
@@ -60,7 +60,7 @@ class Read(NamedTuple):
 
 
 class Count(NamedTuple):
-    """start <= key <= end: the end is counted, too. An empty bound is the first or last key."""
+    """start <= key <= end: the end is included. An empty bound is no bound."""
 
     table: int
     start: bytes = b""
@@ -78,7 +78,7 @@ class Scan(NamedTuple):
     """start <= key < end; reverse: from the largest key below end down to start."""
 
     table: int
-    limit: int | None = None  # Pairs; None: no limit.
+    limit: int | None = None  # Of pairs; None: no limit.
     start: bytes = b""
     end: bytes = b""
     extension: Extension = NO_EXTENSION
@@ -120,7 +120,7 @@ class DeleteLimited(NamedTuple):
 class WriteTables(NamedTuple):
     """One atomic batch over several tables."""
 
-    parts: list[ops.Op]  # Put and Delete alone.
+    parts: list[ops.Op]  # Put and Delete only.
     flags: int = 0
     extension: Extension = NO_EXTENSION
 
@@ -131,12 +131,12 @@ class ForwardRange(NamedTuple):
     table: int
     start: bytes
     end: bytes
-    limit: int  # Pairs.
+    limit: int  # Of pairs.
     extension: Extension = NO_EXTENSION
 
 
 class MapTable(NamedTuple):
-    """SSTSMIR: runs a mapper over a table's snapshot into a table."""
+    """SSTSMIR: runs a mapper over a snapshot of a table; the output goes into a table."""
 
     source: int
     target: int
@@ -147,7 +147,7 @@ class MapTable(NamedTuple):
 
 
 class RangeJob(NamedTuple):
-    """CSPTMIR: a snapshot of start <= key <= end, handed out in chunks."""
+    """CSPTMIR: a snapshot of start <= key <= end, returned in chunks."""
 
     table: int
     chunk_pairs: int | None = None  # None: the server's default.
@@ -162,17 +162,17 @@ class JobStatus(NamedTuple):
 
 
 class ClientData(NamedTuple):
-    """The next chunk of a range job. apid None: malformed, answered like an unknown one."""
+    """The next chunk of a range job. apid None: malformed; the answer is that of an unknown job."""
 
     apid: int | None
     extension: Extension = NO_EXTENSION
 
 
-# ---- ours ----
+# ---- requests of kelek ----
 
 
 class SplitPoints(NamedTuple):
-    """At most parts - 1 keys that cut start <= key < end into parts of about equal size."""
+    """At most parts - 1 keys that split start <= key < end into parts of about equal size."""
 
     table: int
     parts: int
@@ -183,24 +183,24 @@ class SplitPoints(NamedTuple):
 
 class TableInfo(NamedTuple):
     table: int | None = None  # None: all tables.
-    content: bool = False  # With a hash of all keys and values, which are read for it.
+    content: bool = False  # With a hash of all keys and values, for which the table is read.
     extension: Extension = NO_EXTENSION
 
 
 class Watch(NamedTuple):
-    """The changes of start <= key < end by entries from index on; waits for one until the
-    deadline of its extension. Index 0: none, but where to begin."""
+    """Changes of start <= key < end by entries from index on; waits for a change until the deadline
+    of its extension. Index 0: returns only the index to begin at."""
 
     table: int
     start: bytes
     end: bytes
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index: int  # type: ignore[assignment]  # It hides tuple.index.
     extension: Extension = NO_EXTENSION
 
 
 class Transaction(NamedTuple):
-    """then, when every compare holds, else otherwise: one atomic batch. The operations hold one
-    key each: Get, Put, Delete and DeleteRange."""
+    """Runs `then` if all compares hold, else `otherwise`, as one atomic batch. Each operation has
+    one key: Get, Put, Delete and DeleteRange."""
 
     compares: list[ops.Compare]
     then: list[ops.Op]
@@ -215,7 +215,7 @@ SESSION_END = 2
 
 
 class Session(NamedTuple):
-    """Begins a session, keeps it alive, or ends it and the keys that were put with it."""
+    """Opens a session, keeps it alive, or ends it with its keys."""
 
     action: int  # SESSION_OPEN, SESSION_KEEP, SESSION_END
     session: int = 0  # 0 for an open.
@@ -230,8 +230,7 @@ LEASE_OPEN = 2
 
 
 class Lease(NamedTuple):
-    """Renews or releases the lease of a snapshot that range jobs share, or opens one on all
-    nodes."""
+    """Renews or releases the lease of a snapshot, or opens a lease on all nodes."""
 
     lease: int  # 0 for an open.
     action: int  # LEASE_RENEW, LEASE_RELEASE, LEASE_OPEN
@@ -252,13 +251,13 @@ class CopyTable(NamedTuple):
 class ListJobs(NamedTuple):
     """The data jobs that a node knows, the newest first."""
 
-    running: bool = False  # Only those that run.
+    running: bool = False  # Only running ones.
     most: int = values.LISTED_JOBS_MAX
     extension: Extension = NO_EXTENSION
 
 
 class EndJob(NamedTuple):
-    """Ends a data job that runs; what it has written stays."""
+    """Ends a running data job; what it has written stays."""
 
     apid: int
     extension: Extension = NO_EXTENSION
@@ -328,15 +327,14 @@ TYPES: dict[type, int] = {
 
 
 def type_of(request: Request) -> int:
-    """The type octet of a request and of its answer."""
+    """The type byte of a request and of its answer."""
     return TYPES[type(request)]
 
 
 def operations(request: Request, now_ms: int) -> list[ops.Op]:
-    """What a request to write does, as operations of one batch.
+    """The operations of a write request, as one batch. Raises ValueError: the request is no write.
 
-    now_ms: unix time, from which a time to live is counted.
-    Raises ValueError on a request that is no write.
+    now_ms   unix time at which times to live begin
     """
     match request:
         case Put():
@@ -363,7 +361,7 @@ def operations(request: Request, now_ms: int) -> list[ops.Op]:
 
 
 def _while_alive(request: Put, operations: list[ops.Op]) -> list[ops.Op]:
-    """A put under a session is done as a transaction: nothing changes once that has ended."""
+    """A put with a session becomes a transaction: once the session has ended, nothing changes."""
     session = request.extension.lease
     if not session:
         return operations
@@ -377,7 +375,7 @@ def _required(table: int, session: int) -> ops.Compare:
 
 
 def _bounds(request: Put, now_ms: int) -> list[ops.Op]:
-    """What ends the keys of a put again."""
+    """The operations that limit the lifetime of the keys."""
     extension = request.extension
     bounds: list[ops.Op] = []
     if extension.ttl_ms:

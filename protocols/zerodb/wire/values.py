@@ -1,5 +1,5 @@
-"""The numbers of ZeroDB's wire: request types, codes, flags, limits, options of a table, and our
-extension of a header. It knows no message (docs/protocols/zerodb.md)."""
+"""Numbers of ZeroDB's wire: request types, codes, flags, limits, table options, and kelek's header
+extension (docs/protocols/zerodb.md)."""
 
 import struct
 from typing import NamedTuple
@@ -29,7 +29,7 @@ RANGE_JOB = 0x42  # CSPTMIR
 JOB_STATUS = 0x48
 CLIENT_DATA = 0x50
 PROTOCOL_ERROR = 0xFF
-# Ours, in codes that the text leaves free.
+# kelek's types, in codes that the specification leaves free.
 SPLIT_POINTS = 0x14
 TABLE_INFO = 0x15
 WATCH = 0x16
@@ -40,7 +40,7 @@ COPY_TABLE = 0x44
 LIST_JOBS = 0x45
 END_JOB = 0x46
 
-# What may come over PULL and SUB, where nobody is answered.
+# Requests that PULL and SUB accept; they are not answered.
 ONE_WAY_TYPES = frozenset(
     {
         OPEN_TABLE,
@@ -54,7 +54,7 @@ ONE_WAY_TYPES = frozenset(
         WRITE_TABLES,
     }
 )
-# What the endpoint for data jobs answers, too.
+# Requests that the endpoint for data jobs answers, too.
 JOB_TYPES = frozenset(
     {
         FORWARD_RANGE,
@@ -76,8 +76,8 @@ WRITE_TYPES = frozenset(
 OK = 0x00
 ERROR = 0x01
 DATABASE_ERROR = 0x02
-GONE = 0x03  # Ours: a watch asked for changes that are no longer kept.
-SESSION_ENDED = 0x04  # Ours: of a write whose session is not alive; nothing was written.
+GONE = 0x03  # kelek: a watch asks for changes that are no longer kept.
+SESSION_ENDED = 0x04  # kelek: the session of the write has ended; nothing was written.
 REQUEST_ERROR = 0x10
 
 # Flags of write requests.
@@ -92,8 +92,8 @@ PARTIAL_DATA = 0x02
 MODIFY_PUT = 0x00
 MODIFY_DELETE = 0x01
 
-# Features in the answer to a server info request; the first three are the text's.
-FEATURE_OPEN = 0x01  # Tables are opened on the fly.
+# Features in the answer to a server info request; the specification has the first three.
+FEATURE_OPEN = 0x01  # A write opens its table.
 FEATURE_PARTSYNC = 0x02
 FEATURE_FULLSYNC = 0x04
 FEATURE_PACKED = 0x100  # Packed puts, reads and scans; reverse and keys-only scans.
@@ -105,25 +105,25 @@ FEATURE_WATCH = 0x2000
 FEATURE_TTL = 0x4000
 FEATURE_LEASES = 0x8000  # Sessions of keys and leases of snapshots.
 FEATURE_COPY = 0x10000
-FEATURE_JOBS = 0x20000  # Data jobs are listed, and ended.
-FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots that every node has.
+FEATURE_JOBS = 0x20000  # Data jobs are listed and ended.
+FEATURE_SHARED_LEASES = 0x40000  # Leases of snapshots on all nodes.
 
-# Flags of our extension.
+# Flags of the extension.
 STALE = 0x01  # Read what this node has, without asking the leader.
 PACKED = 0x02  # Keys and values as columns, in the request (put, read) and in the answer.
-KEYS_ONLY = 0x04  # Scan: all values are empty.
+KEYS_ONLY = 0x04  # Scan: values are empty.
 REVERSE = 0x08  # Scan: from the end key downwards.
-WITH_LEASE = 0x10  # The field `lease` is meant, also when it is 0.
+WITH_LEASE = 0x10  # The field `lease` is valid, even if it is 0.
 
 KEY_BYTES_MAX = 64 << 10
 VALUE_BYTES_MAX = 64 << 20
-PAIR_BYTES_MAX = KEY_BYTES_MAX + VALUE_BYTES_MAX  # An answer may hold one, whatever its limit is.
-REQUEST_BYTES_MAX = 128 << 20  # Of all frames together.
+PAIR_BYTES_MAX = KEY_BYTES_MAX + VALUE_BYTES_MAX  # An answer may hold one pair whatever its limit.
+REQUEST_BYTES_MAX = 128 << 20  # Of all frames.
 REQUEST_FRAMES_MAX = 1 << 20
-BYTES_A_MS = 4 << 10  # A busy server takes in that much at least: larger requests may take longer.
+BYTES_A_MS = 4 << 10  # A busy server receives at least this; larger requests get more time.
 TABLE_MAX = 2**32 - 1
-TABLES_MAX = 10_000  # Of a cluster, without local ones: beyond them servers make none.
-NEW_TABLES_MAX = 1024  # That one write makes.
+TABLES_MAX = 10_000  # Of a cluster, without local ones; servers make no more.
+NEW_TABLES_MAX = 1024  # Made by one write.
 LIMIT_MAX = 2**64 - 1
 CHUNK_PAIRS_MAX = 1 << 20  # In one chunk of a range job.
 MAPPER_BYTES_MAX = 16 << 20
@@ -131,7 +131,7 @@ THREADS_MAX = 256
 LISTED_JOBS_MAX = 1000  # In one answer.
 SPLIT_POINTS_MAX = 1 << 16
 TTL_MS_MAX = 10 * 365 * 24 * 3600 * 1000  # Ten years.
-COMPARES_MAX = 1024  # In one transaction; as many operations in each branch.
+COMPARES_MAX = 1024  # In one transaction; the same limit holds for the operations of each branch.
 TEXT_BYTES_MAX = 1024  # Of an error text or a server's name.
 
 # Reserved tables have numbers from here on (docs/protocols/zerodb.md, "Reserved tables").
@@ -139,7 +139,8 @@ RESERVED_FIRST = 0xC000_0000
 OWNER_TABLE = 0xFFFF_FFFD  # The owners of reserved tables, by table number.
 BROKER_TABLE = 0xFFFF_FFFE  # Durable requests, unless the topology names another table.
 
-SHARED_LEASE = 1 << 63  # With the LOG INDEX of its entry: a lease that every node has.
+# Set in the number of a lease that all nodes have, beside the log index of its entry.
+SHARED_LEASE = 1 << 63
 
 REQID_BYTES = 12
 NO_REQID = bytes(REQID_BYTES)
@@ -162,7 +163,7 @@ class TableOptions(NamedTuple):
     compression: bool = True
 
 
-# The largest and the smallest that an engine can take; beyond them an open is refused.
+# Limits of the options; a table with others is refused.
 OPTION_LIMITS = (
     ("LRU cache size", 0, 1 << 40),
     ("block size", 1, 1 << 30),
@@ -172,16 +173,17 @@ OPTION_LIMITS = (
 
 
 class Extension(NamedTuple):
-    """Our fields behind the last header byte that the text defines (docs/protocols/zerodb.md,
+    """kelek's fields behind the header of the specification (docs/protocols/zerodb.md,
     "Extensions")."""
 
     flags: int = 0
-    deadline_ms: int = 0  # How long the server may take, or a watch wait; 0: the server's choice.
+    # How long the server may take, or a watch may wait; 0: the server's default.
+    deadline_ms: int = 0
     reqid: bytes = b""  # 12 bytes, or empty: the request has no extension.
-    bytes_max: int = 0  # Of keys and values in the answer; 0: the server's choice.
-    ttl_ms: int = 0  # Put: the keys vanish after it; 0: never.
-    lease: int = 0  # Put: the session that the keys vanish with. Range job: a lease of a snapshot.
-    owner: bytes = b""  # 16 bytes by which a reserved table knows its owner; empty: nobody's.
+    bytes_max: int = 0  # Of keys and values in the answer; 0: the server's default.
+    ttl_ms: int = 0  # Put: time to live of the keys; 0: no limit.
+    lease: int = 0  # Put: the session that the keys end with. Range job: a lease of a snapshot.
+    owner: bytes = b""  # 16 bytes: the owner of a reserved table; empty: none.
 
 
 NO_EXTENSION = Extension()
@@ -189,16 +191,17 @@ EXTENSION_MAGIC = b"\x6b\x4c\x4b\x01"
 OWNER_BYTES = 16
 _NO_OWNER = bytes(OWNER_BYTES)
 _FIELDS = struct.Struct(f"<BI12sIQQ{OWNER_BYTES}s")
-# Where a field behind the reqid ends: an extension may end there, too.
+# Ends of the fields behind the reqid: the extension may end at each.
 _EXTENSION_ENDS = (21, 25, 33, 41, 57)
-_LAST_END = _EXTENSION_ENDS[-2]  # Before there were owners: bytes behind it are no error.
+# Before the field `owner` existed, bytes behind this end were allowed.
+_LAST_END = _EXTENSION_ENDS[-2]
 EXTENSION_BYTES = 4 + _FIELDS.size
 EXTENSION_BYTES_MIN = _EXTENSION_ENDS[0]
 
 
 def encode_extension(extension: Extension) -> bytes:
-    """Encodes our extension, without the fields at its end that are 0; the layout is under
-    decode_extension. NO_EXTENSION is no bytes at all."""
+    """Encodes the extension without trailing fields of 0; decode_extension() has the layout.
+    NO_EXTENSION is empty."""
     if extension == NO_EXTENSION:
         return b""
     data = _FIELDS.pack(*extension._replace(reqid=extension.reqid or NO_REQID))
@@ -208,8 +211,8 @@ def encode_extension(extension: Extension) -> bytes:
 
 
 def echoed(header: bytes, offset: int) -> Extension:
-    """What of an extension that can't be read tells its client which request is refused: the
-    reqid, if that much is there."""
+    """The reqid of an extension that cannot be decoded, as far as it is there, for the error's
+    header."""
     data = header[offset:]
     if not data.startswith(EXTENSION_MAGIC) or len(data) < EXTENSION_BYTES_MIN:
         return NO_EXTENSION
@@ -217,19 +220,19 @@ def echoed(header: bytes, offset: int) -> Extension:
 
 
 def decode_extension(header: bytes, offset: int) -> Extension:
-    """Decodes what stands behind a header's last byte of the text.
+    """Decodes the extension behind the header of the specification.
 
-     4 bytes  6b 4c 4b and the version, 1; anything else there is ignored, as the text says
+     4 bytes  6b 4c 4b and the version, 1; other bytes are ignored, as the specification says
      u8       flags: 1 stale, 2 packed, 4 keys only, 8 reverse, 16 lease
-     u32      deadline, ms; 0: the server's choice
+     u32      deadline, ms; 0: the server's default
     12 bytes  reqid, echoed in the answer
-     u32      largest size of keys and values in the answer, bytes; 0: the server's choice
-     u64      time to live, ms; 0: for ever
+     u32      limit of keys and values in the answer, bytes; 0: the server's default
+     u64      time to live, ms; 0: no limit
      u64      session, or lease of a snapshot; 0: none
     16 bytes  owner of a reserved table; zeros: none
 
-    The last four may be missing, from the end; bytes behind them are ignored.
-    Raises ValueError when it ends within a field, has another version or a time to live beyond
+    The last four fields may be missing from the end; bytes behind them are ignored. Raises
+    ValueError if the extension ends within a field, has another version, or a time to live above
     ten years.
     """
     if header[offset : offset + 3] != EXTENSION_MAGIC[:3]:
@@ -254,11 +257,11 @@ def decode_extension(header: bytes, offset: int) -> Extension:
 
 
 def shared_lease(log_index: int) -> int:
-    """The number of the lease that an entry of the log opens, on every node the same. Those of one
-    node count from 1 on and never come that far."""
+    """The number of the lease that an entry opens on all nodes. Leases of one node count from 1 and
+    never reach it."""
     return SHARED_LEASE | log_index
 
 
 def is_shared(lease: int) -> bool:
-    """Whether a lease is one that every node has."""
+    """Whether all nodes have the lease."""
     return bool(lease & SHARED_LEASE)
