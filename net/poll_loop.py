@@ -13,6 +13,7 @@ from ..native.net.messages import Arena, Frames
 from ..native.net.poller import Poller
 from ..native.net.sockets import Drain, send_batch
 from .clock import monotonic_ms
+from .links import EVENTS, connection_events
 from .sockets import Socket, SocketOptions, allow_ipv6, bind_error, configure, send_message
 
 ARENA_BYTES = 4 << 20
@@ -219,14 +220,11 @@ class PollLoop:
         Messages in flight are lost, and messages sent between the two calls may be. inproc sockets
         report neither.
         """
-        from zmq.utils.monitor import recv_monitor_message  # Few need it.
-
-        events = zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED
-        monitor: Socket = socket.get_monitor_socket(events)
+        monitor: Socket = socket.get_monitor_socket(EVENTS)
 
         def on_events() -> None:
-            while monitor.poll(0):
-                if recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED:
+            for connected in connection_events(monitor):
+                if not connected:
                     react()
                 elif again is not None:
                     again()

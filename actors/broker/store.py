@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import NamedTuple
 
+from ...net.links import LinkLimits
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.majordomo.durable import (
     Durable,
@@ -22,7 +23,7 @@ from ...protocols.zerodb.client.client import Exchange, TableClientMachine, Tabl
 from ...protocols.zerodb.wire import answers, ops, requests, values
 from ...protocols.zerodb.wire.values import PACKED, PARTSYNC, Extension
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
-from ..raft.leader_link import LeaderLink, LinkLimits
+from ..raft.leader_link import LeaderLink
 from ..runtime.process_loop import ProcessLoop
 
 PAGE_BYTES = 4 << 20  # Of a read.

@@ -4,42 +4,14 @@ that of ZeroDB asks a table server.
 clients/io/links.py does the same with a poller of its own.
 """
 
-from typing import NamedTuple
-
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
-from ...native.net.messages import Arena, Frames
-from ...native.net.sockets import send_batch
+from ...native.net.messages import Arena
+from ...net.links import ARENA_BYTES, Link, LinkLimits, link_options
 from ...net.poll_loop import PollLoop
-from ...net.sockets import Socket, SocketOptions
 from ...protocols.connections import ClientMachine, Connect, Disconnect, Send
 
-SEND_MESSAGES_MAX = 1 << 15  # Above a window of single updates.
-MESSAGE_BYTES_MAX = 32 << 20
-ARENA_BYTES = 1 << 18
-RECONNECT_MS = (50, 1000)
-FRAMES_MAX = 1 << 13
-EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-
-
-class LinkLimits(NamedTuple):
-    """Limits of one received message. Larger messages are dropped."""
-
-    message_bytes_max: int = MESSAGE_BYTES_MAX
-    message_frames_max: int = FRAMES_MAX
-
-
 LIMITS = LinkLimits()
-
-
-class _Link:
-    __slots__ = ("frames", "monitor", "socket")
-
-    def __init__(self, socket: Socket) -> None:
-        self.socket = socket
-        self.monitor = socket.get_monitor_socket(EVENTS)
-        self.frames = Frames()
 
 
 class LeaderLink:
@@ -54,7 +26,7 @@ class LeaderLink:
         self.client = client
         self._limits = limits
         self._loop = loop
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, Link] = {}
         self._has_input = True  # The machine has received something since its last act().
         self.deadline_ms: int | None = 0  # The latest time of the next act().
 
@@ -86,9 +58,9 @@ class LeaderLink:
         for url, link in self._links.items():
             if not len(link.frames):
                 continue
-            send_batch(link.socket, link.frames, "keep")
+            flushed = link.flush()
             self._loop.check(link.socket)
-            if len(link.frames):
+            if not flushed:
                 # The peer does not read. No message may be skipped, so the connection is lost.
                 link.frames.clear()
                 self.client.on_disconnected(url, now_ms)
@@ -96,15 +68,8 @@ class LeaderLink:
         return lost
 
     def _connect(self, url: str) -> None:
-        options = SocketOptions(
-            hwm=1000,
-            send_hwm=SEND_MESSAGES_MAX,
-            message_bytes_max=self._limits.message_bytes_max,
-            message_frames_max=self._limits.message_frames_max,
-            reconnect_ms=RECONNECT_MS,
-        )
-        socket = self._loop.socket(zmq.DEALER, options)
-        link = _Link(socket)
+        socket = self._loop.socket(zmq.DEALER, link_options(self._limits))
+        link = Link(socket)
         self._links[url] = link
 
         def on_arena(arena: Arena) -> None:
@@ -120,13 +85,12 @@ class LeaderLink:
         except zmq.ZMQError:
             return  # A peer gave an invalid address: it counts as a peer that never answers.
 
-    def _on_events(self, url: str, link: _Link) -> None:
+    def _on_events(self, url: str, link: Link) -> None:
         self._has_input = True
-        while link.monitor.poll(0):
-            event = recv_monitor_message(link.monitor)["event"]
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+        for connected in link.events():
+            if connected:
                 self.client.on_connected(url, self._loop.now_ms)
-            elif event == zmq.EVENT_DISCONNECTED:
+            else:
                 self.client.on_disconnected(url, self._loop.now_ms)
 
     def _disconnect(self, url: str) -> None:

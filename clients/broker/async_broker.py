@@ -8,16 +8,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import Self
 
+from ...net.clock import monotonic_ms
 from ...protocols.majordomo.client import BrokerClientMachine, Call
 from ..errors import BrokerError, BrokerTimeout
 from ..io.async_driver import AsyncDriver
 from ..io.async_links import AsyncLinks
-from ..io.links import monotonic_ms
 from .body import Body, Content
 from .operations import (
     AWAY_MS,
-    BROKER_LIMITS,
-    MANNER,
+    BROKER_LINKS,
     TIMEOUT_MS,
     BrokerOperations,
     BrokerTuning,
@@ -32,11 +31,11 @@ class _CallLinks(AsyncLinks):
     def __init__(self, client: BrokerClientMachine, steps: BrokerOperations) -> None:
         self._calls, self._steps = client, steps
         self._woken_ms = monotonic_ms()
-        super().__init__(client, BROKER_LIMITS, MANNER)
+        super().__init__(client, BROKER_LINKS)
 
     def _on_wake(self) -> None:
         if monotonic_ms() - self._woken_ms > AWAY_MS:
-            self.take_in()  # No answer is late only because the loop was busy.
+            self.receive()  # No answer is late only because the loop was busy.
         super()._on_wake()
         self._woken_ms = monotonic_ms()
         for call in self._calls.news():
@@ -173,7 +172,7 @@ class AsyncStream(AsyncIterator[Body]):
         self._parts = self._items()
 
     async def _items(self) -> AsyncGenerator[Body, None]:
-        async with aclosing(self._broker._lists(self._broker._steps.parts(self._call))) as lists:
+        async with aclosing(self._broker._iterate(self._broker._steps.parts(self._call))) as lists:
             async for parts in lists:
                 for part in parts:
                     yield part

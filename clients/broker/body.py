@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ..io.links import monotonic_ms
+from ...net.clock import monotonic_ms
 
 # A broker drops the connection of whoever sends it more than 64 MiB (docs/topology.md).
 BODY_BYTES_MAX = (64 << 20) - (64 << 10)

@@ -6,15 +6,15 @@ All work is done inside the calls. One Broker belongs to one thread at a time; m
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Self
 
+from ...net.clock import monotonic_ms
 from ...protocols.majordomo.client import Call
 from ..errors import BrokerError, BrokerTimeout
 from ..io.driver import BlockingDriver
-from ..io.links import Links, monotonic_ms
+from ..io.links import Links
 from .body import Body, Content
 from .operations import (
     AWAY_MS,
-    BROKER_LIMITS,
-    MANNER,
+    BROKER_LINKS,
     TIMEOUT_MS,
     BrokerOperations,
     BrokerTuning,
@@ -62,7 +62,7 @@ class Broker(BlockingDriver):
         self._client = make_client(urls, tuning, identity)
         self._steps = BrokerOperations(self._client)
         self._turned_ms = monotonic_ms()
-        self._own(Links(self._client, BROKER_LIMITS, MANNER))
+        self._own(Links(self._client, BROKER_LINKS))
 
     def call(
         self,
@@ -120,21 +120,21 @@ class Broker(BlockingDriver):
         if not self._client.has_room:
             self._run(self._steps.room())
         call = self._steps.begin(service, body, wish)
-        self._turn(0, _sent)
+        self._run_once(0, _sent)
         return call
 
-    def _turn(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+    def _run_once(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
         self._connected()
         if self._links is not None and monotonic_ms() - self._turned_ms > AWAY_MS:
-            self._links.take_in()  # No answer is late only because nobody looked.
-        super()._turn(until_ms, is_done)
+            self._links.receive()  # No answer is late only because nobody looked.
+        super()._run_once(until_ms, is_done)
         self._turned_ms = monotonic_ms()
         self._client.news()  # Whoever waits looks at the call itself.
 
     def _drop(self, call: Call) -> None:
         self._client.drop(call)
         if self._links is not None:
-            self._turn(0, _sent)  # The broker is told at once.
+            self._run_once(0, _sent)  # The broker is told at once.
 
     # ---- the end ----
 
@@ -172,7 +172,7 @@ class Future:
     def done(self) -> bool:
         """Whether result() would return, or raise, at once."""
         if not self._call.done and self._broker._links is not None:
-            self._broker._turn(0)
+            self._broker._run_once(0)
         return self._call.done
 
     def result(self) -> Body:
@@ -196,7 +196,7 @@ class Stream(Iterator[Body]):
         self._parts = self._items()
 
     def _items(self) -> Generator[Body, None, None]:
-        for parts in self._broker._lists(self._broker._steps.parts(self._call)):
+        for parts in self._broker._iterate(self._broker._steps.parts(self._call)):
             yield from parts
         self._broker._steps.answer(self._call)
 

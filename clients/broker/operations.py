@@ -8,6 +8,8 @@ import os
 from collections.abc import Generator, Iterable
 from typing import NamedTuple
 
+from ...net.clock import monotonic_ms
+from ...net.links import LinkLimits
 from ...protocols.majordomo.client import (
     FEATURES_ID,
     PROBE_ID,
@@ -31,7 +33,7 @@ from ...protocols.majordomo.values import (
 from ...protocols.zre import services
 from ..errors import BrokerError, BrokerTimeout, BrokerUnavailable, ServiceRefused
 from ..io.driver import Sleep, Step, Wait
-from ..io.links import Manner, MessageLimits, monotonic_ms
+from ..io.links import LinkSettings
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
 from ..node.discovery import resolve_urls
@@ -41,9 +43,10 @@ TIMEOUT_MS = 30_000
 TIMEOUT_MS_MAX = 86_400_000
 NAME_BYTES = 16
 LIST_BYTES = 1 << 20  # Of parts that are handed over together.
-MANNER = Manner(secret_ids=True)
+
 AWAY_MS = 100  # Whoever did something else so long first looks what lies there.
-BROKER_LIMITS = MessageLimits(128 << 20, 1 << 14)
+BROKER_LIMITS = LinkLimits(128 << 20, 1 << 14)
+BROKER_LINKS = LinkSettings(BROKER_LIMITS, secret_ids=True)
 
 
 class BrokerTuning(NamedTuple):

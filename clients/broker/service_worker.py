@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
+from ...net.clock import monotonic_ms
 from ...protocols.majordomo.codec import Failure
 from ...protocols.majordomo.values import (
     CANCELLED,
@@ -34,7 +35,7 @@ from ...protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
 from ...protocols.zre import services
 from ..errors import ServiceRefused
 from ..io.async_links import AsyncLinks
-from ..io.links import Manner, monotonic_ms
+from ..io.links import LinkSettings
 from ..io.resources import Guard
 from .body import Body, frames_of
 from .operations import BROKER_LIMITS, checked_service, checked_urls
@@ -45,7 +46,9 @@ SEND_MESSAGES_MAX = 256  # On their way to one broker: what is beyond slows the 
 LINGER_MS = 1000  # For the last words to leave.
 DRAIN_MS = 30_000
 STOP_S = 0.1  # How soon a function that waits for room hears that there is none any more.
-MANNER = Manner(patient=True, send_messages_max=SEND_MESSAGES_MAX, linger_ms=LINGER_MS)
+WORKER_LINKS = LinkSettings(
+    BROKER_LIMITS, patient=True, send_messages_max=SEND_MESSAGES_MAX, linger_ms=LINGER_MS
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -166,7 +169,7 @@ class _WorkerLinks(AsyncLinks):
 
     def __init__(self, workers: Workers, on_woken: Callable[[], None]) -> None:
         self._on_woken = on_woken
-        super().__init__(workers, BROKER_LIMITS, MANNER)
+        super().__init__(workers, WORKER_LINKS)
 
     def _on_wake(self) -> None:
         super()._on_wake()

@@ -71,7 +71,7 @@ class AsyncFarm(AsyncDriver):
     ) -> AsyncIterator[FarmEntry]:
         """Committed entries, one after the other; see kelek.Farm.entries()."""
         steps = self._steps.entries(from_index, follow, all_kinds)
-        async with aclosing(self._lists(steps)) as pages:
+        async with aclosing(self._iterate(steps)) as pages:
             async for page in pages:
                 for entry in page:
                     yield entry

@@ -18,7 +18,7 @@ class AsyncFarmLinks(AsyncWaits, FarmLinks):
         if self._unread:
             self.wake()
         self._wake_at(self.client.deadline_ms)
-        self._tell_waiters()
+        self._wake_waiters()
 
     def _on_file(self, file: int) -> None:
         connection = self._files.get(file)

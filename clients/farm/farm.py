@@ -101,7 +101,7 @@ class Farm(BlockingDriver):
         When a server is lost the next one goes on with the same index: none is left out, or comes
         twice. Raises FarmCompacted, FarmUnavailable.
         """
-        for page in self._lists(self._steps.entries(from_index, follow, all_kinds)):
+        for page in self._iterate(self._steps.entries(from_index, follow, all_kinds)):
             yield from page
 
     def commit_index(self) -> int:
@@ -191,10 +191,10 @@ class Farm(BlockingDriver):
         """What happened: connections, lost, requests, redirects, refused, junk."""
         return dict(self._client.counters)
 
-    def _lists(self, steps: Generator[Any, None, None]) -> Generator[list[Any], None, None]:
+    def _iterate(self, steps: Generator[Any, None, None]) -> Generator[list[Any], None, None]:
         if self._links is None:
             raise self._closed_error()
-        return super()._lists(steps)
+        return super()._iterate(steps)
 
     def _closed_error(self) -> FarmError:
         return FarmError("this Farm is closed")

@@ -79,7 +79,7 @@ class FarmLinks:
         self._unread: list[_Connection] = []  # TLS may hold bytes of theirs, which no poll shows.
         self._poll = select.poll()
 
-    def turn(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False, /) -> None:
+    def run_once(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False, /) -> None:
         """One round: sends what is due, waits until something arrives or is due, takes it in."""
         self._act()
         if is_done():

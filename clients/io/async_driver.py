@@ -1,4 +1,4 @@
-"""The face of a client that leaves its connections to an asyncio loop."""
+"""The driver of a client in an asyncio loop."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 class AsyncDriver(ABC):
-    """Leaves the connections to the loop: any number of its tasks may wait at once."""
+    """Runs operations; any number of the loop's tasks may wait at once."""
 
     timeout_ms: int
     _links: AsyncWaits | None = None
@@ -23,42 +23,43 @@ class AsyncDriver(ABC):
 
     @abstractmethod
     def _make_links(self) -> AsyncWaits:
-        """The connections, once there is a loop for them."""
+        """Makes the connections; a loop is running."""
 
     @abstractmethod
     def _closed_error(self) -> Exception:
-        """What is raised when it is used after its end."""
+        """The error of a call after aclose()."""
 
     @abstractmethod
     def _timeout_error(self) -> Exception:
-        """What is raised after so long without progress."""
+        """The error after timeout_ms without progress."""
 
-    async def _run(self, steps: Generator[Step, None, T]) -> T:
-        """Takes all steps; returns what they return."""
+    async def _run(self, operation: Generator[Step, None, T]) -> T:
+        """Runs an operation to its end; returns its result."""
         try:
             while True:
                 try:
-                    step = next(steps)
+                    step = next(operation)
                 except StopIteration as end:
                     result: T = end.value
                     return result
                 await self._do(step)
         finally:
-            steps.close()
+            operation.close()
 
-    async def _lists(
-        self, steps: Generator[Step | list[Item], None, None]
+    async def _iterate(
+        self, operation: Generator[Step | list[Item], None, None]
     ) -> AsyncGenerator[list[Item], None]:
+        """Runs an operation that also yields lists of items; yields those."""
         try:
-            for step in steps:
+            for step in operation:
                 if isinstance(step, list):
                     yield step
                 else:
                     await self._do(step)
         finally:
-            steps.close()
+            operation.close()
             if self._links is not None:
-                self._links.wake()  # What ends it at the peer is sent.
+                self._links.wake()  # Sends the message that ends it at the peer.
 
     async def _do(self, step: Step) -> None:
         links = self._connected()
@@ -83,7 +84,7 @@ class AsyncDriver(ABC):
             raise self._closed_error()
 
     async def aclose(self) -> None:
-        """Ends it; writes on their way may still happen, and whoever waits gets an error."""
+        """Closes the connections; waiting tasks get an error. Writes in flight may still happen."""
         self._closed = True
         if self._links is not None:
             self._guard.release()

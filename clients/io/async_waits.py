@@ -1,4 +1,4 @@
-"""Tasks of an asyncio loop that wait for what connections bring: no thread, no polling."""
+"""Lets tasks of an asyncio loop wait for events of connections: no thread, no polling."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from .resources import Resources
 
 
 class _Waiter:
-    """A task that waits until something is so."""
+    """A task that waits until is_done() is true."""
 
     __slots__ = ("future", "is_done")
 
@@ -19,7 +19,7 @@ class _Waiter:
 
 
 class AsyncWaits(ABC):
-    """Connections that any number of tasks of one loop may wait for: that in which it was made."""
+    """Connections that any number of tasks may wait for, all of the loop in which it was made."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -30,14 +30,14 @@ class AsyncWaits(ABC):
 
     @abstractmethod
     def _on_wake(self) -> None:
-        """Does what is due; says when it is to be woken again, and tells who waits."""
+        """Does what is due, sets the next wake (_wake_at) and wakes waiting tasks."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends all connections, and what waits for them."""
+        """Ends all connections and all waits."""
 
     def wake(self) -> None:
-        """Has everything done that is due, behind what the loop's tasks are about to ask for."""
+        """Schedules _on_wake() after the callbacks that are already due, so that requests batch."""
         if self._soon is None and not self.resources.closed:
             self._soon = self._loop.call_soon(self._woken)
 
@@ -47,7 +47,7 @@ class AsyncWaits(ABC):
             self._on_wake()
 
     async def wait(self, is_done: Callable[[], bool], timeout_ms: int | None) -> bool:
-        """Waits until something is so; False: it took too long, or the connections were closed."""
+        """Waits until is_done() is true; False: timeout, or the connections were closed."""
         until_s = None if timeout_ms is None else self._loop.time() + timeout_ms / 1000
         while True:
             waiter = _Waiter(is_done, self._loop.create_future())
@@ -63,7 +63,7 @@ class AsyncWaits(ABC):
                 self._waiters.remove(waiter)
             if self.resources.closed or is_done() or not waiter.future.done():
                 return is_done()
-            # Another task was faster, and it is so no longer: it is waited for once more.
+            # Another task was faster and is_done() is false again: wait once more.
 
     def _wake_at(self, deadline_ms: int | None) -> None:
         if self._timer is not None:
@@ -73,7 +73,7 @@ class AsyncWaits(ABC):
             seconds = max(0, deadline_ms - monotonic_ms()) / 1000
             self._timer = self._loop.call_later(seconds, self.wake)
 
-    def _tell_waiters(self) -> None:
+    def _wake_waiters(self) -> None:
         for waiter in self._waiters:
             if not waiter.future.done() and waiter.is_done():
                 waiter.future.set_result(None)

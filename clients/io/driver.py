@@ -1,6 +1,7 @@
-"""What the steps of a client wait for, and the face of it that blocks until they are done.
+"""The driver of a client that blocks: it runs an operation and its connections until it is done.
 
-The other face is io/async_driver.py. A step is yielded by a generator that knows no connection.
+An operation is a generator that yields what it waits for (`Step`) and knows no connection. The
+driver for asyncio is async_driver.py.
 """
 
 from abc import ABC, abstractmethod
@@ -17,14 +18,17 @@ Item = TypeVar("Item")
 
 
 class Wait(NamedTuple):
-    """Go on once this is true; with limited False however long that takes."""
+    """Continue once is_done() is true.
+
+    limited   raise the timeout error after timeout_ms without progress
+    """
 
     is_done: Callable[[], bool]
     limited: bool = True
 
 
 class Sleep(NamedTuple):
-    """Send what is due, and go on after so long."""
+    """Send what is due, and continue after pause_ms."""
 
     pause_ms: int
 
@@ -33,76 +37,77 @@ Step = Wait | Sleep
 
 
 class Connections(Protocol):
-    """What is turned: it does what its machine wants, and tells it what arrives."""
+    """The connections of a client: they execute their machine's actions and pass events to it."""
 
     resources: Resources
 
-    def turn(self, give_up_ms: int, is_done: Callable[[], bool], /) -> None:
-        """One round, which waits until something arrives or is due, or that is done."""
+    def run_once(self, give_up_ms: int, is_done: Callable[[], bool], /) -> None:
+        """Sends, waits until something arrives or is due or is_done() is true, and receives."""
 
     def close(self) -> None: ...
 
 
 class BlockingDriver(ABC):
-    """Blocks until a step is done, and turns the connections meanwhile: without a thread."""
+    """Blocks until a step is done and runs the connections meanwhile, without a thread."""
 
     timeout_ms: int
     _links: Connections | None = None
-    _thread = 0  # That turned the connections last.
-    _turning = False
+    _thread = 0  # The thread that ran the connections last.
+    _running = False
 
     def _own(self, links: Connections) -> None:
-        """Takes its connections, which end with it."""
+        """Sets the connections, which close() ends."""
         self._links = links
         self._guard = Guard(self, WITH, links.resources.abandon)
 
     @abstractmethod
     def _closed_error(self) -> Exception:
-        """What is raised when it is used after its end."""
+        """The error of a call after close()."""
 
     @abstractmethod
     def _timeout_error(self) -> Exception:
-        """What is raised after so long without progress."""
+        """The error after timeout_ms without progress."""
 
-    def _run(self, steps: Generator[Step, None, T]) -> T:
-        """Takes all steps; returns what they return."""
+    def _run(self, operation: Generator[Step, None, T]) -> T:
+        """Runs an operation to its end; returns its result."""
         try:
             while True:
                 try:
-                    step = next(steps)
+                    step = next(operation)
                 except StopIteration as end:
                     result: T = end.value
                     return result
                 self._do(step)
         finally:
-            steps.close()
+            operation.close()
 
-    def _lists(
-        self, steps: Generator[Step | list[Item], None, None]
+    def _iterate(
+        self, operation: Generator[Step | list[Item], None, None]
     ) -> Generator[list[Item], None, None]:
+        """Runs an operation that also yields lists of items; yields those."""
         try:
-            for step in steps:
+            for step in operation:
                 if isinstance(step, list):
                     yield step
                 else:
                     self._do(step)
         finally:
-            steps.close()
-            self._flush()  # What ends it at the peer is sent now.
+            operation.close()
+            self._flush()  # Sends the message that ends it at the peer.
 
     def _do(self, step: Step) -> None:
         if isinstance(step, Wait):
             self._wait(step)
         else:
-            self._rest(step)
+            self._sleep(step)
 
-    def _turn(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+    def _run_once(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
         links = self._connected()
-        self._thread, self._turning = get_ident(), True
+        self._thread, self._running = get_ident(), True
         try:
-            links.turn(until_ms, is_done)
+            links.run_once(until_ms, is_done)
         finally:
-            self._turning = False
+            self._running = False
 
     def _connected(self) -> Connections:
         """The connections. Raises the error of a closed client."""
@@ -114,33 +119,36 @@ class BlockingDriver(ABC):
         return self._links
 
     def _flush(self) -> None:
-        """Sends what is due, unless the collector ends an iterator that was dropped: in another
-        thread or process, during a turn, or when the sockets have ended."""
-        links = self._links
-        mine = not self._turning and self._thread == get_ident()
-        if mine and links is not None and links.resources.usable:
-            self._turn(0)
+        """Sends what is due, unless that is unsafe.
 
-    def _rest(self, step: Sleep) -> None:
+        The collector may end a dropped iterator in another thread or process, while the
+        connections run, or after the sockets were closed.
+        """
+        links = self._links
+        mine = not self._running and self._thread == get_ident()
+        if mine and links is not None and links.resources.usable:
+            self._run_once(0)
+
+    def _sleep(self, step: Sleep) -> None:
         until_ms = monotonic_ms() + step.pause_ms
-        self._turn(until_ms)
+        self._run_once(until_ms)
         while monotonic_ms() < until_ms:
-            self._turn(until_ms)
+            self._run_once(until_ms)
 
     def _wait(self, step: Wait) -> None:
-        """Turns until it is done; every step begins the time anew: it is time without progress."""
+        """Runs the connections until the step is done. Each step has timeout_ms."""
         if step.is_done():
             return
         give_up_ms = monotonic_ms() + self.timeout_ms
         while not step.is_done():
             if step.limited and monotonic_ms() >= give_up_ms:
                 raise self._timeout_error()
-            self._turn(give_up_ms, step.is_done)
+            self._run_once(give_up_ms, step.is_done)
             if not step.limited:
                 give_up_ms = monotonic_ms() + self.timeout_ms
 
     def close(self) -> None:
-        """Ends it; writes on their way may still happen."""
+        """Closes the connections; writes in flight may still happen."""
         if self._links is not None:
             self._guard.release()
             if not self._links.resources.inherited:

@@ -1,81 +1,63 @@
-"""The client machine's connections: a DEALER for each peer, with a monitor for what befalls it, and
-a SUB for each subscription.
+"""The ZeroMQ connections of a client: a DEALER with a monitor for each peer, a SUB for each
+subscription.
 """
 
 import os
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import zmq
 
-from ...native.net.messages import Frames
-from ...native.net.sockets import Drain, send_batch
+from ...native.net.sockets import Drain
 from ...native.tables.columns import Message
-from ...net.clock import monotonic_ms as monotonic_ms
+from ...net.clock import monotonic_ms
+from ...net.links import ARENA_BYTES, SEND_MESSAGES_MAX, Link, LinkLimits, link_options
+from ...net.sockets import Socket, SocketOptions, configure
 from ...protocols.connections import ClientMachine, Connect, Disconnect, Listen, Send, Unlisten
 from .resources import Resources
 
-SEND_MESSAGES_MAX = 1 << 15  # More than a window of single updates.
-RECEIVE_MESSAGES_MAX = 1000
-BROADCASTS_MAX = 256  # That wait for their reader; what is beyond is asked for.
-TAKES_MAX = 16  # In one go, however much goes on arriving.
-ARENA_BYTES = 1 << 18
+BROADCASTS_MAX = 256  # Broadcasts that wait for their reader; it requests the others.
+RECEIVES_MAX = 16  # In a row, while messages keep arriving.
 ARENA_FRAMES = 1 << 12
-RECONNECT_MS = 50
-RECONNECT_MS_MAX = 1000
-HANDSHAKE_MS = 2000
-EVENT = struct.Struct("=H")  # What a monitor's message begins with (libzmq, zmq_socket_monitor).
-EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 @runtime_checkable
 class Listener(Protocol):
-    """One that also has subscriptions."""
+    """A client machine that has subscriptions."""
 
     def on_broadcast(self, subscription: Any, frames: Sequence[bytes], now_ms: int) -> None: ...
 
 
-class MessageLimits(NamedTuple):
-    """The largest message that is taken in; a larger one is dropped."""
+class LinkSettings(NamedTuple):
+    """How the connections of a client behave."""
 
-    size: int = 32 << 20  # Bytes, all frames together.
-    frames: int = 1 << 13
-    whole: int = 1 << 30  # Messages of more frames are handed over uncut (native.columns.Message).
-
-
-LIMITS = MessageLimits()
-
-
-class Manner(NamedTuple):
-    """How connections are treated."""
-
+    limits: LinkLimits = LinkLimits()
+    columnar_frames_min: int = 1 << 30  # Messages of more frames stay one native Message.
     secret_ids: bool = False  # Each socket has a random routing id, in place of libzmq's counter.
-    patient: bool = False  # AsyncLinks: what a peer has no room for waits; else it counts as lost.
+    patient: bool = False  # Messages wait for a peer without room; else it counts as lost.
     send_messages_max: int = SEND_MESSAGES_MAX  # Queued for a peer.
-    linger_ms: int = 0  # close() waits so long for what is queued to leave.
+    linger_ms: int = 0  # How long close() waits for queued messages to leave.
 
 
-PLAIN = Manner()
+DEFAULTS = LinkSettings()
 
 
-class _Link:
-    __slots__ = ("_resources", "drain", "frames", "monitor", "socket", "url")
+class _PeerLink(Link):
+    """The connection to one peer, owned by the client's resources."""
 
-    def __init__(
-        self, url: str, resources: Resources, limits: MessageLimits, manner: Manner
-    ) -> None:
+    __slots__ = ("_resources", "drain", "url")
+
+    def __init__(self, url: str, resources: Resources, settings: LinkSettings) -> None:
         self.url = url
         self._resources = resources
-        marks = manner.send_messages_max, RECEIVE_MESSAGES_MAX
-        self.socket = _socket(resources, zmq.DEALER, marks)
-        if manner.secret_ids:
-            self.socket.setsockopt(zmq.ROUTING_ID, b"k" + os.urandom(15))  # A first octet not 0.
-        self.socket.setsockopt(zmq.MAXMSGSIZE, limits.size)
-        self.monitor = self.socket.get_monitor_socket(EVENTS)
+        options = link_options(settings.limits)._replace(
+            send_hwm=settings.send_messages_max,
+            keepalive=False,
+            routing_id=b"k" + os.urandom(15) if settings.secret_ids else b"",  # Its first is not 0.
+        )
+        super().__init__(_socket(resources, zmq.DEALER, options))
         resources.add(self.monitor)
-        self.frames = Frames()
-        self.drain = _drain(self.socket, limits)
+        self.drain = _drain(self.socket, settings.limits)
         try:
             self.socket.connect(url)
         except zmq.ZMQError:
@@ -95,9 +77,11 @@ class _Feed:
 
     def __init__(self, url: str, topic: bytes, resources: Resources) -> None:
         self._resources = resources
-        self.socket = _socket(resources, zmq.SUB, (1, BROADCASTS_MAX))
-        self.socket.setsockopt(zmq.SUBSCRIBE, topic)
-        self.drain = _drain(self.socket, LIMITS)
+        options = link_options(LinkLimits())._replace(
+            hwm=BROADCASTS_MAX, send_hwm=1, keepalive=False, topics=(topic,)
+        )
+        self.socket = _socket(resources, zmq.SUB, options)
+        self.drain = _drain(self.socket, LinkLimits())
         try:
             self.socket.connect(url)
         except zmq.ZMQError:
@@ -108,34 +92,24 @@ class _Feed:
         self._resources.close_socket(self.socket)
 
 
-def _socket(resources: Resources, kind: int, marks: tuple[int, int]) -> zmq.Socket[bytes]:
-    """marks: so many messages may wait to be sent, and to be taken in."""
+def _socket(resources: Resources, kind: int, options: SocketOptions) -> Socket:
     socket = resources.socket(kind)
-    for option, value in (
-        (zmq.LINGER, 0),
-        (zmq.SNDHWM, marks[0]),
-        (zmq.RCVHWM, marks[1]),
-        (zmq.MAXMSGSIZE, LIMITS.size),
-        (zmq.RECONNECT_IVL, RECONNECT_MS),
-        (zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX),
-        (zmq.HANDSHAKE_IVL, HANDSHAKE_MS),
-    ):
-        socket.setsockopt(option, value)
+    configure(socket, kind, options)
     return socket
 
 
-def _drain(socket: zmq.Socket[bytes], limits: MessageLimits) -> Drain:
+def _drain(socket: Socket, limits: LinkLimits) -> Drain:
     return Drain(
         socket,
-        message_bytes_max=limits.size,
-        message_frames_max=limits.frames,
+        message_bytes_max=limits.message_bytes_max,
+        message_frames_max=limits.message_frames_max,
         arena_bytes=ARENA_BYTES,
         frames=ARENA_FRAMES,
     )
 
 
 class Links:
-    """Does what the machine asks for and tells it what arrives.
+    """Executes the actions of a client machine and passes events to it.
 
     links      DEALER  the frames of docs/protocols/zmq-raft.md   to one peer's ROUTER each
     monitors   PAIR    libzmq's events: made, lost                of each link
@@ -145,22 +119,21 @@ class Links:
     def __init__(
         self,
         client: ClientMachine,
-        limits: MessageLimits = LIMITS,
-        manner: Manner = PLAIN,
+        settings: LinkSettings = DEFAULTS,
         resources: Resources | None = None,
     ) -> None:
         self.client = client
-        self._limits = limits
-        self._manner = manner
+        self._settings = settings
         self.resources = resources or Resources()
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, _PeerLink] = {}
         self._feeds: dict[Any, _Feed] = {}
         self._poller = zmq.Poller()
 
-    def turn(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
-        """One round: sends what is due, waits until something arrives or is due, takes it in.
+    def run_once(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
+        """Sends what is due, waits until something arrives or is due, and receives it.
 
-        It does not wait when that is done already: who asks an old leader is refused unsent.
+        It returns without a wait when is_done() is true after the first step: a request to an old
+        leader is refused before it is sent.
         """
         now_ms = monotonic_ms()
         if not self._act(now_ms) or is_done():
@@ -171,26 +144,25 @@ class Links:
         wait_ms = 0 if self._unfinished else max(0, until_ms - now_ms)
         ready = {socket for socket, _ in self._poller.poll(wait_ms)}
         if ready or self._unfinished:
-            self._take(ready)
+            self._receive(ready)
 
-    def take_in(self) -> None:
-        """Takes in what lies there, before anything is held to be late: for owners that were away
-        for a while."""
-        for _ in range(TAKES_MAX):
+    def receive(self) -> None:
+        """Receives what has arrived, for an owner that was busy: answers then are not late."""
+        for _ in range(RECEIVES_MAX):
             ready = {socket for socket, _ in self._poller.poll(0)}
             if not ready and not self._unfinished:
                 break
-            self._take(ready)
+            self._receive(ready)
 
     @property
     def _unfinished(self) -> bool:
-        """Whether a drain holds what its arena had no room for: no poll shows that."""
+        """Whether a drain holds messages for which its arena had no room: no poll shows them."""
         drains = [link.drain for link in self._links.values()]
         drains += [feed.drain for feed in self._feeds.values()]
         return any(drain.more for drain in drains)
 
     def _act(self, now_ms: int) -> bool:
-        """Does what the machine wants now; False: it wants a word once more."""
+        """Executes the machine's actions; False: it has new ones, for a connection was lost."""
         for action in self.client.ready(now_ms):
             match action:
                 case Send(url, frames) if url in self._links:
@@ -206,12 +178,11 @@ class Links:
         return self._send(now_ms)
 
     def _send(self, now_ms: int) -> bool:
-        """Sends all that is queued; False: a connection was given up, the machine wants a word."""
+        """Sends all queued messages; False: a connection was given up."""
         lost = False
         for link in self._links.values():
-            send_batch(link.socket, link.frames, "keep")
-            if len(link.frames) and not self._manner.patient:
-                # It has stopped reading: as good as lost, for nothing may be left out.
+            if not link.flush() and not self._settings.patient:
+                # The peer has stopped reading. No message may be left out, so it counts as lost.
                 link.frames.clear()
                 self.client.on_disconnected(link.url, now_ms)
                 lost = True
@@ -222,7 +193,7 @@ class Links:
         """Messages for which their peers have no room yet."""
         return sum(len(link.frames) for link in self._links.values())
 
-    def _take(self, ready: set[object]) -> None:
+    def _receive(self, ready: set[object]) -> None:
         links = list(self._links.values())
         for link in links:
             if link.socket in ready or link.drain.more:
@@ -230,17 +201,17 @@ class Links:
         for subscription, feed in list(self._feeds.items()):
             if feed.socket in ready or feed.drain.more:
                 self._drain_feed(subscription, feed)
-        # Behind the messages, for those came before the loss.
+        # After the messages, which came before the loss.
         for link in links:
             if link.monitor in ready:
                 self._on_events(link)
 
-    def _drain(self, link: _Link) -> None:
+    def _drain(self, link: _PeerLink) -> None:
         arena = link.drain.take()
         now_ms = monotonic_ms()
         for position in range(arena.count):
             frames: Sequence[bytes]
-            if arena.frame_count(position) > self._limits.whole:
+            if arena.frame_count(position) > self._settings.columnar_frames_min:
                 frames = Message(*arena.raw(position))
             else:
                 frames = arena.message(position)
@@ -253,20 +224,18 @@ class Links:
         for position in range(arena.count):
             self.client.on_broadcast(subscription, arena.message(position), now_ms)
 
-    def _on_events(self, link: _Link) -> None:
-        while link.monitor.poll(0):
-            # [event, its value][endpoint]; pyzmq's own way takes asyncio in, 40 ms of a start.
-            (event,) = EVENT.unpack_from(link.monitor.recv_multipart()[0])
-            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+    def _on_events(self, link: _PeerLink) -> None:
+        for connected in link.events():
+            if connected:
                 self.client.on_connected(link.url, monotonic_ms())
-            elif event == zmq.EVENT_DISCONNECTED:
+            else:
                 self.client.on_disconnected(link.url, monotonic_ms())
 
     def _connect(self, url: str) -> None:
         try:
-            link = _Link(url, self.resources, self._limits, self._manner)
+            link = _PeerLink(url, self.resources, self._settings)
         except zmq.ZMQError:
-            return  # Learned from a peer, and no address here: it stays a peer that never answers.
+            return  # A bad address from a peer: it stays a peer that never answers.
         self._links[url] = link
         self._register(link.socket)
         self._register(link.monitor)
@@ -283,7 +252,7 @@ class Links:
         try:
             feed = _Feed(url, topic, self.resources)
         except zmq.ZMQError:
-            return  # No address here: what it would bring is asked for.
+            return  # A bad address: the client requests the entries instead.
         self._feeds[subscription] = feed
         self._register(feed.socket)
 
@@ -293,16 +262,16 @@ class Links:
             self._unregister(feed.socket)
             feed.close()
 
-    def _register(self, socket: zmq.Socket[bytes]) -> None:
+    def _register(self, socket: Socket) -> None:
         self._poller.register(socket, zmq.POLLIN)
 
-    def _unregister(self, socket: zmq.Socket[bytes]) -> None:
+    def _unregister(self, socket: Socket) -> None:
         self._poller.unregister(socket)
 
     def close(self) -> None:
-        """Ends all connections; what was queued for them is dropped, unless it may linger."""
+        """Ends all connections; queued messages are dropped after linger_ms."""
         for link in self._links.values():
-            link.socket.setsockopt(zmq.LINGER, self._manner.linger_ms)
+            link.socket.setsockopt(zmq.LINGER, self._settings.linger_ms)
         for url in list(self._links):
             self._disconnect(url)
         for subscription in list(self._feeds):

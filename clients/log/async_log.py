@@ -230,7 +230,7 @@ class AsyncLog(AsyncDriver):
         them. With url: as Log.entries() says.
         """
         async with aclosing(
-            self._lists(self._steps.entries(EntriesQuery(after, count, url)))
+            self._iterate(self._steps.entries(EntriesQuery(after, count, url)))
         ) as lists:
             async for entries in lists:
                 for entry in entries:
@@ -241,7 +241,7 @@ class AsyncLog(AsyncDriver):
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
         """As Log.to_arrow()."""
         steps = self._steps.entry_columns(EntriesQuery(after, count, url))
-        async with aclosing(self._lists(steps)) as lists:
+        async with aclosing(self._iterate(steps)) as lists:
             async for batches in lists:
                 for batch in batches:
                     yield batch
@@ -256,7 +256,7 @@ class AsyncLog(AsyncDriver):
 
     async def subscribe_lists(self, after: int | None = 0) -> AsyncGenerator[list[Entry], None]:
         """As subscribe(): all that has come at once in one list, which is never empty."""
-        async with aclosing(self._lists(self._steps.subscribe(after))) as lists:
+        async with aclosing(self._iterate(self._steps.subscribe(after))) as lists:
             async for entries in lists:
                 yield entries
 

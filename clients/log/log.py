@@ -135,7 +135,7 @@ class Log(BlockingDriver):
                 pending = PendingUpdates(reqids, pack)
                 self._run(self._steps.add(pending))
                 mine.append(pending)
-                self._turn(0)
+                self._run_once(0)
                 pack = next(source, None)
             self._run(self._steps.settle(mine[0], count))
             while mine and mine[0].runs:
@@ -158,7 +158,7 @@ class Log(BlockingDriver):
               but not less than this Log has read. When it can't be had, is silent, has less or no
               longer stores them, the leader is asked
         """
-        for entries in self._lists(self._steps.entries(EntriesQuery(after, count, url))):
+        for entries in self._iterate(self._steps.entries(EntriesQuery(after, count, url))):
             yield from entries
 
     def to_arrow(
@@ -174,7 +174,7 @@ class Log(BlockingDriver):
 
         Raises LogError when pyarrow is not installed.
         """
-        for batches in self._lists(self._steps.entry_columns(EntriesQuery(after, count, url))):
+        for batches in self._iterate(self._steps.entry_columns(EntriesQuery(after, count, url))):
             yield from batches
 
     def subscribe(self, after: int | None = 0) -> Generator[Entry, None, None]:
@@ -192,7 +192,7 @@ class Log(BlockingDriver):
 
     def subscribe_lists(self, after: int | None = 0) -> Generator[list[Entry], None, None]:
         """As subscribe(): all that has come at once in one list, which is never empty."""
-        yield from self._lists(self._steps.subscribe(after))
+        yield from self._iterate(self._steps.subscribe(after))
 
     def follow(self, after: int = 0) -> Generator[Entry, None, None]:
         """The same as subscribe()."""

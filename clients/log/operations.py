@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
+from ...net.clock import monotonic_ms
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.client.client import (
@@ -49,7 +50,6 @@ from ..errors import (
     TransferRefused,
 )
 from ..io.driver import Sleep, Step, Wait
-from ..io.links import monotonic_ms
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
 from ..node.discovery import cluster_of, resolve_urls

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...native.errors import forks
 from ...native.net.interfaces import chosen
+from ...net.clock import monotonic_ms
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre.beacon import own_uuid
 from ...protocols.zre.node import NodeMachine, NodeSetup
@@ -24,7 +25,6 @@ from ...protocols.zre.values import (
 )
 from ..broker.body import Content, frames_of
 from ..errors import NodeError
-from ..io.links import monotonic_ms
 from ..io.resources import WITH, Guard
 from .reactor import NodeConfig, ReactorNode, shared_reactor
 

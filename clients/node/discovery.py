@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qsl
 
+from ...net.clock import monotonic_ms
 from ...protocols.zre import services, values
 from ..errors import NodeError
-from ..io.links import monotonic_ms
 from ..io.urls import SCHEME, check_url
 
 if TYPE_CHECKING:

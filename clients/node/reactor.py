@@ -25,13 +25,13 @@ from ...native.net.interfaces import Interface
 from ...native.net.messages import Frames
 from ...native.net.poller import Poller, Source
 from ...native.net.sockets import Drain, backend, opened, send_batch
+from ...net.clock import monotonic_ms
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import codec, values
 from ...protocols.zre.beacon import Beacon
 from ...protocols.zre.limiter import PeerAllowance
 from ...protocols.zre.node import Connect, NodeMachine, NodeSetup
 from ...protocols.zre.peers import Event
-from ..io.links import monotonic_ms
 from ..io.zmq_context import Context
 
 STANDBY_MS = 10  # The reactor's thread lets callers poll for this long after the last one left.

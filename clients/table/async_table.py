@@ -23,7 +23,7 @@ from .batching import PACK_BYTES, PACK_PAIRS, Pair, checked_pairs
 from .changes import Change
 from .operations import (
     DEFAULT_OPTIONS,
-    TABLE_LIMITS,
+    TABLE_LINKS,
     TIMEOUT_MS,
     LeaseRead,
     Puts,
@@ -116,7 +116,7 @@ class AsyncTable(AsyncDriver):
     ) -> AsyncGenerator[Pair, None]:
         """(key, value) of a range, in order; see kelek.Table.scan()."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        async with aclosing(self._lists(self._steps.scan(asked))) as pages:
+        async with aclosing(self._iterate(self._steps.scan(asked))) as pages:
             async for page in pages:
                 for pair in page:
                     yield pair
@@ -132,7 +132,7 @@ class AsyncTable(AsyncDriver):
     ) -> AsyncGenerator[bytes, None]:
         """The keys alone; as scan(), but no value is sent."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
-        async with aclosing(self._lists(self._steps.scan(asked))) as pages:
+        async with aclosing(self._iterate(self._steps.scan(asked))) as pages:
             async for page in pages:
                 for key, _ in page:
                     yield key
@@ -148,14 +148,14 @@ class AsyncTable(AsyncDriver):
     ) -> AsyncGenerator[list[Pair], None]:
         """As scan(): all pairs of a page in one list, which is never empty."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._lists(self._steps.scan(asked))
+        return self._iterate(self._steps.scan(asked))
 
     async def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
         """The range as Arrow record batches with the columns key and value, both binary."""
         asked = ScanQuery(checked_range(prefix, start, end))
-        async with aclosing(self._lists(self._steps.scan_columns(asked))) as pages:
+        async with aclosing(self._iterate(self._steps.scan_columns(asked))) as pages:
             async for page in pages:
                 for batch in page:
                     yield batch
@@ -284,7 +284,7 @@ class AsyncTable(AsyncDriver):
     ) -> AsyncGenerator[Change, None]:
         """The changes of a range for ever, in order; see kelek.Table.watch()."""
         asked = checked_range(prefix, start, end)
-        async with aclosing(self._lists(self._steps.watch(asked, index))) as lists:
+        async with aclosing(self._iterate(self._steps.watch(asked, index))) as lists:
             async for changes in lists:
                 for change in changes:
                     yield change
@@ -353,7 +353,7 @@ class AsyncTable(AsyncDriver):
 
     def chunks(self, job: RangeJob) -> AsyncGenerator[list[Pair], None]:
         """Chunks of a job, until none is left: each is given out once, also to several tasks."""
-        return self._lists(self._steps.chunks(job))
+        return self._iterate(self._steps.chunks(job))
 
     async def chunks_arrow(
         self, job: RangeJob, *, packed: bool = True
@@ -365,7 +365,7 @@ class AsyncTable(AsyncDriver):
 
         packed   False: in the text's framing, as servers of another kind send them
         """
-        async with aclosing(self._lists(self._steps.chunk_columns(job, packed))) as chunks:
+        async with aclosing(self._iterate(self._steps.chunk_columns(job, packed))) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
                     yield batch
@@ -387,7 +387,7 @@ class AsyncTable(AsyncDriver):
         """A range as a lease of all nodes has it, whichever of them are lost meanwhile; see
         kelek.Table.lease_chunks()."""
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._lists(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
+        return self._iterate(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
 
     async def lease_chunks_arrow(
         self,
@@ -408,7 +408,7 @@ class AsyncTable(AsyncDriver):
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         steps = self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed))
-        async with aclosing(self._lists(steps)) as chunks:
+        async with aclosing(self._iterate(steps)) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
                     yield batch
@@ -496,7 +496,7 @@ class AsyncTable(AsyncDriver):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _make_links(self) -> AsyncLinks:
-        return AsyncLinks(self._client, TABLE_LIMITS)
+        return AsyncLinks(self._client, TABLE_LINKS)
 
     def _closed_error(self) -> TableError:
         return TableError("this AsyncTable is closed")

@@ -10,6 +10,8 @@ from contextlib import closing
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from ...net.clock import monotonic_ms
+from ...net.links import LinkLimits
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zerodb.client.client import (
     Exchange,
@@ -44,7 +46,7 @@ from ..errors import (
     TableUnsupported,
 )
 from ..io.driver import Sleep, Step, Wait
-from ..io.links import MessageLimits, monotonic_ms
+from ..io.links import LinkSettings
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
 from ..node.discovery import resolve_urls
@@ -80,7 +82,7 @@ JOB_GOES_WELL = ("running", "done")  # What a job's statistics say while nothing
 CHUNKS_AHEAD = 3  # Of a job that is read alone: fewer than a server keeps for a slow reader.
 WATCH_MS = 10_000  # A server answers by then, with or without changes.
 # The largest answer that a topology can allow, and any number of small values.
-TABLE_LIMITS = MessageLimits(1 << 30, 1 << 18, whole=1 << 8)
+TABLE_LINKS = LinkSettings(LinkLimits(1 << 30, 1 << 18), columnar_frames_min=1 << 8)
 
 
 class TableTuning(NamedTuple):

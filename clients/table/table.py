@@ -19,7 +19,7 @@ from .batching import PACK_BYTES, Pair, checked_pairs, packs
 from .changes import Change
 from .operations import (
     DEFAULT_OPTIONS,
-    TABLE_LIMITS,
+    TABLE_LINKS,
     TIMEOUT_MS,
     LeaseRead,
     Puts,
@@ -75,7 +75,7 @@ class Table(BlockingDriver):
         self._client = make_client(urls, tuning)
         self._steps = TableOperations(self._client, number, lambda: self.timeout_ms)
         self._steps.set_defaults(sync, stale)
-        self._own(Links(self._client, TABLE_LIMITS))
+        self._own(Links(self._client, TABLE_LINKS))
 
     # ---- reading ----
 
@@ -143,7 +143,7 @@ class Table(BlockingDriver):
     ) -> Generator[list[Pair], None, None]:
         """As scan(): all pairs of a page in one list, which is never empty."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._lists(self._steps.scan(asked))
+        return self._iterate(self._steps.scan(asked))
 
     def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
@@ -153,11 +153,11 @@ class Table(BlockingDriver):
         Raises TableError when pyarrow is not installed.
         """
         asked = ScanQuery(checked_range(prefix, start, end))
-        for page in self._lists(self._steps.scan_columns(asked)):
+        for page in self._iterate(self._steps.scan_columns(asked)):
             yield from page
 
     def _items(self, asked: ScanQuery) -> Generator[Pair, None, None]:
-        with closing(self._lists(self._steps.scan(asked))) as pages:
+        with closing(self._iterate(self._steps.scan(asked))) as pages:
             for page in pages:
                 yield from page
 
@@ -294,7 +294,7 @@ class Table(BlockingDriver):
         TableCompacted when changes are no longer kept.
         """
         asked = checked_range(prefix, start, end)
-        with closing(self._lists(self._steps.watch(asked, index))) as lists:
+        with closing(self._iterate(self._steps.watch(asked, index))) as lists:
             for changes in lists:
                 yield from changes
 
@@ -366,7 +366,7 @@ class Table(BlockingDriver):
     def chunks(self, job: RangeJob) -> Generator[list[Pair], None, None]:
         """Chunks of a job, until none is left: each is given out once, to whoever asks first, here
         or in another process. Raises TableJobLost, after which nobody gets the rest."""
-        return self._lists(self._steps.chunks(job))
+        return self._iterate(self._steps.chunks(job))
 
     def chunks_arrow(
         self, job: RangeJob, *, packed: bool = True
@@ -378,7 +378,7 @@ class Table(BlockingDriver):
 
         packed   False: in the text's framing, as servers of another kind send them
         """
-        with closing(self._lists(self._steps.chunk_columns(job, packed))) as chunks:
+        with closing(self._iterate(self._steps.chunk_columns(job, packed))) as chunks:
             for chunk in chunks:
                 yield from chunk
 
@@ -412,7 +412,7 @@ class Table(BlockingDriver):
         keys_only     the values are empty
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._lists(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
+        return self._iterate(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
 
     def lease_chunks_arrow(
         self,
@@ -433,7 +433,7 @@ class Table(BlockingDriver):
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         with closing(
-            self._lists(self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed)))
+            self._iterate(self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed)))
         ) as chunks:
             for chunk in chunks:
                 yield from chunk

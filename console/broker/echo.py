@@ -12,9 +12,9 @@ from typing import NamedTuple
 import zmq
 
 from ...clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
-from ...clients.io.links import monotonic_ms
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
+from ...net.clock import monotonic_ms
 from ...protocols.majordomo.codec import Disconnect, Ping, WorkerReady, encode_worker_command
 from ...protocols.majordomo.values import DISCONNECT, FINAL, REQUEST, Framing, Headers
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from ...clients.io.links import monotonic_ms
 from ...clients.node.base import NodeTuning
 from ...clients.node.discovery import SERVICES, DiscoveredNode, discover_nodes
 from ...clients.node.node import Node
+from ...net.clock import monotonic_ms
 from ...protocols.zre.peers import Event, EventKind, PeerInfo
 from ..cli_errors import FAILED, CliError
 from ..output import show_json, show_table, stdin

@@ -71,7 +71,7 @@ class TableReader(DataSourceReader):
             return [nothing]
         with connected_table(self.options) as table:
             info = self._info(table)
-            parts = self._ranges(table, info) if keys is None else self._lists(keys)
+            parts = self._ranges(table, info) if keys is None else self._iterate(keys)
             self._prepare(table.server(), bool(info and info.get("replicated")), parts)
         return list(parts)
 
@@ -90,7 +90,7 @@ class TableReader(DataSourceReader):
         for part in parts:
             part.url, part.planned_s = query.url, query.planned_s
 
-    def _lists(self, keys: list[bytes]) -> list[TablePartition]:
+    def _iterate(self, keys: list[bytes]) -> list[TablePartition]:
         size = KEYS_MAX if self.options.row_limit is None else len(keys)
         return [
             TablePartition(keys=keys[place : place + size]) for place in range(0, len(keys), size)

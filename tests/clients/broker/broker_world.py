@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-from kelek.clients.io.links import monotonic_ms
+from kelek.net.clock import monotonic_ms
 from kelek.protocols.majordomo import codec
 from kelek.protocols.majordomo.codec import Failure, Final, Request
 from kelek.protocols.majordomo.values import HEADERS, RESERVED

@@ -13,7 +13,7 @@ import pytest
 
 import kelek
 from kelek.clients.broker.operations import BrokerOperations, CallOptions, make_client
-from kelek.clients.io.links import monotonic_ms
+from kelek.net.clock import monotonic_ms
 from kelek.protocols.majordomo.client import PROBE_ID
 from kelek.protocols.majordomo.codec import Failure, Final, encode_failure, encode_reply
 from kelek.protocols.majordomo.values import MMI_SERVICE

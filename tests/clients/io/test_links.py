@@ -5,7 +5,9 @@ from pathlib import Path
 
 import zmq
 
-from kelek.clients.io.links import ARENA_BYTES, Links, monotonic_ms
+from kelek.clients.io.links import Links
+from kelek.net.clock import monotonic_ms
+from kelek.net.links import ARENA_BYTES
 from kelek.protocols.zmqraft.client.client import (
     Action,
     Connect,
@@ -46,14 +48,14 @@ def test_large_messages_that_come_together_are_all_taken(tmp_path: Path) -> None
     machine = Machine(f"ipc://{tmp_path}/peer")
     links = Links(machine)
     try:
-        links.turn(monotonic_ms())  # Connects.
+        links.run_once(monotonic_ms())  # Connects.
         for number in range(1, 31):
             for _ in range(3):
                 dealer.send(bytes(LARGE))
             until_ms = monotonic_ms() + DEADLINE_MS
             while len(machine.sizes) < 3 * number:
                 assert monotonic_ms() < until_ms, f"{len(machine.sizes)} messages were taken"
-                links.turn(until_ms)
+                links.run_once(until_ms)
     finally:
         links.close()
         dealer.close()

@@ -18,9 +18,9 @@ from kelek.clients.errors import (
     LogTooLarge,
     TransferRefused,
 )
-from kelek.clients.io.links import monotonic_ms
 from kelek.clients.io.reqids import new_reqids
 from kelek.clients.log.operations import LogTuning
+from kelek.net.clock import monotonic_ms
 from kelek.protocols.zmqraft.client.client import LogClientSetup
 from kelek.tests.protocols.zmqraft.world import Peer, World
 
