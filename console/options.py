@@ -69,6 +69,45 @@ def output_option(command: F) -> F:
     )(command)
 
 
+INDEX_MAX = (1 << 53) - 1
+
+
+def after_option(text: str, default: int | None = None) -> Callable[[F], F]:
+    """--after, exclusive, and the deprecated --from, which names the first index itself."""
+
+    def keep(ctx: click.Context, _: click.Parameter, first_index: int | None) -> None:
+        if first_index is not None:
+            click.echo(f"{ctx.command_path}: --from is deprecated: use --after", err=True)
+            ctx.meta[__name__] = first_index - 1
+
+    def choose(ctx: click.Context, _: click.Parameter, after: int | None) -> int | None:
+        return ctx.meta.get(__name__, default) if after is None else after
+
+    def add(command: F) -> F:
+        old = click.option("--from", "first_index", type=click.IntRange(1, INDEX_MAX), hidden=True,
+                           expose_value=False, is_eager=True, callback=keep)  # fmt: skip
+        new = click.option("--after", type=click.IntRange(0, INDEX_MAX), metavar="INDEX", help=text,
+                           callback=choose)  # fmt: skip
+        return new(old(command))
+
+    return add
+
+
+def old_command(group: click.Group, old: str, new: click.Command) -> None:
+    """A hidden command under an old name. It prints a line to stderr and runs the new one."""
+
+    @click.pass_context
+    def run(ctx: click.Context, /, **arguments: Any) -> Any:
+        name = f"{ctx.parent.command_path if ctx.parent else ''} {new.name}"
+        click.echo(f"{ctx.command_path} is deprecated: use {name}", err=True)
+        assert new.callback is not None
+        return new.callback(**arguments)
+
+    group.add_command(
+        click.Command(old, callback=run, params=new.params, help=new.help, hidden=True)
+    )
+
+
 class HexText(click.ParamType[bytes]):
     """A key or value: UTF-8, or with 0x in front the bytes in hexadecimal."""
 

@@ -94,7 +94,7 @@ def measure(directory: Path, rounds: int) -> Section:
             kelek.Log(urls, IDENT, form="node") as plain,
         ):
             data = bytes(ENTRY_BYTES)
-            indexes = list(whole.update_each(data for _ in range(ENTRIES)))
+            indexes = list(whole.append_each(data for _ in range(ENTRIES)))
             ways: dict[str, Callable[[], int]] = {
                 "plain ZeroMQ, 1 MiB": floor.read,
                 OURS: lambda: read(whole, indexes),

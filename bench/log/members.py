@@ -31,7 +31,7 @@ def measure(directory: Path, rounds: int) -> Section:
         url = cluster.start_newcomer(NEWCOMER)
         cluster.wait(NEWCOMER, lambda info: True, "an answer")
         with kelek.Log(members, IDENT) as log:
-            log.update_many(b"entry %d" % number for number in range(ENTRIES))
+            log.append_many(b"entry %d" % number for number in range(ENTRIES))
             for _ in range(rounds + 1):
                 added.append(timed(lambda: log.add_member(NEWCOMER, url)))
                 removed.append(timed(lambda: log.remove_member(NEWCOMER)))

@@ -51,7 +51,7 @@ def fill(cluster: Apart, generator: Generator, victim: str) -> int:
         cluster.wait(node, lambda info: info.first_index > index, "a compacted log")
     with kelek.Log(list(cluster.urls.values()), IDENT) as log:
         data = bytes(LATER_ENTRY_BYTES)
-        log.update_many(data for _ in range(LATER_BYTES // LATER_ENTRY_BYTES))
+        log.append_many(data for _ in range(LATER_BYTES // LATER_ENTRY_BYTES))
     return index
 
 

@@ -94,7 +94,7 @@ class Bench:
         self.cluster.start_fresh()
         self.cluster.leader()
         with self.log() as log:
-            log.update_many(bytes(ENTRY_BYTES) for _ in range(ENTRIES))
+            log.append_many(bytes(ENTRY_BYTES) for _ in range(ENTRIES))
 
     def stop(self) -> None:
         self.cluster.stop()
@@ -147,7 +147,7 @@ class Bench:
                 for single in range(SINGLES + 1):
                     query.awaitTermination(self.dice.uniform(0.01, PAUSE_S_MAX))
                     started = time.monotonic()
-                    came = arrivals.wait(log.update(bytes(ENTRY_BYTES)))
+                    came = arrivals.wait(log.append(bytes(ENTRY_BYTES)))
                     if single:
                         self.note("latency", (came - started) * 1e3)
         finally:

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from ...protocols.garlicfarm.app.orders import OrderKind
+from ..aliases import warn_renamed
 from ..errors import FarmError, FarmTimeout
 from ..io.async_driver import AsyncDriver
 from ..io.async_waits import AsyncWaits
@@ -22,7 +23,7 @@ from .operations import (
     make_client,
     make_reach,
 )
-from .values import FarmEntry, FarmPage, FarmServer, Servers
+from .values import EntryRange, FarmEntry, FarmPage, FarmServer, Servers, entry_range
 
 
 class AsyncFarm(AsyncDriver):
@@ -30,7 +31,8 @@ class AsyncFarm(AsyncDriver):
 
         async with kelek.AsyncFarm("tls://127.0.0.1:7401", "farm", user="demo",
                                    secret_file="secret", ca_file="ca.pem") as farm:
-            await farm.append([b"one", b"two"])
+            await farm.append(b"one")
+            await farm.append_many([b"two", b"three"])
             async for entry in farm.entries(): ...
 
     The arguments are kelek.Farm's. Connections are made with the first call.
@@ -56,22 +58,47 @@ class AsyncFarm(AsyncDriver):
 
     # ---- the log ----
 
-    async def append(self, values: Iterable[bytes]) -> int:
-        """Appends values, and waits until all of them are committed; see kelek.Farm.append()."""
-        return await self._run(self._steps.append(values))
+    async def append(self, value: bytes | Iterable[bytes]) -> int:
+        """Appends a value; returns its index once it is committed; see kelek.Farm.append()."""
+        if not isinstance(value, bytes | str):
+            warn_renamed("append() of several values", "append_many()")
+            return await self._run(self._steps.append(value))
+        return await self.append_many([value])
+
+    async def append_many(self, values: Iterable[bytes]) -> int:
+        """Appends values; returns the index of the last; see kelek.Farm.append_many()."""
+        next_index = await self._run(self._steps.append(values))
+        return max(0, next_index - 1)
 
     async def read(
-        self, from_index: int, count: int = PAGE_ENTRIES, *, all_kinds: bool = False
+        self,
+        from_index: int | None = None,
+        count: int = PAGE_ENTRIES,
+        *,
+        after: int = 0,
+        all_kinds: bool = False,
     ) -> FarmPage:
-        """Committed entries from an index on, in one page; see kelek.Farm.read()."""
-        return await self._run(self._steps.read(from_index, count, all_kinds))
+        """One page of committed entries after an index; see kelek.Farm.read()."""
+        first_index = entry_range(from_index, after).first_index
+        return await self._run(self._steps.read(first_index, count, all_kinds))
 
-    async def entries(
-        self, from_index: int = 1, *, follow: bool = True, all_kinds: bool = False
+    def entries(
+        self,
+        from_index: int | None = None,
+        *,
+        after: int = 0,
+        all_kinds: bool = False,
+        follow: bool | None = None,
     ) -> AsyncIterator[FarmEntry]:
-        """Committed entries, one after the other; see kelek.Farm.entries()."""
-        steps = self._steps.entries(from_index, follow, all_kinds)
-        async with aclosing(self._iterate(steps)) as pages:
+        """The committed entries after an index; see kelek.Farm.entries()."""
+        return self._pages(entry_range(from_index, after, follow), all_kinds)
+
+    def watch(self, after: int = 0, *, all_kinds: bool = False) -> AsyncIterator[FarmEntry]:
+        """The entries after an index, then each new one; see kelek.Farm.watch()."""
+        return self._pages(EntryRange(after + 1, True), all_kinds)
+
+    async def _pages(self, wanted: EntryRange, all_kinds: bool) -> AsyncIterator[FarmEntry]:
+        async with aclosing(self._iterate(self._steps.entries(*wanted, all_kinds))) as pages:
             async for page in pages:
                 for entry in page:
                     yield entry

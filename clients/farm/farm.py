@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 from ...protocols.garlicfarm.app.orders import OrderKind
+from ..aliases import warn_renamed
 from ..errors import FarmError, FarmTimeout
 from ..io.driver import BlockingDriver
 from .links import FarmLinks
@@ -20,7 +21,7 @@ from .operations import (
     make_client,
     make_reach,
 )
-from .values import FarmEntry, FarmPage, FarmServer, Servers
+from .values import EntryRange, FarmEntry, FarmPage, FarmServer, Servers, entry_range
 
 
 class Farm(BlockingDriver):
@@ -28,7 +29,8 @@ class Farm(BlockingDriver):
 
         with kelek.Farm("tls://127.0.0.1:7401", "farm", user="demo", secret_file="secret",
                         ca_file="ca.pem") as farm:
-            farm.append([b"one", b"two"])
+            farm.append(b"one")
+            farm.append_many([b"two", b"three"])
             for entry in farm.entries(): ...
 
     servers       where some of them are, in a list or joined by commas, or by id: {1: "tls://.."};
@@ -66,42 +68,78 @@ class Farm(BlockingDriver):
 
     # ---- the log ----
 
-    def append(self, values: Iterable[bytes]) -> int:
-        """Appends values, in their order, and waits until all of them are committed.
+    def append(self, value: bytes | Iterable[bytes]) -> int:
+        """Appends a value of 1 byte to 8 MiB; returns its index once it is committed.
 
-        They travel together, up to 1,000 or 1 MiB in a request, 64 requests at a time. Returns the
-        index behind the last of them. The values of one request stand side by side in the log, so
-        up to 1,000 small values of one call have the indexes directly below it. A leader that is a
-        server of JRaft or an older kelek may return a larger index.
+        A server of JRaft or an older kelek may return a larger index. A value may be in the log
+        twice when a leader is lost during the call: the protocol has no request ids.
 
-        Raises FarmUnavailable, FarmNoLeader: nothing was appended; FarmTimeout: some of it may be,
-        now or later; FarmRefused: the leader takes no such value of this user; FarmDenied;
-        FarmTooLarge.
+        Raises FarmUnavailable, FarmNoLeader (nothing was appended), FarmTimeout (the value may be
+        appended, now or later), FarmRefused (the leader does not accept it from this user),
+        FarmDenied, FarmTooLarge.
         """
-        return self._run(self._steps.append(values))
+        if not isinstance(value, bytes | str):
+            warn_renamed("append() of several values", "append_many()")
+            return self._run(self._steps.append(value))
+        return self.append_many([value])
+
+    def append_many(self, values: Iterable[bytes]) -> int:
+        """Appends values in order; returns the index of the last once all are committed.
+
+        A request carries up to 1000 values or 1 MiB, and 64 requests are sent at a time. The values
+        of a request are consecutive in the log, so up to 1000 small values have the indexes up to
+        the result. 0: there was no value. Raises as append() does.
+        """
+        next_index = self._run(self._steps.append(values))
+        return max(0, next_index - 1)
 
     def read(
-        self, from_index: int, count: int = PAGE_ENTRIES, *, all_kinds: bool = False
+        self,
+        from_index: int | None = None,
+        count: int = PAGE_ENTRIES,
+        *,
+        after: int = 0,
+        all_kinds: bool = False,
     ) -> FarmPage:
-        """Committed entries from an index on: up to 1,000, or 4 MiB, in one page.
+        """One page of committed entries after an index: up to 1000 entries or 4 MiB.
 
-        all_kinds   also those of other kinds: who the members are, which user appends
+        all_kinds    also configurations (the members) and posters (the user who appends)
+        from_index   deprecated: the first index itself
 
-        Raises FarmCompacted when that index is no longer kept.
+        Raises FarmCompacted when the first of them is no longer stored.
         """
-        return self._run(self._steps.read(from_index, count, all_kinds))
+        first_index = entry_range(from_index, after).first_index
+        return self._run(self._steps.read(first_index, count, all_kinds))
 
     def entries(
-        self, from_index: int = 1, *, follow: bool = True, all_kinds: bool = False
+        self,
+        from_index: int | None = None,
+        *,
+        after: int = 0,
+        all_kinds: bool = False,
+        follow: bool | None = None,
     ) -> Iterator[FarmEntry]:
-        """Committed entries, one after the other; at the end of the log it waits for more.
+        """The entries after an index, up to the last that is committed when the call begins.
 
-        follow   False: it ends with what was committed when it began
+        When a server is lost, another one continues: no entry is missing or repeated.
 
-        When a server is lost the next one goes on with the same index: none is left out, or comes
-        twice. Raises FarmCompacted, FarmUnavailable.
+        all_kinds            also configurations (the members) and posters (the user who appends)
+        from_index, follow   deprecated: the first index itself; True as watch() does
+
+        Raises FarmCompacted, FarmUnavailable.
         """
-        for page in self._iterate(self._steps.entries(from_index, follow, all_kinds)):
+        return self._pages(entry_range(from_index, after, follow), all_kinds)
+
+    def watch(self, after: int = 0, *, all_kinds: bool = False) -> Iterator[FarmEntry]:
+        """The entries after an index, then each new one once it is committed, without end.
+
+        When a server is lost, another one continues: no entry is missing or repeated. Raises
+        FarmCompacted, FarmUnavailable.
+        """
+        return self._pages(EntryRange(after + 1, True), all_kinds)
+
+    def _pages(self, wanted: EntryRange, all_kinds: bool) -> Iterator[FarmEntry]:
+        for page in self._iterate(self._steps.entries(*wanted, all_kinds)):
             yield from page
 
     def commit_index(self) -> int:

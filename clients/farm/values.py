@@ -15,6 +15,7 @@ from ...protocols.garlicfarm.app.orders import hash_of
 from ...protocols.garlicfarm.wire.messages import ID_MAX, ID_MIN
 from ...protocols.garlicfarm.wire.values import Address, parse_address
 from ...protocols.zre import services
+from ..aliases import warn_renamed
 from ..errors import FarmError
 from ..io.urls import SCHEME
 
@@ -54,7 +55,7 @@ class FarmPage(NamedTuple):
     """A piece of the log.
 
     entries        none: there is nothing more yet
-    next_index     where to go on: entries of other kinds are counted
+    next_index     the index after the page, which counts entries of other kinds too
     first_index    the first one that is kept
     commit_index   the last committed one, as far as this server knows
     """
@@ -63,6 +64,11 @@ class FarmPage(NamedTuple):
     next_index: int
     first_index: int
     commit_index: int
+
+    @property
+    def last_index(self) -> int:
+        """The index to read on after."""
+        return self.next_index - 1
 
 
 class FarmServer(NamedTuple):
@@ -78,6 +84,23 @@ class FarmServer(NamedTuple):
     commit_index: int = 0
     last_index: int = 0
     problem: str = ""
+
+
+class EntryRange(NamedTuple):
+    """The first entry to read, and whether to wait for more at the end of the log."""
+
+    first_index: int
+    is_endless: bool
+
+
+def entry_range(from_index: int | None, after: int, follow: bool | None = None) -> EntryRange:
+    """The range of entries() or read(), whose old arguments from_index and follow warn."""
+    if follow is not None:
+        warn_renamed("follow=", "watch(), or entries(), which ends at the last commit", 4)
+    if from_index is None:
+        return EntryRange(after + 1, bool(follow))
+    warn_renamed("from_index", "after=, which is exclusive", 4)
+    return EntryRange(from_index, follow is not False)
 
 
 class ServerAddresses(NamedTuple):

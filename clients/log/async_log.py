@@ -1,7 +1,4 @@
-"""kelek.AsyncLog: the replicated log for asyncio, with the methods of kelek.Log.
-
-Any number of tasks of one loop may share one AsyncLog: their updates travel together.
-"""
+"""kelek.AsyncLog: the asyncio client of the replicated log."""
 
 import asyncio
 from collections import deque
@@ -20,6 +17,7 @@ from ...protocols.zmqraft.client.client import PendingUpdates
 from ...protocols.zmqraft.wire.client_codec import ConfigAnswer, LogInfo
 from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import SnapshotMade
+from ..aliases import old_name
 from ..errors import LogError, LogRefused, LogTimeout
 from ..io.async_driver import AsyncDriver
 from ..io.async_links import AsyncLinks
@@ -43,45 +41,46 @@ from .operations import (
 if TYPE_CHECKING:
     import pyarrow
 
-PACKS_AHEAD_MAX = 16  # That update_many() has made and that are not committed yet.
+PACKS_AHEAD_MAX = 16  # Uncommitted packs of one append_many().
 
 
 class _Pack:
-    """Updates of any tasks that travel together; the first one's task sends it."""
+    """Values of several tasks that one message carries. A task of its own sends it."""
 
-    __slots__ = ("done", "reqids", "size", "updates")
+    __slots__ = ("done", "reqids", "size", "values")
 
     def __init__(self) -> None:
-        self.updates: list[bytes] = []
-        self.reqids: list[bytes | None] = []  # None: one is made when it is sent.
+        self.values: list[bytes] = []
+        self.reqids: list[bytes | None] = []  # None: assigned when the pack is sent.
         self.size = 0
         self.done: asyncio.Task[PendingUpdates] | None = None
 
     def fits(self, data: bytes) -> bool:
-        if len(self.updates) == PACK_UPDATES:
+        if len(self.values) == PACK_UPDATES:
             return False
-        return not self.updates or self.size + len(data) <= PACK_BYTES
+        return not self.values or self.size + len(data) <= PACK_BYTES
 
 
-class _Place(NamedTuple):
-    """Where some updates of one call are: consecutive ones of a pack."""
+class _Slice(NamedTuple):
+    """Consecutive values of a pack that belong to one call."""
 
     pack: _Pack
     first: int
-    count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
+    count: int  # type: ignore[assignment]  # Hides tuple.count.
 
 
 class AsyncLog(AsyncDriver):
-    """A connection to a cluster, for the tasks of one asyncio loop.
+    """A client of a replicated log for asyncio, with the arguments and methods of kelek.Log.
 
         async with kelek.AsyncLog("tcp://127.0.0.1:7201") as log:
-            index = await log.update(b"one")
-            await log.update_many(lines)
+            index = await log.append(b"one")
+            await log.append_many(lines)
             async for entry in log.entries(after=index): ...
 
-    The arguments are kelek.Log's. Updates of one AsyncLog commit in the order in which they were
-    begun, also across failovers, each exactly once; an update whose task is cancelled stays on its
-    way. Connections are made with the first call.
+    Any number of tasks of one loop may share an AsyncLog; one message carries the values of
+    several tasks. The cluster appends the values in the order in which the calls began and each
+    exactly once, also across failovers. Cancelling a task does not withdraw its append. The first
+    call connects.
     """
 
     def __init__(
@@ -95,85 +94,78 @@ class AsyncLog(AsyncDriver):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, cluster, form, tuning)
-        self._steps = LogOperations(self._client)
-        self._open: _Pack | None = None  # Takes more updates.
+        self._operations = LogOperations(self._client)
+        self._open: _Pack | None = None  # Accepts more values.
         self._tasks: set[asyncio.Task[PendingUpdates]] = set()
-        self._sending = asyncio.Lock()  # Packs are sent in the order in which they were begun.
+        self._sending = asyncio.Lock()  # Packs are sent in the order in which they began.
 
     async def reach(self, timeout_ms: int = REACH_MS) -> None:
-        """Waits until any peer of the cluster has answered, whether there is a leader or not.
-
-        Raises LogUnavailable, which names the urls that were tried.
-        """
-        await self._run(self._steps.reach(timeout_ms))
+        """Waits until a peer of the cluster has answered; see kelek.Log.reach()."""
+        await self._run(self._operations.reach(timeout_ms))
 
     # ---- writing ----
 
-    async def update(self, data: Data) -> int:
-        """Appends one update and returns its LOG INDEX once it is committed.
+    async def append(self, data: Data) -> int:
+        """Appends a value; returns its LOG INDEX once it is committed; see kelek.Log.append()."""
+        part = self._join(checked(data))
+        return (await self._indexes(part, 0))[0]
 
-        Raises LogTooLarge before anything is sent, LogExpired or LogRefused, LogTimeout.
-        """
-        place = self._join(checked(data))
-        return (await self._indexes(place, 0))[0]
-
-    async def update_many(
+    async def append_many(
         self,
-        updates: Iterable[Data] | AsyncIterable[Data],
+        values: Iterable[Data] | AsyncIterable[Data],
         progress: Callable[[int], object] | None = None,
         *,
         reqids: Iterable[bytes] | None = None,
     ) -> int:
-        """Appends updates in order, pipelined, and returns how many once all are committed.
+        """Appends values in order, pipelined; returns their count once all are committed.
 
-        progress is called with the number committed so far. reqids: as Log.update_many() says.
-        Raises as update() does.
+        progress and reqids: see kelek.Log.append_many(). Raises as append() does.
         """
         count = 0
-        async for indexes in self._committed(updates, reqids):
+        async for indexes in self._committed(values, reqids):
             count += len(indexes)
             if progress is not None:
                 progress(count)
         return count
 
-    async def update_each(
-        self, updates: Iterable[Data] | AsyncIterable[Data]
+    async def append_each(
+        self, values: Iterable[Data] | AsyncIterable[Data]
     ) -> AsyncGenerator[int, None]:
-        """Appends updates in order, pipelined, and yields the LOG INDEX of each in that order.
+        """Appends values in order, pipelined; yields the LOG INDEX of each in that order.
 
-        Nothing is sent before the first index is asked for. Raises as update() does.
+        It sends nothing before the caller asks for the first index. Raises as append() does.
         """
-        async for indexes in self._committed(updates):
+        async for indexes in self._committed(values):
             for index in indexes:
                 yield index
 
     async def _committed(
         self,
-        updates: Iterable[Data] | AsyncIterable[Data],
+        values: Iterable[Data] | AsyncIterable[Data],
         reqids: Iterable[bytes] | None = None,
     ) -> AsyncGenerator[list[int], None]:
-        """The indexes of consecutive updates, as they are committed."""
+        """The indexes of consecutive values, as they are committed."""
         ids = None if reqids is None else iter(reqids)
-        places: deque[_Place] = deque()
+        pending: deque[_Slice] = deque()
         count = 0
-        async for data in _each(updates):
+        async for data in _each(values):
             reqid = None if ids is None else reqids_of(ids, 1)[0]
-            place = self._join(checked(data), reqid)
-            if places and places[-1].pack is place.pack:
-                place = places.pop()
-                place = place._replace(count=place.count + 1)
-            elif len(places) >= PACKS_AHEAD_MAX:
-                indexes = await self._indexes(places.popleft(), count)
+            part = self._join(checked(data), reqid)
+            if pending and pending[-1].pack is part.pack:
+                part = pending.pop()
+                part = part._replace(count=part.count + 1)
+            elif len(pending) >= PACKS_AHEAD_MAX:
+                indexes = await self._indexes(pending.popleft(), count)
                 count += len(indexes)
                 yield indexes
-            places.append(place)
-        while places:
-            indexes = await self._indexes(places.popleft(), count)
+            pending.append(part)
+        while pending:
+            indexes = await self._indexes(pending.popleft(), count)
             count += len(indexes)
             yield indexes
 
-    def _join(self, data: bytes, reqid: bytes | None = None) -> _Place:
-        """Puts an update into the pack that is about to be sent."""
+    def _join(self, data: bytes, reqid: bytes | None = None) -> _Slice:
+        """Adds a value to the pack that is sent next."""
         self._check_open()
         pack = self._open
         if pack is None or not pack.fits(data):
@@ -181,18 +173,18 @@ class AsyncLog(AsyncDriver):
             pack.done = asyncio.get_running_loop().create_task(self._send(pack))
             self._tasks.add(pack.done)
             pack.done.add_done_callback(self._on_done)
-        pack.updates.append(data)
+        pack.values.append(data)
         pack.reqids.append(reqid)
         pack.size += len(data)
-        return _Place(pack, len(pack.updates) - 1, 1)
+        return _Slice(pack, len(pack.values) - 1, 1)
 
     def _on_done(self, task: asyncio.Task[PendingUpdates]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # Those who waited for it may all have been cancelled.
+            task.exception()  # Retrieved here: all waiting tasks may have been cancelled.
 
     async def _send(self, pack: _Pack) -> PendingUpdates:
-        """Sends a pack, which takes updates until there is room for it; waits for its commit."""
+        """Sends a pack and waits for its commit. The pack accepts values until it is sent."""
         async with self._sending:
             window = self._client.window
             try:
@@ -202,35 +194,31 @@ class AsyncLog(AsyncDriver):
                     self._open = None
             made = iter(new_reqids(pack.reqids.count(None)))
             reqids = [next(made) if reqid is None else reqid for reqid in pack.reqids]
-            pending = PendingUpdates(reqids, pack.updates)
-            await self._run(self._steps.add(pending))
-        await self._run(self._steps.settle(pending, 0))
+            pending = PendingUpdates(reqids, pack.values)
+            await self._run(self._operations.add(pending))
+        await self._run(self._operations.settle(pending, 0))
         return pending
 
-    async def _indexes(self, place: _Place, count: int) -> list[int]:
-        """Waits for the commit of some updates; count were before them in their call."""
-        assert place.pack.done is not None
+    async def _indexes(self, part: _Slice, count: int) -> list[int]:
+        """Waits for the commit of values; count of their call precede them."""
+        assert part.pack.done is not None
         try:
-            pending = await asyncio.shield(place.pack.done)
+            pending = await asyncio.shield(part.pack.done)
         except LogRefused as error:
             raise type(error)(error.reason, count) from error
         indexes = (
             index for number, first in pending.runs for index in range(first, first + number)
         )
-        return list(islice(indexes, place.first, place.first + place.count))
+        return list(islice(indexes, part.first, part.first + part.count))
 
     # ---- reading ----
 
     async def entries(
         self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> AsyncGenerator[Entry, None]:
-        """Entries behind LOG INDEX after, up to what is committed, or count of them.
-
-        What was acknowledged to anybody, or read by this AsyncLog, before the call is always among
-        them. With url: as Log.entries() says.
-        """
+        """The entries after LOG INDEX after; see kelek.Log.entries()."""
         async with aclosing(
-            self._iterate(self._steps.entries(EntriesQuery(after, count, url)))
+            self._iterate(self._operations.entries(EntriesQuery(after, count, url)))
         ) as lists:
             async for entries in lists:
                 for entry in entries:
@@ -239,79 +227,78 @@ class AsyncLog(AsyncDriver):
     async def to_arrow(
         self, after: int = 0, count: int | None = None, *, url: str | None = None
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
-        """As Log.to_arrow()."""
-        steps = self._steps.entry_columns(EntriesQuery(after, count, url))
-        async with aclosing(self._iterate(steps)) as lists:
+        """The same entries as Arrow record batches; see kelek.Log.to_arrow()."""
+        operation = self._operations.entry_columns(EntriesQuery(after, count, url))
+        async with aclosing(self._iterate(operation)) as lists:
             async for batches in lists:
                 for batch in batches:
                     yield batch
 
-    async def subscribe(self, after: int | None = 0) -> AsyncGenerator[Entry, None]:
-        """Entries behind LOG INDEX after (None: from now on), and for ever those that follow; see
-        kelek.Log.subscribe()."""
-        async with aclosing(self.subscribe_lists(after)) as lists:
+    async def watch(self, after: int | None = 0) -> AsyncGenerator[Entry, None]:
+        """The entries after LOG INDEX after, then each new one; see kelek.Log.watch()."""
+        async with aclosing(self.watch_lists(after)) as lists:
             async for entries in lists:
                 for entry in entries:
                     yield entry
 
-    async def subscribe_lists(self, after: int | None = 0) -> AsyncGenerator[list[Entry], None]:
-        """As subscribe(): all that has come at once in one list, which is never empty."""
-        async with aclosing(self._iterate(self._steps.subscribe(after))) as lists:
+    async def watch_lists(self, after: int | None = 0) -> AsyncGenerator[list[Entry], None]:
+        """As watch(): one list, never empty, of all entries that arrived together."""
+        async with aclosing(self._iterate(self._operations.watch(after))) as lists:
             async for entries in lists:
                 yield entries
 
-    def follow(self, after: int = 0) -> AsyncGenerator[Entry, None]:
-        """The same as subscribe()."""
-        return self.subscribe(after)
-
     async def read_index(self, *, applied: bool = True) -> int:
         """A linearizable read; see kelek.Log.read_index()."""
-        return await self._run(self._steps.read_index(applied))
+        return await self._run(self._operations.read_index(applied))
+
+    # ---- the cluster ----
 
     async def info(self, url: str | None = None) -> LogInfo:
-        """The leader's log, or that of the peer at url: term and indexes."""
-        return await self._run(self._steps.info(url))
+        """Term and indexes of the leader's log, or of that of the peer at url."""
+        return await self._run(self._operations.info(url))
 
     async def make_snapshot(self, url: str | None = None) -> SnapshotMade:
-        """Has the leader, or the peer at url, make a snapshot of its log and state now and forget
-        the entries in it; returns its last LOG INDEX and its size in bytes.
-
-        Raises SnapshotRefused with the reason.
-        """
-        return await self._run(self._steps.make_snapshot(url))
+        """Orders a snapshot; returns once it is durable; see kelek.Log.make_snapshot()."""
+        return await self._run(self._operations.make_snapshot(url))
 
     async def state(self) -> tuple[int, bytes]:
-        """The LOG INDEX up to which the leader's snapshot goes, and the state in it: what entries()
-        has no longer. (0, b"") when the leader still has every entry."""
-        return await self._run(self._steps.state())
+        """The last LOG INDEX in the leader's snapshot, and the state; see kelek.Log.state()."""
+        return await self._run(self._operations.state())
 
     async def config(self) -> ConfigAnswer:
-        """Who leads, and the members' ids and urls."""
-        return await self._run(self._steps.config())
+        """The leader, and the members' ids and urls."""
+        return await self._run(self._operations.config())
 
     async def members(self) -> dict[str, str]:
-        """PEER ID -> url of each member; of both sets while a change is in work."""
+        """PEER ID -> url of each member; during a change, of the members of both sets."""
         return members_of(await self.config())
 
     async def set_members(self, members: Mapping[str, str]) -> int:
-        """Makes these all members of the cluster; see kelek.Log.set_members()."""
-        return await self._run(self._steps.set_members(members))
+        """Replaces the members of the cluster; see kelek.Log.set_members()."""
+        return await self._run(self._operations.set_members(members))
 
     async def add_member(self, peer_id: str, url: str) -> int:
-        """Takes one more peer in, which must be running; as set_members()."""
-        return await self._run(self._steps.add_member(peer_id, url))
+        """Adds a running peer to the members; see kelek.Log.set_members()."""
+        return await self._run(self._operations.add_member(peer_id, url))
 
     async def remove_member(self, peer_id: str) -> int:
-        """Leaves one peer out from now on; as set_members()."""
-        return await self._run(self._steps.remove_member(peer_id))
+        """Removes a peer from the members; see kelek.Log.set_members()."""
+        return await self._run(self._operations.remove_member(peer_id))
 
     async def broadcast_url(self) -> str | None:
-        """Where the leader's state machine broadcasts, if it does."""
-        return await self._run(self._steps.broadcast_url())
+        """The address at which the leader's state machine broadcasts; None: it does not."""
+        return await self._run(self._operations.broadcast_url())
 
     async def transfer(self, to: str | None = None) -> str:
-        """Has the leader hand over to the member `to`; see kelek.Log.transfer()."""
-        return await self._run(self._steps.transfer(to))
+        """Moves the leadership to the member `to`; see kelek.Log.transfer()."""
+        return await self._run(self._operations.transfer(to))
+
+    update = old_name("update", append)
+    update_many = old_name("update_many", append_many)
+    update_each = old_name("update_each", append_each)
+    subscribe = old_name("subscribe", watch)
+    subscribe_lists = old_name("subscribe_lists", watch_lists)
+    follow = old_name("follow", watch)
 
     def _make_links(self) -> AsyncLinks:
         return AsyncLinks(self._client)
@@ -324,22 +311,22 @@ class AsyncLog(AsyncDriver):
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened: searches, leaders, refused, gaps, silent, junk, strays."""
+        """Counts of events: searches, leaders, refused, gaps, silent, junk, strays."""
         return dict(self._client.counters)
 
     async def aclose(self) -> None:
-        """Ends it; updates on their way may still commit, and whoever waits gets a LogError."""
+        """Closes the client. Sent values may still commit; tasks that wait get a LogError."""
         await super().aclose()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _each(updates: Iterable[Data] | AsyncIterable[Data]) -> AsyncGenerator[Data, None]:
-    """Items of either kind; a source that never waits lets the loop's other tasks run."""
-    if isinstance(updates, AsyncIterable):
-        async for data in updates:
+async def _each(values: Iterable[Data] | AsyncIterable[Data]) -> AsyncGenerator[Data, None]:
+    """Items of either kind of source; a source that never waits yields to other tasks."""
+    if isinstance(values, AsyncIterable):
+        async for data in values:
             yield data
         return
-    for number, data in enumerate(updates, 1):
+    for number, data in enumerate(values, 1):
         yield data
         if number % PACK_UPDATES == 0:
             await asyncio.sleep(0)

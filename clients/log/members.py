@@ -1,7 +1,4 @@
-"""Who a cluster's members are, and changes of them, for both faces of the log.
-
-What is asked and what the answer means; whoever asks does the waiting.
-"""
+"""The members of a cluster and requests to change them."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,12 +15,12 @@ from ..io.reqids import new_reqid
 
 
 def ask_members(members: Mapping[str, str]) -> Query:
-    """The wish that these be all members, PEER ID -> url."""
+    """The request that makes these the members, PEER ID -> url."""
     return Query(ConfigUpdate(new_reqid(), encode_members(tuple(members.items()))))
 
 
 def news_of(ask: Query) -> Callable[[], bool]:
-    """Tells whether anything was heard of it since now."""
+    """A test whether the leader has sent a message about the request since this call."""
     taken = ask.accepted_count
     return lambda: ask.done or ask.accepted_count != taken
 
@@ -36,9 +33,9 @@ def index_of(answer: object) -> int:
             assert answer.log_index is not None
             return answer.log_index
         case ConfigStatus.BUSY:
-            raise MembersConflict("another change of the members is in work")
+            raise MembersConflict("another change of the members is in progress")
         case ConfigStatus.EXPIRED:
-            raise LogError("the cluster says that this request is hours old: check the clocks")
+            raise LogError("the cluster considers this request hours old: check the clocks")
         case _:
             raise MembersRefused(answer.name, answer.message)
 
@@ -50,7 +47,7 @@ def members_of(answer: object) -> dict[str, str]:
 
 
 def with_member(members: Mapping[str, str], peer_id: str, url: str) -> dict[str, str]:
-    """These and one more. Raises MembersRefused when it is one already."""
+    """The members and another one. Raises MembersRefused when it is a member already."""
     if members.get(peer_id) == url:
         raise MembersRefused("Unchanged", f"{peer_id} at {url} is a member already")
     if peer_id in members:
@@ -59,8 +56,8 @@ def with_member(members: Mapping[str, str], peer_id: str, url: str) -> dict[str,
 
 
 def without_member(members: Mapping[str, str], peer_id: str) -> dict[str, str]:
-    """These without one. Raises MembersRefused when it is none."""
+    """The members without this one. Raises MembersRefused when it is no member."""
     if peer_id not in members:
         names = ", ".join(members)
-        raise MembersRefused("Unchanged", f"{peer_id} is no member; those are {names}")
+        raise MembersRefused("Unchanged", f"{peer_id} is no member; the members are {names}")
     return {peer: url for peer, url in members.items() if peer != peer_id}

@@ -1,7 +1,7 @@
-"""What a Log does, once for both of its faces: generators that say what they wait for.
+"""The operations of kelek.Log and kelek.AsyncLog, as generators that yield what they wait for.
 
-A step is driven to its end by whoever has the connections: kelek.Log turns them (log.py),
-kelek.AsyncLog leaves them to asyncio (async_log.py). Nothing here reads, sends or sleeps.
+A driver runs them: BlockingDriver polls the sockets itself, AsyncDriver leaves that to asyncio.
+The operations do no I/O and never sleep.
 """
 
 import time
@@ -62,40 +62,47 @@ T = TypeVar("T")
 
 PACK_UPDATES = 1024
 PACK_BYTES = 256 << 10
-GATHER_S_MAX = 0.002  # A pack waits no longer for the next one of a slow source.
-# Reasons that lie in the age of a reqid; the text's bare refusal names none and means it mostly.
+COLLECT_S_MAX = 0.002  # A pack waits no longer for the next value of a slow source.
+# Reasons that concern the age of a request id. The specification's refusal ("rejected") has no
+# reason and usually means it.
 EXPIRED = frozenset(("expired", "too early", "forgotten", "rejected"))
 TIMEOUT_MS = 30_000
 REACH_MS = 2000
 REACH_STEP_MS = 2
 APPLY_MS = 2
 SEARCHES_A_GRACE = 12
-INDEX_MAX = (1 << 53) - 1  # What every client's language counts exactly.
+INDEX_MAX = (1 << 53) - 1  # The largest integer that every client's language has exactly.
 
 Data = bytes | bytearray | memoryview
 Answer = ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
 
 
 class LogTuning(NamedTuple):
-    """How a Log's machine goes to work; the times are the topology's `clients` settings."""
+    """Limits and times of a Log; the topology's `clients` settings are the same.
+
+    limits              of the window
+    response_ttl_ms     the client searches for a leader when the present one does not answer a
+                        request for so long
+    election_grace_ms   without a leader, the client queries each peer twelve times in it
+    """
 
     limits: WindowLimits = WindowLimits()
-    response_ttl_ms: int = 500  # A leader that is silent so long about a request is searched anew.
-    election_grace_ms: int = 300  # While nobody leads, each peer is asked twelve times in it.
+    response_ttl_ms: int = 500
+    election_grace_ms: int = 300
 
 
 class EntriesQuery(NamedTuple):
-    """Which entries are wanted, and of whom."""
+    """The entries to read, and the peer to read them from."""
 
     after: int
-    count: int | None  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
-    url: str | None  # None: of the leader.
+    count: int | None  # type: ignore[assignment]  # Hides tuple.count.
+    url: str | None  # None: the leader.
 
 
 def make_client(
     urls: str | Iterable[str], cluster: str, form: str, tuning: LogTuning | None
 ) -> LogClientMachine:
-    """The machine for a Log with these arguments. Raises ValueError, TypeError."""
+    """The protocol machine of a Log. Raises ValueError, TypeError."""
     if form not in ("auto", "node", "text"):
         raise ValueError(f"form is auto, node or text, not {form!r}")
     if not isinstance(urls, str):
@@ -124,15 +131,15 @@ def make_client(
 
 
 class LogOperations:
-    """The steps of one Log over its machine."""
+    """The operations of one Log over its protocol machine."""
 
     def __init__(self, client: LogClientMachine) -> None:
         self.client = client
-        self._own_index = 0  # Of the last update that this Log knows to be committed.
-        self._seen_index = 0  # Of the last entry that it was given, or that.
+        self._own_index = 0  # The last append that this Log knows to be committed.
+        self._seen_index = 0  # The last entry that it has read or appended.
 
     def reach(self, timeout_ms: int) -> Generator[Step, None, None]:
-        """Waits until any peer of the cluster has answered, whether it leads or not."""
+        """Waits until a peer of the cluster has answered. Raises LogUnavailable."""
         client = self.client
         give_up_ms = monotonic_ms() + timeout_ms
         while not client.heard:
@@ -143,13 +150,13 @@ class LogOperations:
     # ---- writing ----
 
     def add(self, pending: PendingUpdates) -> Generator[Step, None, None]:
-        """Waits for room in the window, and sends updates."""
+        """Waits for room in the window, then sends values."""
         window = self.client.window
         yield Wait(lambda: window.accepts(pending.reqids))
         window.add(pending)
 
     def settle(self, pending: PendingUpdates, count: int) -> Generator[Step, None, None]:
-        """Waits until updates are committed; count were before them in this call.
+        """Waits until values are committed; count of this call precede them.
 
         Raises LogExpired, LogRefused.
         """
@@ -164,13 +171,13 @@ class LogOperations:
     # ---- reading ----
 
     def entries(self, asked: EntriesQuery) -> Generator[Step | list[Entry], None, None]:
-        """Lists of entries up to what is committed, or count of them."""
+        """Lists of the committed entries, or of count of them."""
         return self._entries(asked, decoded)
 
     def entry_columns(
         self, asked: EntriesQuery
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
-        """Record batches of the same entries, as many as came at once in each."""
+        """The same entries as record batches, one for each response."""
         try:
             from ..table.arrow import entries_of
         except ImportError as error:
@@ -197,11 +204,11 @@ class LogOperations:
                 return
             after, count = stream.prev_index, stream.remaining
             if url is not None and after < seen_index:
-                url = None  # That peer lags: what was given before is not left out now.
+                url = None  # The peer lags behind what this Log has read; ask the leader.
             elif after >= own_index:
                 return
             else:
-                yield Sleep(APPLY_MS)  # A leader of another kind serves what it has applied.
+                yield Sleep(APPLY_MS)  # A foreign leader serves only what it has applied.
 
     def _read(
         self, stream: EntryStream, decode: Callable[[EntryRun], list[Any]]
@@ -216,8 +223,8 @@ class LogOperations:
         if stream.compacted is not None:
             raise LogCompacted(stream.compacted.last_index)
 
-    def subscribe(self, after: int | None) -> Generator[Step | list[Entry], None, None]:
-        """Lists of entries for ever, as they are committed; after None: from now on."""
+    def watch(self, after: int | None) -> Generator[Step | list[Entry], None, None]:
+        """Lists of entries, without end, as they are committed; after None: from now on."""
         if after is None:
             after = (yield from self.info(None)).applied_index
         check_range("after", after)
@@ -248,7 +255,7 @@ class LogOperations:
         return read.index
 
     def info(self, url: str | None) -> Generator[Step, None, LogInfo]:
-        """The leader's log, or that of the peer at url."""
+        """Term and indexes of the leader's log, or of that of the peer at url."""
         if url is not None:
             check_url(url)
         answer = yield from self._ask(Query(RequestLogInfo(new_reqid()), url))
@@ -256,7 +263,7 @@ class LogOperations:
         return answer
 
     def make_snapshot(self, url: str | None) -> Generator[Step, None, SnapshotMade]:
-        """A snapshot of the leader's log and state, or of the peer's at url."""
+        """Orders a snapshot from the leader, or from the peer at url."""
         if url is not None:
             check_url(url)
         ask = Query(MakeSnapshot(new_reqid()), url)
@@ -267,7 +274,7 @@ class LogOperations:
         return answer
 
     def state(self) -> Generator[Step, None, tuple[int, bytes]]:
-        """The state in the leader's snapshot, and the index up to which it goes."""
+        """The last index in the leader's snapshot, and the state in it."""
         stream = self.client.open_stream(EntryStream(0, wants_state=True))
         try:
             yield Wait(lambda: stream.done)
@@ -278,13 +285,13 @@ class LogOperations:
         return stream.compacted.last_index, b"".join(stream.chunks)
 
     def config(self) -> Generator[Step, None, ConfigAnswer]:
-        """Who leads, and the members."""
+        """The leader and the members."""
         answer = yield from self._ask(Query(RequestConfig(new_reqid())))
         assert isinstance(answer, ConfigAnswer)
         return answer
 
     def set_members(self, members: Mapping[str, str]) -> Generator[Step, None, int]:
-        """Makes these all members; each word of the leader's begins the time anew."""
+        """Replaces the members; each message of the leader restarts the timeout."""
         ask = self.client.query(ask_members(members))
         try:
             while not ask.done:
@@ -294,23 +301,23 @@ class LogOperations:
         return index_of(ask.answer)
 
     def add_member(self, peer_id: str, url: str) -> Generator[Step, None, int]:
-        """Takes one more peer in."""
+        """Adds a peer to the members."""
         members = members_of((yield from self.config()))
         return (yield from self.set_members(with_member(members, peer_id, url)))
 
     def remove_member(self, peer_id: str) -> Generator[Step, None, int]:
-        """Leaves one peer out."""
+        """Removes a peer from the members."""
         members = members_of((yield from self.config()))
         return (yield from self.set_members(without_member(members, peer_id)))
 
     def broadcast_url(self) -> Generator[Step, None, str | None]:
-        """Where the leader's state machine broadcasts, if it does."""
+        """The address at which the leader's state machine broadcasts, if it does."""
         answer = yield from self._ask(Query(RequestBroadcastStateUrl(new_reqid())))
         assert answer is None or isinstance(answer, str)
         return answer
 
     def transfer(self, to: str | None) -> Generator[Step, None, str]:
-        """Has the leader hand over; returns the new one's PEER ID."""
+        """Moves the leadership; returns the PEER ID of the new leader."""
         if to is not None and not isinstance(to, str):
             raise TypeError(f"to is a PEER ID as str, not {type(to).__name__}")
         away = "" if to else (yield from self.config()).leader or ""
@@ -342,7 +349,7 @@ def _checked(decode: Callable[[EntryRun], T], part: EntryRun) -> T:
     try:
         return decode(part)
     except RemoteProtocolError as error:
-        raise LogError(f"the leader sent what is no entry: {error}") from error
+        raise LogError(f"the leader sent a malformed entry: {error}") from error
 
 
 def check_range(name: str, value: int) -> None:
@@ -354,27 +361,27 @@ def check_range(name: str, value: int) -> None:
 
 def checked(data: Data) -> bytes:
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"an update is bytes, not {type(data).__name__}")
+        raise TypeError(f"a value is bytes, not {type(data).__name__}")
     data = bytes(data)
     if not 0 < len(data) <= RECORD_BYTES_MAX:
-        raise LogTooLarge(f"an update has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")
+        raise LogTooLarge(f"a value has 1 to {RECORD_BYTES_MAX} bytes, not {len(data)}")
     return data
 
 
-def packs(updates: Iterable[Data]) -> Iterator[list[bytes]]:
-    """Cuts updates into packs: full ones from a fast source, early ones from a slow one."""
+def packs(values: Iterable[Data]) -> Iterator[list[bytes]]:
+    """Groups values into packs: full ones, or what a slow source yields within COLLECT_S_MAX."""
     clock = time.monotonic
     pack: list[bytes] = []
     size = 0
     until_s = 0.0
-    for item in updates:
+    for item in values:
         data = item if isinstance(item, bytes) and 0 < len(item) <= PACK_BYTES else checked(item)
         size += len(data)
         if size > PACK_BYTES and pack:
             yield pack
             pack, size = [], len(data)
         if not pack:
-            until_s = clock() + GATHER_S_MAX
+            until_s = clock() + COLLECT_S_MAX
         pack.append(data)
         if len(pack) == PACK_UPDATES or clock() >= until_s:
             yield pack

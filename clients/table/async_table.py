@@ -17,10 +17,10 @@ from ..io.async_driver import AsyncDriver
 from ..io.async_links import AsyncLinks
 from ..io.coalescer import Pack, RequestCoalescer, RequestLimits
 from ..io.driver import Step, Wait
-from .arguments import Data, checked_key, checked_range, checked_value
+from .arguments import Data, Range, checked_key, checked_range, checked_value
 from .batch import Batch, BatchResult
 from .batching import PACK_BYTES, PACK_PAIRS, Pair, checked_pairs
-from .changes import Change
+from .changes import Change, first_index
 from .operations import (
     DEFAULT_OPTIONS,
     TABLE_LINKS,
@@ -274,17 +274,20 @@ class AsyncTable(AsyncDriver):
 
     # ---- changes ----
 
-    async def watch(
+    def watch(
         self,
         *,
         prefix: Data | None = None,
         start: Data = b"",
         end: Data = b"",
-        index: int = 0,
+        after: int | None = None,
+        index: int | None = None,
     ) -> AsyncGenerator[Change, None]:
-        """The changes of a range for ever, in order; see kelek.Table.watch()."""
-        asked = checked_range(prefix, start, end)
-        async with aclosing(self._iterate(self._steps.watch(asked, index))) as lists:
+        """The changes of a range after LOG INDEX after, without end; see kelek.Table.watch()."""
+        return self._changes(checked_range(prefix, start, end), first_index(after, index))
+
+    async def _changes(self, bounds: Range, index: int) -> AsyncGenerator[Change, None]:
+        async with aclosing(self._iterate(self._steps.watch(bounds, index))) as lists:
             async for changes in lists:
                 for change in changes:
                     yield change

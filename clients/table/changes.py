@@ -1,24 +1,42 @@
-"""What a watch tells: an entry's operations as changes of keys."""
+"""The changes that a watch yields: the operations of an entry, key by key."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...protocols.zerodb.wire import answers, ops
-from .arguments import Range
+from ..aliases import warn_renamed
+from .arguments import Range, checked_number
 
 
 class Change(NamedTuple):
-    """What became of a key, or of a range of keys."""
+    """A change of a key, or the deletion of a range of keys.
 
-    index: int  # type: ignore[assignment]  # LOG INDEX; hides tuple.index, which nobody misses.
-    key: bytes  # Or the first of a range; empty: the table's first.
-    value: bytes | None  # None: it was deleted.
-    end: bytes | None = None  # Of a range of deleted keys, exclusive; empty: to the last.
+    index   LOG INDEX of the write
+    key     the key, or the start of the range; empty: the table's first key
+    value   None: deleted
+    end     the end of the deleted range, exclusive; empty: behind the last key; None: one key
+    """
+
+    index: int  # type: ignore[assignment]  # Hides tuple.index.
+    key: bytes
+    value: bytes | None
+    end: bytes | None = None
 
 
-def changes_of(change: answers.WatchedChange, table: int, asked: Range) -> Iterator[Change]:
-    """What an entry did to the keys of a range, in its order."""
-    start, end = asked
+def first_index(after: int | None, index: int | None) -> int:
+    """The first index of a watch; 0: from now on. The old argument index is inclusive and warns.
+
+    Raises TypeError, ValueError.
+    """
+    if index is not None:
+        warn_renamed("index=", "after=, which is exclusive", 4)
+        return checked_number("index", index)
+    return 0 if after is None else checked_number("after", after) + 1
+
+
+def changes_of(change: answers.WatchedChange, table: int, bounds: Range) -> Iterator[Change]:
+    """The changes of an entry within a range, in the entry's order."""
+    start, end = bounds
 
     def within(key: bytes) -> bool:
         return key >= start and (not end or key < end)
@@ -42,5 +60,5 @@ def changes_of(change: answers.WatchedChange, table: int, asked: Range) -> Itera
 
 
 def least(one: bytes, other: bytes) -> bytes:
-    """Of two ends, of which an empty one is the last."""
+    """The lower of two range ends. An empty end is behind the last key."""
     return min(one, other) if one and other else one or other

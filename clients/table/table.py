@@ -13,10 +13,10 @@ from ...protocols.zerodb.wire.values import TableOptions
 from ..errors import TableError, TableTimeout
 from ..io.driver import BlockingDriver, Step
 from ..io.links import Links
-from .arguments import Data, checked_range
+from .arguments import Data, Range, checked_range
 from .batch import Batch, BatchResult
 from .batching import PACK_BYTES, Pair, checked_pairs, packs
-from .changes import Change
+from .changes import Change, first_index
 from .operations import (
     DEFAULT_OPTIONS,
     TABLE_LINKS,
@@ -284,17 +284,23 @@ class Table(BlockingDriver):
         prefix: Data | None = None,
         start: Data = b"",
         end: Data = b"",
-        index: int = 0,
+        after: int | None = None,
+        index: int | None = None,
     ) -> Generator[Change, None, None]:
-        """The changes of a range from now on, or from LOG INDEX index on, for ever, in order.
+        """The changes of a range after LOG INDEX after (None: from now on), in order, without end.
 
-        None is left out or doubled, whichever node is asked: after a pause go on with
-        index = the last change's index + 1. Only of writes above 1 MiB it tells what their keys
-        hold by now, so that a value may be told twice, or the one before it not at all. Raises
-        TableCompacted when changes are no longer kept.
+        To go on after a pause, pass the index of the last change: no change is missing or repeated,
+        whichever node answers. Of a write above 1 MiB the iterator yields the values that its keys
+        hold when the node reads them, so a value may come twice and an overwritten one not at all.
+
+        index   deprecated: as after = index - 1
+
+        Raises TableCompacted when the node no longer keeps the changes.
         """
-        asked = checked_range(prefix, start, end)
-        with closing(self._iterate(self._steps.watch(asked, index))) as lists:
+        return self._changes(checked_range(prefix, start, end), first_index(after, index))
+
+    def _changes(self, bounds: Range, index: int) -> Generator[Change, None, None]:
+        with closing(self._iterate(self._steps.watch(bounds, index))) as lists:
             for changes in lists:
                 yield from changes
 

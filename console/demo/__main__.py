@@ -102,7 +102,7 @@ class FlightLoad:
 
     def run(self, log: Log) -> Loaded:
         began = self._last = time.monotonic()
-        log.update_many(self._flights, self._on_committed)
+        log.append_many(self._flights, self._on_committed)
         rate = len(self._flights) / (time.monotonic() - began)
         return Loaded(rate, self.gap_s, self.killed)
 

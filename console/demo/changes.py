@@ -76,7 +76,7 @@ class Changes:
             self._cluster.stop(node)
             self._cluster.wipe(node)
         with step(f"the last {len(later):,} flights, with two of three members"):
-            self._log.update_many(later)
+            self._log.append_many(later)
         with step(f"{node} started again: by snapshot and log it has applied everything"):
             self._cluster.start(node)
             self.wait_applied(node)

@@ -174,10 +174,10 @@ def append(values: tuple[str, ...], options: Where) -> None:
 
     with opened_farm(options) as farm:
         try:
-            next_index = farm.append(counted())
+            last_index = farm.append_many(counted())
         except (FarmTooLarge, ValueError) as error:
             raise CliError(str(error)) from error
     if options["output"] == "json":
-        show_json({"appended": count, "next_index": next_index})
+        show_json({"appended": count, "last_index": last_index, "next_index": last_index + 1})
     else:
-        click.echo(f"appended {count} entries; the last has index {next_index - 1}")
+        click.echo(f"appended {count} entries; the last has index {last_index}")

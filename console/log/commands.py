@@ -44,7 +44,7 @@ def put(data: Sequence[str], output: str, where: Where) -> None:
             size = f"{len(update)} bytes; an entry has 1 to {RECORD_BYTES_MAX}"
             raise CliError(f"DATA {number}: {size}")
     with opened(where) as (log, _):
-        indexes = list(log.update_each(updates))
+        indexes = list(log.append_each(updates))
     if output == "json":
         show_json({"indexes": indexes})
     else:
@@ -70,7 +70,7 @@ def subscribe(first_index: int | None, all_kinds: bool, output: str, where: Wher
 
     after = None if first_index is None else first_index - 1
     with opened(where) as (log, _):
-        for entries in log.subscribe_lists(after):
+        for entries in log.watch_lists(after):
             for entry in entries:
                 if all_kinds or entry.type in SHOWN:
                     if output == "json":
@@ -101,7 +101,7 @@ def chosen(log: Log, options: Tail) -> Iterator[Entry]:
         after = end
         if not options.follow:
             return
-    for entry in log.follow(after) if options.follow else log.entries(after):
+    for entry in log.watch(after) if options.follow else log.entries(after):
         if shown(entry, options):
             yield entry
 
@@ -174,9 +174,9 @@ def transfer(to: str | None, output: str, where: Where) -> None:
 def bench(options: Bench, output: str, where: Where) -> None:
     """Measures the log as one client sees it: pipelined, then one update at a time."""
     with opened(where) as (log, _):
-        log.update(b"." * options.size)  # The search for the leader is not measured.
+        log.append(b"." * options.size)  # The search for the leader is not measured.
         began = time.monotonic()
-        log.update_many(b"." * options.size for _ in range(options.updates))
+        log.append_many(b"." * options.size for _ in range(options.updates))
         seconds = time.monotonic() - began
         times_ms = sorted(one_ms(log, options.size) for _ in range(options.alone))
     figures: dict[str, Any] = {
@@ -200,5 +200,5 @@ def bench(options: Bench, output: str, where: Where) -> None:
 
 def one_ms(log: Log, size: int) -> float:
     began = time.monotonic()
-    log.update(b"." * size)
+    log.append(b"." * size)
     return (time.monotonic() - began) * 1000

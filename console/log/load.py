@@ -34,7 +34,7 @@ def load(options: LoadOptions, output: str, where: Where) -> None:
         began = time.monotonic()
         reader = Lines(file, options)
         with progress(reader, size) as show:
-            count = log.update_many(reader, lambda count: (note(count), show and show(count)))
+            count = log.append_many(reader, lambda count: (note(count), show and show(count)))
         seconds = time.monotonic() - began
         last_index = log.info().commit_index
     rate = round(count / max(seconds, 1e-9))

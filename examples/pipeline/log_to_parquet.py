@@ -68,7 +68,7 @@ arguments.add_argument("--picture", metavar="FILE")
 options = arguments.parse_args()
 with kelek.Log(LOG["urls"], LOG["cluster"]) as log:
     last_index = log.read_index()
-    log.update_many(readings())
+    log.append_many(readings())
 spark = kelek.pipeline.session(app_name="log to Parquet", master="local[2]")
 with tempfile.TemporaryDirectory() as place:
     found = to_parquet(last_index + 1, place)

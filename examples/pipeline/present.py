@@ -48,7 +48,7 @@ def come_and_go(log: kelek.Log, last_index: int) -> str:
 
 
 def presences(log: kelek.Log, after: int) -> Iterator[Presence]:
-    for entry in log.subscribe(after):
+    for entry in log.watch(after):
         if is_presence([entry.data]):
             yield decode_presence([entry.data])
 

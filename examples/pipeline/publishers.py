@@ -97,7 +97,7 @@ options = arguments.parse_args()
 begin_ms = round(time.time() * 1000) - 24 * HOUR_MS
 with kelek.Farm(URLS, NAME, user=USER, secret_file=SECRET, ca_file=CA) as farm:
     first_index = farm.commit_index() + 1
-    farm.append(documents(begin_ms))
+    farm.append_many(documents(begin_ms))
 spark = kelek.pipeline.session(app_name="publishers", master="local[2]")
 state = SharedState(NAME)
 uptimes: dict[int, list[tuple[float, float]]] = {server: [] for server in RESTARTS}

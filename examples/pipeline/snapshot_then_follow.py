@@ -13,9 +13,9 @@ import kelek.pipeline
 LOG = {"kind": "log", "urls": "tcp://127.0.0.1:7201", "cluster": "demo"}
 
 with kelek.Log(LOG["urls"], LOG["cluster"]) as log:
-    log.update_many(b"before %d" % n for n in range(1000))
+    log.append_many(b"before %d" % n for n in range(1000))
     snapshot = log.make_snapshot()
-    log.update_many(b"behind %d" % n for n in range(10))
+    log.append_many(b"behind %d" % n for n in range(10))
 spark = kelek.pipeline.session(app_name="snapshot then follow", master="local[2]")
 
 

@@ -107,7 +107,7 @@ class FarmView(LogPositions):
         while True:
             with self._reached():
                 wanted = min(count, last + 1 - index)
-                page = self._farm.read(index, wanted, all_kinds=True)
+                page = self._farm.read(after=index - 1, count=wanted, all_kinds=True)
             if page.next_index > index:
                 return page
             if time.monotonic() > until:

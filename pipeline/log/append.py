@@ -44,7 +44,7 @@ def append(options: WriteOptions, origin: Origin, batches: Iterator[pyarrow.Reco
         with closing(Log(options.urls, options.cluster, timeout_ms=options.timeout_ms)) as log:
             try:
                 log.reach(options.timeout_ms)
-                return log.update_many(rows.data(), reqids=reqids)
+                return log.append_many(rows.data(), reqids=reqids)
             except LogTimeout as error:
                 raise LogUnreachable(options.urls, options.cluster, error) from error
             except LogExpired as error:

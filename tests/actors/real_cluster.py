@@ -45,7 +45,7 @@ class Cluster:
         lines = [b"%07d%s" % (self.count + 1 + i, b"x" * 1000) for i in range(count)]
         self.count += count
         with kelek.Log(self.urls(), timeout_ms=int(DEADLINE_S * 1000)) as log:
-            assert log.update_many(lines) == count
+            assert log.append_many(lines) == count
 
     def peers(self) -> Rows:
         return {row["node"]: row for row in self.shell.status() if row["role"] == "raft_peer"}

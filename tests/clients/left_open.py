@@ -48,8 +48,8 @@ def used(kind: str, url: str) -> Holder:
             return Holder(table, pairs)
         case "Log":
             log = kelek.Log(url.split(","))
-            log.update(b"one")
-            entries = log.subscribe()
+            log.append(b"one")
+            entries = log.watch()
             next(entries)
             return Holder(log, entries)
         case "Broker":
@@ -59,8 +59,8 @@ def used(kind: str, url: str) -> Holder:
             return Holder(broker, stream)
         case "Farm":
             farm = kelek.Farm(**json.loads(url))
-            farm.append([b"one"])
-            values = farm.entries()
+            farm.append(b"one")
+            values = farm.watch()
             next(values)
             return Holder(farm, values)
     node = kelek.Node(tuning=kelek.NodeTuning(port=int(url), interface="127.0.0.1"))
@@ -77,8 +77,8 @@ async def used_async(kind: str, url: str) -> Holder:
             return Holder(table, pairs)
         case "AsyncLog":
             log = kelek.AsyncLog(url.split(","))
-            await log.update(b"one")
-            entries = log.subscribe()
+            await log.append(b"one")
+            entries = log.watch()
             await anext(entries)
             return Holder(log, entries)
         case "AsyncBroker":
@@ -88,8 +88,8 @@ async def used_async(kind: str, url: str) -> Holder:
             return Holder(broker, stream)
         case "AsyncFarm":
             farm = kelek.AsyncFarm(**json.loads(url))
-            await farm.append([b"one"])
-            values = farm.entries()
+            await farm.append(b"one")
+            values = farm.watch()
             await anext(values)
             return Holder(farm, values)
         case "Worker":
@@ -163,7 +163,7 @@ class Program:
         if isinstance(mine.client, kelek.Table):
             assert mine.client.get(b"a") == b"1"
         if isinstance(mine.client, kelek.Log):
-            mine.client.update(b"behind the fork")
+            mine.client.append(b"behind the fork")
 
     def use_inherited(self, client: Any) -> None:
         """libzmq waits for ever on sockets of the process before a fork."""
@@ -171,7 +171,7 @@ class Program:
             if self.kind == "Table":
                 client.get(b"a")
             elif self.kind == "Log":
-                client.update(b"one")
+                client.append(b"one")
             elif self.kind == "Broker":
                 client.call("parts")
             elif self.kind == "Farm":
@@ -193,9 +193,9 @@ class Program:
             case "Table":
                 list(client.watch())
             case "Log":
-                list(client.subscribe())
+                list(client.watch())
             case "Farm":
-                list(client.entries())
+                list(client.watch())
             case _:
                 client.call("nobody", timeout_ms=DEADLINE_S * 1000)
 

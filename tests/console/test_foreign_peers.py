@@ -64,4 +64,4 @@ def test_a_client_in_the_text_form_hears_that_the_peer_knows_another(url: str) -
         kelek.Log([url], IDENT.decode(), timeout_ms=1500, form="text") as log,
         pytest.raises(kelek.LogNoLeader, match=r"speaks node's form alone: leave out form='text'"),
     ):
-        log.update(b"never sent")
+        log.append(b"never sent")

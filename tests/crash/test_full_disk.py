@@ -56,7 +56,7 @@ class Load:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             data = b"%07d" % len(self.acked) + bytes(1 << 10)
-            self.acked[self.log.update(data)] = data
+            self.acked[self.log.append(data)] = data
 
 
 def fill(disk: Path) -> Path:

@@ -96,7 +96,7 @@ def nodes(shell: Any) -> Callable[[str], Running]:
 def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]) -> None:
     running = nodes("snapshot_entries: 0, snapshot_behind: 0, writer: thread")
     with kelek.Log(running.urls) as log:
-        log.update_many(b"%d" % number + b"." * 100 for number in range(3000))
+        log.append_many(b"%d" % number + b"." * 100 for number in range(3000))
         running.wait(lambda: running.settled(3000))
         text = running.shell.ok("kelek log snapshot -o json")
         made = json.loads(text)["nodes"]
@@ -107,7 +107,7 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]
         ]
         ends = {row["node"]: row["index"] for row in made}  # An election between adds an entry.
         assert min(ends.values()) >= 3001
-        index = max(log.update_each(b"more %d" % number for number in range(500)))
+        index = max(log.append_each(b"more %d" % number for number in range(500)))
         running.wait(lambda: running.bases() == ends)
         running.wipe("n3")
         running.wait(lambda: running.settled(index))
@@ -165,12 +165,12 @@ def test_killed_at_random_points_of_making_sending_and_taking(
 
         def some_are_made() -> bool:
             """Also when most were interrupted: with what comes now."""
-            log.update_many(b"more" for _ in range(600))
+            log.append_many(b"more" for _ in range(600))
             logs = (running.log(node, "snapshot_sender") for node in ("n1", "n2", "n3"))
             return sum(text.count(" made ") for text in logs) > 3
 
         running.wait(some_are_made)
-        index = log.update(b"the last one")
+        index = log.append(b"the last one")
     running.wait(lambda: running.settled(index))
     counts = {str(row["entries"]) for row in running.rows("state_machine").values()}
     assert len(counts) == 1

@@ -47,12 +47,12 @@ def test_a_watch_tells_large_batches_as_small_ones(table: kelek.Table) -> None:
     """Each value once, though none of them is held any more."""
     values = [bytes([letter]) * LARGE for letter in b"abc"]
     table.put(b"first", b"")
-    first = next(table.watch(index=1, prefix=b"first")).index
+    first = next(table.watch(after=0, prefix=b"first")).index
     swap(table, None, values[0])
     swap(table, values[0], values[1])
     swap(table, b"something else", values[2])
     table.delete(b"k")
-    told = list(islice(table.watch(index=first + 1, start=b"k", end=b"s"), 6))
+    told = list(islice(table.watch(after=first, start=b"k", end=b"s"), 6))
     assert [(it.key, it.value, it.end) for it in told] == [
         (b"k", values[0], None),
         (b"r", None, b"s"),
@@ -70,10 +70,10 @@ def test_a_watch_tells_once_what_went_with_its_session(table: kelek.Table) -> No
     keys = [b"%d" % number * 1000 for number in range(10, 90)]
     for key in keys:
         table.put(key, b"v", session=session)
-    last = next(table.watch(index=1, prefix=keys[-1])).index
+    last = next(table.watch(after=0, prefix=keys[-1])).index
     table.end_session(session)
     table.put(keys[0], b"new")
-    told = list(islice(table.watch(index=last + 1), len(keys) + 1))
+    told = list(islice(table.watch(after=last), len(keys) + 1))
     assert sorted(change.key for change in told[:-1]) == sorted(keys)
     assert {change.value for change in told[:-1]} == {None}
     assert (told[-1].key, told[-1].value) == (keys[0], b"new")

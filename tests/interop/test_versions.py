@@ -50,7 +50,7 @@ class Writer:
         try:
             with connect(self._nodes) as log:
                 while not self._enough.wait(0.002):
-                    self.count += log.update_many(
+                    self.count += log.append_many(
                         b"%d" % (self.count + number) for number in range(5)
                     )
         except LogError as error:
@@ -134,7 +134,7 @@ def test_nodes_are_upgraded_one_by_one_while_a_client_writes(nodes: Nodes) -> No
     for name in nodes.urls:  # The way back, as long as nothing is compacted.
         nodes.start(name, Part("old"))
     with connect(nodes) as log:
-        nodes.wait_equal(log.update(b"with old ones only"))
+        nodes.wait_equal(log.append(b"with old ones only"))
 
 
 def test_an_old_follower_is_not_sent_snapshots_and_an_old_kelek_refuses_a_compacted_log(
@@ -146,14 +146,14 @@ def test_an_old_follower_is_not_sent_snapshots_and_an_old_kelek_refuses_a_compac
     nodes.start("n3", Part("old"))
     make_lead(nodes, "n1")
     with connect(nodes) as log:
-        log.update(b"all are there")
+        log.append(b"all are there")
         nodes.wait_equal(2)
         nodes.stop("n3")
         while asked(nodes, "n1").first_index == 1:
-            log.update_many(b"x" * 100 for _ in range(1000))
+            log.append_many(b"x" * 100 for _ in range(1000))
         nodes.start("n3")
         nodes.wait(lambda infos: infos["n3"].leader == "n1")  # It hears, and goes without.
-        index = log.update(b"the two others commit")
+        index = log.append(b"the two others commit")
         assert asked(nodes, "n3").last_index < index
         upgrade(nodes, "n3")  # That is the way out.
         nodes.wait_equal(index)

@@ -135,7 +135,7 @@ def test_presence(nodes: Shell) -> None:
     from kelek.pipeline.zre.source import batch_reader
 
     with kelek.Log(nodes.translate("tcp://127.0.0.1:7201")) as log:
-        log.update(encode_presence(SAID))
+        log.append(encode_presence(SAID))
     assert re.search(r"\|\s*hall\|\s*lamp\|", program_of(nodes, "Presence"))
     url = nodes.translate("tcp://127.0.0.1:7100")
     said = [encode_report(REPORT), b"else", encode_report(REPORT._replace(event=LogEvent.EXIT))]

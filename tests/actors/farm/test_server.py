@@ -270,7 +270,7 @@ def test_two_farms_in_one_process() -> None:
                 password=PASSWORD,
                 ca_file=str(farm.ca),
             ) as client:
-                assert {entry.value for entry in client.entries(follow=False)} == values
+                assert {entry.value for entry in client.entries()} == values
 
 
 def test_servers_without_a_handshake() -> None:

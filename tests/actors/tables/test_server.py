@@ -200,8 +200,8 @@ def test_the_log_is_no_way_into_the_tables(node: Node) -> None:
     for form in "auto", "node", "text":
         with kelek.Log([url], "doors", timeout_ms=DEADLINE_MS, form=form) as log:
             with pytest.raises(kelek.LogRefused):
-                log.update(pack([Put(4, [b"k"], [b"forged"])]))
-            log.update(b"no operations")
+                log.append(pack([Put(4, [b"k"], [b"forged"])]))
+            log.append(b"no operations")
     assert node.ask(READ, TABLE, b"k") == [b"\x31\x01\x10\x00", b"1"]
     shown = node.shell.ok("kelek log tail --topology doors.yaml --after 0")
     assert [line.split(maxsplit=2)[2] for line in shown.splitlines()] == [

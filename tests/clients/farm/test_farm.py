@@ -57,13 +57,13 @@ def opened(place: Servers, /, **given: Any) -> kelek.Farm:
 
 def test_it_appends_whoever_leads(servers: Servers) -> None:
     with opened(servers) as farm:
-        first = farm.append([b'{"n":1}'])
-        second = farm.append(b'{"n":%d}' % number for number in range(5000))
+        first = farm.append(b'{"n":1}')
+        second = farm.append_many(b'{"n":%d}' % number for number in range(5000))
         assert second >= first + 5000
-        assert farm.append([]) == 0
+        assert farm.append_many([]) == 0
         leader = servers.leader()
         servers.kill(leader)
-        third = farm.append([b"behind it"])
+        third = farm.append(b"behind it")
         assert third > second
         servers.start(leader, bootstrap=False)
 
@@ -76,20 +76,20 @@ def test_it_holds_up_neither_the_collector_nor_the_exit(servers: Servers, kind: 
 def test_the_servers_by_their_ids(servers: Servers) -> None:
     ids = {number: f"tcp://127.0.0.1:{port}" for number, port in servers.ports.items()}
     with opened(servers, servers=ids) as farm:
-        farm.append([b"x"])
+        farm.append(b"x")
         assert farm._client.ids.keys() == ids.keys()
     with pytest.raises(kelek.FarmError, match="this Farm is closed"):
-        farm.append([b"x"])
+        farm.append(b"x")
 
 
 def test_tasks_share_one(servers: Servers) -> None:
     async def main() -> None:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
-            await farm.append([b"warm"])
-            await asyncio.gather(*(farm.append([b"%d" % number]) for number in range(200)))
+            await farm.append(b"warm")
+            await asyncio.gather(*(farm.append(b"%d" % number) for number in range(200)))
             assert farm.counters["requests"] < 200  # They travelled together.
         with pytest.raises(kelek.FarmError, match="this AsyncFarm is closed"):
-            await farm.append([b"x"])
+            await farm.append(b"x")
 
     asyncio.run(main())
 
@@ -100,9 +100,9 @@ def as_a_server(place: Servers) -> dict[str, Any]:
 
 def test_each_entry_has_its_user_and_an_index(servers: Servers) -> None:
     with opened(servers) as demo, kelek.Farm(**as_a_server(servers)) as other:
-        first = demo.append([b"of demo"]) - 1
-        last = other.append([b"of a server", b"once more"]) - 1
-        found = [(each.index, each.value, each.user) for each in demo.entries(first, follow=False)]
+        first = demo.append(b"of demo")
+        last = other.append_many([b"of a server", b"once more"])
+        found = [(each.index, each.value, each.user) for each in demo.entries(after=first - 1)]
     assert found[0] == (first, b"of demo", USER)
     assert found[-2:] == [(last - 1, b"of a server", SERVERS), (last, b"once more", SERVERS)]
 
@@ -113,8 +113,8 @@ def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
 
     async def main() -> list[int | BaseException]:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
-            await farm.append([b"warm"])
-            tasks = (farm.append([value]) for value in (b"before it", status, b"behind it"))
+            await farm.append(b"warm")
+            tasks = (farm.append(value) for value in (b"before it", status, b"behind it"))
             return list(await asyncio.gather(*tasks, return_exceptions=True))
 
     before, refused, behind = asyncio.run(main())
@@ -123,16 +123,16 @@ def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
     with kelek.Farm(**as_a_server(servers)) as farm:
         for index, value in ((before, b"before it"), (behind, b"behind it")):
             assert isinstance(index, int)
-            assert next(farm.entries(index - 1)).value == value
+            assert next(farm.entries(after=index - 1)).value == value
         assert not farm.documents()["documents"]
-        farm.append([status])
+        farm.append(status)
         assert [each["id"] for each in farm.documents()["documents"]] == [2]
 
 
 def test_what_never_answers_is_told_soon(servers: Servers) -> None:
     """Not after the timeout, when no server was ever reached."""
     where = [f"tls://127.0.0.1:{free_port()}", f"tls://127.0.0.1:{free_port()}"]
-    for act in (kelek.Farm.status, lambda farm: farm.append([b"x"])):
+    for act in (kelek.Farm.status, lambda farm: farm.append(b"x")):
         with opened(servers, servers=where) as farm:
             began = time.monotonic()
             with pytest.raises(kelek.FarmUnavailable, match="connection refused"):
@@ -157,32 +157,33 @@ def test_it_has_every_method_of_farm() -> None:
 
 def test_it_reads_what_it_has_appended(servers: Servers) -> None:
     with opened(servers) as farm:
-        first = farm.append([b"begun"])  # Nobody else appends.
-        assert farm.commit_index() == first - 1
+        first = farm.append(b"begun")  # Nobody else appends.
+        assert farm.commit_index() == first
         values = [b"read %d" % number for number in range(2500)]
-        end = farm.append(values)
-        found = [entry.value for entry in farm.entries(first, follow=False)]
+        end = farm.append_many(values)
+        found = [entry.value for entry in farm.entries(after=first)]
         assert [value for value in found if value[:5] == b"read "] == values
-        following = farm.entries(first)
+        following = farm.watch(first)
         found = [entry.value for entry in islice(following, len(values))]
         assert found == values
-        page = farm.read(first, 10)
+        page = farm.read(after=first, count=10)
         assert [entry.value for entry in page.entries] == values[:10]
         assert (page.next_index, page.first_index) == (page.entries[-1].index + 1, 1)
-        assert farm.read(end + 100).entries == ()
-        kinds = {entry.kind for entry in farm.read(1, all_kinds=True).entries}
+        assert page.last_index == page.entries[-1].index
+        assert farm.read(after=end + 100).entries == ()
+        kinds = {entry.kind for entry in farm.read(all_kinds=True).entries}
         assert kinds == {"application", "configuration", "poster"}
         with pytest.raises(ValueError, match="the first entry is 1"):
-            farm.read(0)
+            farm.read(after=-1)
 
 
 def test_following_goes_on_when_servers_die(servers: Servers) -> None:
     """None is left out, or comes twice."""
     with opened(servers) as farm, opened(servers) as writer:
-        first = farm.append([b"begun"])
-        following = (entry for entry in farm.entries(first) if entry.value[:3] == b"die")
+        first = farm.append(b"begun")
+        following = (entry for entry in farm.watch(first) if entry.value[:3] == b"die")
         for number in range(2):
-            writer.append([b"die%d" % number])
+            writer.append(b"die%d" % number)
             assert next(following).value == b"die%d" % number
             asked = next(
                 server_id
@@ -190,7 +191,7 @@ def test_following_goes_on_when_servers_die(servers: Servers) -> None:
                 if farm._client._last_good == ("127.0.0.1", port)
             )
             servers.kill(asked)
-            writer.append([b"die%d, then" % number])
+            writer.append(b"die%d, then" % number)
             assert next(following).value == b"die%d, then" % number
             servers.start(asked, bootstrap=False)
 
@@ -199,13 +200,13 @@ def test_a_log_that_was_compacted(tmp_path: Path) -> None:
     with Servers(ids=(1,), farm="snapshot_entries: 10, snapshot_behind: 2") as compact:
         compact.start()
         with opened(compact) as farm:
-            farm.append([b"x"] * 50)
+            farm.append_many([b"x"] * 50)
             while (first := farm.status()["first"]) == 1:
-                farm.append([b"y"])
+                farm.append(b"y")
             with pytest.raises(kelek.FarmCompacted) as error:
-                next(farm.entries(1))
+                next(farm.entries())
             assert error.value.first_index >= first
-            assert next(farm.entries(error.value.first_index)).value in (b"x", b"y")
+            assert next(farm.entries(after=error.value.first_index - 1)).value in (b"x", b"y")
             assert farm.documents()["cluster"] == "farm"
 
 
@@ -213,7 +214,7 @@ def test_what_servers_say(servers: Servers) -> None:
     async def ask() -> tuple[dict[str, Any], list[kelek.FarmServer]]:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
             await farm.reach(TIMEOUT_MS)
-            await farm.append([b"somebody leads"])
+            await farm.append(b"somebody leads")
             while (found := await farm.status())["state"] != "leader":
                 pass  # It has just resigned.
             return found, await farm.servers()
@@ -224,7 +225,7 @@ def test_what_servers_say(servers: Servers) -> None:
     assert sorted(each.id for each in found) == [1, 2, 3]
     assert {each.problem for each in found} == {""}
     with opened(servers, servers=f"tls://127.0.0.1:{servers.ports[1]}") as farm:
-        farm.append([b"learned"])  # Who leads is learned from the one that is known.
+        farm.append(b"learned")  # Who leads is learned from the one that is known.
         assert sorted(farm._client.ids) == [1, 2, 3] or status["leader"] == 1
 
 
@@ -245,8 +246,8 @@ def test_a_server_as_jraft_has_it() -> None:
         bare.start()
         where = {1: bare.endpoint(1)}
         with kelek.Farm(where, timeout_ms=TIMEOUT_MS, tuning=plain) as farm:
-            end = farm.append([b"one", b"two"])
-            assert farm.append([b"three"]) == end + 1
+            end = farm.append_many([b"one", b"two"])
+            assert farm.append(b"three") == end + 1
             with pytest.raises(kelek.FarmRefused, match="JRaft servers have no HTTP API"):
                 farm.status()
             with pytest.raises(kelek.FarmRefused, match="nobody would obey it"):
@@ -255,7 +256,7 @@ def test_a_server_as_jraft_has_it() -> None:
             with pytest.raises(kelek.FarmRefused, match="another one is in work"):
                 farm.add_server(3, "tcp://127.0.0.1:1")
             by_shell = ("append", "-o", "json", "--url", bare.endpoint(1), "--insecure-jraft")
-            assert json.loads(shell(*by_shell, "four"))["next_index"] == end + 2
+            assert json.loads(shell(*by_shell, "four"))["last_index"] == end + 2
         refused = 'why="without TLS only loopback addresses are allowed"'
         bare.wait(lambda: refused in bare.log(1), "it goes out into the open")
         bare.wait(lambda: bare.status(1).get("counters", {}).get("insecure_endpoints", 0) > 1)
@@ -272,7 +273,7 @@ def test_through_a_proxy_without_tls() -> None:
         tuning = kelek.FarmTuning(proxy=f"127.0.0.1:{proxy.port}")
         given = {"servers": "tcp://one.b32.i2p:80", "ca_file": None, "tuning": tuning}
         with opened(inner, **given) as farm:
-            farm.append([b"by a tunnel"])
+            farm.append(b"by a tunnel")
             assert farm.status()["state"] == "leader"
         assert proxy.heads
         assert all(head.startswith("GET http://one.b32.i2p:80/Garlic") for head in proxy.heads)
@@ -288,7 +289,7 @@ def test_through_a_proxy_without_tls() -> None:
         assert "by a shell" in shell("entries", *who, "--url", inner.endpoint(1), "--i2p")
         tunnel = kelek.FarmTuning(i2p=True)
         with opened(inner, servers=inner.endpoint(1), ca_file=None, tuning=tunnel) as farm:
-            assert [entry.value for entry in farm.entries(follow=False)][-2:] == [
+            assert [entry.value for entry in farm.entries()][-2:] == [
                 b"by a tunnel", b"by a shell",
             ]  # fmt: skip
 
@@ -331,7 +332,7 @@ def test_who_is_not_let_in(
     servers: Servers, given: dict[str, Any], kind: type[Exception], said: str
 ) -> None:
     with opened(servers, **given) as farm, pytest.raises(kind, match=said):
-        farm.append([b"x"])
+        farm.append(b"x")
 
 
 def test_nobody_listens(servers: Servers) -> None:
@@ -339,7 +340,7 @@ def test_nobody_listens(servers: Servers) -> None:
     with opened(servers, servers=where, timeout_ms=300) as farm:
         problem = r"connection refused|nobody has been heard"
         with pytest.raises(kelek.FarmUnavailable, match=problem):
-            farm.append([b"x"])
+            farm.append(b"x")
         assert "requests" not in farm.counters
 
 
@@ -359,7 +360,7 @@ def test_a_listener_without_tls(servers: Servers) -> None:
             opened(servers, servers=where) as farm,
             pytest.raises(kelek.FarmUntrusted, match="speaks no TLS"),
         ):
-            farm.append([b"x"])
+            farm.append(b"x")
         other.join()
 
 
@@ -415,11 +416,28 @@ def test_what_is_no_farm(given: dict[str, Any], said: str) -> None:
 def test_values(servers: Servers) -> None:
     with opened(servers) as farm:
         with pytest.raises(TypeError, match="in a list"):
-            farm.append(b"x")  # type: ignore[arg-type]
+            farm.append_many(b"x")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="not str"):
-            farm.append(["x"])  # type: ignore[list-item]
+            farm.append("x")  # type: ignore[arg-type]
         with pytest.raises(kelek.FarmTooLarge):
-            farm.append([bytes(64 << 20)])
+            farm.append(bytes(64 << 20))
+
+
+def test_old_arguments_work_and_warn(servers: Servers) -> None:
+    with opened(servers) as farm:
+        with pytest.warns(DeprecationWarning, match="append_many"):
+            behind = farm.append([b"old", b"older"])
+        with pytest.warns(DeprecationWarning, match="follow=|after=") as said:
+            found = [entry.value for entry in farm.entries(behind - 2, follow=False)]
+        assert found == [b"old", b"older"]
+        assert ["follow=" in str(said[0].message), "after=" in str(said[1].message)] == [True] * 2
+        with pytest.warns(DeprecationWarning, match="after="):
+            assert farm.read(behind - 2, 1).entries[0].value == b"old"
+        with pytest.warns(DeprecationWarning, match="after="):
+            following = farm.entries(from_index=behind - 1)
+        assert next(following).value == b"older"
+        farm.append(b"new")
+        assert next(following).value == b"new"
 
 
 def test_secret_files(tmp_path: Path) -> None:

@@ -34,13 +34,13 @@ def test_it_has_every_method_of_log() -> None:
 def test_updates_and_entries(cluster: Cluster, form: str) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
-            assert await log.update(b"first") == 1
+            assert await log.append(b"first") == 1
             if form == "auto":
                 assert await log.read_index() > 0
             seen: list[int] = []
-            assert await log.update_many((b"%d" % n for n in range(3000)), seen.append) == 3000
+            assert await log.append_many((b"%d" % n for n in range(3000)), seen.append) == 3000
             assert seen[-1] == 3000
-            assert [index async for index in log.update_each([b"x", bytearray(b"y")])] == [
+            assert [index async for index in log.append_each([b"x", bytearray(b"y")])] == [
                 3002,
                 3003,
             ]
@@ -71,12 +71,12 @@ def test_ids_of_the_callers_own(cluster: Cluster) -> None:
         async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
             for _ in range(2):
                 counts = await asyncio.gather(
-                    log.update_many(updates, reqids=iter(ids)), log.update_many([b"a", b"b"])
+                    log.append_many(updates, reqids=iter(ids)), log.append_many([b"a", b"b"])
                 )
                 assert [*counts] == [3000, 2]
             for wrong in (ids[:2], [b"short"] * 3):
                 with pytest.raises(ValueError, match="12 bytes for each"):
-                    await log.update_many(updates[:3], reqids=wrong)
+                    await log.append_many(updates[:3], reqids=wrong)
 
     run(main())
     found = [data for _, data in cluster.world.log.records]
@@ -93,12 +93,12 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: 
 
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
-            await log.update(b"first")
+            await log.append(b"first")
             leader.leads = False
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
-                    await log.update_many(updates, reqids=ids)
-            again = asyncio.create_task(log.update_many(updates, reqids=ids))
+                    await log.append_many(updates, reqids=ids)
+            again = asyncio.create_task(log.append_many(updates, reqids=ids))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(again), 0.05)
             leader.leads = True
@@ -110,10 +110,10 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: 
     leader.leads = False
     with kelek.Log(cluster.urls, form=form, timeout_ms=200) as log:
         with pytest.raises(LogTimeout):
-            log.update_many(updates, reqids=others)
+            log.append_many(updates, reqids=others)
         leader.leads = True
         log.timeout_ms = 60_000
-        assert log.update_many(updates, reqids=others) == 3000
+        assert log.append_many(updates, reqids=others) == 3000
         assert not log._client.window.items
     found = [data for _, data in cluster.world.log.records]
     if form == "node":  # Single updates keep no order where a leader is lost.
@@ -146,7 +146,7 @@ def test_whether_anybody_answers_is_known_without_a_leader(
 def test_many_tasks_share_one_and_their_updates_travel_together(cluster: Cluster) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls) as log:
-            tasks = [asyncio.create_task(log.update(b"%d" % n)) for n in range(2000)]
+            tasks = [asyncio.create_task(log.append(b"%d" % n)) for n in range(2000)]
             assert await asyncio.gather(*tasks) == list(range(1, 2001))
         assert [data for _, data in cluster.world.log.records] == [b"%d" % n for n in range(2000)]
         assert len(cluster.world.peers[0].taken) < 100
@@ -161,9 +161,9 @@ def test_updates_of_an_asynchronous_source(cluster: Cluster) -> None:
 
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls) as log:
-            found = [index async for index in log.update_each(source())]
+            found = [index async for index in log.append_each(source())]
             assert found == list(range(1, 5001))
-            assert await log.update_many(source()) == 5000
+            assert await log.append_many(source()) == 5000
 
     run(main())
 
@@ -179,7 +179,7 @@ def test_a_failover_in_the_middle(cluster: Cluster) -> None:
                         cluster.tell("n2")
                     yield b"%d" % number
 
-            found = [index async for index in log.update_each(source())]
+            found = [index async for index in log.append_each(source())]
             assert found == list(range(1, 20_001))
         assert [data for _, data in cluster.world.log.records] == [
             b"%d" % number for number in range(20_000)
@@ -194,7 +194,7 @@ def test_a_subscriber_beside_a_writer(cluster: Cluster) -> None:
 
             async def read() -> list[bytes]:
                 found: list[bytes] = []
-                async for entry in log.subscribe():
+                async for entry in log.watch():
                     found.append(entry.data)
                     if len(found) == 300:
                         break
@@ -202,12 +202,12 @@ def test_a_subscriber_beside_a_writer(cluster: Cluster) -> None:
 
             reader = asyncio.create_task(read())
             for number in range(300):
-                await log.update(b"%d" % number)
+                await log.append(b"%d" % number)
             assert await reader == [b"%d" % number for number in range(300)]
-            lists = log.subscribe_lists(None)
+            lists = log.watch_lists(None)
             late = asyncio.create_task(anext(lists))
             await log.info()  # Asked for behind what the subscriber begins with.
-            await log.update(b"late")
+            await log.append(b"late")
             assert [entry.data for entry in await late] == [b"late"]
             await lists.aclose()
             assert not log._client._subscriptions
@@ -220,18 +220,18 @@ def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: Cluster) -> None:
         async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
             for size in (0, (10 << 20) + 1):
                 with pytest.raises(LogTooLarge):
-                    await log.update(bytes(size))
+                    await log.append(bytes(size))
             with pytest.raises(TypeError):
-                await log.update("text")  # type: ignore[arg-type]
+                await log.append("text")  # type: ignore[arg-type]
             cluster.world.peers[0].refuse = "expired"
             with pytest.raises(LogExpired):
-                await log.update_many([b"a", b"b"])
+                await log.append_many([b"a", b"b"])
             cluster.world.peers[0].refuse = None
-            assert await log.update(b"c") == 1
+            assert await log.append(b"c") == 1
             cluster.world.peers[0].commits = False
             log.timeout_ms = 100
             with pytest.raises(LogTimeout, match="no progress"):
-                await log.update(b"d")
+                await log.append(b"d")
 
     run(main())
 
@@ -241,11 +241,11 @@ def test_no_leader_and_then_one(cluster: Cluster) -> None:
         cluster.world.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
             with pytest.raises(LogNoLeader):
-                await log.update(b"a")
+                await log.append(b"a")
             cluster.tell("n3")
             log.timeout_ms = 60_000
             # The first one stayed on its way, and keeps its place.
-            assert await log.update(b"b") == 2
+            assert await log.append(b"b") == 2
 
     run(main())
 
@@ -254,13 +254,13 @@ def test_a_cancelled_update_stays_on_its_way(cluster: Cluster) -> None:
     async def main() -> None:
         cluster.world.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls) as log:
-            task = asyncio.create_task(log.update(b"a"))
+            task = asyncio.create_task(log.append(b"a"))
             await asyncio.wait({task}, timeout=0)  # It has begun.
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             cluster.tell("n2")
-            assert await log.update(b"b") == 2
+            assert await log.append(b"b") == 2
 
     run(main())
 
@@ -269,7 +269,7 @@ def test_closing_ends_those_who_wait(cluster: Cluster) -> None:
     async def main() -> None:
         cluster.world.peers[0].leads = False
         log = kelek.AsyncLog(cluster.urls)
-        tasks = [asyncio.create_task(log.update(b"a")), asyncio.create_task(anext(log.subscribe()))]
+        tasks = [asyncio.create_task(log.append(b"a")), asyncio.create_task(anext(log.watch()))]
         await asyncio.wait(tasks, timeout=0)
         await log.aclose()
         await log.aclose()
@@ -280,3 +280,22 @@ def test_closing_ends_those_who_wait(cluster: Cluster) -> None:
             await log.info()
 
     run(main())
+
+
+def test_old_verbs_work_and_warn(cluster: Cluster) -> None:
+    async def main() -> None:
+        async with kelek.AsyncLog(cluster.urls[0]) as log:
+            with pytest.warns(DeprecationWarning, match=r"update\(\) is deprecated: use append"):
+                assert await log.update(b"a") == 1
+            with pytest.warns(DeprecationWarning, match=r"append_many\(\)"):
+                assert await log.update_many([b"b"]) == 1
+            with pytest.warns(DeprecationWarning, match=r"append_each\(\)"):
+                assert [index async for index in log.update_each([b"c"])] == [3]
+            with pytest.warns(DeprecationWarning, match=r"watch\(\)"):
+                assert (await anext(log.subscribe())).data == b"a"
+            with pytest.warns(DeprecationWarning, match=r"watch\(\)"):
+                assert (await anext(log.follow(1))).data == b"b"
+            with pytest.warns(DeprecationWarning, match=r"watch_lists\(\)"):
+                assert (await anext(log.subscribe_lists(2)))[0].data == b"c"
+
+    asyncio.run(main())

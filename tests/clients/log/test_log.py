@@ -98,11 +98,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 @pytest.mark.parametrize("form", ["auto", "node"])
 def test_updates_and_entries(cluster: Cluster, form: str) -> None:
     with kelek.Log(cluster.urls, form=form, timeout_ms=60_000) as log:
-        assert log.update(b"first") == 1
+        assert log.append(b"first") == 1
         seen: list[int] = []
-        assert log.update_many((b"%d" % n for n in range(3000)), seen.append) == 3000
+        assert log.append_many((b"%d" % n for n in range(3000)), seen.append) == 3000
         assert seen[-1] == 3000
-        assert list(log.update_each([b"x", bytearray(b"y")])) == [3002, 3003]
+        assert list(log.append_each([b"x", bytearray(b"y")])) == [3002, 3003]
         entries = list(log.entries(after=1, count=5))
         assert [(entry.index, entry.data) for entry in entries] == [
             (index, b"%d" % (index - 2)) for index in range(2, 7)
@@ -121,7 +121,7 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
 
 def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: Cluster) -> None:
     with kelek.Log(cluster.urls, "demo") as writer, kelek.Log(cluster.urls, "demo") as log:
-        writer.update_many(b"%d" % number for number in range(20))
+        writer.append_many(b"%d" % number for number in range(20))
         cluster.world.peers[1].lags = 5
         lagging = cluster.urls[1]
         assert len(list(log.entries(url=lagging))) == 15
@@ -135,18 +135,18 @@ def test_updates_with_ids_of_ones_own_are_appended_once(cluster: Cluster) -> Non
     updates = [b"%d" % number for number in range(3000)]
     for _ in range(2):
         with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
-            assert log.update_many(updates, reqids=iter(ids)) == 3000
+            assert log.append_many(updates, reqids=iter(ids)) == 3000
     assert [data for _, data in cluster.world.log.records] == updates
     with kelek.Log(cluster.urls) as log:
         for wrong in (ids[:2], [b"short"] * 3):
             with pytest.raises(ValueError, match="12 bytes for each"):
-                log.update_many(updates[:3], reqids=wrong)
+                log.append_many(updates[:3], reqids=wrong)
 
 
 def test_read_index(cluster: Cluster) -> None:
     with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         assert log.read_index() == 1
-        log.update_many([b"a", b"b"])
+        log.append_many([b"a", b"b"])
         assert log.read_index(applied=False) == 3
         cluster.tell("kill n1")
         cluster.tell("n2")
@@ -158,7 +158,7 @@ def test_transfer(cluster: Cluster) -> None:
         assert log.transfer("n2") == "n2"
         assert log.config().leader == "n2"
         assert log.transfer() == "n3"
-        assert log.update(b"still fine") == 1
+        assert log.append(b"still fine") == 1
         with pytest.raises(TransferRefused, match="n9 is no member"):
             log.transfer("n9")
 
@@ -173,7 +173,7 @@ def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
         with pytest.raises(TransferRefused, match="knows no transfer"):
             log.transfer("n2")
         assert monotonic_ms() < until_ms
-        assert log.update(b"still fine") == 1
+        assert log.append(b"still fine") == 1
     with kelek.Log(cluster.urls, form="text") as log, pytest.raises(LogError, match="form='auto'"):
         log.read_index()
 
@@ -188,7 +188,7 @@ def test_a_failover_in_the_middle(cluster: Cluster) -> None:
                     cluster.tell("n2")
                 yield b"%d" % number
 
-        assert list(log.update_each(source())) == list(range(1, 20_001))
+        assert list(log.append_each(source())) == list(range(1, 20_001))
         assert [data for _, data in cluster.world.log.records] == [
             b"%d" % number for number in range(20_000)
         ]
@@ -196,10 +196,10 @@ def test_a_failover_in_the_middle(cluster: Cluster) -> None:
 
 def test_following_waits_for_more(cluster: Cluster) -> None:
     with kelek.Log(cluster.urls) as log, kelek.Log(cluster.urls) as reader:
-        log.update(b"a")
-        entries = reader.follow()
+        log.append(b"a")
+        entries = reader.watch()
         assert next(entries).data == b"a"
-        log.update_many([b"b", b"c"])
+        log.append_many([b"b", b"c"])
         assert [entry.data for entry in islice(entries, 2)] == [b"b", b"c"]
         entries.close()
 
@@ -207,50 +207,50 @@ def test_following_waits_for_more(cluster: Cluster) -> None:
 @pytest.mark.parametrize("size", [0, (10 << 20) + 1])
 def test_too_large_is_an_error_before_it_is_sent(cluster: Cluster, size: int) -> None:
     with kelek.Log(cluster.urls) as log, pytest.raises(LogTooLarge):
-        log.update(bytes(size))
+        log.append(bytes(size))
     assert not cluster.world.log.records
 
 
 def test_the_largest_update_travels_alone(cluster: Cluster) -> None:
     with kelek.Log(cluster.urls) as log:
-        assert log.update_many([b"a", bytes(10 << 20), b"b"]) == 3
+        assert log.append_many([b"a", bytes(10 << 20), b"b"]) == 3
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, None])
 def test_updates_are_bytes(cluster: Cluster, wrong: object) -> None:
     with kelek.Log(cluster.urls) as log, pytest.raises(TypeError):
-        log.update(wrong)  # type: ignore[arg-type]
+        log.append(wrong)  # type: ignore[arg-type]
 
 
 def test_an_expired_update(cluster: Cluster) -> None:
     cluster.world.peers[0].refuse = "expired"
     with kelek.Log(cluster.urls) as log:
         with pytest.raises(LogExpired):
-            log.update_many([b"a", b"b"])
+            log.append_many([b"a", b"b"])
         cluster.world.peers[0].refuse = None
-        assert log.update(b"c") == 1
+        assert log.append(b"c") == 1
 
 
 def test_no_leader(cluster: Cluster) -> None:
     cluster.world.peers[0].leads = False
     with kelek.Log(cluster.urls, timeout_ms=100) as log:
         with pytest.raises(LogNoLeader):
-            log.update(b"a")
+            log.append(b"a")
         with pytest.raises(TimeoutError):
             log.info()
         cluster.tell("n3")
         log.timeout_ms = 60_000
         # The first one stayed on its way, and keeps its place.
-        assert log.update(b"b") == 2
+        assert log.append(b"b") == 2
 
 
 def test_a_leader_that_never_commits(cluster: Cluster) -> None:
     with kelek.Log(cluster.urls) as log:
-        log.update(b"a")  # Now it is known.
+        log.append(b"a")  # Now it is known.
         cluster.world.peers[0].commits = False
         log.timeout_ms = 200
         with pytest.raises(LogTimeout, match="no progress"):
-            log.update(b"b")
+            log.append(b"b")
 
 
 def test_the_times_of_the_search_are_the_users(cluster: Cluster) -> None:
@@ -266,7 +266,7 @@ def test_closed_and_wrong_arguments(cluster: Cluster) -> None:
     log.close()
     log.close()
     with pytest.raises(kelek.LogError, match="closed"):
-        log.update(b"a")
+        log.append(b"a")
     with pytest.raises(ValueError, match="form"):
         kelek.Log(cluster.urls, form="guess")
     with pytest.raises(ValueError, match="url"):
@@ -300,7 +300,7 @@ def test_what_is_no_url_is_refused_before_anything_runs(url: str) -> None:
 def test_a_learned_address_that_is_none_harms_nobody(cluster: Cluster) -> None:
     cluster.world.peers[2].url = "tcp://nowhere"  # What the others now say of it.
     with kelek.Log(cluster.urls[0]) as log:
-        assert log.update(b"a") == 1
+        assert log.append(b"a") == 1
         log._links._connect("tcp://nowhere")  # type: ignore[union-attr]
         log._links._disconnect("tcp://nowhere")  # type: ignore[union-attr]
 
@@ -310,3 +310,19 @@ def test_reqids_differ() -> None:
     assert len(set(ids)) == 2000
     assert {len(reqid) for reqid in ids} == {12}
     assert ids[0][:9] == ids[999][:9]
+
+
+def test_old_verbs_work_and_warn(cluster: Cluster) -> None:
+    with kelek.Log(cluster.urls[0]) as log:
+        with pytest.warns(DeprecationWarning, match=r"update\(\) is deprecated: use append\(\)"):
+            assert log.update(b"a") == 1
+        with pytest.warns(DeprecationWarning, match=r"append_many\(\)"):
+            assert log.update_many([b"b"]) == 1
+        with pytest.warns(DeprecationWarning, match=r"append_each\(\)"):
+            assert list(log.update_each([b"c"])) == [3]
+        with pytest.warns(DeprecationWarning, match=r"watch\(\)"):
+            assert next(log.subscribe()).data == b"a"
+        with pytest.warns(DeprecationWarning, match=r"watch\(\)"):
+            assert next(log.follow(1)).data == b"b"
+        with pytest.warns(DeprecationWarning, match=r"watch_lists\(\)"):
+            assert next(log.subscribe_lists(2))[0].data == b"c"

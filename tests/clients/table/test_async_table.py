@@ -80,7 +80,7 @@ def test_batches_sessions_and_changes(cluster: Cluster) -> None:
                 b"1"
             ]
             await table.end_session(session)
-            changes = [change async for change in _first(table.watch(index=1), 1)]
+            changes = [change async for change in _first(table.watch(after=0), 1)]
             assert changes[0].key == b"k"
 
     run(main())

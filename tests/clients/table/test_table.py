@@ -260,13 +260,13 @@ def test_changes_are_watched(cluster: Cluster) -> None:
     with kelek.Table(cluster.urls, 1) as table, kelek.Table(cluster.urls, 1) as writer:
         writer.put(b"a0", b"early")
         from_now = table.watch(prefix=b"a")
-        old = list(islice(table.watch(prefix=b"a", index=1), 1))
+        old = list(islice(table.watch(prefix=b"a", after=0), 1))
         assert old == [Change(1, b"a0", b"early")]
         writer.put_many([(b"a1", b"1"), (b"b", b"2")])
         writer.delete(b"a1")
         writer.delete_range()
         writer.truncate()
-        found = list(islice(table.watch(prefix=b"a", index=2), 4))
+        found = list(islice(table.watch(prefix=b"a", after=1), 4))
         assert found == [
             Change(2, b"a1", b"1"),
             Change(3, b"a1", None),
@@ -274,10 +274,12 @@ def test_changes_are_watched(cluster: Cluster) -> None:
             Change(5, b"a", None, b"b"),
         ]
         from_now.close()
+        with pytest.warns(DeprecationWarning, match="after="):
+            assert next(table.watch(index=2)).index == 2
         cluster.world.first_change = 5
         with pytest.raises(kelek.TableCompacted) as error:
-            next(table.watch(index=2))
-        assert error.value.index == 6
+            next(table.watch(after=1))
+        assert (error.value.index, error.value.after) == (6, 5)
 
 
 def test_the_table_itself(cluster: Cluster) -> None:
@@ -572,7 +574,7 @@ NUMBERS: list[tuple[Callable[[kelek.Table], object], str]] = [
     (lambda it: it.end_session(-1), "a session"),
     (lambda it: it.batch().when_alive(-1), "a session"),
     (lambda it: it.commit(it.batch(session=HUGE).put(b"k", b"v")), "a session"),
-    (lambda it: next(it.watch(index=HUGE)), "index"),
+    (lambda it: next(it.watch(after=HUGE)), "after"),
     (lambda it: it.end_job(HUGE), "a job"),
 ]
 

@@ -189,9 +189,9 @@ def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
     with running.table(LOCAL) as local, running.table(TABLE) as table:
         assert local.count() == 100
         with pytest.raises(TableCompacted) as gone:  # No entry tells what became of a local table.
-            next(local.watch(index=1))
+            next(local.watch(after=0))
         local.put(b"key", b"value")
-        changes = local.watch(index=gone.value.index)
+        changes = local.watch(after=gone.value.after)
         assert next(changes) == (gone.value.index, b"key", b"value", None)
         assert table.count() == 3000
         put(table, [300])

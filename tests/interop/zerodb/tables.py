@@ -50,7 +50,7 @@ class Tables:
     def ask(self, whom: str) -> None:
         """From now on the `leader` is asked, or a `follower`: as they are now."""
         with Log([*self.cluster.urls.values()], "interop") as log:
-            log.update(b"there is a leader")
+            log.append(b"there is a leader")
             leader = log.info().leader
         self.asked = next(name for name in self.doors if (name == leader) == (whom == "leader"))
 

@@ -86,7 +86,7 @@ def test_silence_is_broken_by_empty_messages(cluster: Cluster, subscriber: Subsc
 
 def test_much_at_once_is_split_and_complete(cluster: Cluster, subscriber: Subscriber) -> None:
     with kelek.Log(cluster.urls.values(), IDENT) as log:
-        indexes = list(log.update_each(random.randbytes(20_000) for _ in range(300)))
+        indexes = list(log.append_each(random.randbytes(20_000) for _ in range(300)))
     expected = indexes[0]
     while expected <= indexes[-1]:
         _, applied, entries = subscriber.receive()
@@ -156,7 +156,7 @@ class Writer(threading.Thread):
     def run(self) -> None:
         with kelek.Log(self.urls, IDENT) as log:
             while not self.enough.is_set():
-                self.count += log.update_many(b"%d" % (self.count + n) for n in range(20))
+                self.count += log.append_many(b"%d" % (self.count + n) for n in range(20))
 
     def stop(self) -> None:
         self.enough.set()
@@ -172,7 +172,7 @@ def test_subscribers_through_leader_kills(own: Cluster) -> None:
     got: list[bytes] = []
     try:
         with kelek.Log(urls, IDENT) as log:
-            entries = (it for it in log.subscribe() if it.type == 0 and it.data != b"up")
+            entries = (it for it in log.watch() if it.type == 0 and it.data != b"up")
             for kill in range(3):
                 got += (it.data for it in islice(entries, 300))
                 with own.client() as client:
@@ -195,11 +195,11 @@ def test_a_slow_subscriber_loses_nothing(own: Cluster) -> None:
     async def main() -> None:
         urls = list(own.urls.values())
         async with kelek.AsyncLog(urls, IDENT) as reader, kelek.AsyncLog(urls, IDENT) as log:
-            lists = reader.subscribe_lists(None)
+            lists = reader.watch_lists(None)
             first = asyncio.create_task(anext(lists))
             await reader.info()  # Behind the question with which the subscriber begins.
             await reader.info()
-            indexes = [index async for index in log.update_each(bytes(100_000) for _ in range(600))]
+            indexes = [index async for index in log.append_each(bytes(100_000) for _ in range(600))]
             found = [entry.index for entry in await first]
             while found[-1] < indexes[-1]:
                 found += [entry.index for entry in await anext(lists)]

@@ -105,13 +105,13 @@ def test_a_fourth_node_joins_under_load_and_leaves_again(alone: Cluster) -> None
     try:
         joiner.wait_ready()
         with Log(list(alone.urls.values()), "interop") as log:
-            assert log.update_many(b"before %d" % number for number in range(3000)) == 3000
+            assert log.append_many(b"before %d" % number for number in range(3000)) == 3000
             answer = change(alone, {**alone.urls, "n4": joiner.url})
             assert answer.status is ConfigStatus.TAKEN
-            assert log.update_many(b"with %d" % number for number in range(3000)) == 3000
+            assert log.append_many(b"with %d" % number for number in range(3000)) == 3000
             leader = leader_of(alone)
             assert change(alone, alone.urls).status is ConfigStatus.TAKEN
-            assert log.update_many(b"after %d" % number for number in range(3000)) == 3000
+            assert log.append_many(b"after %d" % number for number in range(3000)) == 3000
             assert leader_of(alone) == leader, "nobody was disturbed"
     finally:
         joiner.stop()
@@ -167,11 +167,11 @@ def shell(cluster: Cluster, *words: str) -> Result:
 
 def test_the_leader_leaves_and_another_one_leads(alone: Cluster) -> None:
     with Log(list(alone.urls.values()), "interop") as log:
-        log.update(b"before")
+        log.append(b"before")
         leader = leader_of(alone)
         others = {name: url for name, url in alone.urls.items() if name != leader}
         assert change(alone, others).status is ConfigStatus.TAKEN
-        assert log.update_many(b"after %d" % number for number in range(100)) == 100
+        assert log.append_many(b"after %d" % number for number in range(100)) == 100
         assert leader_of(alone) in others
 
 

@@ -214,7 +214,7 @@ def test_it_takes_many_and_large_entries(start: Start) -> None:
     for size in (1, 70_000, 3_000_000, 5):
         mixed.client.update(b"x" * size)
     with kelek.Log(f"{mixed.urls['n1']},{mixed.urls['n2']}", cluster="interop") as log:
-        log.update_many(b"%d" % number for number in range(20_000))
+        log.append_many(b"%d" % number for number in range(20_000))
         index = log.info().last_index
     mixed.reaches("n3", index)
 
@@ -274,7 +274,7 @@ def test_it_catches_up_with_a_log_that_it_has_not_seen(start: Start) -> None:
     mixed.lead("n1", "n2")
     mixed.nodes["n3"].stop()
     with kelek.Log(f"{mixed.urls['n1']},{mixed.urls['n2']}", cluster="interop") as log:
-        log.update_many(b"%d" % number * 100 for number in range(20_000))
+        log.append_many(b"%d" % number * 100 for number in range(20_000))
         index = log.info().last_index
     mixed.nodes["n3"].start()
     mixed.reaches("n3", index)
@@ -307,9 +307,9 @@ def test_thousands_of_updates_at_once_hold_no_election(node_home: Path) -> None:
     nodes = [NodePeer(node_home, name, urls, folder, (600, 1000)) for name in urls]
     try:
         with kelek.Log(urls.values(), "interop", timeout_ms=int(DEADLINE_S * 1000)) as log:
-            log.update(b"there is a leader")
+            log.append(b"there is a leader")
             term, searches = log.info().term, log.counters["searches"]
-            assert log.update_many(b"%08d" % number for number in range(8000)) == 8000
+            assert log.append_many(b"%08d" % number for number in range(8000)) == 8000
             assert (log.info().term, log.counters["searches"]) == (term, searches)
             entries = [entry.data for entry in log.entries() if entry.type == 0]
         assert entries[1:] == [b"%08d" % number for number in range(8000)]
@@ -350,7 +350,7 @@ def _compacted(start: Start) -> tuple[Mixed, int]:
     mixed = start(OURS_ONLY._replace(log=COMPACTS))
     mixed.client.update(b"all are there")
     with kelek.Log(",".join(mixed.urls.values()), cluster="interop") as log:
-        log.update_many(b"%d" % number * 10 for number in range(20_000))
+        log.append_many(b"%d" % number * 10 for number in range(20_000))
         index = log.info().last_index
     mixed.wait(lambda: (info := mixed.info(mixed.leader())) and info.first_index > 10_000)
     mixed.client.wait_applied(index)
@@ -392,7 +392,7 @@ def test_it_takes_our_snapshot_when_the_log_begins_behind_its_own(start: Start) 
     mixed.reaches("n3", mixed.client.update(b"all are there"))
     mixed.nodes["n3"].stop()
     with kelek.Log(f"{mixed.urls['n1']},{mixed.urls['n2']}", cluster="interop") as log:
-        log.update_many(b"%d" % number * 10 for number in range(20_000))
+        log.append_many(b"%d" % number * 10 for number in range(20_000))
         index = log.info().last_index
     mixed.wait(lambda: (info := mixed.info(leader)) and info.first_index > 10_000)
     mixed.nodes["n3"].start()

@@ -57,7 +57,7 @@ def test_a_read_index_covers_what_anybody_was_told(begin: Callable[..., Cluster]
     cluster = begin(400, 700)
     with connect(cluster) as writer, connect(cluster) as reader:
         for number in range(50):
-            index = writer.update(b"%d" % number)
+            index = writer.append(b"%d" % number)
             found = reader.read_index(applied=number % 2 == 0)
             assert found >= index
             if number % 2 == 0:
@@ -87,7 +87,7 @@ def test_entries_never_go_back_when_a_peer_is_killed(names: tuple[str, ...]) -> 
     cluster = Cluster(folder, dict.fromkeys(names, "kelek"), election_timeout_ms=(400, 700))
     try:
         with connect(cluster) as log:
-            log.update_many(b"%d" % number for number in range(1000))
+            log.append_many(b"%d" % number for number in range(1000))
             leader = leader_of(log)
         victim = next((name for name in names if name != leader), leader)
         url = None if victim == leader else cluster.urls[victim]
@@ -116,7 +116,7 @@ def test_a_leader_that_was_stopped_never_answers_with_the_past(
 ) -> None:
     cluster = begin(400, 700)
     with connect(cluster) as log:
-        log.update(b"first")
+        log.append(b"first")
         for round_ in range(3):
             old = leader_of(log)
             pid = cluster.pid(old)
@@ -128,7 +128,7 @@ def test_a_leader_that_was_stopped_never_answers_with_the_past(
                 direct.recv_multipart()
                 os.kill(pid, signal.SIGSTOP)
                 try:
-                    index = log.update(b"behind its back, %d" % round_)
+                    index = log.append(b"behind its back, %d" % round_)
                     assert leader_of(log) != old
                     for number in range(100):
                         request = encode_read_index(b"%d" % number, b"interop", number % 2)
@@ -144,7 +144,7 @@ def test_a_leader_that_was_stopped_never_answers_with_the_past(
                         waiting.discard(id_)
                     assert not isinstance(answer, int) or answer == 0 or answer >= index
             with connect(cluster) as other:
-                other.update(b"the old leader follows")
+                other.append(b"the old leader follows")
 
 
 def test_no_error_and_nothing_lost_while_the_leadership_moves(
@@ -165,7 +165,7 @@ def test_no_error_and_nothing_lost_while_the_leadership_moves(
                 number += 1
 
         with connect(cluster) as log:
-            indexes.extend(log.update_each(source()))
+            indexes.extend(log.append_each(source()))
         ended.append("write")
 
     def read() -> None:
@@ -175,7 +175,7 @@ def test_no_error_and_nothing_lost_while_the_leadership_moves(
         ended.append("read")
 
     with connect(cluster) as admin:
-        admin.update(b"it is up")
+        admin.append(b"it is up")
         threads = [threading.Thread(target=target) for target in (write, read)]
         for thread in threads:
             thread.start()
@@ -186,7 +186,7 @@ def test_no_error_and_nothing_lost_while_the_leadership_moves(
                 after = moved(admin, to)
                 assert after != before
                 assert to in (None, after)
-                admin.update(b"moved %d" % move)
+                admin.append(b"moved %d" % move)
         finally:
             enough.set()
             for thread in threads:
@@ -211,7 +211,7 @@ def moved(admin: kelek.Log, to: str | None) -> str:
 def test_transfer_by_the_command_line(begin: Callable[..., Cluster]) -> None:
     cluster = begin(600, 1000)
     with connect(cluster) as log:
-        log.update(b"it is up")
+        log.append(b"it is up")
         before = leader_of(log)
     to = next(name for name in NAMES if name != before)
 
@@ -234,12 +234,12 @@ def test_a_leader_that_is_told_to_end_hands_over_first(begin: Callable[..., Clus
     """Its process has followed another one before it ended."""
     cluster = begin(1000, 1500)
     with connect(cluster) as log:
-        log.update(b"it is up")
+        log.append(b"it is up")
         old = leader_of(log)
         os.kill(cluster.pid(old), signal.SIGTERM)
         while leader_of(log) == old:
             pass
-        log.update(b"somebody else leads")
+        log.append(b"somebody else leads")
     told = (cluster.folder / "data" / old / "logs" / "raft_peer.log").read_text()
     [life] = [life for life in told.split("recovered ") if " role=leader " in life]
     roles = re.findall(r" role=(\w+) term=(\d+)", life.partition(" role=leader ")[2])

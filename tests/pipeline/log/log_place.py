@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
     def put(self, *updates: bytes) -> None:
         with self.log as log:
-            log.update_many(updates)
+            log.append_many(updates)
 
     def data(self) -> list[bytes]:
         """Of all updates of this test that anybody was told of: the leader may not have applied yet

@@ -90,7 +90,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         with self.place.log as log:
-            next(entry for entry in log.subscribe(self.place.last_index) if entry.type == 0)
+            next(entry for entry in log.watch(self.place.last_index) if entry.type == 0)
             for pid in workers():
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

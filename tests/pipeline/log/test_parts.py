@@ -208,7 +208,7 @@ def test_a_view_finds_places(cluster: Cluster) -> None:
     with kelek.Log(cluster.urls) as log:
         for second in range(100):
             reqid = (NOW + second // 10).to_bytes(4, "big") + bytes(7) + bytes([second])
-            log.update_many([bytes(10)], reqids=[reqid])
+            log.append_many([bytes(10)], reqids=[reqid])
     view = LogView(batch_options(options_of(cluster)))
     try:
         assert view.index_before("earliest") == 0
@@ -236,7 +236,7 @@ def test_a_view_finds_places(cluster: Cluster) -> None:
 @pytest.mark.parametrize("source", ["leader", "followers"])
 def test_entries_come_from_whom_the_options_name(cluster: Cluster, source: str) -> None:
     with kelek.Log(cluster.urls) as log:
-        log.update_many([b"%d" % number for number in range(100)])
+        log.append_many([b"%d" % number for number in range(100)])
     leader, *followers = cluster.world.peers
     before = leader.entries_sent
     view = LogView(batch_options(options_of(cluster, readFrom=source)))

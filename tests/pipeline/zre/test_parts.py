@@ -251,7 +251,7 @@ def test_a_batch_and_a_stream(cluster: Cluster) -> None:
     source = pytest.importorskip("kelek.pipeline.zre.source", reason="it needs pyspark")
     said, left = encode_presence(PRESENCE), encode_report(REPORT)
     with kelek.Log(cluster.urls) as log:
-        log.update_many([b"a", said, b"b", left, pack([Put(7, [b"k", b"l"], [left, said])]), said])
+        log.append_many([b"a", said, b"b", left, pack([Put(7, [b"k", b"l"], [left, said])]), said])
     urls = {"urls": ",".join(cluster.urls), "timeoutMs": "5000"}
     options = zre_options.batch_options({**urls, "entriesPerPartition": "2", "endingIndex": "5"})
     reader = source.ZreReader(options)
