@@ -70,7 +70,7 @@ def _in_one_line(program: click.Command) -> Iterator[None]:
         sys.stderr.write(f"{word}: {message}; see `{path} --help`\n")
         sys.exit(IMPOSSIBLE)
     except BrokenPipeError:
-        # Whoever read us has gone (`kelek log tail | head`): nothing is left to be said.
+        # Whoever read us has gone (`kelek log entries | head`): nothing is left to be said.
         _write_nowhere()
         sys.exit(0)
     except OSError as error:

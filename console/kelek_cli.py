@@ -13,7 +13,15 @@ from . import completion
 from .broker.cli import broker, call, worker
 from .farm.cli import farm
 from .node.cli import discover, node
-from .options import TABLE_MAX, F, cluster_options, output_option
+from .options import (
+    TABLE_MAX,
+    F,
+    after_option,
+    cluster_options,
+    follow_option,
+    old_command,
+    output_option,
+)
 from .table.cli import table
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -35,8 +43,8 @@ def main() -> None:
 
 @main.group()
 def log() -> None:
-    """The replicated log: put, load, tail, subscribe, info, snapshot, members, transfer; dump and
-    verify on a disk."""
+    """The replicated log: append, load, entries, watch, info, snapshot, members, transfer; dump and
+    verify a data directory."""
 
 
 @log.command()
@@ -44,52 +52,55 @@ def log() -> None:
 @output_option
 @click.argument("data", nargs=-1, required=True)
 @endings.spoken
-def put(data: tuple[str, ...], output: str, **where: Any) -> None:
+def append(data: tuple[str, ...], output: str, **where: Any) -> None:
     """Appends each DATA as one entry, in order, and prints its index once it is committed.
 
     DATA `-` reads standard input to its end as one entry.
     """
     from .log import commands as log_commands
 
-    log_commands.put(data, output, where)
+    log_commands.append(data, output, where)
 
 
 @log.command()
 @cluster_options
 @output_option
-@click.option(
-    "--after", type=click.IntRange(0, (1 << 53) - 1), metavar="N", help="Begin behind index N."
-)
+@after_option("Print the entries after this index.")
 @click.option("-n", "--count", type=click.IntRange(min=1), default=10, show_default=True,
               help="Without --after: how many of the last entries.")  # fmt: skip
-@click.option("-f", "--follow", is_flag=True, help="Go on as entries are committed.")
+@follow_option
 @click.option("--all-kinds", is_flag=True, help="Also the cluster's own entries.")
 @endings.spoken
-def tail(
+def entries(
     after: int | None, count: int, follow: bool, all_kinds: bool, output: str, **where: Any
 ) -> None:
-    """Prints entries: index, term and data."""
+    """Prints committed entries: index, term and data."""
     from .log import commands as log_commands
 
-    log_commands.tail(log_commands.Tail(after, count, follow, all_kinds), output, where)
+    selection = log_commands.EntrySelection(after, count, follow, all_kinds)
+    log_commands.entries(selection, output, where)
 
 
 @log.command()
 @cluster_options
 @output_option
-@click.option("--from", "first_index", type=click.IntRange(1, (1 << 53) - 1), metavar="INDEX",
-              help="Begin with this entry (default: with the next one).")  # fmt: skip
+@after_option("Print the entries after this index first (default: only new entries).")
 @click.option("--all-kinds", is_flag=True, help="Also the cluster's own entries.")
 @endings.spoken
-def subscribe(first_index: int | None, all_kinds: bool, output: str, **where: Any) -> None:
+def watch(after: int | None, all_kinds: bool, output: str, **where: Any) -> None:
     """Prints entries as they are committed, until it is interrupted.
 
-    None is left out or printed twice, whoever leads meanwhile. To go on later, begin with the index
-    behind the last one printed.
+    No entry is missing or repeated, also across failovers. To go on later, give --after the index
+    of the last entry printed.
     """
     from .log import commands as log_commands
 
-    log_commands.subscribe(first_index, all_kinds, output, where)
+    log_commands.watch(after, all_kinds, output, where)
+
+
+old_command(log, "put", append)
+old_command(log, "tail", entries)
+old_command(log, "subscribe", watch)
 
 
 @log.command()
@@ -217,18 +228,17 @@ def data_options(command: F) -> F:
 @log.command()
 @data_options
 @output_option
-@click.option("--from", "first_index", type=click.IntRange(1, (1 << 53) - 1), metavar="I",
-              help="Begin with index I, instead of the first one that is there.")  # fmt: skip
+@after_option("Print the entries after this index (default: all that are stored).")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="At most N entries.")
 @endings.spoken
-def dump(first_index: int | None, count: int | None, output: str, **where: Any) -> None:
-    """Prints the entries in a node's DATA_DIR, committed or not, without asking the node.
+def dump(after: int | None, count: int | None, output: str, **where: Any) -> None:
+    """Prints the entries in a node's DATA_DIR, committed or not, without contacting the node.
 
-    It only reads. Beside a node that runs it shows what was written when it looked.
+    It only reads. While the node runs, it prints what was written when the command started.
     """
     from .log import offline
 
-    offline.dump(offline.EntrySlice(first_index, count), output, where)
+    offline.dump(offline.EntrySlice(after, count), output, where)
 
 
 @log.command()
@@ -236,10 +246,11 @@ def dump(first_index: int | None, count: int | None, output: str, **where: Any) 
 @output_option
 @endings.spoken
 def verify(output: str, **where: Any) -> None:
-    """Reads all of a node's DATA_DIR and says what is wrong in it, without asking the node.
+    """Verifies the files in a node's DATA_DIR, without contacting the node.
 
-    It checks every segment, snapshot and hard state, and only reads. Without a DATA_DIR it looks
-    at all nodes of the topology that have data on this machine. Exit code 1: something is wrong.
+    It reads every segment, snapshot and hard state and writes nothing. Without a DATA_DIR it
+    verifies all nodes of the topology that have data on this machine. Exit code 1: a file is
+    damaged.
     """
     from .log import offline
 

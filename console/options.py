@@ -93,6 +93,18 @@ def after_option(text: str, default: int | None = None) -> Callable[[F], F]:
     return add
 
 
+def follow_option(command: F) -> F:
+    """The deprecated -f of commands that print entries."""
+
+    def warn(ctx: click.Context, _: click.Parameter, follow: bool) -> bool:
+        if follow:
+            group = ctx.parent.command_path if ctx.parent else ""
+            click.echo(f"{ctx.command_path}: -f is deprecated: use {group} watch", err=True)
+        return follow
+
+    return click.option("-f", "--follow", is_flag=True, hidden=True, callback=warn)(command)
+
+
 def old_command(group: click.Group, old: str, new: click.Command) -> None:
     """A hidden command under an old name. It prints a line to stderr and runs the new one."""
 

@@ -80,7 +80,7 @@ class ReplayExpired(PipelineError, Refused):
             f"the cluster refuses rows of the time {time} ({reason}): it no longer knows which of "
             "that time are in the log (update_ttl_s in the topology, 8 h unless it is set), so a "
             "repeat could append them twice. If the query was down for longer, look with "
-            "`kelek log tail` which of its rows are there, and start it behind them with a new "
+            "`kelek log entries` which of its rows are there, and start it behind them with a new "
             "checkpointLocation. If one job takes longer, write smaller ones or set update_ttl_s "
             "higher. If neither, compare the clocks"
         )

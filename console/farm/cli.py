@@ -11,9 +11,8 @@ import click
 
 from .. import cli_errors as endings
 from .. import completion
-from ..options import F, Seconds, output_option
+from ..options import F, Seconds, after_option, follow_option, output_option
 
-INDEX_MAX = (1 << 63) - 1
 SERVER_ID = click.IntRange(-(1 << 31), (1 << 31) - 1)
 
 
@@ -53,12 +52,19 @@ def asking(command: Callable[..., None]) -> Callable[..., None]:
     return farm_options(output_option(endings.spoken(command)))
 
 
+all_kinds_option = click.option(
+    "--all-kinds",
+    is_flag=True,
+    help="Also the farm's own entries: configurations, and which user appends.",
+)
+
+
 @click.group(cls=endings.Program)
 def farm() -> None:
     """Farms: servers that share a log by Garlic Farm's protocol; docs/farm.md.
 
-    status, servers, documents, entries, append; add, remove, publish, exclude, include, export,
-    import for administrators; user and cert for files.
+    status, servers, documents, entries, watch, append; add, remove, publish, exclude, include,
+    export, import for administrators; user and cert for files.
     """
 
 
@@ -91,23 +97,29 @@ def documents(**options: Any) -> None:
 
 
 @farm.command()
-@click.option("--from", "from_index", type=click.IntRange(1, INDEX_MAX), default=1, metavar="INDEX",
-              help="Begin with this entry (default: with the first).")  # fmt: skip
-@click.option("-f", "--follow", is_flag=True, help="Go on as entries are committed.")
-@click.option(
-    "--all-kinds",
-    is_flag=True,
-    help="Also the farm's own: who the members are, which user appends.",
-)
+@after_option("Print the entries after this index (default: all).", 0)
+@follow_option
+@all_kinds_option
 @asking
-def entries(from_index: int, follow: bool, all_kinds: bool, **options: Any) -> None:
+def entries(after: int, follow: bool, all_kinds: bool, **options: Any) -> None:
     """Prints committed entries, one a line: index, term, user and value.
 
     The user is the one that appended the entry, `-` where that is not known.
     """
     from . import commands as farm_commands
 
-    farm_commands.entries(farm_commands.EntrySelection(from_index, follow, all_kinds), options)
+    farm_commands.entries(farm_commands.EntrySelection(after, follow, all_kinds), options)
+
+
+@farm.command()
+@after_option("Print the entries after this index first (default: all).", 0)
+@all_kinds_option
+@asking
+def watch(after: int, all_kinds: bool, **options: Any) -> None:
+    """Prints entries as `kelek farm entries` does, then each new one, until it is interrupted."""
+    from . import commands as farm_commands
+
+    farm_commands.entries(farm_commands.EntrySelection(after, True, all_kinds), options)
 
 
 @farm.command()

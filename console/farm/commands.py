@@ -24,7 +24,7 @@ LEFT_OUT = frozenset(("inbound", "status", "order", "other", "foreign"))
 class EntrySelection(NamedTuple):
     """Which entries are printed."""
 
-    from_index: int
+    after: int
     follow: bool
     all_kinds: bool
 
@@ -130,9 +130,10 @@ def date_text(date_ms: object) -> str | None:
 
 def entries(part: EntrySelection, options: Where) -> None:
     """Prints entries."""
-    from_index, follow, all_kinds = part
+    after, follow, all_kinds = part
     with opened_farm(options) as farm:
-        for entry in farm.entries(from_index, follow=follow, all_kinds=all_kinds):
+        read = farm.watch if follow else farm.entries
+        for entry in read(after=after, all_kinds=all_kinds):
             show_entry(entry, options["output"])
             if follow:
                 sys.stdout.flush()

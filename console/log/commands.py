@@ -23,9 +23,11 @@ INFO_MS = 1000  # A node that has not answered by then is shown as not answering
 INFO_FIELDS = "term", "first_index", "applied_index", "commit_index", "last_index"
 
 
-class Tail(NamedTuple):
+class EntrySelection(NamedTuple):
+    """The entries to print; count is of the last ones, without after."""
+
     after: int | None
-    entries: int
+    count: int  # type: ignore[assignment]  # Hides tuple.count.
     follow: bool
     all_kinds: bool
 
@@ -36,15 +38,15 @@ class Bench(NamedTuple):
     alone: int
 
 
-def put(data: Sequence[str], output: str, where: Where) -> None:
-    """Appends a few entries and prints their indexes."""
-    updates = [stdin().read() if one == "-" else os.fsencode(one) for one in data]
-    for number, update in enumerate(updates, 1):
-        if not 0 < len(update) <= RECORD_BYTES_MAX:
-            size = f"{len(update)} bytes; an entry has 1 to {RECORD_BYTES_MAX}"
+def append(data: Sequence[str], output: str, where: Where) -> None:
+    """Appends values and prints their indexes."""
+    values = [stdin().read() if word == "-" else os.fsencode(word) for word in data]
+    for number, value in enumerate(values, 1):
+        if not 0 < len(value) <= RECORD_BYTES_MAX:
+            size = f"{len(value)} bytes; an entry has 1 to {RECORD_BYTES_MAX}"
             raise CliError(f"DATA {number}: {size}")
     with opened(where) as (log, _):
-        indexes = list(log.append_each(updates))
+        indexes = list(log.append_each(values))
     if output == "json":
         show_json({"indexes": indexes})
     else:
@@ -52,62 +54,59 @@ def put(data: Sequence[str], output: str, where: Where) -> None:
             click.echo(index)
 
 
-def tail(options: Tail, output: str, where: Where) -> None:
-    """Prints entries from somewhere on, to the end or for ever."""
-
+def entries(selection: EntrySelection, output: str, where: Where) -> None:
+    """Prints the selected entries."""
     with opened(where) as (log, _):
-        for entry in chosen(log, options):
-            if output == "json":
-                show_json(entry_json(entry))
-            else:
-                click.echo(entry_line(entry))
-            if options.follow:
+        for entry in _selected(log, selection):
+            _print_entry(entry, output)
+            if selection.follow:
                 sys.stdout.flush()
 
 
-def subscribe(first_index: int | None, all_kinds: bool, output: str, where: Where) -> None:
-    """Prints entries from an index on, or from now on, as they are committed."""
-
-    after = None if first_index is None else first_index - 1
+def watch(after: int | None, all_kinds: bool, output: str, where: Where) -> None:
+    """Prints the entries after an index, or from now on, as they are committed."""
     with opened(where) as (log, _):
-        for entries in log.watch_lists(after):
-            for entry in entries:
+        for arrived in log.watch_lists(after):
+            for entry in arrived:
                 if all_kinds or entry.type in SHOWN:
-                    if output == "json":
-                        show_json(entry_json(entry))
-                    else:
-                        click.echo(entry_line(entry))
+                    _print_entry(entry, output)
             sys.stdout.flush()
 
 
-def chosen(log: Log, options: Tail) -> Iterator[Entry]:
-    """Without --after the last entries that are shown, then what follows."""
-    after = options.after
+def _print_entry(entry: Entry, output: str) -> None:
+    if output == "json":
+        show_json(entry_json(entry))
+    else:
+        click.echo(entry_line(entry))
+
+
+def _selected(log: Log, selection: EntrySelection) -> Iterator[Entry]:
+    after = selection.after
     if after is None:
         last: list[Entry] = []
-        reach = options.entries
+        reach = selection.count
         found = log.info()
         after = end = found.applied_index
-        base = max(0, found.first_index - 1)  # A snapshot has what is not behind it.
-        while len(last) < options.entries and after > base:
-            # The cluster's own entries are rare: mostly the first reach is enough.
+        base = max(0, found.first_index - 1)  # The snapshot covers the entries up to here.
+        while len(last) < selection.count and after > base:
+            # The cluster's own entries are rare, so the first pass usually finds enough.
             after = max(base, end - reach)
-            entries = log.entries(after, end - after) if end > after else iter(())
-            last = [entry for entry in entries if shown(entry, options)]
+            found_entries = log.entries(after, end - after) if end > after else iter(())
+            last = [entry for entry in found_entries if _is_shown(entry, selection)]
             reach *= 4
-        if len(last) < options.entries and base > 0:
+        if len(last) < selection.count and base > 0:
             click.echo(f"(a snapshot has the entries up to {base})", err=True)
-        yield from last[-options.entries :]
+        yield from last[-selection.count :]
         after = end
-        if not options.follow:
+        if not selection.follow:
             return
-    for entry in log.watch(after) if options.follow else log.entries(after):
-        if shown(entry, options):
+    for entry in log.watch(after) if selection.follow else log.entries(after):
+        if _is_shown(entry, selection):
             yield entry
 
 
-def shown(entry: Entry, options: Tail) -> bool:
-    return options.all_kinds or entry.type in SHOWN
+def _is_shown(entry: Entry, selection: EntrySelection) -> bool:
+    return selection.all_kinds or entry.type in SHOWN
 
 
 def info(output: str, where: Where) -> None:

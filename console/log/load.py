@@ -71,7 +71,7 @@ def told_so_far(
 
 def committed_line(how: object, count: int) -> str:
     return (
-        f"{how}; at least the first {count:,} updates are committed: see with `kelek log tail` "
+        f"{how}; at least the first {count:,} updates are committed: see with `kelek log entries` "
         "which was the last, and go on with --skip"
     )
 

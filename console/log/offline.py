@@ -28,14 +28,14 @@ from .entry_output import entry_json, entry_line
 
 
 class EntrySlice(NamedTuple):
-    """Which entries are shown."""
+    """The entries to print."""
 
-    first_index: int | None
+    after: int | None
     entries_max: int | None
 
 
 def dump(part: EntrySlice, output: str, where: Where) -> None:
-    """Prints entries as `tail` does; the first damaged one ends it."""
+    """Prints entries as `kelek log entries` does, up to the first damaged one."""
     found = folders(where)
     if len(found) > 1:
         names = ", ".join(path.parent.name for path in found)
@@ -57,7 +57,7 @@ def dump(part: EntrySlice, output: str, where: Where) -> None:
 
 
 def _chosen(files: Disk, identity: Identity, part: EntrySlice) -> Iterator[Entry]:
-    index, first_index = 0, part.first_index or 1
+    index, first_index = 0, (part.after or 0) + 1
     for count, entry in enumerate(entries(files, identity, first_index), 1):
         index = entry.index
         yield Entry(index, entry.term, entry.kind, entry.reqid, entry.data)

@@ -75,8 +75,8 @@ def opened(where: Where) -> Iterator[tuple[Log, ClusterTarget]]:
             raise CliError(f"{place.name}: {error}; {way_out}", FAILED) from error
         except LogCompacted as error:
             last = error.last_index
-            problem = f"a snapshot has taken the place of the entries up to {last}"
-            way_out = f"begin behind them: tail --after {last}, subscribe --from {last + 1}"
+            problem = f"a snapshot has replaced the entries up to {last}"
+            way_out = f"read what follows: --after {last}"
             raise CliError(f"{place.name}: {problem}; {way_out}", FAILED) from error
         except LogError as error:
             raise CliError(f"{place.name}: {error}", FAILED) from error

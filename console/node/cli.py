@@ -46,7 +46,7 @@ def discover(cluster: str, output: str, **options: Any) -> None:
 
     With CLUSTER it lists only nodes of that cluster, and ends soon after the first.
 
-    A client accepts zre://CLUSTER as a url: `kelek log put --url zre://CLUSTER hello`.
+    A client accepts zre://CLUSTER as a url: `kelek log append --url zre://CLUSTER hello`.
     Exit code 1: no node was found.
     """
     from . import commands as node_commands

@@ -14,6 +14,7 @@ from ..options import (
     TABLE_MAX,
     F,
     Seconds,
+    after_option,
     output_option,
     range_options,
     server_options,
@@ -253,13 +254,12 @@ def info(number: int | None, output: str, **options: Any) -> None:
 @table_options
 @range_options
 @output_option
-@click.option("--from", "index", type=click.IntRange(0, (1 << 53) - 1), default=0, metavar="INDEX",
-              help="Begin with the changes of this LOG INDEX (default: from now on).")  # fmt: skip
+@after_option("Print the changes after this LOG INDEX first (default: only new changes).")
 @endings.spoken
 def watch(number: int, output: str, **options: Any) -> None:
     """Prints changes as they happen, until it is interrupted: log index, key, value.
 
-    To go on later, begin with the index behind the last one printed.
+    To go on later, give --after the index of the last change printed.
     """
     from . import commands as table_commands
 

@@ -222,9 +222,9 @@ def flat(details: dict[str, Any]) -> dict[str, Any]:
 
 
 def watch(number: int, output: str, options: Where) -> None:
-    """Prints changes for ever."""
+    """Prints changes until it is interrupted."""
     with opened_table(number, options) as table:
-        for change in table.watch(**bounds(options), index=options["index"]):
+        for change in table.watch(**bounds(options), after=options["after"]):
             if output == "json":
                 show_json(change_json(change))
             else:

@@ -74,7 +74,7 @@ class Cluster:
 
     def check(self) -> None:
         """Every entry is there once, in order."""
-        shown = self.shell.ok("kelek log tail --topology topology.yaml --after 0 -o json")
+        shown = self.shell.ok("kelek log entries --topology topology.yaml --after 0 -o json")
         entries = [json.loads(line) for line in shown.splitlines()]
         numbers = [int(str(entry["data"])[:7]) for entry in entries]
         assert numbers == list(range(1, self.count + 1))

@@ -25,7 +25,7 @@ def wait_voters(shell: Any) -> None:
 
 def test_the_other_nodes_start_and_the_message_says_how_to_go_on(shell: Any) -> None:
     shell.ok("supervisor start --detach")
-    shell.ok("kelek log put before")
+    shell.ok("kelek log append before")
     wait_voters(shell)
     shell.ok("supervisor stop")
     flip(shell, "n2", 8)
@@ -41,7 +41,7 @@ def test_the_other_nodes_start_and_the_message_says_how_to_go_on(shell: Any) -> 
     place, way_out = done.stderr.splitlines()
     assert place.startswith(f"supervisor: {shell.place}/var/demo/n2/raft/hard_state: ")
     assert "node n2 is left out, the others go on" in way_out
-    shell.ok("kelek log put meanwhile")
+    shell.ok("kelek log append meanwhile")
     shown = shell.run("supervisor status")
     assert shown.returncode == 1
     assert "gave up n2: can't start: " in shown.stdout
@@ -60,7 +60,7 @@ def test_the_other_nodes_start_and_the_message_says_how_to_go_on(shell: Any) -> 
 
 def test_a_supervisor_of_the_damaged_node_alone_says_how_to_go_on(shell: Any) -> None:
     shell.ok("supervisor start --detach")
-    shell.ok("kelek log put before")
+    shell.ok("kelek log append before")
     shell.ok("supervisor stop")
     flip(shell, "n2", 8)
     done = shell.run("supervisor start --detach --node n2")
@@ -72,7 +72,7 @@ def test_a_supervisor_of_the_damaged_node_alone_says_how_to_go_on(shell: Any) ->
 
 def test_verify_says_that_a_damaged_slot_costs_a_vote_for_a_while(shell: Any) -> None:
     shell.ok("supervisor start --detach")
-    shell.ok("kelek log put before")
+    shell.ok("kelek log append before")
     shell.ok("supervisor stop")
     flip(shell, "n1", 4096 + 20)
     done = shell.run("kelek log verify")

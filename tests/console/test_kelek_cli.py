@@ -36,17 +36,17 @@ def run(*words: str) -> tuple[int, str]:
     [
         (["log", "info", "-t", "nowhere.yaml"], "nowhere.yaml"),
         (["log", "info", "--nonsense"], "see `kelek log info --help`"),
-        (["log", "tail", "-n", "0"], "'--count'"),
+        (["log", "entries", "-n", "0"], "'--count'"),
         (["log", "load", "/proc/self/mem", "--url", "ipc:///x", "--cluster", "c"], "/mem"),
         (["log", "info", "--url", "tcp://127.0.0.1:1"], "--cluster"),
         (["log", "info", "--url", "127.0.0.1:1", "--cluster", "c"], "tcp://HOST:PORT"),
         (["log", "info", "--url", "tcp://h:1", "--cluster", "c", "-t", "x"], "leave one"),
         (["log", "load", "nowhere.csv", "--url", "tcp://h:1", "--cluster", "c"], "nowhere.csv"),
-        (["log", "put", "", "--url", "tcp://h:1", "--cluster", "c"], "DATA 1: 0 bytes"),
-        (["log", "put", "x", "--url", "tcp://h", "--cluster", "c"], "write tcp://HOST:PORT"),
-        (["log", "put", "x", "--url", "tcp://h:99999", "--cluster", "c"], "out of range"),
-        (["log", "put", "x", "--url", "ipc:///nobody", "--cluster", "\udcff"], "not a name"),
-        (["log", "put", "x", "--url", "ipc:///nobody", "--cluster", "c" * 33], "not a name"),
+        (["log", "append", "", "--url", "tcp://h:1", "--cluster", "c"], "DATA 1: 0 bytes"),
+        (["log", "append", "x", "--url", "tcp://h", "--cluster", "c"], "write tcp://HOST:PORT"),
+        (["log", "append", "x", "--url", "tcp://h:99999", "--cluster", "c"], "out of range"),
+        (["log", "append", "x", "--url", "ipc:///nobody", "--cluster", "\udcff"], "not a name"),
+        (["log", "append", "x", "--url", "ipc:///nobody", "--cluster", "c" * 33], "not a name"),
     ],
 )
 def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
@@ -55,7 +55,7 @@ def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
     assert said in line
 
 
-@pytest.mark.parametrize("words", [["put", "x"], ["members", "list"], ["tail"], ["transfer"]])
+@pytest.mark.parametrize("words", [["append", "x"], ["members", "list"], ["entries"], ["transfer"]])
 def test_nobody_answers_is_said_soon_and_with_what_to_do(words: list[str], tmp_path: Path) -> None:
     """Whatever the timeout, which is for a cluster that is there."""
     urls = "tcp://127.0.0.1:9", "ipc:///nobody"
@@ -130,7 +130,7 @@ def test_not_a_number_is_no_timeout() -> None:
         ("kelek_cli --version >/dev/full", "kelek: standard output: "),
         ("admin.supervisor_cli --version >/dev/full", "supervisor: standard output: "),
         (
-            "kelek_cli log put - --url ipc:///x --cluster c <&-",
+            "kelek_cli log append - --url ipc:///x --cluster c <&-",
             "kelek: -: standard input is closed",
         ),
     ],
@@ -239,36 +239,45 @@ def test_an_entry_of_the_tables_is_told_in_words() -> None:
 
 def test_log_commands_on_a_cluster(shell: Any) -> None:
     shell.ok("supervisor start topology.yaml --detach")
-    indexes = json.loads(shell.ok("kelek log put one two -o json"))["indexes"]
+    indexes = json.loads(shell.ok("kelek log append one two -o json"))["indexes"]
     assert indexes[1] == indexes[0] + 1
-    assert shell.ok("kelek log put -", b"from stdin").strip() == str(indexes[1] + 1)
+    assert shell.ok("kelek log append -", b"from stdin").strip() == str(indexes[1] + 1)
     (shell.place / "f.csv").write_text("h\na\nb\nc\n")
     loaded = json.loads(shell.ok("kelek log load f.csv --skip-header -o json"))
     assert loaded["updates"] == 3
     shell.ok("kelek log load - --skip 2 --limit 1", b"x\n\ny\nd\ne\n")
-    shown = [json.loads(line) for line in shell.ok("kelek log tail -o json").splitlines()]
+    shown = [json.loads(line) for line in shell.ok("kelek log entries -o json").splitlines()]
     assert [entry["data"] for entry in shown] == ["one", "two", "from stdin", *"abcd"]
-    shown = shell.ok(f"kelek log tail --after {indexes[0]}").splitlines()
+    shown = shell.ok(f"kelek log entries --after {indexes[0]}").splitlines()
     assert [line.split(maxsplit=2)[2] for line in shown] == ["two", "from stdin", *"abcd"]
-    assert len(shell.ok("kelek log tail -n 2").splitlines()) == 2
+    assert len(shell.ok("kelek log entries -n 2").splitlines()) == 2
     with shell.begin("kelek log tail -f -n 1") as followed:
         try:
             assert followed.stdout.readline().decode().split()[2:] == ["d"]
-            shell.ok("kelek log put later")
+            shell.ok("kelek log append later")
             assert followed.stdout.readline().endswith(b"later\n")
             followed.send_signal(signal.SIGINT)
             assert followed.wait(20) == endings.INTERRUPTED
         finally:
             followed.kill()
-    with shell.begin(f"kelek log subscribe --from {indexes[1]} -o json") as subscribed:
+    with shell.begin(f"kelek log watch --after {indexes[0]} -o json") as watched:
         try:
-            first = [json.loads(subscribed.stdout.readline()) for _ in range(7)]
+            first = [json.loads(watched.stdout.readline()) for _ in range(7)]
             assert [entry["data"] for entry in first] == ["two", "from stdin", *"abcd", "later"]
-            index = int(shell.ok("kelek log put last"))
-            last = json.loads(subscribed.stdout.readline())
+            index = int(shell.ok("kelek log append last"))
+            last = json.loads(watched.stdout.readline())
             assert (last["data"], last["index"]) == ("last", index)
         finally:
-            subscribed.kill()
+            watched.kill()
+    old = shell.run("kelek log put old")
+    assert (old.returncode, int(old.stdout)) == (0, index + 1)
+    assert old.stderr == "kelek log put is deprecated: use kelek log append\n"
+    old = shell.run(f"kelek log tail --from {index + 1}")
+    assert (old.returncode, old.stdout.split()[-1]) == (0, "old")
+    assert old.stderr.splitlines() == [
+        "kelek log tail: --from is deprecated: use --after",
+        "kelek log tail is deprecated: use kelek log entries",
+    ]
     found = json.loads(shell.ok("kelek log info -o json"))
     assert found["leader"] in ("n1", "n2", "n3")
     assert [node["answers"] for node in found["nodes"]] == [True] * 3
@@ -277,19 +286,19 @@ def test_log_commands_on_a_cluster(shell: Any) -> None:
 
 
 def test_what_a_snapshot_took_the_place_of(shell: Any) -> None:
-    """`tail` shows what is left; whoever asks for more is told where to begin."""
+    """`entries` prints what is left; an error names the index to read after."""
     shell.ok("supervisor start topology.yaml --detach")
-    shell.ok("kelek log put one two")
+    shell.ok("kelek log append one two")
     shell.ok("kelek log snapshot")
-    done = shell.run("kelek log tail")
+    done = shell.run("kelek log entries")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.startswith("(a snapshot has the entries up to ")
-    kept = shell.ok("kelek log put kept").strip()
-    assert shell.ok("kelek log tail").split()[::2] == [kept, "kept"]
-    for command in ("tail --after 0", "subscribe --from 1"):
+    kept = shell.ok("kelek log append kept").strip()
+    assert shell.ok("kelek log entries").split()[::2] == [kept, "kept"]
+    for command in ("entries --after 0", "watch --after 0", "subscribe --from 1"):
         done = shell.run(f"kelek log {command}")
-        found = re.search(r"tail --after (\d+), subscribe --from (\d+)\n", done.stderr)
+        found = re.search(r"read what follows: --after (\d+)\n", done.stderr)
         assert found is not None, done.stderr
         assert done.returncode == endings.FAILED
-        assert int(found[1]) + 1 == int(found[2]) <= int(kept)
-        assert shell.ok(f"kelek log tail --after {found[1]}").split()[::2] == [kept, "kept"]
+        assert int(found[1]) < int(kept)
+        assert shell.ok(f"kelek log entries --after {found[1]}").split()[::2] == [kept, "kept"]

@@ -203,7 +203,7 @@ def test_the_log_is_no_way_into_the_tables(node: Node) -> None:
                 log.append(pack([Put(4, [b"k"], [b"forged"])]))
             log.append(b"no operations")
     assert node.ask(READ, TABLE, b"k") == [b"\x31\x01\x10\x00", b"1"]
-    shown = node.shell.ok("kelek log tail --topology doors.yaml --after 0")
+    shown = node.shell.ok("kelek log entries --topology doors.yaml --after 0")
     assert [line.split(maxsplit=2)[2] for line in shown.splitlines()] == [
         "(tables) put 4 x 1", *["no operations"] * 3
     ]  # fmt: skip

@@ -32,7 +32,9 @@ def nodes_of(shell: Any, role: str = "zre_node") -> dict[str, dict[str, Any]]:
 def told_in(shell: Any) -> list[Presence]:
     """What the log service has kept."""
     found = []
-    for line in shell.ok("kelek log tail --topology topology.yaml --after 0 -o json").splitlines():
+    for line in shell.ok(
+        "kelek log entries --topology topology.yaml --after 0 -o json"
+    ).splitlines():
         entry = json.loads(line)
         with suppress(RemoteProtocolError):
             found.append(decode_presence([base64.b64decode(entry.get("data_base64", ""))]))

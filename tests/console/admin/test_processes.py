@@ -36,7 +36,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One cluster for all that leave it running."""
     with demo_shell(tmp_path_factory.mktemp("running")) as shell:
         shell.ok("supervisor start --detach")
-        shell.ok("kelek log put before")
+        shell.ok("kelek log append before")
         yield shell
 
 
@@ -70,8 +70,8 @@ def test_all_nodes_restart_one_after_the_other(running: Any) -> None:
     assert {*order} == {"n1", "n2", "n3"}
     left = pids(running) & before
     assert left == pids(running, role="supervisor")
-    running.ok("kelek log put after")
-    assert running.ok("kelek log tail").count("before") == 1
+    running.ok("kelek log append after")
+    assert running.ok("kelek log entries").count("before") == 1
 
 
 def test_what_can_not_be_restarted_is_said_in_one_line(running: Any) -> None:

@@ -80,11 +80,11 @@ def test_it_goes_on_from_one_nodes_data(lost: Any, request: pytest.FixtureReques
 
     alone(lost)
     lost.ok("supervisor start --detach")
-    index = int(lost.ok("kelek log put goes-on"))
+    index = int(lost.ok("kelek log append goes-on"))
     assert index > told["last_index"]
     wait_applied(lost, index)
     if not request.node.callspec.params["burnt"]:  # Else they are in the snapshot's state.
-        assert lost.ok("kelek log tail --after 1 -o json").count('"state"') == 1001
+        assert lost.ok("kelek log entries --after 1 -o json").count('"state"') == 1001
     members = json.loads(lost.ok("supervisor status -o json"))["processes"]
     [peer] = [row for row in members if row["role"] == "raft_peer"]
     assert peer["members"].keys() == {"n1"}

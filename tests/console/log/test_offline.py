@@ -49,9 +49,9 @@ def test_dump_shows_what_is_on_the_disk(stopped: Any) -> None:
     assert [it["data"] for it in entries if it["kind"] == "state"] == [*map(str, range(COUNT))]
     assert [it["index"] for it in entries] == list(range(1, len(entries) + 1))
     assert entries[-1]["reqid"]
-    part = stopped.ok("kelek log dump --topology topology.yaml --node n1 --from 10 --count 3")
+    part = stopped.ok("kelek log dump --topology topology.yaml --node n1 --after 9 --count 3")
     assert [int(line.split()[0]) for line in part.splitlines()] == [10, 11, 12]
-    assert stopped.ok("kelek log dump var/demo/n2/raft --from 1000") == ""
+    assert stopped.ok("kelek log dump var/demo/n2/raft --after 999") == ""
 
 
 def test_verify_says_that_all_is_sound(stopped: Any) -> None:
@@ -67,7 +67,7 @@ def test_verify_says_that_all_is_sound(stopped: Any) -> None:
 
 def test_verify_looks_beside_a_node_that_runs(shell: Any) -> None:
     shell.ok("supervisor start --detach")
-    shell.ok("kelek log put here")
+    shell.ok("kelek log append here")
     assert "not closed" in shell.ok("kelek log verify --node n1")
     assert "here" in shell.ok("kelek log dump var/demo/n1") + shell.ok("kelek log dump var/demo/n2")
 

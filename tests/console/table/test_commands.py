@@ -368,8 +368,8 @@ def test_watch(cluster: Cluster) -> None:
         "table",
         "watch",
         "1",
-        "--from",
-        "1",
+        "--after",
+        "0",
     ]
     with subprocess.Popen([*command, "-o", "json"], stdout=subprocess.PIPE) as watching:
         assert watching.stdout is not None
