@@ -1,1 +1,1 @@
-"""Wire codecs and sans-IO state machines: no sockets, no clocks, no files, no dice in here."""
+"""Wire codecs and state machines without I/O: no sockets, clocks, files or random numbers."""

@@ -1,4 +1,5 @@
-"""What a client's machine wants done with its connections, which are named by their urls."""
+"""Actions that a client's state machine asks of the owner of its connections. A connection is named
+by its URL."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -9,7 +10,7 @@ class Connect(NamedTuple):
 
 
 class Disconnect(NamedTuple):
-    """Also drops what was queued for it and not yet sent."""
+    """Closes the connection and drops the messages that wait to be sent on it."""
 
     url: str
 
@@ -20,21 +21,22 @@ class Send(NamedTuple):
 
 
 class Listen(NamedTuple):
-    """Subscribe to a topic at url, and tell the machine's on_broadcast() of what comes."""
+    """Subscribes to a topic at a URL. The owner passes received messages to the machine's
+    on_broadcast()."""
 
-    subscription: Any  # The machine's name for it.
+    subscription: Any  # The key that the machine gets back with each message.
     url: str
     topic: bytes
 
 
 class Unlisten(NamedTuple):
-    """End that; what has not been told yet never will be."""
+    """Ends a subscription. The owner drops messages of it that it has not yet passed on."""
 
     subscription: Any
 
 
 class ClientMachine(Protocol):
-    """What decides: it says which connections there are, and is told all that befalls them."""
+    """The state machine of a client: ready() returns actions, and the owner reports every event."""
 
     @property
     def deadline_ms(self) -> int | None: ...

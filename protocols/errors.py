@@ -1,20 +1,20 @@
-"""The two ways in which a protocol can be broken: by the peer, or by ourselves."""
+"""Errors about protocols: the peer broke the specification, or kelek did."""
 
 
 class ProtocolError(Exception):
-    """A rule of a protocol was broken; see the two kinds below."""
+    """Somebody broke a rule of a protocol: the base of the two kinds below."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the specification: drop or answer as it says, count it, go on."""
+    """The peer broke the specification. Drop or answer the message, count it, and go on."""
 
 
 class TooLarge(RemoteProtocolError):
-    """The peer sent what may be right, but exceeds a limit of ours."""
+    """A message that may be valid exceeds a limit of kelek."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We broke the specification: crash, the supervisor restarts us from disk."""
+    """Kelek broke the specification. The process ends, and the supervisor restarts it from disk."""
 
 
 class StorageFailure(Exception):

@@ -1,7 +1,7 @@
-"""The codec of log records and blocks (docs/disk-format.md), the same on disk and between peers.
+"""The codec of log records and blocks (docs/disk-format.md). Disk and peers use the same bytes.
 
-A block is framed and checksummed once, where its entries are first taken in, and checked at each
-border. It never looks at what a record's data means.
+The first receiver frames and checksums a block once. Every later receiver checks it. The codec
+never interprets a record's data.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,21 +16,21 @@ from ..native.log.blocks import block_check, block_encode, block_size, block_sli
 from .errors import LocalProtocolError, RemoteProtocolError
 from .raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
 
-RECORD_BYTES_MAX = errors.RECORD_BYTES_MAX  # Of data in a record that a client of the log appends.
-LONE_BYTES_MAX = errors.LONE_BYTES_MAX  # Of data in a record that is alone in its block.
-BLOCK_BYTES_MAX = block_size(LONE_BYTES_MAX + RECORD_OVERHEAD_MAX)  # Of any block.
+RECORD_BYTES_MAX = errors.RECORD_BYTES_MAX  # Data of a record that a client appends.
+LONE_BYTES_MAX = errors.LONE_BYTES_MAX  # Data of a record that is alone in its block.
+BLOCK_BYTES_MAX = block_size(LONE_BYTES_MAX + RECORD_OVERHEAD_MAX)  # The largest block.
 BLOCK_COUNT_MAX = errors.BLOCK_COUNT_MAX
 BLOCK_HEADER = Struct("<IIQQII")  # magic, crc, first index, term, count, payload size
 MAGIC_BLOCK = 0x424B4C4B  # "KLKB"
 MAGIC_MARK = 0x4D4B4C4B  # "KLKM"
 REQID_SIZE = 12
 TAG_REQID = 0x80
-_ENTRY_KIND_TERM = slice(12, 20)  # Of an entry of the text's wire.
+_ENTRY_KIND_TERM = slice(12, 20)  # Of an entry in the specification's form.
 _CONFIG = bytes([KIND_CONFIG])
 
 
 class Record(NamedTuple):
-    """One log entry, whatever the wire: what it is, the request that brought it, its bytes."""
+    """One log entry without index and term: its kind, request id and data."""
 
     kind: int  # 0 to 127
     reqid: bytes | None  # 12 bytes
@@ -40,11 +40,11 @@ class Record(NamedTuple):
 def encode_block(first_index: int, term: int, records: Sequence[Record]) -> EntryBatch:
     """Frames records as one block.
 
-    Raises LocalProtocolError when there is no record, or one is over its limits.
+    Raises LocalProtocolError without records, or when one exceeds a limit.
     """
     for record in records:
         if not 0 <= record.kind <= KIND_MAX:
-            raise LocalProtocolError(f"a record's kind is 0 to 127, got {record.kind}")
+            raise LocalProtocolError(f"the kind of a record is 0 to 127, got {record.kind}")
         if record.reqid is not None and len(record.reqid) != REQID_SIZE:
             raise LocalProtocolError(f"a reqid has 12 bytes, got {len(record.reqid)}")
     try:
@@ -59,7 +59,8 @@ def encode_block(first_index: int, term: int, records: Sequence[Record]) -> Entr
 
 
 def check_block(block: bytes) -> EntryBatch:
-    """Checks a block in full: magic, limits, checksum, every record's framing, no surplus byte.
+    """Checks the whole block: magic number, limits, checksum, framing of each record, no bytes left
+    over.
 
     Raises RemoteProtocolError.
     """
@@ -68,7 +69,7 @@ def check_block(block: bytes) -> EntryBatch:
         raise RemoteProtocolError(_why(block, size))
     magic, _, first_index, term, count, _ = BLOCK_HEADER.unpack_from(block)
     if magic != MAGIC_BLOCK:
-        raise RemoteProtocolError("a mark stands where a block belongs")
+        raise RemoteProtocolError("expected a block, got a mark")
     return EntryBatch(first_index, count, term, block)
 
 
@@ -81,7 +82,7 @@ def _why(block: bytes, size: int) -> str:
 
 
 def decode_block(block: bytes) -> tuple[EntryBatch, list[Record]]:
-    """Checks a block and takes its records apart. Raises RemoteProtocolError."""
+    """Checks a block and decodes its records. Raises RemoteProtocolError."""
     batch = check_block(block)
     numbers = block_walk(block, batch.count)
     records = []
@@ -93,22 +94,23 @@ def decode_block(block: bytes) -> tuple[EntryBatch, list[Record]]:
 
 
 def block_kind(block: bytes) -> int:
-    """The kind of a checked block's first record: two bytes are looked at."""
+    """Returns the kind of a checked block's first record, from the record's first bytes."""
     at = BLOCK_HEADER.size
-    while block[at] & 0x80:  # Its size.
+    while block[at] & 0x80:  # Skips the size.
         at += 1
     return block[at + 1] & ~TAG_REQID
 
 
 def block_record(batch: EntryBatch) -> Record:
-    """The only record of a checked batch of one."""
+    """Returns the record of a checked batch that holds exactly one."""
     tag, offset, size = block_walk(batch.block, 1)
     reqid = batch.block[offset - REQID_SIZE : offset] if tag & TAG_REQID else None
     return Record(tag & ~TAG_REQID, reqid, batch.block[offset : offset + size])
 
 
 def slice_block(batch: EntryBatch, first_index: int, last_index: int) -> EntryBatch:
-    """The entries first_index..last_index of a checked batch; all of it is returned as it is.
+    """Returns entries first_index..last_index of a checked batch; the batch itself if these are
+    all.
 
     Raises LocalProtocolError when they are not within the batch.
     """
@@ -125,28 +127,29 @@ def slice_block(batch: EntryBatch, first_index: int, last_index: int) -> EntryBa
 
 
 def cut_block(batch: EntryBatch, first_index: int) -> EntryBatch:
-    """A checked batch without the entries below first_index."""
+    """Returns a checked batch without the entries below first_index."""
     return slice_block(batch, first_index, batch.last_index)
 
 
 def trim_block(batch: EntryBatch, last_index: int) -> EntryBatch:
-    """A checked batch without the entries above last_index."""
+    """Returns a checked batch without the entries above last_index."""
     return slice_block(batch, batch.first_index, last_index)
 
 
 def block_states(block: bytes, kind: int = KIND_STATE) -> tuple[bytes, list[int]]:
-    """What a state machine wants of a checked block.
+    """Extracts the records of one kind from a checked block, for a state machine.
 
-    Returns the data of its records of this kind, each behind its size (u32 little endian), joined,
-    and how many records of every kind there are: a list of 128 counts.
+    Returns (data, counts): the data of each record behind its size (u32 little endian), joined; and
+    a list of 128 record counts, one for each kind.
     """
     return blocks.block_states(block, kind)
 
 
 def block_entries(batch: EntryBatch, first_index: int, last_index: int) -> list[bytes]:
-    """Entries first_index..last_index of a checked batch as frames of the text's wire.
+    """Returns entries first_index..last_index of a checked batch as frames in the specification's
+    form.
 
-    12 bytes  reqid, zero when the record has none
+    12 bytes  request id, zero when the record has none
      1 byte   kind
      7 bytes  term, little endian
      n bytes  data
@@ -165,17 +168,19 @@ def block_entries(batch: EntryBatch, first_index: int, last_index: int) -> list[
 
 
 def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[EntryBatch]:
-    """Entries of the text's wire (see block_entries) as batches, one for each run of equal kind
-    and term, and one for each config entry: nobody must look for those within a block.
+    """Frames entries in the specification's form (see block_entries) as batches.
 
-    Raises RemoteProtocolError on an entry without data, over the size limit, of an unknown kind,
-    of term 0, or of a term below that of the entry before.
+    Each batch holds a run of entries of equal kind and term. Each config entry gets a batch of its
+    own, so that no reader has to search a block for one.
+
+    Raises RemoteProtocolError on an entry without data, over the size limit, of an unknown kind, of
+    term 0, or of a lower term than the entry before.
     """
     frames = list(frames)
     batches: list[EntryBatch] = []
     at = 0
     while at < len(frames):
-        # Run by run: whoever sends a new term with each entry must not make this quadratic.
+        # One run at a time, so that entries of alternating terms do not cost quadratic time.
         kind_term = frames[at][_ENTRY_KIND_TERM]
         end = at + 1
         if kind_term[:1] != _CONFIG:
@@ -185,11 +190,11 @@ def block_from_entries(first_index: int, frames: Iterable[bytes]) -> list[EntryB
         try:
             block, used = blocks.block_from_entries(first_index, b"".join(run), [*map(len, run)])
         except NativeError as error:
-            raise RemoteProtocolError(f"entry {first_index} or behind is malformed") from error
+            raise RemoteProtocolError(f"entry {first_index} or a later one is malformed") from error
         term = BLOCK_HEADER.unpack_from(block)[3]
         if batches and term < batches[-1].term:
             raise RemoteProtocolError(
-                f"entry {first_index} has term {term} behind term {batches[-1].term}"
+                f"entry {first_index} has term {term} after term {batches[-1].term}"
             )
         batches.append(EntryBatch(first_index, used, term, block))
         first_index += used

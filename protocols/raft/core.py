@@ -1,4 +1,4 @@
-"""The Raft algorithm of one peer, without IO: messages and time in, a Ready out.
+"""The Raft algorithm of one peer, without I/O: messages and time go in, a Ready comes out.
 
 Papers: Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm" (quoted as
 "Raft"), and Ongaro's dissertation (quoted as "dissertation").
@@ -13,6 +13,7 @@ from .leader import Leader
 from .log import DurableTracker, RaftLog
 from .membership import Configuration, is_majority
 from .messages import (
+    NUMBER_MAX,
     AppendEntries,
     AppendResponse,
     EntryBatch,
@@ -28,6 +29,7 @@ from .messages import (
     StoredRead,
     TimeoutNow,
     Vote,
+    check_append_entries,
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities
 from .reads import ReadRounds
@@ -36,11 +38,10 @@ from .transfer import Transfer, transfer_refusal
 __all__ = ["Raft", "Role", "Setup"]
 
 TIMEOUT_DOUBLINGS_MAX = 2
-NUMBER_MAX = (1 << 53) - 1  # Terms and indexes: what every wire can carry.
 
 
 class Role(StrEnum):
-    """What a peer is in its term; a pre-candidate only asks whether a campaign could succeed."""
+    """The role of a peer in its term. A pre-candidate asks whether a campaign could succeed."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -49,11 +50,11 @@ class Role(StrEnum):
 
 
 class Raft:
-    """One peer of one group.
+    """One peer of one Raft group.
 
-    Use: any number of step(), propose() and on_*(), then tick(), then one ready(), whose parts are
-    carried out in their order. Wake again at deadline_ms at the latest. A message that breaks the
-    protocol raises RemoteProtocolError and changes nothing but, perhaps, the term.
+    Call step(), propose() and on_*() any number of times, then tick(), then ready() once. Carry out
+    the parts of the Ready in their order. Call tick() again at deadline_ms at the latest. A message
+    that breaks the protocol raises RemoteProtocolError; it may change the term and nothing else.
     """
 
     def __init__(
@@ -65,65 +66,69 @@ class Raft:
         self.log = log
         self.role = Role.FOLLOWER
         self.term, self.voted_for = hard_state
-        if log.last_term > self.term:  # The vote of that term is unknown, but there was a leader.
+        if log.last_term > self.term:  # That term had a leader; our vote in it is unknown.
             self.term, self.voted_for = log.last_term, None
         self.leader: str | None = None
         self.commit_index = log.base_index
         self._may_vote = True
         self._random = random
         self._now_ms = now_ms
-        self._leader_heard_ms = now_ms  # When the leader was heard last.
+        self._leader_heard_ms = now_ms  # When a message of the leader last arrived.
         self._election_due_ms = now_ms + self._election_timeout_ms()
         self._vote_retry_due_ms = self._election_due_ms
-        self._capabilities: dict[str, PeerCapabilities] = {}  # Of everybody we ever had to do with.
-        self._peers: dict[str, PeerCapabilities] = {}  # All other voters and our learners.
+        # Of all peers we ever served or asked.
+        self._capabilities: dict[str, PeerCapabilities] = {}
+        self._peers: dict[str, PeerCapabilities] = {}  # All other voters, and our learners.
         self._learners: set[str] = set()
         self._configuration = log.configurations.last
-        self._failed_campaigns = 0  # Since a leader was heard, or we led.
+        self._failed_campaigns = 0  # Since the last contact with a leader.
         self._granted: set[str] = set()
         self._answered: set[str] = set()
         self._leading: Leader | None = None
         self._read_rounds = ReadRounds()
         self._transfer: Transfer | None = None
-        self._campaigns_for_transfer = False  # Our campaign is one that the leader has asked for.
+        self._campaigns_for_transfer = False  # The leader asked for this campaign.
         self._quorum_check_ms = 0
         self._durable = DurableTracker(log.last_index)
         self._commit_due = False
-        self._hard_state = hard_state  # As last handed out.
+        self._hard_state = hard_state  # As in the last Ready.
         self._messages: list[Envelope] = []
         self._messages_after: list[Envelope] = []
         self._batches: list[EntryBatch] = []
         self._configure()
 
-    # What the shell may ask.
+    # State that the owner may read.
 
     @property
     def configuration(self) -> Configuration:
-        """The one in force: that of the newest configuration entry, committed or not."""
+        """The configuration in force: the newest configuration entry's, committed or not."""
         return self._configuration
 
     @property
     def peers(self) -> Collection[str]:
-        """Whom we have to do with: all other voters, and as a leader our learners."""
+        """All other voters and, while this peer leads, its learners."""
         return self._peers.keys()
 
     @property
     def is_voter(self) -> bool:
-        """Whether the configuration in force counts on us."""
+        """Whether this peer is a voter of the configuration in force."""
         return self.setup.peer_id in self._configuration.members
 
     @property
     def is_joining(self) -> bool:
-        """Whether the very entry by which we join is in force: of the leader's own term, and not
-        yet committed. A server that has lost its disk is sent the same one again, but what it has
-        forgotten was said since, and counts."""
+        """Whether the entry by which this peer joins is in force, of the leader's own term, and
+        uncommitted.
+
+        A server that lost its disk receives the same entry again. Its later promises count,
+        although it has forgotten them; so a committed entry does not make it a joining server.
+        """
         index, (voters, old) = self.log.configurations.last_index, self._configuration
         joins = bool(old) and self.setup.peer_id in set(voters) - set(old)
         return joins and self.commit_index < index and self.log.term_at(index) == self.term
 
     @property
     def may_vote(self) -> bool:
-        """False: follows and acknowledges, but neither grants nor campaigns."""
+        """Without it the peer follows and acknowledges, but neither grants votes nor campaigns."""
         return self._may_vote
 
     @may_vote.setter
@@ -133,37 +138,37 @@ class Raft:
             self._become_follower(None)
 
     def mark_voted(self) -> None:
-        """Counts the vote of this term as given to its leader, who has been heard."""
+        """Counts the vote of this term as given to its leader, if it was not given yet."""
         if self.voted_for is None:
             self.voted_for = self.leader
 
     @property
     def durable_index(self) -> int:
-        """Up to here our own disk has the log."""
+        """The last entry that our own disk holds."""
         return self._durable.durable_index
 
     @property
     def read_round(self) -> int:
-        """What read() would return now."""
+        """The round that start_read() would return now."""
         return self._read_rounds.next_round
 
     @property
     def transferring(self) -> str | None:
-        """To whom we are handing the leadership over: nothing may be proposed meanwhile."""
+        """The target of the leadership transfer in progress. Meanwhile nothing may be proposed."""
         return self._transfer.target if self._transfer else None
 
     @property
     def followers(self) -> list[Follower]:
-        """What a leader knows of its followers, for reports: not to be changed."""
+        """The leader's view of its followers, for reports. Do not change it."""
         return list(self._leading.followers) if self._leading else []
 
     def leaderless_ms(self, now_ms: int) -> int:
-        """For how long no leader was heard; 0 while we lead."""
+        """Time since the last contact with a leader; 0 while this peer leads."""
         return 0 if self._leading is not None else now_ms - self._leader_heard_ms
 
     @property
     def deadline_ms(self) -> int:
-        """When tick() must come at the latest, after ready() was called."""
+        """When tick() must come at the latest. Valid after ready()."""
         if self._leading is not None:
             deadline = self._leading.deadline_ms(self._now_ms)
             if self._transfer is not None:
@@ -173,10 +178,10 @@ class Raft:
             return self._election_due_ms
         return min(self._election_due_ms, self._vote_retry_due_ms)
 
-    # Time.
+    # ---- time ----
 
     def tick(self, now_ms: int) -> None:
-        """Does what the time asks for; also tells ready() what time it is."""
+        """Passes in the time: steps down, sends heartbeats, starts or repeats a campaign as due."""
         self._now_ms = now_ms
         if self._leading is not None:
             if self._lacks_quorum(now_ms):
@@ -200,8 +205,10 @@ class Raft:
         return self.setup.check_quorum and self._configuration != ((self.setup.peer_id,), ())
 
     def _lacks_quorum(self, now_ms: int) -> bool:
-        """Whether a majority was silent for too long; who is heard only moves that further away,
-        so it is worked out anew only when the time last found has come."""
+        """Whether a majority has been silent for an election timeout.
+
+        New responses can only postpone that time, so it is computed again only when it has come.
+        """
         assert self._leading is not None
         if now_ms < self._quorum_check_ms or not self._checks_quorum():
             return False
@@ -209,14 +216,15 @@ class Raft:
         self._quorum_check_ms = heard_ms + self.setup.election_timeout_ms_max
         return now_ms >= self._quorum_check_ms
 
-    # Messages.
+    # ---- messages ----
 
     def step(self, sender: str, message: Message, now_ms: int, context: object = None) -> None:
-        """Takes in one message; `context` comes back with the answer.
+        """Processes one message; `context` comes back with its answer.
 
-        Raises RemoteProtocolError when it contradicts itself or what we know for sure. Requests are
-        heard from everybody: whoever is not in our configuration may be in a newer one
-        (dissertation, section 4.1). Answers of those whom we don't ask are dropped.
+        Requests are processed from any sender: one outside our configuration may belong to a newer
+        configuration (dissertation, section 4.1). Answers of peers that we do not ask are dropped.
+
+        Raises RemoteProtocolError when the message contradicts itself or what is committed here.
         """
         self._now_ms = now_ms
         if type(message) is AppendResponse:
@@ -239,10 +247,11 @@ class Raft:
                 self._leading.on_snapshot_response(sender, now_ms)
 
     def _is_newer(self, term: int) -> bool:
-        """The rule about terms (Raft, figure 2, "All servers"): False when the message is old.
+        """Applies the rule about terms (Raft, figure 2, "All servers"). Returns False for an old
+        message.
 
-        Requests for a vote go through _may_disturb() first; a granted pre-vote names a term that
-        nobody is in yet.
+        Vote requests are checked for leader stickiness before. A granted pre-vote names a term that
+        no peer has reached yet, so it does not come here.
         """
         if term > NUMBER_MAX:
             raise RemoteProtocolError(f"term {term} is out of range")
@@ -265,7 +274,7 @@ class Raft:
                 self._configure()
         self.leader = leader
 
-    # Elections (Raft, section 5.2; dissertation, sections 4.2.3 and 9.6).
+    # ---- elections (Raft, section 5.2; dissertation, sections 4.2.3 and 9.6) ----
 
     def _on_election_timeout(self) -> None:
         self.leader = None
@@ -280,20 +289,23 @@ class Raft:
             return
         self.role = Role.PRE_CANDIDATE
         for peer, capabilities in self._peers.items():
-            if not capabilities.pre_vote:  # It would not understand the question.
+            if not capabilities.pre_vote:  # It does not know pre-votes.
                 self._granted.add(peer)
                 self._answered.add(peer)
         self._request_votes()
         self._count_votes()
 
     def _may_campaign(self) -> bool:
-        """Whether an election may need us as a candidate: also when we leave, and the entry that
-        says so is not committed yet. It may be nowhere else but with those who leave, so that
-        nobody can win without it (dissertation, section 4.2.2); our own vote does not count."""
+        """Whether this peer may be needed as a candidate.
+
+        A peer that is being removed may be needed until its removal is committed: perhaps only
+        removed peers hold that entry, and none can win without it (dissertation, section 4.2.2).
+        Its own vote does not count.
+        """
         return self.is_voter or self.log.configurations.last_index > self.commit_index
 
     def _campaign(self) -> None:
-        """A new term, our own vote, everybody is asked."""
+        """Starts a term, votes for itself and asks all others."""
         self.role = Role.CANDIDATE
         self.term += 1
         self.voted_for = self.setup.peer_id
@@ -304,8 +316,11 @@ class Raft:
         self._count_votes()
 
     def _candidate_timeout_ms(self) -> int:
-        """How long a campaign may take: wider with each that failed, up to fourfold, as votes wait
-        for disks; a range that the votes do not fit into would never elect anybody."""
+        """Returns the time limit of a campaign. Failed campaigns widen its range, up to fourfold.
+
+        Votes wait for disks: if votes never arrived within the range, no candidate would be
+        elected.
+        """
         wider = min(self._failed_campaigns, TIMEOUT_DOUBLINGS_MAX)
         self._failed_campaigns += 1
         setup = self.setup
@@ -313,7 +328,7 @@ class Raft:
         return self._random.randint(setup.election_timeout_ms_min, timeout_ms_max)
 
     def _request_votes(self) -> None:
-        """Asks, or asks again, everybody who has not answered."""
+        """Requests the votes of all peers that have not answered."""
         self._vote_retry_due_ms = self._now_ms + self.setup.vote_timeout_ms
         pre_vote = self.role is Role.PRE_CANDIDATE
         log = self.log
@@ -339,7 +354,7 @@ class Raft:
             self._become_leader()
 
     def _is_sticky(self, now_ms: int) -> bool:
-        """Whether we know of a living leader, so that nobody needs a vote."""
+        """Whether we know of a live leader (leader stickiness): then we grant no vote."""
         if self._leading is not None:
             return True
         heard_for_ms = now_ms - self._leader_heard_ms
@@ -352,7 +367,7 @@ class Raft:
             raise RemoteProtocolError(f"RequestVote from {sender} contradicts itself: {message}")
         log = self.log
         if message.term > self.term and not message.transfer and self._is_sticky(now_ms):
-            granted = False  # Our term stays (dissertation, section 4.2.3).
+            granted = False  # Our term stays as it is (dissertation, section 4.2.3).
         elif message.pre_vote:
             granted = message.term > self.term and self._may_vote
         else:
@@ -374,7 +389,7 @@ class Raft:
                 is_ours = self.role is Role.PRE_CANDIDATE and message.term == self.term + 1
             else:
                 self._is_newer(message.term)
-                is_ours = False  # Asked again: it may only have heard of the leader lately.
+                is_ours = False  # It is asked again: its leader stickiness may end.
         else:
             is_ours = self._is_newer(message.term) and self.role is Role.CANDIDATE
         if is_ours:
@@ -384,7 +399,7 @@ class Raft:
                 self._count_votes()
 
     def _become_leader(self) -> None:
-        """Won: an entry of our own at once, so that older ones can be committed with it."""
+        """Starts to lead with an entry of its own term, so that older entries can be committed."""
         assert self._may_vote
         self.role = Role.LEADER
         self.leader = self.setup.peer_id
@@ -395,21 +410,21 @@ class Raft:
         self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
         self._commit_due = True
 
-    # Leadership transfer (dissertation, section 3.10).
+    # ---- leadership transfer (dissertation, section 3.10) ----
 
     def transfer(self, to: str, now_ms: int) -> str:
-        """Begins to hand the leadership over to a voter; '' for the one that is furthest.
+        """Starts to hand the leadership to voter `to`; '' chooses the one with the longest log.
 
-        Returns '' or why it can't be. While `transferring` says so nothing may be proposed; it ends
-        with our leadership, or after an election timeout, when the target has not taken over.
-        Raises LocalProtocolError when we do not lead.
+        Returns '' or the reason of a refusal. While `transferring` is set nothing may be proposed.
+        A transfer ends with our leadership, or fails after an election timeout. Raises
+        LocalProtocolError when this peer does not lead.
         """
         if self._leading is None:
-            raise LocalProtocolError("only a leader hands the leadership over")
+            raise LocalProtocolError("only a leader can transfer the leadership")
         if self._transfer is not None:
-            return f"the leadership is on its way to {self._transfer.target}"
+            return f"a transfer to {self._transfer.target} is in progress"
         if to == self.setup.peer_id:
-            return f"{to} leads already"
+            return f"{to} is the leader already"
         voters = self._configuration.voters
         heard_after_ms = now_ms - self.setup.election_timeout_ms_max
         followers = [each for each in self._leading.followers if not to or each.peer == to]
@@ -424,7 +439,7 @@ class Raft:
         return ""
 
     def _on_timeout_now(self, sender: str, message: TimeoutNow) -> None:
-        """The leader, and nobody else, may make us campaign while it lives."""
+        """Campaigns at once. Only the current leader may ask for that."""
         if message.leader != sender:
             raise RemoteProtocolError(f"TimeoutNow from {sender} names {message.leader}")
         if not self._is_newer(message.term) or self.leader != sender:
@@ -434,12 +449,12 @@ class Raft:
             self._campaigns_for_transfer = True
             self._campaign()
 
-    # Entries (Raft, section 5.3).
+    # ---- entries (Raft, section 5.3) ----
 
     def propose(self, batch: EntryBatch) -> None:
-        """Appends the leader's own batch; it goes out with the next ready().
+        """Appends a batch of the leader's own; the next ready() sends it.
 
-        Raises LocalProtocolError when we do not lead or the batch does not follow.
+        Raises LocalProtocolError when this peer does not lead or the batch does not follow its log.
         """
         if self._leading is None:
             raise LocalProtocolError("only a leader proposes")
@@ -448,10 +463,11 @@ class Raft:
         self._append(batch)
 
     def start_read(self) -> int:
-        """Somebody reads: returns the round that confirms it, or any later one does.
+        """Starts a linearizable read. Returns its round: Ready.read_index confirms this or a later
+        one.
 
-        Ready.read_index tells. When we cease to lead first, it never does.
-        Raises LocalProtocolError when we do not lead.
+        A round is never confirmed once this peer has ceased to lead. Raises LocalProtocolError when
+        this peer does not lead.
         """
         if self._leading is None:
             raise LocalProtocolError("only a leader serves reads")
@@ -470,7 +486,7 @@ class Raft:
     def _on_append_entries(
         self, sender: str, message: AppendEntries, now_ms: int, context: object
     ) -> None:
-        last_index = _check_append_entries(sender, message)
+        last_index = check_append_entries(sender, message)
         if not self._is_newer(message.term):
             self._messages.append(Envelope(sender, AppendResponse(self.term, False), context))
             return
@@ -493,7 +509,7 @@ class Raft:
             self._messages_after.append(Envelope(sender, answer, context))
 
     def _on_leader(self, sender: str, now_ms: int) -> None:
-        """The leader of this term has spoken: nobody else is needed for a while."""
+        """Registers contact with this term's leader, which postpones the next election."""
         if self.leader != sender:
             if self.leader is not None:
                 raise RemoteProtocolError(f"{sender} and {self.leader} both lead {self.term}")
@@ -505,7 +521,8 @@ class Raft:
     def _on_install_snapshot(
         self, sender: str, message: InstallSnapshot, now_ms: int, context: object
     ) -> None:
-        """Raft, section 7. A piece that is needed is not answered here: see wants_snapshot()."""
+        """Processes a chunk (Raft, section 7). The caller answers a chunk that wants_snapshot()
+        accepts."""
         if message.leader != sender or not 0 < message.last_term <= message.term:
             raise RemoteProtocolError(f"InstallSnapshot from {sender} contradicts itself")
         if not 0 < message.last_index <= NUMBER_MAX:
@@ -515,23 +532,24 @@ class Raft:
             return
         self._on_leader(sender, now_ms)
         if self.log.term_at(message.last_index) == message.last_term:
-            # What a snapshot holds is committed, and our log is equal up to there.
+            # A snapshot holds committed entries only, and our log is equal up to there.
             self.commit_index = max(self.commit_index, message.last_index)
         if not self.wants_snapshot(message):
             answer = SnapshotResponse(self.term, message.size, done=True)
             self._messages.append(Envelope(sender, answer, context))
 
     def wants_snapshot(self, message: InstallSnapshot) -> bool:
-        """Whether a piece that was stepped on comes from our leader and brings what we lack."""
+        """Whether a chunk given to step() is from our leader and its snapshot exceeds our commit
+        index."""
         is_leaders = message.term == self.term and self.leader == message.leader
         return is_leaders and message.last_index > self.commit_index
 
     def _check_previous(self, message: AppendEntries) -> AppendResponse | None:
-        """Whether our log has what the message builds on; the refusal when it has not."""
+        """Returns None if our log holds the entry before the message's entries; else a refusal."""
         log = self.log
         prev_index = message.prev_index
         if prev_index < log.base_index:
-            return None  # Committed, so equal.
+            return None  # Compacted entries are committed, so they are equal.
         term = log.term_at(prev_index)
         if term == message.prev_term:
             return None
@@ -544,15 +562,15 @@ class Raft:
         return AppendResponse(self.term, False, 0, log.term_first(prev_index), term)
 
     def _append_received(self, batch: EntryBatch) -> None:
-        """Appends what is new of a leader's batch; a conflict replaces our entries from there on.
+        """Appends the new entries of a leader's batch. A conflict replaces our entries from there
+        on.
 
-        All its entries have one term, so the first that we lack or have otherwise is found by
-        looking at runs, not at entries.
+        A batch has one term, so runs of terms show the first missing or different entry.
         """
         log = self.log
         last_index = batch.last_index
         if log.term_at(last_index) == batch.term:
-            return  # Known already: the same index and term are the same entry.
+            return  # Already in the log: equal index and term mean equal entries.
         first_index = max(batch.first_index, log.base_index + 1)
         if last_index < first_index:
             return
@@ -567,13 +585,13 @@ class Raft:
         self._append(batch)
 
     def _truncate(self, index: int) -> None:
-        """A new leader's log differs from ours from `index` on: what we have there goes."""
+        """Drops our entries from `index` on, because the leader's log differs there."""
         if index <= self.commit_index:
-            raise RemoteProtocolError(f"the leader contradicts us at {index}, which is committed")
+            raise RemoteProtocolError(f"the leader replaces entry {index}, which is committed")
         self.log.truncate(index, self.setup.trim)
         self._configure()
         self._durable.truncate(index)
-        self._messages_after.clear()  # These speak of entries that may be gone.
+        self._messages_after.clear()  # They acknowledge entries that may be gone.
         batches = self._batches
         while batches and batches[-1].first_index >= index:
             batches.pop()
@@ -586,13 +604,13 @@ class Raft:
         if self._leading.on_response(sender, message, now_ms):
             self._commit_due = True
 
-    # Membership (Raft, section 6; dissertation, chapter 4).
+    # ---- membership (Raft, section 6; dissertation, chapter 4) ----
 
     def _configure(self) -> None:
-        """The log's newest configuration is in force from now on."""
+        """Puts the newest configuration of the log in force."""
         before, self._configuration = self._configuration, self.log.configurations.last
         members = self._configuration.members
-        if self._leading is not None:  # Who leaves must still be told that it may go.
+        if self._leading is not None:  # Removed members must still receive their removal.
             self._learners.update(before.members)
         self._learners.difference_update(members)
         self._learners.discard(self.setup.peer_id)
@@ -606,63 +624,70 @@ class Raft:
             self._commit_due = True
 
     def set_initial_configuration(self, configuration: Configuration) -> None:
-        """What the group began with was told: until now a guess stood in for it."""
+        """Replaces the assumed initial configuration by the one that a member has reported."""
         self.log.configurations.replace_base(configuration)
         self._configure()
 
     def add_learner(self, peer: str) -> None:
-        """Sends it the log from now on, as long as we lead; no majority is counted with it."""
+        """Replicates the log to a peer that no majority counts, as long as this peer leads."""
         if self._leading is not None and peer not in self._peers:
             self._learners.add(peer)
             self._configure()
 
     def remove_learner(self, peer: str) -> None:
-        """Leaves a learner alone, or a server that has been removed; nothing happens to a voter."""
+        """Stops replication to a learner or a removed server. Does nothing for a voter."""
         if peer in self._learners:
             self._learners.remove(peer)
             self._configure()
 
     def step_down(self) -> None:
-        """Leads no longer: its group goes on without it (dissertation, section 4.2.2)."""
+        """Stops leading (dissertation, section 4.2.2)."""
         if self._leading is not None:
             self._become_follower(None)
 
     def forget_peer(self, peer: str) -> None:
-        """What it has said of itself holds no longer: nobody has a connection to it."""
+        """Forgets the capabilities of a peer that no link leads to."""
         if peer not in self._peers:
             self._capabilities.pop(peer, None)
 
-    # What the shell reports.
+    # ---- events that the owner reports ----
 
     def on_stalled(self, ms: int) -> None:
-        """The shell could not listen for so long, as it waited for its disk with a vote: that time
-        counts neither against the candidate that it voted for nor against its own campaign."""
+        """Postpones election and vote retry by the time for which the owner was blocked by its
+        disk.
+
+        The owner received nothing meanwhile, so that time must not count against a candidate that
+        got our vote, nor against our own campaign.
+        """
         self._election_due_ms += ms
         self._vote_retry_due_ms += ms
 
     def on_durable(self, index: int, term: int) -> None:
-        """Our own writer has everything up to (index, term) on disk.
+        """The log writer has made every entry up to (index, term) durable.
 
-        To be called in the order of the batches handed out, at best once for each Ready.
+        Call it in the order of the batches in Readys, at best once for each Ready.
         """
         self._durable.on_durable(index, term)
         self._commit_due = True
 
     def on_stored_read(self, to: str, first_index: int, batches: list[EntryBatch]) -> None:
-        """Answers a Read: entries from first_index on, or none when they are not on disk yet."""
+        """Answers a StoredRead with entries from first_index on; none when they are not on disk
+        yet."""
         if self._leading is not None and to in self._peers:
             self._leading.on_stored_read(to, first_index, batches)
 
     def on_snapshot_sent(self, peer: str, last_index: int) -> None:
-        """Answers a wish of Ready.snapshots: one up to last_index is in the follower's place, or,
-        with 0, it could not be sent, and is wished for again when it is still needed."""
+        """Answers a request of Ready.snapshots: the follower installed a snapshot up to last_index.
+
+        With 0 the snapshot could not be sent; ready() asks again if the follower still needs one.
+        """
         if self._leading is not None and peer in self._peers:
             self._leading.on_snapshot_sent(peer, last_index)
 
     def compact(self, index: int) -> None:
-        """Entries up to `index` may go: a durable snapshot holds what they did.
+        """Forgets entries up to `index`: a durable snapshot includes them.
 
-        Raises LocalProtocolError when not all of them are committed.
+        Raises LocalProtocolError when not all of them are committed and durable.
         """
         if index > min(self.commit_index, self.durable_index):
             raise LocalProtocolError(
@@ -673,11 +698,10 @@ class Raft:
             self.log.compact(index)
 
     def install_snapshot(self, index: int, term: int, configuration: Configuration) -> bool:
-        """A durable snapshot that ends with entry (index, term) is in place, and in that one the
-        configuration that was in force there.
+        """Installs a durable snapshot that ends with entry (index, term), and its configuration.
 
-        Returns whether the log begins anew behind it: everything else in it is forgotten, also by
-        the writer; a log that holds that entry goes on.
+        Returns True when the log restarts behind it: core and log writer then forget all entries. A
+        log that holds that entry stays as it is.
         """
         if index <= self.commit_index:
             return False
@@ -690,7 +714,7 @@ class Raft:
         self._durable.reset(index)
         self.commit_index = index
         self._batches.clear()
-        self._messages_after.clear()  # These speak of entries that are gone.
+        self._messages_after.clear()  # They acknowledge entries that are gone.
         return True
 
     def on_capabilities(
@@ -703,11 +727,12 @@ class Raft:
         transfer: bool = False,
         may_lose_entries: bool = False,
     ) -> None:
-        """A hello was heard: what the peer can do, and where its log ended when it came up.
+        """Stores what a peer's hello says of its capabilities, and where its log ended at its
+        start.
 
-        counts     False for a learner: entries go to it, but no majority is counted with it
-        transfer   it campaigns when a leader tells it to
-        forgets    it may lose entries that it has confirmed without a hello that says so
+        counts_in_quorum   False for a learner: it receives entries, and no majority counts it
+        transfer           it campaigns when a leader asks it to
+        may_lose_entries   it may lose entries that it has confirmed without a hello that says so
         """
         capabilities = self._capabilities.setdefault(peer, PeerCapabilities())
         capabilities.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
@@ -718,22 +743,22 @@ class Raft:
         capabilities.may_lose_entries = may_lose_entries
         if self._leading is not None and peer in self._peers:
             self._leading.on_capabilities(peer, last_index)
-            self._commit_due = True  # What it has confirmed may count from now on.
+            self._commit_due = True  # Its earlier acknowledgements may count from now on.
 
     def on_restarted(self, peer: str, last_index: int) -> None:
-        """The peer runs anew, with a log up to last_index: perhaps not the one that it had."""
+        """A peer has restarted with a log up to last_index. It may differ from the log it had."""
         if self._leading is not None and peer in self._peers:
             self._leading.on_restarted(peer, last_index)
 
     def on_unreachable(self, peer: str) -> None:
-        """The connection to a peer is lost, with what was on it."""
+        """The connection to a peer is lost, with the messages on it."""
         if self._leading is not None and peer in self._peers:
             self._leading.on_unreachable(peer)
 
-    # Out.
+    # ---- output ----
 
     def ready(self) -> Ready:
-        """Hands out everything that is to be done, once."""
+        """Returns everything to be done since the last call."""
         leading = self._leading
         reads: list[StoredRead] = []
         snapshots: list[str] = []
@@ -772,24 +797,3 @@ class Raft:
             commit_term,
             read_index,
         )
-
-
-def _check_append_entries(sender: str, message: AppendEntries) -> int:
-    """The index of the last entry that the message speaks of.
-
-    Raises RemoteProtocolError when it contradicts itself.
-    """
-    term, leader, index, entry_term, commit_index, batches, _ = message
-    if leader != sender or entry_term > term or (index == 0) is not (entry_term == 0):
-        raise RemoteProtocolError(f"AppendEntries from {sender} contradicts itself")
-    for first_index, count, batch_term, _ in batches:
-        if first_index != index + 1 or count < 1 or not entry_term <= batch_term <= term:
-            raise RemoteProtocolError(
-                f"batch {first_index}+{count} of term {batch_term} does not follow "
-                f"index {index} of term {entry_term}"
-            )
-        index += count
-        entry_term = batch_term
-    if index > NUMBER_MAX or commit_index > NUMBER_MAX:
-        raise RemoteProtocolError(f"index {max(index, commit_index)} is out of range")
-    return index

@@ -1,4 +1,4 @@
-"""The leader's half of the algorithm: replication, retries, and what may be committed."""
+"""The leader's part of the algorithm: replication, retries and the commit index."""
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
@@ -17,19 +17,17 @@ from .messages import (
 )
 from .progress import APPEND_BYTES_MAX_PLAIN, Follower, PeerCapabilities, ReplicationState
 
-URGENT_NOTICE_MS = (
-    1  # Who waits for a commit is told by the entries behind it, if they come so soon.
-)
+URGENT_NOTICE_MS = 1  # An urgent commit notice waits so long for entries that could carry it.
 _COUNTED_INDEX: Callable[[Follower], int] = attrgetter("counted_index")
 _COUNTED_MS: Callable[[Follower], int] = attrgetter("counted_ms")
 _COUNTED_ROUND: Callable[[Follower], int] = attrgetter("counted_round")
 
 
 class Leader:
-    """What exists only while its owner leads one term.
+    """The state of a leader in one term.
 
-    Raft owns it, feeds it and takes its messages; it changes neither term nor log. Followers are
-    all other voters, and learners: those get entries, and no majority is counted with them.
+    Raft owns it, passes in events and collects its messages. It changes neither term nor log. Its
+    followers are all other voters, and learners, which no majority counts.
     """
 
     __slots__ = (
@@ -47,9 +45,9 @@ class Leader:
         self._setup = setup
         self._log = log
         self._term = term
-        self._term_start = log.last_index + 1  # Where the term's own entry will be.
+        self._term_start = log.last_index + 1  # The index of this term's own first entry.
         self._commit_index = 0
-        self.read_round = 0  # Of reads (reads.py): the newest one; every message is one of its.
+        self.read_round = 0  # The newest round of reads (reads.py); every message belongs to it.
         self._configuration = Configuration(())
         self._followers: dict[str, Follower] = {}
 
@@ -59,7 +57,7 @@ class Leader:
         capabilities: Mapping[str, PeerCapabilities],
         now_ms: int,
     ) -> None:
-        """Counts by this configuration from now on, and serves exactly these peers."""
+        """Sets the configuration that majorities are counted by, and the peers to replicate to."""
         self._configuration = configuration
         self._followers = {
             peer: self._followers.get(peer)
@@ -68,9 +66,10 @@ class Leader:
         }
 
     def _majority(self, own: int, value: Callable[[Follower], int]) -> int:
-        """The largest value that a majority of the voters has reached, of both sets while joint.
+        """Returns the largest value that a majority of the voters has reached, of both sets while
+        joint.
 
-        own   our own value, which counts only while we are a voter ourselves
+        own   our own value, which counts only while this peer is a voter
         """
         followers, peer_id = self._followers, self._setup.peer_id
         return quorum_value(
@@ -85,20 +84,22 @@ class Leader:
     def followers(self) -> Iterable[Follower]:
         return self._followers.values()
 
-    # Answers.
+    # ---- answers ----
 
     def on_response(self, peer: str, message: AppendResponse, now_ms: int) -> bool:
-        """Takes in an answer of this term; True when what may be committed has changed.
+        """Processes an answer of this term. Returns True when the commit index may have changed.
 
-        A refusal below what the follower has confirmed is believed of one that may forget entries;
-        of a kelek member it is a late one, as that says in a hello when it begins anew.
+        A refusal below the confirmed index counts only for a follower that may lose entries. From a
+        kelek member it is an old message, because its hello reports a log that was lost.
 
-        Raises RemoteProtocolError when it speaks of entries that we never had.
+        Raises RemoteProtocolError when it names entries that this leader never had.
         """
         follower = self._followers[peer]
         last_index = self._log.last_index
         if message.match_index > last_index or message.conflict_index > last_index:
-            raise RemoteProtocolError(f"{peer} answers for entries behind our last, {last_index}")
+            raise RemoteProtocolError(
+                f"{peer} answers for entries after our last one, {last_index}"
+            )
         follower.heard_ms = now_ms
         follower.answered_round = max(follower.answered_round, message.read_round)
         if message.success:
@@ -112,19 +113,20 @@ class Leader:
             follower.next_index <= self._log.base_index
             and follower.state is not ReplicationState.SNAPSHOT
         ):
-            # What it was sent, or the answer, was lost, and what follows is compacted: heartbeats
-            # build on the base, which it lacks.
+            # A message or its answer was lost, and the entries behind it are compacted: heartbeats
+            # name the base, which this follower lacks.
             follower.probe(follower.next_index, paused=False)
             return False
-        # A refusal that leads nowhere new is a late one: what it asked for is under way already.
+        # A refusal that names no new index is an old message: the entries are in flight already.
         if follower.match_index < next_index < follower.next_index:
             follower.probe(next_index, paused=False)
         return False
 
     def _next_index(self, follower: Follower, message: AppendResponse) -> int:
-        """Where to go on after a refusal (Raft, section 5.3, the end: conflict hints).
+        """Returns the next index to send after a refusal, by its conflict hint (Raft, end of
+        section 5.3).
 
-        A refusal without a hint, index 0, leads nowhere.
+        A refusal without a hint has index 0.
         """
         if message.conflict_term == 0:
             return message.conflict_index
@@ -134,7 +136,7 @@ class Leader:
         return max(message.conflict_index, term_last + 1)
 
     def on_stored_read(self, peer: str, first_index: int, batches: list[EntryBatch]) -> None:
-        """Takes in entries from disk; those of a log that is no longer ours are dropped."""
+        """Takes entries that were read from disk. It drops them when the log has been replaced."""
         follower = self._followers[peer]
         if follower.read_started_ms is None or follower.next_index != first_index:
             return
@@ -143,18 +145,19 @@ class Leader:
             if batch.first_index != at or self._log.term_at(batch.last_index) != batch.term:
                 return
             at += batch.count
-        if batches:  # Else it is not on disk yet, and is asked for again after a while.
+        if batches:  # Else they are not on disk yet; the read is repeated.
             follower.read_started_ms = None
             follower.loaded_batches = batches[:APPEND_BATCHES_MAX]
 
     def on_snapshot_response(self, peer: str, now_ms: int) -> None:
-        """A follower has taken in a piece of a snapshot: it is there."""
+        """A follower has answered a chunk of a snapshot."""
         self._followers[peer].heard_ms = now_ms
 
     def on_snapshot_sent(self, peer: str, last_index: int) -> None:
-        """A snapshot up to last_index is in the follower's place; 0: it could not be sent.
+        """A follower has installed a snapshot up to last_index; 0: it could not be sent.
 
-        What it holds by now, a probe shows; when that is still compacted, it is wished for anew.
+        A probe then shows what the follower holds. If it still needs compacted entries, it gets
+        another snapshot.
         """
         follower = self._followers[peer]
         if follower.state is ReplicationState.SNAPSHOT:
@@ -162,61 +165,67 @@ class Leader:
             follower.probe(min(next_index, self._log.last_index + 1), paused=False)
 
     def on_unreachable(self, peer: str) -> None:
-        """The connection is lost, and what was on it: heartbeats alone until it answers."""
+        """The connection is lost with its messages: send heartbeats alone until the follower
+        answers."""
         follower = self._followers[peer]
         if follower.state is not ReplicationState.SNAPSHOT:
-            # It may have committed what we told it last, and its answer was lost.
+            # It may have committed up to the index that was sent last, and its answer was lost.
             follower.probe(max(follower.match_index, follower.sent_commit_index) + 1, paused=True)
 
     def on_restarted(self, peer: str, last_index: int) -> None:
-        """What the peer has confirmed it confirms again, or no longer has: a log that is as long
-        may be another one, of a disk that was lost and another leader's entries."""
+        """Forgets what a restarted peer has confirmed, until it confirms it again.
+
+        Even a log of the same length may differ: the disk was lost, and another leader filled it.
+        """
         follower = self._followers[peer]
         follower.match_index = 0
         if follower.state is not ReplicationState.SNAPSHOT:
             follower.probe(min(last_index, self._log.last_index) + 1, paused=False)
 
     def on_capabilities(self, peer: str, last_index: int | None) -> None:
-        """The peer is there (again); `last_index` is the end of the log that it came up with."""
+        """The peer is reachable (again); `last_index` is the end of the log it started with."""
         follower = self._followers[peer]
         if last_index is not None and last_index < follower.match_index:
-            follower.match_index = last_index  # It has lost what it had confirmed.
+            follower.match_index = last_index  # It has lost confirmed entries.
             follower.probe(last_index + 1, paused=False)
         elif (
             last_index is not None
             and follower.state is ReplicationState.SNAPSHOT
             and self._log.base_index <= last_index <= self._log.last_index
         ):
-            follower.probe(last_index + 1, paused=False)  # It has got one elsewhere.
+            follower.probe(last_index + 1, paused=False)  # It got a snapshot from another peer.
         follower.paused = False
 
-    # Reads.
+    # ---- reads ----
 
     @property
     def has_committed(self) -> bool:
-        """Whether an entry of this term is committed, and so everything before it known to be."""
+        """Whether an entry of this term is committed. Then every earlier commit is known, too."""
         return self._commit_index >= self._term_start
 
     def confirmed_round(self) -> int:
-        """The newest round of reads in which a majority has answered."""
+        """The newest round of reads that a majority has answered."""
         return self._majority(self.read_round, _COUNTED_ROUND)
 
     def send_read_round(self, now_ms: int, out: list[Envelope]) -> None:
-        """Adds a heartbeat for whoever has not been sent one of the newest round: a message with
-        entries is answered only when they are on disk, and a read need not wait for disks."""
+        """Sends a heartbeat to each follower that has received no heartbeat of the newest round.
+
+        A message with entries is answered only when they are durable; reads need not wait for
+        disks.
+        """
         for follower in self._followers.values():
             asked = max(follower.sent_round, follower.answered_round)
             if asked < self.read_round and not follower.awaits_response():
                 self._send(follower, (), now_ms, out)
 
-    # Times.
+    # ---- times ----
 
     def quorum_heard_ms(self, now_ms: int) -> int:
-        """Since when a majority, ourselves included, has not been silent."""
+        """The latest time since which a majority, this peer included, has answered."""
         return self._majority(now_ms, _COUNTED_MS)
 
     def deadline_ms(self, now_ms: int) -> int:
-        """When beat() or append() have something to do next."""
+        """When send_heartbeats() or send_entries() have something to do next."""
         deadline = now_ms + self._setup.heartbeat_ms
         for follower in self._followers.values():
             if follower.next_index <= self._log.last_index and follower.can_send_entries():
@@ -228,18 +237,18 @@ class Leader:
 
     def _resend_after_ms(self, follower: Follower) -> int:
         if follower.inflight and follower.capabilities.inflight_max == 1:
-            return self._setup.rpc_timeout_ms  # It takes one message at a time.
+            return self._setup.rpc_timeout_ms  # It accepts one message at a time.
         if follower.sent_commit_index < self._commit_index:
             return URGENT_NOTICE_MS if follower.clients_wait else self._setup.commit_notice_ms
         return self._setup.heartbeat_ms
 
-    # Messages.
+    # ---- messages ----
 
     def send_heartbeats(self, now_ms: int, out: list[Envelope]) -> None:
         """Adds the heartbeats and commit notices that are due.
 
-        While a window is used, the previous index is that of everything sent: a follower that has
-        lost a message refuses the heartbeat and says where it is.
+        In REPLICATE state the previous index covers everything sent: a follower that lost a message
+        refuses the heartbeat and names its last index.
         """
         for follower in self._followers.values():
             if now_ms - follower.sent_ms < self._resend_after_ms(follower):
@@ -247,7 +256,7 @@ class Leader:
             self._send(follower, (), now_ms, out)
 
     def send_commit_notices(self, now_ms: int, out: list[Envelope]) -> None:
-        """Adds the commit notices that somebody waits for, when no entries will bring them."""
+        """Adds urgent commit notices when no entries follow that would carry the commit index."""
         if self._commit_index == self._log.last_index:
             for follower in self._followers.values():
                 if follower.clients_wait and follower.sent_commit_index < self._commit_index:
@@ -256,7 +265,8 @@ class Leader:
     def send_entries(
         self, now_ms: int, out: list[Envelope], reads: list[StoredRead], snapshots: list[str]
     ) -> None:
-        """Adds at most one message with entries for each follower, or what it needs instead."""
+        """Adds at most one message with entries for each follower, or a read or snapshot that it
+        needs."""
         last_index = self._log.last_index
         for follower in self._followers.values():
             if follower.next_index > last_index or not follower.can_send_entries():
@@ -287,7 +297,7 @@ class Leader:
         return min(self._setup.append_bytes_max, follower.capabilities.append_bytes_max)
 
     def _entries(self, follower: Follower) -> list[EntryBatch] | None:
-        """The entries from next_index on; None when they are not in memory."""
+        """Returns the entries from next_index on; None when they are not in memory."""
         found: list[EntryBatch] | None
         if follower.loaded_batches:
             found, follower.loaded_batches = follower.loaded_batches, []
@@ -300,8 +310,10 @@ class Leader:
         return found
 
     def _limit_plain(self, follower: Follower, batches: list[EntryBatch]) -> list[EntryBatch]:
-        """What one message to a peer of another implementation holds of a batch that is larger
-        than it takes at a time; the rest waits. Entries of one batch are taken as equally long."""
+        """Splits a batch that exceeds what a foreign peer accepts in one message. The rest is kept.
+
+        It assumes that all entries of a batch have the same size.
+        """
         first = batches[0]
         count = max(1, first.count * APPEND_BYTES_MAX_PLAIN // len(first.block))
         if count >= first.count:
@@ -336,13 +348,13 @@ class Leader:
         follower.sent_ms = now_ms
         follower.sent_commit_index = commit_index
 
-    # Commit.
+    # ---- commit ----
 
     def advance_commit(self, durable_index: int, commit_index: int) -> int:
-        """The commit index, given ours on disk and what it was before.
+        """Returns the new commit index, given our durable index and the previous commit index.
 
-        Raft, section 5.4.2: only an entry of the current term is committed by counting; what lies
-        before it is committed with it.
+        Only an entry of the current term is committed by counting; all entries before it are
+        committed with it (Raft, section 5.4.2).
         """
         index = self._majority(durable_index, _COUNTED_INDEX)
         if index >= self._term_start and index > commit_index:

@@ -1,6 +1,6 @@
-"""What the core knows of its log: terms, configurations, recent batches, how much is durable.
+"""What the core knows of its log: terms, configurations, recent batches and the durable index.
 
-It holds no file and reads none: entries that are no longer in memory are asked for by a Read.
+It holds and reads no file. The core asks for entries that are not in memory by a StoredRead.
 """
 
 from bisect import bisect_left, bisect_right
@@ -13,14 +13,14 @@ from .membership import Configuration, ConfigurationHistory
 from .messages import APPEND_BATCHES_MAX, EntryBatch
 
 CACHE_BYTES_MAX = 16 << 20
-_CACHE_DEAD_MAX = 256  # Dropped batches at the head of the list before it is moved together.
+_CACHE_DEAD_MAX = 256  # Evicted batches at the head of the list before it is compacted.
 
 
 class RaftLog:
-    """The log as the algorithm sees it: base, last, terms, and the newest batches in memory.
+    """The log as the algorithm sees it: base, last index, terms, and the newest batches in memory.
 
-    `base_index` is the last index that compaction has removed (0: nothing); its term stays known.
-    Terms are kept as runs, so their memory grows with the number of leaders, not of entries.
+    `base_index` is the last index that compaction has removed, 0 for none; its term stays known.
+    Terms are stored as runs, so their memory grows with the number of leaders, not of entries.
     """
 
     __slots__ = (
@@ -80,12 +80,13 @@ class RaftLog:
 
     @property
     def cached_first(self) -> int:
-        """The first index that is in memory; last_index + 1 when none is."""
+        """The first index in memory; last_index + 1 when no entry is."""
         live = self._cached_firsts
         return live[self._cached_dead] if self._cached_dead < len(live) else self.last_index + 1
 
     def term_at(self, index: int) -> int | None:
-        """The term of the entry at `index`; None below the base and behind the end."""
+        """Returns the term of the entry at `index`; None below the base and above the last
+        index."""
         if index > self.last_index:
             return None
         firsts = self._run_firsts
@@ -96,18 +97,19 @@ class RaftLog:
         return self.base_term if index == self.base_index else None
 
     def term_first(self, index: int) -> int:
-        """The first index of the run of equal terms that `index` lies in."""
+        """Returns the first index of the run of equal terms around `index`."""
         assert self.base_index < index <= self.last_index
         return self._run_firsts[bisect_right(self._run_firsts, index) - 1]
 
     def run_last(self, index: int) -> int:
-        """The last index of the run of equal terms that `index` lies in."""
+        """Returns the last index of the run of equal terms around `index`."""
         assert self.base_index < index <= self.last_index
         at = bisect_right(self._run_firsts, index)
         return self._run_firsts[at] - 1 if at < len(self._run_firsts) else self.last_index
 
     def term_last(self, term: int) -> int | None:
-        """The last index whose entry has `term`, that of the base included; None: there is none."""
+        """Returns the last index of `term`, the base included; None if the log has no such
+        entry."""
         at = bisect_right(self._run_terms, term) - 1
         if at < 0 or self._run_terms[at] != term:
             return self.base_index if term == self.base_term else None
@@ -117,9 +119,9 @@ class RaftLog:
         return self._run_firsts[following] - 1
 
     def append(self, batch: EntryBatch) -> None:
-        """Appends a batch behind the last entry.
+        """Appends a batch after the last entry.
 
-        Raises LocalProtocolError when it does not follow or its term goes back.
+        Raises LocalProtocolError when it does not follow or its term is lower.
         """
         first_index, count, term, block = batch
         if first_index != self.last_index + 1 or count < 1 or term < self.last_term:
@@ -166,14 +168,14 @@ class RaftLog:
         self._cached_bytes -= sum(len(batch.block) for batch in self._cached[keep:])
         del self._cached[keep:]
         del self._cached_firsts[keep:]
-        self._cached_dead = min(self._cached_dead, keep)  # What is dropped goes as well.
+        self._cached_dead = min(self._cached_dead, keep)  # Evicted batches may be truncated, too.
         if keep > self._cached_dead and self._cached[-1].last_index >= index:
             batch = trim(self._cached[-1], index - 1)
             self._cached_bytes += len(batch.block) - len(self._cached[-1].block)
             self._cached[-1] = batch
 
     def compact(self, index: int) -> None:
-        """Forgets the entries up to `index`; its term stays known."""
+        """Forgets the entries up to `index`; the term of `index` stays known."""
         term = self.term_at(index)
         assert term is not None, "compacts outside of the log"
         if index == self.base_index:
@@ -190,14 +192,15 @@ class RaftLog:
         self.configurations.compact(index)
         keep = bisect_right(self._cached_firsts, index)
         if keep and self._cached[keep - 1].last_index > index:
-            keep -= 1  # It holds entries on both sides.
+            keep -= 1  # This batch has entries on both sides.
         live = max(keep, self._cached_dead)
         self._cached_bytes -= sum(len(batch.block) for batch in self._cached[:live])
         del self._cached[:live], self._cached_firsts[:live]
         self._cached_dead = 0
 
     def reset(self, index: int, term: int, configuration: Configuration) -> None:
-        """Begins anew behind (index, term), without any entry, and with what is in force there."""
+        """Restarts the log behind (index, term), without entries, with the configuration in force
+        there."""
         self.base_index = self.last_index = index
         self.base_term = self.last_term = term
         self.configurations.reset(index, configuration)
@@ -206,11 +209,11 @@ class RaftLog:
         self._cached_bytes = self._cached_dead = 0
 
     def slice(self, first_index: int, bytes_max: int) -> list[EntryBatch] | None:
-        """The batches from `first_index` on, at least one, else at most bytes_max of blocks, and
-        never more than one AppendEntries may hold.
+        """Returns the cached batches from `first_index` on: at least one, else at most bytes_max of
+        blocks, and never more than one AppendEntries may hold.
 
-        The first one may begin before first_index: the caller cuts it. Returns [] behind the end
-        and None when first_index is not in memory.
+        The first batch may begin before first_index; the caller cuts it. Returns [] above the last
+        index, and None when first_index is not in memory.
         """
         if first_index > self.last_index:
             return []
@@ -232,38 +235,38 @@ class RaftLog:
 
 
 class DurableTracker:
-    """How far the log is durable, from what was handed to the writer and what it confirms.
+    """The durable index, from the batches given to the log writer and its acknowledgements.
 
-    The writer confirms in the order in which it was given batches, each by index and term. The same
-    index and term may be handed out twice, with a truncation between, so a confirmation counts only
-    for the oldest piece that it fits.
+    The writer acknowledges in the order of the batches, by index and term. After a truncation the
+    same index and term may be given again, so an acknowledgement counts only for the oldest
+    matching batch.
     """
 
     __slots__ = ("_pieces", "durable_index")
 
     def __init__(self, durable_index: int) -> None:
         self.durable_index = durable_index
-        # [first index, last index, term, up to where it is still part of the log]
+        # [first index, last index, term, last index that is still part of the log]
         self._pieces: deque[list[int]] = deque()
 
     def reset(self, index: int) -> None:
-        """The log begins anew behind `index`, which a durable snapshot holds."""
+        """Restarts behind `index`, which a durable snapshot includes."""
         self.durable_index = index
         self._pieces.clear()
 
     def add(self, batch: EntryBatch) -> None:
-        """The batch was handed to the writer."""
+        """The batch was given to the log writer."""
         last_index = batch[0] + batch[1] - 1
         self._pieces.append([batch[0], last_index, batch[2], last_index])
 
     def truncate(self, index: int) -> None:
-        """The log has lost everything from `index` on."""
+        """The log has dropped its entries from `index` on."""
         self.durable_index = min(self.durable_index, index - 1)
         for piece in self._pieces:
             piece[3] = min(piece[3], index - 1)
 
     def on_durable(self, index: int, term: int) -> None:
-        """Everything handed out up to (index, term) is on disk; unknown pairs are ignored."""
+        """Every batch given up to (index, term) is durable. Unknown pairs are ignored."""
         pieces = self._pieces
         older = 0
         for first_index, last_index, piece_term, _ in pieces:

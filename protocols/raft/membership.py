@@ -1,7 +1,7 @@
-"""Who belongs to the group: configurations, and their history by index in the log.
+"""Configurations: the voters of a group, their history by log index, and their majorities.
 
-A configuration takes effect when its entry is appended, not when it is committed, and goes when the
-entry goes (Raft, section 6; dissertation, section 4.3).
+A configuration is in force from the append of its entry, not from its commit. It is gone when its
+entry is replaced (Raft, section 6; dissertation, section 4.3).
 """
 
 from bisect import bisect_left, bisect_right
@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 
 class Configuration(NamedTuple):
-    """The voters of a group; `old` only while it is joint: then both sets must agree."""
+    """The voters of a group. While it is joint, `old` holds the voters before, and both must
+    agree."""
 
     voters: tuple[str, ...]
     old: tuple[str, ...] = ()
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Everybody who has a vote, each once."""
+        """All voters of both sets, each once."""
         return tuple(dict.fromkeys((*self.old, *self.voters)))
 
 
@@ -25,10 +26,10 @@ NO_MEMBERS = Configuration(())
 
 
 class ConfigurationHistory:
-    """The configurations of a log by the index of their entries.
+    """The configurations of a log, by the index of their entries.
 
-    The first one is that of the log's base, or of a snapshot above it: what compaction has left, or
-    what the group began with.
+    The first one belongs to the log's base, or to a snapshot above it: it is what compaction has
+    left, or the group's initial configuration.
     """
 
     __slots__ = ("_entries", "_indexes", "_values")
@@ -39,78 +40,79 @@ class ConfigurationHistory:
         entries: Iterable[tuple[int, Configuration]] = (),
         base_index: int = 0,
     ) -> None:
-        self._indexes = [base_index]  # Where they come into force: the base, then entries.
-        self._entries = [base_index]  # Where they were said, of the base perhaps below it.
+        self._indexes = [base_index]  # From which index each is in force: the base, then entries.
+        # The index of each one's entry; the first may lie below the base.
+        self._entries = [base_index]
         self._values = [base]
         for index, configuration in entries:
             self.append(index, configuration)
 
     @property
     def last(self) -> Configuration:
-        """The one in force."""
+        """The configuration in force."""
         return self._values[-1]
 
     @property
     def last_index(self) -> int:
-        """The index of the entry that put it in force, or of the base that began with it."""
+        """The index of the entry of the configuration in force, or of the base."""
         return self._entries[-1]
 
     @property
     def first_index(self) -> int:
-        """What was in force is known from here on."""
+        """The first index for which the configuration is known."""
         return self._indexes[0]
 
     def at(self, index: int) -> Configuration:
-        """The one that was in force at an index, which is not below the base."""
+        """Returns the configuration in force at an index, which is not below the base."""
         assert index >= self._indexes[0], "a configuration below the base"
         return self._values[bisect_right(self._indexes, index) - 1]
 
     def entry_at(self, index: int) -> int:
-        """The index of the entry that had put it in force."""
+        """Returns the index of the entry of the configuration in force at an index."""
         assert index >= self._indexes[0], "a configuration below the base"
         return self._entries[bisect_right(self._indexes, index) - 1]
 
     def append(self, index: int, configuration: Configuration) -> None:
-        """An entry at index puts it in force."""
+        """Adds the configuration of an entry at index."""
         assert index > self._indexes[-1], "a configuration goes back"
         self._indexes.append(index)
         self._entries.append(index)
         self._values.append(configuration)
 
     def replace_base(self, configuration: Configuration) -> None:
-        """What the group began with turns out to be something else."""
+        """Replaces the first configuration, which was assumed."""
         self._values[0] = configuration
 
     def truncate(self, index: int) -> None:
-        """Entries from index on are gone, and what they said with them."""
+        """Drops the configurations of entries from index on."""
         assert index > self._indexes[0], "the base is not an entry"
         keep = bisect_left(self._indexes, index)
         del self._indexes[keep:], self._entries[keep:], self._values[keep:]
 
     def compact(self, index: int) -> None:
-        """The log has a new base: what was in force there is the first one from now on."""
+        """The log has a new base: the configuration in force there becomes the first."""
         if index <= self._indexes[0]:
-            return  # It may be known from a snapshot only, which ends further up.
+            return  # The first configuration may come from a snapshot with a higher index.
         keep = bisect_right(self._indexes, index) - 1
         del self._indexes[:keep], self._entries[:keep], self._values[:keep]
         self._indexes[0] = index
 
     def reset(self, index: int, configuration: Configuration) -> None:
-        """The log begins anew behind index, with this one in force."""
+        """The log restarts behind index, with this configuration in force."""
         self._indexes, self._entries = [index], [index]
         self._values = [configuration]
 
 
 def majority_value(values: Iterable[int]) -> int:
-    """The largest value that a majority has reached; one value for each member."""
+    """Returns the largest value that a majority has reached; `values` has one for each member."""
     ascending = sorted(values)
     return ascending[(len(ascending) - 1) // 2]
 
 
 def quorum_value(configuration: Configuration, value: Callable[[str], int]) -> int:
-    """The largest value that a majority of the voters has reached; 0 when there is no voter.
+    """Returns the largest value that a majority of the voters has reached; 0 without voters.
 
-    While the configuration is joint it takes a majority of each set (Raft, section 6).
+    A joint configuration needs a majority of each of its sets (Raft, section 6).
     """
     voters, old = configuration
     if not voters:
@@ -120,5 +122,5 @@ def quorum_value(configuration: Configuration, value: Callable[[str], int]) -> i
 
 
 def is_majority(configuration: Configuration, members: Collection[str]) -> bool:
-    """Whether these are a majority, of both sets while joint."""
+    """Whether these members are a majority, of both sets while joint."""
     return bool(quorum_value(configuration, lambda member: member in members))

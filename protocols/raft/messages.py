@@ -1,23 +1,25 @@
-"""What the Raft core takes in and hands out: plain values, whatever the wire they travel on."""
+"""Messages and values of the Raft core, independent of any wire."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..errors import RemoteProtocolError
 from .membership import Configuration
 
 KIND_STATE = 0
 KIND_CONFIG = 1
 KIND_CHECKPOINT = 2
-KIND_TABLES = 3  # Operations of tables, from a table server.
+KIND_TABLES = 3  # Operations on tables, from a table server.
 
-APPEND_BATCHES_MAX = 256  # In one AppendEntries.
+NUMBER_MAX = (1 << 53) - 1  # The highest term and index that every wire can carry.
+APPEND_BATCHES_MAX = 256  # Of one AppendEntries.
 
 
 class EntryBatch(NamedTuple):
     """Consecutive log entries of one term, framed once and then passed on unchanged.
 
-    The core never looks into `block` (docs/disk-format.md, "Block"): on the hot path no Python
-    object stands for one entry.
+    The core never reads `block` (docs/disk-format.md, "Block"). On the hot path no Python object
+    stands for a single entry.
     """
 
     first_index: int
@@ -31,21 +33,22 @@ class EntryBatch(NamedTuple):
 
 
 class HardState(NamedTuple):
-    """What must be durable before any message that depends on it leaves (Raft, figure 2)."""
+    """The state that must be durable before a message that depends on it is sent (Raft, figure
+    2)."""
 
     term: int = 0
     voted_for: str | None = None
 
 
 class RequestVote(NamedTuple):
-    """Raft, section 5.2; with `pre_vote` the question of section 9.6 of the dissertation."""
+    """Raft, section 5.2. With `pre_vote`: section 9.6 of the dissertation."""
 
-    term: int  # The candidate's term; with pre_vote the term that it would campaign in.
+    term: int  # The candidate's term; with pre_vote, the term of its next campaign.
     candidate: str
     last_index: int
     last_term: int
     pre_vote: bool = False
-    transfer: bool = False  # The leader asked for it: stickiness does not apply.
+    transfer: bool = False  # The leader asked for this campaign: leader stickiness does not apply.
 
 
 class Vote(NamedTuple):
@@ -57,7 +60,7 @@ class Vote(NamedTuple):
 
 
 class AppendEntries(NamedTuple):
-    """Raft, section 5.3; without batches it is a heartbeat and a commit notice."""
+    """Raft, section 5.3. Without batches it is a heartbeat and a commit notice."""
 
     term: int
     leader: str
@@ -65,21 +68,22 @@ class AppendEntries(NamedTuple):
     prev_term: int
     commit_index: int
     batches: tuple[EntryBatch, ...] = ()
-    read_round: int = 0  # Of reads, in which it is sent (reads.py); never on a wire.
+    read_round: int = 0  # The round of reads it belongs to (reads.py); never on the wire.
 
 
 class AppendResponse(NamedTuple):
     """The answer to AppendEntries.
 
-    match_index is meaningful on success: everything up to it is equal and durable. It may be below
-    the request's previous index when our disk has not got that far; a wire that can't say so
-    refuses such a request with conflict_index = match_index + 1. On refusal conflict_index is where
-    the leader should go on: the first index of conflict_term (the term that we have at prev_index),
-    or our last index + 1 with conflict_term 0 when our log is too short; conflict_index 0 says
-    nothing (a stale term, or a wire without hints).
+    On success every entry up to match_index is equal and durable. match_index may be below the
+    request's previous index while our disk is behind. A wire that cannot express this refuses such
+    a request with conflict_index = match_index + 1.
 
-    round is that of the request: its sender fills it in by the request's id. waits is for whoever
-    sends it to fill in, where its wire can say so.
+    On refusal the leader continues at conflict_index. It is the first index of conflict_term, the
+    term of our entry at prev_index. If our log is too short, it is our last index + 1, and
+    conflict_term is 0. conflict_index 0 is no hint: the term is stale, or the wire has no hints.
+
+    read_round is the request's; the request's sender fills it in by message id. The owner fills in
+    clients_wait where its wire can express it.
     """
 
     term: int
@@ -88,21 +92,21 @@ class AppendResponse(NamedTuple):
     conflict_index: int = 0
     conflict_term: int = 0
     read_round: int = 0
-    clients_wait: bool = False  # Somebody beside this follower waits for what is committed next.
+    clients_wait: bool = False  # Clients of the follower's node wait for the next commit.
 
 
 class InstallSnapshot(NamedTuple):
-    """Raft, section 7: a piece of a snapshot that ends with entry (last_index, last_term).
+    """Raft, section 7: a chunk of a snapshot that ends with entry (last_index, last_term).
 
-    The core looks at who leads; what the piece is worth is for whoever keeps the file to say.
+    The core checks only the leader and the index. The owner of the snapshot files checks the chunk.
     """
 
     term: int
     leader: str
     last_index: int
     last_term: int
-    offset: int  # Of the chunk, in bytes.
-    size: int  # Of the whole.
+    offset: int  # Of the chunk in the snapshot, in bytes.
+    size: int  # Of the whole snapshot, in bytes.
     chunk: bytes
 
 
@@ -110,12 +114,13 @@ class SnapshotResponse(NamedTuple):
     """The answer to InstallSnapshot."""
 
     term: int
-    offset: int | None = None  # Go on from there; None: behind the chunk.
-    done: bool = False  # The whole is in place, or was not needed.
+    offset: int | None = None  # The next offset to send; None: the end of the chunk.
+    done: bool = False  # The snapshot is installed, or was not needed.
 
 
 class TimeoutNow(NamedTuple):
-    """The leader asks a follower to campaign at once: it has no answer (dissertation, 3.10)."""
+    """The leader asks a follower to campaign at once (dissertation, section 3.10). It has no
+    answer."""
 
     term: int
     leader: str
@@ -126,7 +131,7 @@ Message = Request | Vote | AppendResponse | SnapshotResponse
 
 
 class Envelope(NamedTuple):
-    """A message and its way: context is what step() was given with the request, untouched."""
+    """A message and its receiver. `context` is the value that step() got with the request."""
 
     to: str
     message: Message
@@ -134,10 +139,10 @@ class Envelope(NamedTuple):
 
 
 class AppendJob(NamedTuple):
-    """Blocks for the log writer, behind entry prev_index and instead of what stood there.
+    """Blocks for the log writer. They follow entry prev_index and replace every entry after it.
 
-    With reset the log begins anew there first: a durable snapshot ends with that entry. Its
-    acknowledgement is (epoch, seq). The epoch is new at each start of peer and writer.
+    With `reset` the log first restarts behind that entry, with which a durable snapshot ends. The
+    acknowledgement of a job is (epoch, seq). The epoch is new at each start of peer and writer.
     """
 
     epoch: int
@@ -149,7 +154,8 @@ class AppendJob(NamedTuple):
 
 
 class StoredRead(NamedTuple):
-    """Entries for a follower that are no longer in memory: answered by Raft.on_read()."""
+    """Entries for a follower that are no longer in memory. Raft.on_stored_read() gets the
+    answer."""
 
     to: str
     first_index: int
@@ -157,50 +163,69 @@ class StoredRead(NamedTuple):
 
 
 class ReadIndex(NamedTuple):
-    """A confirmed round of reads: when it began, everything up to index was committed, and no
-    other leader had committed more."""
+    """A confirmed round of reads: every commit before its start is at or below `index`."""
 
     round: int
     index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
 
 
 class Ready(NamedTuple):
-    """Everything the core wants done, in the only order that is safe.
+    """Everything that the core wants done, in the only safe order.
 
-    batches follow each other without a gap; the first may begin at or below what was handed out
-    earlier, and then replaces it from there on. messages_after wait for everything handed out so
-    far, also by earlier Readys; when all of that is durable they go out at once.
+    `batches` follow each other without a gap. The first may begin at or below an index of an
+    earlier Ready, and then replaces the entries from there on. `messages_after` wait until all
+    batches so far, also those of earlier Readys, are durable.
     """
 
     hard_state: HardState | None  # Make this durable first, ...
     messages: list[Envelope]  # ... then send these.
     batches: list[EntryBatch]  # Write these in order (the first may replace a suffix), ...
-    messages_after: list[Envelope]  # ... and send these when they are durable.
+    messages_after: list[Envelope]  # ... and send these as soon as all are durable.
     reads: list[StoredRead]
-    snapshots: list[str]  # Followers that need one, told once: answered by on_snapshot_sent().
+    snapshots: list[str]  # Followers that need one, named once; on_snapshot_sent() answers.
     commit_index: int
     commit_term: int  # The term of the entry at commit_index.
     read_index: ReadIndex | None = None  # Reads of this round and earlier ones may be answered.
 
 
 class Setup(NamedTuple):
-    """What a core is told once; times in milliseconds."""
+    """Settings and functions of a core; times in milliseconds."""
 
     peer_id: str
     cut: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries below an index.
     trim: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries above an index.
     term_entry: Callable[[int, int], EntryBatch]  # (first index, term): a leader's first entry.
-    # What a batch puts in force; asked only for batches of one entry, as configurations are alone.
+    # The configuration in a batch, if any. The core asks only for batches of one entry, because a
+    # configuration is alone in its batch.
     configuration: Callable[[EntryBatch], Configuration | None]
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
     heartbeat_ms: int = 70
-    commit_notice_ms: int = (
-        10  # Followers hear of a commit so late when nothing else is to be said.
-    )
-    rpc_timeout_ms: int = 100  # An unanswered probe is repeated, an unanswered Read forgotten.
-    vote_timeout_ms: int = 50  # An unanswered RequestVote is repeated.
-    inflight_max: int = 4  # AppendEntries with entries under way to one follower.
+    commit_notice_ms: int = 10  # The longest delay of a commit notice that no entries carry.
+    rpc_timeout_ms: int = 100  # After this time an unanswered probe or StoredRead is repeated.
+    vote_timeout_ms: int = 50  # After this time an unanswered RequestVote is repeated.
+    inflight_max: int = 4  # Unanswered AppendEntries with entries to one follower.
     append_bytes_max: int = 1 << 20
     pre_vote: bool = True
     check_quorum: bool = True
+
+
+def check_append_entries(sender: str, message: AppendEntries) -> int:
+    """Returns the index of the message's last entry, or its previous index without entries.
+
+    Raises RemoteProtocolError when the message contradicts itself.
+    """
+    term, leader, index, entry_term, commit_index, batches, _ = message
+    if leader != sender or entry_term > term or (index == 0) is not (entry_term == 0):
+        raise RemoteProtocolError(f"AppendEntries from {sender} contradicts itself")
+    for first_index, count, batch_term, _ in batches:
+        if first_index != index + 1 or count < 1 or not entry_term <= batch_term <= term:
+            raise RemoteProtocolError(
+                f"batch {first_index}+{count} of term {batch_term} does not follow "
+                f"index {index} of term {entry_term}"
+            )
+        index += count
+        entry_term = batch_term
+    if index > NUMBER_MAX or commit_index > NUMBER_MAX:
+        raise RemoteProtocolError(f"index {max(index, commit_index)} is out of range")
+    return index

@@ -1,19 +1,19 @@
-"""What a leader knows of one follower: how far it is, and what is under way to it."""
+"""The leader's view of one follower: its progress, and the messages in flight to it."""
 
 from collections import deque
 from enum import IntEnum
 
 from .messages import EntryBatch
 
-APPEND_BYTES_MAX_PLAIN = 64 << 10  # For a peer that has not said hello.
+APPEND_BYTES_MAX_PLAIN = 64 << 10  # For a peer without a hello.
 
 
 class ReplicationState(IntEnum):
-    """How entries are sent to a follower.
+    """How the leader sends entries to a follower.
 
-    PROBE      one message with entries, then only heartbeats until an answer shows where they meet
-    REPLICATE  they meet at next_index - 1: a window of messages is under way
-    SNAPSHOT   what it needs next is compacted: only heartbeats, while a snapshot is on its way
+    PROBE      one message with entries, then heartbeats until an answer shows the common entry
+    REPLICATE  the logs are equal up to next_index - 1: a window of messages is in flight
+    SNAPSHOT   the next entries are compacted: heartbeats, while a snapshot is sent
     """
 
     PROBE = 0
@@ -22,7 +22,7 @@ class ReplicationState(IntEnum):
 
 
 class PeerCapabilities:
-    """What a peer has said of itself in its hello; it outlives leaders and terms."""
+    """The capabilities that a peer's hello names. They outlive leaders and terms."""
 
     __slots__ = (
         "append_bytes_max",
@@ -37,15 +37,15 @@ class PeerCapabilities:
         self.inflight_max = 1
         self.append_bytes_max = APPEND_BYTES_MAX_PLAIN
         self.pre_vote = False
-        self.transfer = False  # It campaigns when it is told to.
-        self.counts_in_quorum = True  # False: a learner, which neither commits nor keeps a leader.
-        # It may lose entries that it has confirmed, and has no hello to say so: JRaft never syncs,
-        # any disk may be lost. On a farm's wire a kelek server looks like one of JRaft.
+        self.transfer = False  # It campaigns when a leader asks it to.
+        self.counts_in_quorum = True  # False: a learner; no majority counts it.
+        # It may lose confirmed entries without a hello that says so: JRaft never syncs, and any
+        # disk may fail. On a farm's wire a kelek server looks like JRaft.
         self.may_lose_entries = True
 
 
 class Follower:
-    """One follower in the eyes of the leader of one term."""
+    """The state of one follower, held by the leader of one term."""
 
     __slots__ = (
         "answered_round",
@@ -73,36 +73,34 @@ class Follower:
         self.state = ReplicationState.PROBE
         self.match_index = 0
         self.next_index = next_index
-        self.paused = False  # A probe is under way.
+        self.paused = False  # A probe is in flight.
         self.inflight: deque[int] = deque()  # Last indexes of unanswered messages with entries.
         self.sent_commit_index = 0
-        self.answered_round = 0  # Of reads: the newest that it has answered in, ...
-        self.sent_round = 0  # ... and the newest that it was sent a message of.
-        self.sent_ms = 0  # Never: something is due at once.
+        self.answered_round = 0  # The newest round of reads that it has answered, ...
+        self.sent_round = 0  # ... and the newest in a heartbeat that it was sent.
+        self.sent_ms = 0  # Never: a message is due at once.
         self.heard_ms = now_ms
-        self.read_started_ms: int | None = (
-            None  # When entries were asked for that are not in memory.
-        )
-        self.loaded_batches: list[EntryBatch] = []  # ... and what came back.
-        self.clients_wait = False  # It wants to hear of commits at once.
+        self.read_started_ms: int | None = None  # When the StoredRead in progress started.
+        self.loaded_batches: list[EntryBatch] = []  # Entries that a StoredRead has returned.
+        self.clients_wait = False  # It needs commit notices at once.
 
     @property
     def counted_index(self) -> int:
-        """What its acknowledgements are worth for a commit."""
+        """Its match index as counted for commits."""
         return self.match_index if self.capabilities.counts_in_quorum else 0
 
     @property
     def counted_ms(self) -> int:
-        """When it was heard as one of a majority."""
+        """The time of its last answer as counted for a majority."""
         return self.heard_ms if self.capabilities.counts_in_quorum else 0
 
     @property
     def counted_round(self) -> int:
-        """The round of reads that it confirms as one of a majority."""
+        """Its answered round of reads as counted for a majority."""
         return self.answered_round if self.capabilities.counts_in_quorum else 0
 
     def awaits_response(self) -> bool:
-        """Whether it takes one message at a time, and has not answered the last one."""
+        """Whether it accepts one message at a time and has not answered the last."""
         if self.capabilities.inflight_max > 1:
             return False
         return self.paused or bool(self.inflight) or self.answered_round < self.sent_round
@@ -114,7 +112,7 @@ class Follower:
         return self.state is ReplicationState.PROBE and not self.paused
 
     def probe(self, next_index: int, *, paused: bool) -> None:
-        """Starts to look for the place where both logs meet, at next_index - 1."""
+        """Starts to look for the last common entry, at next_index - 1."""
         assert next_index > self.match_index
         self.state = ReplicationState.PROBE
         self.next_index = next_index
@@ -124,20 +122,21 @@ class Follower:
         self.read_started_ms = None
 
     def reset_match(self, next_index: int) -> None:
-        """Its log ends, or differs, before what it has confirmed: nothing of that counts until it
-        is confirmed anew."""
+        """Its log ends, or differs, before a confirmed entry: nothing counts until it is confirmed
+        again."""
         self.match_index = 0
         self.probe(next_index, paused=False)
 
     def replicate(self) -> None:
-        """Both logs meet at match_index: from here on a window is used."""
+        """The logs are equal up to match_index: from now on a window is used."""
         self.state = ReplicationState.REPLICATE
         self.next_index = max(self.next_index, self.match_index + 1)
         self.paused = False
         self.inflight.clear()
 
     def on_match(self, match_index: int) -> bool:
-        """Takes in that everything up to match_index is equal and durable; True when it is news."""
+        """All entries up to match_index are equal and durable. Returns True when match_index has
+        grown."""
         inflight = self.inflight
         while inflight and inflight[0] <= match_index:
             inflight.popleft()

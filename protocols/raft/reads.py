@@ -1,8 +1,8 @@
-"""Linearizable reads without an entry of their own: rounds of messages that confirm the leader.
+"""Linearizable reads without log entries: rounds of messages that confirm the leader.
 
-Dissertation, section 6.4. A read that a leader takes in may be answered with its commit index once
-a majority has answered a message of this term that was sent afterwards: until then no other leader
-can have committed anything. All reads that wait share one round.
+A leader may answer a read with its commit index once a majority has answered a message of this term
+that was sent after the read began: until then no other leader can have committed anything
+(dissertation, section 6.4). All waiting reads share one round.
 """
 
 from collections import deque
@@ -10,36 +10,36 @@ from collections import deque
 from .leader import Leader
 from .messages import ReadIndex
 
-ROUNDS_MAX = 4  # Begun and not confirmed; whoever reads meanwhile shares the next one.
+ROUNDS_MAX = 4  # Unconfirmed rounds; further reads share the next one.
 
 
 class ReadRounds:
-    """The rounds of one peer, numbered for as long as it lives.
+    """The rounds of one peer, numbered for the life of its process.
 
-    Numbers never go back: an answer to what was sent in an earlier leadership confirms nothing.
+    Numbers never go back: an answer to a message of an earlier leadership confirms nothing.
     """
 
     __slots__ = ("_requested", "_unconfirmed", "round")
 
     def __init__(self) -> None:
-        self.round = 0  # The last one begun.
+        self.round = 0  # The last round started.
         self._requested = False
         self._unconfirmed: deque[ReadIndex] = deque()
 
     @property
     def next_round(self) -> int:
-        """The round that confirms a read which comes now; so does any later one."""
+        """The round that confirms a read which starts now; any later one does, too."""
         return self.round + 1
 
     def request(self) -> None:
-        """Somebody reads: the next round begins as soon as it can."""
+        """Requests a round; it starts as soon as possible."""
         self._requested = True
 
     def advance(self, leader: Leader, commit_index: int) -> ReadIndex | None:
-        """Begins a round when one is wanted; returns the newest one that was confirmed since.
+        """Starts a requested round. Returns the newest round confirmed since the last call.
 
-        Nothing begins before the leader has committed an entry of its own term: what its
-        predecessors have committed may still be unknown to it.
+        No round starts before the leader has committed an entry of its own term: until then it may
+        not know all that its predecessors have committed.
         """
         confirmed = self._confirmed(leader)
         if self._requested and len(self._unconfirmed) < ROUNDS_MAX and leader.has_committed:
@@ -47,7 +47,7 @@ class ReadRounds:
             self.round += 1
             self._unconfirmed.append(ReadIndex(self.round, commit_index))
             leader.read_round = self.round
-            confirmed = self._confirmed(leader) or confirmed  # At once, if nobody is to be asked.
+            confirmed = self._confirmed(leader) or confirmed  # A lone voter confirms at once.
         return confirmed
 
     def _confirmed(self, leader: Leader) -> ReadIndex | None:
@@ -60,7 +60,9 @@ class ReadRounds:
         return confirmed
 
     def on_step_down(self) -> None:
-        """We no longer lead: what is open is never confirmed. Should we lead again before the
-        readers have been told, they are served by a round of that leadership."""
+        """Drops the unconfirmed rounds, which can no longer be confirmed.
+
+        If this peer leads again before their readers are refused, a new round serves them.
+        """
         self._requested = self._requested or bool(self._unconfirmed)
         self._unconfirmed.clear()

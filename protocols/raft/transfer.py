@@ -1,7 +1,7 @@
-"""Leadership on its way from us to a follower (dissertation, section 3.10).
+"""Leadership transfer to a follower (dissertation, section 3.10).
 
-Nothing new is taken in meanwhile; once the target has everything, it is told to campaign at once.
-Should it not take over within an election timeout, we go on as if nothing had been.
+Meanwhile the leader accepts no entries. Once the target holds the whole log, the leader asks it to
+campaign at once. If the target has not taken over within an election timeout, the leader continues.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from .progress import Follower, ReplicationState
 
 
 class Transfer:
-    """One attempt of the leader of a term."""
+    """One transfer by the leader of a term."""
 
     __slots__ = ("_resend_ms", "_setup", "_term", "expires_ms", "target")
 
@@ -27,13 +27,13 @@ class Transfer:
     def send_timeout_now(
         self, leader: Leader, log: RaftLog, now_ms: int, out: list[Envelope]
     ) -> None:
-        """Adds the word to campaign once the target has all that we have, and repeats it."""
+        """Adds TimeoutNow, also repeatedly, once the target holds the whole log."""
         if self._is_caught_up(leader, log) and now_ms >= self._resend_ms:
             self._resend_ms = now_ms + self._setup.vote_timeout_ms
             out.append(Envelope(self.target, TimeoutNow(self._term, self._setup.peer_id)))
 
     def deadline_ms(self, leader: Leader, log: RaftLog) -> int:
-        """When turn() has something to repeat, or the time is over."""
+        """When send_timeout_now() has something to send, or the transfer expires."""
         if self._is_caught_up(leader, log):
             return min(self.expires_ms, self._resend_ms)
         return self.expires_ms
@@ -44,17 +44,17 @@ class Transfer:
 
 
 def transfer_refusal(follower: Follower, voters: Iterable[str], heard_after_ms: int) -> str:
-    """Why a follower can't be handed the leadership, or ''.
+    """Returns why a follower cannot take over the leadership, or ''.
 
-    heard_after_ms   whoever was not heard since counts as gone
+    heard_after_ms   a follower without an answer since then counts as unreachable
     """
     capabilities, peer = follower.capabilities, follower.peer
     if peer not in voters or not capabilities.counts_in_quorum:
         return f"{peer} is a learner, not a voter"
     if not capabilities.transfer:
-        return f"{peer} is of another implementation, or of a version that takes no leadership over"
+        return f"{peer} is of another implementation or version, without leadership transfer"
     if follower.heard_ms < heard_after_ms:
-        return f"{peer} is not heard"
+        return f"{peer} does not answer"
     if follower.state is ReplicationState.SNAPSHOT:
-        return f"{peer} is still being sent a snapshot"
+        return f"{peer} is still receiving a snapshot"
     return ""

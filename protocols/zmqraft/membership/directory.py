@@ -1,6 +1,6 @@
-"""Who the members are, as the log has it, and where each of them is.
+"""The members by the log, and the address of each (docs/architecture.md, "Membership").
 
-It decides nothing: core counts, config_changes changes. docs/internals/log.md, "Members".
+It decides nothing: the core counts majorities, and members.py changes the configuration.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from ..wire.config_codec import (
     member_ids,
 )
 
-UNLISTED_PEERS_MAX = 64  # Peers that say hello and are in no configuration that we know.
+UNLISTED_PEERS_MAX = 64  # Peers with a hello that no configuration here names.
 
 
 class MemberDirectory:
-    """The config entries of our log with their urls, and what is known beside them.
+    """The config entries of the log with their URLs, and the topology's addresses.
 
-    Who is a member, the log says. Where a member is, the topology says when it names it, else the
-    configuration; a kelek member's `peer_url` comes from the topology or from its own hello.
+    The log says which peers are members. Their addresses come from the topology, else from the
+    configuration. A kelek member's `peer_url` comes from the topology or from its own hello.
     """
 
     def __init__(
@@ -33,22 +33,23 @@ class MemberDirectory:
         base: ConfigEntry | None = None,
         base_index: int = 0,
     ) -> None:
-        """urls and peer_urls are the topology's; base is the configuration at the log's base, None
-        when nothing on our disk says what the cluster began with."""
+        """Takes the topology's urls and peer_urls, and the configuration at the log's base.
+
+        base is None when nothing on disk names the initial members.
+        """
         self._urls = dict(urls)
         self._peer_urls = dict(peer_urls)
         self._entries = {base_index: base or ConfigEntry(tuple(self._urls.items()))}
-        self.members_known = base is not None  # Else the topology stands in for it.
+        self.members_known = base is not None  # Else the topology's members are assumed.
         self.history = ConfigurationHistory(self._entries[base_index].configuration, (), base_index)
-        self.peer_url_members = frozenset(
-            peer_urls
-        )  # Who has a door of its own, and counts only there.
+        self.peer_url_members = frozenset(peer_urls)  # They must send peer messages to `peer_url`.
         self._unlisted: dict[str, None] = {}
 
-    # What the log says.
+    # ---- by the log ----
 
     def read_config(self, batch: EntryBatch) -> Configuration | None:
-        """What a batch puts in force (raft.messages.Setup.configuration)."""
+        """Returns the configuration in a batch, if it holds one
+        (raft.messages.Setup.configuration)."""
         entry = batch_config(batch)
         if entry is None:
             return None
@@ -56,56 +57,57 @@ class MemberDirectory:
         return entry.configuration
 
     def recover(self, batch: EntryBatch) -> None:
-        """A batch of our own log at the start, in order."""
+        """Reads a batch of our own log at the start; call it in order."""
         configuration = self.read_config(batch)
         if configuration is not None:
             self.history.append(batch.first_index, configuration)
             self.members_known = True
 
     def install(self, index: int, data: bytes) -> Configuration:
-        """A snapshot up to index holds this one, or none: then what we know goes on.
+        """Takes the configuration of a snapshot up to index; without one the current stays in
+        force.
 
-        Raises RemoteProtocolError when it is no configuration.
+        Raises RemoteProtocolError when data is no configuration.
         """
         entry = self._entries[index] = decode_config_entry(data) if data else self.entry
         self.members_known = True
         return entry.configuration
 
     def set_initial_members(self, members: Members) -> Configuration:
-        """Somebody who knows says what the cluster began with; the log begins at 1."""
+        """Takes the initial members from a peer that knows them. The log begins at index 1."""
         entry = self._entries[0] = ConfigEntry(members)
         self.members_known = True
         return entry.configuration
 
     def at(self, index: int) -> ConfigEntry:
-        """What was in force at an index, which is not below the base."""
+        """Returns the config entry in force at an index, which is not below the base."""
         return self._entries[self.history.entry_at(index)]
 
     @property
     def entry(self) -> ConfigEntry:
-        """What is in force."""
+        """The config entry in force."""
         return self._entries[self.history.last_index]
 
     @property
     def initial_members(self) -> Members | None:
-        """What the cluster began with, if we know it and our log still begins there."""
+        """The cluster's initial members, if they are known and the log still begins at index 1."""
         return (
             self._entries[0].new if self.members_known and self.history.first_index == 0 else None
         )
 
     def encode_at(self, index: int) -> bytes:
-        """What was in force at an index as it goes into a snapshot."""
+        """Encodes the config entry in force at an index for a snapshot."""
         return encode_config_entry(self.at(index))
 
-    # Where they are.
+    # ---- addresses ----
 
     @property
     def members(self) -> Members:
-        """All members, of both sets while joint, and where clients reach them."""
+        """All members, of both sets while joint, with their client URLs."""
         return tuple((peer, self._urls.get(peer, url)) for peer, url in self.entry.members)
 
     def url_of(self, peer: str, otherwise: str = "") -> str:
-        """Where our requests to a peer go; `otherwise` when nothing is known of it."""
+        """Returns the URL for our requests to a peer; `otherwise` when none is known."""
         return (
             self._peer_urls.get(peer)
             or self._urls.get(peer)
@@ -113,7 +115,8 @@ class MemberDirectory:
         )
 
     def on_peer_url(self, peer: str, url: str) -> bool:
-        """It says itself where its door is; returns whether that is news: the topology wins."""
+        """Takes a peer_url from a hello. Returns True if it is new; the topology's takes
+        precedence."""
         if not url or peer in self._peer_urls:
             return False
         self._peer_urls[peer] = url
@@ -121,36 +124,43 @@ class MemberDirectory:
         return True
 
     def forget_peer_url(self, peer: str) -> None:
-        """Nobody has to do with it any more: what it said of itself may be out of date."""
+        """Forgets a peer_url from a hello: without a link to the peer it may become outdated."""
         if peer not in self._urls:
             self._peer_urls.pop(peer, None)
             self.peer_url_members = frozenset(self._peer_urls)
 
     def is_declared_foreign(self, peer: str) -> bool:
-        """Whether the topology names it as one of another implementation."""
+        """Whether the topology names it as a peer of another implementation."""
         return peer in self._urls and peer not in self._peer_urls
 
-    # Who is heard.
+    # ---- senders ----
 
     def add_unlisted(self, peer: str) -> None:
-        """It said hello at the peers' door: it may be a member of a newer configuration."""
+        """Accepts a peer without a configuration that names it: it said hello at `peer_url`, and
+        may be a member of a newer configuration."""
         if len(self._unlisted) < UNLISTED_PEERS_MAX:
             self._unlisted[peer] = None
 
     @property
     def accepted_senders(self) -> frozenset[str]:
-        """Whose requests are taken in."""
+        """The peers whose requests are processed."""
         return frozenset((*self._urls, *member_ids(self.entry.members), *self._unlisted))
 
     @property
     def drift(self) -> list[str]:
-        """Where the topology differs from what is in force, in words."""
+        """Differences between the topology and the configuration in force, one line each."""
         found = []
         members = dict(self.entry.members)
         for peer, url in members.items():
             if peer not in self._urls:
-                found.append(f"{peer} at {url} is a member, the topology does not name it")
+                found.append(f"{peer} at {url} is a member, but not in the topology")
             elif self._urls[peer] != url:
-                found.append(f"{peer} is at {url}, the topology says {self._urls[peer]}")
-        found += [f"{peer} is no member" for peer in self._urls if peer not in members]
+                found.append(
+                    f"{peer} is at {url} by the log, at {self._urls[peer]} by the topology"
+                )
+        found += [
+            f"{peer} is in the topology, but no member"
+            for peer in self._urls
+            if peer not in members
+        ]
         return found

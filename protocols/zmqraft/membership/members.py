@@ -1,7 +1,7 @@
-"""Changes of the members: ConfigUpdate, one at a time, by way of a joint configuration.
+"""Changes of the members: one ConfigUpdate at a time, through a joint configuration.
 
-Raft, section 6, and dissertation, chapter 4. It sends nothing but answers to clients: the peer
-keeps links to `guests`, and the core replicates to its learners.
+Raft, section 6, and dissertation, chapter 4. It sends answers to clients only. The peer keeps links
+to the servers in `joining`, and the core replicates to its learners.
 """
 
 from collections import deque
@@ -32,24 +32,24 @@ from ..wire.values import check_members, decode_json, is_url, reqid_seconds
 from .directory import MemberDirectory
 
 MEMBERS_MAX = 64
-CONNECT_MS = 2000  # A new server that has not answered by then can't be reached.
-SILENT_MS = 2000  # One that was silent for so long is gone again.
-DISMISS_MS = 200  # From the last commit to the end of the connection of who has left.
-REMIND_MS = 100  # "In work" is said again so often, so that nobody gives up.
-VOTER_WAIT_MS = 2000  # So long a change waits until the new servers vote, too.
-POLL_MS = 5  # How often what others do is looked at.
+CONNECT_MS = 2000  # A new server without an answer by then counts as unreachable.
+SILENT_MS = 2000  # After this silence a new server counts as unreachable.
+DISMISS_MS = 200  # From the last commit to the end of a removed server's link.
+REMIND_MS = 100  # How often clients hear that the change is in progress.
+VOTER_WAIT_MS = 2000  # The longest wait until the new servers are voters, too.
+POLL_MS = 5  # How often progress is checked.
 CAUGHT_UP_ENTRIES = 1000
-REPLIES_MAX = 16  # Connections that the one who asks has had; the newest ones are answered.
-REQID_AHEAD_S_MAX = 15 * 60  # An id from further ahead is refused.
+REPLIES_MAX = 16  # Connections of the requesting client; the newest are answered.
+REQID_AHEAD_S_MAX = 15 * 60  # A request id from further ahead is refused.
 
 
 class ChangeStage(IntEnum):
-    """How far a change is.
+    """The stages of a change.
 
     CONNECT    every new server has to answer
-    CATCH_UP   the new servers copy the log: ours as learners, others by themselves
+    CATCH_UP   the new servers copy the log: kelek servers as learners, others by themselves
     JOINT      the joint configuration is in force, and not committed yet
-    FINAL      the new one is; it is over when that is committed and the new servers vote
+    FINAL      the new one is; the change ends when it is committed and the new servers vote
     """
 
     CONNECT = 0
@@ -59,19 +59,19 @@ class ChangeStage(IntEnum):
 
 
 class JoiningServer:
-    """A server that is not a member yet."""
+    """A server that is to become a member."""
 
     __slots__ = ("heard_ms", "info", "is_kelek", "url")
 
     def __init__(self, url: str, now_ms: int) -> None:
         self.url = url
         self.heard_ms = now_ms
-        self.is_kelek: bool | None = None  # None: nothing heard yet.
+        self.is_kelek: bool | None = None  # None: no answer yet.
         self.info: LogInfo | None = None
 
 
 class ConfigChange:
-    """The one that is in work."""
+    """The change in progress."""
 
     __slots__ = (
         "caught_up_ms",
@@ -86,19 +86,19 @@ class ConfigChange:
     )
 
     def __init__(self, reqid: bytes | None, new: Members, stage: ChangeStage, now_ms: int) -> None:
-        self.reqid = reqid  # None: another leader began it.
+        self.reqid = reqid  # None: another leader started it.
         self.new = new
         self.stage = stage
         self.stage_started_ms = now_ms
         self.caught_up_ms: int | None = None
         self.remind_due_ms = now_ms + REMIND_MS
-        self.joint_index = 0  # Of its joint entry.
-        self.new_kelek_servers: list[str] = []  # New servers of ours.
+        self.joint_index = 0  # The index of the joint entry.
+        self.new_kelek_servers: list[str] = []  # New servers that are kelek.
         self.clients: deque[ReplyAddress] = deque(maxlen=REPLIES_MAX)
 
 
 class Refusal(Exception):
-    """Why a change is not made: a word for programs, a sentence for people."""
+    """The reason why a change is refused: a word for programs, and a sentence for people."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(name, message)
@@ -106,7 +106,8 @@ class Refusal(Exception):
 
 
 class MemberChanges:
-    """All changes while we lead. Another leader finishes what is joint."""
+    """Changes of the members while this peer leads. The next leader finishes a joint
+    configuration."""
 
     def __init__(
         self, core: Raft, directory: MemberDirectory, reqids: Reqids, random: Random, ttl_s: int
@@ -118,21 +119,21 @@ class MemberChanges:
         self._ttl_s = ttl_s
         self._unix_s = 0
         self._change: ConfigChange | None = None
-        self._dismiss_due_ms: dict[str, int] = {}  # Who has left and when it goes.
-        self._transfer_started = False  # We have left ourselves, and another one is to lead.
+        self._dismiss_due_ms: dict[str, int] = {}  # When the links to removed servers end.
+        self._transfer_started = False  # This leader is removed and has started a transfer.
         self._without_members_feature: set[str] = (
             set()
-        )  # Of ours, but of versions without changes of members.
-        self._knows_tables: set[str] = set()  # Peers that know the kind of tables' entries.
-        self.holds_tables = False  # Whether the cluster has table servers, as far as we know.
-        self.joining: dict[str, JoiningServer] = {}  # Whom the peer must keep a link to.
+        )  # Kelek peers of versions without member changes.
+        self._knows_tables: set[str] = set()  # Peers that know the entry kind of tables.
+        self.holds_tables = False  # Whether the cluster is known to have table servers.
+        self.joining: dict[str, JoiningServer] = {}  # The peer keeps links to them.
 
-    # What arrives.
+    # ---- events ----
 
     def on_request(
         self, request: ConfigUpdate, client: ReplyAddress, now_ms: int, unix_s: int
     ) -> None:
-        """A client wishes for other members."""
+        """Processes a ConfigUpdate of a client."""
         self._unix_s = unix_s
         try:
             answer = self._accept(request, client, now_ms)
@@ -165,7 +166,7 @@ class MemberChanges:
         if change is not None:
             return ConfigUpdateAnswer(ConfigStatus.BUSY)
         if not self._is_stable():
-            return None  # It comes again.
+            return None  # The client repeats its request.
         new = self._check(request.payload)
         self._check_members_feature(member_ids(new))
         self._check_quorum(new, now_ms)
@@ -178,7 +179,8 @@ class MemberChanges:
         return ConfigUpdateAnswer(ConfigStatus.TAKEN)
 
     def _is_stable(self) -> bool:
-        """Whether we know for sure who the members are, and lead for some time to come."""
+        """Whether the members are committed in our term, and no transfer or removal ends our
+        leadership."""
         core = self._core
         return (
             core.is_voter
@@ -188,19 +190,19 @@ class MemberChanges:
         )
 
     def _check(self, payload: bytes) -> Members:
-        """The members that a request asks for. Raises Refusal."""
+        """Decodes and checks the requested members. Raises Refusal."""
         try:
             new = check_members(decode_json(payload))
         except RemoteProtocolError as error:
             raise Refusal("Malformed", str(error)) from None
         if not new:
-            raise Refusal("Empty", "a cluster has one member or more")
+            raise Refusal("Empty", "a cluster needs one member or more")
         if len(new) > MEMBERS_MAX:
-            raise Refusal("TooMany", f"{len(new)} members, at most {MEMBERS_MAX} are possible")
+            raise Refusal("TooMany", f"{len(new)} members, the limit is {MEMBERS_MAX}")
         for values, what in ((member_ids(new), "PEER ID"), ([url for _, url in new], "url")):
             doubled = sorted({value for value in values if values.count(value) > 1})
             if doubled:
-                raise Refusal("Doubled", f"{what} {doubled[0]!r} stands there twice")
+                raise Refusal("Doubled", f"{what} {doubled[0]!r} is named twice")
         strange = [url for _, url in new if not is_url(url)]
         if strange:
             raise Refusal("Malformed", f"{strange[0]!r} is no tcp://HOST:PORT or ipc://PATH")
@@ -211,7 +213,8 @@ class MemberChanges:
     def _check_members_feature(self, new: tuple[str, ...]) -> None:
         """Raises Refusal when an old version would go on counting by its own list of members.
 
-        One may leave, alone: any majority with it and any without have a member in common.
+        It may be the only server of a change, and be removed: any majority with it and any majority
+        without it have a member in common.
         """
         members = set(self._core.configuration.members)
         unversed = self._without_members_feature & {*members, *new}
@@ -221,8 +224,10 @@ class MemberChanges:
             raise Refusal("Unversed", f"the kelek of {names} can't follow the change: upgrade it")
 
     def _check_tables_feature(self) -> None:
-        """Raises Refusal when a new server would not apply the entries of tables, or take the
-        lead and have none: it is of an old version, or of another make."""
+        """Raises Refusal when a new server does not know the entries of tables.
+
+        A server of an old version or another implementation could neither apply them nor lead.
+        """
         strange = sorted(self.joining.keys() - self._knows_tables)
         if self._directory.entry.tables_from and strange:
             raise Refusal(
@@ -246,7 +251,7 @@ class MemberChanges:
             )
 
     def _counts(self, peer: str, followers: dict[str, Follower], now_ms: int) -> bool:
-        """Whether its acknowledgements can be counted on at the moment."""
+        """Whether its acknowledgements count at the moment."""
         if peer == self._core.setup.peer_id:
             return True
         follower = followers.get(peer)
@@ -255,7 +260,7 @@ class MemberChanges:
         return now_ms - follower.counted_ms < self._core.setup.election_timeout_ms_max
 
     def on_features(self, peer: str, features: Collection[str]) -> None:
-        """A peer of ours has said what it knows."""
+        """A kelek peer's hello has named its features."""
         if FEATURE_MEMBERS in features:
             self._without_members_feature.discard(peer)
         else:
@@ -266,7 +271,7 @@ class MemberChanges:
             self._knows_tables.discard(peer)
 
     def on_joining_answer(self, peer: str, now_ms: int, info: LogInfo | None = None) -> None:
-        """A server that is to be a member has answered: with a hello, or with what its log is."""
+        """A joining server has answered: with a hello, or with its log info."""
         server = self.joining.get(peer)
         if server is None:
             return
@@ -276,10 +281,10 @@ class MemberChanges:
         else:
             server.info = info
 
-    # One wake.
+    # ---- a wake ----
 
     def step(self, now_ms: int) -> None:
-        """Does what can be done now."""
+        """Advances the change in progress as far as possible now."""
         core = self._core
         if core.role is not Role.LEADER:
             if self._change is not None or self._dismiss_due_ms or self._transfer_started:
@@ -299,23 +304,29 @@ class MemberChanges:
             self._dismiss_removed(now_ms)
 
     def _append_tables_from(self) -> None:
-        """Once every member knows the kind of entries that is the tables' own: from here on they
-        believe no other. The entry that says so is a configuration with the same members, so it is
-        in snapshots, and every node goes by it from the same index on."""
+        """Appends the entry from which on tables accept only entries of their own kind.
+
+        It does so once every member knows that kind. The entry is a configuration with the same
+        members: so it is in snapshots, and every node obeys it from the same index on.
+        """
         others = {*self._core.configuration.members} - {self._core.setup.peer_id}
         if others <= self._knows_tables and self._is_stable():
             index = self._core.log.last_index + 1
             self._append(None, self._directory.entry._replace(tables_from=index))
 
     def _leads_after_removal(self) -> bool:
-        """Whether we lead and have left: also who was elected on its way out, because only it had
-        the entry that says so, and knows nothing of the change."""
+        """Whether this leader's own removal is committed.
+
+        It may have been elected during its removal, because only it had the entry, and not know the
+        change.
+        """
         core = self._core
         committed = core.commit_index >= self._directory.history.last_index
         return committed and core.setup.peer_id not in core.configuration.members
 
     def _current_change(self, now_ms: int) -> ConfigChange | None:
-        """The change in work; also one that is joint and whose leader is gone: we finish it."""
+        """Returns the change in progress; also a joint one of an earlier leader, which we
+        finish."""
         if self._change is None and self._core.configuration.old:
             self._change = ConfigChange(None, self._directory.entry.new, ChangeStage.JOINT, now_ms)
             self._change.joint_index = self._directory.history.last_index
@@ -324,7 +335,7 @@ class MemberChanges:
     def _advance(self, change: ConfigChange, now_ms: int) -> None:
         core = self._core
         if core.transferring is not None:
-            return  # Whoever leads next finishes it, or we go on.
+            return  # The next leader finishes it, or we continue.
         if change.stage is ChangeStage.CONNECT:
             self._connect(change, now_ms)
         if change.stage is ChangeStage.CATCH_UP:
@@ -345,7 +356,7 @@ class MemberChanges:
             self._answer(change, ConfigUpdateAnswer(ConfigStatus.TAKEN))
 
     def _connect(self, change: ConfigChange, now_ms: int) -> None:
-        """Until every new server has answered; ours are fed from then on."""
+        """Waits until every new server has answered; kelek servers then become learners."""
         self._check_members_feature(member_ids(change.new))
         missing = []
         for peer, server in self.joining.items():
@@ -359,14 +370,15 @@ class MemberChanges:
             raise Refusal("Unreachable", f"no answer from {', '.join(missing)}")
 
     def _catch_up(self, change: ConfigChange, now_ms: int) -> None:
-        """Until the new servers hold what is committed, and enough of the members count."""
+        """Waits until the new servers hold the committed entries, and a majority of the members
+        counts."""
         followers = {follower.peer: follower for follower in self._core.followers}
         if not all(self._has_caught_up(peer, followers, now_ms) for peer in self.joining):
             return
         if change.caught_up_ms is None:
             change.caught_up_ms = now_ms
         new = Configuration(member_ids(change.new))
-        # A new server of another make counts from the moment it is a member.
+        # A new foreign server counts as soon as it is a member.
         foreign = {peer for peer, server in self.joining.items() if not server.is_kelek}
         if not quorum_value(
             new, lambda peer: peer in foreign or self._counts(peer, followers, now_ms)
@@ -400,8 +412,10 @@ class MemberChanges:
         )
 
     def _is_complete(self, change: ConfigChange, now_ms: int) -> bool:
-        """Whether the new members are committed, and those of ours that are new vote: whoever then
-        takes another one away must be able to count on them."""
+        """Whether the new members are committed, and the new kelek servers vote.
+
+        A later removal of another server must be able to rely on them.
+        """
         if self._core.commit_index < self._directory.history.last_index:
             return False
         if now_ms - change.stage_started_ms >= VOTER_WAIT_MS:
@@ -420,11 +434,14 @@ class MemberChanges:
         seconds = max(self._unix_s, self._reqids.newest_s)
         return seconds.to_bytes(4, "big") + self._random.randbytes(8)
 
-    # Its end.
+    # ---- the end of a change ----
 
     def _dismiss_removed(self, now_ms: int) -> None:
-        """Who has left hears of the last commit before it goes; we ourselves let others hear of it
-        before we stop leading (dissertation, section 4.2.2)."""
+        """Ends the links to removed servers once they know the last commit.
+
+        A removed leader lets the others know the commit, and then hands over or steps down
+        (dissertation, section 4.2.2).
+        """
         core = self._core
         for peer in [peer for peer, at_ms in self._dismiss_due_ms.items() if now_ms >= at_ms]:
             del self._dismiss_due_ms[peer]
@@ -444,7 +461,7 @@ class MemberChanges:
             core.step_down()
 
     def _drop_change(self) -> None:
-        """We lead no longer: the next leader finishes it, or it never was."""
+        """This peer no longer leads: the next leader finishes the change, or it never existed."""
         if self._change is not None:
             leader = self._core.leader
             self._finish(self._change, ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader=leader))
@@ -463,10 +480,10 @@ class MemberChanges:
             assert change.reqid is not None
             _send(client, change.reqid, answer)
 
-    # For the peer.
+    # ---- for the peer ----
 
     def deadline_ms(self, now_ms: int) -> int | None:
-        """When step() has something to do, if others leave us alone."""
+        """When step() has something to do, if nothing arrives before."""
         core, change = self._core, self._change
         if core.role is not Role.LEADER:
             return None
@@ -483,7 +500,7 @@ class MemberChanges:
 
     @property
     def status(self) -> str | None:
-        """The change that is in work, in words."""
+        """The change in progress, in words."""
         change = self._change
         if change is None:
             return None

@@ -1,7 +1,7 @@
-"""Whether this peer may vote: an empty directory is not a first start, a lost vote is not no vote.
+"""Voter eligibility: an empty directory is no proof of a first start, nor a lost vote of no vote.
 
-It decides from what it is told and never asks anybody. docs/internals/log.md: "An update",
-"A damaged log".
+It decides by its input and sends nothing. docs/architecture.md: "What is never counted", "A damaged
+log".
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,32 +9,42 @@ from typing import NamedTuple
 
 
 class Repair(NamedTuple):
-    """A log that was damaged, of which the sound beginning is left."""
+    """A damaged log, of which only the intact beginning is left."""
 
-    last_index: int  # Up to here it may have acknowledged entries.
-    problem: str  # Where the damage was, and what.
+    last_index: int  # It may have acknowledged entries up to this index.
+    problem: str  # The place and kind of the damage.
 
 
 class VoterEligibility:
-    """Grants the vote to a peer that can't have forgotten one.
+    """Decides whether this peer may vote: only if it cannot have forgotten a promise.
 
-    A peer that has never been a voter becomes one when every configured peer reports that it is
-    empty too (the cluster's first start), when another one has seen just that of all of us in our
-    present incarnations, when the operator says so (bootstrap), or, as a learner, when it has
-    caught up with the commit index of a leader that it has heard without a gap for so long that
-    its check-quorum would have ended a stale one (a learner does not count in that); or when it
-    has the entry by which it joins, of this leader and not yet committed: one that is, it may have
-    heard before. A peer whose stored vote is damaged waits until it hears a leader of a newer term,
-    and gives no other vote in that one: the damaged slot was the newest, so the forgotten vote is
-    most likely of that term.
-    A peer whose log was damaged counts as a learner that has to hold, besides, as much as it may
-    have acknowledged before: whoever lets it vote earlier may lose what it has helped to commit.
+    A peer that has never been a voter becomes one in any of these cases:
+
+    - Every configured peer reports that it is empty, too: the cluster's first start.
+    - Another peer has witnessed that of all peers in their present incarnations.
+    - The operator says so (bootstrap).
+    - As a learner it has caught up with the commit index of a leader. It must have had contact with
+      that leader without a gap for longer than check-quorum lets a stale leader live; a learner
+      does not count in that check.
+    - It has the entry by which it joins, of this leader and uncommitted. If the entry is
+      committed, the peer may have received it before a loss.
+
+    A peer whose stored vote is damaged waits for a leader of a newer term, and gives no other vote
+    in that term. The damaged slot was the newest, so the forgotten vote is most likely of that
+    term.
+
+    A peer whose log was damaged is a learner that must also hold every entry that it may have
+    acknowledged. An earlier vote could lose entries that it has helped to commit.
     """
 
     def __init__(
         self, own: tuple[str, int], members: Iterable[str], gap_ms_max: int, trust_after_ms: int
     ) -> None:
-        """own is our PEER ID and our incarnation."""
+        """Takes our PEER ID and incarnation as own, and the PEER IDs of all initial members.
+
+        gap_ms_max       the longest silence that does not interrupt the contact with a leader
+        trust_after_ms   after so much contact the leader cannot be a stale one
+        """
         self._own = own
         self._others = frozenset(members) - {own[0]}
         self._gap_ms_max = gap_ms_max
@@ -42,39 +52,42 @@ class VoterEligibility:
         self._leader_term = 0
         self._leader_since_ms = 0
         self._leader_heard_ms = 0
-        self._empty_peers: dict[str, int] = {}  # With their incarnations.
+        self._empty_peers: dict[str, int] = {}  # By PEER ID, with their incarnations.
         self._has_used_peers = False
         self._lost_vote_term: int | None = None
-        self.repair: Repair | None = None  # What is being made good.
-        self.is_empty = False  # No entry, never a voter: it owes nothing to anybody.
+        self.repair: Repair | None = None  # The repair in progress.
+        self.is_empty = False  # No entry, never a voter: it has promised nothing.
         self.is_voter = True
         self.bootstrap_witnesses: tuple[tuple[str, int], ...] = ()
 
     def restore(self, voter: bool, log_is_empty: bool, lost_term: int | None, boot: bool) -> None:
-        """Sets the state found at the start; lost_term is the highest term known when a stored
-        vote is damaged, None otherwise; boot says that the operator calls this a first start."""
+        """Sets the state found at the start.
+
+        lost_term   the highest known term when the stored vote is damaged, else None
+        boot        the operator calls this a first start
+        """
         self._lost_vote_term = lost_term
         self.is_empty = log_is_empty and not voter and lost_term is None
         self.is_voter = voter or (self.is_empty and (boot or not self._others))
 
     def start_repair(self, repair: Repair) -> None:
-        """Counts the peer as a learner until it holds again what it may have acknowledged."""
+        """Makes the peer a learner until it holds again every entry it may have acknowledged."""
         self.repair = repair
         self.is_voter = self.is_empty = False
 
     @property
     def may_vote(self) -> bool:
-        """Whether votes may be given and asked for."""
+        """Whether the peer may give votes and ask for votes."""
         return self.is_voter and self._lost_vote_term is None
 
     @property
     def vote_withheld(self) -> bool:
-        """Whether a vote may have been forgotten."""
+        """Whether the peer may have forgotten a vote."""
         return self._lost_vote_term is not None
 
     @property
     def state(self) -> str:
-        """For status: voter, learner, repairing, or vote withheld."""
+        """For status: `voter`, `learner`, `repairing` or `vote withheld`."""
         if self.repair is not None:
             return "repairing"
         if self._lost_vote_term is not None:
@@ -84,7 +97,8 @@ class VoterEligibility:
     def on_hello(
         self, peer: str, empty: bool, incarnation: int, witnessed: Sequence[tuple[str, int]]
     ) -> bool:
-        """A peer said what it is; returns whether we have become a voter by it."""
+        """Processes what a peer's hello says of its state. Returns True if this makes us a
+        voter."""
         if peer not in self._others or self.is_voter or not self.is_empty:
             return False
         if self._own in witnessed:
@@ -101,15 +115,14 @@ class VoterEligibility:
         return self.is_voter
 
     def on_entries_received(self) -> None:
-        """We have taken in something: from now on we owe."""
+        """This peer received entries: it is no longer empty."""
         self.is_empty = False
 
     def on_joining(self) -> bool:
-        """A joint configuration takes us in, to which we did not belong, and is not committed;
-        returns whether we have become a voter by it.
+        """An uncommitted joint configuration adds this peer. Returns True if this makes us a voter.
 
-        Whatever we may have forgotten was said before a majority did without us: none of it counts.
-        Whose log is being made good does not know whether it was a member behind the damage.
+        A majority without us has agreed to anything that we may have forgotten, so it does not
+        count. While repairing, we cannot know whether a lost entry had already made us a member.
         """
         if self.is_voter or self._lost_vote_term is not None or self.repair is not None:
             return False
@@ -117,10 +130,10 @@ class VoterEligibility:
         return True
 
     def on_leader(self, term: int, commit_index: int, agreed_index: int, now_ms: int) -> bool:
-        """A leader was heard; returns whether we may vote from now on.
+        """A leader's message arrived. Returns True if we may vote from now on.
 
-        agreed_index   up to here our disk has what the leader has; 0 as long as the leader's commit
-                       index may be older than what was committed before it led
+        agreed_index   the last index up to which our durable log equals the leader's; 0 while the
+                       leader's commit index may be below an earlier leader's commits
         """
         if self.may_vote:
             return False

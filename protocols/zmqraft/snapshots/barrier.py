@@ -1,29 +1,30 @@
-"""How all that apply a node's log stop at one entry, so that a snapshot holds one moment of them.
+"""The snapshot barrier: all appliers of a node's log write their states at the same entry.
 
-Two phases: everybody stops and says where; the furthest one's entry is what all then apply exactly
-to, write their state at and go on from. Whoever hears nothing goes on by itself, and a new attempt
-is made: nobody waits for a process that has ended. It sends nothing itself.
+It has two phases. All appliers stop and report their applied entries. Then each applies exactly up
+to the highest of these, writes its state and continues. An applier without further orders continues
+by itself, and a new attempt starts; so a process that has ended blocks no other. This module sends
+nothing itself.
 """
 
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-STOP_MS = 500  # How long all may take to stop, before those who did go on.
-STOPPED_MS_MAX = 3000  # So long somebody stands still without hearing anything.
-WRITE_MS_MAX = 60_000  # A state that is not written by then will not come.
-RETRY_MS = 2000  # Between two attempts, ...
-RETRY_MS_MAX = 30_000  # ... at most, when one after the other fails.
+STOP_MS = 500  # The time for all to stop, before the stopped ones continue.
+STOPPED_MS_MAX = 3000  # The longest stop of a participant without further orders.
+WRITE_MS_MAX = 60_000  # The time to write a state.
+RETRY_MS = 2000  # Between two attempts, doubled after each failure ...
+RETRY_MS_MAX = 30_000  # ... up to this.
 
 
 class Phase(IntEnum):
-    STOP = 0  # Stand still, and say where.
-    APPLY = 1  # Apply exactly to the entry, write the state of there, go on.
-    RESUME = 2  # What was written for this attempt is of no use, or has been used.
+    STOP = 0  # Stop, and report the applied entry.
+    APPLY = 1  # Apply exactly up to the entry, write that state, continue.
+    RESUME = 2  # Continue: the states of this attempt are used, or useless.
 
 
 class BarrierOrder(NamedTuple):
-    """To a participant."""
+    """An order to a participant."""
 
     phase: Phase
     attempt: int
@@ -31,9 +32,9 @@ class BarrierOrder(NamedTuple):
 
 
 class BarrierReply(NamedTuple):
-    """A participant's answer: it stands at this entry (STOP), or has written its state (APPLY).
+    """A participant's answer: it has stopped at this entry (STOP), or written its state (APPLY).
 
-    GO_ON, unasked: it could not write its state, or has just started and knows of no attempt.
+    An unasked RESUME says that it could not write its state, or has just started.
     """
 
     phase: Phase
@@ -42,31 +43,32 @@ class BarrierReply(NamedTuple):
 
 
 class Barrier:
-    """The side that has a state written: one attempt after the other, until all have done it."""
+    """The coordinator: it makes attempts until all participants have written their states."""
 
     def __init__(self, participants: Sequence[str]) -> None:
-        self.orders: list[tuple[str, BarrierOrder]] = []  # To be sent; whoever sends clears it.
+        # To be sent by the owner, which then clears it.
+        self.orders: list[tuple[str, BarrierOrder]] = []
         self.attempt = 0
         self._participants = tuple(participants)
-        self._phase: Phase | None = None  # None: nothing is wanted, or the next attempt waits.
+        self._phase: Phase | None = None  # None: no attempt is in progress.
         self._index_min: int | None = None
         self._answers: dict[str, tuple[int, int]] = {}
         self._due_ms = 0
         self._failed = 0
 
     def start(self, index: int, now_ms: int) -> None:
-        """The state of this entry or of a later one is wanted, at once."""
+        """Requests the states at this entry or a later one, at once."""
         self.cancel()
         self._index_min, self._failed, self._due_ms = index, 0, now_ms
 
     def cancel(self) -> None:
-        """Nothing is wanted any more, or what was written has been used."""
+        """Ends the attempt: no states are needed, or they have been used."""
         if self.attempt:
             self._order_all(BarrierOrder(Phase.RESUME, self.attempt))
         self._phase = self._index_min = None
 
     def on_reply(self, name: str, reply: BarrierReply, now_ms: int) -> tuple[int, int] | None:
-        """Takes an answer; returns the entry at which the states of all are written, once."""
+        """Processes an answer. Returns the entry of the states once all are written, else None."""
         if reply.phase is Phase.RESUME and self._phase is not None:
             self._fail(now_ms)
         current = reply.phase is self._phase and reply.attempt == self.attempt
@@ -80,13 +82,13 @@ class Barrier:
             self._phase = self._index_min = None
             return furthest
         if self._index_min is not None and furthest[0] < self._index_min:
-            self._fail(now_ms)  # Nobody has got so far yet.
+            self._fail(now_ms)  # No participant has applied that entry yet.
             return None
         self._start_phase(Phase.APPLY, now_ms + WRITE_MS_MAX, furthest)
         return None
 
     def tick(self, now_ms: int) -> None:
-        """To be called at deadline_ms."""
+        """Starts an attempt or ends one without answers. Call it at deadline_ms."""
         if self._index_min is None or now_ms < self._due_ms:
             return
         if self._phase is not None:
@@ -115,17 +117,18 @@ class Barrier:
 
 
 class BarrierParticipant:
-    """The side of one participant: how far it may apply just now."""
+    """A participant: it limits how far its process may apply."""
 
     def __init__(self) -> None:
-        self.attempt = 0  # The last one heard of.
+        self.attempt = 0  # The last attempt that ordered a stop.
         self._target: tuple[int, int] | None = None
-        self._until_ms: int | None = None  # It stands still, or goes to the target, until then.
+        self._until_ms: int | None = None  # When the stop or the way to the target expires.
 
     def on_order(
         self, order: BarrierOrder, at: tuple[int, int], now_ms: int
     ) -> BarrierReply | None:
-        """Takes an order; at is where the participant is. Returns what to answer at once."""
+        """Processes an order; `at` is the applied entry. Returns the answer to send at once, if
+        any."""
         if order.phase is Phase.STOP:
             self.attempt, self._target = order.attempt, None
             self._until_ms = now_ms + STOPPED_MS_MAX
@@ -134,15 +137,16 @@ class BarrierParticipant:
             if order.phase is Phase.RESUME or at[0] > order.at[0]:
                 self.resume()
             else:
-                # All that is up to the entry is committed: nothing holds it up on its way there.
+                # All entries up to the target are committed, so nothing delays it.
                 self._target, self._until_ms = order.at, now_ms + WRITE_MS_MAX
         return None
 
     def apply_limit(self, commit: tuple[int, int], applied: int, now_ms: int) -> tuple[int, int]:
-        """Index and term of the entry up to which to apply, with this much committed; 0: none."""
+        """Returns index and term of the entry up to which to apply, at most `commit`; 0, 0 while
+        stopped."""
         if self._until_ms is None:
             return commit
-        beyond = self._target is not None and applied > self._target[0]  # By a snapshot.
+        beyond = self._target is not None and applied > self._target[0]  # By an installed snapshot.
         if beyond or now_ms >= self._until_ms:
             self.resume()
             return commit
@@ -151,13 +155,14 @@ class BarrierParticipant:
         return min(commit, self._target)
 
     def reply_when_written(self, applied: int) -> BarrierReply | None:
-        """What to answer once the state of just now is written; None: nobody wants it."""
+        """Returns the answer to send once the present state is written; None if no order wants
+        it."""
         if self._target is None or self._target[0] != applied:
             return None
         return BarrierReply(Phase.APPLY, self.attempt, self._target)
 
     def resume(self) -> None:
-        """Ends the halt: the state is written, or nobody is to wait for it."""
+        """Ends the stop: the state is written, or the attempt is over."""
         self._target = self._until_ms = None
 
     @property

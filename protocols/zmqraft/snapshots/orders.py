@@ -1,6 +1,6 @@
-"""What a peer has its snapshot_sender do, and what comes back: values, and frames for their pipe.
+"""Orders of a peer to its snapshot_sender, their results, and the frames for the pipe between them.
 
-Every order may get lost with the process that carries it out; each has somebody who asks again.
+An order may get lost with the process that executes it; its owner then repeats it.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ NUMBER_MAX = (1 << 63) - 1
 
 
 class Snapshot(NamedTuple):
-    """A snapshot that is in place; last_index 0: none, or one that only names the members."""
+    """An installed snapshot. last_index 0: there is none, or it names the initial members only."""
 
     last_index: int = 0
     last_term: int = 0
@@ -25,82 +25,91 @@ class Snapshot(NamedTuple):
 
 
 class ReadEntries(NamedTuple):
-    """Old entries for a follower: answered by EntriesRead."""
+    """Reads old entries for a follower. EntriesRead answers."""
 
     to: str
     first_index: int
-    last_index: int  # The log is known to hold it, ...
+    last_index: int  # The log is known to hold this index ...
     last_term: int  # ... with this term.
     bytes_max: int
 
 
 class ReadChunk(NamedTuple):
-    """A piece of a snapshot for a follower: answered by PieceRead."""
+    """Reads a chunk of a snapshot for a follower. ChunkRead answers."""
 
     to: str
     last_index: int  # Of the snapshot, ...
     last_term: int  # ... and of its last entry.
     offset: int
     size: int
-    plain: bool  # Of the state alone.
+    plain: bool  # Of the state alone, not of the container.
 
 
 class CreateSnapshot(NamedTuple):
-    """A snapshot at this committed entry or a later one: answered by Made."""
+    """Creates a snapshot at this committed entry or a later one. SnapshotCreated answers."""
 
     last_index: int
     last_term: int
-    configuration: bytes  # When no snapshot and no entry names another one.
+    configuration: bytes  # Used when no snapshot and no entry names another one.
 
 
 class WriteChunk(NamedTuple):
-    """A chunk from the leader: answered by Received, or Installed when it was the last missing."""
+    """Writes a chunk from the leader. ChunkWritten answers; SnapshotInstalled after the last
+    chunk."""
 
     last_index: int
     last_term: int
     offset: int
-    size: int  # Of the whole.
+    size: int  # Of the whole snapshot.
     chunk: bytes
-    configuration: bytes  # Ours, for one in the text's form, which is state alone; else empty.
+    configuration: bytes  # Ours, for a foreign leader's snapshot, which is state alone; else empty.
 
 
 Order = ReadEntries | ReadChunk | CreateSnapshot | WriteChunk
 
 
 class EntriesRead(NamedTuple):
+    """The result of ReadEntries."""
+
     to: str
     first_index: int
     batches: list[EntryBatch]
 
 
 class ChunkRead(NamedTuple):
+    """The result of ReadChunk."""
+
     to: str
     last_index: int
     last_term: int
     offset: int
     chunk: bytes
-    found: bool  # False: there is no such snapshot any more.
+    found: bool  # False: that snapshot no longer exists.
 
 
 class SnapshotCreated(NamedTuple):
-    snapshot: Snapshot | None  # None: there is none, for a reason.
+    """The result of CreateSnapshot."""
+
+    snapshot: Snapshot | None  # None: it failed, see problem.
     problem: str = ""
 
 
 class ChunkWritten(NamedTuple):
+    """The result of WriteChunk."""
+
     last_index: int
     last_term: int
-    offset: int  # What is wanted next.
+    offset: int  # The next offset that is needed.
 
 
 class SnapshotInstalled(NamedTuple):
-    """The last chunk has come, all is checked, durable and in place."""
+    """The last chunk is written: the snapshot is complete, checked, durable and in place."""
 
     snapshot: Snapshot
 
 
 class SenderStarted(NamedTuple):
-    """The process has started: whatever was ordered before is lost."""
+    """The process has started: orders given before are lost."""
 
     snapshot: Snapshot
 
@@ -124,9 +133,9 @@ _KINDS: tuple[type[Order] | type[Result], ...] = (
 
 
 def encode_work(epoch: int, work: Order | Result) -> list[bytes]:
-    """Frames for the pipe: a map of what is small, then what may be large.
+    """Encodes an order or result for the pipe: a map of the small fields, then the large ones.
 
-    epoch   of the peer: results of orders that an earlier one gave are not meant for it
+    epoch   of the peer: results of an earlier peer's orders are ignored
     """
     large: list[bytes] = []
     fields: list[object] = [_KINDS.index(type(work)), epoch]
@@ -143,7 +152,7 @@ def encode_work(epoch: int, work: Order | Result) -> list[bytes]:
 
 
 def decode_work(frames: list[bytes]) -> tuple[int, Order | Result]:
-    """Takes what encode_work() made: (epoch, work). Raises LocalProtocolError on anything else."""
+    """Decodes frames of encode_work(): (epoch, work). Raises LocalProtocolError on other frames."""
     try:
         kind, epoch, *fields = msgpack.unpackb(frames[0])
         made, large = _KINDS[_checked(int, kind)], iter(frames[1:])
@@ -152,14 +161,14 @@ def decode_work(frames: list[bytes]) -> tuple[int, Order | Result]:
             for expected, field in zip(made.__annotations__.values(), fields, strict=True)
         ]
         if next(large, None) is not None:
-            raise ValueError("frames that nothing stands for")
+            raise ValueError("more frames than fields")
         return _checked(int, epoch), made(*values)
     except (ValueError, LookupError, TypeError, StopIteration, msgpack.UnpackException) as error:
-        raise LocalProtocolError(f"not an order about snapshots: {error}") from error
+        raise LocalProtocolError(f"not an order or result of snapshot_sender: {error}") from error
 
 
 def _value(expected: Any, field: Any, large: Iterator[bytes]) -> object:
-    """A field of the type that its NamedTuple says. Raises ValueError, TypeError, StopIteration."""
+    """Checks a field against its type. Raises ValueError, TypeError or StopIteration."""
     if expected == list[EntryBatch]:
         numbers = [[_checked(int, number) for number in numbers] for numbers in field]
         return [EntryBatch(first, count, term, next(large)) for first, count, term in numbers]
@@ -179,13 +188,13 @@ def _checked(expected: type, value: Any) -> Any:
 
 
 def result_for(epoch: int, frames: list[bytes]) -> Result | None:
-    """Takes a result that came through the pipe; None: an earlier peer had ordered it.
+    """Decodes a result from the pipe; None when an earlier peer had ordered it.
 
-    A snapshot that is in place counts for every peer. Raises LocalProtocolError.
+    An installed snapshot counts for every peer. Raises LocalProtocolError.
     """
     ordered_by, work = decode_work(frames)
     if isinstance(work, Order):
-        raise LocalProtocolError("an order where a result belongs")
+        raise LocalProtocolError("expected a result, got an order")
     if ordered_by == epoch or isinstance(work, SenderStarted):
         return work
     if isinstance(work, SnapshotCreated | SnapshotInstalled) and work.snapshot is not None:

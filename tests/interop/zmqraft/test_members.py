@@ -132,7 +132,7 @@ def test_members_from_a_shell_and_a_program(alone: Cluster) -> None:
                 log.remove_member("nobody")
             listed = json.loads(shell(alone, "list").stdout)
             assert listed == {"leader": log.config().leader, "members": log.members()}
-        drift = f"drift n4 at {joiner.url} is a member, the topology does not name it (n1, n2, n3)"
+        drift = f"drift n4 at {joiner.url} is a member, but not in the topology (n1, n2, n3)"
         for command in ("status", "check"):
             until = time.monotonic() + DEADLINE_S  # Nodes report now and then.
             while drift not in (said := supervisor(alone, command)).splitlines():

@@ -130,7 +130,7 @@ def test_what_is_refused_and_why() -> None:
     assert answer.reason == "n2 is a learner, not a voter"
     assert not ask(alone, "n3")
     (answer,) = ask(alone, "n2")
-    assert answer.reason == "the leadership is on its way to n3"
+    assert answer.reason == "a transfer to n3 is in progress"
 
 
 def test_who_does_not_lead_names_the_leader() -> None:
