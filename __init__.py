@@ -7,10 +7,10 @@ first use of a name loads its module, and with it ZeroMQ or the C core where the
 
 def _public_names() -> tuple[dict[str, str], dict[str, str]]:
     """The names and their modules, and the old names and what replaces them."""
-    from pkgutil import get_data
+    from pathlib import Path
 
     modules, aliases = {}, {}
-    for line in (get_data(__name__, "__init__.pyi") or b"").decode().splitlines():
+    for line in Path(__path__[0], "__init__.pyi").read_text().splitlines():
         match line.split():
             case ["from", module, "import", name, "as", _]:
                 modules[name] = module
