@@ -553,7 +553,7 @@ TWINS = {
     r"klk_messages_add": "native/tables/test_ops.py::test_many_frames_are_put_as_the_few_of_a_twin",
     r"klk_records_pack": "native/tables/test_mapper.py::test_records_are_their_twins",
     r"klk_output_ops": "native/tables/test_mapper.py::test_operations_of_an_output_are_their_twins",
-    r"klk_(exchange|service|client|worker|request|asked)_\w+": (
+    r"klk_(exchange|service|client|worker|request|new_request)_\w+": (
         "native/broker/test_exchange.py::test_a_history_is_its_twins"
     ),
     r"klk_serve_wait": "native/broker/test_server.py::test_a_history_is_its_twins",

@@ -18,10 +18,10 @@ from ...net.clock import monotonic_ms
 from ...net.sockets import Socket, SocketOptions
 from ...protocols.majordomo.broker import BrokerMachine as Machine
 from ...protocols.majordomo.broker import BrokerSetup, DurableOptions
-from ...protocols.majordomo.ledger import TOKEN_BYTES
+from ...protocols.majordomo.records import TOKEN_BYTES
 from ...protocols.majordomo.values import Headers
 from ..runtime.actor import Actor, main
-from .store import BrokerStore, StorePlace
+from .store import BrokerStore, StoreTarget
 
 REQUESTS_HWM = 4096  # Of one client, or worker, that wait to be taken in.
 ANSWERS_HWM = 16_384  # That a slow client may leave lying; what is beyond is dropped.
@@ -68,13 +68,13 @@ class BrokerActor(Actor):
         self._budget = Budget(ANSWERS_BYTES_MAX, in_order=True)
         # Requests for a worker are bounded by its window, and all of them by bytes_max.
         self._unbounded = Budget((1 << 64) - 1)
-        self._clients = self._door("clients_url", ANSWERS_HWM)
+        self._clients = self._open_router("clients_url", ANSWERS_HWM)
         self._server: Server | None = None
         if settings["workers_url"] == settings["clients_url"]:
             self._workers = self._clients
             self.listen(self._clients, self._on_messages)
         else:
-            self._workers = self._door("workers_url", 0)
+            self._workers = self._open_router("workers_url", 0)
             # Answers first: they make room for requests.
             self._answers = self.listen(self._workers, self._on_answers)
             self._requests = self.listen(self._clients, self._on_requests)
@@ -88,8 +88,8 @@ class BrokerActor(Actor):
         if self._machine.durable is not None:
             store = settings["store"]
             secret = bytes.fromhex(self.options.get("secret", ""))
-            place = StorePlace(tuple(store["urls"]), store["table"], secret)
-            self._store = BrokerStore(self, place, self._machine.durable)
+            target = StoreTarget(tuple(store["urls"]), store["table"], secret)
+            self._store = BrokerStore(self, target, self._machine.durable)
             gc.set_threshold(GARBAGE_MIN)  # Many records live long, and none is in a ring.
         self.ready()
 
@@ -112,7 +112,7 @@ class BrokerActor(Actor):
             store["lease_ms"],
         )
 
-    def _door(self, key: str, send_hwm: int) -> Socket:
+    def _open_router(self, key: str, send_hwm: int) -> Socket:
         options = SocketOptions(
             bind=(self.options["broker"][key],),
             place=self.setup.places[f"broker.{key}"],
@@ -139,7 +139,7 @@ class BrokerActor(Actor):
         elif served is Served.CLIENTS and unsent:
             self._on_clients_unsent(unsent, now_ms)
         elif served is Served.WORKERS and unsent:
-            gone = self._gone(self._machine.workers, unsent)
+            gone = self._unreachable(self._machine.workers, unsent)
             self._machine.workers.clear()
             self._machine.on_workers_gone(gone, now_ms)
         return ready
@@ -155,14 +155,14 @@ class BrokerActor(Actor):
 
     def on_wake(self, now_ms: int) -> None:
         if self._store is not None:
-            self._store.collect(now_ms)
+            self._store.receive_answers(now_ms)
         self._machine.ready(now_ms)
         self._send_clients(now_ms)
         while len(self._machine.workers):
             self._send_workers(now_ms)
         self._send_clients(now_ms)
         if self._store is not None:
-            self._store.act(now_ms)
+            self._store.send_orders(now_ms)
 
     def _send_clients(self, now_ms: int) -> None:
         if len(self._machine.clients):
@@ -173,7 +173,7 @@ class BrokerActor(Actor):
     def _on_clients_unsent(self, unsent: Unsent, now_ms: int) -> None:
         """A client that does not read loses answers, and is told; one that is gone its requests."""
         messages = self._machine.clients
-        gone = self._gone(messages, unsent)
+        gone = self._unreachable(messages, unsent)
         dropped = [messages.head(position, 6) for position in (*unsent.over, *unsent.full)]
         messages.clear()
         self.counters["answers_dropped"] += len(dropped)
@@ -183,14 +183,14 @@ class BrokerActor(Actor):
     def _send_workers(self, now_ms: int) -> None:
         unsent = self._unbounded.send(self._workers, self._machine.workers)
         self.check(self._workers)
-        gone = self._gone(self._machine.workers, unsent)
+        gone = self._unreachable(self._machine.workers, unsent)
         self._machine.workers.clear()
         if gone:
             self._machine.on_workers_gone(gone, now_ms)
             self._machine.ready(now_ms)
 
     @staticmethod
-    def _gone(messages: Frames, unsent: Unsent) -> list[bytes]:
+    def _unreachable(messages: Frames, unsent: Unsent) -> list[bytes]:
         """The routing ids of those that are not there."""
         return [messages.head(position, 1)[0] for position in unsent.gone]
 

@@ -32,7 +32,7 @@ PATIENCE_MS = 24 * 3600 * 1000  # Of a request; until then it is sent again and 
 LIMITS = LinkLimits(message_bytes_max=256 << 20, message_frames_max=1 << 18)
 
 
-class StorePlace(NamedTuple):
+class StoreTarget(NamedTuple):
     """Where the store is."""
 
     urls: tuple[str, ...]  # Of servers of the tables, the nearest first.
@@ -43,18 +43,18 @@ class StorePlace(NamedTuple):
 class BrokerStore:
     """Does what a Durable wants, and tells it what came of that."""
 
-    def __init__(self, loop: ProcessLoop, place: StorePlace, durable: Durable) -> None:
+    def __init__(self, loop: ProcessLoop, target: StoreTarget, durable: Durable) -> None:
         self._loop = loop
-        self._place = place
+        self._target = target
         self._durable = durable
-        self._client = TableClientMachine(TableClientSetup(place.urls, owner=place.secret))
+        self._client = TableClientMachine(TableClientSetup(target.urls, owner=target.secret))
         self._link = LeaderLink(loop, self._client, LIMITS)
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3), "big"))
         self._reqids: dict[int, bytes] = {}  # Of writes: one that comes again is done once.
-        self._flying: dict[Exchange, Order] = {}
-        self._asked = True
-        self._client.add(self._exchange(requests.OpenTable(place.table), self._new_reqid()))
+        self._in_flight: dict[Exchange, Order] = {}
+        self._has_new_requests = True
+        self._client.add(self._exchange(requests.OpenTable(target.table), self._new_reqid()))
 
     def _new_reqid(self) -> bytes:
         return make_reqids(int(time.time()), self._machine, os.getpid(), [next(self._numbers)])[0]
@@ -64,13 +64,13 @@ class BrokerStore:
 
     # ---- what came of it ----
 
-    def collect(self, now_ms: int) -> None:
+    def receive_answers(self, now_ms: int) -> None:
         """Tells what has been answered."""
-        done = [exchange for exchange in self._flying if exchange.done]
+        done = [exchange for exchange in self._in_flight if exchange.done]
         for exchange in done:
-            order = self._flying.pop(exchange)
+            order = self._in_flight.pop(exchange)
             try:
-                self._tell(order, exchange, now_ms)
+                self._report(order, exchange, now_ms)
             except RemoteProtocolError as error:
                 self._loop.log_rarely("store-unclear", problem=str(error))
                 self._durable.on_failed(order.ticket, now_ms)
@@ -79,7 +79,7 @@ class BrokerStore:
             key, problem = junk.pop()
             self._loop.log_rarely("store-junk", key=key.hex(), problem=problem)
 
-    def _tell(self, order: Order, exchange: Exchange, now_ms: int) -> None:
+    def _report(self, order: Order, exchange: Exchange, now_ms: int) -> None:
         """Raises RemoteProtocolError: the answer is to something else."""
         durable, answer, ticket = self._durable, exchange.answer, order.ticket
         if answer is None or (answer.failed and answer.code != values.GONE):
@@ -87,7 +87,7 @@ class BrokerStore:
             self._loop.log_rarely("store-refuses", problem=problem)
             durable.on_failed(ticket, now_ms)
         elif answer.failed:
-            durable.on_gone(ticket)
+            durable.on_changes_lost(ticket)
         elif isinstance(order, StoreWrite):
             holds = not order.guards or answers.decode_transaction(answer).succeeded
             self._reqids.pop(ticket, None)
@@ -99,28 +99,30 @@ class BrokerStore:
             durable.on_read(ticket, pairs, found.resume, now_ms)
         else:
             index, found_changes = answers.decode_watch(answer)
-            changes = [change for each in found_changes if (change := _change(each.ops))]
+            changes = [change for each in found_changes if (change := _decode_change(each.ops))]
             if len(changes) == len(found_changes):
                 durable.on_watched(ticket, index, changes, now_ms)
             else:
-                durable.on_gone(ticket)  # Somebody else has emptied the table, or a part of it.
+                durable.on_changes_lost(
+                    ticket
+                )  # Somebody else has emptied the table, or a part of it.
 
     # ---- what is wanted ----
 
-    def act(self, now_ms: int) -> None:
+    def send_orders(self, now_ms: int) -> None:
         """Once a wake, behind all that the machine was told."""
-        for order in self._durable.take_orders():
+        for order in self._durable.pop_orders():
             reqid = self._reqids.get(order.ticket) or self._new_reqid()
             if isinstance(order, StoreWrite):
                 self._reqids[order.ticket] = reqid
             exchange = self._client.add(self._exchange(self._request(order), reqid))
-            self._flying[exchange] = order
-            self._asked = True
-        self._link.act(now_ms, self._asked)
-        self._asked = False
+            self._in_flight[exchange] = order
+            self._has_new_requests = True
+        self._link.act(now_ms, self._has_new_requests)
+        self._has_new_requests = False
 
     def _request(self, order: Order) -> requests.Request:
-        table = self._place.table
+        table = self._target.table
         if isinstance(order, StoreRead):
             packed = Extension(PACKED, bytes_max=PAGE_BYTES)
             return requests.Scan(table, None, order.start, order.end, packed)
@@ -147,7 +149,7 @@ class BrokerStore:
         self._link.close()
 
 
-def _change(done: Sequence[ops.Op]) -> StoreChange | None:
+def _decode_change(done: Sequence[ops.Op]) -> StoreChange | None:
     """None: the table was changed as none of ours changes it."""
     puts: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []

@@ -38,7 +38,7 @@ class _CallLinks(AsyncLinks):
             self.receive()  # No answer is late only because the loop was busy.
         super()._on_wake()
         self._woken_ms = monotonic_ms()
-        for call in self._calls.news():
+        for call in self._calls.pop_updated():
             if call.done and isinstance(call.owner, asyncio.Future) and not call.owner.done():
                 settle(call.owner, call, self._steps)
 
@@ -133,7 +133,7 @@ class AsyncBroker(AsyncDriver):
 
     def _drop(self, call: Call) -> None:
         was_done = call.done
-        self._client.drop(call)
+        self._client.cancel(call)
         if not was_done and self._links is not None:
             self._links.wake()  # The broker is told.
 
@@ -149,7 +149,7 @@ class AsyncBroker(AsyncDriver):
 
     async def aclose(self) -> None:
         """Ends it; whoever waits for an answer gets an error."""
-        for call in self._client.drop_all():
+        for call in self._client.cancel_all():
             if isinstance(call.owner, asyncio.Future) and not call.owner.done():
                 call.owner.set_exception(self._closed_error())
         await super().aclose()

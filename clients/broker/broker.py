@@ -129,10 +129,10 @@ class Broker(BlockingDriver):
             self._links.receive()  # No answer is late only because nobody looked.
         super()._run_once(until_ms, is_done)
         self._turned_ms = monotonic_ms()
-        self._client.news()  # Whoever waits looks at the call itself.
+        self._client.pop_updated()  # Whoever waits looks at the call itself.
 
     def _drop(self, call: Call) -> None:
-        self._client.drop(call)
+        self._client.cancel(call)
         if self._links is not None:
             self._run_once(0, _sent)  # The broker is told at once.
 
@@ -145,7 +145,7 @@ class Broker(BlockingDriver):
 
     def close(self) -> None:
         """Ends it; what is unanswered never will be."""
-        self._client.drop_all()
+        self._client.cancel_all()
         super().close()
 
     def _closed_error(self) -> BrokerError:

@@ -150,11 +150,11 @@ class BrokerOperations:
         if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
             raise ValueError(f"a timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
         request_id = new_reqid() if chosen is None else checked_request_id(chosen)
-        if self.client.has(request_id):
+        if self.client.has_request(request_id):
             raise ValueError(f"the request {request_id!r} waits for its answer already")
         request = Request(checked_service(service), request_id, frames_of(body))
         call = Call(request, monotonic_ms() + timeout_ms, partials)
-        call.lasts = chosen is not None
+        call.outlives_owner = chosen is not None
         return self.client.add(call)
 
     def result(self, call: Call) -> Generator[Step, None, Body]:
@@ -168,12 +168,12 @@ class BrokerOperations:
             yield Wait(lambda: bool(call.parts) or call.done, limited=False)
             bodies: list[list[bytes]] = []
             size = 0
-            while size < LIST_BYTES and (body := self.client.take_part(call)) is not None:
+            while size < LIST_BYTES and (body := self.client.pop_part(call)) is not None:
                 bodies.append(body)
                 size += part_cost(body)
             if bodies:
                 yield [Body.of(body) for body in bodies]
-                if self.client.on_read(call, bodies):
+                if self.client.on_parts_read(call, bodies):
                     yield Sleep(0)
             elif call.done:
                 return
@@ -196,7 +196,7 @@ class BrokerOperations:
         client = self.client
         if not client.broker:
             return BrokerUnavailable(f"no broker to be had at {', '.join(client.setup.urls)}")
-        if not reason and client.unserved == service.encode():
+        if not reason and client.unserved_service == service.encode():
             reason = "it has no worker for it"
         why = f": {reason}" if reason else ""
         return BrokerTimeout(f"no answer of {service} from the broker at {client.broker}{why}")

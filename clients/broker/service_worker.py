@@ -307,7 +307,7 @@ class Worker:
     def _on_woken(self) -> None:
         assert self._links is not None
         assert self._flowing is not None
-        jobs = self._workers.take_jobs()
+        jobs = self._workers.pop_requests()
         if self.offered.asynchronous:
             for job in jobs:
                 task = asyncio.get_running_loop().create_task(self._do_task(job))
@@ -323,7 +323,7 @@ class Worker:
             if self._taken:
                 self._ahead.release(self._taken)
                 self._taken = 0
-        if self._workers.ended and not self._links.backlog:
+        if self._workers.stopped and not self._links.backlog:
             self._end()
 
     def _on_results(self) -> None:
@@ -370,7 +370,7 @@ class Worker:
 
     def _do(self, job: WorkerRequest) -> _Result | None:
         """What comes of a request; None: nobody waits for it."""
-        if not job.wanted:
+        if not job.answerable:
             return None
         if failure := self._over(job):
             return _Result(job, failure=failure)
@@ -388,7 +388,7 @@ class Worker:
         changed = threading.Event()
         job.on_change = changed.set
         try:
-            while job.wanted and not self._stopped.is_set():
+            while job.answerable and not self._stopped.is_set():
                 if failure := self._over(job):
                     return _Result(job, failure=failure)
                 changed.clear()
@@ -424,7 +424,7 @@ class Worker:
         assert self._turns is not None
         assert self._links is not None
         async with self._turns:
-            if not job.wanted:
+            if not job.answerable:
                 return
             failure = self._over(job)
             if failure is None:
@@ -472,7 +472,7 @@ class Worker:
         """As _do_async_parts(), until the end."""
         assert self._flowing is not None
         assert self._links is not None
-        while job.wanted:
+        while job.answerable:
             if failure := self._over(job):
                 return failure
             changed.clear()

@@ -7,7 +7,7 @@
 enum {
     TABLE_MIN = 64,
     REQUEST_OVERHEAD = sizeof(struct request) + 64,
-    CLIENT_OVERHEAD = sizeof(struct client) + sizeof(struct line),
+    CLIENT_OVERHEAD = sizeof(struct client) + sizeof(struct client_queue),
     NAMES_MAX = 8 /* clients of one connection: they are found one after the other */
 };
 
@@ -100,45 +100,46 @@ struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *na
     service = calloc(1, sizeof *service);
     if (!service) return NULL;
     name_set(&service->name, name, size);
-    klk_link_alone(&service->dirty);
-    klk_link_alone(&service->ready);
-    klk_link_alone(&service->lines);
-    klk_link_alone(&service->again);
+    klk_link_init(&service->dirty);
+    klk_link_init(&service->ready);
+    klk_link_init(&service->client_queues);
+    klk_link_init(&service->redelivery);
     service->node.hash = klk_exchange_hash(exchange, 1, name, size);
     table_add(&exchange->services, &service->node);
     return service;
 }
 
-void klk_service_settle(struct klk_exchange *exchange, struct service *service) {
+void klk_service_free_unused(struct klk_exchange *exchange, struct service *service) {
     if (service->workers || service->waiting || service->working) return;
-    klk_link_cut(&service->dirty);
+    klk_link_remove(&service->dirty);
     table_remove(&exchange->services, &service->node);
     free(service);
 }
 
-int klk_service_is_kept(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size) {
-    if (!exchange->kept.count) return 0;
+int klk_service_is_durable(const struct klk_exchange *exchange, const uint8_t *name,
+                           uint32_t size) {
+    if (!exchange->durable.count) return 0;
     uint64_t hash = klk_exchange_hash(exchange, 4, name, size);
-    for (struct node *node = table_first(&exchange->kept, hash); node; node = node->next)
-        if (node->hash == hash && name_is(&KLK_OF(node, struct kept, node)->name, name, size))
+    for (struct node *node = table_first(&exchange->durable, hash); node; node = node->next)
+        if (node->hash == hash && name_is(&KLK_OF(node, struct durable, node)->name, name, size))
             return 1;
     return 0;
 }
 
-int klk_exchange_keep(struct klk_exchange *exchange, const uint8_t *service, uint32_t size) {
+int klk_exchange_add_durable(struct klk_exchange *exchange, const uint8_t *service, uint32_t size) {
     if (!size || size > KLK_EXCHANGE_NAME_MAX) return KLK_EINVAL;
-    if (klk_service_is_kept(exchange, service, size)) return KLK_OK;
-    struct kept *kept = calloc(1, sizeof *kept);
-    if (!kept) return KLK_ESPACE;
-    name_set(&kept->name, service, size);
-    kept->node.hash = klk_exchange_hash(exchange, 4, service, size);
-    table_add(&exchange->kept, &kept->node);
+    if (klk_service_is_durable(exchange, service, size)) return KLK_OK;
+    struct durable *durable = calloc(1, sizeof *durable);
+    if (!durable) return KLK_ESPACE;
+    name_set(&durable->name, service, size);
+    durable->node.hash = klk_exchange_hash(exchange, 4, service, size);
+    table_add(&exchange->durable, &durable->node);
     return KLK_OK;
 }
 
 /* There may be something to dispatch now. */
 static void service_wake(struct klk_exchange *exchange, struct service *service) {
-    if (klk_link_is_alone(&service->dirty)) klk_link_before(&service->dirty, &exchange->dirty);
+    if (klk_link_is_empty(&service->dirty)) klk_link_insert(&service->dirty, &exchange->dirty);
 }
 
 /* ---- clients ---- */
@@ -177,9 +178,9 @@ static int is_crowded(const struct klk_exchange *exchange, struct klk_octets id)
 static void client_move(struct klk_exchange *exchange, struct client *client,
                         struct klk_octets id) {
     uint64_t hash = klk_exchange_hash(exchange, 2, id.data, id.size);
-    if (hash == client->left || is_crowded(exchange, id)) return;
+    if (hash == client->previous_hash || is_crowded(exchange, id)) return;
     table_remove(&exchange->clients, &client->node);
-    client->left = client->node.hash;
+    client->previous_hash = client->node.hash;
     client->node.hash = hash;
     name_set(&client->id, id.data, id.size);
     table_add(&exchange->clients, &client->node);
@@ -203,7 +204,7 @@ struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets i
     client = calloc(1, sizeof *client);
     if (!client) return NULL;
     name_set(&client->id, id.data, id.size);
-    klk_link_alone(&client->lines);
+    klk_link_init(&client->client_queues);
     client->node.hash = klk_exchange_hash(exchange, 2, id.data, id.size);
     table_add(&exchange->clients, &client->node);
     client->by_number.hash = exchange->next_client++;
@@ -228,7 +229,7 @@ struct client *klk_client_numbered(const struct klk_exchange *exchange, struct k
     return NULL;
 }
 
-void klk_client_settle(struct klk_exchange *exchange, struct client *client) {
+void klk_client_free_unused(struct klk_exchange *exchange, struct client *client) {
     if (client->inflight) return;
     table_remove(&exchange->clients, &client->node);
     table_remove(&exchange->clients_by_number, &client->by_number);
@@ -237,26 +238,27 @@ void klk_client_settle(struct klk_exchange *exchange, struct client *client) {
 }
 
 /* The line of a client for a service, found or made. */
-static struct line *line_get(struct client *client, struct service *service) {
-    for (struct link *at = client->lines.next; at != &client->lines; at = at->next) {
-        struct line *line = KLK_OF(at, struct line, of_client);
-        if (line->service == service) return line;
+static struct client_queue *line_get(struct client *client, struct service *service) {
+    for (struct link *at = client->client_queues.next;
+         at != &client->client_queues; at = at->next) {
+        struct client_queue *client_queue = KLK_OF(at, struct client_queue, of_client);
+        if (client_queue->service == service) return client_queue;
     }
-    struct line *line = malloc(sizeof *line);
-    if (!line) return NULL;
-    line->service = service;
-    line->client = client;
-    klk_link_alone(&line->requests);
-    klk_link_before(&line->of_service, &service->lines);
-    klk_link_before(&line->of_client, &client->lines);
-    return line;
+    struct client_queue *client_queue = malloc(sizeof *client_queue);
+    if (!client_queue) return NULL;
+    client_queue->service = service;
+    client_queue->client = client;
+    klk_link_init(&client_queue->requests);
+    klk_link_insert(&client_queue->of_service, &service->client_queues);
+    klk_link_insert(&client_queue->of_client, &client->client_queues);
+    return client_queue;
 }
 
-static void line_settle(struct line *line) {
-    if (!klk_link_is_alone(&line->requests)) return;
-    klk_link_cut(&line->of_service);
-    klk_link_cut(&line->of_client);
-    free(line);
+static void line_settle(struct client_queue *client_queue) {
+    if (!klk_link_is_empty(&client_queue->requests)) return;
+    klk_link_remove(&client_queue->of_service);
+    klk_link_remove(&client_queue->of_client);
+    free(client_queue);
 }
 
 /* ---- requests ---- */
@@ -277,10 +279,10 @@ struct request *klk_request_find(const struct klk_exchange *exchange, const stru
     return NULL;
 }
 
-uint64_t klk_asked_bytes(const struct klk_asked *asked) {
-    uint64_t body = asked->offsets[asked->frames] - asked->offsets[0];
-    uint64_t client = asked->client->inflight ? 0 : CLIENT_OVERHEAD;
-    return REQUEST_OVERHEAD + client + body + asked->id_size + 4ull * asked->frames;
+uint64_t klk_new_request_bytes(const struct klk_new_request *added) {
+    uint64_t body = added->offsets[added->frames] - added->offsets[0];
+    uint64_t client = added->client->inflight ? 0 : CLIENT_OVERHEAD;
+    return REQUEST_OVERHEAD + client + body + added->id_size + 4ull * added->frames;
 }
 
 static int is_due_before(const struct request *request, const struct request *other) {
@@ -289,19 +291,21 @@ static int is_due_before(const struct request *request, const struct request *ot
 }
 
 static void due_put(struct klk_exchange *exchange, uint32_t place, struct request *request) {
-    exchange->due[place] = request;
-    request->due_place = place;
+    exchange->expiry_heap[place] = request;
+    request->heap_index = place;
 }
 
 /* Puts a request where it belongs, from a free place of the heap on. */
 static void due_settle(struct klk_exchange *exchange, uint32_t place, struct request *request) {
-    struct request **due = exchange->due;
-    for (; place > 1 && is_due_before(request, due[place / 2]); place /= 2)
-        due_put(exchange, place, due[place / 2]);
-    for (uint32_t next; (next = 2 * place) <= exchange->due_count; place = next) {
-        if (next < exchange->due_count && is_due_before(due[next + 1], due[next])) next++;
-        if (!is_due_before(due[next], request)) break;
-        due_put(exchange, place, due[next]);
+    struct request **expiry_heap = exchange->expiry_heap;
+    for (; place > 1 && is_due_before(request, expiry_heap[place / 2]); place /= 2)
+        due_put(exchange, place, expiry_heap[place / 2]);
+    for (uint32_t next; (next = 2 * place) <= exchange->expiry_count; place = next) {
+        if (next < exchange->expiry_count &&
+            is_due_before(expiry_heap[next + 1], expiry_heap[next]))
+            next++;
+        if (!is_due_before(expiry_heap[next], request)) break;
+        due_put(exchange, place, expiry_heap[next]);
     }
     due_put(exchange, place, request);
 }
@@ -309,94 +313,98 @@ static void due_settle(struct klk_exchange *exchange, uint32_t place, struct req
 /* Room for all requests that are held, and one more. */
 static int due_fit(struct klk_exchange *exchange) {
     uint32_t need = exchange->requests.count + 2;
-    if (need <= exchange->due_max) return 1;
-    struct request **due = realloc(exchange->due, 2 * (size_t)need * sizeof *due);
-    if (!due) return 0;
-    exchange->due = due;
-    exchange->due_max = 2 * need;
+    if (need <= exchange->expiry_max) return 1;
+    struct request **expiry_heap =
+        realloc(exchange->expiry_heap, 2 * (size_t)need * sizeof *expiry_heap);
+    if (!expiry_heap) return 0;
+    exchange->expiry_heap = expiry_heap;
+    exchange->expiry_max = 2 * need;
     return 1;
 }
 
 /* It begins to wait. */
 static void request_wait(struct klk_exchange *exchange, struct request *request) {
     struct service *service = request->service;
-    due_settle(exchange, ++exchange->due_count, request);
+    due_settle(exchange, ++exchange->expiry_count, request);
     service->waiting++;
     service->bytes += request->bytes;
     service_wake(exchange, service);
 }
 
 static void request_wait_no_more(struct klk_exchange *exchange, struct request *request) {
-    struct request *last = exchange->due[exchange->due_count--];
-    if (last != request) due_settle(exchange, request->due_place, last);
-    request->due_place = 0;
+    struct request *last = exchange->expiry_heap[exchange->expiry_count--];
+    if (last != request) due_settle(exchange, request->heap_index, last);
+    request->heap_index = 0;
     request->service->waiting--;
     request->service->bytes -= request->bytes;
-    klk_link_cut(&request->place);
-    if (request->line) line_settle(request->line);
-    request->line = NULL;
+    klk_link_remove(&request->place);
+    if (request->client_queue) line_settle(request->client_queue);
+    request->client_queue = NULL;
 }
 
-struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_asked *asked) {
-    uint32_t body_size = asked->offsets[asked->frames] - asked->offsets[0];
+struct request *klk_request_add(struct klk_exchange *exchange,
+                                const struct klk_new_request *added) {
+    uint32_t body_size = added->offsets[added->frames] - added->offsets[0];
     if (!due_fit(exchange)) return NULL;
-    struct line *line = line_get(asked->client, asked->service);
-    if (!line) return NULL;
+    struct client_queue *client_queue = line_get(added->client, added->service);
+    if (!client_queue) return NULL;
     struct request *request =
-        malloc(sizeof *request + 4 * (size_t)asked->frames + body_size + asked->id_size);
+        malloc(sizeof *request + 4 * (size_t)added->frames + body_size + added->id_size);
     if (!request) {
-        line_settle(line);
+        line_settle(client_queue);
         return NULL;
     }
-    *request = (struct request){.client = asked->client,
-                                .service = asked->service,
-                                .line = line,
+    *request = (struct request){.client = added->client,
+                                .service = added->service,
+                                .client_queue = client_queue,
                                 .number = ++exchange->number,
-                                .bytes = klk_asked_bytes(asked),
-                                .expires_ms = asked->expires_ms,
-                                .deadline_ms = asked->deadline_ms,
+                                .bytes = klk_new_request_bytes(added),
+                                .expires_ms = added->expires_ms,
+                                .deadline_ms = added->deadline_ms,
                                 .body_size = body_size,
-                                .frames = asked->frames,
-                                .framing = asked->framing,
-                                .parts_are = asked->parts_are,
-                                .credit = asked->credit,
-                                .id_size = (uint8_t)asked->id_size};
-    for (uint32_t i = 0; i < asked->frames; i++)
-        request->sizes[i] = asked->offsets[i + 1] - asked->offsets[i];
-    if (body_size) memcpy(klk_request_body(request), asked->body, body_size);
-    memcpy(klk_request_id(request), asked->id, asked->id_size);
-    request->node.hash = request_hash(exchange, asked->client, asked->id, asked->id_size);
+                                .frames = added->frames,
+                                .framing = added->framing,
+                                .parts_mode = added->parts_mode,
+                                .credit = added->credit,
+                                .id_size = (uint8_t)added->id_size};
+    for (uint32_t i = 0; i < added->frames; i++)
+        request->sizes[i] = added->offsets[i + 1] - added->offsets[i];
+    if (body_size) memcpy(klk_request_body(request), added->body, body_size);
+    memcpy(klk_request_id(request), added->id, added->id_size);
+    request->node.hash = request_hash(exchange, added->client, added->id, added->id_size);
     table_add(&exchange->requests, &request->node);
-    klk_link_before(&request->place, &line->requests);
+    klk_link_insert(&request->place, &client_queue->requests);
     exchange->bytes += request->bytes;
-    asked->client->inflight++;
+    added->client->inflight++;
     request_wait(exchange, request);
     return request;
 }
 
 void klk_request_assign(struct klk_exchange *exchange, struct request *request,
                         struct worker *worker) {
-    struct line *line = request->line;
-    if (line) klk_link_last(&line->of_service, &request->service->lines); /* The next one's turn. */
+    struct client_queue *client_queue = request->client_queue;
+    /* The next client's turn. */
+    if (client_queue)
+        klk_link_move_last(&client_queue->of_service, &request->service->client_queues);
     request_wait_no_more(exchange, request);
     request->worker = worker;
-    klk_link_before(&request->place, &worker->requests);
+    klk_link_insert(&request->place, &worker->requests);
     request->service->working++;
     worker->load++;
     if (worker->load < worker->window)
-        klk_link_last(&worker->ready, &worker->service->ready);
+        klk_link_move_last(&worker->ready, &worker->service->ready);
     else
-        klk_link_cut(&worker->ready);
+        klk_link_remove(&worker->ready);
 }
 
 /* Its worker is not busy with it any more. */
 static void request_leave_worker(struct klk_exchange *exchange, struct request *request) {
     struct worker *worker = request->worker;
-    klk_link_cut(&request->place);
+    klk_link_remove(&request->place);
     request->worker = NULL;
     request->service->working--;
     if (worker->load-- == worker->window) {
-        klk_link_before(&worker->ready, &worker->service->ready);
+        klk_link_insert(&worker->ready, &worker->service->ready);
         service_wake(exchange, worker->service);
     }
 }
@@ -423,20 +431,20 @@ void klk_request_end(struct klk_exchange *exchange, struct request *request) {
     exchange->bytes -= request->bytes;
     free(request);
     client->inflight--;
-    klk_client_settle(exchange, client);
-    klk_service_settle(exchange, service);
+    klk_client_free_unused(exchange, client);
+    klk_service_free_unused(exchange, service);
 }
 
 /* Back among those that wait: behind older ones, in front of all that no worker has had. */
 static void request_return(struct klk_exchange *exchange, struct request *request, int64_t now_ms) {
-    struct link *at = &request->service->again;
+    struct link *at = &request->service->redelivery;
     collected_free(exchange, request);
     request_leave_worker(exchange, request);
     request->expires_ms = now_ms + exchange->setup.request_ttl_ms;
-    while (at->prev != &request->service->again &&
+    while (at->prev != &request->service->redelivery &&
            KLK_OF(at->prev, struct request, place)->number > request->number)
         at = at->prev;
-    klk_link_before(&request->place, at);
+    klk_link_insert(&request->place, at);
     request_wait(exchange, request);
 }
 
@@ -471,9 +479,9 @@ void klk_request_collect(struct klk_exchange *exchange, struct request *request,
     struct collected *collected = request->collected;
     uint64_t size = offsets[frames] - offsets[0];
     if (!collected) collected = request->collected = calloc(1, sizeof *collected);
-    if (!collected || collected->is_over) return;
+    if (!collected || collected->overflowed) return;
     if (!collected_fit(exchange, collected, size, frames)) {
-        collected->is_over = 1;
+        collected->overflowed = 1;
         return;
     }
     if (size) memcpy(collected->bytes + collected->used, bytes, size);
@@ -495,8 +503,8 @@ struct worker *klk_worker_find(const struct klk_exchange *exchange, const uint8_
 }
 
 void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int64_t now_ms) {
-    worker->heard_ms = now_ms;
-    klk_link_last(&worker->heard, &exchange->heard);
+    worker->last_seen_ms = now_ms;
+    klk_link_move_last(&worker->by_last_seen, &exchange->by_last_seen);
 }
 
 int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
@@ -510,7 +518,7 @@ int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, ui
     if (!service) return KLK_ESPACE;
     struct worker *worker = calloc(1, sizeof *worker);
     if (!worker) {
-        klk_service_settle(exchange, service);
+        klk_service_free_unused(exchange, service);
         return KLK_ESPACE;
     }
     name_set(&worker->id, id, id_size);
@@ -519,26 +527,27 @@ int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, ui
     worker->window = framing == KLK_FRAMING_TEXT ? window : 1;
     worker->wants = (uint8_t)wants;
     worker->number = exchange->next_worker++;
-    worker->heard_ms = worker->sent_ms = now_ms;
+    worker->last_seen_ms = worker->sent_ms = now_ms;
     worker->node.hash = klk_exchange_hash(exchange, 3, id, id_size);
     table_add(&exchange->workers, &worker->node);
-    klk_link_alone(&worker->requests);
-    klk_link_before(&worker->heard, &exchange->heard);
-    klk_link_before(&worker->ready, &service->ready);
+    klk_link_init(&worker->requests);
+    klk_link_insert(&worker->by_last_seen, &exchange->by_last_seen);
+    klk_link_insert(&worker->ready, &service->ready);
     service->workers++;
     service_wake(exchange, service);
     return KLK_OK;
 }
 
-int64_t klk_exchange_worker_end(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
+int64_t klk_exchange_worker_remove(struct klk_exchange *exchange, const uint8_t *id,
+                                   uint32_t id_size,
                                 int64_t now_ms) {
     struct worker *worker = klk_worker_find(exchange, id, id_size);
     if (!worker) return KLK_EINVAL;
     struct service *service = worker->service;
     int64_t count = 0;
-    while (!klk_link_is_alone(&worker->requests)) {
+    while (!klk_link_is_empty(&worker->requests)) {
         struct request *request = KLK_OF(worker->requests.next, struct request, place);
-        if (request->client->is_gone || request->is_over) {
+        if (request->client->is_gone || request->is_abandoned) {
             klk_request_end(exchange, request);
             exchange->counters[KLK_EXCHANGE_CANCELLED]++;
             continue;
@@ -547,26 +556,27 @@ int64_t klk_exchange_worker_end(struct klk_exchange *exchange, const uint8_t *id
         exchange->counters[KLK_EXCHANGE_RESENT]++;
         count++;
     }
-    klk_link_cut(&worker->ready);
-    klk_link_cut(&worker->heard);
+    klk_link_remove(&worker->ready);
+    klk_link_remove(&worker->by_last_seen);
     table_remove(&exchange->workers, &worker->node);
     free(worker);
     service->workers--;
-    klk_service_settle(exchange, service);
+    klk_service_free_unused(exchange, service);
     return count;
 }
 
-uint32_t klk_exchange_silent(const struct klk_exchange *exchange, int64_t before_ms, uint8_t *id) {
-    if (klk_link_is_alone(&exchange->heard)) return 0;
-    const struct worker *worker = KLK_OF(exchange->heard.next, struct worker, heard);
-    if (worker->heard_ms >= before_ms) return 0;
+uint32_t klk_exchange_silent_worker(const struct klk_exchange *exchange, int64_t before_ms,
+                                    uint8_t *id) {
+    if (klk_link_is_empty(&exchange->by_last_seen)) return 0;
+    const struct worker *worker = KLK_OF(exchange->by_last_seen.next, struct worker, by_last_seen);
+    if (worker->last_seen_ms >= before_ms) return 0;
     memcpy(id, worker->id.bytes, worker->id.size);
     return worker->id.size;
 }
 
-int64_t klk_exchange_heard_ms(const struct klk_exchange *exchange) {
-    if (klk_link_is_alone(&exchange->heard)) return -1;
-    return KLK_OF(exchange->heard.next, struct worker, heard)->heard_ms;
+int64_t klk_exchange_last_seen_ms(const struct klk_exchange *exchange) {
+    if (klk_link_is_empty(&exchange->by_last_seen)) return -1;
+    return KLK_OF(exchange->by_last_seen.next, struct worker, by_last_seen)->last_seen_ms;
 }
 
 int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange) {
@@ -577,25 +587,26 @@ int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange) {
 static uint32_t client_end(struct klk_exchange *exchange, struct client *client) {
     uint32_t count = 0;
     client->inflight++; /* Kept until all is done. */
-    while (!klk_link_is_alone(&client->lines)) {
-        struct line *line = KLK_OF(client->lines.next, struct line, of_client);
-        klk_request_end(exchange, KLK_OF(line->requests.next, struct request, place));
+    while (!klk_link_is_empty(&client->client_queues)) {
+        struct client_queue *client_queue =
+            KLK_OF(client->client_queues.next, struct client_queue, of_client);
+        klk_request_end(exchange, KLK_OF(client_queue->requests.next, struct request, place));
         exchange->counters[KLK_EXCHANGE_CANCELLED]++;
         count++;
     }
     client->inflight--;
-    klk_client_settle(exchange, client);
+    klk_client_free_unused(exchange, client);
     return count;
 }
 
-uint32_t klk_exchange_client_end(struct klk_exchange *exchange, const uint8_t *id,
+uint32_t klk_exchange_client_remove(struct klk_exchange *exchange, const uint8_t *id,
                                  uint32_t id_size, int64_t now_ms) {
     struct klk_octets routing_id = {id, id_size};
     struct client *client = klk_client_next(exchange, routing_id, NULL);
     uint32_t count = 0;
     while (client) {
         struct client *next = klk_client_next(exchange, routing_id, client);
-        if (!client->is_gone) client->gone_ms = now_ms;
+        if (!client->is_gone) client->gone_since_ms = now_ms;
         client->is_gone = 1;
         count += client_end(exchange, client);
         client = next;
@@ -617,12 +628,12 @@ struct klk_exchange *klk_exchange_open(const struct klk_exchange_setup *setup) {
     exchange->setup = *setup;
     exchange->next_client = exchange->next_worker = setup->first_number;
     exchange->run = (uint32_t)setup->first_number;
-    klk_link_alone(&exchange->dirty);
-    klk_link_alone(&exchange->heard);
+    klk_link_init(&exchange->dirty);
+    klk_link_init(&exchange->by_last_seen);
     if (!table_open(&exchange->services) || !table_open(&exchange->clients) ||
         !table_open(&exchange->requests) || !table_open(&exchange->workers) ||
         !table_open(&exchange->clients_by_number) || !table_open(&exchange->clients_by_name) ||
-        !table_open(&exchange->kept)) {
+        !table_open(&exchange->durable)) {
         klk_exchange_close(exchange);
         return NULL;
     }
@@ -644,9 +655,9 @@ void klk_exchange_close(struct klk_exchange *exchange) {
     for (uint32_t i = 0; exchange->requests.buckets && i < exchange->requests.size; i++) {
         for (struct node *node = exchange->requests.buckets[i]; node; node = node->next) {
             struct request *request = KLK_OF(node, struct request, node);
-            if (request->line) {
-                klk_link_cut(&request->place);
-                line_settle(request->line);
+            if (request->client_queue) {
+                klk_link_remove(&request->place);
+                line_settle(request->client_queue);
             }
             collected_free(exchange, request);
         }
@@ -657,8 +668,8 @@ void klk_exchange_close(struct klk_exchange *exchange) {
     free(exchange->clients_by_number.buckets);
     free(exchange->clients_by_name.buckets);
     nodes_free(&exchange->services);
-    nodes_free(&exchange->kept);
-    free(exchange->due);
+    nodes_free(&exchange->durable);
+    free(exchange->expiry_heap);
     free(exchange);
 }
 
@@ -696,10 +707,11 @@ static void service_tell(const struct klk_exchange *exchange, const struct servi
                                       .working = service->working,
                                       .name_size = service->name.size};
     memcpy(info->name, service->name.bytes, service->name.size);
-    if (!klk_link_is_alone(&service->again))
-        info->oldest_ms = first_ms(&service->again, ttl_ms);
-    for (const struct link *at = service->lines.next; at != &service->lines; at = at->next) {
-        int64_t since_ms = first_ms(&KLK_OF(at, struct line, of_service)->requests, ttl_ms);
+    if (!klk_link_is_empty(&service->redelivery))
+        info->oldest_ms = first_ms(&service->redelivery, ttl_ms);
+    for (const struct link *at = service->client_queues.next;
+         at != &service->client_queues; at = at->next) {
+        int64_t since_ms = first_ms(&KLK_OF(at, struct client_queue, of_service)->requests, ttl_ms);
         if (info->oldest_ms < 0 || since_ms < info->oldest_ms) info->oldest_ms = since_ms;
     }
 }
@@ -726,13 +738,14 @@ uint32_t klk_exchange_services(const struct klk_exchange *exchange, struct klk_s
 uint32_t klk_exchange_workers(const struct klk_exchange *exchange, struct klk_worker_info *infos,
                               uint32_t room) {
     uint32_t count = 0;
-    for (const struct link *at = exchange->heard.next; at != &exchange->heard && count < room;
+    for (const struct link *at = exchange->by_last_seen.next;
+         at != &exchange->by_last_seen && count < room;
          at = at->next) {
-        const struct worker *worker = KLK_OF(at, struct worker, heard);
+        const struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
         struct klk_worker_info *info = &infos[count++];
         *info = (struct klk_worker_info){.done = worker->done,
                                          .number = worker->number,
-                                         .heard_ms = worker->heard_ms,
+                                         .last_seen_ms = worker->last_seen_ms,
                                          .window = worker->window,
                                          .load = worker->load,
                                          .framing = worker->framing,

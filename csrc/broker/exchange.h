@@ -7,7 +7,7 @@ enum klk_exchange_limit {
     KLK_EXCHANGE_NAME_MAX = 255,  /* of a service, a request id, a routing id, a header */
     KLK_EXCHANGE_WINDOW_MAX = 65535,
     KLK_EXCHANGE_PART_COST = 8192, /* credit that a part takes besides its octets */
-    KLK_EXCHANGE_LOOK_MS = 1000    /* between two looks whether a client is there */
+    KLK_EXCHANGE_PROBE_MS = 1000    /* between two looks whether a client is there */
 };
 
 /* What a worker wants to hear with a request. */
@@ -34,10 +34,10 @@ enum klk_exchange_counter {
 enum klk_exchange_stop {
     KLK_STOP_INVALID = 1, /* no message of any of the protocols */
     KLK_STOP_INTERNAL,    /* a request for the broker's own: mmi., titanic., klk. */
-    KLK_STOP_STRANGER,    /* a valid command of a peer that is no worker */
+    KLK_STOP_UNKNOWN_WORKER,    /* a valid command of a peer that is no worker */
     KLK_STOP_COMMAND,     /* READY or DISCONNECT of a worker */
     KLK_STOP_UNEXPECTED,  /* an answer to nothing that it was asked */
-    KLK_STOP_KEPT         /* a request for a service whose requests its caller keeps */
+    KLK_STOP_DURABLE         /* a request for a service whose requests its caller keeps */
 };
 
 struct klk_exchange_setup {
@@ -65,7 +65,7 @@ enum klk_refusal { KLK_REFUSAL_CLIENT, KLK_REFUSAL_QUEUE, KLK_REFUSAL_EXPIRED, K
 struct klk_worker_info {
     uint64_t done; /* FINALs */
     uint64_t number;
-    int64_t heard_ms;
+    int64_t last_seen_ms;
     uint32_t window;
     uint32_t load;
     uint32_t framing;
@@ -99,11 +99,12 @@ int klk_exchange_refusal(struct klk_exchange *exchange, int refusal, const uint8
 
 /* Requests for this service are left to the caller from now on. Returns KLK_OK, KLK_EINVAL or
  * KLK_ESPACE. */
-int klk_exchange_keep(struct klk_exchange *exchange, const uint8_t *service, uint32_t size);
+int klk_exchange_add_durable(struct klk_exchange *exchange, const uint8_t *service, uint32_t size);
 
 /* How many messages from `position` on are requests for such services, one behind the other:
  * klk_exchange_take_requests() stops at the first of them. */
-uint32_t klk_exchange_kept(const struct klk_exchange *exchange, const struct klk_messages *in,
+uint32_t klk_exchange_count_durable(const struct klk_exchange *exchange,
+                                    const struct klk_messages *in,
                            uint32_t position);
 
 /* KLK_EXCHANGE_COUNTERS numbers that only grow. */
@@ -117,13 +118,13 @@ const uint64_t *klk_exchange_counters(const struct klk_exchange *exchange);
  *   stop       out, on KLK_MORE: why the message at *position is the caller's (klk_exchange_stop)
  *
  * Returns KLK_OK at the end, KLK_MORE, or KLK_EFULL when clients must grow: go on at *position. */
-int klk_exchange_take_requests(struct klk_exchange *exchange, const struct klk_messages *in,
+int klk_exchange_receive_requests(struct klk_exchange *exchange, const struct klk_messages *in,
                                uint32_t *position, int64_t now_ms, struct klk_messages *clients,
                                struct klk_messages *workers, int32_t *stop);
 
 /* Takes in what workers send. PARTIALs and FINALs go to their clients, a PING is answered.
  * Returns as klk_exchange_take_requests(). */
-int klk_exchange_take_answers(struct klk_exchange *exchange, const struct klk_messages *in,
+int klk_exchange_receive_answers(struct klk_exchange *exchange, const struct klk_messages *in,
                               uint32_t *position, int64_t now_ms, struct klk_messages *clients,
                               struct klk_messages *workers, int32_t *stop);
 
@@ -145,40 +146,43 @@ int klk_exchange_worker_add(struct klk_exchange *exchange, const uint8_t *id, ui
                             uint32_t window, int wants, int64_t now_ms);
 
 /* A worker is gone: others get its requests. Returns how many it had, or KLK_EINVAL: no worker. */
-int64_t klk_exchange_worker_end(struct klk_exchange *exchange, const uint8_t *id, uint32_t id_size,
+int64_t klk_exchange_worker_remove(struct klk_exchange *exchange, const uint8_t *id,
+                                   uint32_t id_size,
                                 int64_t now_ms);
 
 /* The worker that was not heard for the longest, if that is not since before_ms: its routing id
  * into id, which has room for 255 bytes. Returns its size, or 0. */
-uint32_t klk_exchange_silent(const struct klk_exchange *exchange, int64_t before_ms, uint8_t *id);
+uint32_t klk_exchange_silent_worker(const struct klk_exchange *exchange, int64_t before_ms,
+                                    uint8_t *id);
 
 /* When that worker was heard last; -1: there is none. */
-int64_t klk_exchange_heard_ms(const struct klk_exchange *exchange);
+int64_t klk_exchange_last_seen_ms(const struct klk_exchange *exchange);
 
 /* When the next request that waits is ended; -1: none waits. */
 int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange);
 
 /* HEARTBEATs for the workers of RFC 7 and 18 to whom nothing was sent since before_ms.
  * Returns KLK_OK or KLK_EFULL. */
-int klk_exchange_beat(struct klk_exchange *exchange, int64_t before_ms, int64_t now_ms,
+int klk_exchange_heartbeat(struct klk_exchange *exchange, int64_t before_ms, int64_t now_ms,
                       struct klk_messages *workers);
 
 /* A client can't be reached: what it has in the queues goes, and nobody answers it. Returns how
  * many requests were queued. */
-uint32_t klk_exchange_client_end(struct klk_exchange *exchange, const uint8_t *id,
+uint32_t klk_exchange_client_remove(struct klk_exchange *exchange, const uint8_t *id,
                                  uint32_t id_size, int64_t now_ms);
 
 /* Each KLK_EXCHANGE_LOOK_MS: clients that have said their name and wait are sent a word, so that a
  * lost connection shows, and requests of clients that are gone are cancelled at their workers.
  * Returns KLK_OK or KLK_EFULL. */
-int klk_exchange_look(struct klk_exchange *exchange, int64_t now_ms, struct klk_messages *clients,
+int klk_exchange_probe(struct klk_exchange *exchange, int64_t now_ms, struct klk_messages *clients,
                       struct klk_messages *workers);
 
 /* A part for a client was dropped: the request of this id is cancelled. MDP's parts name none: all
  * of the client that workers have are. Returns how many were cancelled, or KLK_EFULL. */
-int klk_exchange_lose(struct klk_exchange *exchange, const uint8_t *client, uint32_t client_size,
+int klk_exchange_drop_part(struct klk_exchange *exchange, const uint8_t *client,
+                           uint32_t client_size,
                       const uint8_t *id, uint32_t id_size, struct klk_messages *workers);
-int klk_exchange_lose_mdp(struct klk_exchange *exchange, const uint8_t *client,
+int klk_exchange_drop_mdp_part(struct klk_exchange *exchange, const uint8_t *client,
                           uint32_t client_size, struct klk_messages *workers);
 
 /* Requests that are held, and bytes of them. */

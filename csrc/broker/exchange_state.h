@@ -33,8 +33,8 @@ struct service {
     struct node node;
     struct link dirty; /* of all that may have something to dispatch */
     struct link ready; /* workers with room, the one that has had it the longest first */
-    struct link lines; /* with requests, the one whose turn it is first */
-    struct link again; /* requests taken back, the oldest first */
+    struct link client_queues; /* with requests, the one whose turn it is first */
+    struct link redelivery; /* requests taken back, the oldest first */
     uint64_t bytes;
     uint64_t done;
     uint32_t workers;
@@ -44,7 +44,7 @@ struct service {
 };
 
 /* A service whose requests are the caller's. */
-struct kept {
+struct durable {
     struct node node;
     struct name name;
 };
@@ -53,11 +53,11 @@ struct client {
     struct node node; /* by its routing id; several clients may have the same */
     struct node by_number;
     struct node by_name; /* of one that has said its name */
-    struct link lines;
-    uint64_t left; /* the hash of the routing id that it had before */
-    int64_t heard_ms;
+    struct link client_queues;
+    uint64_t previous_hash; /* the hash of the routing id that it had before */
+    int64_t last_seen_ms;
     int64_t sent_ms;
-    int64_t gone_ms; /* since when it is gone */
+    int64_t gone_since_ms; /* since when it is gone */
     uint32_t inflight;
     uint8_t is_gone;   /* it can't be reached */
     uint8_t number[8]; /* as workers are told it, big-endian */
@@ -65,7 +65,7 @@ struct client {
     struct name name;  /* its own, a secret of it; empty: it has said none */
 };
 
-struct line {
+struct client_queue {
     struct link of_service;
     struct link of_client;
     struct link requests;
@@ -76,12 +76,12 @@ struct line {
 struct worker {
     struct node node;
     struct link ready; /* alone while it has no room */
-    struct link heard; /* of all, by when they were heard */
+    struct link by_last_seen; /* of all, by when they were heard */
     struct link requests;
     struct service *service;
     uint64_t number;
     uint64_t done;
-    int64_t heard_ms;
+    int64_t last_seen_ms;
     int64_t sent_ms;
     uint32_t window;
     uint32_t load;
@@ -98,7 +98,7 @@ struct collected {
     uint32_t frames_max;
     uint64_t used;
     uint64_t bytes_max;
-    int is_over;
+    int overflowed;
 };
 
 /* What a request's client does with parts of the answer. */
@@ -114,7 +114,7 @@ struct request {
     struct client *client;
     struct service *service;
     struct worker *worker; /* NULL while it waits */
-    struct line *line;     /* NULL in `again` and in work */
+    struct client_queue *client_queue;     /* NULL in `again` and in work */
     struct collected *collected;
     uint64_t number;  /* their order */
     uint64_t bytes;   /* that it costs */
@@ -123,12 +123,12 @@ struct request {
     uint32_t parts;   /* that came of this run */
     int64_t expires_ms;  /* request_ttl_ms after it began to wait */
     int64_t deadline_ms; /* of its client; INT64_MAX: none */
-    uint32_t due_place;  /* in the heap of all that wait; 0: in work */
+    uint32_t heap_index;  /* in the heap of all that wait; 0: in work */
     uint32_t body_size;
     uint32_t frames;
     uint8_t framing; /* of its client */
-    uint8_t parts_are; /* enum klk_parts */
-    uint8_t is_over; /* in work for nobody: what comes of it is dropped */
+    uint8_t parts_mode; /* enum klk_parts */
+    uint8_t is_abandoned; /* in work for nobody: what comes of it is dropped */
     uint8_t id_size;
     /* u32 sizes of the frames, their bytes, the id */
     uint32_t sizes[];
@@ -142,12 +142,12 @@ struct klk_exchange {
     struct table clients_by_name;
     struct table requests;
     struct table workers;
-    struct table kept;
+    struct table durable;
     struct link dirty;
-    struct link heard;
-    struct request **due; /* a heap from 1 on: requests that wait, by when they are ended */
-    uint32_t due_count;
-    uint32_t due_max;
+    struct link by_last_seen;
+    struct request **expiry_heap; /* a heap from 1 on: requests that wait, by when they are ended */
+    uint32_t expiry_count;
+    uint32_t expiry_max;
     uint64_t number; /* of the last request */
     uint64_t next_client; /* its number, as workers are told it */
     uint64_t next_worker; /* its number, as those are told it who list workers */
@@ -161,27 +161,27 @@ struct klk_exchange {
 
 #define KLK_OF(link, type, member) ((type *)(void *)((char *)(link) - offsetof(type, member)))
 
-static inline void klk_link_alone(struct link *link) { link->next = link->prev = link; }
+static inline void klk_link_init(struct link *link) { link->next = link->prev = link; }
 
-static inline int klk_link_is_alone(const struct link *link) { return link->next == link; }
+static inline int klk_link_is_empty(const struct link *link) { return link->next == link; }
 
-static inline void klk_link_cut(struct link *link) {
+static inline void klk_link_remove(struct link *link) {
     link->prev->next = link->next;
     link->next->prev = link->prev;
-    klk_link_alone(link);
+    klk_link_init(link);
 }
 
 /* In front of another one; of a list's head: at its end. */
-static inline void klk_link_before(struct link *link, struct link *other) {
+static inline void klk_link_insert(struct link *link, struct link *other) {
     link->next = other;
     link->prev = other->prev;
     other->prev->next = link;
     other->prev = link;
 }
 
-static inline void klk_link_last(struct link *link, struct link *head) {
-    klk_link_cut(link);
-    klk_link_before(link, head);
+static inline void klk_link_move_last(struct link *link, struct link *head) {
+    klk_link_remove(link);
+    klk_link_insert(link, head);
 }
 
 static inline uint8_t *klk_request_body(struct request *request) {
@@ -198,11 +198,11 @@ uint64_t klk_exchange_hash(const struct klk_exchange *exchange, uint64_t seed, c
 struct service *klk_service_find(const struct klk_exchange *exchange, const uint8_t *name,
                                  uint32_t size);
 /* Whether requests for it are the caller's. */
-int klk_service_is_kept(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
+int klk_service_is_durable(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
 /* Finds or makes it; NULL: no memory, or too many. */
 struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
 /* A service without workers and requests is nothing that need be kept. */
-void klk_service_settle(struct klk_exchange *exchange, struct service *service);
+void klk_service_free_unused(struct klk_exchange *exchange, struct service *service);
 
 /* Octets of a message. */
 struct klk_octets {
@@ -222,7 +222,7 @@ struct client *klk_client_numbered(const struct klk_exchange *exchange, struct k
 struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_octets id,
                                const struct client *behind);
 /* A client without requests is nothing that need be kept. */
-void klk_client_settle(struct klk_exchange *exchange, struct client *client);
+void klk_client_free_unused(struct klk_exchange *exchange, struct client *client);
 
 struct worker *klk_worker_find(const struct klk_exchange *exchange, const uint8_t *id,
                                uint32_t size);
@@ -233,7 +233,7 @@ struct request *klk_request_find(const struct klk_exchange *exchange, const stru
                                  const uint8_t *id, uint32_t size);
 
 /* What a new request is made of. */
-struct klk_asked {
+struct klk_new_request {
     struct client *client;
     struct service *service;
     const uint8_t *id;
@@ -242,7 +242,7 @@ struct klk_asked {
     const uint32_t *offsets; /* of its frames, and where the last one ends */
     uint32_t frames;
     uint8_t framing;
-    uint8_t parts_are;
+    uint8_t parts_mode;
     int64_t credit;
     int64_t deadline_ms;
     int64_t expires_ms;
@@ -254,13 +254,13 @@ static inline int64_t klk_request_due_ms(const struct request *request) {
 }
 /* The one that is ended next; NULL: none waits. */
 static inline struct request *klk_request_due(const struct klk_exchange *exchange) {
-    return exchange->due_count ? exchange->due[1] : NULL;
+    return exchange->expiry_count ? exchange->expiry_heap[1] : NULL;
 }
 
 /* Bytes that such a request costs. */
-uint64_t klk_asked_bytes(const struct klk_asked *asked);
+uint64_t klk_new_request_bytes(const struct klk_new_request *added);
 /* Puts it in line; NULL: no memory. */
-struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_asked *asked);
+struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_new_request *added);
 /* Gives it to a worker that has room. */
 void klk_request_assign(struct klk_exchange *exchange, struct request *request,
                         struct worker *worker);

@@ -184,9 +184,9 @@ static int credit_add(struct klk_exchange *exchange, struct request *request, in
 /* Its client takes no parts: its worker need not wait for it. */
 static int parts_unwanted(struct klk_exchange *exchange, struct request *request,
                           struct klk_messages *workers) {
-    if (request->parts_are != KLK_PARTS_NUMBERED) return KLK_OK;
+    if (request->parts_mode != KLK_PARTS_NUMBERED) return KLK_OK;
     int result = order_write(exchange, request, CREDIT_COMMAND, UINT64_MAX, workers);
-    if (result == KLK_OK) request->parts_are = KLK_PARTS_UNWANTED;
+    if (result == KLK_OK) request->parts_mode = KLK_PARTS_UNWANTED;
     return result;
 }
 
@@ -195,7 +195,7 @@ static int parts_unwanted(struct klk_exchange *exchange, struct request *request
 static int credit_set(struct klk_exchange *exchange, struct request *request, int64_t credit,
                       struct klk_messages *workers) {
     if (!credit) return parts_unwanted(exchange, request, workers);
-    request->parts_are = KLK_PARTS_NUMBERED;
+    request->parts_mode = KLK_PARTS_NUMBERED;
     if (credit <= request->credit) return KLK_OK;
     return credit_add(exchange, request, credit - request->credit, workers);
 }
@@ -203,12 +203,12 @@ static int credit_set(struct klk_exchange *exchange, struct request *request, in
 /* Nobody waits for it any more: it leaves the queue, or its worker may leave it. */
 static int cancel(struct klk_exchange *exchange, struct request *request,
                   struct klk_messages *workers) {
-    if (request->is_over) return KLK_OK;
+    if (request->is_abandoned) return KLK_OK;
     int result = order_write(exchange, request, CANCEL_COMMAND, 0, workers);
     if (result != KLK_OK) return result;
     exchange->counters[KLK_EXCHANGE_CANCELLED]++;
     if (request->worker)
-        request->is_over = 1;
+        request->is_abandoned = 1;
     else
         klk_request_end(exchange, request);
     return KLK_OK;
@@ -313,17 +313,17 @@ static int request_read(const struct klk_exchange *exchange, struct reader *read
     if (begins(asking->service, "mmi.") || begins(asking->service, "titanic.") ||
         begins(asking->service, "klk."))
         return KLK_STOP_INTERNAL;
-    if (klk_service_is_kept(exchange, asking->service.data, asking->service.size))
-        return KLK_STOP_KEPT;
+    if (klk_service_is_durable(exchange, asking->service.data, asking->service.size))
+        return KLK_STOP_DURABLE;
     return KLK_OK;
 }
 
 /* Whether a client or a service has too much, and which. -1: it has not. */
-static int over(const struct klk_exchange *exchange, const struct klk_asked *asked) {
-    uint64_t bytes = klk_asked_bytes(asked);
-    if (asked->client->inflight >= exchange->setup.inflight_max) return KLK_REFUSAL_CLIENT;
-    if (!asked->service || exchange->bytes + bytes > exchange->setup.bytes_max ||
-        asked->service->bytes + bytes > exchange->setup.service_bytes_max)
+static int over(const struct klk_exchange *exchange, const struct klk_new_request *added) {
+    uint64_t bytes = klk_new_request_bytes(added);
+    if (added->client->inflight >= exchange->setup.inflight_max) return KLK_REFUSAL_CLIENT;
+    if (!added->service || exchange->bytes + bytes > exchange->setup.bytes_max ||
+        added->service->bytes + bytes > exchange->setup.service_bytes_max)
         return KLK_REFUSAL_QUEUE;
     return -1;
 }
@@ -354,7 +354,7 @@ static int request_repeat(struct klk_exchange *exchange, struct request *request
                           const struct asking *asking, struct klk_messages *clients,
                           struct klk_messages *workers) {
     /* Its client has cancelled it, and its worker not heard of that yet: the id is free soon. */
-    if (request->is_over) return refuse_asking(exchange, asking, KLK_REFUSAL_CLIENT, clients);
+    if (request->is_abandoned) return refuse_asking(exchange, asking, KLK_REFUSAL_CLIENT, clients);
     if (asking->name.size) {
         int result = credit_set(exchange, request, asking->credit, workers);
         if (result != KLK_OK) return result;
@@ -369,13 +369,13 @@ static int command_take(struct klk_exchange *exchange, const struct asking *aski
     struct client *client = klk_client_find(exchange, asking->client, asking->name);
     if (!client) return KLK_OK;
     client->is_gone = 0;
-    client->heard_ms = now_ms;
+    client->last_seen_ms = now_ms;
     struct request *request =
         klk_request_find(exchange, client, asking->id.data, asking->id.size);
-    if (!request || request->is_over) return KLK_OK;
+    if (!request || request->is_abandoned) return KLK_OK;
     if (asking->command == CLIENT_CANCEL) return cancel(exchange, request, workers);
     if (!asking->credit) return parts_unwanted(exchange, request, workers);
-    if (request->parts_are != KLK_PARTS_NUMBERED) return KLK_OK;
+    if (request->parts_mode != KLK_PARTS_NUMBERED) return KLK_OK;
     return credit_add(exchange, request, asking->credit, workers);
 }
 
@@ -387,7 +387,7 @@ static int request_take(struct klk_exchange *exchange, struct reader *reader,
     struct client *client = klk_client_get(exchange, asking->client, asking->name);
     if (!client) return refuse_asking(exchange, asking, KLK_REFUSAL_QUEUE, clients);
     client->is_gone = 0;
-    client->heard_ms = now_ms;
+    client->last_seen_ms = now_ms;
     if (!client->inflight) client->sent_ms = now_ms;
     struct request *known = NULL;
     if (asking->framing != KLK_FRAMING_TEXT) {
@@ -398,8 +398,8 @@ static int request_take(struct klk_exchange *exchange, struct reader *reader,
     } else if ((known = klk_request_find(exchange, client, id.data, id.size)) != NULL) {
         return request_repeat(exchange, known, asking, clients, workers);
     }
-    uint8_t parts_are = asking->credit ? KLK_PARTS_NUMBERED : KLK_PARTS_UNWANTED;
-    struct klk_asked asked = {.client = client,
+    uint8_t parts_mode = asking->credit ? KLK_PARTS_NUMBERED : KLK_PARTS_UNWANTED;
+    struct klk_new_request added = {.client = client,
                               .service = klk_service_get(exchange, name.data, name.size),
                               .id = id.data,
                               .id_size = id.size,
@@ -407,23 +407,23 @@ static int request_take(struct klk_exchange *exchange, struct reader *reader,
                               .offsets = reader->in->offsets + reader->first,
                               .frames = frames_left(reader),
                               .framing = (uint8_t)asking->framing,
-                              .parts_are = asking->name.size ? parts_are : KLK_PARTS_PLAIN,
+                              .parts_mode = asking->name.size ? parts_mode : KLK_PARTS_PLAIN,
                               .credit = asking->credit,
                               .deadline_ms = asking->deadline_ms,
                               .expires_ms = now_ms + exchange->setup.request_ttl_ms};
-    int refusal = over(exchange, &asked);
-    if (refusal < 0 && !klk_request_add(exchange, &asked)) refusal = KLK_REFUSAL_QUEUE;
+    int refusal = over(exchange, &added);
+    if (refusal < 0 && !klk_request_add(exchange, &added)) refusal = KLK_REFUSAL_QUEUE;
     if (refusal >= 0) {
         int result = refuse_asking(exchange, asking, refusal, clients);
-        if (asked.service) klk_service_settle(exchange, asked.service);
-        klk_client_settle(exchange, client);
+        if (added.service) klk_service_free_unused(exchange, added.service);
+        klk_client_free_unused(exchange, client);
         return result;
     }
     exchange->counters[KLK_EXCHANGE_REQUESTS]++;
     return KLK_OK;
 }
 
-int klk_exchange_take_requests(struct klk_exchange *exchange, const struct klk_messages *in,
+int klk_exchange_receive_requests(struct klk_exchange *exchange, const struct klk_messages *in,
                                uint32_t *position, int64_t now_ms, struct klk_messages *clients,
                                struct klk_messages *workers, int32_t *stop) {
     for (; *position < in->messages; ++*position) {
@@ -440,13 +440,14 @@ int klk_exchange_take_requests(struct klk_exchange *exchange, const struct klk_m
     return KLK_OK;
 }
 
-uint32_t klk_exchange_kept(const struct klk_exchange *exchange, const struct klk_messages *in,
+uint32_t klk_exchange_count_durable(const struct klk_exchange *exchange,
+                                    const struct klk_messages *in,
                            uint32_t position) {
     uint32_t count = 0;
     for (; position < in->messages; position++, count++) {
         struct reader reader = {in, in->firsts[position], in->firsts[position + 1]};
         struct asking asking = {0};
-        if (request_read(exchange, &reader, 0, &asking) != KLK_STOP_KEPT) break;
+        if (request_read(exchange, &reader, 0, &asking) != KLK_STOP_DURABLE) break;
     }
     return count;
 }
@@ -462,7 +463,7 @@ static struct request *answered(const struct klk_exchange *exchange, const struc
     if (worker->framing == KLK_FRAMING_TEXT) {
         request = klk_request_find(exchange, client, id.data, id.size);
     } else { /* It has one at most. */
-        if (klk_link_is_alone(&worker->requests)) return NULL;
+        if (klk_link_is_empty(&worker->requests)) return NULL;
         request = KLK_OF(worker->requests.next, struct request, place);
         if (request->client != client) return NULL;
     }
@@ -473,7 +474,7 @@ static struct request *answered(const struct klk_exchange *exchange, const struc
 static int answer_write(struct klk_exchange *exchange, struct request *request, int is_final,
                         const struct reader *reader, struct klk_messages *clients) {
     static const uint8_t commands[] = {CLIENT_PARTIAL, CLIENT_FINAL, CLIENT_PART, CLIENT_END};
-    int is_numbered = request->parts_are == KLK_PARTS_NUMBERED;
+    int is_numbered = request->parts_mode == KLK_PARTS_NUMBERED;
     uint8_t place[PLACE_BYTES];
     const struct collected *collected = request->collected;
     const struct klk_messages *in = reader->in;
@@ -506,9 +507,9 @@ static int answer_take(struct klk_exchange *exchange, struct request *request, i
                        const struct reader *reader, int64_t now_ms, struct klk_messages *clients) {
     const struct klk_messages *in = reader->in;
     int is_kept = !is_final && request->framing == KLK_FRAMING_MDP1;
-    int is_lost = request->collected && request->collected->is_over;
-    int is_unwanted = !is_final && request->parts_are == KLK_PARTS_UNWANTED;
-    if (request->client->is_gone || request->is_over || is_unwanted || (is_final && is_lost)) {
+    int is_lost = request->collected && request->collected->overflowed;
+    int is_unwanted = !is_final && request->parts_mode == KLK_PARTS_UNWANTED;
+    if (request->client->is_gone || request->is_abandoned || is_unwanted || (is_final && is_lost)) {
         exchange->counters[KLK_EXCHANGE_DISCARDED] += !is_unwanted;
     } else if (is_kept) {
         klk_request_collect(exchange, request, in->bytes + in->offsets[reader->first],
@@ -582,7 +583,7 @@ static int worker_take(struct klk_exchange *exchange, struct reader *reader, int
     else if (action == ACT_READY || action == ACT_DISCONNECT)
         *stop = KLK_STOP_COMMAND;
     else if (!worker)
-        *stop = KLK_STOP_STRANGER;
+        *stop = KLK_STOP_UNKNOWN_WORKER;
     if (*stop != KLK_OK) return KLK_MORE;
     if (is_answer) {
         struct request *request = answered(exchange, worker, address, id);
@@ -599,7 +600,7 @@ static int worker_take(struct klk_exchange *exchange, struct reader *reader, int
     return KLK_OK;
 }
 
-int klk_exchange_take_answers(struct klk_exchange *exchange, const struct klk_messages *in,
+int klk_exchange_receive_answers(struct klk_exchange *exchange, const struct klk_messages *in,
                               uint32_t *position, int64_t now_ms, struct klk_messages *clients,
                               struct klk_messages *workers, int32_t *stop) {
     for (; *position < in->messages; ++*position) {
@@ -628,7 +629,7 @@ static int request_write(struct klk_exchange *exchange, struct request *request,
                                      ? UINT64_MAX
                                      : (uint64_t)(request->deadline_ms - now_ms));
             put_u64_big(options + DEADLINE_BYTES,
-                        request->parts_are == KLK_PARTS_NUMBERED ? credit : UINT64_MAX);
+                        request->parts_mode == KLK_PARTS_NUMBERED ? credit : UINT64_MAX);
             frames_add(&frames, options,
                        worker->wants == KLK_WANTS_CREDIT ? OPTIONS_BYTES : DEADLINE_BYTES);
         }
@@ -646,10 +647,10 @@ static int request_write(struct klk_exchange *exchange, struct request *request,
 
 /* The one whose turn it is; NULL: none waits. */
 static struct request *request_next(const struct service *service) {
-    const struct link *requests = &service->again;
-    if (klk_link_is_alone(requests)) {
-        if (klk_link_is_alone(&service->lines)) return NULL;
-        requests = &KLK_OF(service->lines.next, struct line, of_service)->requests;
+    const struct link *requests = &service->redelivery;
+    if (klk_link_is_empty(requests)) {
+        if (klk_link_is_empty(&service->client_queues)) return NULL;
+        requests = &KLK_OF(service->client_queues.next, struct client_queue, of_service)->requests;
     }
     return KLK_OF(requests->next, struct request, place);
 }
@@ -657,7 +658,7 @@ static struct request *request_next(const struct service *service) {
 static int service_dispatch(struct klk_exchange *exchange, struct service *service, int64_t now_ms,
                             struct klk_messages *clients, struct klk_messages *workers) {
     struct request *request;
-    while (!klk_link_is_alone(&service->ready) && (request = request_next(service)) != NULL) {
+    while (!klk_link_is_empty(&service->ready) && (request = request_next(service)) != NULL) {
         if (request->client->is_gone) {
             exchange->counters[KLK_EXCHANGE_CANCELLED]++;
             klk_request_end(exchange, request);
@@ -681,11 +682,11 @@ static int service_dispatch(struct klk_exchange *exchange, struct service *servi
 
 int klk_exchange_dispatch(struct klk_exchange *exchange, int64_t now_ms,
                           struct klk_messages *clients, struct klk_messages *workers) {
-    while (!klk_link_is_alone(&exchange->dirty)) {
+    while (!klk_link_is_empty(&exchange->dirty)) {
         struct service *service = KLK_OF(exchange->dirty.next, struct service, dirty);
         int result = service_dispatch(exchange, service, now_ms, clients, workers);
         if (result != KLK_OK) return result;
-        klk_link_cut(&service->dirty);
+        klk_link_remove(&service->dirty);
     }
     return KLK_OK;
 }
@@ -701,10 +702,11 @@ int klk_exchange_expire(struct klk_exchange *exchange, int64_t now_ms,
     return KLK_OK;
 }
 
-int klk_exchange_beat(struct klk_exchange *exchange, int64_t before_ms, int64_t now_ms,
+int klk_exchange_heartbeat(struct klk_exchange *exchange, int64_t before_ms, int64_t now_ms,
                       struct klk_messages *workers) {
-    for (struct link *at = exchange->heard.next; at != &exchange->heard; at = at->next) {
-        struct worker *worker = KLK_OF(at, struct worker, heard);
+    for (struct link *at = exchange->by_last_seen.next;
+         at != &exchange->by_last_seen; at = at->next) {
+        struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
         if (worker->framing == KLK_FRAMING_TEXT || worker->sent_ms >= before_ms) continue;
         struct frames frames = {0};
         frames_worker(exchange, worker, &HEARTBEATS[worker->framing], 1, &frames);
@@ -723,7 +725,7 @@ int klk_exchange_beat(struct klk_exchange *exchange, int64_t before_ms, int64_t 
 static int alive_write(struct klk_exchange *exchange, struct client *client, int64_t now_ms,
                        struct klk_messages *clients) {
     static const uint8_t command = CLIENT_ALIVE;
-    int64_t pause_ms = KLK_EXCHANGE_LOOK_MS / 2 + (now_ms - client->heard_ms) / 8;
+    int64_t pause_ms = KLK_EXCHANGE_PROBE_MS / 2 + (now_ms - client->last_seen_ms) / 8;
     if (!client->name.size || now_ms - client->sent_ms < pause_ms) return KLK_OK;
     struct frames frames = {0};
     frames_add(&frames, client->id.bytes, client->id.size);
@@ -740,17 +742,18 @@ static int request_look(struct klk_exchange *exchange, struct request *request, 
                         struct klk_messages *clients, struct klk_messages *workers) {
     struct client *client = request->client;
     if (!client->is_gone) return alive_write(exchange, client, now_ms, clients);
-    if (now_ms - client->gone_ms < KLK_EXCHANGE_LOOK_MS) return KLK_OK;
+    if (now_ms - client->gone_since_ms < KLK_EXCHANGE_PROBE_MS) return KLK_OK;
     /* Without a deadline it goes on for its client, who may come back for the answer. */
     if (request->framing == KLK_FRAMING_TEXT && request->deadline_ms == INT64_MAX)
         return parts_unwanted(exchange, request, workers);
     return cancel(exchange, request, workers);
 }
 
-int klk_exchange_look(struct klk_exchange *exchange, int64_t now_ms, struct klk_messages *clients,
+int klk_exchange_probe(struct klk_exchange *exchange, int64_t now_ms, struct klk_messages *clients,
                       struct klk_messages *workers) {
-    for (struct link *at = exchange->heard.next; at != &exchange->heard; at = at->next) {
-        struct worker *worker = KLK_OF(at, struct worker, heard);
+    for (struct link *at = exchange->by_last_seen.next;
+         at != &exchange->by_last_seen; at = at->next) {
+        struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
         for (struct link *of = worker->requests.next; of != &worker->requests; of = of->next) {
             struct request *request = KLK_OF(of, struct request, place);
             int result = request_look(exchange, request, now_ms, clients, workers);
@@ -760,29 +763,31 @@ int klk_exchange_look(struct klk_exchange *exchange, int64_t now_ms, struct klk_
     return KLK_OK;
 }
 
-int klk_exchange_lose(struct klk_exchange *exchange, const uint8_t *client, uint32_t client_size,
+int klk_exchange_drop_part(struct klk_exchange *exchange, const uint8_t *client,
+                           uint32_t client_size,
                       const uint8_t *id, uint32_t id_size, struct klk_messages *workers) {
     struct klk_octets routing_id = {client, client_size};
     struct client *found = NULL;
     while ((found = klk_client_next(exchange, routing_id, found)) != NULL) {
         struct request *request = klk_request_find(exchange, found, id, id_size);
-        if (!request || request->is_over) continue;
+        if (!request || request->is_abandoned) continue;
         int result = cancel(exchange, request, workers);
         return result == KLK_OK ? 1 : result;
     }
     return 0;
 }
 
-int klk_exchange_lose_mdp(struct klk_exchange *exchange, const uint8_t *client,
+int klk_exchange_drop_mdp_part(struct klk_exchange *exchange, const uint8_t *client,
                           uint32_t client_size, struct klk_messages *workers) {
     int count = 0;
-    for (struct link *at = exchange->heard.next; at != &exchange->heard; at = at->next) {
-        struct worker *worker = KLK_OF(at, struct worker, heard);
+    for (struct link *at = exchange->by_last_seen.next;
+         at != &exchange->by_last_seen; at = at->next) {
+        struct worker *worker = KLK_OF(at, struct worker, by_last_seen);
         for (struct link *of = worker->requests.next; of != &worker->requests; of = of->next) {
             struct request *request = KLK_OF(of, struct request, place);
             const struct name *id = &request->client->id;
             if (request->framing == KLK_FRAMING_TEXT || id->size != client_size ||
-                memcmp(id->bytes, client, client_size) != 0 || request->is_over)
+                memcmp(id->bytes, client, client_size) != 0 || request->is_abandoned)
                 continue;
             int result = cancel(exchange, request, workers);
             if (result != KLK_OK) return result;

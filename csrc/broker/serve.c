@@ -37,13 +37,14 @@ static int others_ready(const struct klk_poll *poll, const struct klk_poll_item 
 
 static int take_answers(struct klk_serve *serve, uint32_t *position, int64_t now_ms) {
     int32_t stop;
-    return klk_exchange_take_answers(serve->exchange, serve->workers.drain->arena, position, now_ms,
+    return klk_exchange_receive_answers(serve->exchange, serve->workers.drain->arena, position,
+                                        now_ms,
                                      serve->clients.out, serve->workers.out, &stop);
 }
 
 static int take_requests(struct klk_serve *serve, uint32_t *position, int64_t now_ms) {
     int32_t stop;
-    return klk_exchange_take_requests(serve->exchange, serve->clients.drain->arena, position,
+    return klk_exchange_receive_requests(serve->exchange, serve->clients.drain->arena, position,
                                       now_ms, serve->clients.out, serve->workers.out, &stop);
 }
 

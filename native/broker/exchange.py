@@ -15,7 +15,7 @@ from ..net.messages import Arena, Frames
 
 NAME_BYTES_MAX: int = lib.KLK_EXCHANGE_NAME_MAX
 PART_COST: int = lib.KLK_EXCHANGE_PART_COST
-LOOK_MS: int = lib.KLK_EXCHANGE_LOOK_MS
+PROBE_MS: int = lib.KLK_EXCHANGE_PROBE_MS
 WINDOW_MAX: int = lib.KLK_EXCHANGE_WINDOW_MAX
 COUNTERS = (
     "requests",
@@ -36,10 +36,10 @@ class Stop(IntEnum):
 
     INVALID = lib.KLK_STOP_INVALID
     INTERNAL = lib.KLK_STOP_INTERNAL
-    STRANGER = lib.KLK_STOP_STRANGER
+    UNKNOWN_WORKER = lib.KLK_STOP_UNKNOWN_WORKER
     COMMAND = lib.KLK_STOP_COMMAND
     UNEXPECTED = lib.KLK_STOP_UNEXPECTED
-    KEPT = lib.KLK_STOP_KEPT
+    DURABLE = lib.KLK_STOP_DURABLE
 
 
 _STOPS = {int(stop): stop for stop in Stop}  # An enumeration's call costs as much as the rest.
@@ -70,7 +70,9 @@ class ExchangeSetup(NamedTuple):
     service_bytes_max: int = 1 << 28  # Of those that wait for one service.
     collected_bytes_max: int = 1 << 24  # Of PARTIALs for one request of an RFC 7 client.
     first_number: int = 1  # Of clients and workers, as others are told of them.
-    kept: tuple[bytes, ...] = ()  # Services whose requests are left to the caller: Stop.KEPT.
+    durable_services: tuple[
+        bytes, ...
+    ] = ()  # Services whose requests are left to the caller: Stop.KEPT.
 
 
 class WorkerInfo(NamedTuple):
@@ -83,7 +85,7 @@ class WorkerInfo(NamedTuple):
     window: int
     load: int  # Requests that it works on.
     done: int
-    heard_ms: int
+    last_seen_ms: int
 
 
 class ServiceInfo(NamedTuple):
@@ -137,8 +139,8 @@ class Exchange:
         weakref.finalize(self, lib.klk_exchange_close, self._exchange)
         for number, refusal in enumerate(setup.refusals):
             self._check(lib.klk_exchange_refusal(self._exchange, number, refusal, len(refusal)))
-        for service in setup.kept:
-            self._check(lib.klk_exchange_keep(self._exchange, service, len(service)))
+        for service in setup.durable_services:
+            self._check(lib.klk_exchange_add_durable(self._exchange, service, len(service)))
         self._position = ffi.new("uint32_t *")
         self._stop = ffi.new("int32_t *")
 
@@ -150,14 +152,14 @@ class Exchange:
 
     # ---- what arrives ----
 
-    def take_requests(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
+    def receive_requests(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
         """Takes in messages of clients, from one on.
 
         Returns (position, None) behind the last one, or the position of a message that is the
         caller's, and why.
         """
-        return self._take(
-            lambda: lib.klk_exchange_take_requests(
+        return self._receive(
+            lambda: lib.klk_exchange_receive_requests(
                 self._exchange,
                 arena._struct,
                 self._position,
@@ -169,15 +171,15 @@ class Exchange:
             position,
         )
 
-    def kept(self, arena: Arena, position: int) -> int:
+    def count_durable(self, arena: Arena, position: int) -> int:
         """How many messages from one on, where take_requests() stopped with Stop.KEPT, are kept
         ones, one behind the other."""
-        return int(lib.klk_exchange_kept(self._exchange, arena._struct, position))
+        return int(lib.klk_exchange_count_durable(self._exchange, arena._struct, position))
 
-    def take_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
+    def receive_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
         """Takes in messages of workers, as take_requests() does those of clients."""
-        return self._take(
-            lambda: lib.klk_exchange_take_answers(
+        return self._receive(
+            lambda: lib.klk_exchange_receive_answers(
                 self._exchange,
                 arena._struct,
                 self._position,
@@ -189,7 +191,7 @@ class Exchange:
             position,
         )
 
-    def _take(self, call: Any, position: int) -> tuple[int, Stop | None]:
+    def _receive(self, call: Any, position: int) -> tuple[int, Stop | None]:
         self._position[0] = position
         result = self._fill(call)
         stop = _STOPS[self._stop[0]] if result == lib.KLK_MORE else None
@@ -222,10 +224,12 @@ class Exchange:
         """Ends requests that no worker has taken in request_ttl_ms, or in their clients' time."""
         self._fill(lambda: lib.klk_exchange_expire(self._exchange, now_ms, self.clients._struct))
 
-    def beat(self, before_ms: int, now_ms: int) -> None:
+    def heartbeat(self, before_ms: int, now_ms: int) -> None:
         """HEARTBEATs for MDP workers to whom nothing was sent since before_ms."""
         self._fill(
-            lambda: lib.klk_exchange_beat(self._exchange, before_ms, now_ms, self.workers._struct)
+            lambda: lib.klk_exchange_heartbeat(
+                self._exchange, before_ms, now_ms, self.workers._struct
+            )
         )
 
     def add_worker(self, worker: NewWorker, now_ms: int) -> bool:
@@ -243,29 +247,29 @@ class Exchange:
         )
         return bool(result == lib.KLK_OK)
 
-    def end_worker(self, routing_id: bytes, now_ms: int) -> int | None:
+    def remove_worker(self, routing_id: bytes, now_ms: int) -> int | None:
         """Others get its requests: how many it had. None: it is no worker."""
-        count = lib.klk_exchange_worker_end(self._exchange, routing_id, len(routing_id), now_ms)
+        count = lib.klk_exchange_worker_remove(self._exchange, routing_id, len(routing_id), now_ms)
         return None if count < 0 else int(count)
 
-    def end_client(self, routing_id: bytes, now_ms: int) -> int:
+    def remove_client(self, routing_id: bytes, now_ms: int) -> int:
         """It is gone: how many requests of it were queued, which nobody will do."""
         size = len(routing_id)
-        return int(lib.klk_exchange_client_end(self._exchange, routing_id, size, now_ms))
+        return int(lib.klk_exchange_client_remove(self._exchange, routing_id, size, now_ms))
 
-    def look(self, now_ms: int) -> None:
+    def probe_clients(self, now_ms: int) -> None:
         """Each LOOK_MS: looks whether clients are there that wait, and cancels what those have at
         workers that are not."""
         self._fill(
-            lambda: lib.klk_exchange_look(
+            lambda: lib.klk_exchange_probe(
                 self._exchange, now_ms, self.clients._struct, self.workers._struct
             )
         )
 
-    def lose(self, client: bytes, request_id: bytes) -> bool:
+    def drop_part(self, client: bytes, request_id: bytes) -> bool:
         """Cancels a request, a part of whose answer was dropped. False: it has ended, or was."""
         count = self._fill(
-            lambda: lib.klk_exchange_lose(
+            lambda: lib.klk_exchange_drop_part(
                 self._exchange,
                 client,
                 len(client),
@@ -276,27 +280,27 @@ class Exchange:
         )
         return count > 0
 
-    def lose_mdp(self, client: bytes) -> None:
+    def drop_mdp_part(self, client: bytes) -> None:
         """The same of a client of MDP: of all that workers do for it."""
         self._fill(
-            lambda: lib.klk_exchange_lose_mdp(
+            lambda: lib.klk_exchange_drop_mdp_part(
                 self._exchange, client, len(client), self.workers._struct
             )
         )
 
-    def silent(self, before_ms: int) -> bytes | None:
+    def silent_worker(self, before_ms: int) -> bytes | None:
         """The worker that was not heard for the longest, when that is not since before_ms."""
         routing_id = ffi.new("uint8_t[]", NAME_BYTES_MAX)
-        size = lib.klk_exchange_silent(self._exchange, before_ms, routing_id)
+        size = lib.klk_exchange_silent_worker(self._exchange, before_ms, routing_id)
         return bytes(ffi.buffer(routing_id, size)) if size else None
 
     # ---- what is known ----
 
     @property
-    def heard_ms(self) -> int | None:
+    def last_seen_ms(self) -> int | None:
         """When the most silent worker was heard last."""
-        heard_ms = lib.klk_exchange_heard_ms(self._exchange)
-        return None if heard_ms < 0 else int(heard_ms)
+        last_seen_ms = lib.klk_exchange_last_seen_ms(self._exchange)
+        return None if last_seen_ms < 0 else int(last_seen_ms)
 
     @property
     def expires_ms(self) -> int | None:
@@ -334,7 +338,7 @@ class Exchange:
                 info.window,
                 info.load,
                 info.done,
-                info.heard_ms,
+                info.last_seen_ms,
             )
             for info in infos
         ]

@@ -50,19 +50,19 @@ class Server:
     def __init__(
         self, exchange: Exchange, poller: Poller, clients: ServedRouter, workers: ServedRouter
     ) -> None:
-        self._poller, self._doors = poller, (clients, workers)
+        self._poller, self._routers = poller, (clients, workers)
         self._serve = ffi.new("struct klk_serve *")
         self._serve.exchange = exchange._exchange
         unsent = uncleared("uint32_t[]", 2 * lib.KLK_SERVE_MESSAGES_MAX)
-        for door, made, out in (
+        for router, made, out in (
             (clients, self._serve.clients, exchange.clients),
             (workers, self._serve.workers, exchange.workers),
         ):
-            made.socket = opened(door.socket)
-            made.drain, made.out = door.drain._drain, out._struct
-            made.budget, made.bytes_max = door.budget._budget, door.budget.bytes_max
+            made.socket = opened(router.socket)
+            made.drain, made.out = router.drain._drain, out._struct
+            made.budget, made.bytes_max = router.budget._budget, router.budget.bytes_max
             made.unsent = unsent
-        self._kept: Any = (exchange, unsent)  # C has pointers to them.
+        self._references: Any = (exchange, unsent)  # C has pointers to them.
 
     def wait(self, timeout_ms: int) -> WaitResult:
         """Until something is the caller's, or timeout_ms have passed, or a request expires.
@@ -70,11 +70,11 @@ class Server:
         What is left of the arenas, what could not be sent and what waits to be sent is to be seen
         to before the next wait. Raises OSError with libzmq's errno.
         """
-        if backend() == "pyzmq" or any(door.drain.is_grown for door in self._doors):
+        if backend() == "pyzmq" or any(router.drain.is_grown for router in self._routers):
             # Whoever reads there gives back what a large message has needed.
             return WaitResult(self._poller.poll(timeout_ms), Served.ALL)
-        for door in self._doors:
-            opened(door.socket)
+        for router in self._routers:
+            opened(router.socket)
         serve = self._serve
         serve.poll = self._poller._poll
         if lib.klk_serve_wait(serve, timeout_ms) < 0:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgpack
 
 from ...native.broker.exchange import (
-    LOOK_MS,
+    PROBE_MS,
     Exchange,
     ExchangeSetup,
     NewWorker,
@@ -87,19 +87,19 @@ class BrokerMachine:
     def __init__(self, setup: BrokerSetup, now_ms: int) -> None:
         self.setup = setup
         self.counters: Counter[str] = Counter()
-        self._kept = frozenset(setup.durable.reply_ttls_ms if setup.durable else ())
-        self._exchange = Exchange(_exchange_setup(setup, tuple(self._kept)))
+        self._durable_services = frozenset(setup.durable.reply_ttls_ms if setup.durable else ())
+        self._exchange = Exchange(_exchange_setup(setup, tuple(self._durable_services)))
         self.durable: Durable | None = None
         if setup.durable is not None:
             self.durable = Durable(_durable_setup(setup, setup.durable), now_ms)
-            self._join()
+            self._share_worker_frames()
         self._workers: dict[bytes, WorkerReady] = {}
         self._mdp_workers: set[bytes] = set()  # To them we send HEARTBEATs.
         self._silenced: OrderedDict[bytes, None] = OrderedDict()
-        self._beat_ms = now_ms + setup.interval_ms
-        self._look_ms = now_ms + LOOK_MS  # When to look whether those who wait are there.
+        self._heartbeat_ms = now_ms + setup.interval_ms
+        self._probe_ms = now_ms + PROBE_MS  # When to look whether those who wait are there.
 
-    def _join(self) -> None:
+    def _share_worker_frames(self) -> None:
         """What is for workers goes one way, whoever says it."""
         assert self.durable is not None
         self.durable.exchange.workers = self._exchange.workers
@@ -131,61 +131,61 @@ class BrokerMachine:
     def on_requests(self, arena: Arena, now_ms: int, position: int = 0) -> None:
         """Messages of clients from one on: [routing id][frames ..]."""
         while position < arena.count:
-            position, stop = self._exchange.take_requests(arena, position, now_ms)
-            if stop is Stop.KEPT:
-                position = self._on_kept(arena, position, now_ms)
+            position, stop = self._exchange.receive_requests(arena, position, now_ms)
+            if stop is Stop.DURABLE:
+                position = self._on_durable_requests(arena, position, now_ms)
             elif stop is not None:
-                self._on_own_request(arena.message(position), stop, now_ms)
+                self._on_internal_request(arena.message(position), stop, now_ms)
                 position += 1
 
-    def _on_kept(self, arena: Arena, position: int, now_ms: int) -> int:
+    def _on_durable_requests(self, arena: Arena, position: int, now_ms: int) -> int:
         """Requests of durable services. Returns the position behind them."""
         assert self.durable is not None
-        end = position + self._exchange.kept(arena, position)
-        self.durable.ask_many(map(arena.message, range(position, end)), now_ms)
+        end = position + self._exchange.count_durable(arena, position)
+        self.durable.add_requests(map(arena.message, range(position, end)), now_ms)
         return end
 
     def on_answers(self, arena: Arena, now_ms: int, position: int = 0) -> None:
         """Messages of workers from one on: [routing id][frames ..]."""
         while position < arena.count:
-            position, stop = self._take_answers(arena, position, now_ms)
+            position, stop = self._receive_answers(arena, position, now_ms)
             if stop is not None:
                 self._on_command(arena.message(position), stop, now_ms)
                 position += 1
 
-    def _take_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
+    def _receive_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
         """Each exchange takes what comes of its own workers, in runs."""
         while True:
-            position, stop = self._exchange.take_answers(arena, position, now_ms)
-            if stop is not Stop.STRANGER or self.durable is None:
+            position, stop = self._exchange.receive_answers(arena, position, now_ms)
+            if stop is not Stop.UNKNOWN_WORKER or self.durable is None:
                 return position, stop
             first = position
-            position, stop = self.durable.exchange.take_answers(arena, position, now_ms)
-            if stop is not Stop.STRANGER or position == first:
+            position, stop = self.durable.exchange.receive_answers(arena, position, now_ms)
+            if stop is not Stop.UNKNOWN_WORKER or position == first:
                 return position, stop
 
     def on_messages(self, arena: Arena, now_ms: int) -> None:
         """Messages of clients and workers at one endpoint: their headers tell them apart."""
         position = 0
         while position < arena.count:
-            position, stop = self._exchange.take_requests(arena, position, now_ms)
+            position, stop = self._exchange.receive_requests(arena, position, now_ms)
             if stop is Stop.INVALID:
                 first = position
-                position, stop = self._take_answers(arena, position, now_ms)
+                position, stop = self._receive_answers(arena, position, now_ms)
                 if stop is None or (stop is Stop.INVALID and position > first):
                     continue  # The end, or perhaps a client's again.
                 self._on_command(arena.message(position), stop, now_ms)
                 position += 1
-            elif stop is Stop.KEPT:
-                position = self._on_kept(arena, position, now_ms)
+            elif stop is Stop.DURABLE:
+                position = self._on_durable_requests(arena, position, now_ms)
             elif stop is not None:
-                self._on_own_request(arena.message(position), stop, now_ms)
+                self._on_internal_request(arena.message(position), stop, now_ms)
                 position += 1
 
     def on_clients_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
         """Answers could not be sent: nobody is there. What they have queued nobody will do."""
         for routing_id in routing_ids:
-            self._exchange.end_client(routing_id, now_ms)
+            self._exchange.remove_client(routing_id, now_ms)
 
     def on_dropped(self, heads: list[list[bytes]]) -> None:
         """Messages to clients, at least the first six frames of each, were dropped, as these leave
@@ -193,13 +193,13 @@ class BrokerMachine:
         without a part: it ends with an error. MDP has no word for that, there it has no end."""
         for routing_id, header, *rest in heads:
             if header == values.MDPC02 and rest[0] == values.CLIENT_PARTIAL:
-                self._exchange.lose_mdp(routing_id)
+                self._exchange.drop_mdp_part(routing_id)
             if header != self.setup.headers.client or len(rest) < 4:
                 continue
             command, service, request_id, body, *_ = rest
-            goes_on = self._exchange.lose(routing_id, request_id)
+            goes_on = self._exchange.drop_part(routing_id, request_id)
             if self.durable is not None:
-                goes_on |= self.durable.ledger.leave(routing_id, request_id)
+                goes_on |= self.durable.ledger.detach_client(routing_id, request_id)
             is_last = command in (values.CLIENT_FINAL, values.CLIENT_END)
             if body != values.ERROR_MARK and (is_last or goes_on):
                 error = Final(service, request_id, encode_failure(_DROPPED))
@@ -208,12 +208,12 @@ class BrokerMachine:
     def on_workers_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
         """Requests could not be sent: others get them, after the next ready()."""
         for routing_id in routing_ids:
-            if self._end(routing_id, now_ms):
+            if self._remove_worker(routing_id, now_ms):
                 self.counters["workers_gone"] += 1
 
     # ---- what a client's message means that is for no worker ----
 
-    def _on_own_request(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
+    def _on_internal_request(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
         routing_id, *frames = message
         try:
             if stop is not Stop.INTERNAL:
@@ -229,7 +229,7 @@ class BrokerMachine:
             if not body:
                 return  # It is answered when it is written.
         else:
-            body = self._own_answer(request.service, request.body, now_ms)
+            body = self._internal_answer(request.service, request.body, now_ms)
         final = Final(request.service, request.request_id, body)
         self.clients.add([routing_id, *encode_reply(final, framing, self.setup.headers)])
         self.counters["own_requests"] += 1
@@ -242,18 +242,18 @@ class BrokerMachine:
         if request.service == values.TITANIC_REPLY:
             return self.durable.titanic_reply(request.body[0])
         if request.service == values.TITANIC_CLOSE:
-            self.durable.ask(routing_id, framing, request, now_ms)
+            self.durable.add_request(routing_id, framing, request, now_ms)
             return []
         if request.service != values.TITANIC_REQUEST:
             return [values.MMI_NOT_IMPLEMENTED]
         if len(request.body) < 2 or not values.is_service(request.body[0]):
             return [values.TITANIC_UNKNOWN]
-        if request.body[0] not in self._kept:
+        if request.body[0] not in self._durable_services:
             return [values.TITANIC_NOT_DURABLE]
-        self.durable.ask(routing_id, framing, request, now_ms)
+        self.durable.add_request(routing_id, framing, request, now_ms)
         return []
 
-    def _own_answer(self, service: bytes, body: list[bytes], now_ms: int) -> list[bytes]:
+    def _internal_answer(self, service: bytes, body: list[bytes], now_ms: int) -> list[bytes]:
         """RFC 8: mmi.service says whether a service has a worker. Ours: lists, a row a frame."""
         if service == values.MMI_SERVICE:
             found = (exchange.service(body[0]) for exchange in self._exchanges)
@@ -275,12 +275,12 @@ class BrokerMachine:
             yield _service_row(info, now_ms)
         if self.durable is None:
             return
-        kept = self.durable.ledger.waiting()
+        counts = self.durable.ledger.counts_by_service()
         infos = {info.name: info for info in self.durable.exchange.services()}
-        for name in infos.keys() | kept.keys() | self._kept:
+        for name in infos.keys() | counts.keys() | self._durable_services:
             info = infos.get(name, ServiceInfo(name, 0, 0, 0, 0, 0, None))
             _, row = _service_row(info, now_ms)
-            open_, done = kept.get(name, (0, 0))
+            open_, done = counts.get(name, (0, 0))
             yield name, {**row, "durable": open_, "durable_answers": done}
 
     def _worker_infos(self) -> list[WorkerInfo]:
@@ -300,21 +300,23 @@ class BrokerMachine:
         if stop is Stop.INVALID:
             # The text: the broker drops invalid messages, and treats that peer as invalid.
             self.counters["invalid_commands"] += 1
-            if self._end(routing_id, now_ms):
+            if self._remove_worker(routing_id, now_ms):
                 self.counters["workers_invalid"] += 1
         elif isinstance(command, Disconnect):
             # The text: no further commands to that worker, whether it had said READY or not.
-            self._end(routing_id, now_ms)
+            self._remove_worker(routing_id, now_ms)
             self._silence(routing_id)
-        elif isinstance(command, WorkerReady) and self._add(routing_id, command, framing, now_ms):
+        elif isinstance(command, WorkerReady) and self._add_worker(
+            routing_id, command, framing, now_ms
+        ):
             self.counters["workers_ready"] += 1
-        elif isinstance(command, WorkerReady) and self._is_for_others(routing_id, command):
+        elif isinstance(command, WorkerReady) and self._is_compatibility_ready(routing_id, command):
             pass
         else:
             # The text: DISCONNECT for any valid but unexpected command, then silence.
             self._disconnect(routing_id, framing, now_ms)
 
-    def _is_for_others(self, routing_id: bytes, ready: WorkerReady) -> bool:
+    def _is_compatibility_ready(self, routing_id: bytes, ready: WorkerReady) -> bool:
         """A worker that says READY with credit says it once more without, for older brokers."""
         known = self._workers.get(routing_id)
         if known is None or not known.credit:
@@ -322,7 +324,9 @@ class BrokerMachine:
         self._workers[routing_id] = ready  # That once.
         return known == ready._replace(deadlines=True, credit=True)
 
-    def _add(self, routing_id: bytes, ready: WorkerReady, framing: Framing, now_ms: int) -> bool:
+    def _add_worker(
+        self, routing_id: bytes, ready: WorkerReady, framing: Framing, now_ms: int
+    ) -> bool:
         """False: it may not be a worker."""
         if ready.service.startswith(values.RESERVED):
             return False
@@ -333,7 +337,7 @@ class BrokerMachine:
         if ready.credit:
             wants = Wants.CREDIT
         worker = NewWorker(routing_id, ready.service, framing, ready.window, wants)
-        exchange = self._exchanges[ready.service in self._kept]
+        exchange = self._exchanges[ready.service in self._durable_services]
         if routing_id in self._workers or not exchange.add_worker(worker, now_ms):
             return False  # It is one already, or finds no room.
         self._workers[routing_id] = ready
@@ -341,16 +345,16 @@ class BrokerMachine:
             self._mdp_workers.add(routing_id)
         return True
 
-    def _end(self, routing_id: bytes, now_ms: int) -> bool:
+    def _remove_worker(self, routing_id: bytes, now_ms: int) -> bool:
         """Takes a worker out; its requests go to others, oldest first. False: it is none."""
-        if all(exchange.end_worker(routing_id, now_ms) is None for exchange in self._exchanges):
+        if all(exchange.remove_worker(routing_id, now_ms) is None for exchange in self._exchanges):
             return False
         self._workers.pop(routing_id, None)
         self._mdp_workers.discard(routing_id)
         return True
 
     def _disconnect(self, routing_id: bytes, framing: Framing, now_ms: int) -> None:
-        self._end(routing_id, now_ms)
+        self._remove_worker(routing_id, now_ms)
         order = encode_order(Disconnect(), framing, self.setup.headers)
         self.workers.add([routing_id, *order])
         self._silence(routing_id)
@@ -368,7 +372,7 @@ class BrokerMachine:
         """Acts, behind all that has arrived."""
         due_ms = self.deadline_ms
         if due_ms is not None and now_ms >= due_ms:
-            self._on_time(now_ms)
+            self._on_deadline(now_ms)
         self._exchange.dispatch(now_ms)
         if self.durable is not None:
             self._step_durable(self.durable, now_ms)
@@ -379,36 +383,38 @@ class BrokerMachine:
             # What they do is another broker's to give out; their answers would come to nothing.
             for info in durable.exchange.worker_infos():
                 self._disconnect(info.routing_id, Framing(info.framing), now_ms)
-            durable.begin_anew()
-            self._join()
+            durable.reset_workers()
+            self._share_worker_frames()
         for reply in durable.ledger.replies:
             self.clients.add(reply)
         durable.ledger.replies.clear()
 
-    def _on_time(self, now_ms: int) -> None:
+    def _on_deadline(self, now_ms: int) -> None:
         for exchange in self._exchanges:
-            while (routing_id := exchange.silent(now_ms - self._expiry_ms)) is not None:
-                self._end(routing_id, now_ms)
+            while (routing_id := exchange.silent_worker(now_ms - self._silence_ms)) is not None:
+                self._remove_worker(routing_id, now_ms)
                 self.counters["workers_expired"] += 1
             exchange.expire(now_ms)
-        if self._mdp_workers and now_ms >= self._beat_ms:
+        if self._mdp_workers and now_ms >= self._heartbeat_ms:
             for exchange in self._exchanges:
-                exchange.beat(now_ms - self.setup.interval_ms, now_ms)
-            self._beat_ms = now_ms + self.setup.interval_ms
-        if now_ms >= self._look_ms:
-            self._exchange.look(now_ms)
-            self._look_ms = now_ms + LOOK_MS
+                exchange.heartbeat(now_ms - self.setup.interval_ms, now_ms)
+            self._heartbeat_ms = now_ms + self.setup.interval_ms
+        if now_ms >= self._probe_ms:
+            self._exchange.probe_clients(now_ms)
+            self._probe_ms = now_ms + PROBE_MS
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest; None: when something arrives."""
-        due_ms = self._beat_ms if self._mdp_workers else None
-        if self._workers and (due_ms is None or self._look_ms < due_ms):
-            due_ms = self._look_ms
+        due_ms = self._heartbeat_ms if self._mdp_workers else None
+        if self._workers and (due_ms is None or self._probe_ms < due_ms):
+            due_ms = self._probe_ms
         for exchange in self._exchanges:
-            heard_ms, expires_ms = exchange.heard_ms, exchange.expires_ms
-            if heard_ms is not None and (due_ms is None or heard_ms + self._expiry_ms < due_ms):
-                due_ms = heard_ms + self._expiry_ms + 1
+            last_seen_ms, expires_ms = exchange.last_seen_ms, exchange.expires_ms
+            if last_seen_ms is not None and (
+                due_ms is None or last_seen_ms + self._silence_ms < due_ms
+            ):
+                due_ms = last_seen_ms + self._silence_ms + 1
             if expires_ms is not None and (due_ms is None or expires_ms < due_ms):
                 due_ms = expires_ms
         if self.durable is None or (durable_ms := self.durable.deadline_ms) is None:
@@ -416,7 +422,7 @@ class BrokerMachine:
         return durable_ms if due_ms is None else min(due_ms, durable_ms)
 
     @property
-    def _expiry_ms(self) -> int:
+    def _silence_ms(self) -> int:
         return self.setup.interval_ms * self.setup.liveness
 
     # ---- what is known ----
@@ -424,7 +430,7 @@ class BrokerMachine:
     def disconnect_all(self, now_ms: int) -> None:
         """The broker ends: its workers shall look for another one at once."""
         if self.durable is not None:
-            self.durable.end(now_ms)
+            self.durable.stop(now_ms)
         for info in self._worker_infos():
             self._disconnect(info.routing_id, Framing(info.framing), now_ms)
 
@@ -441,7 +447,7 @@ class BrokerMachine:
         }
 
 
-def _exchange_setup(setup: BrokerSetup, kept: tuple[bytes, ...]) -> ExchangeSetup:
+def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> ExchangeSetup:
     headers = setup.headers
     return ExchangeSetup(
         headers.client,
@@ -459,7 +465,7 @@ def _exchange_setup(setup: BrokerSetup, kept: tuple[bytes, ...]) -> ExchangeSetu
         setup.bytes_max,
         setup.service_bytes_max,
         first_number=setup.first_number,
-        kept=kept,
+        durable_services=durable_services,
     )
 
 
@@ -509,5 +515,5 @@ def _worker_row(info: WorkerInfo, now_ms: int) -> tuple[bytes, dict[str, object]
         "window": info.window,
         "working": info.load,
         "done": info.done,
-        "silent_ms": now_ms - info.heard_ms,
+        "silent_ms": now_ms - info.last_seen_ms,
     }

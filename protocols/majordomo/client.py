@@ -27,7 +27,7 @@ from .codec import (
     Failure,
     Final,
     Partial,
-    Place,
+    PartPosition,
     Request,
     decode_failure,
     decode_reply,
@@ -54,9 +54,11 @@ from .values import (
 PROBE_ID = b"KLK-PROBE"
 FEATURES_ID = b"KLK-FEATURES"
 WINDOW_BYTES = 4 << 20  # Of parts of one answer that are on their way, or not read.
-BYTES_A_MS = 4096  # What is on its way needs so much time; a broker that takes it in isn't silent.
-AGAIN_MS = 50  # Before a request is sent again that nobody had room for.
-AGAIN_MS_MAX = 1000
+BYTES_PER_MS = (
+    4096  # What is on its way needs so much time; a broker that takes it in isn't silent.
+)
+RETRY_MS = 50  # Before a request is sent again that nobody had room for.
+RETRY_MS_MAX = 1000
 DONE_MAX = 1000  # Calls whose deadlines are kept though they are done, beside as many as are not.
 
 
@@ -87,34 +89,34 @@ class Call:
     """
 
     __slots__ = (
-        "again_ms",
         "credit",
         "deadline_ms",
         "due_ms",
         "failure",
         "final",
         "frames",
-        "lasts",
-        "listed",
+        "in_updated",
+        "next_position",
         "number",
+        "outlives_owner",
         "owner",
-        "partials",
         "parts",
-        "place",
         "refusal",
         "request",
         "resent",
+        "retry_ms",
         "size",
         "timed_out",
         "unread",
+        "wants_parts",
     )
 
-    def __init__(self, request: Request, deadline_ms: int, partials: bool = False) -> None:
+    def __init__(self, request: Request, deadline_ms: int, wants_parts: bool = False) -> None:
         self.request = request
         self.deadline_ms = deadline_ms
-        self.partials = partials
+        self.wants_parts = wants_parts
         # Bodies of PARTIALs that nobody took yet; most calls want none, and save its 600 bytes.
-        self.parts: deque[list[bytes]] = deque() if partials else _NO_PARTS
+        self.parts: deque[list[bytes]] = deque() if wants_parts else _NO_PARTS
         self.final: list[bytes] | None = None  # The FINAL's body.
         self.failure: Failure | None = None  # What it says, or said before, if that is an error.
         # Times that it was sent over another connection. A broker that has it in work already goes
@@ -124,17 +126,17 @@ class Call:
         self.refusal = ""  # Why we gave it up ourselves.
         self.credit = 0  # For which its broker may still send parts.
         self.unread = 0  # What parts cost that are here and were not read.
-        self.place: Place | None = None  # Of the part that comes next.
+        self.next_position: PartPosition | None = None  # Of the part that comes next.
         # Whether it may outlive its owner, who comes back for the answer: then the broker is told
         # of no deadline.
-        self.lasts = False
+        self.outlives_owner = False
         self.owner: object = None  # The owner's own.
         self.frames: list[bytes] = []
         self.size = 0  # Octets of these.
         self.number = 0  # Its place in the order.
         self.due_ms = 0  # Not to be sent before.
-        self.again_ms = 0  # Between the last two times.
-        self.listed = False  # Whether it is among the news.
+        self.retry_ms = 0  # Between the last two times.
+        self.in_updated = False  # Whether it is among the news.
 
     @property
     def done(self) -> bool:
@@ -145,14 +147,14 @@ class Call:
 class _BrokerConnection:
     """A connection to one broker."""
 
-    __slots__ = ("left", "up", "url")
+    __slots__ = ("up", "url", "withdrawals")
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.up = False
         # What goes away for each request, by its id, that it had in work when it was left: should
         # that be answered elsewhere, nobody else would tell it.
-        self.left: dict[bytes, Cancel | Credit] = {}
+        self.withdrawals: dict[bytes, Cancel | Credit] = {}
 
 
 class BrokerClientMachine:
@@ -162,23 +164,27 @@ class BrokerClientMachine:
         self.setup = setup
         self.broker = ""  # The url of the one that is used; empty: none is to be had.
         self.counters: Counter[str] = Counter()
-        self.unserved = b""  # A service for which the broker has no worker, as it said last.
-        self._peers = {url: _BrokerConnection(url) for url in setup.urls}
-        self._actions: list[Connect | Disconnect | Send] = [Connect(url) for url in self._peers]
+        self.unserved_service = (
+            b""  # A service for which the broker has no worker, as it said last.
+        )
+        self._connections = {url: _BrokerConnection(url) for url in setup.urls}
+        self._actions: list[Connect | Disconnect | Send] = [
+            Connect(url) for url in self._connections
+        ]
         self._added = 0  # Calls, ever.
-        self._waiting: OrderedDict[bytes, Call] = OrderedDict()  # Not sent, in order.
+        self._queued: OrderedDict[bytes, Call] = OrderedDict()  # Not sent, in order.
         self._sent: dict[bytes, Call] = {}  # And not answered.
         self._sent_bytes = 0
         self._partial_bytes = 0
-        self._room = setup.requests_max  # How many may be in flight.
+        self._inflight_max = setup.requests_max  # How many may be in flight.
         self._deadlines: list[tuple[int, int, Call]] = []  # A heap; calls that are done stay.
-        self._news: list[Call] = []
-        self._streams = 0  # Calls that have not come to their end and want parts.
+        self._updated: list[Call] = []
+        self._stream_count = 0  # Calls that have not come to their end and want parts.
         # Whether the broker knows names and credit; None: it was asked, and has not answered.
-        self._knows_names: bool | None = False
-        self._quiet_ms = 0  # Since when the broker has said nothing, nor been asked.
+        self._supports_names: bool | None = False
+        self._silent_since_ms = 0  # Since when the broker has said nothing, nor been asked.
         self._probes = 0  # How often it was asked in vain whether it is there.
-        self._probed = b""  # For which service.
+        self._probed_service = b""  # For which service.
 
     # ---- what the owner wants ----
 
@@ -187,33 +193,33 @@ class BrokerClientMachine:
         that the wire does not know."""
         call.frames = encode_client_request(call.request, Framing.TEXT, self.setup.headers)
         call.size = sum(map(len, call.frames))
-        self._streams += call.partials
+        self._stream_count += call.wants_parts
         self._added += 1
         call.number = self._added
-        self._waiting[call.request.request_id] = call
+        self._queued[call.request.request_id] = call
         heapq.heappush(self._deadlines, (call.deadline_ms, call.number, call))
         return call
 
-    def has(self, request_id: bytes) -> bool:
+    def has_request(self, request_id: bytes) -> bool:
         """Whether a call with that id has not come to its end."""
-        return request_id in self._sent or request_id in self._waiting
+        return request_id in self._sent or request_id in self._queued
 
-    def drop(self, call: Call) -> None:
+    def cancel(self, call: Call) -> None:
         """Forgets a request: what still comes of it is thrown away."""
         while call.parts:
-            self.take_part(call)
+            self.pop_part(call)
         if not call.done:  # Else its id may be another's by now.
-            self._give_up(call)
+            self._withdraw(call)
             call.refusal = "it was given up: cancelled, or its client closed"
 
-    def drop_all(self) -> list[Call]:
+    def cancel_all(self) -> list[Call]:
         """Forgets all that have not come to their end, and returns them."""
-        calls = [*self._sent.values(), *self._waiting.values()]
+        calls = [*self._sent.values(), *self._queued.values()]
         for call in calls:
-            self.drop(call)
+            self.cancel(call)
         return calls
 
-    def take_part(self, call: Call) -> list[bytes] | None:
+    def pop_part(self, call: Call) -> list[bytes] | None:
         """The next PARTIAL's body, in the order in which they came; None: there is none now."""
         if not call.parts:
             return None
@@ -221,37 +227,37 @@ class BrokerClientMachine:
         self._partial_bytes -= sum(map(len, body))
         return body
 
-    def on_read(self, call: Call, bodies: Iterable[list[bytes]]) -> bool:
+    def on_parts_read(self, call: Call, bodies: Iterable[list[bytes]]) -> bool:
         """Parts that were taken are no longer held: others may come. True: ready() has to be asked
         soon, as the broker waits for that."""
         call.unread -= sum(map(part_cost, bodies))
         request = call.request
-        if not self._knows_names or self._sent.get(request.request_id) is not call:
+        if not self._supports_names or self._sent.get(request.request_id) is not call:
             return False
         room = self._window - call.credit - call.unread
         if room < self._window // 2:
             return False
         call.credit += room
-        self._command(Credit(request.service, request.request_id, self.setup.name, room))
+        self._send_command(Credit(request.service, request.request_id, self.setup.name, room))
         return True
 
     @property
     def _window(self) -> int:
         """The credit of a call that wants parts."""
-        share = self.setup.partial_bytes_max // max(self._streams, 1)
+        share = self.setup.partial_bytes_max // max(self._stream_count, 1)
         return min(WINDOW_BYTES, max(share, PART_COST))
 
-    def news(self) -> list[Call]:
+    def pop_updated(self) -> list[Call]:
         """The calls to which something happened since this was asked last."""
-        news, self._news = self._news, []
-        for call in news:
-            call.listed = False
-        return news
+        pop_updated, self._updated = self._updated, []
+        for call in pop_updated:
+            call.in_updated = False
+        return pop_updated
 
     @property
     def outstanding(self) -> int:
         """Calls that have not come to their end."""
-        return len(self._waiting) + len(self._sent)
+        return len(self._queued) + len(self._sent)
 
     @property
     def has_room(self) -> bool:
@@ -262,22 +268,22 @@ class BrokerClientMachine:
 
     def on_connected(self, url: str, now_ms: int) -> None:
         """The connection is made, or made again: it can be sent to."""
-        peer = self._peers.get(url)
-        if peer is not None:
-            peer.up = True
+        connection = self._connections.get(url)
+        if connection is not None:
+            connection.up = True
             if not self.broker:
-                self._use(url, now_ms)
+                self._select_broker(url, now_ms)
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. Of the broker's: its requests go elsewhere at once."""
-        peer = self._peers.get(url)
-        if peer is None or not peer.up:
+        connection = self._connections.get(url)
+        if connection is None or not connection.up:
             return
         if url == self.broker:
             self.counters["lost"] += 1
-            self._leave(now_ms)
+            self._leave_broker(now_ms)
         else:
-            self._reconnect(peer)
+            self._reconnect(connection)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message arrived; junk is dropped and counted."""
@@ -287,17 +293,17 @@ class BrokerClientMachine:
             framing, reply = decode_reply(frames, self.setup.headers)
             if framing is not Framing.TEXT:
                 raise RemoteProtocolError(f"a reply in {framing.name} to a request in the text's")
-            self._quiet_ms, self._probes = now_ms, 0
+            self._silent_since_ms, self._probes = now_ms, 0
             if isinstance(reply, Alive):
                 return
             call = self._sent.get(reply.request_id)
             if call is None:
-                self._on_stray(reply.request_id, reply.body)
+                self._on_unknown_reply(reply.request_id, reply.body)
             elif not self._is_next(call, reply):
                 self.counters["gaps"] += 1
-                self._give_up(call)
+                self._withdraw(call)
                 call.refusal = "a part of its answer was lost, with a connection to its broker"
-                self._tell(call)
+                self._mark_updated(call)
             elif isinstance(reply, Final):
                 self._on_final(call, reply.body, now_ms)
             else:
@@ -305,30 +311,30 @@ class BrokerClientMachine:
         except RemoteProtocolError:
             self.counters["junk"] += 1
 
-    def _on_stray(self, request_id: bytes, body: list[bytes]) -> None:
+    def _on_unknown_reply(self, request_id: bytes, body: list[bytes]) -> None:
         if request_id == FEATURES_ID:
-            self._knows_names = FEATURE_NAMED in body
-            self._return(self._peers[self.broker])
+            self._supports_names = FEATURE_NAMED in body
+            self._send_withdrawals(self._connections[self.broker])
         elif request_id == PROBE_ID:
-            self.unserved = self._probed if body == [MMI_NOT_FOUND] else b""
-            if self._knows_names is None:
-                self._knows_names = False  # It was asked before, and does not know the question.
+            self.unserved_service = self._probed_service if body == [MMI_NOT_FOUND] else b""
+            if self._supports_names is None:
+                self._supports_names = False  # It was asked before, and does not know the question.
         else:
             self.counters["strays"] += 1  # Given up meanwhile, or answered twice.
 
     def _is_next(self, call: Call, reply: Partial | Final) -> bool:
         """Whether no part is missing before this one, or before the end."""
-        place, expected = reply.place, call.place
-        if place is None or not call.partials:
+        position, expected = reply.position, call.next_position
+        if position is None or not call.wants_parts:
             return True
-        if expected is None or place.run != expected.run:
-            expected = Place(place.run, 0)  # Another worker begins anew.
-        call.place = Place(expected.run, expected.number + 1)
-        return place == expected
+        if expected is None or position.run != expected.run:
+            expected = PartPosition(position.run, 0)  # Another worker begins anew.
+        call.next_position = PartPosition(expected.run, expected.number + 1)
+        return position == expected
 
     # The text, "Protocol Client": be prepared for zero or more PARTIALs.
     def _on_partial(self, call: Call, body: list[bytes]) -> None:
-        if not call.partials:
+        if not call.wants_parts:
             return
         had_credit = call.credit > 0
         cost = part_cost(body)
@@ -336,116 +342,116 @@ class BrokerClientMachine:
         call.unread += cost
         self._partial_bytes += sum(map(len, body))
         call.parts.append(body)
-        self._tell(call)
+        self._mark_updated(call)
         if self._partial_bytes > self.setup.partial_bytes_max and not had_credit:
             self.counters["overrun"] += 1
-            self._give_up(call)
+            self._withdraw(call)
             call.refusal = "its partial answers come faster than they are read"
 
     # The text, "Protocol Client": keep track of REQUESTs and receive a FINAL for each.
     def _on_final(self, call: Call, body: list[bytes], now_ms: int) -> None:
         failure = decode_failure(body)
         call.failure = failure
-        self._forget(call)
+        self._remove_sent(call)
         if failure is not None and failure.code == BUSY:
             # Nobody had room for it: less is sent at once from now on, and this once more.
             self.counters["busy"] += 1
-            self._room = max(1, len(self._sent))
-            call.again_ms = min(max(AGAIN_MS, 2 * call.again_ms), AGAIN_MS_MAX)
-            call.due_ms = now_ms + call.again_ms
+            self._inflight_max = max(1, len(self._sent))
+            call.retry_ms = min(max(RETRY_MS, 2 * call.retry_ms), RETRY_MS_MAX)
+            call.due_ms = now_ms + call.retry_ms
             if call.due_ms < call.deadline_ms:
-                self._wait_again([call])
+                self._requeue([call])
                 return
-        elif self._room < self.setup.requests_max:
-            self._room += 1
-        self._streams -= call.partials
+        elif self._inflight_max < self.setup.requests_max:
+            self._inflight_max += 1
+        self._stream_count -= call.wants_parts
         call.final = body
-        self._tell(call)
+        self._mark_updated(call)
 
-    def _tell(self, call: Call) -> None:
-        if not call.listed:
-            call.listed = True
-            self._news.append(call)
+    def _mark_updated(self, call: Call) -> None:
+        if not call.in_updated:
+            call.in_updated = True
+            self._updated.append(call)
 
-    def _forget(self, call: Call) -> None:
+    def _remove_sent(self, call: Call) -> None:
         if self._sent.pop(call.request.request_id, None) is not None:
             self._sent_bytes -= call.size
 
-    def _give_up(self, call: Call) -> None:
+    def _withdraw(self, call: Call) -> None:
         """It is not waited for any more; a broker that has it in work is told. A request that lasts
         goes on there, without its parts."""
         request_id = call.request.request_id
-        self._waiting.pop(request_id, None)
-        self._streams -= call.partials
-        if request_id in self._sent and self._knows_names:
-            self._command(self._farewell(call))
-        self._forget(call)
+        self._queued.pop(request_id, None)
+        self._stream_count -= call.wants_parts
+        if request_id in self._sent and self._supports_names:
+            self._send_command(self._withdrawal(call))
+        self._remove_sent(call)
 
-    def _farewell(self, call: Call) -> Cancel | Credit:
+    def _withdrawal(self, call: Call) -> Cancel | Credit:
         request, name = call.request, self.setup.name
-        if call.lasts:
+        if call.outlives_owner:
             return Credit(request.service, request.request_id, name, 0)
         return Cancel(request.service, request.request_id, name)
 
-    def _command(self, command: Credit | Cancel) -> None:
+    def _send_command(self, command: Credit | Cancel) -> None:
         frames = encode_client_command(command, Framing.TEXT, self.setup.headers)
         self._actions.append(Send(self.broker, frames))
 
     # ---- the broker ----
 
-    def _use(self, url: str, now_ms: int) -> None:
+    def _select_broker(self, url: str, now_ms: int) -> None:
         self.broker = url
         self.counters["brokers"] += 1
-        self._quiet_ms, self._probes = now_ms, 0
-        self._knows_names = False
+        self._silent_since_ms, self._probes = now_ms, 0
+        self._supports_names = False
         if self.setup.name:
-            self._knows_names = None
-            self._ask_features()
-            self._probe()  # Whoever answers this alone does not know the other.
+            self._supports_names = None
+            self._request_features()
+            self._send_probe()  # Whoever answers this alone does not know the other.
 
-    def _return(self, peer: _BrokerConnection) -> None:
+    def _send_withdrawals(self, connection: _BrokerConnection) -> None:
         """It is told what has come to its end since it was left."""
-        left, peer.left = peer.left, {}
-        if self._knows_names:
-            for request_id, farewell in left.items():
-                if not self.has(request_id):
-                    self._command(farewell)
+        withdrawals, connection.withdrawals = connection.withdrawals, {}
+        if self._supports_names:
+            for request_id, withdrawal in withdrawals.items():
+                if not self.has_request(request_id):
+                    self._send_command(withdrawal)
 
-    def _reconnect(self, peer: _BrokerConnection) -> None:
+    def _reconnect(self, connection: _BrokerConnection) -> None:
         """RFC 18, "MDP/Client", recommends a new socket; its routing id is another one."""
-        peer.up = False
-        self._actions += (Disconnect(peer.url), Connect(peer.url))
+        connection.up = False
+        self._actions += (Disconnect(connection.url), Connect(connection.url))
 
-    def _leave(self, now_ms: int) -> None:
+    def _leave_broker(self, now_ms: int) -> None:
         """Gives the broker up: what it owes is sent to the next one.
 
         What waits in the old socket must not be sent later. RFC 10 has several brokers, each as
         good as the others.
         """
-        left = self.broker
-        self._reconnect(self._peers[left])
-        self.broker, self.unserved = "", b""
-        self._room = self.setup.requests_max
+        old = self.broker
+        self._reconnect(self._connections[old])
+        self.broker, self.unserved_service = "", b""
+        self._inflight_max = self.setup.requests_max
         for call in self._sent.values():
             call.due_ms = 0
             call.resent += 1
-            if self._knows_names:
-                self._peers[left].left[call.request.request_id] = self._farewell(call)
-        again = list(self._sent.values())
+            if self._supports_names:
+                self._connections[old].withdrawals[call.request.request_id] = self._withdrawal(call)
+        calls = list(self._sent.values())
         self._sent.clear()
         self._sent_bytes = 0
-        self._wait_again(again)
+        self._requeue(calls)
         urls = self.setup.urls
-        place = urls.index(left) + 1
-        for url in (*urls[place:], *urls[:place]):
-            if self._peers[url].up:
-                self._use(url, now_ms)
+        next_ = urls.index(old) + 1
+        for url in (*urls[next_:], *urls[:next_]):
+            if self._connections[url].up:
+                self._select_broker(url, now_ms)
                 return
 
-    def _wait_again(self, calls: Iterable[Call]) -> None:
+    def _requeue(self, calls: Iterable[Call]) -> None:
         """Each gets its old place in the order."""
-        everyone = sorted((*calls, *self._waiting.values()), key=lambda it: it.number)
-        self._waiting = OrderedDict((it.request.request_id, it) for it in everyone)
+        calls_in_order = sorted((*calls, *self._queued.values()), key=lambda it: it.number)
+        self._queued = OrderedDict((it.request.request_id, it) for it in calls_in_order)
 
     # ---- what is to be done ----
 
@@ -457,7 +463,7 @@ class BrokerClientMachine:
         if len(deadlines) > 2 * self.outstanding + DONE_MAX:
             self._deadlines = [one for one in deadlines if not one[2].done]
             heapq.heapify(self._deadlines)
-        if self._listens and self._silent_ms <= now_ms:
+        if self._awaits_broker and self._silence_deadline_ms <= now_ms:
             self._on_silence(now_ms)
         if self.broker:
             self._send_waiting(now_ms)
@@ -469,38 +475,38 @@ class BrokerClientMachine:
             return
         self.counters["timeouts"] += 1
         call.timed_out = True
-        self._give_up(call)
-        self._tell(call)
+        self._withdraw(call)
+        self._mark_updated(call)
 
     def _on_silence(self, now_ms: int) -> None:
         """The text gives clients no PING: the service that every broker must have is asked."""
         if self._probes >= self.setup.liveness - 1:
             self.counters["silent"] += 1
-            self._leave(now_ms)
+            self._leave_broker(now_ms)
             return
-        self._quiet_ms, self._probes = now_ms, self._probes + 1
-        self._probe()
+        self._silent_since_ms, self._probes = now_ms, self._probes + 1
+        self._send_probe()
 
-    def _probe(self) -> None:
-        calls = self._sent or self._waiting
-        self._probed = next(iter(calls.values())).request.service if calls else b""
-        self._ask(Request(MMI_SERVICE, PROBE_ID, [self._probed]))
+    def _send_probe(self) -> None:
+        calls = self._sent or self._queued
+        self._probed_service = next(iter(calls.values())).request.service if calls else b""
+        self._send_request(Request(MMI_SERVICE, PROBE_ID, [self._probed_service]))
 
-    def _ask_features(self) -> None:
-        self._ask(Request(OWN_FEATURES, FEATURES_ID, [b""]))
+    def _request_features(self) -> None:
+        self._send_request(Request(OWN_FEATURES, FEATURES_ID, [b""]))
 
-    def _ask(self, request: Request) -> None:
+    def _send_request(self, request: Request) -> None:
         frames = encode_client_request(request, Framing.TEXT, self.setup.headers)
         self._actions.append(Send(self.broker, frames))
 
     def _send_waiting(self, now_ms: int) -> None:
-        while self._waiting and self._fits:
-            call = next(iter(self._waiting.values()))
+        while self._queued and self._may_send:
+            call = next(iter(self._queued.values()))
             if call.due_ms > now_ms:
                 return
-            del self._waiting[call.request.request_id]
+            del self._queued[call.request.request_id]
             if not self._sent:
-                self._quiet_ms, self._probes = now_ms, 0
+                self._silent_since_ms, self._probes = now_ms, 0
             self._sent[call.request.request_id] = call
             self._sent_bytes += call.size
             self._actions.append(Send(self.broker, self._encoded(call, now_ms)))
@@ -509,43 +515,43 @@ class BrokerClientMachine:
         """A request as the broker knows it, and with what has changed since it was made."""
         frames, headers = call.frames, self.setup.headers
         left_ms = min(max(call.deadline_ms - now_ms, 0), REMAINING_MS_UNKNOWN)
-        if call.lasts:
+        if call.outlives_owner:
             left_ms = REMAINING_MS_UNKNOWN
-        left = left_ms.to_bytes(REMAINING_BYTES, "big")
-        if self._knows_names:
+        remaining = left_ms.to_bytes(REMAINING_BYTES, "big")
+        if self._supports_names:
             # What was on its way by an old connection is lost.
-            call.credit = max(self._window - call.unread, PART_COST) if call.partials else 0
-            options = left + call.credit.to_bytes(CREDIT_BYTES, "big") + self.setup.name
+            call.credit = max(self._window - call.unread, PART_COST) if call.wants_parts else 0
+            options = remaining + call.credit.to_bytes(CREDIT_BYTES, "big") + self.setup.name
             return [headers.named, *frames[1:4], options, *frames[4:]]
-        if call.lasts or not self.setup.deadlines:
+        if call.outlives_owner or not self.setup.deadlines:
             return frames
-        return [headers.deadline, *frames[1:4], left, *frames[4:]]
+        return [headers.deadline, *frames[1:4], remaining, *frames[4:]]
 
     @property
-    def _fits(self) -> bool:
-        if self._knows_names is None:
+    def _may_send(self) -> bool:
+        if self._supports_names is None:
             return False  # Not before the broker has said how it wants them.
-        return len(self._sent) < self._room and self._sent_bytes < self.setup.bytes_max
+        return len(self._sent) < self._inflight_max and self._sent_bytes < self.setup.bytes_max
 
     @property
-    def _listens(self) -> bool:
+    def _awaits_broker(self) -> bool:
         """Whether the broker has to say something."""
-        return bool(self.broker) and (bool(self._sent) or self._knows_names is None)
+        return bool(self.broker) and (bool(self._sent) or self._supports_names is None)
 
     @property
-    def _silent_ms(self) -> int:
+    def _silence_deadline_ms(self) -> int:
         """When the broker has been silent for so long that something is to be done about it. It is
         given up after questions, not by the clock alone: whoever slept himself can't blame it."""
-        return self._quiet_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS
+        return self._silent_since_ms + self.setup.silence_ms + self._sent_bytes // BYTES_PER_MS
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest, whatever happens."""
         times = [self._deadlines[0][0]] if self._deadlines else []
         if self.broker:
-            if self._listens:
-                times.append(self._silent_ms)
-            first = next(iter(self._waiting.values()), None)
-            if first is not None and self._fits:
+            if self._awaits_broker:
+                times.append(self._silence_deadline_ms)
+            first = next(iter(self._queued.values()), None)
+            if first is not None and self._may_send:
                 times.append(first.due_ms)
         return min(times, default=None)

@@ -53,7 +53,7 @@ class Cancel(NamedTuple):
     name: bytes
 
 
-class Place(NamedTuple):
+class PartPosition(NamedTuple):
     """Ours: where a part belongs."""
 
     run: int  # Each worker that is given the request begins another one.
@@ -66,7 +66,7 @@ class Partial(NamedTuple):
     service: bytes
     request_id: bytes
     body: list[bytes]
-    place: Place | None = None
+    position: PartPosition | None = None
 
 
 class Final(NamedTuple):
@@ -75,7 +75,7 @@ class Final(NamedTuple):
     service: bytes
     request_id: bytes
     body: list[bytes]
-    place: Place | None = None
+    position: PartPosition | None = None
 
 
 class Alive(NamedTuple):
@@ -210,12 +210,12 @@ def _worker_head(framing: Framing, headers: Headers) -> list[bytes]:
     return [values.MDPW02] if framing is Framing.MDP02 else [b"", values.MDPW01]
 
 
-def _count(frames: Frames, least: int, what: str) -> None:
+def _check_count(frames: Frames, least: int, what: str) -> None:
     if len(frames) < least:
         raise RemoteProtocolError(f"{what} has {least} frames or more, got {len(frames)}")
 
 
-def _exactly(frames: Frames, count: int, what: str) -> None:
+def _check_exact_count(frames: Frames, count: int, what: str) -> None:
     if len(frames) != count:
         raise RemoteProtocolError(f"{what} has {count} frames, got {len(frames)}")
 
@@ -237,14 +237,14 @@ def _request_id(request_id: bytes) -> bytes:
     return request_id
 
 
-_Of = Request | Credit | Cancel | Partial | Final
-_Work = WorkRequest | WorkCredit | WorkCancel | WorkPartial | WorkFinal
+_ServiceMessage = Request | Credit | Cancel | Partial | Final
+_WorkMessage = WorkRequest | WorkCredit | WorkCancel | WorkPartial | WorkFinal
 
 
-def _checked(message: _Of | _Work, text: bool) -> None:
+def _check_own(message: _ServiceMessage | _WorkMessage, text: bool) -> None:
     """Our own names and ids; in MDP's framings an id has no place, and is left out."""
     try:
-        if isinstance(message, _Of):
+        if isinstance(message, _ServiceMessage):
             _service(message.service)
         else:
             _address(message.client)
@@ -297,7 +297,7 @@ def encode_client_request(
 ) -> list[bytes]:
     """Encodes a client's REQUEST; the frames are under decode_client_command."""
     text = framing is Framing.TEXT
-    _checked(request, text)
+    _check_own(request, text)
     if request.name:
         return _encode_named(request, framing, headers) + _body(request.body)
     frames = _client_head(framing, headers)
@@ -316,7 +316,7 @@ def encode_client_command(
     command: Credit | Cancel, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
     """Encodes what else a client says; the frames are under decode_client_command."""
-    _checked(command, framing is Framing.TEXT)
+    _check_own(command, framing is Framing.TEXT)
     return _encode_named(command, framing, headers)
 
 
@@ -368,12 +368,12 @@ def decode_client_command(
     """
     framing = _framing(frames, Side.CLIENT, headers)
     if framing is Framing.MDP01:
-        _count(frames, 4, "REQUEST")
+        _check_count(frames, 4, "REQUEST")
         return framing, Request(_service(frames[2]), b"", list(frames[3:]))
     if frames[0] == headers.named:
         return framing, _decode_named(frames)
     text = framing is Framing.TEXT
-    _count(frames, 5 if text else 4, "REQUEST")
+    _check_count(frames, 5 if text else 4, "REQUEST")
     if frames[1] != values.CLIENT_REQUEST:
         raise RemoteProtocolError(f"a client's command is 01, got {frames[1][:8].hex()}")
     if not text:
@@ -381,22 +381,22 @@ def decode_client_command(
     service, request_id = _service(frames[2]), _request_id(frames[3])
     if frames[0] != headers.deadline:
         return framing, Request(service, request_id, list(frames[4:]))
-    _count(frames, 6, "REQUEST with a deadline")
+    _check_count(frames, 6, "REQUEST with a deadline")
     remaining_ms = _decode_remaining(frames[4])
     return framing, Request(service, request_id, list(frames[5:]), remaining_ms)
 
 
 def _decode_named(frames: Frames) -> ClientCommand:
-    _count(frames, 5, "a command with a name")
+    _check_count(frames, 5, "a command with a name")
     service, request_id = _service(frames[2]), _request_id(frames[3])
     remaining_ms, credit, name = _decode_options(frames[4])
     if not values.is_name(name):
         raise RemoteProtocolError(f"a name has 1 to 255 octets, the first not 0: {name[:16]!r}")
     if frames[1] == values.CLIENT_REQUEST:
-        _count(frames, 6, "REQUEST with a name")
+        _check_count(frames, 6, "REQUEST with a name")
         known = None if remaining_ms == values.REMAINING_MS_UNKNOWN else remaining_ms
         return Request(service, request_id, list(frames[5:]), known, name, credit)
-    _exactly(frames, 5, "CREDIT or CANCEL")
+    _check_exact_count(frames, 5, "CREDIT or CANCEL")
     if frames[1] == values.CLIENT_CREDIT:
         return Credit(service, request_id, name, credit)
     if frames[1] == values.CLIENT_CANCEL:
@@ -412,12 +412,14 @@ def encode_reply(
     frames = _client_head(framing, headers)
     if isinstance(reply, Alive):
         return [*frames, values.CLIENT_ALIVE]
-    _checked(reply, text)
+    _check_own(reply, text)
     final = isinstance(reply, Final)
-    if reply.place is not None:
-        place = b"".join(number.to_bytes(values.PLACE_BYTES // 2, "big") for number in reply.place)
+    if reply.position is not None:
+        position = b"".join(
+            number.to_bytes(values.PART_POSITION_BYTES // 2, "big") for number in reply.position
+        )
         command = values.CLIENT_END if final else values.CLIENT_PART
-        return [*frames, command, reply.service, reply.request_id, place, *_body(reply.body)]
+        return [*frames, command, reply.service, reply.request_id, position, *_body(reply.body)]
     if framing is not Framing.MDP01:
         frames.append(values.CLIENT_FINAL if final else values.CLIENT_PARTIAL)
     elif isinstance(reply, Partial):
@@ -450,16 +452,16 @@ def decode_reply(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, R
     """
     framing = _framing(frames, Side.CLIENT, headers)
     if framing is Framing.MDP01:
-        _count(frames, 4, "REPLY")
+        _check_count(frames, 4, "REPLY")
         return framing, Final(_service(frames[2]), b"", list(frames[3:]))
     text = framing is Framing.TEXT
     if text and frames[0] != headers.client:
         raise RemoteProtocolError("a reply has the header of requests with deadlines")
     if text and len(frames) == 2 and frames[1] == values.CLIENT_ALIVE:
         return framing, Alive()
-    _count(frames, 5 if text else 4, "PARTIAL or FINAL")
-    if text and frames[1] in _PLACED:
-        return framing, _decode_placed(frames)
+    _check_count(frames, 5 if text else 4, "PARTIAL or FINAL")
+    if text and frames[1] in _POSITIONED:
+        return framing, _decode_positioned(frames)
     kind = _REPLIES.get(frames[1])
     if kind is None:
         raise RemoteProtocolError(f"a reply's command is 02 or 03, got {frames[1][:8].hex()}")
@@ -473,19 +475,19 @@ _REPLIES: dict[bytes, type[Partial] | type[Final]] = {
     values.CLIENT_PARTIAL: Partial,
     values.CLIENT_FINAL: Final,
 }
-_PLACED: dict[bytes, type[Partial] | type[Final]] = {
+_POSITIONED: dict[bytes, type[Partial] | type[Final]] = {
     values.CLIENT_PART: Partial,
     values.CLIENT_END: Final,
 }
 
 
-def _decode_placed(frames: Frames) -> Partial | Final:
-    _count(frames, 6, "PARTIAL or FINAL with a place")
-    service, request_id, place = _service(frames[2]), _request_id(frames[3]), frames[4]
-    if len(place) != values.PLACE_BYTES:
-        raise RemoteProtocolError(f"a place has 8 octets, got {len(place)}")
-    run, number = (int.from_bytes(each, "big") for each in (place[:4], place[4:]))
-    return _PLACED[frames[1]](service, request_id, list(frames[5:]), Place(run, number))
+def _decode_positioned(frames: Frames) -> Partial | Final:
+    _check_count(frames, 6, "PARTIAL or FINAL with a place")
+    service, request_id, position = _service(frames[2]), _request_id(frames[3]), frames[4]
+    if len(position) != values.PART_POSITION_BYTES:
+        raise RemoteProtocolError(f"a place has 8 octets, got {len(position)}")
+    run, number = (int.from_bytes(each, "big") for each in (position[:4], position[4:]))
+    return _POSITIONED[frames[1]](service, request_id, list(frames[5:]), PartPosition(run, number))
 
 
 # ---- a worker and the broker ----
@@ -595,7 +597,7 @@ def decode_worker_command(
         if kind is WorkPartial:
             return framing, WorkPartial(client, request_id, body)
         return framing, WorkFinal(client, request_id, body)
-    _exactly(rest, 0, f"{kind.__name__} behind its command")
+    _check_exact_count(rest, 0, f"{kind.__name__} behind its command")
     return framing, _BARE_COMMANDS[kind]
 
 
@@ -610,7 +612,7 @@ def encode_order(
     if isinstance(order, WorkRequest):
         return frames + _encode_work(order, framing)
     if isinstance(order, WorkCredit | WorkCancel):
-        _checked(order, True)
+        _check_own(order, True)
         frames += [order.client, b"", order.request_id]
     if isinstance(order, WorkCredit):
         frames.append(order.octets.to_bytes(values.CREDIT_BYTES, "big"))
@@ -648,7 +650,7 @@ def decode_order(
         client, request_id, body = _decode_work(rest, framing)
         remaining_ms = credit = None
         if deadlines and framing is Framing.TEXT:
-            _count(body, 1, "the rest of a REQUEST")
+            _check_count(body, 1, "the rest of a REQUEST")
             options = body.pop(0)
             if len(options) == values.REMAINING_BYTES + values.CREDIT_BYTES:
                 remaining_ms, credit, _ = _decode_options(options)
@@ -658,13 +660,13 @@ def decode_order(
     if kind is WorkCredit or kind is WorkCancel:
         client, request_id, body = _decode_work(rest, framing)
         if kind is WorkCancel:
-            _exactly(body, 0, "CANCEL behind its id")
+            _check_exact_count(body, 0, "CANCEL behind its id")
             return framing, WorkCancel(client, request_id)
-        _exactly(body, 1, "CREDIT behind its id")
+        _check_exact_count(body, 1, "CREDIT behind its id")
         if len(body[0]) != values.CREDIT_BYTES:
             raise RemoteProtocolError(f"credit has 8 octets, got {len(body[0])}")
         return framing, WorkCredit(client, request_id, int.from_bytes(body[0], "big"))
-    _exactly(rest, 0, f"{kind.__name__} behind its command")
+    _check_exact_count(rest, 0, f"{kind.__name__} behind its command")
     return framing, _BARE_ORDERS[kind]
 
 
@@ -683,12 +685,12 @@ _BARE_ORDERS: dict[type, Pong | Heartbeat | Disconnect] = {
 
 def _command(frames: Frames, framing: Framing, kinds: dict[bytes, type]) -> tuple[type, Frames]:
     """The command of a worker's dialog and the frames behind it."""
-    place = 2 if framing is Framing.MDP01 else 1
-    _count(frames, place + 1, "a worker's dialog")
-    kind = kinds.get(frames[place])
+    at = 2 if framing is Framing.MDP01 else 1
+    _check_count(frames, at + 1, "a worker's dialog")
+    kind = kinds.get(frames[at])
     if kind is None:
-        raise RemoteProtocolError(f"{framing.name} has no command {frames[place][:8].hex()} here")
-    return kind, frames[place + 1 :]
+        raise RemoteProtocolError(f"{framing.name} has no command {frames[at][:8].hex()} here")
+    return kind, frames[at + 1 :]
 
 
 def _encode_ready(ready: WorkerReady, framing: Framing) -> list[bytes]:
@@ -705,10 +707,10 @@ def _encode_ready(ready: WorkerReady, framing: Framing) -> list[bytes]:
 
 def _decode_ready(frames: Frames, framing: Framing, credit: bool) -> WorkerReady:
     if framing is not Framing.TEXT:
-        _exactly(frames, 1, "READY behind its command")
+        _check_exact_count(frames, 1, "READY behind its command")
         return WorkerReady(_service(frames[0]))
     if credit:
-        _exactly(frames, 2, "READY with credit behind its command")
+        _check_exact_count(frames, 2, "READY with credit behind its command")
     if not 1 <= len(frames) <= 3:
         raise RemoteProtocolError(f"READY has 3 to 5 frames, got {len(frames) + 2}")
     window = 1
@@ -733,7 +735,7 @@ def _address(client: bytes) -> bytes:
 
 def _encode_work(work: WorkRequest | WorkPartial | WorkFinal, framing: Framing) -> list[bytes]:
     text = framing is Framing.TEXT
-    _checked(work, text)
+    _check_own(work, text)
     frames = [work.client, b""]
     if text:
         frames.append(work.request_id)
@@ -747,7 +749,7 @@ def _encode_work(work: WorkRequest | WorkPartial | WorkFinal, framing: Framing) 
 def _decode_work(frames: Frames, framing: Framing) -> tuple[bytes, bytes, list[bytes]]:
     """Client, request id and body, from the frames behind the command."""
     text = framing is Framing.TEXT
-    _count(frames, 3, "REQUEST, PARTIAL or FINAL behind its command")
+    _check_count(frames, 3, "REQUEST, PARTIAL or FINAL behind its command")
     if frames[1]:
         raise RemoteProtocolError(f"expected an empty frame behind the address, got {frames[1]!r}")
     client = _address(frames[0])

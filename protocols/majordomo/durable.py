@@ -17,17 +17,8 @@ from ...native.broker.exchange import Exchange, ExchangeSetup
 from ...native.net.messages import Arena
 from . import values
 from .codec import LATE, Credit, Request, decode_client_command, encode_failure
-from .ledger import (
-    CLOSE,
-    ENDS,
-    REQUESTS,
-    TOKEN_BYTES,
-    Ledger,
-    LedgerSetup,
-    Message,
-    Pair,
-    Record,
-)
+from .ledger import Ledger, LedgerSetup
+from .records import CLOSE, ENDS, REQUESTS, TOKEN_BYTES, DurableRequest, Message, Pair
 from .values import Framing
 
 LEASE = b"l"  # A number that its owner makes grow while it lives.
@@ -37,10 +28,10 @@ WRITES_MAX = 2  # Of a kind on their way: what comes meanwhile is one larger wri
 WRITE_BYTES = 1 << 20  # Of segments in one write, and the one that reaches beyond.
 SEGMENTS_MAX = 500  # In one write, and as many deletes.
 DELETES_MAX = 500
-AGAIN_MS = 100  # Before something is tried again that the store could not do.
+RETRY_MS = 100  # Before something is tried again that the store could not do.
 RENEWALS = 3  # So many in the time of a lease.
-EARLY_BYTES_MAX = 64 << 20  # Of requests that come before the store is read ...
-EARLY_BYTES = 512  # ... each with what it costs besides its body.
+DEFERRED_BYTES_MAX = 64 << 20  # Of requests that come before the store is read ...
+DEFERRED_OVERHEAD_BYTES = 512  # ... each with what it costs besides its body.
 DELETE_MS = 200  # Between two looks for what can be deleted.
 
 
@@ -88,10 +79,10 @@ class DurableSetup(NamedTuple):
     lease_ms: int = 3000
 
 
-class _Sent:
+class _PendingWrite:
     """A write on its way."""
 
-    __slots__ = ("deletes", "due_ms", "ends", "is_claim", "renewed_ms", "write")
+    __slots__ = ("deletes", "ends", "is_claim", "renewed_ms", "retry_ms", "write")
 
     def __init__(self, write: StoreWrite) -> None:
         self.write = write
@@ -99,7 +90,7 @@ class _Sent:
         self.deletes: list[bytes] = []
         self.renewed_ms: int | None = None  # When it was sent, if it renews the lease.
         self.is_claim = False
-        self.due_ms: int | None = None  # When it is to be sent again.
+        self.retry_ms: int | None = None  # When it is to be sent again.
 
 
 class Durable:
@@ -109,57 +100,61 @@ class Durable:
         self.setup = setup
         self.ledger = Ledger(setup.ledger)
         self.exchange = Exchange(setup.exchange)
-        self._own = setup.ledger.token + setup.node.encode()
+        self._owner_value = setup.ledger.token + setup.node.encode()
         self._orders: list[Order] = []
-        self._tickets = 0
-        self._sent: dict[int, _Sent] = {}
+        self._last_ticket = 0
+        self._pending_writes: dict[int, _PendingWrite] = {}
         # The store, as it is followed.
-        self._owner: bytes | None = None
-        self._lease: bytes | None = None
-        self._changed_ms = now_ms  # When the lease was seen to change, or looked at first.
+        self._current_owner: bytes | None = None
+        self._lease_value: bytes | None = None
+        self._lease_changed_ms = now_ms  # When the lease was seen to change, or looked at first.
         self._index: int | None = None  # To watch from; None: not known.
         self._reads: list[tuple[bytes, bytes]] = []  # Ranges that are still to be read.
         self._stale: set[bytes] = set()  # Segments that were not found again so far.
-        self._asked: tuple[int, Order] | None = None  # The read or watch on its way.
-        self._again_ms = 0  # Of that.
+        self._pending_read: tuple[int, Order] | None = None  # The read or watch on its way.
+        self._retry_ms = 0  # Of that.
         self.is_loaded = False
-        self._early: list[tuple[bytes, Framing, Request]] = []  # Until then.
-        self._early_bytes = 0
+        self._deferred: list[tuple[bytes, Framing, Request]] = []  # Until then.
+        self._deferred_bytes = 0
         # Our part in it.
         self.owns = False
-        self._until_ms = 0  # So long our lease holds.
-        self._claims = False
+        self._lease_until_ms = 0  # So long our lease holds.
+        self._claim_pending = False
         self._renewals = 0
         self._renewed_ms = now_ms  # When that was asked for last.
-        self._deletes_ms = 0  # When to look again for what can be deleted.
+        self._next_delete_ms = 0  # When to look again for what can be deleted.
         self.is_lost = False  # Workers hold requests that another broker gives out.
-        self._ends = False
+        self._is_stopping = False
 
-    def _unix(self, now_ms: int) -> int:
+    def _unix_ms(self, now_ms: int) -> int:
         return now_ms + self.setup.unix_offset_ms
 
     # ---- clients ----
 
-    def ask(self, routing_id: bytes, framing: Framing, request: Request, now_ms: int) -> None:
+    def add_request(
+        self, routing_id: bytes, framing: Framing, request: Request, now_ms: int
+    ) -> None:
         """A request for a durable service, for titanic.request or titanic.close."""
         if not self.is_loaded:
-            self._wait(routing_id, framing, request)
+            self._defer(routing_id, framing, request)
         elif request.service == values.TITANIC_REQUEST:
-            self.ledger.ask_titanic(routing_id, framing, request)
+            self.ledger.add_titanic_request(routing_id, framing, request)
         else:
-            self.ledger.ask(routing_id, framing, request, self._unix(now_ms))
+            self.ledger.add_request(routing_id, framing, request, self._unix_ms(now_ms))
 
-    def ask_many(self, messages: Iterable[Message], now_ms: int) -> None:
+    def add_requests(self, messages: Iterable[Message], now_ms: int) -> None:
         """What clients say of durable services, as the exchange has seen it: each is valid."""
         header = self.setup.ledger.headers.client
         for message in messages:
             if message[1] == header:  # By far the most are so.
                 routing_id, _, _, service, request_id, *body = message
-                self.ask(routing_id, Framing.TEXT, Request(service, request_id, body), now_ms)
+                self.add_request(
+                    routing_id, Framing.TEXT, Request(service, request_id, body), now_ms
+                )
             else:
                 framing, command = decode_client_command(message[1:], self.setup.ledger.headers)
                 if isinstance(command, Request):
-                    self.ask(message[0], framing, command, now_ms)
+                    self.add_request(message[0], framing, command, now_ms)
                 elif isinstance(command, Credit):
                     self.ledger.add_credit((command.name, command.request_id), command.octets)
                 # A CANCEL means nothing: what is accepted comes to its end.
@@ -168,32 +163,32 @@ class Durable:
         """What titanic.reply is answered with."""
         return self.ledger.titanic_reply(uuid) if self.is_loaded else [values.TITANIC_FAILED]
 
-    def _wait(self, routing_id: bytes, framing: Framing, request: Request) -> None:
+    def _defer(self, routing_id: bytes, framing: Framing, request: Request) -> None:
         """It may be a repeat of what is not read yet. What finds no room comes again, or not."""
-        size = EARLY_BYTES + sum(map(len, request.body))
-        if self._early_bytes + size > EARLY_BYTES_MAX:
+        size = DEFERRED_OVERHEAD_BYTES + sum(map(len, request.body))
+        if self._deferred_bytes + size > DEFERRED_BYTES_MAX:
             self.ledger.counters["early_dropped"] += 1
             return
-        self._early_bytes += size
-        self._early.append((routing_id, framing, request))
+        self._deferred_bytes += size
+        self._deferred.append((routing_id, framing, request))
 
-    def _take_early(self, now_ms: int) -> None:
-        early, self._early, self._early_bytes = self._early, [], 0
+    def _add_deferred(self, now_ms: int) -> None:
+        early, self._deferred, self._deferred_bytes = self._deferred, [], 0
         for routing_id, framing, request in early:
-            self.ask(routing_id, framing, request, now_ms)
+            self.add_request(routing_id, framing, request, now_ms)
 
     # ---- what came of an order ----
 
     def on_written(self, ticket: int, holds: bool, now_ms: int) -> None:
         """A write is in the log; holds: its guards did, and it was done."""
-        sent = self._sent.pop(ticket, None)
+        sent = self._pending_writes.pop(ticket, None)
         if sent is None:
             return
         if sent.is_claim:
-            self._claims = False
+            self._claim_pending = False
             if holds:
                 assert sent.renewed_ms is not None
-                self._until_ms = sent.renewed_ms + self.setup.lease_ms
+                self._lease_until_ms = sent.renewed_ms + self.setup.lease_ms
             return  # It counts when it is seen behind all that was written before it.
         if not sent.write.guards:
             self.ledger.on_written(key for key, _ in sent.write.puts)
@@ -201,17 +196,19 @@ class Durable:
             self.ledger.on_written(sent.ends)
             self.ledger.on_deleted(sent.deletes)
             if sent.renewed_ms is not None and self.owns:
-                self._until_ms = max(self._until_ms, sent.renewed_ms + self.setup.lease_ms)
+                self._lease_until_ms = max(
+                    self._lease_until_ms, sent.renewed_ms + self.setup.lease_ms
+                )
         else:
             self.ledger.on_refused(sent.ends)
-            self.ledger.on_kept(sent.deletes)
-            self._lose()
+            self.ledger.on_delete_refused(sent.deletes)
+            self._lose_ownership()
 
     def on_read(self, ticket: int, pairs: Sequence[Pair], resume: bytes, now_ms: int) -> None:
         """A part of a range; resume: where it goes on, or empty."""
-        if self._asked is None or self._asked[0] != ticket:
+        if self._pending_read is None or self._pending_read[0] != ticket:
             return
-        self._asked = None
+        self._pending_read = None
         for key, value in pairs:
             self._stale.discard(key)
             self._on_put(key, value, now_ms)
@@ -224,18 +221,18 @@ class Durable:
             self._reads.insert(0, (resume, end))
         elif not self._reads:
             for key in self._stale:
-                self.ledger.drop(key)
+                self.ledger.on_removed(key)
             self._stale = set()
             self.is_loaded = True
-            self._take_early(now_ms)
+            self._add_deferred(now_ms)
 
     def on_watched(
         self, ticket: int, index: int, changes: Sequence[StoreChange], now_ms: int
     ) -> None:
         """Changes, and the index behind them."""
-        if self._asked is None or self._asked[0] != ticket:
+        if self._pending_read is None or self._pending_read[0] != ticket:
             return
-        self._asked = None
+        self._pending_read = None
         if self._index is None:
             # From here on changes are told; all that was before is read now.
             self._reads = list(RANGES)
@@ -247,26 +244,26 @@ class Durable:
             for key in change.deletes:
                 self._on_delete(key, now_ms)
 
-    def on_gone(self, ticket: int) -> None:
+    def on_changes_lost(self, ticket: int) -> None:
         """The changes from that index on are no longer kept: all is read anew."""
-        if self._asked is not None and self._asked[0] == ticket:
-            self._asked, self._index = None, None
+        if self._pending_read is not None and self._pending_read[0] == ticket:
+            self._pending_read, self._index = None, None
 
     def on_failed(self, ticket: int, now_ms: int) -> None:
         """The store could not do it now, or nobody knows whether it did: it is asked again. A write
         may so come twice, which changes nothing: no key is ever written with another value."""
-        if self._asked is not None and self._asked[0] == ticket:
-            self._asked = None
-            self._again_ms = now_ms + AGAIN_MS
-        elif ticket in self._sent:
-            self._sent[ticket].due_ms = now_ms + AGAIN_MS
+        if self._pending_read is not None and self._pending_read[0] == ticket:
+            self._pending_read = None
+            self._retry_ms = now_ms + RETRY_MS
+        elif ticket in self._pending_writes:
+            self._pending_writes[ticket].retry_ms = now_ms + RETRY_MS
 
     # ---- following ----
 
     def _on_put(self, key: bytes, value: bytes, now_ms: int) -> None:
         if key == LEASE:
-            if value != self._lease:
-                self._lease, self._changed_ms = value, now_ms
+            if value != self._lease_value:
+                self._lease_value, self._lease_changed_ms = value, now_ms
         elif key == OWNER:
             self._on_owner(value, now_ms)
         else:
@@ -274,42 +271,42 @@ class Durable:
 
     def _on_delete(self, key: bytes, now_ms: int) -> None:
         if key == LEASE:
-            self._lease = None
+            self._lease_value = None
         elif key == OWNER:
             self._on_owner(None, now_ms)
-        elif not (self.owns and self.ledger.is_own(key)):
-            self.ledger.drop(key)
+        elif not (self.owns and self.ledger.is_written_here(key)):
+            self.ledger.on_removed(key)
 
     def _on_owner(self, owner: bytes | None, now_ms: int) -> None:
-        if owner != self._owner:
-            self._owner, self._changed_ms = owner, now_ms
-        if owner == self._own:
-            self.owns = not self._ends  # Behind all that an owner before us has written.
+        if owner != self._current_owner:
+            self._current_owner, self._lease_changed_ms = owner, now_ms
+        if owner == self._owner_value:
+            self.owns = not self._is_stopping  # Behind all that an owner before us has written.
         elif self.owns:
-            self._lose()
+            self._lose_ownership()
 
-    def _lose(self) -> None:
+    def _lose_ownership(self) -> None:
         """Another broker owns the store, or nobody does."""
         if self.owns:
             self.owns = False
-            self._until_ms = 0
+            self._lease_until_ms = 0
             self.is_lost = True
             self.ledger.counters["ownerships_lost"] += 1
 
-    def begin_anew(self) -> None:
+    def reset_workers(self) -> None:
         """What workers had is not theirs any more; the caller has told them so."""
         self.is_lost = False
         self.exchange = Exchange(self.setup.exchange)
-        self.ledger.release()
+        self.ledger.requeue_working()
 
     # ---- in step ----
 
-    def holds(self, now_ms: int) -> bool:
+    def may_dispatch(self, now_ms: int) -> bool:
         """Whether requests may be handed out now."""
         follows = self._index is not None and not self._reads
-        return self.owns and follows and now_ms < self._until_ms and not self.is_lost
+        return self.owns and follows and now_ms < self._lease_until_ms and not self.is_lost
 
-    def on_answers(self) -> None:
+    def collect_answers(self) -> None:
         """What the exchange has for clients is for the ledger."""
         answers = self.exchange.clients
         for client, _, command, _, request_id, *body in answers.messages():
@@ -318,96 +315,98 @@ class Durable:
 
     def ready(self, now_ms: int) -> None:
         """Acts, behind all that has arrived."""
-        self.on_answers()
-        self._follow(now_ms)
-        if self.holds(now_ms):
-            self._hand_out(now_ms)
+        self.collect_answers()
+        self._follow_store(now_ms)
+        if self.may_dispatch(now_ms):
+            self._dispatch(now_ms)
         self._write(now_ms)
 
-    def _hand_out(self, now_ms: int) -> None:
+    def _dispatch(self, now_ms: int) -> None:
         requests: list[Message] = []
-        unix_ms = self._unix(now_ms)
-        for record in self.ledger.take_queued():
+        unix_ms = self._unix_ms(now_ms)
+        for record in self.ledger.pop_queued():
             if record.service == CLOSE:
                 self.ledger.answer(record.name, True, [values.TITANIC_OK])
-            elif record.due_ms and record.due_ms <= unix_ms:
+            elif record.deadline_unix_ms and record.deadline_unix_ms <= unix_ms:
                 self.ledger.answer(record.name, True, encode_failure(LATE))
             else:
                 requests.append(self._request(record, unix_ms))
         if requests:
             arena = Arena.from_messages(requests)
-            position, stop = self.exchange.take_requests(arena, 0, now_ms)
+            position, stop = self.exchange.receive_requests(arena, 0, now_ms)
             assert stop is None, f"request {position} is none: {stop}"
         self.exchange.dispatch(now_ms)
-        self.on_answers()
+        self.collect_answers()
 
-    def _request(self, record: Record, unix_ms: int) -> Message:
+    def _request(self, record: DurableRequest, unix_ms: int) -> Message:
         identity, request_id = record.name
         headers = self.setup.ledger.headers
-        if not record.due_ms:
+        if not record.deadline_unix_ms:
             head = [identity, headers.client, values.CLIENT_REQUEST, record.service, request_id]
             return [*head, *record.body]
-        left = (record.due_ms - unix_ms).to_bytes(values.REMAINING_BYTES, "big")
+        left = (record.deadline_unix_ms - unix_ms).to_bytes(values.REMAINING_BYTES, "big")
         head = [identity, headers.deadline, values.CLIENT_REQUEST, record.service, request_id]
         return [*head, left, *record.body]
 
-    def _follow(self, now_ms: int) -> None:
-        if self._asked is not None or now_ms < self._again_ms:
+    def _follow_store(self, now_ms: int) -> None:
+        if self._pending_read is not None or now_ms < self._retry_ms:
             return
-        ticket = self._ticket()
+        ticket = self._next_ticket()
         if self._index is None:
             order: Order = Watch(ticket, 0)
         elif self._reads:
             order = StoreRead(ticket, *self._reads[0])
         else:
             order = Watch(ticket, self._index)
-        self._asked = ticket, order
+        self._pending_read = ticket, order
         self._orders.append(order)
 
-    def _ticket(self) -> int:
-        self._tickets += 1
-        return self._tickets
+    def _next_ticket(self) -> int:
+        self._last_ticket += 1
+        return self._last_ticket
 
     # ---- writing ----
 
     def _write(self, now_ms: int) -> None:
-        for ticket, sent in self._sent.items():
-            if sent.due_ms is not None and sent.due_ms <= now_ms:
-                sent.due_ms = None
+        for ticket, sent in self._pending_writes.items():
+            if sent.retry_ms is not None and sent.retry_ms <= now_ms:
+                sent.retry_ms = None
                 self._orders.append(sent.write._replace(ticket=ticket))
         self._write_requests(now_ms)
-        if self.owns and not self._ends:
+        if self.owns and not self._is_stopping:
             self._write_ends(now_ms)
         elif self._may_claim(now_ms):
             self._claim(now_ms)
 
-    def _flying(self, guarded: bool) -> int:
-        return sum(bool(sent.write.guards) == guarded for sent in self._sent.values())
+    def _count_in_flight(self, guarded: bool) -> int:
+        return sum(bool(sent.write.guards) == guarded for sent in self._pending_writes.values())
 
-    def _send(self, sent: _Sent) -> None:
-        self._sent[sent.write.ticket] = sent
+    def _send(self, sent: _PendingWrite) -> None:
+        self._pending_writes[sent.write.ticket] = sent
         self._orders.append(sent.write)
 
     def _write_requests(self, now_ms: int) -> None:
-        if not self.ledger.has_asked or self._flying(False) >= WRITES_MAX:
+        if not self.ledger.has_requests_to_write or self._count_in_flight(False) >= WRITES_MAX:
             return
-        for pairs in _batches(self.ledger.cut_requests(self._unix(now_ms))):
-            self._send(_Sent(StoreWrite(self._ticket(), [], pairs, [])))
+        for pairs in _batches(self.ledger.pack_requests(self._unix_ms(now_ms))):
+            self._send(_PendingWrite(StoreWrite(self._next_ticket(), [], pairs, [])))
 
     def _write_ends(self, now_ms: int) -> None:
-        unix_ms = self._unix(now_ms)
+        unix_ms = self._unix_ms(now_ms)
         renews = now_ms >= self._renewed_ms + self.setup.lease_ms // RENEWALS
-        if not renews and self._flying(True) >= WRITES_MAX:
+        if not renews and self._count_in_flight(True) >= WRITES_MAX:
             return
-        batches = _batches(self.ledger.cut_ends(unix_ms)) if self.ledger.has_ended else []
+        batches = _batches(self.ledger.pack_ends(unix_ms)) if self.ledger.has_ends_to_write else []
         deletes: list[bytes] = []
-        if now_ms >= self._deletes_ms:
+        if now_ms >= self._next_delete_ms:
             deletes = self.ledger.deletable(unix_ms, DELETES_MAX)
-            self._deletes_ms = now_ms + (0 if len(deletes) == DELETES_MAX else DELETE_MS)
+            self._next_delete_ms = now_ms + (0 if len(deletes) == DELETES_MAX else DELETE_MS)
         if not batches and (deletes or renews):
             batches = [[]]
         for pairs in batches:
-            sent = _Sent(StoreWrite(self._ticket(), [(OWNER, self._own)], list(pairs), deletes))
+            sent = _PendingWrite(
+                StoreWrite(self._next_ticket(), [(OWNER, self._owner_value)], list(pairs), deletes)
+            )
             sent.ends = [key for key, _ in pairs]
             sent.deletes, deletes = deletes, []
             if renews:
@@ -415,10 +414,10 @@ class Durable:
                 renews = False
             self._send(sent)
 
-    def _renew(self, sent: _Sent, now_ms: int) -> None:
+    def _renew(self, sent: _PendingWrite, now_ms: int) -> None:
         self._renewals += 1
         self._renewed_ms = sent.renewed_ms = now_ms
-        sent.write.puts.append((LEASE, self._own + self._renewals.to_bytes(8, "big")))
+        sent.write.puts.append((LEASE, self._owner_value + self._renewals.to_bytes(8, "big")))
 
     def _may_claim(self, now_ms: int) -> bool:
         """A process of the same name as ours has ended: we could not have its addresses else."""
@@ -429,49 +428,68 @@ class Durable:
     def _claim_ms(self) -> int | None:
         """When the store may be taken: the owner's lease is over by then. It counts from when its
         renewal was sent, we from when we have heard of it, which is later. None: not now."""
-        if not self.is_loaded or self._claims or self.owns or self._ends or self.is_lost:
+        if (
+            not self.is_loaded
+            or self._claim_pending
+            or self.owns
+            or self._is_stopping
+            or self.is_lost
+        ):
             return None
-        if self._owner == self._own:
+        if self._current_owner == self._owner_value:
             return None  # Until it is seen who else has it.
-        if self._owner is None or self._owner[TOKEN_BYTES:] == self.setup.node.encode():
+        if (
+            self._current_owner is None
+            or self._current_owner[TOKEN_BYTES:] == self.setup.node.encode()
+        ):
             return 0
-        return self._changed_ms + self.setup.lease_ms + self.setup.lease_ms // 10 + 1
+        return self._lease_changed_ms + self.setup.lease_ms + self.setup.lease_ms // 10 + 1
 
     def _claim(self, now_ms: int) -> None:
-        guards = [(OWNER, self._owner), (LEASE, self._lease)]
-        sent = _Sent(StoreWrite(self._ticket(), guards, [(OWNER, self._own)], []))
-        sent.is_claim = self._claims = True
+        guards = [(OWNER, self._current_owner), (LEASE, self._lease_value)]
+        sent = _PendingWrite(
+            StoreWrite(self._next_ticket(), guards, [(OWNER, self._owner_value)], [])
+        )
+        sent.is_claim = self._claim_pending = True
         self._renew(sent, now_ms)
         self._send(sent)
 
-    def end(self, now_ms: int) -> None:
+    def stop(self, now_ms: int) -> None:
         """The broker ends: another one may follow at once. Nothing is handed out any more."""
-        if self.owns and not self._ends:
+        if self.owns and not self._is_stopping:
             self._write_ends(now_ms)
-            self._send(_Sent(StoreWrite(self._ticket(), [(OWNER, self._own)], [], [OWNER, LEASE])))
-        self._ends = True
+            self._send(
+                _PendingWrite(
+                    StoreWrite(
+                        self._next_ticket(), [(OWNER, self._owner_value)], [], [OWNER, LEASE]
+                    )
+                )
+            )
+        self._is_stopping = True
         self.owns = False
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is to be written any more."""
-        return not self._sent and not self.ledger.has_asked
+        return not self._pending_writes and not self.ledger.has_requests_to_write
 
-    def take_orders(self) -> list[Order]:
+    def pop_orders(self) -> list[Order]:
         orders, self._orders = self._orders, []
         return orders
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
-        times = [sent.due_ms for sent in self._sent.values() if sent.due_ms is not None]
-        if self._asked is None:
-            times.append(self._again_ms)
+        times = [
+            sent.retry_ms for sent in self._pending_writes.values() if sent.retry_ms is not None
+        ]
+        if self._pending_read is None:
+            times.append(self._retry_ms)
         if self.owns:
             times.append(self._renewed_ms + self.setup.lease_ms // RENEWALS)
-            due_ms = self.ledger.due_ms
-            if due_ms is not None:
-                times.append(max(due_ms - self.setup.unix_offset_ms, self._deletes_ms))
+            deletable_ms = self.ledger.deletable_ms
+            if deletable_ms is not None:
+                times.append(max(deletable_ms - self.setup.unix_offset_ms, self._next_delete_ms))
         elif (claim_ms := self._claim_ms) is not None:
             times.append(claim_ms)
         return min(times, default=None)

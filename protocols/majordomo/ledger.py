@@ -10,56 +10,62 @@ import hashlib
 import heapq
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
-
-import msgpack
+from typing import NamedTuple
 
 from . import values
 from .codec import (
-    LATE,
     Failure,
     Final,
     Partial,
-    Place,
+    PartPosition,
     Request,
     encode_failure,
     encode_reply,
 )
+from .records import (
+    CLOSE,
+    DONE,
+    ENDING,
+    ENDS,
+    KEY_BYTES,
+    NAME_BYTES_MAX,
+    NUMBER_BYTES,
+    OVERHEAD_BYTES,
+    QUEUED,
+    RECORD_BYTES_MAX,
+    RECORD_FRAMES_MAX,
+    REQUESTS,
+    STAMP_BYTES,
+    TOKEN_BYTES,
+    UNREADABLE,
+    WORKING,
+    WRITING,
+    DurableRequest,
+    Message,
+    Name,
+    Pair,
+    Segment,
+    body_bytes,
+    decode_record,
+    end_row,
+    pack,
+    request_row,
+    split,
+    unpack,
+)
 from .values import Framing, Headers
 
-VERSION = 1
-REQUESTS = b"r"
-ENDS = b"f"
-STAMP_BYTES = 8  # Unix time in ms, big-endian: keys are in the order of time.
-TOKEN_BYTES = 8
-NUMBER_BYTES = 4
-KEY_BYTES = 1 + STAMP_BYTES + TOKEN_BYTES + NUMBER_BYTES
-SEGMENT_BYTES = 128 << 10  # Of frames, and the record that reaches beyond it.
-SEGMENT_RECORDS = 2048
-RECORD_BYTES_MAX = 16 << 20  # Of a request, or of all its answers.
-RECORD_FRAMES_MAX = 4096
-NAME_BYTES_MAX = 255  # Of an identity, and of a request id.
-OVERHEAD_BYTES = 512  # That a record takes here besides its frames.
-NOBODY = b"\0"  # What identities begin with that no client has set itself.
+UNNAMED = b"\0"  # What identities begin with that no client has set itself.
 TITANIC_CLIENT = b"\0titanic"  # Requests that came by titanic.request are nobody's.
-CLOSE = b"titanic.close"
 
-FULL = Failure(values.BUSY, "the store of durable requests is full")
-OVER = Failure(values.BUSY, "this client has too many requests in work")
-LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
+STORE_FULL = Failure(values.BUSY, "the store of durable requests is full")
+CLIENT_FULL = Failure(values.BUSY, "this client has too many requests in work")
+TOO_LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
 
 JUNK_KEYS_MAX = 4096  # Of segments with bad records, so many are told apart.
 
-NO_PARTS = -(1 << 62)  # The credit of a client that wants none.
-
-UNDONE = True, encode_failure(LATE)  # How a request ends that no worker has had.
-
-Name = tuple[bytes, bytes]  # Identity, and request id.
-Pair = tuple[bytes, bytes]
-Message = list[bytes]
-
-# Where a record is on its way.
-WRITING, QUEUED, WORKING, ENDING, DONE = range(5)
+UNWANTED = -(1 << 62)  # The credit of a client that wants none.
+RECHECK_MS = 250  # Until a segment of ends is looked at again whose requests are still there.
 
 
 class LedgerSetup(NamedTuple):
@@ -73,58 +79,6 @@ class LedgerSetup(NamedTuple):
     headers: Headers = values.HEADERS
 
 
-class Record:
-    """One request, from when it is taken in until its end is forgotten."""
-
-    __slots__ = (
-        "answers", "asker", "body", "credit", "due_ms", "end", "framing", "home", "is_over", "name",
-        "run", "service", "size", "state", "told", "where",
-    )  # fmt: skip
-
-    def __init__(self, name: Name, service: bytes, framing: int) -> None:
-        self.name = name
-        self.service = service
-        self.framing = framing
-        self.body: Message = []
-        self.due_ms = 0  # Unix time of its client's deadline; 0: none.
-        self.answers: list[tuple[bool, Message]] = []  # Whether it is the last one, and its body.
-        self.size = 0
-        self.state = WRITING
-        self.is_over = False  # Its answers are more than is kept.
-        self.where = b""  # The routing id of its client; empty: it does not ask this broker.
-        self.credit: int | None = None  # Of its client for parts; None: it takes them as they come.
-        self.run = 0  # Of parts that are told with their place.
-        self.told = 0  # Answers that it was told.
-        self.asker: Name | None = None  # Who sent titanic.request.
-        self.home: Segment | None = None  # While that is in the store.
-        self.end: Segment | None = None
-
-    @property
-    def is_undone(self) -> bool:
-        """Whether it ended without having been with a worker. Who sent titanic.request has to be
-        told of that, too: there the end is an answer as any other."""
-        return self.answers == [UNDONE] and self.asker is None
-
-
-class Segment:
-    """What one key of the store holds."""
-
-    __slots__ = ("deleting", "has_junk", "is_written", "key", "open", "records", "size")
-
-    def __init__(self, key: bytes, records: list[Record], size: int) -> None:
-        self.key = key
-        self.records = records
-        self.size = size
-        self.open = 0  # Of requests: those that have not ended.
-        self.is_written = False
-        self.deleting = False
-        self.has_junk = False  # Records that nobody here can read: it is never deleted.
-
-    @property
-    def stamp_ms(self) -> int:
-        return int.from_bytes(self.key[1 : 1 + STAMP_BYTES], "big")
-
-
 class Ledger:
     """What is for clients is put into `replies`: messages with the routing id first."""
 
@@ -135,19 +89,21 @@ class Ledger:
         self.replies: list[Message] = []
         self.junk: list[tuple[bytes, str]] = []  # Keys with bad records, and why: to be logged.
         self.size = 0  # Of all that is kept.
-        self._known: dict[Name, Record] = {}
+        self._requests: dict[Name, DurableRequest] = {}
         self._closed: Counter[bytes] = Counter()
         self._segments: dict[bytes, Segment] = {}
         self._inflight: Counter[bytes] = Counter()
-        self._asked: list[Record] = []  # To be written.
-        self._ended: list[Record] = []
-        self._queued: deque[Record] = deque()
-        self._dead: dict[bytes, Segment] = {}  # All that is in them has ended.
-        self._due: list[tuple[int, bytes]] = []  # A heap: when segments of ends may go.
-        self._refused: set[bytes] = set()  # Ends that were written to no avail, as far as we know.
+        self._unwritten: list[DurableRequest] = []  # To be written.
+        self._unwritten_ends: list[DurableRequest] = []
+        self._queued: deque[DurableRequest] = deque()
+        self._deletable: dict[bytes, Segment] = {}  # All that is in them has ended.
+        self._expiries: list[tuple[int, bytes]] = []  # A heap: when segments of ends may go.
+        self._refused_ends: set[bytes] = (
+            set()
+        )  # Ends that were written to no avail, as far as we know.
         self._junk_keys: set[bytes] = set()  # Those that were counted.
-        self._numbers = 0
-        self._runs = int.from_bytes(setup.token[:4], "big")  # Other than another broker's.
+        self._last_number = 0
+        self._last_run = int.from_bytes(setup.token[:4], "big")  # Other than another broker's.
 
     # ---- what clients want ----
 
@@ -157,88 +113,90 @@ class Ledger:
         this one's next process."""
         if name:
             return name
-        if routing_id.startswith(NOBODY):
-            return NOBODY + self.setup.token + routing_id
+        if routing_id.startswith(UNNAMED):
+            return UNNAMED + self.setup.token + routing_id
         return routing_id
 
-    def ask(self, routing_id: bytes, framing: Framing, request: Request, unix_ms: int) -> None:
+    def add_request(
+        self, routing_id: bytes, framing: Framing, request: Request, unix_ms: int
+    ) -> None:
         """A client's request for a durable service."""
         identity, request_id = self.identity(routing_id, request.name), request.request_id
         if framing is not Framing.TEXT:
             request_id = self.setup.token + self._next_number()
         name = identity, request_id
-        known = self._known.get(name)
+        known = self._requests.get(name)
         if known is not None:
             self.counters["repeated"] += 1
-            self._listen(known, routing_id, request)
-            self._tell(known)
+            self._attach_client(known, routing_id, request)
+            self._send_answers(known)
             return
         if len(identity) > NAME_BYTES_MAX:  # None that a ROUTER makes, nor one that it takes.
             self.counters["nameless"] += 1
             return
-        record = Record(name, request.service, framing)
-        self._listen(record, routing_id, request)
+        record = DurableRequest(name, request.service, framing)
+        self._attach_client(record, routing_id, request)
         record.body = request.body
         if request.remaining_ms is not None and request.remaining_ms < 1 << 48:
-            record.due_ms = unix_ms + request.remaining_ms
-        self._add_asked(record, identity)
+            record.deadline_unix_ms = unix_ms + request.remaining_ms
+        self._add_request(record, identity)
 
-    def ask_titanic(self, routing_id: bytes, framing: Framing, request: Request) -> None:
+    def add_titanic_request(self, routing_id: bytes, framing: Framing, request: Request) -> None:
         """titanic.request (RFC 9): the body is a service and its request's body. It is answered
         with 200 and the uuid when it is written. Every broker makes the same uuid of a repeat."""
-        asker = self.identity(routing_id, request.name), request.request_id
+        titanic_sender = self.identity(routing_id, request.name), request.request_id
         if framing is not Framing.TEXT:
-            asker = asker[0], self.setup.token + self._next_number()
-        made_of = len(asker[0]).to_bytes(2, "big") + b"".join(asker)
+            titanic_sender = titanic_sender[0], self.setup.token + self._next_number()
+        made_of = len(titanic_sender[0]).to_bytes(2, "big") + b"".join(titanic_sender)
         uuid = hashlib.blake2b(made_of, digest_size=16).hexdigest().encode()
-        known = self._known.get((TITANIC_CLIENT, uuid))
+        known = self._requests.get((TITANIC_CLIENT, uuid))
         if known is not None:
             self.counters["repeated"] += 1
-            known.where = routing_id
+            known.routing_id = routing_id
             if known.state != WRITING:
-                self._tell_uuid(known)
+                self._send_uuid(known)
             return
-        record = Record((TITANIC_CLIENT, uuid), request.body[0], framing)
-        record.where = routing_id
+        record = DurableRequest((TITANIC_CLIENT, uuid), request.body[0], framing)
+        record.routing_id = routing_id
         record.body = request.body[1:]
-        record.asker = asker
-        self._add_asked(record, asker[0])
+        record.titanic_sender = titanic_sender
+        self._add_request(record, titanic_sender[0])
 
     def titanic_reply(self, uuid: bytes) -> Message:
         """What titanic.reply is answered with (RFC 9)."""
-        record = self._known.get((TITANIC_CLIENT, uuid))
+        record = self._requests.get((TITANIC_CLIENT, uuid))
         if record is None or self._closed[uuid]:
             return [values.TITANIC_UNKNOWN]
         if record.state != DONE:
             return [values.TITANIC_PENDING]
         return [values.TITANIC_OK, *(frame for _, body in record.answers for frame in body)]
 
-    def _add_asked(self, record: Record, identity: bytes) -> None:
+    def _add_request(self, record: DurableRequest, identity: bytes) -> None:
         record.size = OVERHEAD_BYTES + sum(map(len, record.body))
         refusal = None
         if record.size > RECORD_BYTES_MAX or len(record.body) > RECORD_FRAMES_MAX:
-            refusal = LARGE
+            refusal = TOO_LARGE
         elif self.size + record.size > self.setup.bytes_max:
-            refusal = FULL
+            refusal = STORE_FULL
         elif self._inflight[identity] >= self.setup.inflight_max:
-            refusal = OVER
+            refusal = CLIENT_FULL
         if refusal is not None:
             self.counters["refused"] += 1
             self.refuse(record, refusal)
             return
-        self._know(record)
-        self._asked.append(record)
+        self._index(record)
+        self._unwritten.append(record)
         self.counters["requests"] += 1
 
-    def refuse(self, record: Record, failure: Failure) -> None:
+    def refuse(self, record: DurableRequest, failure: Failure) -> None:
         """MDP has no word for it; titanic.request has one of its own."""
-        if record.asker is not None:
-            self._tell_titanic(record, [values.TITANIC_FAILED])
+        if record.titanic_sender is not None:
+            self._answer_titanic(record, [values.TITANIC_FAILED])
         elif record.framing == Framing.TEXT:
             self._reply(record, Final(record.service, record.name[1], encode_failure(failure)))
 
-    def _know(self, record: Record) -> None:
-        self._known[record.name] = record
+    def _index(self, record: DurableRequest) -> None:
+        self._requests[record.name] = record
         self.size += record.size
         if record.state != DONE:
             self._inflight[self._client_of(record)] += 1
@@ -246,21 +204,21 @@ class Ledger:
             self._closed[record.body[0]] += 1
 
     @staticmethod
-    def _client_of(record: Record) -> bytes:
-        return record.name[0] if record.asker is None else record.asker[0]
+    def _client_of(record: DurableRequest) -> bytes:
+        return record.name[0] if record.titanic_sender is None else record.titanic_sender[0]
 
-    def _forget(self, record: Record) -> None:
-        if self._known.get(record.name) is not record:
+    def _unindex(self, record: DurableRequest) -> None:
+        if self._requests.get(record.name) is not record:
             return
-        del self._known[record.name]
+        del self._requests[record.name]
         self.size -= record.size
         if record.state != DONE:
-            self._settle(record)
+            self._release_inflight(record)
         if record.service == CLOSE and record.body:
             self._closed[record.body[0]] -= 1
             self._closed += Counter()  # Without those that are 0.
 
-    def _settle(self, record: Record) -> None:
+    def _release_inflight(self, record: DurableRequest) -> None:
         """It counts no longer among its client's requests in work."""
         client = self._client_of(record)
         self._inflight[client] -= 1
@@ -269,156 +227,161 @@ class Ledger:
 
     def add_credit(self, name: Name, octets: int) -> None:
         """A client takes more parts; 0: none any more."""
-        record = self._known.get(name)
+        record = self._requests.get(name)
         if record is not None and record.credit is not None:
-            record.credit = record.credit + octets if octets else NO_PARTS
-            self._tell(record)
+            record.credit = record.credit + octets if octets else UNWANTED
+            self._send_answers(record)
 
-    def leave(self, routing_id: bytes, request_id: bytes) -> bool:
+    def detach_client(self, routing_id: bytes, request_id: bytes) -> bool:
         """A client that says no name has lost a part: it is told nothing more. False: nor was it
         before."""
-        record = self._known.get((self.identity(routing_id), request_id))
-        if record is None or not record.where:
+        record = self._requests.get((self.identity(routing_id), request_id))
+        if record is None or not record.routing_id:
             return False
-        record.where = b""
+        record.routing_id = b""
         return record.state != DONE
 
     # ---- what clients are told ----
 
-    def _listen(self, record: Record, routing_id: bytes, request: Request) -> None:
+    def _attach_client(self, record: DurableRequest, routing_id: bytes, request: Request) -> None:
         """Its client asks here, perhaps once more: then it is told all from the beginning."""
-        record.where = routing_id
-        record.credit = (request.credit or NO_PARTS) if request.name else None
-        self._begin_anew(record)
+        record.routing_id = routing_id
+        record.credit = (request.credit or UNWANTED) if request.name else None
+        self._restart_answers(record)
 
-    def _tell(self, record: Record) -> None:
+    def _send_answers(self, record: DurableRequest) -> None:
         """What its client has not been told: parts as far as it takes them, the end when it is
         written."""
-        if not record.where or record.asker is not None:
+        if not record.routing_id or record.titanic_sender is not None:
             return
-        while record.told < len(record.answers):
-            last, body = record.answers[record.told]
+        while record.sent_count < len(record.answers):
+            last, body = record.answers[record.sent_count]
             if last and record.state != DONE:
                 return
-            if not last and record.credit is not None and record.credit != NO_PARTS:
+            if not last and record.credit is not None and record.credit != UNWANTED:
                 if record.credit <= 0:
                     return
                 record.credit -= values.part_cost(body)
-            record.told += 1
-            if last or record.credit != NO_PARTS:
-                self._tell_one(record, last, body)
+            record.sent_count += 1
+            if last or record.credit != UNWANTED:
+                self._send_answer(record, last, body)
 
-    def _tell_one(self, record: Record, last: bool, body: Message) -> None:
+    def _send_answer(self, record: DurableRequest, last: bool, body: Message) -> None:
         service, request_id = record.service, record.name[1]
-        if record.framing == Framing.TEXT and record.credit in (None, NO_PARTS):
+        if record.framing == Framing.TEXT and record.credit in (None, UNWANTED):
             # As encode_reply() does it: by far the most are so.
             command = values.CLIENT_FINAL if last else values.CLIENT_PARTIAL
-            head = [record.where, self.setup.headers.client, command, service, request_id]
+            head = [record.routing_id, self.setup.headers.client, command, service, request_id]
             self.replies.append(head + (body or [b""]))
         elif record.framing == Framing.TEXT:
-            kind, place = Final if last else Partial, Place(record.run, record.told - 1)
-            self._reply(record, kind(service, request_id, body, place))
+            kind, position = (
+                Final if last else Partial,
+                PartPosition(record.run, record.sent_count - 1),
+            )
+            self._reply(record, kind(service, request_id, body, position))
         elif record.framing != Framing.MDP01:
             self._reply(record, (Final if last else Partial)(service, b"", body))
         elif last:  # It takes one answer.
             whole = [frame for _, each in record.answers for frame in each]
             self._reply(record, Final(service, b"", whole))
 
-    def _tell_uuid(self, record: Record) -> None:
-        self._tell_titanic(record, [values.TITANIC_OK, record.name[1]])
+    def _send_uuid(self, record: DurableRequest) -> None:
+        self._answer_titanic(record, [values.TITANIC_OK, record.name[1]])
 
-    def _tell_titanic(self, record: Record, body: Message) -> None:
+    def _answer_titanic(self, record: DurableRequest, body: Message) -> None:
         """Whoever has sent titanic.request."""
-        assert record.asker is not None
+        assert record.titanic_sender is not None
         text = record.framing == Framing.TEXT
-        request_id = record.asker[1] if text else b""
+        request_id = record.titanic_sender[1] if text else b""
         self._reply(record, Final(values.TITANIC_REQUEST, request_id, body))
 
-    def _reply(self, record: Record, reply: Final | Partial) -> None:
-        if record.where:
+    def _reply(self, record: DurableRequest, reply: Final | Partial) -> None:
+        if record.routing_id:
             framing = Framing(record.framing)
-            self.replies.append([record.where, *encode_reply(reply, framing, self.setup.headers)])
+            self.replies.append(
+                [record.routing_id, *encode_reply(reply, framing, self.setup.headers)]
+            )
 
     # ---- what workers say ----
 
     def answer(self, name: Name, last: bool, body: Message) -> None:
         """A PARTIAL or the FINAL of who was given the request."""
-        record = self._known.get(name)
+        record = self._requests.get(name)
         if record is None or record.state != WORKING:
             self.counters["discarded"] += 1
             return
-        size = _body_bytes(body)
+        size = body_bytes(body)
         whole = OVERHEAD_BYTES + 2 * RECORD_BYTES_MAX  # The request's own, and its answers.
         if record.size + size > whole or len(record.answers) >= RECORD_FRAMES_MAX:
-            record.is_over = True
-        if record.is_over:
+            record.exceeds_limit = True
+        if record.exceeds_limit:
             if not last:
                 return  # It will not be whole: its end says so.
-            self._empty(record)
-            self._begin_anew(record)
-            body = encode_failure(LARGE)
-            size = _body_bytes(body)
+            self._drop_answers(record)
+            self._restart_answers(record)
+            body = encode_failure(TOO_LARGE)
+            size = body_bytes(body)
         record.answers.append((last, body))
         record.size += size
         self.size += size
         if last:
             record.state = ENDING
-            self._ended.append(record)
+            self._unwritten_ends.append(record)
         else:
-            self._tell(record)
+            self._send_answers(record)
 
-    def _empty(self, record: Record) -> None:
+    def _drop_answers(self, record: DurableRequest) -> None:
         """Without answers."""
-        size = sum(_body_bytes(body) for _, body in record.answers)
+        size = sum(body_bytes(body) for _, body in record.answers)
         record.size -= size
         self.size -= size
         record.answers = []
 
-    def _begin_anew(self, record: Record) -> None:
+    def _restart_answers(self, record: DurableRequest) -> None:
         """Another run gives the answers: its client is told them from the beginning."""
-        record.told = 0
-        self._runs = record.run = (self._runs + 1) % (1 << 32)
+        record.sent_count = 0
+        self._last_run = record.run = (self._last_run + 1) % (1 << 32)
 
     # ---- to the store ----
 
     def _next_number(self) -> bytes:
-        self._numbers = (self._numbers + 1) % (1 << 8 * NUMBER_BYTES)
-        return self._numbers.to_bytes(NUMBER_BYTES, "big")
+        self._last_number = (self._last_number + 1) % (1 << 8 * NUMBER_BYTES)
+        return self._last_number.to_bytes(NUMBER_BYTES, "big")
 
     def _key(self, kind: bytes, unix_ms: int) -> bytes:
         return kind + unix_ms.to_bytes(STAMP_BYTES, "big") + self.setup.token + self._next_number()
 
     @property
-    def has_asked(self) -> bool:
-        return bool(self._asked)
+    def has_requests_to_write(self) -> bool:
+        return bool(self._unwritten)
 
     @property
-    def has_ended(self) -> bool:
-        return bool(self._ended)
+    def has_ends_to_write(self) -> bool:
+        return bool(self._unwritten_ends)
 
-    def cut_requests(self, unix_ms: int) -> list[Pair]:
+    def pack_requests(self, unix_ms: int) -> list[Pair]:
         """What is to be written of requests; on_written() follows, sooner or later."""
         # Another broker may have written one of them meanwhile.
-        asked = [record for record in self._asked if record.state == WRITING]
-        self._asked = []
+        asked = [record for record in self._unwritten if record.state == WRITING]
+        self._unwritten = []
         pairs = []
-        for records in _parted(asked):
+        for records in split(asked):
             key = self._key(REQUESTS, unix_ms)
-            value = _pack(records[0].service, [_request_row(record) for record in records])
+            value = pack(records[0].service, [request_row(record) for record in records])
             segment = self._segments[key] = Segment(key, records, len(value))
-            segment.open = len(records)
+            segment.unfinished = len(records)
             for record in records:
-                record.home = segment
+                record.request_segment = segment
             pairs.append((key, value))
         return pairs
 
-    def cut_ends(self, unix_ms: int) -> list[Pair]:
+    def pack_ends(self, unix_ms: int) -> list[Pair]:
         """What is to be written of ends; on_written() or on_refused() follows."""
-        ended, self._ended = self._ended, []
+        ended, self._unwritten_ends = self._unwritten_ends, []
         pairs = []
-        for records in _parted(ended):
+        for records in split(ended):
             key = self._key(ENDS, unix_ms)
-            value = _pack(records[0].service, [_end_row(record) for record in records])
+            value = pack(records[0].service, [end_row(record) for record in records])
             self._segments[key] = Segment(key, records, len(value))
             pairs.append((key, value))
         return pairs
@@ -437,41 +400,47 @@ class Ledger:
                 if record.state == WRITING:
                     record.state = QUEUED
                     self._queued.append(record)
-                    if record.asker is not None:
-                        self._tell_uuid(record)
-            if not segment.open:
-                self._dead[key] = segment
+                    if record.titanic_sender is not None:
+                        self._send_uuid(record)
+            if not segment.unfinished:
+                self._deletable[key] = segment
 
     def _on_ended(self, segment: Segment) -> None:
         """The ends in it stand."""
         for record in segment.records:
             if record.state != DONE:
                 record.state = DONE
-                self._settle(record)
-                if record.home is not None:
-                    self._close_home(record.home)
-            record.end = segment
+                self._release_inflight(record)
+                if record.request_segment is not None:
+                    self._finish_in_segment(record.request_segment)
+            record.end_segment = segment
             if record.service != CLOSE:
                 size = sum(map(len, record.body))
                 record.size -= size
                 self.size -= size
                 record.body = []
-            self._tell(record)
+            self._send_answers(record)
         if not segment.has_junk:
-            heapq.heappush(self._due, (segment.stamp_ms + self._ttl_ms(segment), segment.key))
+            heapq.heappush(
+                self._expiries, (segment.created_ms + self._ttl_ms(segment), segment.key)
+            )
 
     def _ttl_ms(self, segment: Segment) -> int:
         """How long the ends in it are kept. Those of requests that nobody has worked on go at once:
         the same id may be asked again, and be done."""
-        if not segment.records or segment.records[0].is_undone:
+        if not segment.records or segment.records[0].never_dispatched:
             return 0
         service = segment.records[0].service
         return self.setup.reply_ttls_ms.get(service, self.setup.reply_ttl_ms)
 
-    def _close_home(self, home: Segment) -> None:
-        home.open -= 1
-        if home.open == 0 and home.is_written and not home.has_junk:
-            self._dead[home.key] = home
+    def _finish_in_segment(self, request_segment: Segment) -> None:
+        request_segment.unfinished -= 1
+        if (
+            request_segment.unfinished == 0
+            and request_segment.is_written
+            and not request_segment.has_junk
+        ):
+            self._deletable[request_segment.key] = request_segment
 
     def on_refused(self, keys: Iterable[bytes]) -> None:
         """Another broker owns the store: these ends do not count."""
@@ -480,15 +449,15 @@ class Ledger:
             if segment is None or segment.is_written:
                 continue  # It was, and only the word of it was lost.
             del self._segments[key]
-            self._refused.add(key)
+            self._refused_ends.add(key)
             for record in segment.records:
                 if record.state == ENDING:
                     self._requeue(record)
 
-    def _requeue(self, record: Record) -> None:
-        self._empty(record)
-        self._begin_anew(record)
-        record.is_over = False
+    def _requeue(self, record: DurableRequest) -> None:
+        self._drop_answers(record)
+        self._restart_answers(record)
+        record.exceeds_limit = False
         record.state = QUEUED
         self._queued.append(record)
 
@@ -496,82 +465,82 @@ class Ledger:
         """Keys of segments that nobody needs any more, at most so many: on_deleted() or
         on_kept() follows."""
         found: list[bytes] = []
-        while self._dead and len(found) < count:
-            key, segment = self._dead.popitem()
-            segment.deleting = True
+        while self._deletable and len(found) < count:
+            key, segment = self._deletable.popitem()
+            segment.is_deleting = True
             found.append(key)
         if found:
             return found  # What holds an end goes behind the request that ended so.
-        again = []
-        while self._due and self._due[0][0] <= unix_ms and len(found) < count:
-            due = heapq.heappop(self._due)
+        postponed = []
+        while self._expiries and self._expiries[0][0] <= unix_ms and len(found) < count:
+            due = heapq.heappop(self._expiries)
             segment_of_ends = self._segments.get(due[1])
             if segment_of_ends is None:
                 continue
-            if any(record.home is not None for record in segment_of_ends.records):
-                again.append((unix_ms + PINNED_MS, due[1]))
+            if any(record.request_segment is not None for record in segment_of_ends.records):
+                postponed.append((unix_ms + RECHECK_MS, due[1]))
                 continue
-            segment_of_ends.deleting = True
+            segment_of_ends.is_deleting = True
             found.append(due[1])
-        for due in again:
-            heapq.heappush(self._due, due)
+        for due in postponed:
+            heapq.heappush(self._expiries, due)
         return found
 
     def on_deleted(self, keys: Iterable[bytes]) -> None:
         for key in keys:
-            self.drop(key)
+            self.on_removed(key)
 
-    def on_kept(self, keys: Iterable[bytes]) -> None:
+    def on_delete_refused(self, keys: Iterable[bytes]) -> None:
         """They were not deleted: this broker does not own the store any more."""
         for key in keys:
             segment = self._segments.get(key)
             if segment is not None:
-                self._offer(segment)
+                self._mark_deletable(segment)
 
-    def _offer(self, segment: Segment) -> None:
-        segment.deleting = False
+    def _mark_deletable(self, segment: Segment) -> None:
+        segment.is_deleting = False
         if segment.key.startswith(ENDS):
-            heapq.heappush(self._due, (0, segment.key))
+            heapq.heappush(self._expiries, (0, segment.key))
         else:
-            self._dead[segment.key] = segment
+            self._deletable[segment.key] = segment
 
     @property
-    def due_ms(self) -> int | None:
+    def deletable_ms(self) -> int | None:
         """Unix time when something may be deletable; 0: something is."""
-        if self._dead:
+        if self._deletable:
             return 0
-        return self._due[0][0] if self._due else None
+        return self._expiries[0][0] if self._expiries else None
 
     # ---- from the store ----
 
-    def is_own(self, key: bytes) -> bool:
+    def is_written_here(self, key: bytes) -> bool:
         """Whether this process has written it: then it knows better what became of it."""
         return key[1 + STAMP_BYTES : 1 + STAMP_BYTES + TOKEN_BYTES] == self.setup.token
 
     def load(self, key: bytes, value: bytes) -> None:
         """A segment is in the store. Bad records in it are counted and skipped, the others count;
         a segment with bad ones stays in the store, for an operator to look at."""
-        if self.is_own(key):
+        if self.is_written_here(key):
             self.on_written([key])  # No other word of it may have come.
-            if key not in self._refused:
+            if key not in self._refused_ends:
                 return  # What became of it later we know already.
-            self._refused.discard(key)
+            self._refused_ends.discard(key)
         if key in self._segments:
             return
         if len(key) != KEY_BYTES or key[:1] not in (REQUESTS, ENDS):
             self.on_junk(key, "no key of a segment")
             return
-        records: list[Record] = []
+        records: list[DurableRequest] = []
         problems: list[str] = []
         try:
-            service, rows = _unpack(value)
-        except _UNREADABLE as error:
+            service, rows = unpack(value)
+        except UNREADABLE as error:
             self.on_junk(key, str(error))
             return
         for row in rows:
             try:
-                records.append(_record(key, service, row))
-            except _UNREADABLE as error:
+                records.append(decode_record(key, service, row))
+            except UNREADABLE as error:
                 problems.append(str(error))
         if problems:
             self.on_junk(key, f"{len(problems)} of {len(rows)} records, the first: {problems[0]}")
@@ -592,45 +561,45 @@ class Ledger:
             self._junk_keys.add(key)
             self.junk.append((key, problem))
 
-    def _load_requests(self, segment: Segment, records: list[Record]) -> None:
+    def _load_requests(self, segment: Segment, records: list[DurableRequest]) -> None:
         for record in records:
-            known = self._known.get(record.name)
+            known = self._requests.get(record.name)
             if known is not None:
                 # It was asked twice, at two brokers: what is in the log first stands for both.
                 if known.state == WRITING:
-                    self._move_home(known, segment)
+                    self._move_request(known, segment)
                 continue
             record.state = QUEUED
-            record.home = segment
+            record.request_segment = segment
             segment.records.append(record)
-            segment.open += 1
-            self._know(record)
+            segment.unfinished += 1
+            self._index(record)
             self._queued.append(record)
-        if not (segment.open or segment.has_junk):
-            self._dead[segment.key] = segment
+        if not (segment.unfinished or segment.has_junk):
+            self._deletable[segment.key] = segment
 
-    def _move_home(self, record: Record, segment: Segment) -> None:
+    def _move_request(self, record: DurableRequest, segment: Segment) -> None:
         """Our own writing of it may never arrive."""
-        if record.home is not None:
-            record.home.open -= 1
-        record.home = segment
+        if record.request_segment is not None:
+            record.request_segment.unfinished -= 1
+        record.request_segment = segment
         segment.records.append(record)
-        segment.open += 1
+        segment.unfinished += 1
         record.state = QUEUED
         self._queued.append(record)
-        if record.asker is not None:
-            self._tell_uuid(record)
+        if record.titanic_sender is not None:
+            self._send_uuid(record)
 
-    def _load_ends(self, segment: Segment, records: list[Record]) -> None:
+    def _load_ends(self, segment: Segment, records: list[DurableRequest]) -> None:
         for loaded in records:
-            record = self._known.get(loaded.name)
+            record = self._requests.get(loaded.name)
             if record is None:
                 loaded.state = DONE
-                self._know(loaded)
+                self._index(loaded)
                 segment.records.append(loaded)
             elif record.state != DONE:
-                self._empty(record)
-                self._begin_anew(record)  # Who gave it to a worker was another broker.
+                self._drop_answers(record)
+                self._restart_answers(record)  # Who gave it to a worker was another broker.
                 record.answers = loaded.answers
                 size = loaded.size - OVERHEAD_BYTES
                 self.size += size
@@ -638,25 +607,25 @@ class Ledger:
                 segment.records.append(record)
         self._on_ended(segment)
 
-    def drop(self, key: bytes) -> None:
+    def on_removed(self, key: bytes) -> None:
         """A segment is no longer in the store."""
         segment = self._segments.pop(key, None)
-        self._dead.pop(key, None)
-        self._refused.discard(key)
+        self._deletable.pop(key, None)
+        self._refused_ends.discard(key)
         self._junk_keys.discard(key)
-        while self._due and self._due[0][1] not in self._segments:
-            heapq.heappop(self._due)
+        while self._expiries and self._expiries[0][1] not in self._segments:
+            heapq.heappop(self._expiries)
         if segment is None:
             return
         records, segment.records = segment.records, []  # No ring of references is left behind.
         for record in records:
             if key.startswith(ENDS):
-                if record.end is segment:
-                    self._forget(record)
-            elif record.home is segment:
-                record.home = None
+                if record.end_segment is segment:
+                    self._unindex(record)
+            elif record.request_segment is segment:
+                record.request_segment = None
                 if record.state != DONE:  # Its owner had the end; ours is to come.
-                    self._forget(record)
+                    self._unindex(record)
 
     def written_keys(self) -> set[bytes]:
         """Of all segments that are in the store, as far as is known here."""
@@ -664,18 +633,18 @@ class Ledger:
 
     # ---- to workers ----
 
-    def take_queued(self) -> Iterator[Record]:
+    def pop_queued(self) -> Iterator[DurableRequest]:
         """All that is written and waits for a worker, the oldest first."""
         queued, self._queued = self._queued, deque()
         for record in queued:
-            if record.state == QUEUED and self._known.get(record.name) is record:
+            if record.state == QUEUED and self._requests.get(record.name) is record:
                 record.state = WORKING
                 yield record
 
-    def release(self) -> None:
+    def requeue_working(self) -> None:
         """What workers had is not theirs any more: another broker gives it out."""
-        ended, self._ended = self._ended, []
-        for record in self._known.values():
+        ended, self._unwritten_ends = self._unwritten_ends, []
+        for record in self._requests.values():
             if record.state == WORKING:
                 self._requeue(record)
         for record in ended:
@@ -684,116 +653,13 @@ class Ledger:
 
     # ---- what is known ----
 
-    def waiting(self) -> dict[bytes, list[int]]:
+    def counts_by_service(self) -> dict[bytes, list[int]]:
         """By service: requests that have not ended, and answers that are kept."""
         found: dict[bytes, list[int]] = {}
-        for record in self._known.values():
+        for record in self._requests.values():
             found.setdefault(record.service, [0, 0])[record.state == DONE] += 1
         return found
 
     @property
     def count(self) -> int:
-        return len(self._known)
-
-
-_UNREADABLE = ValueError, TypeError, msgpack.exceptions.UnpackException
-DUE_MS_MAX = (1 << 63) - 1
-PINNED_MS = 250  # Until a segment of ends is looked at again whose requests are still there.
-
-
-def _parted(records: list[Record]) -> Iterator[list[Record]]:
-    """Records of one service each, done or undone, of about SEGMENT_BYTES: so one that nobody
-    answers holds up the others' space for no other service."""
-    alike: dict[tuple[bytes, bool], list[Record]] = {}
-    for record in records:
-        alike.setdefault((record.service, record.is_undone), []).append(record)
-    for mine in alike.values():
-        part: list[Record] = []
-        size = 0
-        for record in mine:
-            part.append(record)
-            size += record.size - OVERHEAD_BYTES
-            if size >= SEGMENT_BYTES or len(part) == SEGMENT_RECORDS:
-                yield part
-                part, size = [], 0
-        if part:
-            yield part
-
-
-def _pack(service: bytes, rows: list[list[Any]]) -> bytes:
-    return bytes(msgpack.packb([VERSION, service, rows]))
-
-
-def _request_row(record: Record) -> list[Any]:
-    identity, request_id = record.name
-    return [identity, request_id, record.framing, record.due_ms, record.body, record.asker]
-
-
-def _end_row(record: Record) -> list[Any]:
-    identity, request_id = record.name
-    closes = record.body[:1] if record.service == CLOSE else []
-    return [identity, request_id, record.framing, record.answers, closes, record.asker]
-
-
-def _unpack(value: bytes) -> tuple[bytes, list[Any]]:
-    """Raises one of _UNREADABLE: it is none of ours."""
-    match msgpack.unpackb(value):
-        case [version, bytes(service), list(rows)] if version == VERSION:
-            pass
-        case _:
-            raise ValueError("no segment of this version")
-    if not values.is_service(service) or (service.startswith(values.RESERVED) and service != CLOSE):
-        raise ValueError("no service that can be durable")
-    return service, rows
-
-
-def _record(key: bytes, service: bytes, row: object) -> Record:
-    """Takes nothing but what _request_row() or _end_row() make: what else stands here was written
-    by another program, or is damaged. Raises ValueError."""
-    match row:
-        case [bytes(identity), bytes(request_id), int(framing), fourth, list(fifth), asker]:
-            record = Record((identity, request_id), service, Framing(framing))
-        case _:
-            raise ValueError("a record has six fields: name, id, framing, and what is said")
-    match asker:
-        case None:
-            pass
-        case [bytes(asking), bytes(asked)]:
-            record.asker = asking, asked
-        case _:
-            raise ValueError("whoever sent titanic.request has a name and an id")
-    names = (*record.name, *(record.asker or ()))
-    if not all(0 < len(each) <= NAME_BYTES_MAX for each in names):
-        raise ValueError("an identity or id of a wrong size")
-    record.body = _frames(fifth)
-    record.size = OVERHEAD_BYTES + sum(map(len, record.body))
-    if key.startswith(REQUESTS):
-        if type(fourth) is not int or not 0 <= fourth <= DUE_MS_MAX:
-            raise ValueError("a time that is none")
-        record.due_ms = fourth
-        if not 0 < len(record.body) <= RECORD_FRAMES_MAX or record.size > RECORD_BYTES_MAX:
-            raise ValueError("a request without a body, or too large")
-        return record
-    if not isinstance(fourth, list):
-        raise ValueError("answers that are no list")
-    record.answers = [_answer(each) for each in fourth]
-    record.size += sum(_body_bytes(body) for _, body in record.answers)
-    return record
-
-
-def _answer(answer: object) -> tuple[bool, Message]:
-    match answer:
-        case [bool(last), list(body)] if body:
-            return last, _frames(body)
-    raise ValueError("an answer without a body")
-
-
-def _frames(frames: list[Any]) -> Message:
-    if not all(isinstance(frame, bytes) for frame in frames):
-        raise ValueError("a body that is none")
-    return frames
-
-
-def _body_bytes(body: Message) -> int:
-    """What it takes, each frame with its object."""
-    return sum(map(len, body)) + 8 * len(body)
+        return len(self._requests)

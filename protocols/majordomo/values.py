@@ -84,7 +84,7 @@ REMAINING_MS_UNKNOWN = (1 << 64) - 1  # For a worker that asked: nobody set a de
 CREDIT_BYTES = 8  # Octets of parts, big-endian.
 CREDIT_UNLIMITED = (1 << 64) - 1  # To a worker: its client takes parts as they come, or none.
 PART_COST = 8192  # Credit that a part takes besides its octets: so their number is bounded, too.
-PLACE_BYTES = 8  # Of a part: run and number, 4 octets each, big-endian.
+PART_POSITION_BYTES = 8  # Of a part: run and number, 4 octets each, big-endian.
 NAME_BYTES_MAX = 255  # Of a client; the first octet is not 0.
 PRINTABLE_MIN, PRINTABLE_MAX = 0x20, 0x7E  # Octets of a service's name.
 

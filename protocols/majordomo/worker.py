@@ -34,8 +34,8 @@ from .values import (
     Headers,
 )
 
-AGAIN_MS = 100  # Before a broker that has sent DISCONNECT is asked again; doubled each time.
-AGAIN_MS_MAX = 5000
+RETRY_MS = 100  # Before a broker that has sent DISCONNECT is asked again; doubled each time.
+RETRY_MS_MAX = 5000
 
 
 class WorkerSetup(NamedTuple):
@@ -92,9 +92,9 @@ class WorkerRequest:
         return self.granted is None or self.granted > self.spent
 
     @property
-    def wanted(self) -> bool:
+    def answerable(self) -> bool:
         """Whether its answer can still reach anybody: not once the connection was lost."""
-        return self.worker.is_open(self)
+        return self.worker.is_in_work(self)
 
 
 class WorkerMachine:
@@ -104,52 +104,52 @@ class WorkerMachine:
         self.url = url
         self.setup = setup
         self.counters: Counter[str] = Counter()
-        self.ended = False  # It has said DISCONNECT, and says nothing more.
+        self.stopped = False  # It has said DISCONNECT, and says nothing more.
         self._actions: list[Connect | Disconnect | Send] = []
-        self._up = False
+        self._is_connected = False
         self._draining = False
-        self._open: dict[tuple[bytes, bytes], WorkerRequest] = {}  # By client and request id.
+        self._in_work: dict[tuple[bytes, bytes], WorkerRequest] = {}  # By client and request id.
         self._arrived: deque[WorkerRequest] = deque()  # Of these, what nobody took yet.
-        self._quiet_ms = 0  # Since when the broker has said nothing, nor been asked.
+        self._silent_since_ms = 0  # Since when the broker has said nothing, nor been asked.
         self._pings = 0  # How often it was asked in vain.
         self._connect_ms: int | None = 0  # When to connect; None: it is done.
-        self._again_ms = 0  # The last pause before that.
+        self._retry_ms = 0  # The last pause before that.
 
     # ---- what the owner wants ----
 
-    def take_jobs(self) -> list[WorkerRequest]:
+    def pop_requests(self) -> list[WorkerRequest]:
         """The requests that arrived since this was asked last, in order."""
-        jobs = list(self._arrived)
+        requests = list(self._arrived)
         self._arrived.clear()
-        return jobs
+        return requests
 
-    def is_open(self, job: WorkerRequest) -> bool:
+    def is_in_work(self, request: WorkerRequest) -> bool:
         """Whether a FINAL is still owed for it, on this connection."""
-        return self._open.get((job.client, job.request_id)) is job
+        return self._in_work.get((request.client, request.request_id)) is request
 
-    def partial(self, job: WorkerRequest, body: list[bytes]) -> bool:
+    def partial(self, request: WorkerRequest, body: list[bytes]) -> bool:
         """Sends a part of the answer; False: nobody waits for it any more."""
-        if not self._up or not self.is_open(job):
+        if not self._is_connected or not self.is_in_work(request):
             self.counters["late"] += 1
             return False
-        self._say(WorkPartial(job.client, job.request_id, body))
+        self._send(WorkPartial(request.client, request.request_id, body))
         return True
 
     # The text, "Request and Reply Processing": precisely one FINAL for each REQUEST.
-    def final(self, job: WorkerRequest, body: list[bytes]) -> bool:
+    def final(self, request: WorkerRequest, body: list[bytes]) -> bool:
         """Sends the answer's last part; False: nobody waits for it any more."""
-        if not self._up or not self.is_open(job):
+        if not self._is_connected or not self.is_in_work(request):
             self.counters["late"] += 1
             return False
-        del self._open[job.client, job.request_id]
+        del self._in_work[request.client, request.request_id]
         self.counters["answered"] += 1
-        self._say(WorkFinal(job.client, job.request_id, body))
+        self._send(WorkFinal(request.client, request.request_id, body))
         return True
 
-    def fail(self, job: WorkerRequest, failure: Failure) -> bool:
+    def fail(self, request: WorkerRequest, failure: Failure) -> bool:
         """Answers that it can't be done."""
-        self.counters["failed"] += not job.cancelled
-        return self.final(job, codec.encode_failure(failure))
+        self.counters["failed"] += not request.cancelled
+        return self.final(request, codec.encode_failure(failure))
 
     def drain(self) -> None:
         """Finishes what it has, takes nothing more, then ends the registration."""
@@ -160,25 +160,25 @@ class WorkerMachine:
     # The text, "Opening and Closing Connections": READY comes first on each new socket, once.
     def on_connected(self, now_ms: int) -> None:
         """The connection is made: the service is offered."""
-        if self._up or self.ended:
+        if self._is_connected or self.stopped:
             return
-        self._up, self._quiet_ms, self._pings = True, now_ms, 0
+        self._is_connected, self._silent_since_ms, self._pings = True, now_ms, 0
         self.counters["connected"] += 1
         setup = self.setup
         if setup.deadlines:
-            self._say(WorkerReady(setup.service, setup.window, True, credit=True))
+            self._send(WorkerReady(setup.service, setup.window, True, credit=True))
         # An older broker does not know the first; one that does expects this behind it.
-        self._say(WorkerReady(setup.service, setup.window, setup.deadlines))
+        self._send(WorkerReady(setup.service, setup.window, setup.deadlines))
 
     def on_disconnected(self, now_ms: int) -> None:
         """The connection is lost, and with it the registration."""
-        if self._up:
+        if self._is_connected:
             self.counters["lost"] += 1
-            self._reopen(now_ms, 0)
+            self._reconnect(now_ms, 0)
 
     def on_frames(self, frames: Sequence[bytes], now_ms: int) -> None:
         """A message arrived; junk is dropped and counted."""
-        if not self._up:
+        if not self._is_connected:
             return  # A late word on a connection that was given up.
         try:
             framing, order = codec.decode_order(frames, self.setup.headers, self.setup.deadlines)
@@ -189,61 +189,61 @@ class WorkerMachine:
             # The text, same place: no further commands, the socket is closed, and the broker is
             # connected to on a new one.
             self.counters["disconnected"] += 1
-            self._again_ms = min(max(AGAIN_MS, 2 * self._again_ms), AGAIN_MS_MAX)
-            self._reopen(now_ms, self._again_ms)
+            self._retry_ms = min(max(RETRY_MS, 2 * self._retry_ms), RETRY_MS_MAX)
+            self._reconnect(now_ms, self._retry_ms)
         elif framing is not Framing.TEXT:
             self.counters["junk"] += 1
         else:
             # The text, "Heartbeating": anything but DISCONNECT is a sign of life.
-            self._quiet_ms, self._pings, self._again_ms = now_ms, 0, 0
+            self._silent_since_ms, self._pings, self._retry_ms = now_ms, 0, 0
             if isinstance(order, WorkRequest):
                 self._on_request(order, now_ms)
             elif isinstance(order, WorkCredit | WorkCancel):
-                self._on_change(order)
+                self._on_credit_or_cancel(order)
             else:
                 assert isinstance(order, Pong)
 
-    def _on_request(self, request: WorkRequest, now_ms: int) -> None:
+    def _on_request(self, received: WorkRequest, now_ms: int) -> None:
         if self._draining:
             self.counters["declined"] += 1  # Behind our DISCONNECT somebody else gets it.
             return
-        key = request.client, request.request_id
-        if key in self._open or len(self._open) >= self.setup.window:
+        key = received.client, received.request_id
+        if key in self._in_work or len(self._in_work) >= self.setup.window:
             # Never more than the window, and never one twice: a broker that does not count is no
             # better than a lost one.
             self.counters["overrun"] += 1
-            self._reopen(now_ms, AGAIN_MS)
+            self._reconnect(now_ms, RETRY_MS)
             return
-        job = self._open[key] = WorkerRequest(self, request, now_ms)
-        self._arrived.append(job)
+        request = self._in_work[key] = WorkerRequest(self, received, now_ms)
+        self._arrived.append(request)
 
-    def _on_change(self, order: WorkCredit | WorkCancel) -> None:
-        job = self._open.get((order.client, order.request_id))
-        if job is None:
+    def _on_credit_or_cancel(self, order: WorkCredit | WorkCancel) -> None:
+        request = self._in_work.get((order.client, order.request_id))
+        if request is None:
             return  # Its FINAL is on its way.
         if isinstance(order, WorkCancel):
             self.counters["cancelled"] += 1
-            job.cancelled = True
+            request.cancelled = True
         elif order.octets == CREDIT_UNLIMITED:
-            job.granted = None
-        elif job.granted is not None:
-            job.granted += order.octets
-        if job.on_change is not None:
-            job.on_change()
+            request.granted = None
+        elif request.granted is not None:
+            request.granted += order.octets
+        if request.on_change is not None:
+            request.on_change()
 
-    def _reopen(self, now_ms: int, pause_ms: int) -> None:
+    def _reconnect(self, now_ms: int, pause_ms: int) -> None:
         """Forgets the connection and all that came by it, and makes a new one."""
-        if self._up or self._connect_ms is None:
+        if self._is_connected or self._connect_ms is None:
             self._actions.append(Disconnect(self.url))
-        self._up = False
-        lost, self._open = self._open, {}
-        for job in lost.values():
-            if job.on_change is not None:
-                job.on_change()
+        self._is_connected = False
+        lost, self._in_work = self._in_work, {}
+        for request in lost.values():
+            if request.on_change is not None:
+                request.on_change()
         self._arrived.clear()
         self._connect_ms = now_ms + pause_ms
 
-    def _say(self, command: codec.WorkerCommand) -> None:
+    def _send(self, command: codec.WorkerCommand) -> None:
         frames = codec.encode_worker_command(command, Framing.TEXT, self.setup.headers)
         self._actions.append(Send(self.url, frames))
 
@@ -252,22 +252,22 @@ class WorkerMachine:
     def ready(self, now_ms: int) -> list[Connect | Disconnect | Send]:
         """Everything to be done now, in order."""
         if self._draining:
-            self._end_if_done()
+            self._stop_if_idle()
         elif self._connect_ms is not None and self._connect_ms <= now_ms:
             self._connect_ms = None
             self._actions.append(Connect(self.url))
-        if self._up and not self.ended and self._ping_ms <= now_ms:
+        if self._is_connected and not self.stopped and self._ping_ms <= now_ms:
             self._on_silence(now_ms)
         actions, self._actions = self._actions, []
         return actions
 
-    def _end_if_done(self) -> None:
+    def _stop_if_idle(self) -> None:
         """The text, same place: a worker may send DISCONNECT at any time."""
-        if self.ended or self._open:
+        if self.stopped or self._in_work:
             return
-        if self._up:
-            self._say(codec.Disconnect())
-        self.ended = True
+        if self._is_connected:
+            self._send(codec.Disconnect())
+        self.stopped = True
         self._connect_ms = None
 
     # The text, "Heartbeating": a PING in each interval in which nothing was heard; silence for some
@@ -275,21 +275,21 @@ class WorkerMachine:
     def _on_silence(self, now_ms: int) -> None:
         if self._pings >= self.setup.liveness - 1:
             self.counters["silent"] += 1
-            self._reopen(now_ms, 0)
+            self._reconnect(now_ms, 0)
             return
-        self._quiet_ms, self._pings = now_ms, self._pings + 1
-        self._say(Ping())
+        self._silent_since_ms, self._pings = now_ms, self._pings + 1
+        self._send(Ping())
 
     @property
     def _ping_ms(self) -> int:
-        return self._quiet_ms + self.setup.interval_ms
+        return self._silent_since_ms + self.setup.interval_ms
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest, whatever happens."""
-        if self.ended:
+        if self.stopped:
             return None
-        if self._up:
+        if self._is_connected:
             return self._ping_ms
         return self._connect_ms
 
@@ -301,9 +301,9 @@ class Workers:
         self.workers = {url: WorkerMachine(url, setup) for url in urls}
         self.draining = False
 
-    def take_jobs(self) -> list[WorkerRequest]:
+    def pop_requests(self) -> list[WorkerRequest]:
         """The requests that arrived since this was asked last."""
-        return [job for worker in self.workers.values() for job in worker.take_jobs()]
+        return [request for worker in self.workers.values() for request in worker.pop_requests()]
 
     def drain(self) -> None:
         """Finishes what they have, then ends their registrations."""
@@ -312,9 +312,9 @@ class Workers:
             worker.drain()
 
     @property
-    def ended(self) -> bool:
+    def stopped(self) -> bool:
         """Whether all have said their last word."""
-        return all(worker.ended for worker in self.workers.values())
+        return all(worker.stopped for worker in self.workers.values())
 
     @property
     def counters(self) -> Counter[str]:

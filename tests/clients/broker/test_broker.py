@@ -283,7 +283,7 @@ def test_identity_and_ids_are_the_caller_s(host: Host) -> None:
                 await client.call("later", request_id="7")
             waiting.cancel()
             await others()
-            assert not client._client.has(b"7"), "though the broker has it in work"
+            assert not client._client.has_request(b"7"), "though the broker has it in work"
             parts = [it async for it in client.stream("async parts", b"2", request_id="8")]
             assert parts == [b"0", b"1"]
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from kelek.native.broker.exchange import (
     COUNTERS,
-    LOOK_MS,
     PART_COST,
+    PROBE_MS,
     ExchangeSetup,
     NewWorker,
     Stop,
@@ -63,7 +63,7 @@ class Client:
         self.address = number.to_bytes(8, "big")
         self.left = b""
         self.gone_ms: int | None = None
-        self.heard_ms = self.sent_ms = 0
+        self.last_seen_ms = self.sent_ms = 0
 
 
 class Request:
@@ -95,7 +95,7 @@ class Worker:
         self.number = 0
         self.window = new.window if new.framing == TEXT else 1
         self.requests: list[Request] = []
-        self.heard_ms = self.sent_ms = now_ms
+        self.last_seen_ms = self.sent_ms = now_ms
         self.done = 0
 
 
@@ -175,7 +175,7 @@ class Twin:
                 wanted(not is_named or (is_name(name) and name[0] != 0))
         wanted(bool(frames) == (command == b"\1"))
         wanted(not service.startswith((b"mmi.", b"titanic.", b"klk.")), Stop.INTERNAL)
-        wanted(service not in setup.kept, Stop.KEPT)
+        wanted(service not in setup.durable_services, Stop.DURABLE)
         return Asked(
             framing, client, service, request_id, deadline_ms, frames, name, credit, command
         )
@@ -198,14 +198,14 @@ class Twin:
     def _take_request(self, asked: Asked, now_ms: int) -> None:
         client = self._find_client(asked.client, asked.name)
         if client is not None:
-            client.gone_ms, client.heard_ms = None, now_ms
+            client.gone_ms, client.last_seen_ms = None, now_ms
         if asked.command != b"\1":
             if client is not None and (client, asked.request_id) in self.requests:
                 self._take_command(asked, self.requests[client, asked.request_id])
             return
         if client is None:
             client = Client(asked.client, asked.name, self.next_client)
-            client.heard_ms = client.sent_ms = now_ms
+            client.last_seen_ms = client.sent_ms = now_ms
             self.next_client += 1
         if asked.framing != TEXT:
             number = self.number + 1
@@ -354,13 +354,13 @@ class Twin:
             wanted(not frames)
         wanted(kind not in ("ready", "bye"), Stop.COMMAND)
         if worker is None:
-            raise Stopped(Stop.STRANGER)
+            raise Stopped(Stop.UNKNOWN_WORKER)
         if kind == "ping":
             self.workers.append([*self._to_worker(worker), b"PONG"])
             worker.sent_ms = now_ms
         elif kind != "beat":
             self._answer(worker, kind == "final", (address, request_id), frames, now_ms)
-        worker.heard_ms = now_ms
+        worker.last_seen_ms = now_ms
         self.known.move_to_end(sender)
 
     def _answer(
@@ -433,7 +433,7 @@ class Twin:
         self.dirty.setdefault(new.service)
         return True
 
-    def end_worker(self, routing_id: bytes, now_ms: int) -> int | None:
+    def remove_worker(self, routing_id: bytes, now_ms: int) -> int | None:
         worker = self.known.pop(routing_id, None)
         if worker is None:
             return None
@@ -458,7 +458,7 @@ class Twin:
         self._settle(worker.new.service)
         return count
 
-    def end_client(self, routing_id: bytes, now_ms: int) -> int:
+    def remove_client(self, routing_id: bytes, now_ms: int) -> int:
         mine = [each for each in self.requests.values() if each.client.route == routing_id]
         lined = [
             each
@@ -474,23 +474,23 @@ class Twin:
             self.counters["cancelled"] += 1
         return len(lined)
 
-    def look(self, now_ms: int) -> None:
+    def probe_clients(self, now_ms: int) -> None:
         for worker in self.known.values():
             for request in worker.requests:
                 client, asked = request.client, request.asked
                 if client.gone_ms is None:
-                    pause_ms = LOOK_MS // 2 + (now_ms - client.heard_ms) // 8
+                    pause_ms = PROBE_MS // 2 + (now_ms - client.last_seen_ms) // 8
                     if client.name and now_ms - client.sent_ms >= pause_ms:
                         self.clients.append([client.route, self.setup.client_header, b"\6"])
                         client.sent_ms = now_ms
-                elif now_ms - client.gone_ms < LOOK_MS:
+                elif now_ms - client.gone_ms < PROBE_MS:
                     pass
                 elif asked.framing == TEXT and asked.deadline_ms is None:
                     self._unwanted(request)
                 else:
                     self._cancel(request)
 
-    def lose(self, routing_id: bytes, request_id: bytes) -> bool:
+    def drop_part(self, routing_id: bytes, request_id: bytes) -> bool:
         for client, known_id in list(self.requests):
             request = self.requests[client, known_id]
             if (client.route, known_id) == (routing_id, request_id) and not request.is_over:
@@ -498,15 +498,15 @@ class Twin:
                 return True
         return False
 
-    def lose_mdp(self, routing_id: bytes) -> None:
+    def drop_mdp_part(self, routing_id: bytes) -> None:
         for worker in self.known.values():
             for request in worker.requests:
                 if request.client.route == routing_id and request.asked.framing != TEXT:
                     self._cancel(request)
 
-    def silent(self, before_ms: int) -> bytes | None:
+    def silent_worker(self, before_ms: int) -> bytes | None:
         for routing_id, worker in self.known.items():
-            return routing_id if worker.heard_ms < before_ms else None
+            return routing_id if worker.last_seen_ms < before_ms else None
         return None
 
     def expire(self, now_ms: int) -> None:
@@ -569,7 +569,7 @@ class Twin:
             worker.sent_ms = now_ms
             self.counters["dispatched"] += 1
 
-    def beat(self, before_ms: int, now_ms: int) -> None:
+    def heartbeat(self, before_ms: int, now_ms: int) -> None:
         for worker in self.known.values():
             if worker.new.framing != TEXT and worker.sent_ms < before_ms:
                 self.workers.append([*self._to_worker(worker), HEARTBEATS[worker.new.framing]])

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kelek.native.broker.exchange import (
-    LOOK_MS,
+    PROBE_MS,
     Exchange,
     ExchangeSetup,
     NewWorker,
@@ -25,9 +25,9 @@ from kelek.tests.native.broker.exchange_twin import (
 )
 
 REFUSALS = (b"client", b"queue", b"expired")
-KEPT = (b"kept", b"kept, too")
+DURABLE = (b"kept", b"kept, too")
 HEADERS = (b"KLKC01", b"KLKW01", b"KLKD01", b"KLKN01")
-SETUP = ExchangeSetup(*HEADERS, REFUSALS, 3, request_ttl_ms=500, kept=KEPT)
+SETUP = ExchangeSetup(*HEADERS, REFUSALS, 3, request_ttl_ms=500, durable_services=DURABLE)
 SERVICES = (b"echo", b"a service", b"mmi.service", b"sum", b"kept")
 JUNK = (
     b"",
@@ -127,11 +127,11 @@ class History:
     def batch(self, messages: list[Message], requests: bool) -> None:
         arena, position = Arena.from_messages(messages), 0
         stops: dict[int, Stop] = {}
-        take = self.exchange.take_requests if requests else self.exchange.take_answers
+        take = self.exchange.receive_requests if requests else self.exchange.receive_answers
         while position < arena.count:
             position, stop = take(arena, position, self.now_ms)
-            if stop is Stop.KEPT:
-                count = self.exchange.kept(arena, position)
+            if stop is Stop.DURABLE:
+                count = self.exchange.count_durable(arena, position)
                 stops.update(dict.fromkeys(range(position, position + count), stop))
                 position += count
             elif stop:
@@ -158,37 +158,37 @@ class History:
                 assert added == self.twin.add_worker(new, now_ms)
             case 5 if dice.random() < 0.5:
                 name = b"w%d" % dice.randint(1, 9)
-                ended = self.exchange.end_worker(name, now_ms)
-                assert ended == self.twin.end_worker(name, now_ms)
+                ended = self.exchange.remove_worker(name, now_ms)
+                assert ended == self.twin.remove_worker(name, now_ms)
             case 6 if dice.random() < 0.3:
                 name = b"c%d" % dice.randint(1, 4)
-                ended = self.exchange.end_client(name, now_ms)
-                assert ended == self.twin.end_client(name, now_ms)
+                ended = self.exchange.remove_client(name, now_ms)
+                assert ended == self.twin.remove_client(name, now_ms)
             case 7:
                 for each in (self.exchange, self.twin):
                     each.expire(now_ms)
-                    each.beat(now_ms - 200, now_ms)
+                    each.heartbeat(now_ms - 200, now_ms)
                 if dice.random() < 0.3:
-                    self.look()
+                    self.probe_clients()
                 if dice.random() < 0.3:
-                    self.lose()
+                    self.drop_part()
         for each in (self.exchange, self.twin):
             each.dispatch(self.now_ms)
 
-    def look(self) -> None:
+    def probe_clients(self) -> None:
         """Long after the last time, now and then."""
-        self.now_ms += self.dice.choice((0, 0, LOOK_MS))
-        self.exchange.look(self.now_ms)
-        self.twin.look(self.now_ms)
+        self.now_ms += self.dice.choice((0, 0, PROBE_MS))
+        self.exchange.probe_clients(self.now_ms)
+        self.twin.probe_clients(self.now_ms)
 
-    def lose(self) -> None:
+    def drop_part(self) -> None:
         name, request_id = b"c%d" % self.dice.randint(1, 4), b"id%d" % self.dice.randint(1, 5)
         owners = [key for key in self.twin.requests if key[0].route == name]
         if sum(key[1] == request_id for key in owners) < 2:  # Of two it may be either.
-            lost = self.exchange.lose(name, request_id)
-            assert lost == self.twin.lose(name, request_id)
+            lost = self.exchange.drop_part(name, request_id)
+            assert lost == self.twin.drop_part(name, request_id)
         for each in (self.exchange, self.twin):
-            each.lose_mdp(name)
+            each.drop_mdp_part(name)
 
     def check(self) -> None:
         twin, exchange = self.twin, self.exchange
@@ -199,8 +199,8 @@ class History:
         assert exchange.counters == twin.counters
         assert exchange.held[0] == len(twin.requests)
         assert (exchange.held[1] > 0) == bool(twin.requests)
-        silent = [each.silent(self.now_ms - 150) for each in (exchange, twin)]
-        assert silent[0] == silent[1]
+        silent_worker = [each.silent_worker(self.now_ms - 150) for each in (exchange, twin)]
+        assert silent_worker[0] == silent_worker[1]
         assert exchange.expires_ms == min((each.due_ms for each in twin.waiting), default=None)
         shown = {info.name: (info.workers, info.waiting, info.done) for info in exchange.services()}
         assert shown == {

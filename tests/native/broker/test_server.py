@@ -55,17 +55,17 @@ class Broker:
             socket, Drain(socket, **{"message_bytes_max": 1 << 20, **limits}), Budget(1 << 30)
         )
 
-    def peer(self, name: bytes, door: str) -> Socket:
+    def peer(self, name: bytes, router: str) -> Socket:
         if name not in self.peers:
             socket = self.peers[name] = self.context.socket(zmq.DEALER)
             socket.setsockopt(zmq.ROUTING_ID, name)
             for option in (zmq.SNDHWM, zmq.RCVHWM):
                 socket.setsockopt(option, 0)
-            socket.connect(f"inproc://{door}-{self.number}")
+            socket.connect(f"inproc://{router}-{self.number}")
         return self.peers[name]
 
     def close(self) -> None:
-        for socket in (*self.peers.values(), *(door.socket for door in self.doors.values())):
+        for socket in (*self.peers.values(), *(router.socket for router in self.doors.values())):
             socket.close(0)
 
     def settle(self) -> None:
@@ -75,36 +75,36 @@ class Broker:
             self.served.add(served)
             clients, workers = self.doors.values()
             if served is Served.REQUESTS:
-                self._take(clients.drain.arena, True, position)
+                self._receive(clients.drain.arena, True, position)
             elif served is Served.ANSWERS:
-                self._take(workers.drain.arena, False, position)
+                self._receive(workers.drain.arena, False, position)
             elif unsent is not None:
                 out = {Served.CLIENTS: self.exchange.clients, Served.WORKERS: self.exchange.workers}
                 self._sent(out[served], unsent.gone)
-            for door in (workers, clients):
-                if (door.socket, zmq.POLLIN) in ready:
-                    self._read(door, door is clients)
+            for router in (workers, clients):
+                if (router.socket, zmq.POLLIN) in ready:
+                    self._read(router, router is clients)
             self.exchange.dispatch(1)
-            for door, messages in (
+            for router, messages in (
                 (workers, self.exchange.workers),
                 (clients, self.exchange.clients),
             ):
-                self._sent(messages, door.budget.send(door.socket, messages).gone)
-                self.poller.check(door.socket)
+                self._sent(messages, router.budget.send(router.socket, messages).gone)
+                self.poller.check(router.socket)
             if not ready and served is Served.ALL:
                 return
 
-    def _read(self, door: ServedRouter, requests: bool) -> None:
-        self._take(door.drain.take(), requests, 0)
-        while door.drain.more:
-            self._take(door.drain.take(), requests, 0)
+    def _read(self, router: ServedRouter, requests: bool) -> None:
+        self._receive(router.drain.take(), requests, 0)
+        while router.drain.more:
+            self._receive(router.drain.take(), requests, 0)
 
     def _sent(self, messages: Frames, gone: list[int]) -> None:
         self.gone += [messages.message(position)[0] for position in gone]
         messages.clear()
 
-    def _take(self, arena: Arena, requests: bool, position: int) -> None:
-        take = self.exchange.take_requests if requests else self.exchange.take_answers
+    def _receive(self, arena: Arena, requests: bool, position: int) -> None:
+        take = self.exchange.receive_requests if requests else self.exchange.receive_answers
         while position < arena.count:
             position, stop = take(arena, position, 1)
             if stop is not None:
@@ -171,8 +171,8 @@ def test_a_history_is_its_twins(broker: Broker, seed: int) -> None:
             sender = sender or said[0]
             if said[0] != sender or len(said) == 1 or has_deadline(said):
                 continue
-            door = "clients" if is_request else "workers"
-            broker.peer(sender, door).send_multipart(said[1:])
+            router = "clients" if is_request else "workers"
+            broker.peer(sender, router).send_multipart(said[1:])
             take = twin.take_request if is_request else twin.take_answer
             stops.append(take(said, 1))
         twin.dispatch(1)

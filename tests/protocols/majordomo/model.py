@@ -18,8 +18,8 @@ from kelek.protocols.majordomo.codec import (
     Credit,
     Final,
     Partial,
+    PartPosition,
     Ping,
-    Place,
     Pong,
     Request,
     WorkCancel,
@@ -280,7 +280,7 @@ class Broker:
             return
         flow = self.flows.get(key)
         if flow is not None:
-            reply = reply._replace(place=Place(flow.run, flow.parts))
+            reply = reply._replace(position=PartPosition(flow.run, flow.parts))
             if isinstance(reply, Partial):
                 assert flow.credit > 0, "a part for which there was no credit"
                 flow.parts += 1
@@ -447,7 +447,7 @@ class WorkerPeer(Peer):
     def turn(self) -> None:
         super().turn()
         if self.alive:
-            for job in self.workers.take_jobs():
+            for job in self.workers.pop_requests():
                 self.took += 1
                 self._go_on(job, 0)
 
@@ -499,15 +499,15 @@ class ClientPeer(Peer):
 
     def turn(self) -> None:
         super().turn()
-        for call in self.client.news():
-            while (part := self.client.take_part(call)) is not None:
+        for call in self.client.pop_updated():
+            while (part := self.client.pop_part(call)) is not None:
                 self.read[call].append(part)
-                if self.client.on_read(call, [part]):
+                if self.client.on_parts_read(call, [part]):
                     super().turn()
 
     def call(self, service: bytes, body: bytes, timeout_ms: int = 1 << 40) -> Call:
         request = Request(service, str(len(self.calls)).encode(), [body])
-        call = Call(request, self.world.now_ms + timeout_ms, partials=True)
+        call = Call(request, self.world.now_ms + timeout_ms, wants_parts=True)
         self.calls.append(self.client.add(call))
         self.read[call] = []
         self.turn()

@@ -5,7 +5,7 @@ from random import Random
 import msgpack
 import pytest
 
-from kelek.native.broker.exchange import LOOK_MS
+from kelek.native.broker.exchange import PROBE_MS
 from kelek.native.net.messages import Arena, Frames
 from kelek.protocols.majordomo import broker as machine
 from kelek.protocols.majordomo import values
@@ -483,10 +483,10 @@ def test_a_client_that_is_gone_is_missed_and_what_it_had_in_work_cancelled() -> 
     left = amount(60_000)
     table.client([b"c", *asked(9000, left)], [b"c", *asked(9000, request_id=b"2")])
     timed, lasting = table.to_workers
-    table.later(LOOK_MS)
+    table.later(PROBE_MS)
     assert table.to_clients == [[b"c", C, b"\6"]]
     table.broker.on_clients_gone([b"c"], table.now_ms)
-    table.later(LOOK_MS)
+    table.later(PROBE_MS)
     assert sorted(table.to_workers) == [
         [b"w", W, b"\7", *work_of(lasting), UNTIMED],
         [b"w", W, b"\x08", *work_of(timed)],

@@ -21,7 +21,7 @@ from kelek.protocols.majordomo.codec import (
     Failure,
     Final,
     Partial,
-    Place,
+    PartPosition,
     Request,
 )
 from kelek.protocols.majordomo.values import PART_COST
@@ -40,7 +40,7 @@ def client_of(urls: tuple[str, ...] = URLS, **setup: Any) -> BrokerClientMachine
 
 def call_of(client: BrokerClientMachine, number: int, deadline_ms: int = LATER) -> Call:
     request = Request(b"echo", str(number).encode(), [b"body"])
-    return client.add(Call(request, deadline_ms, partials=True))
+    return client.add(Call(request, deadline_ms, wants_parts=True))
 
 
 def sent(client: BrokerClientMachine, now_ms: int) -> list[tuple[str, Request]]:
@@ -66,11 +66,11 @@ def test_answers_come_in_any_order_and_once() -> None:
     answer(client, Partial(b"echo", b"2", [b"part"]))
     answer(client, Final(b"echo", b"2", [b"two"]))
     answer(client, Final(b"echo", b"0", [b"zero"]))
-    assert client.news() == [calls[2], calls[0]]
-    assert client.news() == []
+    assert client.pop_updated() == [calls[2], calls[0]]
+    assert client.pop_updated() == []
     assert [call.final for call in calls] == [[b"zero"], None, [b"two"]]
-    assert client.take_part(calls[2]) == [b"part"]
-    assert client.take_part(calls[2]) is None
+    assert client.pop_part(calls[2]) == [b"part"]
+    assert client.pop_part(calls[2]) is None
     answer(client, Final(b"echo", b"2", [b"again"]))
     answer(client, Partial(b"echo", b"2", [b"again"]))
     assert calls[2].final == [b"two"]
@@ -133,7 +133,7 @@ def test_a_silent_broker_is_asked_and_left() -> None:
         assert probe.body == [b"echo"]
     # An answer to that is a sign of life, and says whether there is a worker.
     answer(client, Final(values.MMI_SERVICE, PROBE_ID, [b"404"]), 1250)
-    assert client.unserved == b"echo"
+    assert client.unserved_service == b"echo"
     assert client.deadline_ms == 1350
     assert client.counters["strays"] == 0
     # However long we slept ourselves, it is asked first.
@@ -161,7 +161,7 @@ def test_an_error_is_no_answer() -> None:
     answer(client, Final(b"echo", b"1", failure(504)))
     assert call.done
     assert call.failure == Failure(504, "why")
-    assert client.news() == [call]
+    assert client.pop_updated() == [call]
 
 
 def test_who_is_told_that_there_is_no_room_sends_less_and_tries_again() -> None:
@@ -193,7 +193,7 @@ def test_deadlines() -> None:
     assert client.deadline_ms == 100
     client.ready(101)
     assert [call.timed_out for call in calls] == [True, True, False]
-    assert client.news() == calls[:2]
+    assert client.pop_updated() == calls[:2]
     answer(client, Final(b"echo", b"0", [b"late"]))
     assert calls[0].final is None
     assert client.counters == {"brokers": 1, "timeouts": 2, "strays": 1}
@@ -216,13 +216,13 @@ def test_what_is_dropped_is_forgotten() -> None:
     call, other = call_of(client, 1), call_of(client, 2)
     sent(client, 0)
     answer(client, Partial(b"echo", b"1", [b"part"]))
-    client.drop(call)
+    client.cancel(call)
     assert call.done
-    assert client.take_part(call) is None
+    assert client.pop_part(call) is None
     answer(client, Final(b"echo", b"1", [b""]))
     assert call.final is None
     assert client.outstanding == 1
-    client.drop(other)
+    client.cancel(other)
     assert client.ready(5 * LATER) == []
 
 
@@ -231,7 +231,7 @@ def test_parts_that_nobody_reads_end_the_call() -> None:
     call, other = call_of(client, 1), call_of(client, 2)
     sent(client, 0)
     answer(client, Partial(b"echo", b"1", [b"x" * 60]))
-    assert client.take_part(call) == [b"x" * 60]
+    assert client.pop_part(call) == [b"x" * 60]
     answer(client, Partial(b"echo", b"1", [b"x" * 60]))
     assert not call.done
     answer(client, Partial(b"echo", b"2", [b"x" * 60]))
@@ -254,7 +254,7 @@ def named_client(knows: bool = True, **setup: Any) -> BrokerClientMachine:
     if knows:
         answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
     answer(client, Final(values.MMI_SERVICE, PROBE_ID, [b"404"]))
-    client.drop(call)
+    client.cancel(call)
     return client
 
 
@@ -269,7 +269,7 @@ def said(client: BrokerClientMachine, now_ms: int = 0) -> list[codec.ClientComma
 def part(
     client: BrokerClientMachine, number: int, run: int = 1, size: int = 0, request_id: bytes = b"1"
 ) -> None:
-    answer(client, Partial(b"echo", request_id, [bytes(size)], Place(run, number)))
+    answer(client, Partial(b"echo", request_id, [bytes(size)], PartPosition(run, number)))
 
 
 def test_a_broker_that_knows_names_is_told_ours_with_each_request() -> None:
@@ -278,7 +278,7 @@ def test_a_broker_that_knows_names_is_told_ours_with_each_request() -> None:
     (request,) = said(client, 1000)
     assert request == Request(b"echo", b"1", [b"body"], 4000, NAME, WINDOW)
     plain = Call(Request(b"echo", b"2", [b"body"]), LATER)
-    plain.lasts = True
+    plain.outlives_owner = True
     client.add(plain)
     assert said(client, 1000) == [Request(b"echo", b"2", [b"body"], None, NAME, 0)]
     client.on_disconnected("a", 2000)
@@ -318,12 +318,12 @@ def test_credit_is_given_as_parts_are_read() -> None:
         part(client, number)
     assert call.credit == 0
     assert said(client) == []
-    bodies = [client.take_part(call) for _ in range(2)]
-    assert client.on_read(call, [body for body in bodies if body])
+    bodies = [client.pop_part(call) for _ in range(2)]
+    assert client.on_parts_read(call, [body for body in bodies if body])
     assert said(client) == [Credit(b"echo", b"1", NAME, WINDOW // 2)]
-    body = client.take_part(call)
+    body = client.pop_part(call)
     assert body is not None
-    assert not client.on_read(call, [body]), "a part alone is not worth a message"
+    assert not client.on_parts_read(call, [body]), "a part alone is not worth a message"
 
 
 def test_many_streams_share_what_may_lie_unread() -> None:
@@ -353,7 +353,7 @@ def test_a_part_that_is_missing_is_an_error(missing: str) -> None:
     if missing != "first":
         part(client, 0)
     if missing == "last":
-        final = Final(b"echo", b"1", [b"end"], Place(1, 2))
+        final = Final(b"echo", b"1", [b"end"], PartPosition(1, 2))
         client.on_frames("a", codec.encode_reply(final), 0)
     elif missing == "of the next run":
         part(client, 1, run=2)
@@ -375,7 +375,7 @@ def test_another_worker_may_begin_anew_and_a_call_wants_no_parts() -> None:
             part(client, number, run)
     for request_id in (b"1", b"2"):
         client.on_frames(
-            "a", codec.encode_reply(Final(b"echo", request_id, [b"end"], Place(2, 3))), 0
+            "a", codec.encode_reply(Final(b"echo", request_id, [b"end"], PartPosition(2, 3))), 0
         )
     assert (call.final, other.final) == ([b"end"], [b"end"])
 
@@ -386,14 +386,14 @@ def test_the_broker_is_told_when_nobody_waits_any_more(lasts: bool) -> None:
     client = named_client()
     calls = [call_of(client, number, deadline_ms=100) for number in (1, 2)]
     for call in calls:
-        call.lasts = lasts
+        call.outlives_owner = lasts
     said(client)
     told: list[codec.ClientCommand] = [
         Credit(b"echo", request_id, NAME, 0) if lasts else Cancel(b"echo", request_id, NAME)
         for request_id in (b"1", b"2")
     ]
     for _ in range(2):
-        client.drop(calls[0])
+        client.cancel(calls[0])
     assert said(client, 0) == told[:1]
     assert said(client, 100) == told[1:], "its time is over"
 
@@ -408,7 +408,7 @@ def test_a_broker_that_was_left_is_told_at_our_return_what_ended_meanwhile() -> 
     client.on_connected("a", 0)
     answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))
     said(client)
-    answer(client, Final(b"echo", b"1", [b"end"], Place(1, 0)))
+    answer(client, Final(b"echo", b"1", [b"end"], PartPosition(1, 0)))
     client.on_disconnected("b", 0)
     client.ready(0)
     answer(client, Final(values.OWN_FEATURES, FEATURES_ID, [values.FEATURE_NAMED]))

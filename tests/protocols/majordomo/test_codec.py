@@ -24,8 +24,8 @@ from kelek.protocols.majordomo.codec import (
     Final,
     Heartbeat,
     Partial,
+    PartPosition,
     Ping,
-    Place,
     Pong,
     Request,
     WorkCancel,
@@ -78,12 +78,12 @@ CLIENT_COMMANDS = [
 REPLIES = [
     (
         TEXT,
-        Partial(b"echo", ID, BODY, Place(258, 7)),
+        Partial(b"echo", ID, BODY, PartPosition(258, 7)),
         [b"KLKC01", b"\x04", b"echo", ID, b"\0\0\1\2\0\0\0\7", *BODY],
     ),
     (
         TEXT,
-        Final(b"echo", ID, BODY, Place(258, 7)),
+        Final(b"echo", ID, BODY, PartPosition(258, 7)),
         [b"KLKC01", b"\x05", b"echo", ID, b"\0\0\1\2\0\0\0\7", *BODY],
     ),
     (TEXT, Alive(), [b"KLKC01", b"\x06"]),

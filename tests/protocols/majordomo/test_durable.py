@@ -77,7 +77,7 @@ class Node:
 
     def ready(self) -> None:
         self.broker.ready(self.world.now_ms)
-        self.orders += self.durable.take_orders()
+        self.orders += self.durable.pop_orders()
         self.world.deliver(self)
 
     def do_order(self, dice: Random) -> None:
@@ -111,7 +111,7 @@ class Node:
         store, durable, ticket = self.world.store, self.durable, order.ticket
         last = len(store.entries)
         if order.index and order.index - 1 < store.first:
-            self.results.append(lambda: durable.on_gone(ticket))
+            self.results.append(lambda: durable.on_changes_lost(ticket))
             return
         first = order.index - 1 if order.index else last
         end = min(last, first + dice.randint(1, 5))
@@ -180,7 +180,7 @@ class World:
         }
 
     def holders(self) -> list[Node]:
-        return [node for node in self.nodes if node.durable.holds(self.now_ms)]
+        return [node for node in self.nodes if node.durable.may_dispatch(self.now_ms)]
 
     # ---- what happens ----
 

@@ -8,7 +8,8 @@ import pytest
 from kelek.protocols.majordomo import ledger as ledgers
 from kelek.protocols.majordomo import values
 from kelek.protocols.majordomo.codec import LATE, Request, decode_failure, encode_failure
-from kelek.protocols.majordomo.ledger import ENDS, REQUESTS, Ledger, LedgerSetup, Pair
+from kelek.protocols.majordomo.ledger import Ledger, LedgerSetup
+from kelek.protocols.majordomo.records import ENDS, REQUESTS, Pair
 from kelek.protocols.majordomo.values import Framing
 
 NOW = 1_700_000_000_000
@@ -30,12 +31,12 @@ def taken(ledger: Ledger) -> list[list[bytes]]:
 
 
 def ask(ledger: Ledger, request_id: bytes, client: bytes = ME) -> None:
-    ledger.ask(client, Framing.TEXT, Request(b"work", request_id, [b"x"]), NOW)
+    ledger.add_request(client, Framing.TEXT, Request(b"work", request_id, [b"x"]), NOW)
 
 
 def written(ledger: Ledger) -> list[Pair]:
     """All that is to be written, now is."""
-    pairs = ledger.cut_requests(NOW) + ledger.cut_ends(NOW)
+    pairs = ledger.pack_requests(NOW) + ledger.pack_ends(NOW)
     ledger.on_written(key for key, _ in pairs)
     return pairs
 
@@ -44,7 +45,7 @@ def begun(ledger: Ledger, request_id: bytes, client: bytes = ME) -> tuple[bytes,
     """The name of a request that a worker has."""
     ask(ledger, request_id, client)
     written(ledger)
-    (record,) = ledger.take_queued()
+    (record,) = ledger.pop_queued()
     return record.name
 
 
@@ -55,9 +56,9 @@ def final(request_id: bytes, *body: bytes, kind: bytes = b"\3") -> list[bytes]:
 def test_nothing_is_told_before_it_is_written() -> None:
     ledger = a_ledger()
     ask(ledger, b"1")
-    assert list(ledger.take_queued()) == []
+    assert list(ledger.pop_queued()) == []
     written(ledger)
-    (record,) = ledger.take_queued()
+    (record,) = ledger.pop_queued()
     ledger.answer(record.name, False, [b"part"])
     assert taken(ledger) == [final(b"1", b"part", kind=b"\2")], "parts go at once"
     ledger.answer(record.name, True, [b"end"])
@@ -89,7 +90,7 @@ def named_ask(
     ledger: Ledger, credit: int, where: bytes = b"here", request_id: bytes = b"1"
 ) -> None:
     request = Request(b"work", request_id, [b"x"], None, NAMED, credit)
-    ledger.ask(where, Framing.TEXT, request, NOW)
+    ledger.add_request(where, Framing.TEXT, request, NOW)
 
 
 def places(replies: list[list[bytes]]) -> list[tuple[bytes, bytes, int, bytes]]:
@@ -104,7 +105,7 @@ def test_a_client_is_known_by_the_name_it_says_wherever_it_is() -> None:
     ledger = a_ledger()
     named_ask(ledger, 2 * COST)
     written(ledger)
-    (record,) = ledger.take_queued()
+    (record,) = ledger.pop_queued()
     assert record.name == (NAMED, b"1")
     for _ in range(3):
         ledger.answer(record.name, False, [b"part"])
@@ -127,7 +128,7 @@ def test_a_client_that_wants_no_parts_is_told_the_end() -> None:
     named_ask(ledger, 0)
     named_ask(ledger, COST, request_id=b"2")
     written(ledger)
-    names = [record.name for record in ledger.take_queued()]
+    names = [record.name for record in ledger.pop_queued()]
     ledger.add_credit(names[1], 0)
     for name in names:
         ledger.answer(name, False, [b"part"])
@@ -142,7 +143,7 @@ def test_who_has_lost_a_part_is_told_nothing_more_until_it_asks_again() -> None:
     ledger = a_ledger()
     name = begun(ledger, b"1")
     ledger.answer(name, False, [b"part"])
-    ledger.leave(ME, b"1")
+    ledger.detach_client(ME, b"1")
     taken(ledger)
     ledger.answer(name, True, [b"end"])
     written(ledger)
@@ -156,17 +157,17 @@ def test_another_process_knows_all_of_it() -> None:
     for number in range(3):
         ask(first, b"%d" % number)
     pairs = written(first)
-    for record in first.take_queued():
+    for record in first.pop_queued():
         if record.name[1] != b"2":
             first.answer(record.name, False, [b"part"])
             first.answer(record.name, True, [b"end"])
     pairs += written(first)
     for key, value in pairs:
         second.load(key, value)
-    assert [record.name for record in second.take_queued()] == [(ME, b"2")]
+    assert [record.name for record in second.pop_queued()] == [(ME, b"2")]
     ask(second, b"0")
     assert taken(second) == [final(b"0", b"part", kind=b"\2"), final(b"0", b"end")]
-    assert second.waiting() == {b"work": [1, 2]}
+    assert second.counts_by_service() == {b"work": [1, 2]}
 
 
 def test_what_has_ended_goes_in_its_order() -> None:
@@ -181,7 +182,7 @@ def test_what_has_ended_goes_in_its_order() -> None:
     ledger.on_deleted([requests])
     (ends,) = ledger.deletable(NOW + 2 * TTL_MS, 10)
     assert ends[:1] == ENDS
-    ledger.on_kept([ends])
+    ledger.on_delete_refused([ends])
     assert ledger.deletable(NOW, 10) == [ends]
     ledger.on_deleted([ends])
     assert (ledger.count, ledger.size) == (0, 0)
@@ -202,7 +203,7 @@ def test_a_request_that_no_worker_had_may_be_asked_again() -> None:
     ask(ledger, b"1")
     assert taken(ledger) == []
     written(ledger)
-    assert [record.name for record in ledger.take_queued()] == [(ME, b"1")]
+    assert [record.name for record in ledger.pop_queued()] == [(ME, b"1")]
     other = a_ledger(b"token  2")
     for key, value in pairs:
         other.load(key, value)
@@ -213,9 +214,9 @@ def test_clients_of_mdp_have_one_answer_and_no_ids() -> None:
     ledger = a_ledger()
     for framing in (Framing.MDP01, Framing.MDP02):
         for _ in range(2):
-            ledger.ask(ME, framing, Request(b"work", b"", [b"x"]), NOW)
+            ledger.add_request(ME, framing, Request(b"work", b"", [b"x"]), NOW)
     written(ledger)
-    for record in ledger.take_queued():
+    for record in ledger.pop_queued():
         ledger.answer(record.name, False, [b"part"])
         ledger.answer(record.name, True, [b"end"])
     written(ledger)
@@ -236,7 +237,7 @@ def test_who_has_no_name_is_told_by_the_process_that_knows_him() -> None:
     assert taken(first) == [[nobody, *final(b"1", b"end")[1:]]]
     ask(second, b"1", nobody)
     assert taken(second) == [], "it is another one"
-    assert second.has_asked
+    assert second.has_requests_to_write
 
 
 @pytest.mark.parametrize(("bytes_max", "inflight_max"), [(600, 10), (1 << 20, 1)])
@@ -268,10 +269,10 @@ def test_what_a_former_owner_wrote_does_not_count() -> None:
     ledger = a_ledger()
     name = begun(ledger, b"1")
     ledger.answer(name, True, [b"mine"])
-    pairs = ledger.cut_ends(NOW)
+    pairs = ledger.pack_ends(NOW)
     ledger.on_refused(key for key, _ in pairs)
     assert taken(ledger) == []
-    assert [record.name for record in ledger.take_queued()] == [name]
+    assert [record.name for record in ledger.pop_queued()] == [name]
     # It was written all the same, and only the word of it was lost.
     ledger.load(*pairs[0])
     assert taken(ledger) == [final(b"1", b"mine")]

@@ -147,7 +147,7 @@ def test_every_call_has_one_final_whatever_happens(seed: int) -> None:
     for worker in world.workers:
         worker.workers.drain()
         worker.turn()
-    world.run(lambda: all(not it.alive or it.workers.ended for it in world.workers), 5000)
+    world.run(lambda: all(not it.alive or it.workers.stopped for it in world.workers), 5000)
     world.pass_ms(100)
     for worker in world.workers:
         assert worker.workers.counters["junk"] == worker.workers.counters["overrun"] == 0

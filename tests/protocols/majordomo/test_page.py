@@ -63,13 +63,13 @@ def test_numbers() -> None:
     assert f"{values.PRINTABLE_MIN:x} to {values.PRINTABLE_MAX:x}" in row("service |")[0]
     assert f"1 to {values.REQUEST_ID_BYTES_MAX} octets" in row("request id |")[0]
     assert f"1 to {values.WINDOW_MAX}" in row("window |")[0]
-    assert f"({client.AGAIN_MS} ms, at most {client.AGAIN_MS_MAX // 1000} s)" in TEXT
+    assert f"({client.RETRY_MS} ms, at most {client.RETRY_MS_MAX // 1000} s)" in TEXT
     assert (setup.silence_ms, setup.liveness) == (1000, 4)
     assert broker_steps.BrokerTuning().silence_ms == setup.silence_ms
-    assert client.BYTES_A_MS == 4 << 10
+    assert client.BYTES_PER_MS == 4 << 10
     assert f"({values.INTERVAL_MS / 1000:g} s)" in TEXT
-    assert f"{worker.AGAIN_MS} ms\n  later; twice as late each time, 5 s at most" in TEXT
-    assert worker.AGAIN_MS_MAX == 5000
+    assert f"{worker.RETRY_MS} ms\n  later; twice as late each time, 5 s at most" in TEXT
+    assert worker.RETRY_MS_MAX == 5000
     assert f"and {values.PART_COST:,} more" in TEXT
     assert values.PART_COST == exchange.PART_COST
     assert f"gives {client.WINDOW_BYTES >> 20} MiB to each answer" in TEXT

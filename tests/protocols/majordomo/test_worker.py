@@ -53,7 +53,7 @@ def ask(
     worker: WorkerMachine, number: int, left_ms: int = 1000, now_ms: int = 0
 ) -> list[WorkerRequest]:
     hear(worker, WorkRequest(CLIENT, str(number).encode(), [b"body"], left_ms), now_ms)
-    return worker.take_jobs()
+    return worker.pop_requests()
 
 
 def test_a_request_is_answered_once() -> None:
@@ -85,7 +85,7 @@ def test_a_request_that_fails() -> None:
 def test_parts_are_sent_for_credit_and_more_may_come() -> None:
     worker = worker_of()
     hear(worker, WorkRequest(CLIENT, b"1", [b"body"], 1000, 10))
-    (job,) = worker.take_jobs()
+    (job,) = worker.pop_requests()
     told: list[bool] = [job.has_credit]
     job.on_change = lambda: told.append(job.has_credit)
     job.spent += 15  # The last part may be larger than what is left.
@@ -97,7 +97,7 @@ def test_parts_are_sent_for_credit_and_more_may_come() -> None:
     hear(worker, WorkCredit(CLIENT, b"1", CREDIT_UNLIMITED))
     assert told == [True, False, False, True, True]
     hear(worker, WorkRequest(CLIENT, b"3", [b"body"], 1000, CREDIT_UNLIMITED))
-    (other,) = worker.take_jobs()
+    (other,) = worker.pop_requests()
     other.spent = 1 << 40
     assert other.has_credit
     assert worker.counters["junk"] == 0
@@ -115,13 +115,13 @@ def test_a_cancelled_request_still_has_its_final_and_a_lost_one_none() -> None:
     assert worker.counters["failed"] == 0
     worker.on_disconnected(0)
     assert told == [job, other]
-    assert not other.wanted
+    assert not other.answerable
 
 
 def test_without_deadlines_the_body_begins_behind_the_id() -> None:
     worker = worker_of(SETUP._replace(deadlines=False))
     hear(worker, WorkRequest(CLIENT, b"1", [b"12345678"]))
-    (job,) = worker.take_jobs()
+    (job,) = worker.pop_requests()
     assert (job.body, job.deadline_ms) == ([b"12345678"], None)
 
 
@@ -146,7 +146,7 @@ def test_a_silent_broker_is_left_for_a_new_conversation() -> None:
     assert said(worker, 100) == [Ping()]
     assert said(worker, 200) == [Ping()]
     assert worker.ready(300) == [Disconnect("a")]
-    assert not job.wanted
+    assert not job.answerable
     assert not worker.final(job, [b"late"])
     assert worker.ready(300) == [Connect("a")]
     worker.on_connected(350)
@@ -213,7 +213,7 @@ def test_it_goes_home_when_it_has_finished_what_it_has() -> None:
     assert said(worker, 101) == [Ping()], "it is still there"
     worker.final(job, [b"done"])
     assert said(worker, 102) == [WorkFinal(CLIENT, b"1", [b"done"]), codec.Disconnect()]
-    assert worker.ended
+    assert worker.stopped
     assert worker.deadline_ms is None
     assert worker.ready(99_000) == []
     worker.on_connected(99_001)
@@ -224,18 +224,18 @@ def test_with_nothing_to_do_it_goes_at_once() -> None:
     worker = worker_of()
     worker.drain()
     assert said(worker, 1) == [codec.Disconnect()]
-    assert worker.ended
+    assert worker.stopped
     # Nor does it wait for a broker that is not there.
     lost = worker_of()
     ask(lost, 1)
     lost.drain()
     lost.on_disconnected(5)
     assert lost.ready(5) == [Disconnect("a")]
-    assert lost.ended
+    assert lost.stopped
     unborn = WorkerMachine("a", SETUP)
     unborn.drain()
     assert unborn.ready(0) == []
-    assert unborn.ended
+    assert unborn.stopped
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_junk_is_counted_and_no_sign_of_life(frames: list[bytes]) -> None:
     worker = worker_of()
     worker.on_frames(frames, 50)
     assert worker.counters["junk"] == 1
-    assert worker.take_jobs() == []
+    assert worker.pop_requests() == []
     assert worker.deadline_ms == 100
 
 
@@ -268,13 +268,13 @@ def test_one_registration_at_each_broker() -> None:
     request = codec.encode_order(WorkRequest(CLIENT, b"1", [b""], 5))
     for url in "ab":
         workers.on_frames(url, request, 40)
-    first, second = workers.take_jobs()
+    first, second = workers.pop_requests()
     assert first.worker.final(first, [b"x"])
-    assert second.wanted, "the same id at another broker is another job"
+    assert second.answerable, "the same id at another broker is another job"
     workers.drain()
     workers.ready(50)
-    assert [workers.workers[url].ended for url in "ab"] == [True, False]
+    assert [workers.workers[url].stopped for url in "ab"] == [True, False]
     second.worker.final(second, [b"x"])
     workers.ready(60)
-    assert workers.ended
+    assert workers.stopped
     assert workers.counters == {"connected": 2, "answered": 2}
