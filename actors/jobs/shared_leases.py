@@ -42,10 +42,16 @@ class SharedLeases:
         """Opens a snapshot of the folder; returns None if it is not there. Raises StorageError."""
         if number in self._table.shared:
             return self._table.lease(number)
-        mark = self._folder.mark(number)
-        if mark is None:
+        description = self._folder.description(number)
+        if description is None:
             return None
-        lease = Lease(number, mark.table, self._folder.path(number), mark.log_index, mark.term)
+        lease = Lease(
+            number,
+            description.table,
+            self._folder.path(number),
+            description.log_index,
+            description.term,
+        )
         self._table.add_lease(lease, True, now_ms)
         return lease
 

@@ -53,7 +53,7 @@ from ...protocols.zmqraft.snapshots.barrier import (
     Phase,
 )
 from ...storage.disk.disk import Disk
-from ...storage.engine.families import Shared
+from ...storage.engine.families import Resources
 from ...storage.engine.rocks import open_tables
 from ...storage.errors import Damaged, StorageError, StorageFull
 from ...storage.log.reader import LogReader
@@ -148,7 +148,7 @@ class TableWorker(Actor):
         self.ready()
 
     def _open_directory(self, options: dict[str, Any]) -> TableDirectory:
-        shared = Shared.of(
+        shared = Resources.of(
             options["cache_bytes"] // self._owner.workers,
             options["write_buffer_bytes"] // self._owner.workers,
         )
@@ -350,7 +350,7 @@ class TableWorker(Actor):
 
     def _open_lease(self, op: ops.LeaseOpen, position: LogPosition) -> str:
         self._counts["leases"] += 1
-        problem = self._leases.take(op, position, int(time.time() * 1000))
+        problem = self._leases.make_snapshot(op, position, int(time.time() * 1000))
         if problem:
             self.log_rarely("lease-not-taken", index=position[0], reason=problem)
         return problem
@@ -444,7 +444,9 @@ class TableWorker(Actor):
         if self.now_ms < self._restore_due_ms:
             return
         try:
-            restored = self._directory.unpack(self._disk, self._identity, self._applier.applied[0])
+            restored = self._directory.unpack_snapshot(
+                self._disk, self._identity, self._applier.applied[0]
+            )
         except (Damaged, StorageFull) as error:
             self.log_rarely("not-restored", reason=str(error))
             self._restore_due_ms = self.now_ms + RECOVER_MS

@@ -21,7 +21,7 @@ from rocksdict import Rdict, WriteBatch
 
 from kelek.bench.machine import BenchError
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.engine.families import Shared, family_options
+from kelek.storage.engine.families import Resources, family_options
 
 BATCH = 100
 VALUE_BYTES = 64
@@ -68,7 +68,7 @@ def rate(work: Callable[[Rdict, list[bytes], bytes], int], db: Rdict, ask: list[
 
 
 def main(directory: str) -> None:
-    shared = Shared.of(SHARED_BYTES, SHARED_BYTES)
+    shared = Resources.of(SHARED_BYTES, SHARED_BYTES)
     options, _ = family_options(TableOptions(), shared, replicated=False)
     db = Rdict(directory, options)
     works = {"put": put, "get": get, "scan": scan}

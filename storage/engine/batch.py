@@ -1,4 +1,4 @@
-"""A batch that is being made for the engine, and what reads see of it before it is written."""
+"""A batch for the database, and reads that see its changes before it is written."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -21,32 +21,32 @@ NUMBER = struct.Struct(">I")
 
 
 class Overlay:
-    """What a batch has changed in one table, for the operations behind that read it."""
+    """A batch's changes of one table, for later operations that read it."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes | None] = {}
-        self.there = SortedKeys()  # Those of values that are not deleted.
-        self.hidden = Ranges()  # Where nothing is as the database has it, but for values.
+        self.present = SortedKeys()  # Keys in `values` that are not deleted.
+        self.hidden = Ranges()  # Ranges whose database content no longer counts.
 
     def put(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         self.values.update(zip(keys, values, strict=True))
-        self.there.update(keys)
+        self.present.update(keys)
 
     def delete(self, keys: Sequence[bytes]) -> None:
         for key in keys:
             self.values[key] = None
-            self.there.discard(key)
+            self.present.discard(key)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
-        self.delete(list(self.there.between(start, end)))
+        self.delete(list(self.present.between(start, end)))
         self.hidden.add(start, end)
 
     def hides(self, key: bytes) -> bool:
-        """Whether it is no longer as the database has it."""
+        """Whether the batch has changed this key."""
         return key in self.values or key in self.hidden
 
     def within(self, start: bytes, end: bytes) -> Iterator[Pair]:
-        for key in self.there.between(start, end):
+        for key in self.present.between(start, end):
             value = self.values[key]
             assert value is not None
             yield key, value
@@ -55,43 +55,43 @@ class Overlay:
 Change = Callable[[Overlay], None]
 
 
-class Below(Protocol):
-    """The tables as they were before the batch."""
+class BaseTables(Protocol):
+    """The tables before the batch."""
 
     families: dict[int, Family]
     expiring_tables: set[int]
 
-    def take_family(self, options: TableOptions) -> Family: ...
+    def claim_family(self, options: TableOptions) -> Family: ...
 
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def scan(self, table: int, start: bytes, end: bytes) -> Iterator[Pair]: ...
 
     def last_key(self, table: int) -> bytes:
-        """Empty: the table is."""
+        """Empty: the table is empty."""
 
 
 class PendingWrites:
-    """A batch that is being made: the State of operations.py."""
+    """A batch under construction: the TableState of operations.py."""
 
-    def __init__(self, tables: Below) -> None:
+    def __init__(self, tables: BaseTables) -> None:
         self._tables = tables
-        self.families = tables.families  # As they are behind this batch; a copy once they change.
+        self.families = tables.families  # As of this batch; copied at the first change.
         self._batch = rocksdict.WriteBatch(raw_mode=True)
-        self._changes: dict[int, list[Change]] = {}  # That no overlay has yet.
+        self._changes: dict[int, list[Change]] = {}  # Not in an overlay yet.
         self._overlays: dict[int, Overlay] = {}
         self.expiring_tables = tables.expiring_tables
         self.made: list[Family] = []
         self.dropped: list[Family] = []
 
-    # ---- State ----
+    # ---- TableState ----
 
     def options(self, table: int) -> TableOptions | None:
         family = self.families.get(table)
         return None if family is None else family.options
 
     def create(self, table: int, options: TableOptions) -> None:
-        family = self._tables.take_family(options)
+        family = self._tables.claim_family(options)
         self._changed_families()[table] = family
         self.made.append(family)
         name = TABLES + NUMBER.pack(table)
@@ -128,14 +128,14 @@ class PendingWrites:
         return merge(seen, overlay.within(start, end), key=itemgetter(0))
 
     def _seen(self, table: int, overlay: Overlay, bounds: tuple[bytes, bytes]) -> Iterator[Pair]:
-        """What of a range is still as the database has it. Keys in a row that no longer are become
-        a hidden range: later scans of the same batch skip it instead of reading it again."""
+        """The pairs of a range that the batch has not changed. Consecutive changed keys become a
+        hidden range, which later scans of the batch skip."""
         hidden, (start, end) = overlay.hidden, bounds
         while True:
-            at = hidden.behind(start)
+            at = hidden.end_of(start)
             if at is None or (end and at >= end):
                 return
-            first, last = at, None  # From first to last the database has nothing to be seen.
+            first, last = at, None  # From first to last the database's keys are all changed.
             for key, value in self._tables.scan(table, at, end):
                 if key in hidden:
                     hidden.add(first, key + b"\0")
@@ -172,30 +172,30 @@ class PendingWrites:
             self._batch.delete_range(start, last, family.handle)
             self._note(table, lambda overlay: overlay.delete_range(start, end))
 
-    # ---- the rest of it ----
+    # ---- writing ----
 
     @property
-    def keeps_books(self) -> bool:
-        """Whether it changes what is kept beside the tables."""
+    def changes_system(self) -> bool:
+        """Whether it changes SYSTEM."""
         return SYSTEM in self._changes or SYSTEM in self._overlays
 
     def finish(self, at: tuple[int, int] | None) -> rocksdict.WriteBatch:
-        """The engine's batch; families is what there is when it is written."""
+        """The batch for the database. `families` is valid once it is written."""
         if at is not None:
             self._batch.put(APPLIED, AT.pack(*at), self.families[SYSTEM].handle)
         return self._batch
 
     def _behind_last(self, table: int) -> bytes:
-        """A key above all that are there: the engine has no open range."""
+        """A key above all existing ones: the database has no open range."""
         last = self._tables.last_key(table)
         overlay = self._overlay(table)
-        return (last if overlay is None else max(last, overlay.there.last())) + b"\0"
+        return (last if overlay is None else max(last, overlay.present.last())) + b"\0"
 
     def _note(self, table: int, change: Change) -> None:
         self._changes.setdefault(table, []).append(change)
 
     def _overlay(self, table: int) -> Overlay | None:
-        """Made when somebody reads what this batch has changed, which few do."""
+        """Made on the first read of the batch's own changes; few batches read them."""
         for change in self._changes.pop(table, ()):
             change(self._overlays.setdefault(table, Overlay()))
         return self._overlays.get(table)

@@ -1,5 +1,4 @@
-"""How the engine is told what a table is: options, names of column families, what its errors
-mean."""
+"""RocksDB's options of tables, names of column families, and the meaning of its errors."""
 
 import resource
 from types import TracebackType
@@ -10,10 +9,10 @@ import rocksdict
 from ...protocols.zerodb.wire.values import TableOptions
 from ..errors import Damaged, StorageError, StorageFull, StorageLocked
 
-FILE_BYTES = 16 << 20  # Of a file of the engine: its bounds are where ranges are split.
-ARENA_BYTES = 64 << 10  # By which a write buffer grows: the engine's 1 MiB is much for many tables.
-LOG_FILE_BYTES_MAX = 4 << 20  # The engine's own notes, of which it keeps ...
-LOG_FILES_MAX = 4  # ... so many files.
+FILE_BYTES = 16 << 20  # Of a database file; ranges are split at the bounds of files.
+ARENA_BYTES = 64 << 10  # A write buffer grows by it; RocksDB's 1 MiB is too much for many tables.
+LOG_FILE_BYTES_MAX = 4 << 20  # Of a file of the database's own log.
+LOG_FILES_MAX = 4  # Number of these files that are kept.
 
 _FULL = ("No space left on device", "Disk quota exceeded")
 _DAMAGED = ("Corruption", "checksum mismatch")
@@ -22,21 +21,21 @@ _LOCKED = ("lock hold by current process", "While lock file", "Resource temporar
 
 
 class Stalled(StorageError):
-    """The engine can't take this write before it has flushed or compacted something."""
+    """RocksDB cannot take this write before it has flushed or compacted."""
 
 
-class Shared(NamedTuple):
-    """What all tables of a process share."""
+class Resources(NamedTuple):
+    """Resources that all tables of a process share."""
 
     cache: rocksdict.Cache
     buffers: rocksdict.WriteBufferManager
-    files_max: int  # That a database may hold open.
+    files_max: int  # Files that a database may hold open.
 
     @classmethod
-    def of(cls, cache_bytes: int, write_buffer_bytes: int) -> "Shared":
-        """A cache of blocks and a bound for what is not flushed yet, in bytes; an eighth of the
-        files that the process may open for each of its databases. Beside these each table that
-        was made since the start has the database's folder open."""
+    def of(cls, cache_bytes: int, write_buffer_bytes: int) -> "Resources":
+        """Shares a block cache and a limit of unflushed data, in bytes. Each database may hold an
+        eighth of the process's open files; each table made since the start also holds the
+        database's folder open."""
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return cls(
             rocksdict.Cache(cache_bytes),
@@ -50,13 +49,13 @@ class Family(NamedTuple):
 
     name: str
     options: TableOptions
-    cache: rocksdict.Cache | None  # Its own; None: it shares one, or has none.
+    cache: rocksdict.Cache | None  # Its own cache; None: it shares one, or has none.
     data: rocksdict.Rdict
     handle: rocksdict.ColumnFamily
 
 
 class Guard:
-    """Turns what the engine raises into a StorageError; it has one type for everything."""
+    """Converts exceptions of rocksdict, which have one type, into StorageError."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -75,25 +74,23 @@ class Guard:
         raise storage_error(self.place, str(error)) from None
 
 
-def bare(error: StorageError) -> StorageError:
-    """An error without what it passed on its way: that would hold the database open."""
+def without_traceback(error: StorageError) -> StorageError:
+    """The error without its traceback, which would hold the database open."""
     error.__context__ = None
     return error.with_traceback(None)
 
 
 def storage_error(place: str, text: str) -> StorageError:
-    """The StorageError that tells of what the engine said."""
+    """The StorageError for an error text of RocksDB."""
     text = " ".join(text.split())
     if any(words in text for words in _FULL):
         return StorageFull(place)
     if _STALLED in text:
-        return Stalled(
-            place, "the engine does not keep up with what is written", "it is tried again"
-        )
+        return Stalled(place, "the database cannot keep up with the writes", "it is tried again")
     if any(words in text for words in _LOCKED):
         return StorageLocked(place, "another process writes these tables", "end it first")
     if any(words in text for words in _DAMAGED):
-        return Damaged(place, text, "move it away: it is made anew from the log and its peers")
+        return Damaged(place, text, "move it away: it is made again from the log and its peers")
     return StorageError(place, text, "see the kernel's log")
 
 
@@ -105,7 +102,7 @@ def family_name(number: int, options: TableOptions) -> str:
 
 
 def parse_family(name: str) -> tuple[int, TableOptions]:
-    """Raises ValueError when it is none of ours."""
+    """Raises ValueError: it is not a table's name."""
     number, cache, block, buffer, bloom, compression = map(int, name.split("."))
     return number, TableOptions(cache, block, buffer, bloom, bool(compression))
 
@@ -115,9 +112,9 @@ def _clamp(value: int, low: int, high: int) -> int:
 
 
 def family_options(
-    options: TableOptions, shared: Shared, replicated: bool
+    options: TableOptions, shared: Resources, replicated: bool
 ) -> tuple[rocksdict.Options, rocksdict.Cache | None]:
-    """Beyond what the engine can take a number is as large, or small, as it can."""
+    """Numbers beyond RocksDB's limits are set to the limits."""
     found = database_options(shared, replicated)
     blocks = rocksdict.BlockBasedOptions()
     own = None
@@ -127,7 +124,7 @@ def family_options(
         if options.cache_bytes != TableOptions().cache_bytes:
             own = rocksdict.Cache(options.cache_bytes)
         blocks.set_block_cache(own or shared.cache)
-        blocks.set_cache_index_and_filter_blocks(True)  # So they are bounded, too.
+        blocks.set_cache_index_and_filter_blocks(True)  # This bounds their memory, too.
         blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
     blocks.set_block_size(_clamp(options.block_bytes, 256, 64 << 20))
     blocks.set_format_version(5)
@@ -142,17 +139,18 @@ def family_options(
     return found, own
 
 
-def database_options(shared: Shared, replicated: bool) -> rocksdict.Options:
+def database_options(shared: Resources, replicated: bool) -> rocksdict.Options:
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_atomic_flush(replicated)
     options.set_write_buffer_manager(shared.buffers)
     options.set_max_open_files(shared.files_max)
-    options.set_table_cache_num_shard_bits(4)  # Each shard takes a file more than its share.
+    options.set_table_cache_num_shard_bits(4)  # Each shard may exceed its share by a file.
     options.set_target_file_size_base(FILE_BYTES)
-    options.set_max_write_buffer_number(3)  # From 4 on the engine slows writes down, and we ...
-    options.set_level_zero_slowdown_writes_trigger(36)  # ... wait only where it has to stop them.
+    options.set_max_write_buffer_number(3)  # With 4 or more RocksDB slows writes down.
+    # Writes wait only where RocksDB must stop them.
+    options.set_level_zero_slowdown_writes_trigger(36)
     options.set_level_zero_stop_writes_trigger(36)
     options.set_soft_pending_compaction_bytes_limit(0)
     options.set_max_background_jobs(2)

@@ -1,18 +1,18 @@
-"""The tables' engine on a disk: one RocksDB database, one column family a table.
+"""Tables in RocksDB: one database, and one column family a table.
 
-A replicated database has no log of the engine's: all tables are flushed as one, together with the
-index of the entry that they have reached, and what is lost with a crash is applied again from
-there. A local database has one, that a write may wait for.
+A replicated database has no write-ahead log: all tables are flushed together with the index of
+their last entry, and entries behind it are applied again after a crash. A local database has a log,
+and a write may wait for it.
 
-What the system column family says is made durable with the data that it tells of, but column
-families come and go at once. So none is ever used twice: a table that is truncated gets another one
-when it is made anew, and the old one goes when it is durable that nobody needs it. A column family
-is called `number.cache.block.buffer.bloom.compression`: its options must be known to open it.
+The system column family is durable together with the data that it describes, but column families
+are created and dropped at once. So no column family is used twice: a truncated table gets another
+one, and the old one is dropped once it is durable that no table uses it. Its name is
+`number.cache.block.buffer.bloom.compression`, because its options must be known to open it.
 
-Traps of rocksdict 0.3.29 that are kept out of here: flush() of one column family tears apart what
-is flushed as one, and so does the end of an Rdict's life; compact_range() doesn't tell that it
-failed; set_iterate_lower_bound() sets the upper bound; a Snapshot reads what is written after it;
-items() ends without a word where it meets damage.
+Traps of rocksdict 0.3.29 that this module avoids: flush() of one column family splits what must be
+flushed together, and so does the end of an Rdict; compact_range() does not report failures;
+set_iterate_lower_bound() sets the upper bound; a Snapshot reads later writes; items() ends silently
+at damage.
 """
 
 import os
@@ -49,66 +49,66 @@ from .batch import APPLIED, AT, NUMBER, TABLES, PendingWrites
 from .families import (
     Family,
     Guard,
-    Shared,
+    Resources,
     Stalled,
-    bare,
     database_options,
     family_name,
     family_options,
     parse_family,
+    without_traceback,
 )
 from .sst_scan import FileScan, SstQuery, TableScan
 from .walk import Row, TableFile, Walk, file_pieces, files_of
 
-SPARE_MIN = 16  # Empty column families in store: to make one takes 20 to 150 ms.
-SINGLES_MAX = 8  # That one batch makes one by one, before many are put in store.
+SPARE_MIN = 16  # Prepared empty column families: creating one takes 20 to 150 ms.
+SINGLES_MAX = 8  # Created one by one in a batch, before many are prepared.
 BUFFERED = ("num-entries-active-mem-table", "num-immutable-mem-table")
-STUCK_S = 20.0  # With space on the disk, until recover() opens the database anew.
-FREE_BYTES_MIN = 16 << 20  # On the disk, to do that or to flush: it needs some itself.
-STALL_S_MAX = 1.0  # Of a write, in which the engine flushes and compacts ...
-SETTLE_S_MAX = 10.0  # Before a flush ...
-STALL_POLL_S = 0.002  # ... and is asked again.
-EXACT_BYTES_MAX = 64 << 20  # Up to this size a table is read to split it: about 0.3 s.
-PIECE_PAIRS = 64  # That are one piece then.
+STUCK_S = 20.0  # With free space, until recover() opens the database again.
+FREE_BYTES_MIN = 16 << 20  # On the disk, to open or to flush.
+STALL_S_MAX = 1.0  # Of a write that waits for flushes and compactions.
+SETTLE_S_MAX = 10.0  # Before a flush.
+STALL_POLL_S = 0.002  # Interval of the checks.
+EXACT_BYTES_MAX = 64 << 20  # Up to this size a table is read to split it, which takes about 0.3 s.
+PIECE_PAIRS = 64  # In one piece then.
 
 
 class _TooFewFamilies(Exception):
-    """A batch makes more tables than there are column families in store; it is made anew then."""
+    """A batch makes more tables than there are prepared column families; it is built again then."""
 
 
-def open_tables(path: str, shared: Shared, replicated: bool) -> "RocksTables":
-    """Opens a database, or makes it. Raises StorageError."""
+def open_tables(path: str, shared: Resources, replicated: bool) -> "RocksTables":
+    """Opens or creates a database. Raises StorageError."""
     return RocksTables(path, shared, replicated, read_only=False)
 
 
-def open_checkpoint(path: str, shared: Shared) -> "RocksTables":
-    """Opens what RocksTables.checkpoint() has made, to read it alone; it changes no byte, so many
-    processes may do so at once. Raises StorageError."""
+def open_checkpoint(path: str, shared: Resources) -> "RocksTables":
+    """Opens a checkpoint read-only. It writes nothing, so that many processes may open it. Raises
+    StorageError."""
     return RocksTables(path, shared, replicated=True, read_only=True)
 
 
 class RocksTables:
-    """The Tables of a database. One process has it open, but for a checkpoint."""
+    """Tables in a RocksDB database. One process has it open, except for a checkpoint."""
 
-    def __init__(self, path: str, shared: Shared, replicated: bool, read_only: bool) -> None:
+    def __init__(self, path: str, shared: Resources, replicated: bool, read_only: bool) -> None:
         self.path = path
         self.problem = ""
         self.applied = (0, 0)
         self.recent: RecentChanges | None = None
-        self.families: dict[int, Family] = {}  # SYSTEM is among them.
+        self.families: dict[int, Family] = {}  # Includes SYSTEM.
         self.expiring_tables: set[int] = set()
         self._shared = shared
         self._replicated = replicated
         self._read_only = read_only
         self._spare: dict[TableOptions, list[Family]] = {}
-        self._doomed: list[Family] = []  # They go when it is durable that nobody needs them.
+        self._unused_families: list[Family] = []  # Dropped once that is durable.
         self._scans: weakref.WeakSet[Generator[object, None, None]] = weakref.WeakSet()
         self._file_scans: weakref.WeakSet[FileScan] = weakref.WeakSet()
         self._database: rocksdict.Rdict | None = None
         self._next_number = 1  # Of a column family.
-        self._singles = 0  # Column families that were made for the batch that is being made.
+        self._created_singly = 0  # Created for the current batch.
         self._stuck_since: float | None = None
-        self._expires_ms: int | None = None  # None: it has to be looked up.
+        self._expires_ms: int | None = None  # None: not known.
         self._write_options = _write_options(replicated, sync=False)
         self._sync_options = _write_options(replicated, sync=not replicated)
         self._stop: weakref.finalize[..., RocksTables] | None = None
@@ -117,7 +117,7 @@ class RocksTables:
     # ---- opening ----
 
     def _open(self, spares: int) -> None:
-        """Opens it with this many column families in store, if it is new or needs more."""
+        """Opens the database, with prepared column families if it is new or needs them."""
         guard = Guard(self.path)
         with guard:
             there = os.path.exists(f"{self.path}/CURRENT")
@@ -131,7 +131,7 @@ class RocksTables:
         if not there:
             _make_folder(self.path)
         parsed = {name: parse_family(name)[1] for name in names if "." in name}
-        if self._read_only:  # A reader's memory is bounded, whatever its tables' caches may take.
+        if self._read_only:  # A reader's memory is bounded, whatever its tables' cache sizes are.
             cache_bytes = TableOptions().cache_bytes
             parsed = {name: one._replace(cache_bytes=cache_bytes) for name, one in parsed.items()}
         made = {
@@ -148,7 +148,7 @@ class RocksTables:
                 options,
                 access.read_only(False) if self._read_only else access.read_write(),
             )
-            # Whatever ends us, all column families are flushed as one, or none.
+            # However the process ends, all column families are flushed together, or none.
             self._stop = weakref.finalize(self, self._database.cancel_all_background, True)
             families = {
                 name: self._family(name, parsed.get(name, TableOptions()), own)
@@ -175,14 +175,14 @@ class RocksTables:
         return self._database
 
     def _load(self, families: dict[str, Family]) -> None:
-        """Finds out which column family is which table; the others were not needed any more, or
-        not yet, when the process ended."""
+        """Assigns column families to tables. Others were dropped or not used yet when the process
+        ended."""
         self.families = {SYSTEM: families.pop("system")}
         for key, value in self.scan(SYSTEM, TABLES, TABLES + b"\xff" * 5):
             table, name = NUMBER.unpack(key[1:])[0], value.decode()
             if name not in families:
                 problem = f"table {table} lacks its column family {name}"
-                raise Damaged(self.path, problem, "move it away: it is made anew")
+                raise Damaged(self.path, problem, "move it away: it is made again")
             self.families[table] = families.pop(name)
         applied = self.get(SYSTEM, [APPLIED])[0]
         self.applied = (0, 0) if applied is None else AT.unpack(applied)
@@ -191,24 +191,24 @@ class RocksTables:
         )
         self._expires_ms = None
         self._spare = {}
-        self._doomed = []
+        self._unused_families = []
         for family in families.values():
             if next(iter(family.data.keys()), None) is None:
                 self._spare.setdefault(family.options, []).append(family)
             else:
-                self._doomed.append(family)
+                self._unused_families.append(family)
         if not self._read_only:
-            self._drop_doomed()
+            self._drop_unused_families()
 
-    def take_family(self, options: TableOptions) -> Family:
-        """An empty column family with these options that nobody has used. Raises _TooFewFamilies
-        where the batch takes so many that they are to be put in store first."""
+    def claim_family(self, options: TableOptions) -> Family:
+        """A prepared empty column family with these options. Raises _TooFewFamilies if the batch
+        needs so many that they must be prepared first."""
         spare = self._spare.get(options)
         if spare:
             return spare.pop()
         if options == TableOptions() and not self._scanned():
-            self._singles += 1
-            if self._singles > SINGLES_MAX:
+            self._created_singly += 1
+            if self._created_singly > SINGLES_MAX:
                 raise _TooFewFamilies
         name = self._next_name(options)
         made, own = family_options(options, self._shared, self._replicated)
@@ -217,11 +217,11 @@ class RocksTables:
             return self._family(name, options, own)
 
     def _grow(self, wanted: int) -> None:
-        """Puts column families in store when too many are wanted: to make many while the database
-        is opened takes less time than to make one by one."""
+        """Prepares column families: creating many while the database opens is faster than one by
+        one."""
         spares = len(
             self._spare.get(TableOptions(), ())
-        )  # A family that we held would hold it open.
+        )  # A reference to a family would keep the database open.
         if wanted <= spares or wanted + len(self.families) <= SPARE_MIN or self._scanned():
             return
         self._reopen(wanted + max(SPARE_MIN + 1, len(self.families)))
@@ -243,7 +243,7 @@ class RocksTables:
         return self._expires_ms
 
     def _family_of(self, table: int) -> Family | None:
-        """None: the table is not there. Raises StorageError when nobody can tell."""
+        """None: the table does not exist. Raises StorageError: that is unknown."""
         self._opened()
         return self.families.get(table)
 
@@ -290,7 +290,7 @@ class RocksTables:
     def pieces(
         self, table: int, start: bytes = b"", end: bytes = b"", with_values: bool = True
     ) -> ChunkSource:
-        """As scan() or keys(), whose values are empty then, for who takes many pairs at once."""
+        """As scan() or keys() (then values are empty), for readers of many pairs."""
 
         def engine(start: bytes) -> Iterator[Pair]:
             if with_values:
@@ -310,7 +310,7 @@ class RocksTables:
         return TableScan(scan, lambda last: engine(last or start))
 
     def _files_of(self, family: Family) -> list[TableFile] | None:
-        """All that a table consists of; None: there is more to it than files."""
+        """All files of a table; None: it has unflushed data, too."""
         read = family.data.property_int_value
         with Guard(self.path):
             if any(read(f"rocksdb.{name}") != 0 for name in BUFFERED):
@@ -326,7 +326,7 @@ class RocksTables:
         return walk
 
     def last_key(self, table: int) -> bytes:
-        """Empty: the table is."""
+        """Empty: the table is empty."""
         return next(self.keys(table, reverse=True), b"")
 
     def _held(self, scan: Generator[Row, None, None]) -> Iterator[Row]:
@@ -334,7 +334,7 @@ class RocksTables:
         return scan
 
     def _scanned(self) -> bool:
-        """Whether somebody holds a scan, and with it the database."""
+        """Whether a scan, which keeps the database open, is in use."""
         return any(cast("GeneratorType[object, None, None]", scan).gi_frame for scan in self._scans)
 
     # ---- writing ----
@@ -345,36 +345,36 @@ class RocksTables:
         while entries:
             try:
                 return self._write(entries, sync)
-            except Stalled as error:  # Or waiting for space, which the engine would do for ever.
+            except Stalled as error:  # Or waiting for space: RocksDB would wait for ever.
                 if time.monotonic() > until:
                     full = StorageFull(self.path) if self._free() < FREE_BYTES_MIN else error
                     self.problem = str(full)
-                    raise bare(full) from None
+                    raise without_traceback(full) from None
                 time.sleep(STALL_POLL_S)
             except StorageError as error:
                 self.problem = str(error)
-                raise bare(error) from None
+                raise without_traceback(error) from None
         return []
 
     def _write(self, entries: Sequence[TableEntry], sync: bool) -> list[Outcome]:
         made = {op.table for entry in entries for op in entry.ops if isinstance(op, Put)}
         self._grow(len(made.difference(self.families)))
         while True:
-            self._singles = 0
+            self._created_singly = 0
             batch = PendingWrites(self)
             try:
                 return self._write_batch(batch, entries, sync)
             except StorageError:
-                self._take_back(batch)
+                self._release_families(batch)
                 raise
             except _TooFewFamilies:
-                self._take_back(batch)
+                self._release_families(batch)
                 spares = max(2 * len(batch.made), SPARE_MIN + 1, len(self.families))
-            del batch  # It would hold the database open.
+            del batch  # It would keep the database open.
             self._reopen(spares)
 
-    def _take_back(self, batch: PendingWrites) -> None:
-        """The column families that a batch has taken: nothing is in them."""
+    def _release_families(self, batch: PendingWrites) -> None:
+        """Returns the column families of a batch, which are empty."""
         for family in batch.made:
             self._spare.setdefault(family.options, []).append(family)
 
@@ -396,22 +396,22 @@ class RocksTables:
             self._opened().write(made, self._sync_options if sync else self._write_options)
         self.families = batch.families
         self.applied = at or self.applied
-        if batch.keeps_books:
+        if batch.changes_system:
             self._expires_ms = None
         self.problem = ""
         if batch.dropped:
-            self._doomed += batch.dropped
-            self._drop_doomed()
+            self._unused_families += batch.dropped
+            self._drop_unused_families()
 
-    def _drop_doomed(self) -> None:
-        """What can't be dropped now is at the next start: rocksdict forgets a column family before
-        it knows whether it is gone."""
-        if not self._doomed:
+    def _drop_unused_families(self) -> None:
+        """Drops unused column families. The next start drops the others: rocksdict forgets a column
+        family before it knows whether the drop worked."""
+        if not self._unused_families:
             return
         try:
             self.flush()
-            while self._doomed:
-                name = self._doomed.pop().name
+            while self._unused_families:
+                name = self._unused_families.pop().name
                 with Guard(self.path):
                     self._opened().drop_column_family(name)
         except StorageError as error:
@@ -432,23 +432,23 @@ class RocksTables:
         until = time.monotonic() + SETTLE_S_MAX
         while not self._flushed():
             if time.monotonic() > until:
-                raise StorageError(self.path, "the engine does not flush", "see the file LOG there")
+                raise StorageError(self.path, "RocksDB does not flush", "see the file LOG there")
             time.sleep(STALL_POLL_S)
 
     def _flushed(self) -> bool:
-        """Flushes all tables as one; False: something was in the way."""
+        """Flushes all tables together. False: it was not possible."""
         self._settle()
         options = rocksdict.CompactOptions()
         options.set_exclusive_manual_compaction(False)
         with Guard(self.path):
-            # This one, and no other that rocksdict has, flushes all column families as one.
+            # Of rocksdict's functions only this one flushes all column families together.
             self._opened().compact_range(None, None, options)
             read = self.families[SYSTEM].data.property_int_value
             return not any(read(f"rocksdb.{name}") for name in BUFFERED)
 
     def recover(self) -> bool:
-        """The engine goes on by itself some seconds after there is space again. Where it does
-        not, it is opened anew, which may lose what was not durable."""
+        """RocksDB resumes some seconds after there is space again. Otherwise it is opened again,
+        which may lose what is not durable."""
         if not self.problem:
             return True
         try:
@@ -466,18 +466,18 @@ class RocksTables:
             return False
         self.problem = ""
         self._stuck_since = None
-        self._drop_doomed()
+        self._drop_unused_families()
         return not self.problem
 
     def _probe(self) -> None:
-        """Raises what the engine says to a write that changes nothing."""
+        """Raises RocksDB's error for a write that changes nothing."""
         probe = rocksdict.WriteBatch(raw_mode=True)
         probe.delete(b"probe", self.families[SYSTEM].handle)
         with Guard(self.path):
             self._opened().write(probe, self._sync_options)
 
     def _settle(self) -> None:
-        """Waits until the engine takes writes; raises what it says when it does not."""
+        """Waits until RocksDB accepts writes; raises its error if it does not."""
         until = time.monotonic() + SETTLE_S_MAX
         while True:
             try:
@@ -489,12 +489,12 @@ class RocksTables:
                 time.sleep(STALL_POLL_S)
 
     def _free(self) -> int:
-        """Bytes on the disk."""
+        """Free bytes on the disk."""
         disk = os.statvfs(self.path)
         return disk.f_bavail * disk.f_frsize
 
     def _need(self, size: int) -> None:
-        """What is begun without space the engine waits with until there is some."""
+        """Raises StorageFull without enough space: RocksDB would wait for it."""
         if self._free() < size + FREE_BYTES_MIN:
             raise StorageFull(self.path)
 
@@ -567,23 +567,24 @@ class RocksTables:
 
     def close(self) -> None:
         if self._database is not None and not self._read_only:
-            with suppress(StorageError):  # What a full disk refuses is in the log of either kind.
+            # What a full disk refuses is in RocksDB's log or in that of Raft.
+            with suppress(StorageError):
                 self.flush()
         self._shut()
 
     def _shut(self) -> None:
-        """The database closes with the last that refers to it; what can't be flushed is lost."""
+        """Drops the last references, which closes the database; unflushed data is lost."""
         if self._stop is not None:
             self._stop()
         self._stop = self._database = None
-        self.families, self._spare, self._doomed = {}, {}, []
+        self.families, self._spare, self._unused_families = {}, {}, []
 
 
 def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:
     options = rocksdict.WriteOptions()
     options.disable_wal = replicated  # type: ignore[method-assign, assignment]
     options.sync = sync
-    options.no_slowdown = True  # It says so instead of waiting.
+    options.no_slowdown = True  # It fails instead of waiting.
     return options
 
 

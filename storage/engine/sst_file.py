@@ -1,8 +1,7 @@
-"""A file of the tables' engine as it lies there: what it says of itself, and its index.
+"""Reads the properties and the index of a RocksDB table file.
 
-It is RocksDB's block-based table of format 5, with the checksums, the order of keys and the index
-that our options ask for (docs/disk-format.md). What is of another kind is refused as Unsupported:
-the engine itself reads it.
+It supports the block-based table of format 5 with the checksums, key order and index of our options
+(docs/disk-format.md). Other files are Unsupported: RocksDB reads them itself.
 """
 
 import errno
@@ -14,18 +13,18 @@ from ...native.errors import NativeError
 from ...native.tables.sst import EUNKNOWN, TRAILER_SIZE, Index, open_block
 from ..errors import Damaged, StorageError, storage_error
 
-FOOTER = 53  # Kind of checksum; handles of the metaindex and the index; format, magic number.
+FOOTER = 53  # Kind of checksum; handles of metaindex and index; format, magic number.
 MAGIC = (0x88E241B785F4CFF7).to_bytes(8, "little")
 FORMAT = 5
 XXH3 = 4
 INDEX_BYTES_MAX = 1 << 30
 META_BYTES_MAX = 1 << 20
 TOO_MANY = {errno.EMFILE, errno.ENFILE}
-MENDING = "move it away: it is made anew from the log and its peers"
+REPAIR = "move it away: it is made again from the log and its peers"
 
 PROPERTIES = b"rocksdb.properties"
-FILTERS = (b"filter.", b"fullfilter.", b"partitionedfilter.")  # Of no use to a scan.
-# What a property must be where it is there, as the file has it; None: it must not be there.
+FILTERS = (b"filter.", b"fullfilter.", b"partitionedfilter.")  # A scan does not use them.
+# Required values of properties, if they are there; None: the property must be missing.
 REQUIRED = {
     b"rocksdb.comparator": b"leveldb.BytewiseComparator",
     b"rocksdb.block.based.table.index.type": bytes(4),  # One block, binary search.
@@ -42,25 +41,25 @@ USER_KEYS = b"rocksdb.index.key.is.user.key"
 
 
 class Unsupported(Exception):
-    """A file, or something in it, is of a kind that only the engine reads."""
+    """Only RocksDB can read this file, or something in it."""
 
 
 class Handle(NamedTuple):
-    """Where a block lies."""
+    """The position of a block."""
 
     offset: int
     size: int
 
 
 def problem_of(path: str, code: int) -> StorageError | Unsupported:
-    """What a code of C's says about a file."""
+    """The exception for an error code of C."""
     if code == EUNKNOWN:
         return Unsupported(path)
-    return Damaged(path, "a block is not as its checksum says, or makes no sense", MENDING)
+    return Damaged(path, "a block does not match its checksum, or is malformed", REPAIR)
 
 
 def open_file(path: str) -> int:
-    """Its number among the open files. Raises Unsupported: too many are open; StorageError."""
+    """The number of the open file. Raises Unsupported: too many files are open; StorageError."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -73,7 +72,10 @@ class SortedFile:
     """An open file of sorted keys."""
 
     def __init__(self, path: str, fd: int, family: str) -> None:
-        """family: the name of its column family. Raises Unsupported and StorageError."""
+        """Reads the footer and the properties. Raises Unsupported and StorageError.
+
+        family   name of the column family
+        """
         self._path = path
         self._fd = fd
         self._size = os.fstat(fd).st_size
@@ -87,11 +89,11 @@ class SortedFile:
         self._stamped = found[USER_KEYS] == b"\0"
 
     def index(self) -> Index:
-        """Which blocks it has. Raises Unsupported and StorageError."""
+        """The list of its blocks. Raises Unsupported and StorageError."""
         return Index(self._block(self._index, INDEX_BYTES_MAX), self._stamped, self._size)
 
     def _damaged(self, problem: str) -> Damaged:
-        return Damaged(self._path, problem, MENDING)
+        return Damaged(self._path, problem, REPAIR)
 
     def _read(self, handle: Handle) -> bytes:
         if handle.offset < 0 or handle.offset + handle.size > self._size:
@@ -111,7 +113,7 @@ class SortedFile:
         if data[-12:-8] != FORMAT.to_bytes(4, "little") or data[0] != XXH3:
             raise Unsupported(f"{self._path}: checksum {data[0]}, format {data[-12]}")
         try:
-            handles = Numbers(data[1:-12])
+            handles = VarintReader(data[1:-12])
             return Handle(handles.next(), handles.next()), Handle(handles.next(), handles.next())
         except ValueError:
             raise self._damaged("its footer has no handles") from None
@@ -131,23 +133,23 @@ class SortedFile:
             if any(name != PROPERTIES and not name.startswith(FILTERS) for name in parts):
                 raise Unsupported(f"{self._path}: {parts.keys()}")  # Range deletions, a dictionary.
             if PROPERTIES not in parts:
-                raise Unsupported(f"{self._path}: it says nothing of itself")
-            numbers = Numbers(parts[PROPERTIES])
+                raise Unsupported(f"{self._path}: it has no properties")
+            numbers = VarintReader(parts[PROPERTIES])
             handle = Handle(numbers.next(), numbers.next())
             return dict(entries_of(self._block(handle, META_BYTES_MAX)))
         except ValueError as error:
-            raise self._damaged(f"what it says of itself: {error}") from None
+            raise self._damaged(f"its properties: {error}") from None
 
 
-class Numbers:
-    """Bytes that are numbers of 7 bits a byte, and what they tell the size of."""
+class VarintReader:
+    """Reads numbers of 7 bits a byte, and bytes whose size they give."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
 
     def next(self) -> int:
-        """ValueError: there is none."""
+        """Raises ValueError: there is none."""
         value = 0
         for shift in range(0, 64, 7):
             if self.at == len(self.data):
@@ -160,7 +162,7 @@ class Numbers:
         raise ValueError(f"no number at {self.at}")
 
     def take(self, size: int) -> bytes:
-        """ValueError: there are not so many."""
+        """Raises ValueError: there are fewer bytes."""
         if size > len(self.data) - self.at:
             raise ValueError(f"{size} bytes at {self.at} of {len(self.data)}")
         self.at += size
@@ -173,7 +175,7 @@ def entries_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     end = len(block) - 4 - 4 * places
     if end < 0:
         raise ValueError(f"a block of {len(block)} bytes with {places} places")
-    numbers, key = Numbers(block[:end]), b""
+    numbers, key = VarintReader(block[:end]), b""
     while numbers.at < end:
         shared, own, size = numbers.next(), numbers.next(), numbers.next()
         if shared > len(key):

@@ -1,7 +1,7 @@
-"""Scans of a table by its files, in C: of what never changes, as a checkpoint does not.
+"""Scans the files of an unchanging table, such as a checkpoint, in C.
 
-The engine says which files there are; where one is of a kind that is not known here it goes on
-itself, behind the last key. Both give the same pairs.
+RocksDB lists the files. From the first unsupported file on, RocksDB scans behind the last key. Both
+return the same pairs.
 """
 
 import os
@@ -30,10 +30,10 @@ from .walk import TableFile
 
 
 class SstQuery(NamedTuple):
-    """What is to be read of a table."""
+    """What to read of a table."""
 
     folder: str
-    family: str  # The name of its column family.
+    family: str  # Name of the column family.
     sequence: int  # Of the last write that counts.
     files: list[TableFile]
     bounds: Bounds
@@ -41,7 +41,7 @@ class SstQuery(NamedTuple):
 
 
 def runs_of(files: list[TableFile], bounds: Bounds) -> list[list[TableFile]]:
-    """The files in which wanted keys may be; in each run they ascend."""
+    """The files that may have wanted keys; within a run they ascend."""
     start, end = bounds
     wanted = [one for one in files if one.last >= start and (not end or one.first < end)]
     runs: list[list[TableFile]] = []
@@ -52,24 +52,24 @@ def runs_of(files: list[TableFile], bounds: Bounds) -> list[list[TableFile]]:
 
 
 class FileScan:
-    """The pairs of a table's files, merged."""
+    """Merges the pairs of a table's files."""
 
     def __init__(self, wanted: SstQuery) -> None:
         runs = runs_of(wanted.files, wanted.bounds)
         self._wanted = wanted
         self._runs = [deque(run) for run in runs]
-        self._open: dict[int, int] = {}  # By run: the number of its open file.
+        self._open: dict[int, int] = {}  # By run: number of its open file.
         self._paths = [""] * len(runs)
         self._close = weakref.finalize(self, _close_all, self._open)
         self._merge = Merge(len(runs), wanted.sequence, wanted.bounds)
 
     @property
     def files(self) -> int:
-        """How many it has open at most."""
+        """The largest number of files that are open at once."""
         return len(self._runs) if self._close.alive else 0
 
     def take(self, room: PairLimits) -> tuple[Pairs, bool]:
-        """The next pairs, and whether there are no more. Raises Unsupported and StorageError."""
+        """The next pairs, and whether the scan has ended. Raises Unsupported and StorageError."""
         try:
             return self._merge.take(room, self._wanted.with_values, self._next_file)
         except MergeFailed as error:
@@ -108,14 +108,17 @@ def _close_all(held: dict[int, int]) -> None:
 
 
 class TableScan:
-    """Scanned, of a table that never changes."""
+    """A ChunkSource of an unchanging table."""
 
     def __init__(self, files: FileScan, engine: Callable[[bytes], Iterator[Pair]]) -> None:
-        """engine: what the engine itself reads from a key on; empty: from the start."""
+        """Scans files, and then the rest by RocksDB.
+
+        engine   scans by RocksDB behind a key; empty: from the start
+        """
         self._files = files
         self._engine = engine
-        self._last: bytes | None = None  # Key that was taken.
-        self._rest: ChunkSource | None = None  # What the engine reads, since it has to.
+        self._last: bytes | None = None  # The last key returned.
+        self._rest: ChunkSource | None = None  # RocksDB's scan, once it is needed.
 
     def take(
         self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]

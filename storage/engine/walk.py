@@ -1,4 +1,4 @@
-"""Walks over a table of the engine that say so when they meet damage, and what its files span."""
+"""Iterations over a table that detect damage, and the ranges of its files."""
 
 import re
 from collections.abc import Generator, Iterator
@@ -17,8 +17,8 @@ READAHEAD_BYTES = 256 << 10
 
 
 class Walk:
-    """What goes with an iterator of the engine from start to end, which ends in the same way at the
-    last key and where a block is damaged: so somebody has to look behind its end."""
+    """Checks an iteration of RocksDB, which ends in the same way at the last key and at a damaged
+    block: a second iterator looks behind its end."""
 
     def __init__(
         self, place: str, data: rocksdict.Rdict, start: bytes, end: bytes, reverse: bool
@@ -28,18 +28,19 @@ class Walk:
             self.options.set_iterate_upper_bound(end)
         self.first = None if reverse or not start else start
         self._place = place
-        self._data = data  # The engine's iterators break with a dropped column family's handle.
+        self._data = data  # RocksDB's iterators fail once the column family's handle is dropped.
         self._start = start
         self._reverse = reverse
         self._behind = data.iter(self.options)  # It sees what the iterator sees.
 
     def read_once(self) -> None:
-        """Nobody reads these blocks again: they pass by the cache, and come many at a time."""
-        self.options.fill_cache(False)  # type: ignore[call-arg]  # Its stub forgets the argument.
+        """For blocks that are read once: they bypass the cache, and are read ahead."""
+        # The type stub lacks the argument.
+        self.options.fill_cache(False)  # type: ignore[call-arg]
         self.options.set_readahead_size(READAHEAD_BYTES)
 
     def keys(self, found: Iterator[bytes]) -> Generator[bytes, None, None]:
-        """The keys of the walk, whose iterator this is."""
+        """The keys of this iterator."""
         key = None
         for key in found:
             if self._reverse and key < self._start:
@@ -48,7 +49,7 @@ class Walk:
         self._check(key)
 
     def pairs(self, found: Iterator[Pair]) -> Generator[Pair, None, None]:
-        """As keys(), with the values."""
+        """As keys(), with values."""
         pair = None
         for pair in found:
             if self._reverse and pair[0] < self._start:
@@ -57,7 +58,7 @@ class Walk:
         self._check(pair and pair[0])
 
     def _check(self, last: bytes | None) -> None:
-        """Raises StorageError when there is something behind the last key, or nobody can tell."""
+        """Raises StorageError if there is something behind the last key, or that is unknown."""
         behind = self._behind
         with Guard(self._place):
             if self._reverse:
@@ -84,8 +85,8 @@ class TableFile(NamedTuple):
     first: bytes
     last: bytes
     size: int
-    number: int  # Its name is that, too.
-    level: int  # Those of level 0 overlap; within another one they ascend.
+    number: int  # Also its name.
+    level: int  # Files of level 0 overlap; in other levels they ascend.
 
 
 _LEVEL = re.compile(r"^--- level (\d+) ---", re.M)
@@ -95,7 +96,7 @@ _FILE = re.compile(
 
 
 def files_of(text: str) -> list[TableFile]:
-    """The files in the engine's property rocksdb.sstables, in its order."""
+    """The files in RocksDB's property rocksdb.sstables, in order."""
     _, *parts = _LEVEL.split(text)
     found = []
     for level, files in zip(parts[::2], parts[1::2], strict=True):
@@ -107,7 +108,7 @@ def files_of(text: str) -> list[TableFile]:
 
 
 def file_pieces(files: list[TableFile], start: bytes, end: bytes) -> list[SizedRange]:
-    """The pieces of start <= key < end, from the files that lie in it: half of each at its ends."""
+    """Approximate sizes within start <= key < end by its files; half of a file across a bound."""
     pieces = [(start, 0)]
     for file in files:
         for key in (file.first, file.last):

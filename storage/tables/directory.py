@@ -1,14 +1,12 @@
-"""Where a table worker's databases are, and how the replicated one comes out of a snapshot.
+"""The folders of a table worker's databases, and the restore of the replicated one from a snapshot.
 
-    tables/WORKER/workers       how many workers there were when the tables were made
-    tables/WORKER/replicated    the tables of the log
-    tables/WORKER/local         those of none
-    tables/WORKER/state         our part of the snapshot that is being made; removed at each start
-    tables/WORKER/lease         a snapshot for data jobs that is being made; removed at each start
-    tables/WORKER/damage        what was wrong with the replicated ones: they are put aside
-    *.new, *.old, *.damaged     being restored; replaced; put aside for people
-
-It applies nothing.
+tables/WORKER/workers       number of workers when the tables were made
+tables/WORKER/replicated    tables of the log
+tables/WORKER/local         local tables
+tables/WORKER/state         this worker's part of a new snapshot; removed at each start
+tables/WORKER/lease         a new snapshot for data jobs; removed at each start
+tables/WORKER/damage        why the replicated tables were moved away
+*.new, *.old, *.damaged     being restored; replaced; moved away for inspection
 """
 
 import os
@@ -33,33 +31,33 @@ DAMAGE = "damage"
 _REPLACING = (f"{REPLICATED}.new", f"{REPLICATED}.old")
 SYNC_BYTES = 8 << 20
 
-Open = Callable[[str, bool], Tables]  # A database's path, and whether it is replicated.
+Open = Callable[[str, bool], Tables]  # Takes a database's path and whether it is replicated.
 
 
 class TableFolder(NamedTuple):
-    """Whose tables these are."""
+    """The folder of a worker's tables."""
 
-    folder: str  # tables, of the node.
-    name: str  # The worker's.
+    folder: str  # `tables`, of the node.
+    name: str  # Of the worker.
     workers: int
 
 
 class Restored(NamedTuple):
-    """What came out of a snapshot."""
+    """A snapshot's tables that are unpacked."""
 
-    at: tuple[int, int]  # Index and term of the last entry in it.
+    at: tuple[int, int]  # Index and term of its last entry.
     files: int
     size: int
 
 
 class TableDirectory:
-    """The directories of one worker, and its databases."""
+    """The folders and databases of one worker."""
 
     def __init__(self, location: TableFolder, open_tables: Open, with_local: bool) -> None:
         """Opens the databases. Raises StorageError: made for another number of workers, locked,
-        damaged (the local ones), or refused by the system.
+        damaged (local tables), or refused by the system.
 
-        damaged   why the replicated tables were put aside; they come again from the log
+        damaged   why the replicated tables were moved away; they are made again from the log
         """
         self.location = location
         self._path = os.path.join(location.folder, location.name)
@@ -67,7 +65,7 @@ class TableDirectory:
         self.damaged = ""
         _make_folder(self._path)
         self._check_workers()
-        # The engine calls a checkpoint .tmp until it is whole.
+        # RocksDB names an unfinished checkpoint .tmp.
         made = (STATE, LEASE)
         for name in (*made, *(f"{one}.tmp" for one in made), *_REPLACING):
             self._remove(name)
@@ -78,7 +76,7 @@ class TableDirectory:
         return os.path.join(self._path, name)
 
     def _check_workers(self) -> None:
-        """Which table is whose follows from their number: it can't change."""
+        """Table numbers decide which worker has a table, so the number of workers cannot change."""
         folder, _, workers = self.location
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name, WORKERS)
@@ -87,7 +85,7 @@ class TableDirectory:
                 raise StorageError(
                     path,
                     f"the tables were made for `workers: {made_for}`, not {workers}",
-                    f"write `workers: {made_for}`: it can't change once there are tables",
+                    f"write `workers: {made_for}`: it cannot change once there are tables",
                 )
         _write(self._at(WORKERS), str(workers))
 
@@ -106,15 +104,15 @@ class TableDirectory:
         return opened
 
     def note_damage(self, damage: str) -> None:
-        """The replicated tables are damaged: whoever opens them next begins with empty ones, as
-        all that was in them is in the log and its snapshot."""
+        """Notes that the replicated tables are damaged. The next start begins with empty ones,
+        since a snapshot and the log have their content."""
         _write(self._at(DAMAGE), damage)
 
-    # ---- into a snapshot ----
+    # ---- make a snapshot ----
 
     def write_state(self, at: tuple[int, int]) -> str:
-        """Puts the replicated tables, in which everything up to `at` is applied and nothing else,
-        into a directory; returns its path. Raises StorageError."""
+        """Makes a checkpoint of the replicated tables, to which exactly the entries up to `at` are
+        applied; returns its path. Raises StorageError."""
         self._remove(STATE)
         store_applied(self.replicated, at)
         path = self._at(STATE)
@@ -127,16 +125,16 @@ class TableDirectory:
         return path
 
     def drop_state(self) -> None:
-        """The snapshot is made, or will not be."""
+        """Removes the checkpoint of write_state()."""
         self._remove(STATE)
 
     # ---- for data jobs ----
 
     def write_lease(self, path: str, mark: tuple[str, str]) -> None:
-        """Puts a checkpoint of the replicated tables at path, whole or not at all. Raises
+        """Makes a checkpoint of the replicated tables at path, as a whole or not at all. Raises
         StorageError.
 
-        mark   name and text of a file that is in it, too
+        mark   name and text of a file to add
         """
         self._remove(LEASE)
         try:
@@ -151,27 +149,25 @@ class TableDirectory:
             self._remove(LEASE)
             raise
 
-    # ---- out of a snapshot ----
+    # ---- restore a snapshot ----
 
-    def unpack(self, files: Files, identity: Identity, applied: int) -> Restored | None:
-        """Takes the tables from the newest snapshot when that is ahead of what is applied, beside
-        those that are there: replace() puts them in place. Where it has none they begin empty.
-
-        Raises Damaged: the snapshot; StorageError.
-        """
+    def unpack_snapshot(self, files: Files, identity: Identity, applied: int) -> Restored | None:
+        """Unpacks the tables of the newest snapshot beside the existing ones if the snapshot is
+        newer; replace() makes them current. A snapshot without tables of this worker yields empty
+        ones. Raises Damaged: the snapshot is; StorageError."""
         info = newest(files, identity)
         if info is None or info.index <= applied:
             return None
         file = open_snapshot(files, identity, info)
         if file is None:
-            return None  # A newer one has replaced it: the next look finds that.
+            return None  # A newer one has replaced it; the next call finds that.
         try:
             return self._unpack(file, info.path)
         finally:
             file.close()
 
     def replace(self, restored: Restored) -> None:
-        """Puts in place what unpack() took; nobody may hold a scan. Raises StorageError."""
+        """Makes the unpacked tables current. No scan may be open. Raises StorageError."""
         self.replicated.close()
         self._rename(REPLICATED, f"{REPLICATED}.old")
         self._rename(f"{REPLICATED}.new", REPLICATED)
@@ -181,7 +177,7 @@ class TableDirectory:
         self.replicated.flush()
 
     def _unpack(self, file: SnapshotFile, place: str) -> Restored:
-        """Writes our files of an archive; none of it counts until all is there and sound."""
+        """Writes this worker's files of an archive; they count once all are complete and valid."""
         self._remove(f"{REPLICATED}.new")
         path = self._at(f"{REPLICATED}.new")
         _make_folder(path)
@@ -209,11 +205,11 @@ class TableDirectory:
             raise StorageError(
                 place,
                 f"its tables are of `workers: {workers.decode('ascii', 'replace')}`,"
-                f" ours of `workers: {self.location.workers}`",
+                f" those of this node of `workers: {self.location.workers}`",
                 "give all nodes of a cluster one number",
             )
 
-    # ---- small things ----
+    # ---- files ----
 
     def _rename(self, source: str, target: str) -> None:
         try:

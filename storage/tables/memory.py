@@ -1,6 +1,6 @@
-"""The plain twin of rocks.py: the same tables in dictionaries, for tests and the simulator.
+"""Tables in dictionaries: the twin of rocks.py for tests and the simulator.
 
-It is as slow as it is simple: every scan sorts what it sees, and nothing is on a disk.
+Each scan sorts what it reads.
 """
 
 import copy
@@ -24,13 +24,13 @@ READ_ONLY = "a checkpoint never changes"
 
 
 class MemoryTables:
-    """The Tables of nobody's disk; it is its own State of operations.py."""
+    """Tables in memory, and at once the TableState of operations.py."""
 
     def __init__(self, disk: "dict[str, MemoryTables] | None" = None) -> None:
         self.applied = (0, 0)
         self.problem = ""
         self.recent: RecentChanges | None = None
-        self.disk = {} if disk is None else disk  # Checkpoints by their paths.
+        self.disk = {} if disk is None else disk  # Checkpoints by path.
         self.expiring_tables: set[int] = set()
         self._options: dict[int, TableOptions] = {}
         self._data: dict[int, dict[bytes, bytes]] = {SYSTEM: {}}
@@ -92,7 +92,7 @@ class MemoryTables:
             raise StorageError("memory", self.problem, "open the tables that it was made of")
         outcomes: list[Outcome] = []
         done: list[Op] | None = None if self.recent is None else []
-        applied = self.applied[0]  # Several of these may be of one entry of the log.
+        applied = self.applied[0]  # Several items may belong to one entry of the log.
         for entry in entries:
             if 0 < entry.log_index <= applied:
                 continue
@@ -110,16 +110,16 @@ class MemoryTables:
         return [Effects(data) for _, data in self.scan(SYSTEM, *record_range(log_index))]
 
     def flush(self) -> None:
-        """There is nothing to be lost."""
+        """Writes are never lost."""
 
     def recover(self) -> bool:
         return not self.problem
 
     def close_table(self, table: int) -> None:
-        """It takes what its content takes."""
+        """No memory can be freed."""
 
     def compact(self, table: int, start: bytes = b"", end: bytes = b"") -> None:
-        """What was deleted is gone."""
+        """Deleted data needs no memory."""
 
     def checkpoint(self, path: str) -> tuple[int, int]:
         if path in self.disk:
@@ -145,4 +145,4 @@ class MemoryTables:
         return content_hash(self.scan(table))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing is open."""

@@ -1,31 +1,32 @@
-"""Keys in their order, and ranges of keys: what a batch needs to read what it has changed itself.
+"""Sorted keys and ranges of keys, for reads of a batch's own changes.
 
-Adding, removing and finding a key cost the logarithm of how many there are, as a batch may hold a
-million operations that each read the ones before.
+Adding, removing and finding a key cost O(log n): a batch may hold a million operations that each
+read earlier ones.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-PART_KEYS = 512  # In a part of the sorted list; twice as many are split.
+PART_KEYS = 512  # In a part of the sorted list; a part of twice the size is split.
 
 
 class SortedKeys:
-    """A set of keys in ascending order. Nothing may be changed while it is iterated."""
+    """A set of keys in ascending order. Do not change it while you iterate."""
 
     def __init__(self) -> None:
-        self._parts: list[list[bytes]] = []  # Sorted, none empty: changing one moves few keys.
+        # Sorted and never empty, so that a change moves few keys.
+        self._parts: list[list[bytes]] = []
         self._firsts: list[bytes] = []  # The first key of each part.
-        self._size = 0  # Keys in the parts.
-        self._new: set[bytes] = set()  # Not in the parts yet: many are sorted at once.
+        self._size = 0  # Number of keys in the parts.
+        self._new: set[bytes] = set()  # Not in the parts yet; many keys are sorted at once.
 
     def update(self, keys: Iterable[bytes]) -> None:
-        """Adds keys, whether they are there or not."""
+        """Adds keys, which may exist."""
         self._new.update(keys)
 
     def discard(self, key: bytes) -> None:
-        """Removes a key, whether it is there or not."""
+        """Removes a key, which may be missing."""
         self._new.discard(key)
         at = bisect_right(self._firsts, key) - 1
         if at < 0:
@@ -42,7 +43,7 @@ class SortedKeys:
             self._firsts[at] = part[0]
 
     def between(self, start: bytes, end: bytes) -> Iterator[bytes]:
-        """The keys of start <= key < end, ascending; an empty end: to the last."""
+        """The keys of start <= key < end, ascending; an empty end is no bound."""
         self._sort()
         at = max(bisect_right(self._firsts, start) - 1, 0)
         for part in self._parts[at : at + 1]:
@@ -53,7 +54,7 @@ class SortedKeys:
             yield from _cut(self._parts[number], end)
 
     def not_above(self, key: bytes) -> bytes | None:
-        """The largest key that is not above this one."""
+        """The largest key up to this one."""
         self._sort()
         at = bisect_right(self._firsts, key) - 1
         if at < 0:
@@ -67,10 +68,10 @@ class SortedKeys:
         return self._parts[-1][-1] if self._parts else b""
 
     def _sort(self) -> None:
-        """Brings the new keys into the parts."""
+        """Moves the new keys into the parts."""
         if not self._new:
             return
-        if len(self._new) * 16 > self._size:  # Then to sort all costs no more.
+        if len(self._new) * 16 > self._size:  # Then sorting all keys costs no more.
             found = sorted({*chain.from_iterable(self._parts), *self._new})
             self._parts = [found[at : at + PART_KEYS] for at in range(0, len(found), PART_KEYS)]
             self._firsts = [part[0] for part in self._parts]
@@ -99,7 +100,7 @@ def _cut(part: list[bytes], end: bytes) -> list[bytes]:
 
 
 class Ranges:
-    """Ranges start <= key < end that neither overlap nor touch; an empty end: to the last key."""
+    """Ranges start <= key < end that neither overlap nor touch; an empty end is no bound."""
 
     def __init__(self) -> None:
         self._starts = SortedKeys()
@@ -109,10 +110,10 @@ class Ranges:
         return bool(self._ends)
 
     def __contains__(self, key: bytes) -> bool:
-        return self.behind(key) != key
+        return self.end_of(key) != key
 
-    def behind(self, key: bytes) -> bytes | None:
-        """The key, or where the range ends that it is in; None: that has no end."""
+    def end_of(self, key: bytes) -> bytes | None:
+        """The end of the range that holds the key, or the key; None: the range has no end."""
         start = self._starts.not_above(key)
         if start is None:
             return key
@@ -122,7 +123,7 @@ class Ranges:
         return max(key, end)
 
     def add(self, start: bytes, end: bytes) -> None:
-        """Adds a range that is not empty; those that it reaches become one with it."""
+        """Adds a range that is not empty, and joins it with the ranges that it reaches."""
         before = self._starts.not_above(start)
         if before is not None and (not self._ends[before] or self._ends[before] >= start):
             start = before

@@ -1,6 +1,6 @@
-"""What job_server keeps on disk: the counter of APIDs and the statistics of jobs that have ended.
+"""The files of job_server: the counter of APIDs, and statistics of ended jobs.
 
-Both lie in one folder that only job_server writes to. Jobs themselves do not survive it.
+Both are in a folder that only job_server writes. Running jobs do not survive a restart.
 """
 
 import struct
@@ -15,21 +15,21 @@ from ..errors import Damaged
 
 APIDS = "apids"
 STATISTICS = "statistics"
-RESERVED = 1024  # Numbers that one write of the counter's file is good for.
+RESERVED = 1024  # Numbers that one write of the counter reserves.
 
-_COUNTER = struct.Struct("<4sQI")  # magic, first number that is not reserved, CRC32C of both
+_COUNTER = struct.Struct("<4sQI")  # magic, first unreserved number, CRC32C of both
 _MAGIC = b"KAP1"
-_RECORD = struct.Struct("<II")  # size of what follows, CRC32C of it; then msgpack
+_RECORD = struct.Struct("<II")  # size of the rest, CRC32C of it; then msgpack
 RECORD_BYTES_MAX = 64 << 10
 
 
 class ApidCounter:
-    """Gives out numbers from 1 on, each once, however the process or the machine ends: the file
-    always names a number that was never given out."""
+    """Numbers from 1 on, each once, even after crashes: the file names a number that was never
+    used."""
 
     def __init__(self, files: Files, folder: str) -> None:
-        """Raises StorageError; Damaged when the file is not what was written: by its number alone
-        nobody can know which were given out."""
+        """Raises StorageError; Damaged if the file is not as written, since only it knows which
+        numbers were used."""
         self._files = files
         self._path = f"{folder}/{APIDS}"
         files.make_folder(folder)
@@ -51,11 +51,11 @@ class ApidCounter:
         raise Damaged(
             place,
             "is not a counter of APIDs",
-            "restore it, or remove it once no client has a job's number any more",
+            "restore it, or remove it when no client has the number of a job any more",
         )
 
     def next(self) -> int:
-        """A number that was never given out. StorageError when it can't be reserved."""
+        """A number that was never used. Raises StorageError: it cannot be reserved."""
         if self._next == self._end:
             end = self._end + RESERVED
             data = struct.pack("<4sQ", _MAGIC, end)
@@ -66,7 +66,7 @@ class ApidCounter:
 
 
 class StatisticsFile:
-    """Values of jobs that have ended, one behind the other; the last `kept_max` count."""
+    """Statistics of ended jobs, appended; the last `kept_max` count."""
 
     def __init__(self, files: Files, folder: str, kept_max: int) -> None:
         files.make_folder(folder)
@@ -78,7 +78,7 @@ class StatisticsFile:
             self._rewrite(self.loaded)
 
     def _load(self) -> tuple[list[Any], bool]:
-        """The sound records, and whether the file must be written anew: it is not there, or ends
+        """The valid records, and whether the file must be written again: it is missing, or ends
         within a record."""
         file = self._files.open(self._path)
         if file is None:
@@ -103,14 +103,14 @@ class StatisticsFile:
         self.loaded, self._torn = kept, False
 
     def add(self, records: Sequence[Any]) -> None:
-        """Makes records durable, in one sync. StorageError: they may be added again."""
+        """Makes records durable in one sync. After a StorageError they may be added again."""
         loaded = [*self.loaded, *records]
         if self._torn or len(loaded) >= 2 * self._kept_max:
             self._rewrite(loaded)
             return
         file = self._files.open(self._path, "pwrite")
         assert file is not None, self._path
-        self._torn = True  # Should it fail half way: what comes behind that nobody would find.
+        self._torn = True  # If the append fails half way, later records could not be found.
         try:
             file.append([b"".join(map(_framed, records))])
             file.sync()

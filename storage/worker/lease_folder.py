@@ -1,7 +1,7 @@
-"""The snapshots that data jobs read: checkpoints in one folder, opened once and removed when done.
+"""The folder of snapshots for data jobs: checkpoints, opened once and removed after use.
 
-A table_worker makes them there; nobody else looks into the folder. One that every node has comes
-into it whole, with a file that says what it is: so it outlives the processes.
+A table_worker makes them; job_server owns the folder. A shared snapshot appears as a whole, with a
+file that describes it, so that it survives restarts.
 """
 
 import contextlib
@@ -11,32 +11,32 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ...protocols.zerodb.wire.values import is_shared
-from ..engine.families import Shared
+from ..engine.families import Resources
 from ..engine.rocks import RocksTables, open_checkpoint
 from ..errors import storage_error
 
 FOLDER = "jobs"  # In the node's data directory.
 PREFIX = "lease."
-UNFINISHED = ".tmp"  # The engine's: a checkpoint that is being made. Ours: one that is removed.
-MARK = "lease"  # In the checkpoint of a shared lease.
+UNFINISHED = ".tmp"  # A checkpoint that the database is making, or one that is being removed.
+DESCRIPTION = "lease"  # In the checkpoint of a shared lease.
 MARK_BYTES_MAX = 100
-CACHE_BYTES = 8 << 20  # Of all of them together: a scan reads every block once.
-WRITE_BUFFER_BYTES = 1 << 20  # Nothing is written to them.
-NONCE = "NONCE"  # A file in each that was leased: the server says what is in it.
+CACHE_BYTES = 8 << 20  # Of all checkpoints: a scan reads each block once.
+WRITE_BUFFER_BYTES = 1 << 20  # They are never written.
+NONCE = "NONCE"  # A file in each leased checkpoint; the server tells clients its content.
 NONCE_BYTES = 16
 
 
-class Mark(NamedTuple):
-    """What the snapshot of a shared lease is."""
+class LeaseDescription(NamedTuple):
+    """The description of a shared snapshot."""
 
-    table: int  # That it was asked for.
-    log_index: int  # The entry up to which it has everything.
+    table: int  # For which it was opened.
+    log_index: int  # The last entry in it.
     term: int
 
 
-def encode_mark(mark: Mark) -> str:
-    """As the file has it."""
-    return " ".join(map(str, mark))
+def encode_description(description: LeaseDescription) -> str:
+    """The text of the file."""
+    return " ".join(map(str, description))
 
 
 class LeaseFolder:
@@ -44,20 +44,20 @@ class LeaseFolder:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._shared = Shared.of(CACHE_BYTES, WRITE_BUFFER_BYTES)
+        self._shared = Resources.of(CACHE_BYTES, WRITE_BUFFER_BYTES)
         self._open: dict[int, RocksTables] = {}
 
     def path(self, number: int) -> str:
         return os.path.join(self._folder, f"{PREFIX}{number}")
 
     def tables(self, number: int) -> RocksTables:
-        """What lies there, to be read. Raises StorageError."""
+        """Opens a checkpoint for reading. Raises StorageError."""
         if number not in self._open:
             self._open[number] = open_checkpoint(self.path(number), self._shared)
         return self._open[number]
 
     def shared(self) -> list[int]:
-        """The shared leases that lie there, the oldest first."""
+        """The shared leases in the folder, the oldest first."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -66,9 +66,9 @@ class LeaseFolder:
         numbers = [int(name) for name in found if name.isdecimal()]
         return sorted(number for number in numbers if is_shared(number))
 
-    def mark(self, number: int) -> Mark | None:
-        """What a shared lease is; None: it does not lie there. Raises StorageError."""
-        path = os.path.join(self.path(number), MARK)
+    def description(self, number: int) -> LeaseDescription | None:
+        """The description of a shared lease; None: it is not here. Raises StorageError."""
+        path = os.path.join(self.path(number), DESCRIPTION)
         try:
             with open(path, encoding="ascii", errors="replace") as file:
                 words = file.read(MARK_BYTES_MAX).split()
@@ -76,19 +76,19 @@ class LeaseFolder:
             return None
         except OSError as error:
             raise storage_error(path, "read", error) from error
-        sound = len(words) == len(Mark._fields) and all(map(str.isdecimal, words))
-        return Mark(*map(int, words)) if sound else None
+        sound = len(words) == len(LeaseDescription._fields) and all(map(str.isdecimal, words))
+        return LeaseDescription(*map(int, words)) if sound else None
 
     def free(self) -> int:
-        """Bytes on its disk. Raises StorageError."""
+        """Free bytes on its disk. Raises StorageError."""
         try:
             disk = os.statvfs(os.path.dirname(self._folder))
         except OSError as error:
-            raise storage_error(self._folder, "look for space", error) from error
+            raise storage_error(self._folder, "read the free space", error) from error
         return disk.f_bavail * disk.f_frsize
 
     def nonce(self, number: int) -> bytes:
-        """What tells this checkpoint from all others, also of other machines. StorageError."""
+        """Bytes that identify this checkpoint among those of all machines. Raises StorageError."""
         path = os.path.join(self.path(number), NONCE)
         try:
             with contextlib.suppress(FileExistsError), open(path, "xb") as file:
@@ -99,35 +99,36 @@ class LeaseFolder:
             raise storage_error(path, "write and read", error) from error
 
     def remove(self, number: int) -> None:
-        """Nobody may scan it any more."""
+        """Removes a checkpoint; no scan of it may be open."""
         tables = self._open.pop(number, None)
         if tables is not None:
             tables.close()
         path = self.path(number)
-        if is_shared(number):  # Half of one must not be taken for one.
+        # The description goes first, so that a remainder is not taken for a lease.
+        if is_shared(number):
             try:
                 os.rename(path, path + UNFINISHED)
             except OSError:
-                return  # It is not there, or tried again with the next sweep.
+                return  # It is missing, or the next sweep tries again.
             path += UNFINISHED
         shutil.rmtree(path, ignore_errors=True)
 
     def sweep(self, held: Collection[int]) -> None:
-        """Removes what is not held: an earlier process's, or what came when nobody waited. Shared
-        leases stay."""
+        """Removes checkpoints that are not held: of an earlier process, or too late for their
+        client. Shared leases stay."""
         for name in os.listdir(self._folder):
             number = name.removeprefix(PREFIX).removesuffix(UNFINISHED)
             if not name.startswith(PREFIX) or not number.isdecimal() or int(number) in held:
                 continue
-            if name.endswith(UNFINISHED):  # Its worker was killed, or the job_server.
+            if name.endswith(UNFINISHED):  # Its worker or job_server was killed.
                 shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
             elif not is_shared(int(number)):
                 self.remove(int(number))
 
 
 def open_leased(path: str, nonce: bytes) -> RocksTables | None:
-    """The checkpoint of a lease, for another process of its machine; None: it does not lie here, or
-    is not to be read by this process. Raises StorageError."""
+    """Opens a lease's checkpoint in another process of the machine. None: it is not on this
+    machine, or this process may not read it. Raises StorageError."""
     try:
         with open(os.path.join(path, NONCE), "rb") as file:
             found = file.read(NONCE_BYTES + 1)
@@ -135,4 +136,4 @@ def open_leased(path: str, nonce: bytes) -> RocksTables | None:
         return None
     if len(nonce) != NONCE_BYTES or found != nonce:
         return None
-    return open_checkpoint(path, Shared.of(CACHE_BYTES, WRITE_BUFFER_BYTES))
+    return open_checkpoint(path, Resources.of(CACHE_BYTES, WRITE_BUFFER_BYTES))

@@ -1,40 +1,41 @@
-"""Takes the snapshots that entries of the log ask for, on each node at the same place of the log.
+"""Makes the snapshots of shared leases, at the same entry of the log on each node.
 
-Whether a node can take one changes no table: it says why not, and applies what follows.
+A node that cannot make one reports why and applies further entries; no table depends on it.
 """
 
 from ...protocols.zerodb.wire.ops import LeaseOpen
 from ...protocols.zerodb.wire.values import shared_lease
 from ..errors import StorageError
 from ..tables.directory import TableDirectory
-from .lease_folder import MARK, LeaseFolder, Mark, encode_mark
+from .lease_folder import DESCRIPTION, LeaseDescription, LeaseFolder, encode_description
 
-LATE_MS_MIN = 60_000  # So late a node takes a snapshot still, however short leases live.
-SHARED_MAX = 192  # Snapshots of a node, if nobody removes any.
-FREE_BYTES_MIN = 128 << 20  # On the disk: what a snapshot holds can't be freed by a compaction.
+LATE_MS_MIN = 60_000  # A node makes the snapshot up to this late, however short leases live.
+SHARED_MAX = 192  # Snapshots of a node, if none is removed.
+FREE_BYTES_MIN = 128 << 20  # On the disk: compaction cannot free what a snapshot holds.
 
 
 class SharedLeases:
-    """The shared leases that one worker takes."""
+    """Makes the snapshots of one worker."""
 
-    def __init__(self, home: TableDirectory, folder: LeaseFolder, idle_ms: int) -> None:
-        self._home = home
+    def __init__(self, directory: TableDirectory, folder: LeaseFolder, idle_ms: int) -> None:
+        self._directory = directory
         self._folder = folder
         self._late_ms = max(idle_ms, LATE_MS_MIN)
 
-    def take(self, op: LeaseOpen, at: tuple[int, int], unix_ms: int) -> str:
-        """Everything before `at`, index and term of the entry of op, is applied, and nothing else.
-        Returns why there is no snapshot of it; empty: there is one, also if it was there already.
+    def make_snapshot(self, op: LeaseOpen, at: tuple[int, int], unix_ms: int) -> str:
+        """Makes the snapshot of an entry at position `at`; exactly the entries before it are
+        applied. Returns why there is none, or an empty text; a snapshot that exists already is
+        fine.
 
-        The tables must not know of that entry yet: so whoever is killed in here comes to it again.
+        The tables must not know of that entry yet, so that a worker killed in here repeats it.
         """
         number = shared_lease(at[0])
         try:
-            if self._folder.mark(number) is not None:
-                return ""  # The entry is applied once more: the tables have lost it in a crash.
+            if self._folder.description(number) is not None:
+                return ""  # The entry is applied again, since the tables have lost it in a crash.
             self._check(op, unix_ms)
-            mark = MARK, encode_mark(Mark(op.table, *at))
-            self._home.write_lease(self._folder.path(number), mark)
+            description = DESCRIPTION, encode_description(LeaseDescription(op.table, *at))
+            self._directory.write_lease(self._folder.path(number), description)
         except StorageError as error:
             return str(error)
         return ""
@@ -44,12 +45,12 @@ class SharedLeases:
         folder = self._folder.path(0)
         late_s = (unix_ms - op.now_ms) // 1000
         if 1000 * late_s > self._late_ms:
-            problem = f"the entry is {late_s} s old: whoever wanted this snapshot has gone"
-            raise StorageError(folder, problem, "ask for another one; compare the nodes' clocks")
+            problem = f"the entry is {late_s} s old: its client has given up"
+            raise StorageError(folder, problem, "open another lease; compare the nodes' clocks")
         if len(self._folder.shared()) >= SHARED_MAX:
-            problem = f"{SHARED_MAX} snapshots are shared by the nodes already"
+            problem = f"the nodes share {SHARED_MAX} snapshots already"
             raise StorageError(folder, problem, "release some")
         free = self._folder.free()
         if free < FREE_BYTES_MIN:
-            problem = f"{free >> 20} MiB are free, a snapshot wants {FREE_BYTES_MIN >> 20}"
+            problem = f"{free >> 20} MiB are free, a snapshot needs {FREE_BYTES_MIN >> 20}"
             raise StorageError(folder, problem, "free some")

@@ -26,7 +26,7 @@ import zmq
 
 from kelek.bench.kelek_cluster import NODES, actor_name
 from kelek.bench.tables.tables import Tables
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.tests.interop.zerodb import zerodb_plain as plain
 from kelek.tests.interop.zerodb.zerodb_plain import (
@@ -304,7 +304,7 @@ class Drill:
     def check_hashes(self) -> None:
         """Read from the nodes' disks: equal applied indexes hold equal bytes."""
         found: dict[tuple[str, int], dict[int, bytes]] = {}
-        shared = Shared.of(SHARED_BYTES, SHARED_BYTES)
+        shared = Resources.of(SHARED_BYTES, SHARED_BYTES)
         for folder in self.cluster.directory.glob("data/*/tables/*/replicated"):
             tables = open_tables(str(folder), shared, replicated=True)
             index, hashes = tables.applied[0], {n: tables.content_hash(n) for n in tables.tables()}

@@ -7,7 +7,7 @@ import pytest
 from kelek.bench.kelek_cluster import NODES
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire.ops import Put
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.tests.crash.kill_drill import SHARED_BYTES, Broken, Drill, Held, Rows
 from kelek.tests.interop.zerodb import zerodb_plain as plain
@@ -160,7 +160,7 @@ def databases(folder: Path, contents: list[tuple[int, bytes]]) -> None:
     """What is left of three nodes on their disks: the applied index, and a value."""
     for name, (index, value) in zip(NODES, contents, strict=True):
         path = folder / "d" / "data" / name / "tables" / "table_worker" / "replicated"
-        tables = open_tables(str(path), Shared.of(SHARED_BYTES, SHARED_BYTES), replicated=True)
+        tables = open_tables(str(path), Resources.of(SHARED_BYTES, SHARED_BYTES), replicated=True)
         tables.write([TableEntry(index, 1, [Put(7, [b"k"], [value])])])
         tables.close()
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from kelek.protocols.zerodb.tables.tables import Tables
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import RocksTables, open_tables
 from kelek.storage.tables.memory import MemoryTables
 
-SHARED = Shared.of(8 << 20, 32 << 20)
+SHARED = Resources.of(8 << 20, 32 << 20)
 
 
 @pytest.fixture
-def shared() -> Shared:
+def shared() -> Resources:
     return SHARED
 
 

@@ -29,7 +29,7 @@ from kelek.protocols.zerodb.wire.ops import (
     Transaction,
     Truncate,
 )
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import RocksTables, open_tables
 
 FEW = 200
@@ -134,7 +134,7 @@ class Work:
 def applied(folder: Path, kind: str, count: int) -> Work:
     """The work of one entry, on tables of its own."""
     before, entry = (make(count) for make in ENTRIES[kind])
-    tables = open_tables(str(folder / f"{count}"), Shared.of(8 << 20, 32 << 20), replicated=True)
+    tables = open_tables(str(folder / f"{count}"), Resources.of(8 << 20, 32 << 20), replicated=True)
     read = tables.scan
     work = Work()
 

@@ -36,7 +36,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
     RETRYABLE,
 )
 from kelek.storage.disk.disk import Disk
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageFull
 from kelek.storage.worker.job_store import StatisticsFile
@@ -68,7 +68,7 @@ class Rig:
         self.control = self.bound(zmq.ROUTER, "inproc://control")
         self.asks = self.bound(zmq.PULL, "inproc://rig/n1/zerodb_server.asks")
         self.done = self.bound(zmq.PULL, "inproc://rig/n1/zerodb_server.done")
-        self.tables = open_tables(str(folder / "tables"), Shared.of(8 << 20, 64 << 20), True)
+        self.tables = open_tables(str(folder / "tables"), Resources.of(8 << 20, 64 << 20), True)
         self.index = 0
         self.write(Put(7, [b"%05d" % i for i in range(ROWS)], [b"v%d" % i for i in range(ROWS)]))
         self.start({**OPTIONS, **options})

@@ -21,7 +21,12 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
     PIPE_HEADER,
     RETRYABLE,
 )
-from kelek.storage.worker.lease_folder import MARK, LeaseFolder, Mark, encode_mark
+from kelek.storage.worker.lease_folder import (
+    DESCRIPTION,
+    LeaseDescription,
+    LeaseFolder,
+    encode_description,
+)
 from kelek.storage.worker.shared_lease import FREE_BYTES_MIN
 from kelek.tests.actors.jobs.test_server import OPTIONS, REQID, ROWS, Rig
 
@@ -64,7 +69,9 @@ class Node(Rig):
     def take(self, table: int) -> None:
         staged, number = self.folder / "staged", shared_lease(self.index)
         self.tables.checkpoint(str(staged))
-        (staged / MARK).write_text(encode_mark(Mark(table, self.index, 1)))
+        (staged / DESCRIPTION).write_text(
+            encode_description(LeaseDescription(table, self.index, 1))
+        )
         staged.rename(self.folder / "jobs" / f"lease.{number}")
 
     def tell(self, what: int, number: int) -> None:
@@ -121,7 +128,7 @@ def test_a_lease_holds_what_was_there_when_the_log_opened_it(node: Node) -> None
     assert lease.lease == shared_lease(2)
     assert (lease.index, lease.term) == (2, 1)
     assert Path(lease.path).name == f"lease.{lease.lease}"
-    assert (Path(lease.path) / MARK).is_file()
+    assert (Path(lease.path) / DESCRIPTION).is_file()
     node.write(ops.DeleteRange(7, b"", b""))
     assert node.rows(lease.lease) == ROWS
     assert node.rows(lease.lease) == ROWS

@@ -33,7 +33,7 @@ from kelek.protocols.zerodb.wire.ops import (
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.engine import rocks
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.errors import StorageError
 
 FLUSH_EVERY = 97
@@ -102,7 +102,7 @@ def main() -> int:
     local = kind == "local"
     if len(sys.argv) > 5:
         rocks.STUCK_S = float(sys.argv[5])
-    tables = rocks.open_tables(path, Shared.of(1 << 20, 2 << 20), not local)
+    tables = rocks.open_tables(path, Resources.of(1 << 20, 2 << 20), not local)
     say("durable", tables.applied[0])
     while tables.applied[0] < count:
         index, full = tables.applied[0] + 1, False

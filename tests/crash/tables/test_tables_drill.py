@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.tables.memory import MemoryTables
 from kelek.tests.crash.tables import tables_drill
@@ -18,7 +18,7 @@ from kelek.tests.crash.tables import tables_drill
 DRILL = Path(__file__).with_name("tables_drill.py")
 DEADLINE_S = 60
 ROOM_BYTES = 4 << 20  # Left on the disk that gets full.
-SHARED = Shared.of(1 << 20, 2 << 20)
+SHARED = Resources.of(1 << 20, 2 << 20)
 
 
 def started(arguments: list[str], command: list[str] | None = None) -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire.ops import Put
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.worker.lease_folder import LeaseFolder
 
@@ -30,7 +30,7 @@ ROWS = [(b"%06d" % n, os.urandom(40)) for n in range(9000)]
 def place(tmp_path_factory: pytest.TempPathFactory) -> SnapshotPath:
     """A snapshot of ROWS, as a worker makes it and its server names it."""
     root = tmp_path_factory.mktemp("tables")
-    tables = open_tables(str(root / "tables"), Shared.of(1 << 20, 1 << 20), replicated=True)
+    tables = open_tables(str(root / "tables"), Resources.of(1 << 20, 1 << 20), replicated=True)
     for number, first in enumerate(range(0, len(ROWS), 3000), 1):
         keys, values = zip(*ROWS[first : first + 3000], strict=True)
         tables.write([TableEntry(number, 1, [Put(TABLE, keys, values)])])

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from kelek.storage.engine.sst_file import FOOTER, Numbers
+from kelek.storage.engine.sst_file import FOOTER, VarintReader
 
 MASK = (1 << 64) - 1
 SECRET = bytes.fromhex(
@@ -118,7 +118,7 @@ def _long(data: bytes) -> int:
 
 def snappy_decode(data: bytes) -> bytes:
     """ValueError: it is no such data."""
-    numbers = Numbers(data)
+    numbers = VarintReader(data)
     size = numbers.next()
     if size >= 1 << 32 or numbers.at > 5 or size > 32 * (len(data) - numbers.at):
         raise ValueError(f"{size} bytes")
@@ -160,11 +160,11 @@ def block_at(data: bytes, offset: int, size: int) -> bytes:
 
 def index_of(data: bytes, stamped: bool) -> list[tuple[bytes, int, int]]:
     """Last keys, offsets and sizes of a file's blocks."""
-    footer = Numbers(data[-FOOTER + 1 :])
+    footer = VarintReader(data[-FOOTER + 1 :])
     handle = [footer.next() for _ in range(4)][2:]
     block = block_at(data, *handle)
     end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
-    numbers, found = Numbers(block[:end]), []
+    numbers, found = VarintReader(block[:end]), []
     while numbers.at < end:
         assert numbers.next() == 0
         key = numbers.take(numbers.next())
@@ -177,7 +177,7 @@ def entries_of(data: bytes, stamped: bool = False) -> Iterator[tuple[bytes, int,
     for _, offset, size in index_of(data, stamped):
         block = block_at(data, offset, size)
         end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
-        numbers, key = Numbers(block[:end]), b""
+        numbers, key = VarintReader(block[:end]), b""
         while numbers.at < end:
             shared, own, value_size = (numbers.next() for _ in range(3))
             key = key[:shared] + numbers.take(own)

@@ -16,7 +16,7 @@ from kelek.protocols.zerodb.tables.tables import Outcome, TableEntry, Tables
 from kelek.protocols.zerodb.wire.ops import Expire, Open, Put, Truncate, pack
 from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.disk.disk import Disk
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import Damaged, StorageError
 from kelek.storage.log.segment import Identity
@@ -29,7 +29,7 @@ ME = Identity("demo", "n1")
 
 
 def open_(path: str, replicated: bool) -> Tables:
-    return open_tables(path, Shared.of(1 << 20, 8 << 20), replicated)
+    return open_tables(path, Resources.of(1 << 20, 8 << 20), replicated)
 
 
 class Node:
@@ -58,7 +58,7 @@ class Node:
         return folder_sources(Disk(self.home.write_state(at)), self.place.name)
 
     def restore(self, applied: int) -> bool:
-        restored = self.home.unpack(self.disk, ME, applied)
+        restored = self.home.unpack_snapshot(self.disk, ME, applied)
         if restored is not None:
             self.home.replace(restored)
         return restored is not None
@@ -102,7 +102,7 @@ def test_a_damaged_snapshot_leaves_the_tables_as_they_are(tmp_path: Path) -> Non
     data[len(data) * 2 // 3] ^= 1
     path.write_bytes(data)
     with pytest.raises(Damaged):
-        node.home.unpack(node.disk, ME, 3)
+        node.home.unpack_snapshot(node.disk, ME, 3)
     assert node.home.replicated.get(5, [b"key"]) == [b"three"]
     node.home.close()
 

@@ -32,11 +32,11 @@ from kelek.protocols.zerodb.wire.ops import (
     Truncate,
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.tables.memory import MemoryTables
 
-SHARED = Shared.of(8 << 20, 32 << 20)
+SHARED = Resources.of(8 << 20, 32 << 20)
 TABLES = st.integers(1, 3)
 KEYS = st.sampled_from([b"a", b"aa", b"b", b"b\0", b"b\xff", b"c", b"\xff", b"\xff\xff"])
 SOME_KEYS = st.lists(KEYS, min_size=1, max_size=4)

@@ -42,7 +42,7 @@ def test_ranges_hold_what_was_added(added: list[tuple[bytes, bytes]]) -> None:
     for key in [b"", *KEYS]:
         within = [end for start, end in taken if start <= key and (not end or key < end)]
         assert (key in ranges) == bool(within)
-        behind = ranges.behind(key)
+        behind = ranges.end_of(key)
         assert behind is None or behind not in ranges
         if not within:
             assert behind == key

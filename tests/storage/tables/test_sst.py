@@ -16,14 +16,14 @@ from kelek.protocols.zerodb.server.scan_chunks import ChunkSource, PairChunks
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire.ops import Delete, DeleteRange, Op, Open, Put
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.engine.sst_scan import TableScan
 from kelek.storage.engine.walk import files_of
 from kelek.storage.errors import Damaged, StorageError
 from kelek.tests.storage.tables import sst_twin as twin
 
-SHARED = Shared.of(8 << 20, 32 << 20)
+SHARED = Resources.of(8 << 20, 32 << 20)
 TABLE = 3
 SIZES = [*range(260), 511, 512, 1023, 1024, 1025, 1088, 1089, 2048, 5000]
 
@@ -244,7 +244,7 @@ def test_a_flipped_bit_of_a_block_is_damage(tmp_path: Path) -> None:
         data = bytearray(path.read_bytes())
         data[100] ^= 4
         path.write_bytes(data)
-    with pytest.raises(Damaged, match=r"\d{6}\.sst: a block is not as its checksum says"):
+    with pytest.raises(Damaged, match=r"\d{6}\.sst: a block does not match its checksum"):
         tables.pieces(TABLE).columns(1000, 1 << 20)
     tables.close()
 

@@ -24,7 +24,7 @@ from kelek.protocols.zerodb.wire.ops import (
     Truncate,
 )
 from kelek.protocols.zerodb.wire.values import TableOptions
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.errors import Damaged, StorageError, StorageLocked
 from kelek.storage.tables.memory import MemoryTables
@@ -225,12 +225,12 @@ def test_info_estimates(tables: Tables) -> None:
 # ---- on a disk ----
 
 
-def reopen(tables: RocksTables, shared: Shared) -> RocksTables:
+def reopen(tables: RocksTables, shared: Resources) -> RocksTables:
     tables.close()
     return open_tables(tables.path, shared, replicated=True)
 
 
-def test_everything_is_remembered(rocks: RocksTables, shared: Shared) -> None:
+def test_everything_is_remembered(rocks: RocksTables, shared: Resources) -> None:
     small = TableOptions(0, 1 << 10, 1 << 20, 10, False)
     write(rocks, Open(7, small), put(7, a="1"), put(8, b="2"), Open(9, TableOptions(5 << 20)))
     write(rocks, Truncate(8), put(8, c="3"), Truncate(9))
@@ -280,7 +280,7 @@ def test_closing_a_table_frees_its_memory(rocks: RocksTables) -> None:
     assert cache.get_usage() < before / 10
 
 
-def test_many_tables_are_made_quickly(rocks: RocksTables, shared: Shared) -> None:
+def test_many_tables_are_made_quickly(rocks: RocksTables, shared: Resources) -> None:
     """More than are in store, while a scan holds the database and while none does."""
     write(rocks, *[put(table, a=str(table)) for table in range(40)])
     scan = rocks.scan(3)
@@ -305,7 +305,7 @@ def test_truncated_tables_leave_the_disk(rocks: RocksTables) -> None:
     assert size() < 1 << 19
 
 
-def test_a_checkpoint_never_changes(rocks: RocksTables, shared: Shared, tmp_path: Path) -> None:
+def test_a_checkpoint_never_changes(rocks: RocksTables, shared: Resources, tmp_path: Path) -> None:
     write(rocks, put(7, a="1"), put(8, b="2"))
     path = str(tmp_path / "jobs" / "lease.1")
     assert rocks.checkpoint(path) == (1, 1)
@@ -325,7 +325,7 @@ def test_a_checkpoint_never_changes(rocks: RocksTables, shared: Shared, tmp_path
         open_checkpoint(path, shared)
 
 
-def test_one_process_writes(rocks: RocksTables, shared: Shared) -> None:
+def test_one_process_writes(rocks: RocksTables, shared: Resources) -> None:
     with pytest.raises(StorageLocked):
         open_tables(rocks.path, shared, replicated=True)
 
@@ -336,9 +336,9 @@ def test_an_exception_flushes_no_table_alone(tmp_path: Path) -> None:
     script = f"""
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.storage.engine.rocks import open_tables
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.protocols.zerodb.tables.tables import TableEntry
-tables = open_tables({path!r}, Shared.of(1 << 20, 8 << 20), True)
+tables = open_tables({path!r}, Resources.of(1 << 20, 8 << 20), True)
 for index in (1, 2):
     tables.write([TableEntry(index, 1, [Put(table, [b"k"], [b"%d" % index]) for table in (7, 8)])])
     if index == 1:
@@ -352,7 +352,7 @@ raise AssertionError("a bug")
     assert "a bug" in process.stderr
     reasons = re.findall(r'"flush_reason": "([^"]*)"', (Path(path) / "LOG").read_text())
     assert set(reasons) == {"Manual Compaction", "Shut down"}, "Manual Flush: of one alone"
-    tables = open_tables(path, Shared.of(1 << 20, 8 << 20), replicated=True)
+    tables = open_tables(path, Resources.of(1 << 20, 8 << 20), replicated=True)
     assert tables.applied == (2, 1)
     assert [tables.get(table, [b"k"]) for table in (7, 8)] == [[b"2"]] * 2
     tables.close()
@@ -360,7 +360,7 @@ raise AssertionError("a bug")
 
 def test_descriptors_are_bounded(tmp_path: Path) -> None:
     path = str(tmp_path / "db")
-    few = Shared.of(1 << 20, 8 << 20)._replace(files_max=40)
+    few = Resources.of(1 << 20, 8 << 20)._replace(files_max=40)
     tables = open_tables(path, few, replicated=True)
     write(tables, *[put(table, a=str(table)) for table in range(100)])
     tables.flush()
@@ -377,7 +377,7 @@ def test_descriptors_are_bounded(tmp_path: Path) -> None:
 
 
 def test_scans_take_bounded_memory(tmp_path: Path) -> None:
-    small = Shared.of(4 << 20, 8 << 20)
+    small = Resources.of(4 << 20, 8 << 20)
     tables = open_tables(str(tmp_path / "db"), small, replicated=True)
     value = os.urandom(1 << 20)
     for number in range(128):
@@ -409,7 +409,7 @@ def test_damage_is_told(rocks: RocksTables, tmp_path: Path) -> None:
     path = str(tmp_path / "lease")
     rocks.checkpoint(path)
     damage(path)
-    reader = open_checkpoint(path, Shared.of(1 << 20, 1 << 20))
+    reader = open_checkpoint(path, Resources.of(1 << 20, 1 << 20))
     walks: list[Iterator[object]] = [
         reader.scan(7), reader.keys(7), reader.scan(7, reverse=True), reader.keys(7, b"00001"),
     ]  # fmt: skip

@@ -14,13 +14,13 @@ from kelek.protocols.zerodb.tables.entries import TablePartition, find_entries, 
 from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import shared_lease
-from kelek.storage.engine.families import Shared
+from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageError
 from kelek.storage.tables.directory import TableDirectory, TableFolder
 from kelek.storage.tables.memory import MemoryTables
 from kelek.storage.worker import shared_lease as module
-from kelek.storage.worker.lease_folder import MARK, LeaseFolder, Mark
+from kelek.storage.worker.lease_folder import DESCRIPTION, LeaseDescription, LeaseFolder
 from kelek.storage.worker.shared_lease import SharedLeases
 
 WORKERS = 2
@@ -30,7 +30,7 @@ IDLE_MS = 60_000
 
 
 def open_(path: str, replicated: bool) -> Tables:
-    return open_tables(path, Shared.of(1 << 20, 8 << 20), replicated)
+    return open_tables(path, Resources.of(1 << 20, 8 << 20), replicated)
 
 
 class Node:
@@ -75,7 +75,7 @@ class Node:
                 self.home.replicated.write(stage.entries)
                 self.told += stage.lease_changes
                 if stage.lease_opened is not None:
-                    problem = self.taker.take(stage.lease_opened, stage.last, NOW_MS)
+                    problem = self.taker.make_snapshot(stage.lease_opened, stage.last, NOW_MS)
                     self.problems[stage.last[0]] = problem
             self.home.replicated.write([TableEntry(end, 1, [])])
             applied = end
@@ -127,7 +127,7 @@ def test_nodes_take_the_same_at_the_same_index(seed: int, tmp_path: Path) -> Non
         assert node.leases.shared() == [shared_lease(index) for index in sorted(expected)]
         for index, holds in expected.items():
             assert node.found(index) == holds, f"entry {index}"
-            mark = node.leases.mark(shared_lease(index))
+            mark = node.leases.description(shared_lease(index))
             assert mark is not None
             assert mark[1:] == (index, 1)
         kept = [op for data in log for op in ops.unpack(data) if isinstance(op, ops.LeaseKeep)]
@@ -176,9 +176,9 @@ def test_a_node_that_takes_none_says_why(
     monkeypatch.setattr(LeaseFolder, "free", lambda _: free)
     node = Node(tmp_path)
     for index in range(1, 1 + taken):
-        assert not node.taker.take(ops.LeaseOpen(4, NOW_MS), (index, 1), NOW_MS)
+        assert not node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (index, 1), NOW_MS)
     node.home.replicated.write([TableEntry(8, 1, [ops.Put(4, [b"k"], [b"v"])])])
-    found = node.taker.take(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS + late_ms)
+    found = node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS + late_ms)
     assert problem in found
     assert bool(found) == bool(problem)
     assert (shared_lease(9) in node.leases.shared()) == (not problem)
@@ -196,7 +196,7 @@ def test_an_engine_that_refuses_leaves_nothing_behind(
         raise StorageError(path, "broken", "mend it")
 
     monkeypatch.setattr(node.home.replicated, "checkpoint", refuse)
-    assert "broken" in node.taker.take(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS)
+    assert "broken" in node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS)
     assert not node.leases.shared()
     assert not (Path(node.place.folder) / "w1" / "lease").exists()
     node.home.close()
@@ -205,9 +205,9 @@ def test_an_engine_that_refuses_leaves_nothing_behind(
 def test_what_lies_in_the_folder(tmp_path: Path) -> None:
     node = Node(tmp_path)
     assert node.leases.shared() == []
-    assert node.leases.mark(shared_lease(3)) is None
-    assert not node.taker.take(ops.LeaseOpen(4, NOW_MS), (3, 1), NOW_MS)
-    assert node.leases.mark(shared_lease(3)) == Mark(4, 3, 1)
+    assert node.leases.description(shared_lease(3)) is None
+    assert not node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (3, 1), NOW_MS)
+    assert node.leases.description(shared_lease(3)) == LeaseDescription(4, 3, 1)
     (Path(node.leases.path(7))).mkdir()  # One node's own, of an earlier process.
     half = Path(node.leases.path(shared_lease(5)) + ".tmp")
     half.mkdir()  # One that was being removed.
@@ -216,8 +216,8 @@ def test_what_lies_in_the_folder(tmp_path: Path) -> None:
     assert not half.exists()
     assert not Path(node.leases.path(7)).exists()
     for text in ("", "4 3", "4 3 x", "9 " * 100):
-        (Path(node.leases.path(shared_lease(3))) / MARK).write_text(text)
-        assert node.leases.mark(shared_lease(3)) is None, text
+        (Path(node.leases.path(shared_lease(3))) / DESCRIPTION).write_text(text)
+        assert node.leases.description(shared_lease(3)) is None, text
     node.leases.remove(shared_lease(3))
     node.leases.remove(shared_lease(3))
     assert os.listdir(node.leases._folder) == []
