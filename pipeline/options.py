@@ -144,7 +144,7 @@ def urls(value: str) -> tuple[str, ...]:
     return found
 
 
-# ---- zre://NAME: whoever makes a client of it looks for it, so the driver does, and no task ----
+# ---- zre://NAME: the driver resolves it; tasks get addresses ----
 
 
 def check_discovery_url(url: str) -> None:

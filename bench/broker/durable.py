@@ -57,7 +57,7 @@ class Services(Tables):
                 if socket.poll(ANSWER_MS):
                     return
                 if time.monotonic() > until:
-                    raise BenchError(f"nobody answers; {self.last_words()}")
+                    raise BenchError(f"no node answers; {self.last_words()}")
 
 
 def measure(directory: Path, rounds: int) -> Section:

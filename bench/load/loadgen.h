@@ -50,7 +50,7 @@ struct load_counters {
     uint64_t refused;  /* answers "not the leader" */
     uint64_t rejected; /* refused for good: the result is void when this is not 0 */
     uint64_t repeated; /* updates sent again */
-    uint64_t stray;    /* answers to nobody (the second answer to a repeat) */
+    uint64_t stray;    /* answers without a request (the second answer to a repeat) */
     uint64_t malformed;
     uint64_t searches; /* for a leader, the first one included */
     uint64_t last_index;

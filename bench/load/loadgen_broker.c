@@ -1,4 +1,4 @@
-/* The load generator's drivers for a broker: clients of the text's framing, and workers that send
+/* The load generator's drivers for a broker: clients of the text framing, and workers that send
  * back what they get (docs/protocols/majordomo.md).
  *
  * `broker`: `window` requests of `size` bytes are outstanding on each of `clients` connections. An

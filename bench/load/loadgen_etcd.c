@@ -170,7 +170,7 @@ static void disconnect(struct connection *c) {
     c->fd = 0;
 }
 
-/* Connects to HOST:PORT and says hello; false when nobody listens there. */
+/* Connects to HOST:PORT and says hello; false when no process listens there. */
 static bool establish(struct connection *c, const char *url) {
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     static const int one = 1;

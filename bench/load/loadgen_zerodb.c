@@ -1,4 +1,4 @@
-/* The load generator's ZeroDB driver: Put, Read and Scan in the text's framing, and packed scans
+/* The load generator's ZeroDB driver: Put, Read and Scan in the text framing, and packed scans
  * (docs/protocols/zerodb.md).
  *
  * `window` requests of `batch` rows are outstanding on each connection. All of them are of one type
@@ -6,7 +6,7 @@
  * tables latencies are those of the order of arrival. Key number n
  * is "%016x" of it, spread over the table by a multiplication: neighbours in time are none in the
  * table. A scan begins where the last one of its connection has ended and counts the rows that
- * come. Nobody fails over here: an answer that says no voids the run. */
+ * come. There is no failover: a refusal voids the run. */
 #define _GNU_SOURCE
 #include "loadgen.h"
 #include "loadgen_zmq.h"

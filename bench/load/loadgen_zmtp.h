@@ -23,7 +23,7 @@ struct load_zmtp {
     size_t out_from, out_to, out_size;
 };
 
-/* Connects to tcp://HOST:PORT, and tries until somebody is there; ends the process when
+/* Connects to tcp://HOST:PORT, and tries until a server listens; ends the process when
  * load_options.give_up_s have passed. */
 void load_zmtp_open(struct load_zmtp *connection, const char *url);
 /* What was not sent and what was not taken is lost; it may be opened again. */

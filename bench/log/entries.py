@@ -5,7 +5,7 @@
 Held equal: 64 MiB of 16 KiB entries over loopback TCP, from a process of its own, into one Python
 process that counts them; rounds interleaved. kelek's entries come from the log of a cluster of
 three, checked block by block, each an object in the end; the floor's come from memory in messages
-of 1 MiB, and nobody looks into them. Figures are medians; ratios are taken within each round.
+of 1 MiB, and no code reads them. Figures are medians; ratios are taken within each round.
 """
 
 import statistics

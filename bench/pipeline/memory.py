@@ -4,7 +4,7 @@
 
 A table of one node has 20 million rows of 16 + 100 bytes (KELEK_PIPELINE_ROWS). Two processes read
 it side by side, each half of the parts, by the reader that Spark's workers run: opening the
-snapshot themselves, packed over the wire, and in the text's framing. What is read is dropped; so
+snapshot themselves, packed over the wire, and in the text framing. What is read is dropped; so
 neither the JVM nor its buffers are in it. Looked at each 20 ms: the anonymous memory of each task,
 of job_server and of table_worker, over what it had before; the figure is the largest.
 

@@ -5,7 +5,7 @@
 Spark runs on two cores (local[2]) beside a cluster of three nodes on the same machine. A row is a
 key of 16 bytes and a value of 100. What is read goes to Spark's `noop`; what is written is computed
 from Parquet files. Held equal: the rows, the tasks, and the compression, which is snappy in both,
-as nobody has said otherwise. A ratio is taken within each round; the goals are for the best round.
+by default. A ratio is taken within each round; the goals are for the best round.
 
 parquet   read from files in the page cache; once more from files that are not compressed
 local     a table of one node: tasks open the snapshot themselves
@@ -137,7 +137,7 @@ def section_of(found: dict[str, list[float]]) -> Section:
         beside_parquet("scan, local", "local", 0.8),
         beside_parquet("scan, packed", "wire", 0.5),
         best("scan, packed", found["wire"], "k rows/s", 700),
-        beside_parquet("scan, the text's framing", "text", 0.3),
+        beside_parquet("scan, text framing", "text", 0.3),
         best("write into a local table", found["write"], "k rows/s", 300),
         best("write into a replicated table", found["replicated"], "k rows/s", 100),
     ]
@@ -146,7 +146,7 @@ def section_of(found: dict[str, list[float]]) -> Section:
         "plain": "read Parquet that is not compressed",
         "local": "read a table, local",
         "wire": "read a table, packed",
-        "text": "read a table, the text's framing",
+        "text": "read a table, text framing",
         "write": "write a local table",
         "replicated": "write a replicated table",
     }

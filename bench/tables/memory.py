@@ -5,7 +5,7 @@
 many    1,000 tables of 1 MB, under RLIMIT_NOFILE 4096, with one shared cache and write buffer: the
         anonymous memory of the process that owns them, its open files, and the time from its
         SIGKILL until it answers for the last table again, once a round
-scan    a table of 400 MB (KELEK_SCAN_MB) is read from end to end, in the text's framing and packed,
+scan    a table of 400 MB (KELEK_SCAN_MB) is read from end to end, in the text framing and packed,
         each time in answers of 10,000 rows at most: the largest memory of server and worker over
         what they took before, looked at each 20 ms; by kelek.Table the client's, too. Before that
         it is read once, as a scan fills the block cache up to its 256 MiB

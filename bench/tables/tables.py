@@ -147,7 +147,7 @@ class Bench:
             Case("get, 100 a request, engine", partial(self.bare, "get")),
             case("get, 100 a request, replicated", ours, wide, "get", BATCH),
             case("get, 100 a request, redis", redis, wide, "get", BATCH),
-            case("scan, the text's framing, local", local, scans, "scan", SCAN_ROWS),
+            case("scan, text framing, local", local, scans, "scan", SCAN_ROWS),
             Case("scan, engine", partial(self.bare, "scan")),
             case("scan, packed, local", local, scans, "packed", SCAN_ROWS),
             case("put, 100 a batch, replicated", ours, wide, "put", BATCH),
@@ -185,7 +185,7 @@ class Bench:
         return [
             over(f"put of 100, over the bare {engine}", PUTS[0], PUTS[1], 0.5),
             over(f"get of 100, over the bare {engine}", GETS[0], GETS[1], 0.4),
-            over(f"scan, the text's framing, over the bare {engine}", SCANS[0], SCANS[1], 0.25),
+            over(f"scan, text framing, over the bare {engine}", SCANS[0], SCANS[1], 0.25),
             over(f"packed scan, over the bare {engine}", SCANS[2], SCANS[1], 0.4),
             summed_up("packed scan, one worker", self.found[SCANS[2]], "rows/s", 1.3e6, up=True),
             summed_up(
@@ -209,7 +209,7 @@ class Bench:
 
 PUTS = ("put, 100 a batch, local", "put, 100 a batch, engine")
 GETS = ("get, 100 a request, local", "get, 100 a request, engine")
-SCANS = ("scan, the text's framing, local", "scan, engine", "scan, packed, local")
+SCANS = ("scan, text framing, local", "scan, engine", "scan, packed, local")
 TRIPLE = "put, 100 a batch, replicated"
 ONES = [
     (

@@ -214,7 +214,7 @@ def miss(tuning: kelek.NodeTuning, count: int) -> Found:
                 times[kind].append(time.monotonic() - killed[event.peer.uuid])
             if len(times["EXIT"]) == count:
                 return times
-    raise BenchError("nobody misses them")
+    raise BenchError("no peer misses them")
 
 
 # ---- the measurement ----

@@ -1,4 +1,4 @@
-"""Begin with the newest snapshot, then follow: a stream for whoever keeps a state of his own.
+"""Begin with the newest snapshot, then follow: a stream for a program that keeps a state.
 
 Entries that a snapshot has taken the place of are no longer stored. Instead of them comes one row
 of type -1 with the state, then every entry behind it.

@@ -29,7 +29,7 @@ from ..options import (
     whole,
 )
 
-SECRETS = ("password", "secret")  # What somebody may take for an option.
+SECRETS = ("password", "secret")  # Likely mistakes for secretFile.
 
 
 def urls(value: str) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ def _read_options(
         if name.lower() in SECRETS:
             raise OptionError(
                 f"unknown option {name!r}: Spark shows options in its plans. Write the password "
-                "into a file that nobody else may read, and name that as secretFile"
+                "into a file that only you may read, and name that as secretFile"
             )
     values = parse_options(known, given)
     return FarmReadOptions(**{**values, "starting_index": values["starting_index"] or start})
