@@ -1,7 +1,6 @@
 """docs/protocols/zre.md names the commands, headers and numbers that the code has."""
 
 import re
-from pathlib import Path
 
 from kelek.actors.zre import beacon as zre_beacon
 from kelek.actors.zre import reports as zre_reports
@@ -11,9 +10,9 @@ from kelek.protocols.zre.dialogs import UNREADY_PART
 from kelek.protocols.zre.limiter import RATE
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import TIMES, CommandKind, Level, LogEvent, Reason
+from kelek.tests.markdown import ROOT, codes, page, tables
 
-ROOT = Path(__file__).resolve().parents[3]
-TEXT = (ROOT / "docs/protocols/zre.md").read_text(encoding="utf-8")
+TEXT = page("docs/protocols/zre.md")
 FLAT = " ".join(TEXT.split())
 
 
@@ -67,11 +66,12 @@ def test_numbers() -> None:
 
 
 def test_the_names_of_counters() -> None:
-    """docs/discovery.md has all of them."""
-    page = (ROOT / "docs/discovery.md").read_text(encoding="utf-8")
+    """docs/discovery.md has a row for each of them."""
+    documented = [codes(row[0]) for row in tables(page("docs/discovery.md"), "name", "what")]
+    assert {len(names) for names in documented} == {1}
     sources = [*(ROOT / "protocols/zre").glob("*.py"), ROOT / "clients/node/reactor.py"]
     code = "".join(path.read_text(encoding="utf-8") for path in sources)
     names = re.findall(r'(?:counters|found)\["(\w+)"\]', code)
     names += [f"message_{reason.value}" for reason in Reason]
     assert len(names) > 30
-    assert [name for name in names if f"`{name}`" not in page] == []
+    assert set(names) - {name for row in documented for name in row} == set()
