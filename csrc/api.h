@@ -307,7 +307,7 @@ void klk_drain_close(struct klk_drain *drain);
  * Returns KLK_OK when nothing more waits; KLK_MORE when something may (no room, interrupted, many
  * frames thrown away); KLK_ESPACE when the arena is empty and too small for the next message: give
  * it bytes_need and frames_need and go on; KLK_EOS when there is nothing to return but errno. */
-int klk_drain_take(struct klk_drain *drain, void *socket, int fresh);
+int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh);
 
 /* Sends the messages from *position on, without blocking.
  *

@@ -8,6 +8,6 @@ try:
 except ModuleNotFoundError as error:
     if error.name != f"{__package__.rpartition('.')[0]}._native":  # One of what it needs.
         raise
-    from .missing import why
+    from .missing import explain
 
-    raise ImportError(why(Path(__file__).parents[1])) from None
+    raise ImportError(explain(Path(__file__).parents[1])) from None

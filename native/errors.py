@@ -33,7 +33,7 @@ def _on_fork() -> None:
     _forks += 1
 
 
-def forks() -> int:
+def fork_count() -> int:
     """Behind how many forks this process is: what belongs to one before must not be used."""
     return _forks
 
@@ -42,7 +42,7 @@ _forks = 0  # Behind how many forks we are; os.getpid() is a system call on ever
 os.register_at_fork(after_in_child=_on_fork)
 
 
-def taken_bytes(out: Any, size: int) -> bytes:
+def checked_bytes(out: Any, size: int) -> bytes:
     if size < 0:
         raise NativeError(size)
     return bytes(ffi.buffer(out, size))

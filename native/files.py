@@ -6,7 +6,7 @@ FILES_MAX = 65_536
 _FILES_A_SOCKET = 4  # Its own, its connection, the other side's to us; the program wants some, too.
 
 
-def raise_open_files() -> int:
+def raise_nofile_limit() -> int:
     """Raises the limit of open files as far as this user may: each connection is one.
 
     At the limit libzmq's thread turns in circles. Connections can't be refused before that: a
@@ -22,6 +22,6 @@ def raise_open_files() -> int:
     return FILES_MAX if low == resource.RLIM_INFINITY else low
 
 
-def sockets_within(files: int) -> int:
+def sockets_for_files(files: int) -> int:
     """How many sockets of libzmq, one connection each, that many open files are enough for."""
     return min(files, FILES_MAX) // _FILES_A_SOCKET

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 
-def why(package: Path) -> str:
+def explain(package: Path) -> str:
     """package: the folder, or the place in an archive, that kelek was imported from."""
     if not package.is_dir():
         return (

@@ -41,7 +41,7 @@ class ChildPipes:
             pass
         except BrokenPipeError:
             self._waiting.clear()  # Its output ends, too: that says why.
-        self._loop.want_out(self.stdin, self._on_writable if self._waiting else None)
+        self._loop.watch_writable(self.stdin, self._on_writable if self._waiting else None)
 
     def read(self) -> bytes | None:
         """What the child has said; None: nothing now. Empty: it has ended."""
@@ -51,7 +51,7 @@ class ChildPipes:
             return None
 
     def close(self) -> None:
-        self._loop.want_out(self.stdin, None)
+        self._loop.watch_writable(self.stdin, None)
         self._loop.unwatch(self.stdout)
         for file in self._files:
             file.close()

@@ -49,15 +49,15 @@ class Pipe:
     def send(self, frames: Sequence[bytes]) -> None:
         if self._waiting or not send_message(self.socket, frames):
             self._waiting.append(frames)
-            self._loop.want_out(self.socket, self._on_writable)
-        self._loop.check(self.socket)
+            self._loop.watch_writable(self.socket, self._on_writable)
+        self._loop.recheck(self.socket)
 
     def _on_writable(self) -> None:
         while self._waiting:
             if not send_message(self.socket, self._waiting[0]):
                 return
             self._waiting.popleft()
-        self._loop.want_out(self.socket, None)
+        self._loop.watch_writable(self.socket, None)
 
 
 class PollLoop:
@@ -186,13 +186,13 @@ class PollLoop:
 
         def on_readable() -> None:
             nonlocal dropped
-            arena = drain.take()
+            arena = drain.receive()
             if drain.dropped != dropped:
                 count, dropped = drain.dropped - dropped, drain.dropped
                 self.on_oversized(options, count)
             self._unread.discard(socket)
             if drain.more:
-                self._poller.check(socket)
+                self._poller.recheck(socket)
                 self._unread.add(socket)
             if arena.count:
                 on_arena(arena)
@@ -206,16 +206,16 @@ class PollLoop:
         """Calls on_readable whenever a socket or file descriptor has something to read."""
 
         def on_readable_once() -> None:
-            self._poller.check(source)  # It may not read everything.
+            self._poller.recheck(source)  # It may not read everything.
             on_readable()
 
         self._readers[source] = on_readable_once
         self._register(source)
 
-    def on_disconnected(
-        self, socket: Socket, react: Callable[[], None], again: Callable[[], None] | None = None
+    def watch_connections(
+        self, socket: Socket, on_lost: Callable[[], None], on_made: Callable[[], None] | None = None
     ) -> None:
-        """Calls react when a connection of the socket has ended, and again when one is made.
+        """Calls on_lost when a connection of the socket has ended, and on_made when one is made.
 
         Messages in flight are lost, and messages sent between the two calls may be. inproc sockets
         report neither.
@@ -225,16 +225,16 @@ class PollLoop:
         def on_events() -> None:
             for connected in connection_events(monitor):
                 if not connected:
-                    react()
-                elif again is not None:
-                    again()
+                    on_lost()
+                elif on_made is not None:
+                    on_made()
 
         self._monitors[socket] = monitor
         self.watch(monitor, on_events)
 
-    def check(self, socket: Socket) -> None:
+    def recheck(self, socket: Socket) -> None:
         """To be called after another class than this one has sent on a socket (native Poller)."""
-        self._poller.check(socket)
+        self._poller.recheck(socket)
 
     def unwatch(self, source: Socket | int) -> None:
         self._readers.pop(source, None)
@@ -242,7 +242,7 @@ class PollLoop:
         self._unread.discard(source)
         self._register(source)
 
-    def want_out(self, source: Socket | int, on_writable: Callable[[], None] | None) -> None:
+    def watch_writable(self, source: Socket | int, on_writable: Callable[[], None] | None) -> None:
         """Calls on_writable as long as the source can be written to; None: no more."""
         if on_writable is None:
             self._writers.pop(source, None)
@@ -277,7 +277,7 @@ class PollLoop:
     def send(self, socket: Socket, frames: Sequence[bytes]) -> bool:
         """Sends one message; drops and counts it when there is no room or no such peer."""
         sent = send_message(socket, frames)
-        self._poller.check(socket)
+        self._poller.recheck(socket)
         if not sent:
             self.counters["send_dropped"] += 1
         return sent
@@ -286,7 +286,7 @@ class PollLoop:
         """Sends and clears a batch; messages without room or peer are dropped."""
         if len(batch):
             send_batch(socket, batch)
-            self._poller.check(socket)
+            self._poller.recheck(socket)
 
     # ---- The loop ----
 

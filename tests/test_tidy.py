@@ -561,7 +561,9 @@ TWINS = {
     r"klk_zre_whisper": "native/net/test_zre.py::test_a_whisper_leaves_at_once_or_not_at_all",
     r"klk_zre_\w+": "native/net/test_zre.py::test_a_history_of_traffic_is_its_twins",
     r"klk_farm_\w+": "native/net/test_farm.py::test_entries_are_their_twins",
-    r"klk_beacons_take": "native/net/test_datagrams.py::test_what_comes_is_taken_as_its_twin_does",
+    r"klk_beacons_receive": (
+        "native/net/test_datagrams.py::test_what_comes_is_taken_as_its_twin_does"
+    ),
 }
 
 

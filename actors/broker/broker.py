@@ -167,7 +167,7 @@ class BrokerActor(Actor):
     def _send_clients(self, now_ms: int) -> None:
         if len(self._machine.clients):
             unsent = self._budget.send(self._clients, self._machine.clients)
-            self.check(self._clients)
+            self.recheck(self._clients)
             self._on_clients_unsent(unsent, now_ms)
 
     def _on_clients_unsent(self, unsent: Unsent, now_ms: int) -> None:
@@ -182,7 +182,7 @@ class BrokerActor(Actor):
 
     def _send_workers(self, now_ms: int) -> None:
         unsent = self._unbounded.send(self._workers, self._machine.workers)
-        self.check(self._workers)
+        self.recheck(self._workers)
         gone = self._unreachable(self._machine.workers, unsent)
         self._machine.workers.clear()
         if gone:
@@ -200,7 +200,7 @@ class BrokerActor(Actor):
             times.append(self._store.deadline_ms)
         return min((each for each in times if each is not None), default=None)
 
-    def on_stop_asked(self) -> None:
+    def on_stop_requested(self) -> None:
         """Workers go to another broker at once; clients ask one when they hear nothing."""
         self._machine.disconnect_all(self.now_ms)
 

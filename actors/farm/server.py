@@ -111,7 +111,7 @@ class FarmServer(Actor):
         try:
             disconnect = self._users.reload(now_ms)
         except OperatorError as error:
-            self.say(error)
+            self.log_problem(error)
             return
         for name, users in disconnect.items():
             self.replicas[name].disconnect_users(users)
@@ -126,7 +126,7 @@ class FarmServer(Actor):
             if not self._secret.reload(now_ms):
                 return
         except OperatorError as error:
-            self.say(error)
+            self.log_problem(error)
             return
         for replica in self.replicas.values():
             replica.link_settings = replica.link_settings._replace(
@@ -139,7 +139,7 @@ class FarmServer(Actor):
             if not self._tls.reload(now_ms):
                 return
         except OperatorError as error:
-            self.say(error)
+            self.log_problem(error)
             return
         self._listener.context = self._tls.server
         for replica in self.replicas.values():
@@ -163,7 +163,7 @@ class FarmServer(Actor):
         times = [replica.deadline_ms for replica in self.replicas.values()]
         return min(times)
 
-    def on_stop_asked(self) -> None:
+    def on_stop_requested(self) -> None:
         self._listener.stop_accepting()
 
     def drained(self) -> bool:

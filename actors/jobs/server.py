@@ -172,7 +172,7 @@ class JobServer(Actor):
         )
         self._done = self.pipe(done)
         self._asks = self.pipe(asks)
-        self.on_disconnected(asks, self._on_asks_lost)
+        self.watch_connections(asks, self._on_asks_lost)
         self._incoming = incoming
         self.listen(incoming, self._on_incoming)
 

@@ -75,7 +75,7 @@ class SparkJob(Actor):
             self._await_check()
             stack.pop_all()
         self.listen(orders, self._on_orders)
-        self.on_disconnected(reports, self._drop_all)
+        self.watch_connections(reports, self._drop_all)
         self.watch(self._pipes.stdout, self._on_readable)
         self.ready()
 

@@ -93,7 +93,7 @@ class SparkMaps:
             SocketOptions(connect=(actor.endpoint(SPARK_JOB, "orders"),), immediate=True),
         )
         self._orders = actor.pipe(orders)
-        actor.on_disconnected(orders, self._on_lost)
+        actor.watch_connections(orders, self._on_lost)
 
     def takes(self, spec: MapSpec, size: int) -> bool:
         """Whether Spark runs a map over so many bytes."""

@@ -59,7 +59,7 @@ class LeaderLink:
             if not len(link.frames):
                 continue
             flushed = link.flush()
-            self._loop.check(link.socket)
+            self._loop.recheck(link.socket)
             if not flushed:
                 # The peer does not read. No message may be skipped, so the connection is lost.
                 link.frames.clear()

@@ -301,7 +301,7 @@ class RaftPeer(Actor):
             return min(deadline_ms, self._group_commit.deadline_ms)
         return deadline_ms
 
-    def on_stop_asked(self) -> None:
+    def on_stop_requested(self) -> None:
         """A leader hands over before it stops, to save the cluster an election timeout."""
         peer = self._peer
         if peer is not None and peer.is_leader:

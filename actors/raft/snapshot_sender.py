@@ -81,7 +81,7 @@ class SnapshotSender(Actor):
             reqid_limits(options),
         )
         for damaged in self._work.snapshots.damaged.values():
-            self.say(damaged)
+            self.log_problem(damaged)
         self._peer_epoch = 0
         self._receiving = 0, 0, 0  # Index, term, size of the last logged transfer.
         names = participants(options)

@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import zmq
 
-from ...native.files import raise_open_files, sockets_within
+from ...native.files import raise_nofile_limit, sockets_for_files
 from ...net.clock import monotonic_ms
 from ...net.sockets import SocketOptions
 from ...storage.errors import Damaged, StorageError
@@ -89,17 +89,19 @@ class Actor(ProcessLoop):
         except _Stopped:
             pass
         except OperatorError as error:
-            self.say(error)
+            self.log_problem(error)
             code = EXIT_BROKEN if self._started else EXIT_SETUP
         except StorageError as error:
-            self.say(error)
+            self.log_problem(error)
             setup = EXIT_DAMAGED if isinstance(error, Damaged) else EXIT_SETUP
             code = EXIT_BROKEN if self._started else setup
         except OSError as error:
-            self.say(f"{error.filename or self.setup.data_dir}: {error.strerror}; see the log")
+            self.log_problem(
+                f"{error.filename or self.setup.data_dir}: {error.strerror}; see the log"
+            )
             code = EXIT_BROKEN if self._started else EXIT_SETUP
         except UnitBroken as error:
-            self.say(f"{self.setup.node}/{self.setup.name}: {error}; the unit restarts")
+            self.log_problem(f"{self.setup.node}/{self.setup.name}: {error}; the unit restarts")
             code = EXIT_BROKEN
         finally:
             code = max(code, self._end())
@@ -124,7 +126,7 @@ class Actor(ProcessLoop):
         try:
             self.close()
         except StorageError as error:
-            self.say(error)
+            self.log_problem(error)
             return EXIT_BROKEN
         return EXIT_STOPPED
 
@@ -133,7 +135,7 @@ class Actor(ProcessLoop):
     def _open(self) -> None:
         os.set_blocking(self._stop_fd, False)
         if not self._threaded:
-            sockets = sockets_within(raise_open_files())
+            sockets = sockets_for_files(raise_nofile_limit())
             self.context.set(zmq.MAX_SOCKETS, min(sockets, self.sockets_max))
             allow_tracer(os.getppid())
             self._open_signals((*STOP_SIGNALS, signal.SIGIO))
@@ -174,7 +176,7 @@ class Actor(ProcessLoop):
             self.log("supervisor-gone")
             self.running = False
         else:
-            self.ask_stop()
+            self.request_stop()
 
     def _on_control(self) -> None:
         self._control.recv_multipart(zmq.DONTWAIT)

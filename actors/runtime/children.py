@@ -113,7 +113,7 @@ class Child(ABC):
         """The exit code once it has ended (negative: the signal), else None."""
 
     @abstractmethod
-    def ask_stop(self) -> None:
+    def request_stop(self) -> None:
         """Asks it to finish what is open and end."""
 
     @abstractmethod
@@ -161,7 +161,7 @@ class ProcessChild(Child):
     def poll(self) -> int | None:
         return self._process.poll()
 
-    def ask_stop(self) -> None:
+    def request_stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -205,7 +205,7 @@ class ThreadChild(Child):
     def poll(self) -> int | None:
         return self._code
 
-    def ask_stop(self) -> None:
+    def request_stop(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._stop_fd, b"T")
 

@@ -34,7 +34,7 @@ class ProcessLoop(PollLoop):
 
     # ---- What a subclass overrides ----
 
-    def on_stop_asked(self) -> None:
+    def on_stop_requested(self) -> None:
         """SIGTERM: accept nothing new; the loop goes on until drained() is true, or 1.5 s."""
 
     def drained(self) -> bool:
@@ -42,7 +42,7 @@ class ProcessLoop(PollLoop):
 
     def on_signal(self, number: int) -> None:
         if number in STOP_SIGNALS:
-            self.ask_stop()
+            self.request_stop()
 
     # ---- What a subclass calls ----
 
@@ -53,12 +53,12 @@ class ProcessLoop(PollLoop):
         except BindError as error:
             raise OperatorError(error.place, error.problem, error.way_out) from error
 
-    def ask_stop(self) -> None:
+    def request_stop(self) -> None:
         """What SIGTERM does."""
         if not self.stopping:
             self.stopping = True
             self._stop_ms = monotonic_ms() + self.drain_ms_max
-            self.on_stop_asked()
+            self.on_stop_requested()
 
     def unpacked(
         self, arena: Arena, layout: struct.Struct, pipe: str
@@ -89,7 +89,7 @@ class ProcessLoop(PollLoop):
         unlogged = self._unlogged.pop(event, 0)
         self.log(event, **values, **({"more_since_last_line": unlogged} if unlogged else {}))
 
-    def say(self, problem: object) -> None:
+    def log_problem(self, problem: object) -> None:
         """One line for the operator, without a time."""
         self._write(f"{problem}\n")
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgpack
 import zmq
 
-from ...native.files import raise_open_files, sockets_within
+from ...native.files import raise_nofile_limit, sockets_for_files
 from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
 from ...net.sockets import SocketOptions
@@ -141,7 +141,7 @@ class Supervisor(ProcessLoop):
 
     def _acquire(self) -> None:
         """Takes the run directories, makes the data directories and the control socket."""
-        sockets = sockets_within(raise_open_files())
+        sockets = sockets_for_files(raise_nofile_limit())
         if self.options.one_process:
             self.context.set(zmq.MAX_SOCKETS, sockets)  # It is the actors', too.
         for node in self.nodes:
@@ -248,7 +248,7 @@ class Supervisor(ProcessLoop):
             self._answer_profiles()
         elif not self.stopping:
             self.event("stopping", reason=signal.Signals(number).name)
-            self.ask_stop()
+            self.request_stop()
 
     def _wake_reaper(self) -> None:
         """Called by a thread that ends: what SIGCHLD does for a process."""
@@ -267,7 +267,7 @@ class Supervisor(ProcessLoop):
             elif kind == b"ask-stop":
                 self.send(self._control, [routing_id, msgpack.packb("")])
                 self.event("stopping", reason="asked")
-                self.ask_stop()
+                self.request_stop()
             elif kind == b"ask-restart":
                 self.send(self._control, [routing_id, msgpack.packb(self._on_restart_asked(rest))])
             elif kind == b"ask-profile":
@@ -349,7 +349,7 @@ class Supervisor(ProcessLoop):
                 member.child.kill()
             elif member.plan.stop_rank == lowest and member.state != "stopping":
                 member.state = "stopping"
-                member.child.ask_stop()
+                member.child.request_stop()
 
     def _on_profile_asked(self, asker: bytes, rest: list[bytes]) -> str:
         """Starts py-spy; returns '' or why not."""
@@ -460,7 +460,7 @@ class Supervisor(ProcessLoop):
                 return
         self.exit_code = code
         self.event("stopping", reason="start failed")
-        self.ask_stop()
+        self.request_stop()
 
     def _leave_out(self, unit: Unit) -> bool:
         """Goes on without a unit whose data is damaged, and without its node when that is the log:
@@ -512,7 +512,7 @@ class Supervisor(ProcessLoop):
 
     # ---- Stop ----
 
-    def on_stop_asked(self) -> None:
+    def on_stop_requested(self) -> None:
         self._stop_begun_ms = monotonic_ms()
         self._go_on_stopping(self._stop_begun_ms)
 
@@ -533,7 +533,7 @@ class Supervisor(ProcessLoop):
                 member.child.kill()
             elif self._stop_rank < member.plan.stop_rank <= rank:
                 member.state = "stopping"
-                member.child.ask_stop()
+                member.child.request_stop()
         self._stop_rank = max(self._stop_rank, rank)
 
     def _end(self) -> None:

@@ -148,7 +148,7 @@ class ZerodbServer(Actor):
         self._jobs_sent: dict[int, list[bytes]] = {}
         self._jobs_bytes = 0  # Of these.
         self._jobs_lost = False
-        self.on_disconnected(self._jobs, self._on_jobs_lost, self._on_jobs_back)
+        self.watch_connections(self._jobs, self._on_jobs_lost, self._on_jobs_back)
         self._work: list[tuple[WorkerChannel, Socket]] = []
         self._taken: list[tuple[ConsumedBytes, Pipe]] = []
         for channel, name in zip(self.session.channels, worker_names(self.options), strict=True):
@@ -157,7 +157,7 @@ class ZerodbServer(Actor):
             taken, told = ConsumedBytes(self.setup.epoch), self.pipe(self._push(name, "taken"))
             told.send([taken.first()])
             self._taken.append((taken, told))
-            self.on_disconnected(socket, partial(self._on_worker_lost, channel))
+            self.watch_connections(socket, partial(self._on_worker_lost, channel))
 
     def _push(self, actor: str, name: str) -> Socket:
         options = SocketOptions(connect=(self.endpoint(actor, name),), immediate=True)
@@ -262,7 +262,7 @@ class ZerodbServer(Actor):
         if self._clients is None:
             return
         unsent = self._budget.send(self._clients, messages, skip)
-        self.check(self._clients)
+        self.recheck(self._clients)
         self.counters["answers_dropped"] += len(unsent.full) + len(unsent.gone)
         self.counters["answers_refused"] += len(unsent.over)
         for position in unsent.over:
@@ -343,12 +343,12 @@ class ZerodbServer(Actor):
     def _hand_over(self, channel: WorkerChannel, socket: Socket) -> None:
         def send(messages: Arena, position: int) -> int:
             position, _ = send_messages(socket, messages, position, "keep")
-            self.check(socket)
+            self.recheck(socket)
             return position
 
         sent = channel.send(send)
         if sent == (socket in self._writers):
-            self.want_out(socket, None if sent else lambda: self._hand_over(channel, socket))
+            self.watch_writable(socket, None if sent else lambda: self._hand_over(channel, socket))
 
     def _send_jobs(self) -> None:
         """What finds no room there is answered at once: the job_server does not run, or hangs."""
@@ -356,7 +356,7 @@ class ZerodbServer(Actor):
         position = 0
         if not self._jobs_lost:
             position, _ = send_messages(self._jobs, jobs, 0, "keep")
-            self.check(self._jobs)
+            self.recheck(self._jobs)
         for i, message in enumerate(jobs.messages()):
             kind, _, _, _, _, ticket = PIPE_HEADER.unpack(message[0])
             if i >= position:

@@ -161,7 +161,7 @@ class TableWorker(Actor):
         own_local = [table for table in self._owner.local if self._owner.owns(table)]
         directory = TableDirectory(location, open_, bool(own_local))
         if directory.damaged:
-            self.say(directory.damaged)
+            self.log_problem(directory.damaged)
         return directory
 
     def _make_requests(self, options: dict[str, Any]) -> None:
@@ -300,10 +300,10 @@ class TableWorker(Actor):
             self._credit.on_sent(out.size - self._credited_bytes)
             self._credited_bytes = out.size
             send_batch(self._done, out, "keep")
-            self.check(self._done)
+            self.recheck(self._done)
         if len(out):
             self.pause(self._work)
-            self.want_out(self._done, self._on_done_writable)
+            self.watch_writable(self._done, self._on_done_writable)
             return True
         self._credited_bytes = 0
         if self._credit.is_used_up:
@@ -315,7 +315,7 @@ class TableWorker(Actor):
 
     def _on_done_writable(self) -> None:
         """on_wake() continues sending."""
-        self.want_out(self._done, None)
+        self.watch_writable(self._done, None)
 
     # ---- entries ----
 

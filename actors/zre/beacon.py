@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 import zmq
 
-from ...native.net.datagrams import Datagrams, Heard
+from ...native.net.datagrams import Datagrams, ReceivedBeacon
 from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
 from ...protocols.zre.limiter import Limiter, Rate
@@ -42,8 +42,8 @@ class ZreBeacon(Actor):
             raise OperatorError(place, f"{problem}: {error.strerror}", way_out) from error
         self._again_ms = settings["beacon_ms"] // 2
         self._limiter = Limiter(RATE)
-        self._known: OrderedDict[Heard, int] = OrderedDict()  # When it was forwarded.
-        self._passed: list[Heard] = []
+        self._known: OrderedDict[ReceivedBeacon, int] = OrderedDict()  # When it was forwarded.
+        self._passed: list[ReceivedBeacon] = []
         heard = SocketOptions(connect=(self.endpoint(NODE, "heard"),), hwm=HWM)
         self._heard = self.socket(zmq.PUSH, heard)
         sends = SocketOptions(bind=(self.endpoint(BEACON, "sends"),), hwm=HWM)
@@ -55,7 +55,7 @@ class ZreBeacon(Actor):
 
     def _on_udp(self) -> None:
         """Receives one batch; the next poll shows whether more waits."""
-        for beacon in self._udp.take(self.now_ms):
+        for beacon in self._udp.receive(self.now_ms):
             passed_ms = self._known.get(beacon)
             if passed_ms is not None and self.now_ms < passed_ms + self._again_ms:
                 self.counters["repeated"] += 1

@@ -185,7 +185,7 @@ class ZreNode(Actor):
         if action.watched:
             # No socket is left; the peer's silence will show the loss.
             with suppress(zmq.ZMQError):
-                self.on_disconnected(socket, partial(self._on_lost, action.number))
+                self.watch_connections(socket, partial(self._on_lost, action.number))
 
     def _on_lost(self, number: int) -> None:
         self._node.on_disconnected(number, self.now_ms)
@@ -240,7 +240,7 @@ class ZreNode(Actor):
 
     # ---- stopping ----
 
-    def on_stop_asked(self) -> None:
+    def on_stop_requested(self) -> None:
         self._node.stop()
         self._gone_ms = self.now_ms + LAST_WORDS_MS
 

@@ -8,7 +8,7 @@ zre_node.services  PULL  [header][value]                         for the node to
 import struct
 from collections.abc import Iterable
 
-from ...native.net.datagrams import Heard
+from ...native.net.datagrams import ReceivedBeacon
 from ...native.net.interfaces import Interface, chosen
 from ..errors import OperatorError
 from ..runtime.setup import ActorSetup
@@ -18,15 +18,15 @@ HWM = 1000
 _HEARD = struct.Struct(">16sH")
 
 
-def encode_heard(beacons: Iterable[Heard]) -> list[bytes]:
+def encode_heard(beacons: Iterable[ReceivedBeacon]) -> list[bytes]:
     return [_HEARD.pack(one.uuid, one.port) + one.source.encode() for one in beacons]
 
 
-def decode_heard(frames: Iterable[bytes]) -> list[Heard]:
+def decode_heard(frames: Iterable[bytes]) -> list[ReceivedBeacon]:
     found = []
     for frame in frames:
         uuid, port = _HEARD.unpack_from(frame)
-        found.append(Heard(uuid, port, frame[_HEARD.size :].decode("ascii")))
+        found.append(ReceivedBeacon(uuid, port, frame[_HEARD.size :].decode("ascii")))
     return found
 
 

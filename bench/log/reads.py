@@ -50,7 +50,7 @@ def floor(url: str) -> None:
     poller.register(router, zmq.POLLIN)
     poller.register(sys.stdin, zmq.POLLIN)
     while not any(source == sys.stdin.fileno() for source, _ in poller.poll()):
-        arena = drain.take()
+        arena = drain.receive()
         view = ReadView(True, b"\xc0", 1, 0)
         _, others = reads.receive(arena, range(arena.count), view, out)
         reads.answer(WAIT_APPLIED, 1, 1, out)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import zmq
 
 import kelek
-from kelek.native.net.datagrams import Datagrams, Heard
+from kelek.native.net.datagrams import Datagrams, ReceivedBeacon
 
 LO, BROADCAST = "127.0.0.1", "127.255.255.255"
 GROUP = "bench"
@@ -224,12 +224,12 @@ def mesh(port: int, count: int, idle_s: float) -> None:
 def lossy(port: int, count: int, loss: float) -> None:
     """Nodes that receive only some of the beacons. At the end of stdin it prints how often a node
     wrongly missed a peer."""
-    dice, take = Random(os.getpid()), Datagrams.take
+    dice, take = Random(os.getpid()), Datagrams.receive
 
-    def lose(ear: Datagrams, now_ms: int) -> list[Heard]:
+    def lose(ear: Datagrams, now_ms: int) -> list[ReceivedBeacon]:
         return [heard for heard in take(ear, now_ms) if dice.random() >= loss]
 
-    Datagrams.take = lose  # type: ignore[method-assign, assignment]
+    Datagrams.receive = lose  # type: ignore[method-assign, assignment]
     nodes = [kelek.Node(tuning=kelek.NodeTuning(port=port, interface=LO)) for _ in range(count)]
     print("up", flush=True)
     while not select.select([sys.stdin], [], [], 0.1)[0]:

@@ -207,7 +207,7 @@ class Links:
                 self._on_events(link)
 
     def _drain(self, link: _PeerLink) -> None:
-        arena = link.drain.take()
+        arena = link.drain.receive()
         now_ms = monotonic_ms()
         for position in range(arena.count):
             frames: Sequence[bytes]
@@ -219,7 +219,7 @@ class Links:
 
     def _drain_feed(self, subscription: Any, feed: _Feed) -> None:
         assert isinstance(self.client, Listener)
-        arena = feed.drain.take()
+        arena = feed.drain.receive()
         now_ms = monotonic_ms()
         for position in range(arena.count):
             self.client.on_broadcast(subscription, arena.message(position), now_ms)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from ...native.errors import forks
+from ...native.errors import fork_count
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop  # 40 ms of a start.
@@ -39,7 +39,7 @@ class Resources:
 
     def __init__(self, loop: "AbstractEventLoop | None" = None) -> None:
         self.closed = False
-        self._forks = forks()
+        self._forks = fork_count()
         self._context: Context | None = None
         self._sockets: dict[Closable, None] = {}
         self._loop = None if loop is None else weakref.ref(loop)
@@ -47,7 +47,7 @@ class Resources:
     @property
     def inherited(self) -> bool:
         """Whether they belong to the process before a fork: libzmq would wait for ever here."""
-        return self._forks != forks()
+        return self._forks != fork_count()
 
     @property
     def usable(self) -> bool:
@@ -129,7 +129,7 @@ class Guard:
     def __init__(self, owner: object, closing: str, end: Callable[[], object]) -> None:
         self._message = f"unclosed kelek.{type(owner).__name__}: use {closing}"
         self._end = end
-        self._forks = forks()
+        self._forks = fork_count()
         self._finalizer = weakref.finalize(owner, self._on_dropped)
         self._finalizer.atexit = False  # Other threads may still use the object.
         _guards.add(self)
@@ -141,12 +141,12 @@ class Guard:
 
     def _on_dropped(self) -> None:
         _guards.discard(self)
-        if self._forks == forks():  # Else the process before the fork goes on with it.
+        if self._forks == fork_count():  # Else the process before the fork goes on with it.
             self._end()
             self.warn()
 
     def warn(self) -> None:
-        if self._forks == forks():
+        if self._forks == fork_count():
             warnings.warn(self._message, ResourceWarning, stacklevel=2, source=self)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from ipaddress import ip_network
 from typing import NamedTuple
 
-from ...native.errors import forks
+from ...native.errors import fork_count
 from ...native.net.interfaces import chosen
 from ...net.clock import monotonic_ms
 from ...protocols.errors import LocalProtocolError
@@ -115,7 +115,7 @@ class BaseNode:
         self._guard = Guard(
             self, self._closing, partial(self._reactor.remove_later, self._reactor_node)
         )
-        self._forks = forks()
+        self._forks = fork_count()
 
     # ---- peers and groups ----
 
@@ -226,7 +226,7 @@ class BaseNode:
     def _locked(self) -> AbstractContextManager[bool]:
         """The reactor's lock. Raises NodeError in a forked child, where no thread would release
         it."""
-        if self._forks != forks():
+        if self._forks != fork_count():
             raise NodeError("this node belongs to the process before the fork")
         return self._reactor.lock
 
@@ -311,7 +311,7 @@ class BaseNode:
     def _close(self) -> bool:
         """Removes the node. False: it belongs to the process before a fork, which still uses it."""
         self._guard.release()
-        if self._forks != forks():
+        if self._forks != fork_count():
             return False
         self._reactor.remove(self._reactor_node)
         return True

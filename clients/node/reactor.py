@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from ...native.errors import forks
-from ...native.files import raise_open_files, sockets_within
+from ...native.errors import fork_count
+from ...native.files import raise_nofile_limit, sockets_for_files
 from ...native.net.datagrams import Datagrams
 from ...native.net.interfaces import Interface
 from ...native.net.messages import Frames
 from ...native.net.poller import Poller, Source
-from ...native.net.sockets import Drain, backend, opened, send_batch
+from ...native.net.sockets import Drain, backend, native_socket, send_batch
 from ...net.clock import monotonic_ms
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import codec, values
@@ -158,7 +158,7 @@ class NodeReactor:
         # New events, room to send, a free poller, or a closed node.
         self.changed = threading.Condition(self.lock)
         self.context = Context()
-        sockets_max = sockets_within(raise_open_files())
+        sockets_max = sockets_for_files(raise_nofile_limit())
         self.context.set(zmq.MAX_SOCKETS, sockets_max)
         self._socket_allowance = PeerAllowance(max(1, sockets_max // UNREADY_SHARE))
         self._nodes: dict[str, ReactorNode] = {}  # By endpoint.
@@ -502,7 +502,7 @@ class NodeReactor:
         )
         if beacon_socket is None:
             return
-        for uuid, port, source in beacon_socket.take(now_ms):
+        for uuid, port, source in beacon_socket.receive(now_ms):
             beacon = Beacon(uuid, port)
             if port:
                 self._deliver_beacon(fd, beacon, source, now_ms)
@@ -593,7 +593,7 @@ class NodeReactor:
             link = node.links.get(peer.number)
             if link is None or isinstance(link, ReactorNode):
                 return False
-            socket = node.opened[peer.number] = opened(link)
+            socket = node.opened[peer.number] = native_socket(link)
         return machine.traffic.whisper(peer.slot, content, socket)
 
     def flush(self, node: ReactorNode) -> None:
@@ -781,15 +781,15 @@ def shared_reactor() -> NodeReactor:
     """The reactor of this process, reserved for a node that the caller adds."""
     global _reactor, _reactor_forks
     with _reactor_lock:
-        if _reactor is None or _reactor_forks != forks() or not _reactor.reserve():
+        if _reactor is None or _reactor_forks != fork_count() or not _reactor.reserve():
             if _reactor is None:
                 atexit.register(_close_at_exit)
-            _reactor, _reactor_forks = NodeReactor(), forks()
+            _reactor, _reactor_forks = NodeReactor(), fork_count()
             _reactor.reserve()
         return _reactor
 
 
 def _close_at_exit() -> None:
     """Says goodbye for nodes that were not closed."""
-    if _reactor is not None and not _reactor.closed and _reactor_forks == forks():
+    if _reactor is not None and not _reactor.closed and _reactor_forks == fork_count():
         _reactor.remove_all()

@@ -120,7 +120,7 @@ class BenchLoad:
 
     def _take(self, times: "array[int]") -> Iterator[Failure]:
         """Adds the time that each took; what failed, and why."""
-        arena = self._drain.take()
+        arena = self._drain.receive()
         now_ns = time.monotonic_ns()
         for frames in arena.messages():
             # Frame by frame, without the codec: what is measured is the broker.

@@ -60,7 +60,7 @@ class EchoWorker:
         """Takes in and answers what lies there; False: the broker sends it away."""
         while True:
             # Frame by frame, without the codec: what is measured is the broker.
-            for message in self._drain.take().messages():
+            for message in self._drain.receive().messages():
                 if message[1] == REQUEST:
                     self._answers.add([message[0], FINAL, *message[2:]])
                 elif message[1] == DISCONNECT:

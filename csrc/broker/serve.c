@@ -54,7 +54,7 @@ static int door_serve(struct klk_serve *serve, struct klk_door *door, struct klk
                       door_take take, int64_t now_ms) {
     if (!item->ready && !door->more) return KLK_OK;
     uint64_t dropped = door->drain->dropped;
-    int result = klk_drain_take(door->drain, door->socket, 1);
+    int result = klk_drain_receive(door->drain, door->socket, 1);
     if (result < 0 && result != KLK_ESPACE) return result;
     door->more = result == KLK_MORE;
     /* A message that needs more room is read there, one that was thrown away told of. */

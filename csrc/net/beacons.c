@@ -55,7 +55,7 @@ static int source_write(const struct sockaddr_storage *from, uint8_t *out) {
     return 1;
 }
 
-int klk_beacons_take(struct klk_beacons *beacons, int fd, int64_t now_ms, struct klk_beacon *out,
+int klk_beacons_receive(struct klk_beacons *beacons, int fd, int64_t now_ms, struct klk_beacon *out,
                      uint32_t count_max, int32_t *more) {
     uint32_t taken = 0;
     *more = 1;

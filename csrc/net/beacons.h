@@ -44,7 +44,7 @@ struct klk_beacons {
  *   more     out: 1 when more may wait
  *
  * Returns the number of valid beacons, or KLK_EOS with errno. */
-int klk_beacons_take(struct klk_beacons *beacons, int fd, int64_t now_ms, struct klk_beacon *out,
+int klk_beacons_receive(struct klk_beacons *beacons, int fd, int64_t now_ms, struct klk_beacon *out,
                      uint32_t count_max, int32_t *more);
 
 #endif

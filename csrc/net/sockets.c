@@ -124,7 +124,7 @@ static int drain_place(struct klk_drain *drain) {
     return KLK_OK;
 }
 
-int klk_drain_take(struct klk_drain *drain, void *socket, int fresh) {
+int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh) {
     struct klk_messages *in = drain->arena;
     if (fresh) drain_shift(in);
     for (uint32_t received = 0;;) {

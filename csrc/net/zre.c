@@ -100,7 +100,7 @@ int klk_zre_receive(struct klk_zre_peers *peers, struct klk_drain *drain, void *
                     int64_t now_ms, uint32_t *numbers) {
     const struct klk_messages *in = drain->arena;
     memset(numbers, 0, sizeof *numbers * KLK_ZRE_HEAD_NUMBERS);
-    int result = klk_drain_take(drain, socket, 1);
+    int result = klk_drain_receive(drain, socket, 1);
     if (result != KLK_OK && result != KLK_MORE) return result;
     numbers[0] = in->messages;
     numbers[1] = klk_messages_bytes(in);

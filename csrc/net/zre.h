@@ -53,14 +53,14 @@ void klk_zre_index(struct klk_zre_peers *peers);
 uint32_t klk_zre_take(struct klk_zre_peers *peers, const struct klk_messages *in, uint32_t sender,
                       int64_t now_ms, uint32_t *position, uint32_t *events);
 
-/* klk_drain_take() into an empty arena, and klk_zre_take() of its messages: for a mailbox with few
- * messages.
+/* klk_drain_receive() into an empty arena, and klk_zre_take() of its messages: for a mailbox with
+ * few messages.
  *
  *   numbers   out: number of messages, their bytes, the position where klk_zre_take() stopped,
  *             number of events, and the events. All are 0 when the drain returns an error; with
  *             many messages there are no events
  *
- * Returns what klk_drain_take() returns. */
+ * Returns what klk_drain_receive() returns. */
 int klk_zre_receive(struct klk_zre_peers *peers, struct klk_drain *drain, void *socket,
                     int64_t now_ms, uint32_t *numbers);
 

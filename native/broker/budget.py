@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ..._native import ffi, lib
 from ..errors import os_error, uncleared
 from ..net.messages import Arena
-from ..net.sockets import backend, opened
+from ..net.sockets import backend, native_socket
 
 if TYPE_CHECKING:
     import zmq
@@ -69,7 +69,7 @@ class Budget:
         unsent = uncleared("uint32_t[]", 2 * messages.count)
         code = lib.klk_budget_send(
             self._budget,
-            opened(socket),
+            native_socket(socket),
             messages._struct,
             skip,
             self.bytes_max,

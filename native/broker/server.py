@@ -8,7 +8,7 @@ import zmq
 from ..._native import ffi, lib
 from ..errors import os_error, uncleared
 from ..net.poller import Poller, Source
-from ..net.sockets import Drain, backend, opened
+from ..net.sockets import Drain, backend, native_socket
 from .budget import Budget, Unsent
 from .exchange import Exchange
 
@@ -58,7 +58,7 @@ class Server:
             (clients, self._serve.clients, exchange.clients),
             (workers, self._serve.workers, exchange.workers),
         ):
-            made.socket = opened(router.socket)
+            made.socket = native_socket(router.socket)
             made.drain, made.out = router.drain._drain, out._struct
             made.budget, made.bytes_max = router.budget._budget, router.budget.bytes_max
             made.unsent = unsent
@@ -74,7 +74,7 @@ class Server:
             # Whoever reads there gives back what a large message has needed.
             return WaitResult(self._poller.poll(timeout_ms), Served.ALL)
         for router in self._routers:
-            opened(router.socket)
+            native_socket(router.socket)
         serve = self._serve
         serve.poll = self._poller._poll
         if lib.klk_serve_wait(serve, timeout_ms) < 0:

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 
 from ..._native import ffi, lib
-from ..errors import HEADER_SIZE, KIND_MAX, NativeError, Readable, taken_bytes, uncleared
+from ..errors import HEADER_SIZE, KIND_MAX, NativeError, Readable, checked_bytes, uncleared
 
 
 def crc32c(data: Readable, value: int = 0) -> int:
@@ -47,7 +47,7 @@ def block_encode(
         out,
         capacity,
     )
-    return taken_bytes(out, size)
+    return checked_bytes(out, size)
 
 
 def block_size(payload_size: int) -> int:
@@ -76,7 +76,9 @@ def block_slice(block: Readable, first_index: int, last_index: int) -> bytes:
     """The records first_index..last_index of a checked block as a block of their own."""
     buffer = ffi.from_buffer(block)
     out = uncleared("uint8_t[]", len(buffer))
-    return taken_bytes(out, lib.klk_block_slice(buffer, len(buffer), first_index, last_index, out))
+    return checked_bytes(
+        out, lib.klk_block_slice(buffer, len(buffer), first_index, last_index, out)
+    )
 
 
 def block_states(block: Readable, kind: int) -> tuple[bytes, list[int]]:
@@ -84,7 +86,7 @@ def block_states(block: Readable, kind: int) -> tuple[bytes, list[int]]:
     buffer = ffi.from_buffer(block)
     out = uncleared("uint8_t[]", lib.klk_block_states_size(buffer, len(buffer)))
     counts = ffi.new("uint32_t[]", KIND_MAX + 1)
-    states = taken_bytes(out, lib.klk_block_states(buffer, len(buffer), kind, out, counts))
+    states = checked_bytes(out, lib.klk_block_states(buffer, len(buffer), kind, out, counts))
     return states, list(ffi.unpack(counts, KIND_MAX + 1))
 
 
@@ -96,7 +98,7 @@ def block_entries(block: Readable, first_index: int, last_index: int) -> tuple[b
     out = uncleared("uint8_t[]", capacity)
     sizes = uncleared("uint32_t[]", count)
     size = lib.klk_block_entries(buffer, len(buffer), first_index, last_index, out, capacity, sizes)
-    return taken_bytes(out, size), list(ffi.unpack(sizes, count))
+    return checked_bytes(out, size), list(ffi.unpack(sizes, count))
 
 
 def block_from_entries(
@@ -118,4 +120,4 @@ def block_from_entries(
         out,
         used,
     )
-    return taken_bytes(out, size), int(used[0])
+    return checked_bytes(out, size), int(used[0])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..._native import ffi, lib
-from ..errors import ETORN, HEADER_SIZE, NativeError, Readable, forks
+from ..errors import ETORN, HEADER_SIZE, NativeError, Readable, fork_count
 
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 
@@ -44,7 +44,7 @@ class Syncer:
     def __init__(self) -> None:
         self._syncer = ffi.new("struct klk_syncer *")
         _system(lib.klk_syncer_open(self._syncer))
-        self._forks = forks()
+        self._forks = fork_count()
         self._segments: deque[Segment] = deque()  # They must live while the thread works on them.
         self._close = weakref.finalize(self, _close_syncer, self._syncer, self._forks)
 
@@ -78,12 +78,12 @@ class Syncer:
         self._close()
 
     def _check(self) -> None:
-        if self._forks != forks() or not self._close.alive:
+        if self._forks != fork_count() or not self._close.alive:
             raise OSError(errno.EBADF, "this thread is closed, or of the process before the fork")
 
 
 def _close_syncer(syncer: Any, made_behind: int) -> None:
-    if made_behind == forks():
+    if made_behind == fork_count():
         _system(lib.klk_syncer_close(syncer))
 
 

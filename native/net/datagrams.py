@@ -12,7 +12,7 @@ from ..errors import os_error
 from .interfaces import Interface
 
 MICROS = 1_000_000
-TAKEN_MAX = 1024  # Beacons of one take().
+RECEIVED_MAX = 1024  # Beacons of one receive().
 BURST, PER_S = 4096, 8192  # Of all beacons that come; what is beyond is dropped.
 SOURCE_PART = 2  # One source has half of that at most.
 RECEIVE_BYTES = 1 << 20  # The kernel's buffer: about two thousand beacons.
@@ -22,7 +22,7 @@ _ROW = struct.Struct("=16s16sI")
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
-class Heard(NamedTuple):
+class ReceivedBeacon(NamedTuple):
     """A valid beacon, and the numeric address that it came from."""
 
     uuid: bytes
@@ -40,7 +40,7 @@ class Datagrams:
         """Raises OSError: the port can't be bound, or the address is not of this machine."""
         self.interface, self.port = interface, port
         self.unsent = 0  # Beacons that the machine did not let out.
-        self.more = False  # take() ended early: call it again before polling.
+        self.more = False  # receive() ended early: call it again before polling.
         family = socket.AF_INET6 if interface.is_v6 else socket.AF_INET
         self._in = socket.socket(family, socket.SOCK_DGRAM)
         self._out = socket.socket(family, socket.SOCK_DGRAM)
@@ -70,7 +70,7 @@ class Datagrams:
         self._state = ffi.new("struct klk_beacons *")
         self._state.seed = int.from_bytes(os.urandom(8))
         self._fill(BURST, PER_S, BURST // SOURCE_PART, PER_S // SOURCE_PART)
-        self._rows = ffi.new("struct klk_beacon[]", TAKEN_MAX)
+        self._rows = ffi.new("struct klk_beacon[]", RECEIVED_MAX)
         self._more = ffi.new("int32_t *")
         self._sources: dict[bytes, str] = {}
 
@@ -108,17 +108,18 @@ class Datagrams:
         """Beacons that came too fast."""
         return int(self._state.flooded)
 
-    def take(self, now_ms: int) -> list[Heard]:
-        """The beacons that wait, TAKEN_MAX at most; never blocks."""
-        count = lib.klk_beacons_take(
-            self._state, self._in.fileno(), now_ms, self._rows, TAKEN_MAX, self._more
+    def receive(self, now_ms: int) -> list[ReceivedBeacon]:
+        """The beacons that wait, RECEIVED_MAX at most; never blocks."""
+        count = lib.klk_beacons_receive(
+            self._state, self._in.fileno(), now_ms, self._rows, RECEIVED_MAX, self._more
         )
         if count < 0:
             raise os_error("receiving beacons")
         self.more = bool(self._more[0])
         rows = ffi.buffer(self._rows, count * _ROW.size) if count else b""
         return [
-            Heard(uuid, port, self._source(source)) for source, uuid, port in _ROW.iter_unpack(rows)
+            ReceivedBeacon(uuid, port, self._source(source))
+            for source, uuid, port in _ROW.iter_unpack(rows)
         ]
 
     def _source(self, packed: bytes) -> str:

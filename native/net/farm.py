@@ -7,7 +7,7 @@ entries that the C functions reject.
 from struct import Struct
 
 from ..._native import ffi, lib
-from ..errors import HEADER_SIZE, taken_bytes, uncleared
+from ..errors import HEADER_SIZE, checked_bytes, uncleared
 
 PREFIX: int = lib.KLK_FARM_ENTRY_PREFIX
 BLOCK_COUNT_MAX: int = lib.KLK_FARM_BLOCK_COUNT_MAX
@@ -38,7 +38,7 @@ def blocks_of(data: bytes, first_index: int, term: int) -> list[tuple[int, int, 
         capacity = HEADER_SIZE + room + 8
         out = uncleared("uint8_t[]", capacity)
         size = lib.klk_farm_block(data, len(data), at, first_index, term, count, out, capacity)
-        found.append((first_index, count[0], term or own_term, taken_bytes(out, size)))
+        found.append((first_index, count[0], term or own_term, checked_bytes(out, size)))
         first_index += count[0]
     return found
 
@@ -47,4 +47,4 @@ def entries_of_block(block: bytes, count: int) -> bytes:
     """The wire entries of a verified block with this count of records. Raises NativeError."""
     capacity = len(block) + PREFIX * count
     out = uncleared("uint8_t[]", capacity)
-    return taken_bytes(out, lib.klk_farm_entries(block, len(block), out, capacity))
+    return checked_bytes(out, lib.klk_farm_entries(block, len(block), out, capacity))

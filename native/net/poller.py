@@ -12,7 +12,7 @@ Source = zmq.Socket[bytes] | int  # A socket or an ordinary file descriptor.
 
 
 class Poller:
-    """As zmq.Poller, with one rule more: check() a socket that was sent on, or not read empty.
+    """As zmq.Poller, with one rule more: recheck() a socket that was sent on, or not read empty.
 
     libzmq shows on a socket's descriptor only that something has happened since it was last asked,
     and sending asks it, too. Every 100 ms all are asked whatever they show.
@@ -71,7 +71,7 @@ class Poller:
         self._poll.items, self._poll.count = self._items, len(self._sources)
         self._poll.fds = ffi.cast("struct pollfd *", self._fds)
 
-    def check(self, source: Source) -> None:
+    def recheck(self, source: Source) -> None:
         """Asks a socket before the next wait; nothing when it is not waited for."""
         place = self._places.get(source)
         if place is not None:

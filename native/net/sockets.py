@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._native import ffi, lib
-from ..errors import forks, os_error
+from ..errors import fork_count, os_error
 from .messages import BYTES_MAX, FRAMES_MAX, Arena, Frames, doubled_size
 
 if TYPE_CHECKING:
     import zmq
 
-_TAKES_BEFORE_SHRINK = 256
+_RECEIVES_BEFORE_SHRINK = 256
 _KEEP, _DROP, _MORE, _ESPACE = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_MORE, lib.KLK_ESPACE
 _DONTWAIT = 1
 Backend = Literal["c", "pyzmq"]
 _backend: Backend | None = None
 
 
-class _Open:
+class _OpenSocket:
     """A pyzmq socket that may be used: never a closed one, never one from before a fork."""
 
     __slots__ = ("_forks", "pointer", "socket")
@@ -33,15 +33,15 @@ class _Open:
             raise TypeError("an asyncio socket can't be drained: give its plain zmq.Socket")
         self.socket = socket
         self.pointer = ffi.cast("void *", socket.underlying)
-        self._forks = forks()
+        self._forks = fork_count()
 
     def check(self) -> None:
-        if self._forks != forks() or self.socket.closed:
+        if self._forks != fork_count() or self.socket.closed:
             self.refuse(self._forks)
 
     @staticmethod
     def refuse(made: int) -> None:
-        if made != forks():
+        if made != fork_count():
             raise OSError(errno.ENOTSOCK, "this socket belongs to the process before the fork")
         raise OSError(errno.ENOTSOCK, "this socket is closed")
 
@@ -112,7 +112,7 @@ class Drain:
         if not (0 < message_bytes_max <= BYTES_MAX and 0 < message_frames_max <= FRAMES_MAX):
             raise ValueError(f"messages of {message_bytes_max} bytes, {message_frames_max} frames")
         self.more = False
-        self._open = _Open(socket)
+        self._open = _OpenSocket(socket)
         self._arena_bytes, self._frames = arena_bytes, frames
         self._quiet, self._large = 0, False
         self._arena = Arena(arena_bytes, frames)
@@ -147,7 +147,7 @@ class Drain:
         arena = self._arena._struct
         return bool(arena.bytes_max > self._arena_bytes or arena.frames_max > self._frames)
 
-    def take(self) -> Arena:
+    def receive(self) -> Arena:
         """Everything that waits, up to the size of the arena; never blocks.
 
         Returns the drain's one arena, which may hold no message. Raises OSError with libzmq's
@@ -155,17 +155,17 @@ class Drain:
         """
         self._open.check()
         if _backend == "pyzmq":
-            return self._take_pyzmq()
+            return self._receive_all_pyzmq()
         if self._large:
             self._shrink()
-        self._on_taken(lib.klk_drain_take(self._drain, self._open.pointer, 1))
+        self._on_received(lib.klk_drain_receive(self._drain, self._open.pointer, 1))
         return self._arena
 
-    def _on_taken(self, result: int) -> None:
+    def _on_received(self, result: int) -> None:
         """Goes on with what a first call in C has returned."""
         while result == _ESPACE:
             self._grow(self._drain.bytes_need, self._drain.frames_need)
-            result = lib.klk_drain_take(self._drain, self._open.pointer, 0)
+            result = lib.klk_drain_receive(self._drain, self._open.pointer, 0)
         if result < 0:
             raise os_error("zmq_msg_recv")
         self.more = result == _MORE
@@ -184,13 +184,13 @@ class Drain:
         arena = self._arena._struct
         self._quiet += 1
         growing = arena.frames - self._arena._firsts[arena.messages]
-        if self._quiet > _TAKES_BEFORE_SHRINK and not growing:
+        if self._quiet > _RECEIVES_BEFORE_SHRINK and not growing:
             self._arena._clear()
             self._arena._allocate(self._arena_bytes, self._frames)
             self._arena._offsets[0] = self._arena._firsts[0] = 0
             self._large = False
 
-    def _take_pyzmq(self) -> Arena:
+    def _receive_all_pyzmq(self) -> Arena:
         """take() without libzmq's symbols: the same, a message at a time."""
         from zmq import EVENTS, POLLIN, ZMQError
 
@@ -235,14 +235,14 @@ _opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], tuple[Any, int]]"
 _opened = weakref.WeakKeyDictionary()  # libzmq's own sockets, and as of how many forks.
 
 
-def opened(socket: "zmq.Socket[bytes]") -> Any:
+def native_socket(socket: "zmq.Socket[bytes]") -> Any:
     """libzmq's own socket, for C; OSError: it is closed, or of the process before a fork."""
     found = _opened.get(socket)
     if found is None:
-        made = _Open(socket)
-        found = _opened[socket] = made.pointer, forks()
-    if found[1] != forks() or socket.closed:
-        _Open.refuse(found[1])
+        made = _OpenSocket(socket)
+        found = _opened[socket] = made.pointer, fork_count()
+    if found[1] != fork_count() or socket.closed:
+        _OpenSocket.refuse(found[1])
     return found[0]
 
 
@@ -260,7 +260,7 @@ def send_batch(
     """
     if not len(frames):
         return 0
-    pointer = opened(socket)
+    pointer = native_socket(socket)
     if backend() == "pyzmq":
         return _send_pyzmq(socket, frames, mode == "keep")
     first, position, dropped = frames.sent, frames._position, frames._lost

@@ -126,7 +126,7 @@ class Wire:
         if self._direct is None:
             self._direct = backend() == "c"
         if not self._direct or drain._large:
-            arena = drain.take()
+            arena = drain.receive()
             return arena.count, arena.size, *self.take(arena, 0, now_ms)
         drain._open.check()
         received = self._received
@@ -134,7 +134,7 @@ class Wire:
             self._table, drain._drain, drain._open.pointer, now_ms, received
         )
         if result != lib.KLK_OK:
-            drain._on_taken(result)
+            drain._on_received(result)
         else:
             drain.more = False
         arena = drain._arena

@@ -332,7 +332,7 @@ class Poller:
         if not flags:
             del self.watched[source]
 
-    def check(self, source: Source) -> None:
+    def recheck(self, source: Source) -> None:
         if source in self.watched:
             self.watched[source].check = True
 

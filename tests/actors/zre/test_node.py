@@ -14,7 +14,7 @@ from kelek.actors.zre import pipes as zre_pipes
 from kelek.actors.zre.beacon import ZreBeacon
 from kelek.actors.zre.log import KEY, ZreLog
 from kelek.actors.zre.node import ZreNode, announced
-from kelek.native.net.datagrams import Heard
+from kelek.native.net.datagrams import ReceivedBeacon
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zre import codec, services, values
@@ -69,7 +69,7 @@ def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
     beacon = encode_beacon(Beacon(PEER, 61_000))
     sends.send(beacon)
     heard = zre_pipes.decode_heard(received(rig, told))
-    assert heard == [Heard(PEER, 61_000, LOOPBACK)], "a broadcast reaches its sender, too"
+    assert heard == [ReceivedBeacon(PEER, 61_000, LOOPBACK)], "a broadcast reaches its sender, too"
     sends.send(beacon)
     rig.turn(lambda: actor.counters["repeated"])
     assert not told.poll(0), "what was just passed on is left out"
@@ -164,7 +164,7 @@ def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: ZreNode) -> Non
     assert 0xC000 <= beacon.port <= 0xFFFF
     stranger = Stranger(rig, node, Version.V2)
     heard = rig.connected("zre_node.heard")
-    heard.send_multipart(zre_pipes.encode_heard([Heard(PEER, stranger.port, LOOPBACK)]))
+    heard.send_multipart(zre_pipes.encode_heard([ReceivedBeacon(PEER, stranger.port, LOOPBACK)]))
     version, hello = stranger.next()
     assert version is Version.V2
     assert isinstance(hello, Hello)
@@ -295,7 +295,9 @@ def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> 
     rig.bound("zre_beacon.sends")
     actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, options())
     stranger = Stranger(rig, actor, Version.V2)
-    forged = [Heard(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)]
+    forged = [
+        ReceivedBeacon(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)
+    ]
     rig.connected("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
     protocol, counters = actor._node, actor._node.counters
     rig.turn(lambda: counters["unreachable"])
@@ -318,7 +320,7 @@ def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> 
 def test_goodbye_is_said(rig: Rig, node: ZreNode) -> None:
     sends = rig.sockets[-1]
     received(rig, sends)
-    node.ask_stop()
+    node.request_stop()
     while decode_beacon(received(rig, sends)[0]).port:
         pass  # One from before.
     rig.turn(node.drained)

@@ -68,7 +68,7 @@ def test_a_stranger_is_answered_by_a_beacon_at_once(port: int) -> None:
         with kelek.Node(tuning=tuning) as node:
 
             def hear_it() -> None:
-                while node.uuid not in {one.uuid for one in ear.take(0)}:
+                while node.uuid not in {one.uuid for one in ear.receive(0)}:
                     assert select.select([ear], [], [], DEADLINE_MS / 1000)[0], "it is silent"
 
             hear_it()

@@ -201,7 +201,7 @@ static int drain_all(uint32_t bytes_max, uint32_t frames_max, uint32_t message_b
     step_next = 0;
     while (result == KLK_MORE) {
         int fresh = 1;
-        while ((result = klk_drain_take(&drain, steps, fresh)) == KLK_ESPACE) {
+        while ((result = klk_drain_receive(&drain, steps, fresh)) == KLK_ESPACE) {
             fresh = 0;
             CHECK(arena.messages == 0);
             CHECK(drain.bytes_need <= message_bytes_max && drain.frames_need <= message_frames_max);
@@ -254,8 +254,8 @@ static void test_errors_come_after_what_there_is(void) {
     steps[step_count++] = (struct step){.size = 3};
     steps[step_count++] = (struct step){.error = ENOTSOCK};
     steps[step_count++] = (struct step){.error = ENOTSOCK};
-    CHECK(klk_drain_take(&drain, steps, 1) == KLK_MORE && arena.messages == 1);
-    CHECK(klk_drain_take(&drain, steps, 1) == KLK_EOS && errno == ENOTSOCK);
+    CHECK(klk_drain_receive(&drain, steps, 1) == KLK_MORE && arena.messages == 1);
+    CHECK(klk_drain_receive(&drain, steps, 1) == KLK_EOS && errno == ENOTSOCK);
     klk_drain_close(&drain);
     messages_free(&arena);
 }
@@ -274,7 +274,7 @@ static void test_addresses(const char *address, uint32_t frames_max, uint32_t by
     step_next = step_count = 0;
     steps[step_count++] = (struct step){.size = 3, .more = 1};
     steps[step_count++] = (struct step){.size = 2};
-    while ((result = klk_drain_take(&drain, steps, fresh)) == KLK_ESPACE) {
+    while ((result = klk_drain_receive(&drain, steps, fresh)) == KLK_ESPACE) {
         messages_grow(&arena, drain.bytes_need, drain.frames_need);
         fresh = 0;
     }

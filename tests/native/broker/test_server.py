@@ -90,14 +90,14 @@ class Broker:
                 (clients, self.exchange.clients),
             ):
                 self._sent(messages, router.budget.send(router.socket, messages).gone)
-                self.poller.check(router.socket)
+                self.poller.recheck(router.socket)
             if not ready and served is Served.ALL:
                 return
 
     def _read(self, router: ServedRouter, requests: bool) -> None:
-        self._receive(router.drain.take(), requests, 0)
+        self._receive(router.drain.receive(), requests, 0)
         while router.drain.more:
-            self._receive(router.drain.take(), requests, 0)
+            self._receive(router.drain.receive(), requests, 0)
 
     def _sent(self, messages: Frames, gone: list[int]) -> None:
         self.gone += [messages.message(position)[0] for position in gone]

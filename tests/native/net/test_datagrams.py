@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from kelek.native.net import interfaces as places
-from kelek.native.net.datagrams import Datagrams, Heard
+from kelek.native.net.datagrams import Datagrams, ReceivedBeacon
 from kelek.native.net.interfaces import (
     LOOPBACK,
     LOOPBACK_BROADCAST,
@@ -38,12 +38,12 @@ def pair() -> Iterator[tuple[Datagrams, Datagrams]]:
         one.close()
 
 
-def heard(one: Datagrams, now_ms: int) -> list[Heard]:
+def heard(one: Datagrams, now_ms: int) -> list[ReceivedBeacon]:
     """What comes, once something has."""
     assert select.select([one], [], [], DEADLINE_S)[0], "nothing came"
-    found = one.take(now_ms)
+    found = one.receive(now_ms)
     while one.more:
-        found += one.take(now_ms)
+        found += one.receive(now_ms)
     return found
 
 
@@ -51,8 +51,8 @@ def test_everybody_hears_a_broadcast(pair: tuple[Datagrams, Datagrams]) -> None:
     beacon = Beacon(UUID, 61_000)
     pair[0].send(encode_beacon(beacon))
     for one in pair:
-        assert heard(one, 0) == [Heard(UUID, 61_000, LOOPBACK)]
-        assert one.take(0) == []
+        assert heard(one, 0) == [ReceivedBeacon(UUID, 61_000, LOOPBACK)]
+        assert one.receive(0) == []
         assert not one.more
     assert pair[0].unsent == 0
 
@@ -92,9 +92,9 @@ def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, 
             expected = twin_take(data, left)
             for piece in data:
                 sender.sendto(piece, (LOOPBACK, one.port))
-            found = one.take(now_ms)
+            found = one.receive(now_ms)
             while one.more:
-                found += one.take(now_ms)
+                found += one.receive(now_ms)
             taken = [Beacon(beacon.uuid, beacon.port) for beacon in found]
             left -= len(taken)
             malformed, flooded = malformed + expected[1], flooded + expected[2]
@@ -113,7 +113,7 @@ def test_one_that_floods_leaves_room_for_others(pair: tuple[Datagrams, Datagrams
             sender.bind((source, 0))
             for _ in range(count):
                 sender.sendto(beacon, (LOOPBACK, one.port))
-        assert heard(one, 0) == [Heard(UUID, 61_000, source)] * taken
+        assert heard(one, 0) == [ReceivedBeacon(UUID, 61_000, source)] * taken
         assert one.flooded == flooded
 
 

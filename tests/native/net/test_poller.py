@@ -52,7 +52,7 @@ def test_only_what_is_ready_is_named(pairs: Pairs) -> None:
     pairs[1][1].send(b"x")
     assert poller.poll(TIMEOUT_MS) == [(pairs[1][0], zmq.POLLIN)]
     assert pairs[1][0].recv() == b"x"
-    poller.check(pairs[1][0])
+    poller.recheck(pairs[1][0])
     assert poller.poll(0) == []
 
 
@@ -113,8 +113,8 @@ def test_a_checked_send_never_hides_what_arrived(pairs: Pairs) -> None:
     for _ in range(rounds):
         begun = time.monotonic()
         ours.send(b"ping")
-        poller.check(ours)
-        while not (taken := drain.take().count if poller.poll(TIMEOUT_MS) else 0):
+        poller.recheck(ours)
+        while not (taken := drain.receive().count if poller.poll(TIMEOUT_MS) else 0):
             pass
         got += taken
         worst = max(worst, time.monotonic() - begun)
@@ -132,9 +132,9 @@ def test_many_messages_are_all_told(pairs: Pairs) -> None:
         theirs.send(str(number).encode())
     got: list[bytes] = []
     while len(got) < 500 and poller.poll(TIMEOUT_MS):
-        got += [frames[0] for frames in drain.take().messages()]
+        got += [frames[0] for frames in drain.receive().messages()]
         if drain.more:
-            poller.check(ours)
+            poller.recheck(ours)
     assert got == [str(number).encode() for number in range(500)]
 
 
@@ -181,13 +181,13 @@ class Waiting:
     def send(self, place: int) -> bool:
         own = self.sockets[place]
         sent = tried(own, lambda: own.send(b"out", zmq.DONTWAIT))
-        self.poller.check(own)
+        self.poller.recheck(own)
         return sent
 
     def take_one(self, place: int) -> bool:
         own = self.sockets[place]
         taken = tried(own, lambda: own.recv(zmq.DONTWAIT))
-        self.poller.check(own)
+        self.poller.recheck(own)
         return taken
 
     def write(self, place: int) -> int:
@@ -212,7 +212,7 @@ class Waiting:
                     found.append(("taken", place, flags))
             else:
                 found.append((kind, place, flags))
-                self.poller.check(source)  # Nothing was done about it.
+                self.poller.recheck(source)  # Nothing was done about it.
         return sorted(found)
 
 

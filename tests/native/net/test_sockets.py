@@ -51,7 +51,7 @@ def take(drain: Drain, socket: Socket, count: int) -> list[list[bytes]]:
     messages: list[list[bytes]] = []
     while len(messages) < count:
         assert drain.more or socket.poll(DEADLINE_MS), f"{len(messages)} of {count} messages came"
-        messages += drain.take().messages()
+        messages += drain.receive().messages()
     assert len(messages) == count
     return messages
 
@@ -96,10 +96,10 @@ def test_a_router_tells_where_its_messages_come_from(context: zmq.Context[Socket
 def test_nothing_waits(pair: Pair) -> None:
     bound, _ = pair(zmq.PULL, zmq.PUSH)
     drain = Drain(bound, message_bytes_max=100)
-    assert drain.take().count == 0
+    assert drain.receive().count == 0
     assert not drain.more
     with pytest.raises(IndexError):
-        drain.take().message(0)
+        drain.receive().message(0)
 
 
 def test_router_answers(pair: Pair) -> None:
@@ -215,7 +215,7 @@ def test_a_full_pipe_keeps_the_rest_in_order(pair: Pair) -> None:
         if len(frames) and connected.poll(0, zmq.POLLOUT):
             send_batch(connected, frames, "keep")
         assert drain.more or bound.poll(DEADLINE_MS)
-        got += drain.take().messages()
+        got += drain.receive().messages()
     assert got == [*sent, [b"added", b"later"]]
 
 
@@ -231,7 +231,7 @@ def test_messages_are_sent_on_and_stay_where_they_are(pair: Pair) -> None:
             position, dropped = send_messages(connected, arena, position, "keep")
             assert dropped == 0
         assert drain.more or bound.poll(DEADLINE_MS)
-        got += drain.take().messages()
+        got += drain.receive().messages()
     assert position == 1000
     assert (got, arena.messages()) == (messages[10:], messages)
 
@@ -243,7 +243,7 @@ def test_a_closed_socket_is_refused(pair: Pair) -> None:
     frames.add([b"x"])
     bound.close()
     connected.close()
-    for use in (drain.take, lambda: send_batch(connected, frames)):
+    for use in (drain.receive, lambda: send_batch(connected, frames)):
         with pytest.raises(OSError) as caught:
             use()
         assert caught.value.errno == errno.ENOTSOCK
@@ -267,7 +267,7 @@ def test_a_forked_child_is_refused(pair: Pair) -> None:
 
     child = os.fork()
     if child == 0:
-        took = refused(drain.take) and refused(lambda: send_batch(connected, frames))
+        took = refused(drain.receive) and refused(lambda: send_batch(connected, frames))
         os._exit(0 if took else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert send_batch(connected, frames) == 1
@@ -294,7 +294,7 @@ def test_a_terminated_context_is_an_error(ipc_dir: Path) -> None:
         with pytest.raises(zmq.ContextTerminated):
             socket.recv()
         with pytest.raises(OSError) as caught:
-            drain.take()
+            drain.receive()
         assert caught.value.errno in (zmq.ETERM, errno.ENOTSOCK)
     finally:
         socket.close()
@@ -325,7 +325,7 @@ def test_a_drain_that_goes_away_mid_message_frees_it(pair: Pair) -> None:
     for _ in range(3):
         connected.send_multipart([b"x" * 60, b"y" * 60])
     assert bound.poll(DEADLINE_MS)
-    drain.take()
+    drain.receive()
     del drain
 
 

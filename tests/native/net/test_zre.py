@@ -6,7 +6,7 @@ import pytest
 import zmq
 
 from kelek.native.net.messages import Arena, Frames
-from kelek.native.net.sockets import Drain, opened
+from kelek.native.net.sockets import Drain, native_socket
 from kelek.native.net.zre import FRAMES_MAX, PeerRows, Said, Wire
 from kelek.protocols.zre import codec
 from kelek.protocols.zre.errors import Malformed
@@ -224,7 +224,7 @@ def test_a_whisper_leaves_at_once_or_not_at_all(
     wire.peer(place).send_version = version
     with context.socket(zmq.DEALER) as dealer, context.socket(zmq.ROUTER) as mailbox:
         dealer.setsockopt(zmq.SNDHWM, 2)
-        socket = opened(dealer)
+        socket = native_socket(dealer)
         assert not wire.whisper(place, b"nobody is there", socket)
         mailbox.setsockopt(zmq.RCVHWM, 2)
         mailbox.bind("inproc://mailbox")
