@@ -75,6 +75,8 @@ from .clients.table.operations import RangeJob as RangeJob
 from .clients.table.operations import SharedLease as SharedLease
 from .clients.table.operations import TableTuning as TableTuning
 from .clients.table.table import Table as Table
+from .protocols.garlicfarm.app.documents import encode_status as encode_status
+from .protocols.garlicfarm.app.state import SharedState as SharedState
 from .protocols.zerodb.client.client import ServerInfo as ServerInfo
 from .protocols.zerodb.wire.values import TableOptions as TableOptions
 from .protocols.zmqraft.client.window import WindowLimits as WindowLimits
@@ -85,6 +87,9 @@ from .protocols.zmqraft.wire.snapshot_codec import SnapshotMade as SnapshotMade
 from .protocols.zre.peers import Event as Event
 from .protocols.zre.peers import EventKind as EventKind
 from .protocols.zre.peers import PeerInfo as PeerInfo
+from .protocols.zre.presence import Presence as Presence
+from .protocols.zre.presence import decode_presence as decode_presence
+from .protocols.zre.presence import is_presence as is_presence
 from .version import __version__ as __version__
 
 # ---- old names: kelek warns when a program uses them, and a later release drops them ----

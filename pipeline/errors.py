@@ -58,7 +58,7 @@ class EntriesCompacted(PipelineError, Compacted):
             f"the entries from {first_index} to {last_index} are no longer stored: a snapshot has "
             f"taken their place. Set failOnCompaction to false to be given {instead}, or begin "
             "behind it with a new "
-            f"checkpointLocation and startingIndex {last_index + 1}"
+            f"checkpointLocation and after {last_index}"
         )
 
 
@@ -68,7 +68,7 @@ class LogEnds(PipelineError):
     def __init__(self, first_index: int, last_index: int) -> None:
         super().__init__(
             f"the entries from {first_index} to {last_index} are not in the log: it is another "
-            "one than when the query was planned, or startingIndex is behind its end"
+            "one than when the query was planned, or option after is behind its end"
         )
 
 

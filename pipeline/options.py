@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ..clients.aliases import warn_renamed
 from ..clients.io.urls import SCHEME, check_url
 from .errors import OptionError, PipelineError
 
@@ -25,6 +26,8 @@ class Option(NamedTuple):
     parse: Callable[[str], Any]  # Raises ValueError with the end of the sentence "rowLimit is ...".
     default: Any = None
     required: bool = False
+    old_name: str = ""  # Deprecated: it works for one release and warns.
+    old_parse: Callable[[str], Any] = str
 
     @property
     def field(self) -> str:
@@ -39,20 +42,32 @@ def parse_options(known: Iterable[Option], given: Mapping[str, str]) -> dict[str
     option and the way out.
     """
     by_name = {option.name.lower(): option for option in known}
+    old_names = {option.old_name.lower() for option in by_name.values()}
     for name in given:
-        if name.lower() not in by_name and name.lower() not in SPARKS_OWN | {"kind"}:
+        if name.lower() not in {*by_name, *old_names, *SPARKS_OWN, "kind"}:
             names = [option.name for option in by_name.values()]
             raise OptionError(unknown("option", name, names))
     texts = {name.lower(): text for name, text in given.items()}
     values = {}
     for name, option in by_name.items():
-        if name in texts:
+        old_name = option.old_name.lower()
+        if old_name and old_name in texts:
+            values[option.field] = _parsed_old(option, texts)
+        elif name in texts:
             values[option.field] = _parsed(option, texts[name])
         elif option.required:
             raise OptionError(f"option {option.name} is missing")
         else:
             values[option.field] = option.default
     return values
+
+
+def _parsed_old(option: Option, texts: Mapping[str, str]) -> Any:
+    old, new = option.old_name, option.name
+    if new.lower() in texts:
+        raise OptionError(f"options {new} and {old} are both given; leave {old} out")
+    warn_renamed(f"option {old}", f"option {new}")
+    return _parsed(option._replace(name=old, parse=option.old_parse), texts[old.lower()])
 
 
 def _parsed(option: Option, text: str) -> Any:

@@ -91,6 +91,8 @@ TOP = (
 )
 PATH_NAMED = re.compile(rf"`((?:{TOP.replace(' ', '|')})/[\w./-]+)`")
 
+PUBLIC = re.compile(r"kelek\.(pipeline|[A-Z]\w*|service|(de|en)code_\w+|is_presence)$")
+
 Rule = Callable[[str, str], list[str]]
 
 
@@ -310,6 +312,19 @@ def rule_sides(path: str, text: str) -> list[str]:
     return found
 
 
+def rule_examples(path: str, text: str) -> list[str]:
+    """Examples use public names: those of kelek and kelek.pipeline."""
+    if not path.startswith("examples/") or not path.endswith(".py"):
+        return []
+    found = []
+    for node, _, module, names in imports(path, text):
+        public = [module, *(f"{module}.{name}" for name in names)] if names else [module]
+        for name in public:
+            if name.startswith("kelek.") and not PUBLIC.match(name):
+                found.append(f"{path}:{node.lineno}: {name} is not public")
+    return found
+
+
 def rule_paths(path: str, text: str) -> list[str]:
     """A file that a document names is there."""
     if not path.endswith(".md") or path == "bench/RESULTS.md":
@@ -323,6 +338,7 @@ def rule_paths(path: str, text: str) -> list[str]:
 
 
 RULES: list[Rule] = [
+    rule_examples,
     rule_paths,
     rule_sides,
     rule_layers,
@@ -401,6 +417,9 @@ def test_commit_subjects_are_short_and_name_their_area() -> None:
 PLANTED = [
     (rule_sides, "protocols/zerodb/server/a.py", "from ..client.client import Client"),
     (rule_sides, "protocols/zerodb/client/a.py", "from .. import server"),
+    (rule_examples, "examples/a.py", "from kelek.clients.log.log import Log"),
+    (rule_examples, "examples/a.py", "from kelek import clients"),
+    (rule_examples, "examples/a.py", "import kelek.storage"),
     (rule_layers, "protocols/raft/a.py", "from ...storage import log"),
     (rule_layers, "protocols/raft/a.py", "from ...native import crc32c"),
     (rule_layers, "protocols/a.py", "import random"),

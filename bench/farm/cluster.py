@@ -106,7 +106,7 @@ class FarmCluster(Apart):
             nonlocal found, why
             try:
                 with self.client() as client:
-                    client.append([b'{"of":"bench"}'])
+                    client.append(b'{"of":"bench"}')
                     found = client.status()["leader"]
             except kelek.FarmError as error:  # The servers have just started.
                 why = str(error)

@@ -221,7 +221,7 @@ def fill(farm: FarmCluster) -> None:
     with farm.client(SERVERS) as client:
         for number in range(1, DOCUMENTS + 1):
             said = b'{"cluster":"farm","date":%d,"id":%d,"x":"%s"}' % (number, number, filling)
-            client.append([said])
+            client.append(said)
         farm.wait_for(lambda: client.status()["first"] >= DOCUMENTS, "no snapshot")
 
 

@@ -114,7 +114,7 @@ class Bench:
     def stream(self, number: int) -> float:
         """Reads all entries by a stream; returns thousands a second while its batches run."""
         frame = self.spark.readStream.format("kelek").options(**self.options)
-        writer = frame.option("startingIndex", "earliest").load().writeStream.format("noop")
+        writer = frame.option("after", "earliest").load().writeStream.format("noop")
         checkpoint = str(self.directory / f"stream-{number}")
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
         query.awaitTermination()

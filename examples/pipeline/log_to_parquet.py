@@ -32,9 +32,9 @@ def degrees(place: int, minute: int) -> float:
     return round(22 - 5 * place + (6 - 2 * place) * day + math.sin(minute / 7) / 2, 2)
 
 
-def to_parquet(first_index: int, folder: str) -> Any:
-    """Takes in what is there from first_index on; run again it goes on behind that."""
-    stream = spark.readStream.format("kelek").options(**LOG, startingIndex=first_index).load()
+def to_parquet(after: int, folder: str) -> Any:
+    """Writes the entries after an index; run again, it writes those that follow."""
+    stream = spark.readStream.format("kelek").options(**LOG, after=after).load()
     schema = "room STRING, minute INT, degrees DOUBLE"
     query = (
         stream.where("type = 0")  # An update: the cluster has entries of its own.
@@ -71,7 +71,7 @@ with kelek.Log(LOG["urls"], LOG["cluster"]) as log:
     log.append_many(readings())
 spark = kelek.pipeline.session(app_name="log to Parquet", master="local[2]")
 with tempfile.TemporaryDirectory() as place:
-    found = to_parquet(last_index + 1, place)
+    found = to_parquet(last_index, place)
     print(f"{found.count():,} readings in Parquet, {found.distinct().count():,} different ones")
     for row in found.groupBy("room").agg({"degrees": "avg"}).orderBy("room").collect():
         print(f"{row.room:8} {row[1]:5.1f} °C on average")

@@ -11,7 +11,6 @@ from typing import Any
 
 import kelek
 import kelek.pipeline
-from kelek.protocols.zre.presence import Presence, decode_presence, is_presence
 
 LOG = {"urls": "tcp://127.0.0.1:7201", "cluster": "demo"}
 HERE = kelek.NodeTuning(interface="lo", port=5670)
@@ -47,17 +46,17 @@ def come_and_go(log: kelek.Log, last_index: int) -> str:
     return teller.hex()
 
 
-def presences(log: kelek.Log, after: int) -> Iterator[Presence]:
+def presences(log: kelek.Log, after: int) -> Iterator[kelek.Presence]:
     for entry in log.watch(after):
-        if is_presence([entry.data]):
-            yield decode_presence([entry.data])
+        if kelek.is_presence([entry.data]):
+            yield kelek.decode_presence([entry.data])
 
 
-def visits(first_index: int, node: str) -> list[Any]:
-    """Takes in what is there from first_index on, and believes a node."""
+def visits(after: int, node: str) -> list[Any]:
+    """Returns the visits after an index, as one node reports them."""
     stream = spark.readStream.format("kelek").options(kind="zre", **LOG)
     query = (
-        stream.option("startingIndex", first_index)
+        stream.option("after", after)
         .load()
         .writeStream.format("memory")
         .queryName("told")
@@ -91,7 +90,7 @@ with kelek.Log(LOG["urls"], LOG["cluster"]) as log:
     last_index = log.read_index()
     teller = come_and_go(log, last_index)
 spark = kelek.pipeline.session(app_name="present", master="local[2]")
-found = visits(last_index + 1, teller)
+found = visits(last_index, teller)
 for visit in found:
     met = {other.who for other in found if other.came < visit.went and visit.came < other.went}
     stay = (visit.went - visit.came).total_seconds()

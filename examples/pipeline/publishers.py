@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import kelek
 import kelek.pipeline
-from kelek.protocols.garlicfarm.app.documents import encode_status
-from kelek.protocols.garlicfarm.app.state import SharedState
 
 URLS, NAME, USER = "tls://127.0.0.1:7401", "farm", "servers"  # Others may not post documents.
 SECRET, CA = Path("farm/servers.secret").resolve(), Path("farm/ca.pem").resolve()
@@ -42,16 +40,16 @@ def documents(begin_ms: int) -> list[bytes]:
             uptime = hour - max(restart for restart in restarts if restart <= hour)
             router = {"uptime": round(uptime * HOUR_MS), "example": True}
             document = {"cluster": NAME, "date": date_ms, "id": server, "router": router}
-            found.append(encode_status(document | {"meta": {"publishConfig": "auto"}}))
+            found.append(kelek.encode_status(document | {"meta": {"publishConfig": "auto"}}))
     return found
 
 
-def follow(first_index: int, take: Any) -> None:
-    """Hands over what has been posted, from first_index on, by the batch."""
+def follow(after: int, take: Any) -> None:
+    """Passes the entries after an index to take, batch by batch."""
     stream = spark.readStream.format("kelek").options(kind="farm", urls=URLS, farm=NAME, user=USER)
     with tempfile.TemporaryDirectory() as checkpoint:
         query = (
-            stream.options(secretFile=str(SECRET), caFile=str(CA), startingIndex=first_index)
+            stream.options(secretFile=str(SECRET), caFile=str(CA), after=after)
             .load()
             .where("get_json_object(document, '$.router.example') = 'true'")  # No real ones.
             .writeStream.foreachBatch(take)
@@ -96,13 +94,13 @@ arguments.add_argument("--picture", metavar="FILE")
 options = arguments.parse_args()
 begin_ms = round(time.time() * 1000) - 24 * HOUR_MS
 with kelek.Farm(URLS, NAME, user=USER, secret_file=SECRET, ca_file=CA) as farm:
-    first_index = farm.commit_index() + 1
+    after = farm.commit_index()
     farm.append_many(documents(begin_ms))
 spark = kelek.pipeline.session(app_name="publishers", master="local[2]")
-state = SharedState(NAME)
+state = kelek.SharedState(NAME)
 uptimes: dict[int, list[tuple[float, float]]] = {server: [] for server in RESTARTS}
 bests: list[Best] = []
-follow(first_index, fold)
+follow(after, fold)
 print(f"{sum(map(len, uptimes.values()))} documents of {len(uptimes)} servers")
 for best in bests:
     print(f"{best.hour:5.2f} h: server {best.server} publishes")

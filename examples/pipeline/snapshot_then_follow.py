@@ -30,7 +30,7 @@ def apply(rows: Any, batch: int) -> None:
 
 states: list[bytes] = []
 followed: list[str] = []
-stream = spark.readStream.format("kelek").options(**LOG, startingIndex="earliest")
+stream = spark.readStream.format("kelek").options(**LOG, after="earliest")
 with tempfile.TemporaryDirectory() as place:
     query = (
         stream.option("failOnCompaction", "false")

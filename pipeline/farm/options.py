@@ -10,13 +10,13 @@ from ...protocols.zre import services
 from ..errors import OptionError
 from ..log.offset import FarmOffset
 from ..log.options import (
+    AFTER,
     EARLIEST,
     ENTRIES_PER_PARTITION,
     INDEX_MAX,
     LATEST,
     StartPosition,
     parse_end,
-    parse_start,
 )
 from ..options import (
     Option,
@@ -63,7 +63,7 @@ READ = (
     Option("proxy", proxy, ""),
     Option("i2p", flag, False),
     Option("timeoutMs", whole(1, 86_400_000), TIMEOUT_MS),
-    Option("startingIndex", parse_start),
+    AFTER,
     Option("failOnCompaction", flag, True),
     Option("entriesPerPartition", whole(1, INDEX_MAX), ENTRIES_PER_PARTITION),
 )
@@ -84,7 +84,7 @@ class FarmReadOptions(NamedTuple):
     proxy: str
     i2p: bool
     timeout_ms: int
-    starting_index: StartPosition
+    after: StartPosition
     fail_on_compaction: bool
     entries_per_partition: int
     ending_index: str | int = LATEST
@@ -122,4 +122,6 @@ def _read_options(
                 "into a file that only you may read, and name that as secretFile"
             )
     values = parse_options(known, given)
-    return FarmReadOptions(**{**values, "starting_index": values["starting_index"] or start})
+    return FarmReadOptions(
+        **{**values, "after": start if values["after"] is None else values["after"]}
+    )

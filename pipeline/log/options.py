@@ -32,12 +32,22 @@ MEMORY_BYTES = 64 << 20
 StartPosition = str | int | datetime
 
 
+def parse_after(value: str) -> StartPosition:
+    """Parses a start: EARLIEST, LATEST, the index before it, or a time with its zone."""
+    return _position(value, 0)
+
+
 def parse_start(value: str) -> StartPosition:
-    """Parses a start: EARLIEST, LATEST, an index from 1 on, or a time with its zone."""
+    """Parses the deprecated startingIndex, which names the first index itself."""
+    found = _position(value, 1)
+    return found - 1 if isinstance(found, int) else found
+
+
+def _position(value: str, least: int) -> StartPosition:
     word = value.strip().lower()
     if word in (EARLIEST, LATEST):
         return word
-    if word.isdecimal() and 1 <= int(word) <= INDEX_MAX:
+    if word.isdecimal() and least <= int(word) <= INDEX_MAX:
         return int(word)
     try:
         time = datetime.fromisoformat(value.strip())
@@ -45,7 +55,7 @@ def parse_start(value: str) -> StartPosition:
         time = None
     if time is None or time.tzinfo is None:
         raise ValueError(
-            "earliest, latest, an index from 1 on, or a time with its zone like "
+            f"earliest, latest, an index from {least} on, or a time with its zone like "
             f"2026-01-31T12:00:00Z, not {value!r}"
         )
     return time
@@ -54,7 +64,7 @@ def parse_start(value: str) -> StartPosition:
 def parse_end(value: str) -> str | int:
     """Parses an end: LATEST, or an index from 1 on."""
     try:
-        found = parse_start(value)
+        found = _position(value, 1)
     except ValueError:
         found = EARLIEST
     if found == EARLIEST or isinstance(found, datetime):
@@ -62,6 +72,8 @@ def parse_end(value: str) -> str | int:
     return found
 
 
+# Where a read begins; a kind adds the default.
+AFTER = Option("after", parse_after, old_name="startingIndex", old_parse=parse_start)
 BOTH = (
     Option("urls", urls, required=True),
     Option("cluster", text, "demo"),
@@ -69,7 +81,7 @@ BOTH = (
 )
 READ = (
     *BOTH,
-    Option("startingIndex", parse_start),
+    AFTER,
     Option("failOnCompaction", flag, True),
     Option("entriesPerPartition", whole(1, INDEX_MAX), ENTRIES_PER_PARTITION),
     Option("readFrom", one_of(LEADER, FOLLOWERS), LEADER),
@@ -89,7 +101,7 @@ class LogReadOptions(NamedTuple):
     urls: tuple[str, ...]
     cluster: str
     timeout_ms: int
-    starting_index: StartPosition
+    after: StartPosition
     fail_on_compaction: bool
     entries_per_partition: int
     read_from: str
@@ -125,7 +137,9 @@ def stream_options(given: Mapping[str, str]) -> LogReadOptions:
 
 def read_options(values: dict[str, Any], start: str) -> LogReadOptions:
     """Returns parsed options with a default start."""
-    return LogReadOptions(**{**values, "starting_index": values["starting_index"] or start})
+    return LogReadOptions(
+        **{**values, "after": start if values["after"] is None else values["after"]}
+    )
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:

@@ -87,7 +87,7 @@ class LogPositions(ABC):
         if isinstance(place, datetime):
             return self._index_before_time(place)
         assert isinstance(place, int)
-        return place - 1
+        return place
 
     def _index_before_time(self, time: datetime) -> int:
         """Finds a time by bisection. Times come from request ids, that is from their senders'

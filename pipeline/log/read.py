@@ -166,7 +166,7 @@ def _state_row(index: int, state: bytes) -> pyarrow.RecordBatch:
     if len(state) > STATE_BYTES_MAX:
         raise PipelineError(
             f"the snapshot's state has {len(state)} bytes, more than a value of Spark's can have: "
-            f"begin behind it with startingIndex {index + 1}"
+            f"begin behind it with option after {index}"
         )
     row = {"index": index, "type": SNAPSHOT_TYPE, "data": state}
     return pyarrow.RecordBatch.from_pylist([row], schema=ENTRY_SCHEMA)

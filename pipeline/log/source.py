@@ -49,7 +49,7 @@ class SourceOptions(Protocol):
     def origin(self) -> Offset: ...
 
     @property
-    def starting_index(self) -> StartPosition: ...
+    def after(self) -> StartPosition: ...
 
     @property
     def ending_index(self) -> str | int: ...
@@ -100,7 +100,7 @@ class LogReader(Reads[T], DataSourceReader):
             last = view.last_index()
             if options.ending_index != LATEST:
                 last = min(last, int(options.ending_index))
-            after = view.index_before(options.starting_index)
+            after = view.index_before(options.after)
             stored = view.info().first_index - 1
         if after < min(stored, last):
             if options.fail_on_compaction:
@@ -127,7 +127,7 @@ class LogStreamReader(Reads[T], DataSourceStreamReader, SupportsTriggerAvailable
 
     def initialOffset(self) -> dict[str, Any]:
         view = self._connected()
-        return view.offset_at(view.index_before(self._options.starting_index)).encode()
+        return view.offset_at(view.index_before(self._options.after)).encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         options = self._options

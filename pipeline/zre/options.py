@@ -18,7 +18,7 @@ STREAM = (*log_options.STREAM, IN_TABLE)
 TABLE = (
     Option("urls", urls, required=True),
     IN_TABLE,
-    Option("startingIndex", log_options.parse_start, EARLIEST),
+    log_options.AFTER._replace(default=EARLIEST),
     Option("timeoutMs", whole(1, 86_400_000), table_options.TIMEOUT_MS),
 )
 TIME_BYTES = 8  # Of a key of the table, which begins with milliseconds (actors/zre/log.py).
@@ -70,7 +70,7 @@ def _table_options(given: Mapping[str, str]) -> table_options.TableReadOptions:
         "table": str(values["table"]),
         "timeoutMs": str(values["timeout_ms"]),
     }
-    start = _first_key(values["starting_index"])
+    start = _first_key(values["after"])
     if start:
         asked["start"] = f"0x{start.hex()}"
     return table_options.read_options(asked)
@@ -82,7 +82,7 @@ def _first_key(place: StartPosition) -> bytes:
         return b""
     if not isinstance(place, datetime):
         raise OptionError(
-            f"option startingIndex is earliest or a time, not {place!r}: a table has no indexes; "
+            f"option after is earliest or a time, not {place!r}: a table has no indexes; "
             "leave the option table out to read the log"
         )
     time_ms = (place - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000

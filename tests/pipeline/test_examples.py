@@ -141,7 +141,7 @@ def test_presence(nodes: Shell) -> None:
     said = [encode_report(REPORT), b"else", encode_report(REPORT._replace(event=LogEvent.EXIT))]
     with kelek.Table(url, 31) as table:
         table.put_many((time.to_bytes(8) + b"k", one) for time, one in enumerate(said))
-    for given, wanted in (({}, ["ENTER", "EXIT"]), ({"startingIndex": LATER}, ["EXIT"])):
+    for given, wanted in (({}, ["ENTER", "EXIT"]), ({"after": LATER}, ["EXIT"])):
         reader: Any = batch_reader(batch_options({"urls": url, "table": "31", **given}))
         rows = [one for part in reader.partitions() for one in reader.read(part)]
         assert [event for one in rows for event in one["event"].to_pylist()] == wanted

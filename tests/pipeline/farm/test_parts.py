@@ -64,8 +64,8 @@ def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
 
 def test_options() -> None:
     batch, stream = batch_options(GIVEN), stream_options({**GIVEN, "maxEntriesPerTrigger": "5"})
-    assert (batch.starting_index, batch.ending_index) == ("earliest", "latest")
-    assert (stream.starting_index, stream.max_entries_per_trigger) == ("latest", 5)
+    assert (batch.after, batch.ending_index) == ("earliest", "latest")
+    assert (stream.after, stream.max_entries_per_trigger) == ("latest", 5)
     assert (batch.farm, batch.tls, batch.ca_file) == ("farm", "1.3", None)
 
 
@@ -111,7 +111,7 @@ def test_the_page_names_columns_and_options() -> None:
     known = {one.name: one for one in (*farm_options.BATCH, *farm_options.STREAM)}
     assert {name for name, _ in rows} == set(known)
     for name, shown in rows:
-        if name != "startingIndex":  # It differs between batches and streams: test_options().
+        if name != "after":  # It differs between batches and streams: test_options().
             value, default = shown.strip("`"), known[name].default
             found = known[name].parse(value) if value else ""
             assert found == ("" if default is None else default), name
@@ -142,7 +142,7 @@ def append(farm: Farm, *values: bytes) -> int:
         given["urls"], user="servers", secret_file=secret_file, ca_file=given["caFile"]
     )
     with client:
-        return client.append(values) - 1
+        return client.append_many(values)
 
 
 def test_places(farm: Farm) -> None:
@@ -178,7 +178,7 @@ def test_a_batch_and_a_stream(farm: Farm) -> None:
     view = FarmView(batch_options(given_of(farm)))
     first = farm.wait(lambda: _kept_from(view, last), "nothing is compacted")
     view.close()
-    stream = source.FarmStreamReader(stream_options(given_of(farm, startingIndex="1")))
+    stream = source.FarmStreamReader(stream_options(given_of(farm, after="0")))
     stream = pickle.loads(pickle.dumps(stream))
     begin = stream.initialOffset()
     words = f"from 1 to {first - 1} are no longer stored.*the last document of each server"
@@ -187,7 +187,7 @@ def test_a_batch_and_a_stream(farm: Farm) -> None:
     with pytest.raises(log_errors.WrongCheckpoint, match="of the farm 'barn', not of 'farm'"):
         stream.partitions(begin | {"farm": "barn"}, begin)
     stream.stop()
-    allowed = given_of(farm, startingIndex="1", failOnCompaction="false")
+    allowed = given_of(farm, after="0", failOnCompaction="false")
     stream = source.FarmStreamReader(stream_options(allowed))
     rows, end = [], begin
     while end["index"] < last:

@@ -34,11 +34,11 @@ class Place(NamedTuple):
             return [entry.data for entry in log.entries(self.last_index) if entry.type == 0]
 
     def read(self, spark: Any, **options: Any) -> Any:
-        begin = {"startingIndex": self.last_index + 1} | options
+        begin = {"after": self.last_index} | options
         return spark.read.format("kelek").options(**self.options, **begin).load()
 
     def read_stream(self, spark: Any, **options: Any) -> Any:
-        begin = {"startingIndex": self.last_index + 1} | options
+        begin = {"after": self.last_index} | options
         return spark.readStream.format("kelek").options(**self.options, **begin).load()
 
     def write(self, rows: Any, **options: Any) -> None:

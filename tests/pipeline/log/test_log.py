@@ -65,7 +65,7 @@ def test_a_batch_is_written_and_read_back(spark: Any, place: Place) -> None:
     assert taken[0].time.timestamp() >= int(before.timestamp())
     assert place.read(spark, endingIndex=place.last_index + 10).count() == 10
     time = datetime.fromtimestamp(before.timestamp() + 3600, UTC).isoformat()
-    assert place.read(spark, startingIndex=time).count() == 0
+    assert place.read(spark, after=time).count() == 0
     # Another run of the job appends its rows anew.
     place.write(rows.limit(5))
     assert len(place.data()) == 1005
@@ -74,10 +74,10 @@ def test_a_batch_is_written_and_read_back(spark: Any, place: Place) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"startIndex": 1}, "unknown option 'startindex'; did you mean startingIndex"),
+        ({"afters": 1}, "unknown option 'afters'; did you mean after"),
         ({"cluster": "nobody", "timeoutMs": 300}, r"cluster 'nobody' \(option cluster\)"),
         ({"urls": "tcp://127.0.0.1:1", "timeoutMs": 300}, r"no answer from tcp://127.0.0.1:1 "),
-        ({"startingIndex": 1 << 40, "endingIndex": 3}, None),
+        ({"after": 1 << 40, "endingIndex": 3}, None),
     ],
 )
 def test_what_is_wrong_is_said_in_the_driver(
@@ -133,7 +133,7 @@ def test_a_stream_goes_on_where_it_ended(spark: Any, place: Place, tmp_path: Pat
     query = run_now(place.read_stream(spark), checkpoint, sink)
     assert counted(spark, out) == updates
     # By bytes: 4 updates of 2 bytes each time.
-    rows = place.read_stream(spark, startingIndex=place.last_index + 81, maxBytesPerTrigger=8)
+    rows = place.read_stream(spark, after=place.last_index + 80, maxBytesPerTrigger=8)
     query = run_now(rows, tmp_path / "other", {"format": "noop"})
     assert [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]] == [4] * 5
     assert names_of_environment(spark) == names
@@ -221,7 +221,7 @@ def _reports_of_what_is_stored(place: Place, index: int) -> None:
     with place.log as log:
         last_index = log.read_index()
     given = {name: text for name, text in place.options.items() if name != "kind"}
-    given |= {"startingIndex": str(place.last_index + 1), "failOnCompaction": "false"}
+    given |= {"after": str(place.last_index), "failOnCompaction": "false"}
     reader: Any = batch_reader(batch_options(given))
     rows = [row for part in reader.partitions() for one in reader.read(part) for row in one["text"]]
     assert [str(row) for row in rows] == ["gone"]

@@ -35,22 +35,33 @@ NOW = 1_800_000_000
 
 def test_a_place_is_a_word_an_index_or_a_time() -> None:
     def start(value: str) -> object:
-        return stream_options({"urls": URL, "startingindex": value}).starting_index
+        return stream_options({"urls": URL, "after": value}).after
 
-    assert stream_options({"urls": URL}).starting_index == "latest"
-    assert batch_options({"urls": URL}).starting_index == "earliest"
+    assert stream_options({"urls": URL}).after == "latest"
+    assert batch_options({"urls": URL}).after == "earliest"
     assert (start("Earliest"), start("17")) == ("earliest", 17)
     assert start("2026-01-31T12:00:00+02:00") == datetime(2026, 1, 31, 10, tzinfo=UTC)
-    for wrong in ("0", "-1", "soon", "2026-01-31T12:00:00"):
-        with pytest.raises(OptionError, match="startingIndex is earliest, latest, an index"):
+    for wrong in ("-1", "soon", "2026-01-31T12:00:00"):
+        with pytest.raises(OptionError, match="after is earliest, latest, an index"):
             start(wrong)
+
+
+def test_the_old_name_of_after_works_and_warns() -> None:
+    with pytest.warns(DeprecationWarning, match="option startingIndex is deprecated"):
+        assert stream_options({"urls": URL, "startingindex": "17"}).after == 16
+    with pytest.warns(DeprecationWarning, match="use option after"):
+        assert stream_options({"urls": URL, "startingIndex": "latest"}).after == "latest"
+    with pytest.warns(match="after"), pytest.raises(OptionError, match="from 1 on"):
+        stream_options({"urls": URL, "startingIndex": "0"})
+    with pytest.raises(OptionError, match="options after and startingIndex are both given"):
+        stream_options({"urls": URL, "startingIndex": "1", "after": "0"})
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         ({}, "option urls is missing"),
-        ({"urls": URL, "startIndex": "1"}, "'startIndex'; did you mean startingIndex"),
+        ({"urls": URL, "afters": "1"}, "'afters'; did you mean after"),
         ({"urls": URL, "maxBytesPerTrigger": "1"}, "unknown option 'maxBytesPerTrigger'"),
         ({"urls": URL, "endingIndex": "earliest"}, "endingIndex is latest or an index"),
         ({"urls": URL, "cluster": ""}, "cluster is the cluster's ident"),
@@ -212,7 +223,7 @@ def test_a_view_finds_places(cluster: Cluster) -> None:
     view = LogView(batch_options(options_of(cluster)))
     try:
         assert view.index_before("earliest") == 0
-        assert view.index_before(17) == 16
+        assert view.index_before(17) == 17
         for second, index in ((-5, 0), (0, 0), (4, 40), (9, 90), (10, 100)):
             assert view.index_before(datetime.fromtimestamp(NOW + second, UTC)) == index
         assert view.end_of_bytes(0, 100, 1) == 1
@@ -227,7 +238,7 @@ def test_a_view_finds_places(cluster: Cluster) -> None:
             view.check(offset._replace(index=8))
         with pytest.raises(log_errors.WrongCheckpoint, match="the log ends at 101"):
             view.check(offset._replace(index=102))
-        with pytest.raises(log_errors.LogEnds, match="startingIndex is behind its end"):
+        with pytest.raises(log_errors.LogEnds, match="after is behind its end"):
             view.offset_at(101)  # That world's leaders say so of the next one.
     finally:
         view.close()

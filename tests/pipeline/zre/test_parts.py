@@ -179,10 +179,10 @@ def test_values_that_entries_put_into_a_table() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"urls": URL, "startIndex": "1"}, "'startIndex'; did you mean startingIndex"),
+        ({"urls": URL, "afters": "1"}, "'afters'; did you mean after"),
         ({"urls": URL, "kind": "zre", "tables": "1"}, "'tables'; did you mean table"),
         ({"urls": URL, "table": "x"}, "option table is a whole number"),
-        ({"urls": URL, "table": "7", "startingIndex": "5"}, "earliest or a time, not 5: a table"),
+        ({"urls": URL, "table": "7", "after": "5"}, "earliest or a time, not 5: a table"),
         ({"urls": URL, "table": "7", "cluster": "demo"}, "unknown option 'cluster'"),
         ({"table": "7"}, "option urls is missing"),
     ],
@@ -195,15 +195,15 @@ def test_a_wrong_option_is_named(given: dict[str, str], words: str) -> None:
 def test_options() -> None:
     stream = zre_options.stream_options({"urls": URL, "table": "7"})
     assert isinstance(stream, zre_options.ZreReadOptions)
-    assert (stream.table, stream.log.starting_index, stream.log.with_state) == (7, "latest", False)
+    assert (stream.table, stream.log.after, stream.log.with_state) == (7, "latest", False)
     batch = zre_options.batch_options({"urls": URL})
     assert isinstance(batch, zre_options.ZreReadOptions)
-    assert (batch.table, batch.log.starting_index, batch.log.ending_index) == (
+    assert (batch.table, batch.log.after, batch.log.ending_index) == (
         None,
         "earliest",
         "latest",
     )
-    time = {"startingIndex": "2023-11-14T22:13:20.123Z"}
+    time = {"after": "2023-11-14T22:13:20.123Z"}
     table = zre_options.batch_options({"urls": URL, "Table": "7", **time})
     assert not isinstance(table, zre_options.ZreReadOptions)
     assert table.range == (TIME_MS.to_bytes(8), b"")
@@ -257,7 +257,7 @@ def test_a_batch_and_a_stream(cluster: Cluster) -> None:
     reader = source.ZreReader(options)
     assert events(read(reader, reader.partitions())) == [(2, "ENTER"), (4, "LEAVE")]
     for table, wanted in ((None, [(4, "LEAVE"), (6, "ENTER")]), (7, [(5, "LEAVE"), (5, "ENTER")])):
-        given = {**urls, "startingIndex": "3"} | ({} if table is None else {"table": str(table)})
+        given = {**urls, "after": "2"} | ({} if table is None else {"table": str(table)})
         stream = source.ZreStreamReader(zre_options.stream_options(given))
         start = stream.initialOffset()
         end = stream.latestOffset(start, stream.getDefaultReadLimit())
