@@ -14,7 +14,7 @@ import zmq
 from ...native.net.messages import Arena
 from ...net.sockets import SocketOptions
 from ...protocols.errors import LocalProtocolError
-from ...protocols.zmqraft.server.values import FORGET_AFTER_TTL_S
+from ...protocols.zmqraft.server.values import REQIDS_EXTRA_TTL_S
 from ...protocols.zmqraft.snapshots.barrier import Barrier, BarrierReply, Phase
 from ...protocols.zmqraft.snapshots.orders import (
     ChunkWritten,
@@ -44,7 +44,7 @@ ORDERS = (ReadEntries, ReadChunk, CreateSnapshot, WriteChunk)
 
 def reqid_limits(options: dict[str, Any]) -> ReqidLimits:
     """The limits of request ids, from the topology's options."""
-    return ReqidLimits(options["update_ttl_s"] + FORGET_AFTER_TTL_S, options["reqids_max"])
+    return ReqidLimits(options["update_ttl_s"] + REQIDS_EXTRA_TTL_S, options["reqids_max"])
 
 
 # Phase, attempt, (index, term) of an entry, other frames.

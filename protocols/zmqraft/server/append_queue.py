@@ -1,4 +1,7 @@
-"""What is given to the log writer, and what its acknowledgements set free. It writes nothing."""
+"""The appends given to the log writer, and the answers that its acknowledgements release.
+
+It writes nothing itself.
+"""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -8,38 +11,42 @@ from ....native.log.updates import Reqids
 from ...raft.core import Raft
 from ...raft.messages import AppendJob, EntryBatch, Envelope
 
-STEP_S = 60  # Marks lie at least so far apart in log time, ...
-MARKS_MAX = 4096  # ... so these reach further back than any id lives.
+STEP_S = 60  # The least distance of two marks, in log time.
+MARKS_MAX = 4096  # So many marks reach further back than any request id lives.
 
 
 class PruneMarks:
-    """Log time at some indexes: the largest time of any reqid up to there, so it never falls."""
+    """Log time at some indexes: the largest time of any request id up to there, which never falls.
+
+    They tell up to which index all request ids have expired, without a look at each id.
+    """
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, int]] = deque(maxlen=MARKS_MAX)  # Index, log time.
-        self._index = 0  # Everything up to here has expired, and a mark said so.
+        self._index = 0  # All request ids up to this index have expired.
 
     def add(self, index: int, log_s: int) -> None:
-        """The log has grown to index, and log time to log_s (Unix seconds)."""
+        """The log has grown to index, and log time to log_s (Unix time in seconds)."""
         if not self._marks or log_s >= self._marks[-1][1] + STEP_S:
             self._marks.append((index, log_s))
         elif log_s == self._marks[-1][1]:
             self._marks[-1] = (index, log_s)
 
     def truncate(self, last_index: int) -> None:
-        """What was behind last_index is no longer in the log."""
+        """The log has dropped its entries above last_index."""
         while self._marks and self._marks[-1][0] > last_index:
             self._marks.pop()
 
     def index_before(self, expired_s: int) -> int:
-        """The highest index known to have nothing but ids older than that before it."""
+        """Returns the highest index up to which all request ids are known to be older than
+        expired_s."""
         while self._marks and self._marks[0][1] < expired_s:
             self._index = self._marks.popleft()[0]
         return self._index
 
 
 class _PendingAck(NamedTuple):
-    """What a job's acknowledgement sets free."""
+    """The answers that wait for the acknowledgement of a job."""
 
     seq: int
     last_index: int
@@ -48,7 +55,7 @@ class _PendingAck(NamedTuple):
 
 
 class AppendQueue:
-    """The jobs of one epoch, and the table of request ids in step with them."""
+    """The append jobs of one epoch. It keeps the table of request ids in step with the log."""
 
     def __init__(
         self,
@@ -58,7 +65,7 @@ class AppendQueue:
         epoch: int,
         on_replaced: Callable[[], object],
     ) -> None:
-        """on_replaced is called when the log's files will hold other entries than before."""
+        """Calls on_replaced when the log's files are about to get other entries than before."""
         self._core = core
         self._reqids = reqids
         self._marks = marks
@@ -67,18 +74,22 @@ class AppendQueue:
         self._queued_index = core.log.last_index  # The last index given to the log writer.
         self._seq = 0
         self._unacknowledged: deque[_PendingAck] = deque()
-        self._own_blocks: dict[int, bytes] = {}  # Blocks of our own whose reqids are known already.
-        self.reset_pending = False  # The next job begins the log anew behind a snapshot.
+        # Own blocks, whose request ids are in the table already.
+        self._own_blocks: dict[int, bytes] = {}
+        self.reset_pending = False  # The next job restarts the log behind a snapshot.
         self.appended_bytes = 0
 
     def propose(self, batch: EntryBatch) -> None:
-        """Appends a batch of our own whose request ids are in the table already."""
+        """Appends a batch of our own, whose request ids are in the table already."""
         self._own_blocks[batch.first_index] = batch.block
         self._core.propose(batch)
 
     def make_job(self, batches: list[EntryBatch], answers: list[Envelope]) -> AppendJob | None:
-        """The job for what a Ready wants written; its answers wait for the acknowledgement, or
-        with no job for that of the last one. None with answers left in the list: they are free."""
+        """Returns the job for the batches of a Ready; their answers wait for its acknowledgement.
+
+        Without batches there is no job: the answers then wait for the last job. If no job waits,
+        the list keeps the answers, and the caller may send them.
+        """
         if not batches and not self.reset_pending:
             if answers and self._unacknowledged:
                 self._unacknowledged[-1].answers.extend(answers)
@@ -93,14 +104,14 @@ class AppendQueue:
         self._seq += 1
         self._unacknowledged.append(_PendingAck(self._seq, last_index, last_term, answers))
         prev_term = self._core.log.term_at(prev_index)
-        assert prev_term is not None, "a batch follows what the log holds"
+        assert prev_term is not None, "a batch follows the log"
         blocks = [batch.block for batch in batches]
         self.appended_bytes += sum(map(len, blocks))
         reset, self.reset_pending = self.reset_pending, False
         return AppendJob(self._epoch, self._seq, prev_index, prev_term, blocks, reset)
 
     def on_written(self, seq: int) -> Iterable[Envelope]:
-        """Everything up to seq is durable; returns the answers that may leave."""
+        """The jobs up to seq are durable. Returns the answers that may be sent."""
         while self._unacknowledged and self._unacknowledged[0].seq <= seq:
             done = self._unacknowledged.popleft()
             self._core.on_durable(done.last_index, done.last_term)
@@ -109,8 +120,10 @@ class AppendQueue:
                     yield envelope
 
     def reset_to_snapshot(self, index: int, reqids: Iterable[bytes]) -> None:
-        """A snapshot has replaced our log: so does its table of ids ours. What the writer still
-        has in work was for the log that is gone."""
+        """A snapshot has replaced the log, and its request ids replace the table.
+
+        The jobs that the writer still has belong to the old log.
+        """
         self._reqids.load(reqids)
         self._marks.truncate(0)
         self._marks.add(index, self._reqids.newest_s)
@@ -120,10 +133,10 @@ class AppendQueue:
         self._queued_index, self.reset_pending = index, True
 
     def _update_reqids(self, batches: list[EntryBatch]) -> None:
-        """Keeps the table in step with the log.
+        """Keeps the table of request ids in step with the log.
 
-        Updates of our own are in it since their intake. When a new leader has replaced some of them
-        before they were handed out, they are missing here, and no longer known.
+        It holds the ids of our own updates since their arrival. If a new leader has replaced some
+        of these before they were given to the writer, their ids are removed.
         """
         intake, self._own_blocks = self._own_blocks, {}
         own = sum(intake.get(batch.first_index) is batch.block for batch in batches)
@@ -137,7 +150,7 @@ class AppendQueue:
         self._marks.add(batches[-1].last_index, self._reqids.newest_s)
 
     def _truncate(self, last_index: int) -> None:
-        """A new leader replaced what follows last_index: table and reader forget it too."""
+        """A new leader has replaced the entries above last_index: table and reader forget them."""
         self._on_replaced()
         self._reqids.truncate(last_index)
         self._marks.truncate(last_index)

@@ -1,7 +1,7 @@
-"""A client's questions about the cluster: its configuration, its log, its broadcast's url.
+"""Cluster info for clients: the members, the state of the log, the URL of the broadcast.
 
-They change nothing. Each is answered with what is known here, by whoever is asked: at once, but a
-leader's log info only when it can't be older than anything that was acknowledged.
+Any peer answers with its own state, at once. Only a leader's log info waits: it must not be older
+than anything that was acknowledged before.
 """
 
 from collections import deque
@@ -34,12 +34,12 @@ WAITING_BYTES_MAX = 16 << 20
 
 
 class RequestQueue:
-    """Requests at `url` that are no updates, until a wake has time for them."""
+    """Requests at `url` other than updates and reads. They wait until a wake has time for them."""
 
     def __init__(self) -> None:
         self._waiting: deque[list[bytes]] = deque()
         self._bytes = 0
-        self.dropped = 0  # While it was full: their clients ask again.
+        self.dropped = 0  # Dropped while it was full; clients repeat their requests.
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -53,14 +53,14 @@ class RequestQueue:
         self._bytes += sum(map(len, frames))
 
     def pop(self) -> list[bytes]:
-        """The oldest one."""
+        """Removes and returns the oldest request."""
         frames = self._waiting.popleft()
         self._bytes -= sum(map(len, frames))
         return frames
 
 
 class PeerStatus(NamedTuple):
-    """What of the peer's own answers depend on."""
+    """The state of the peer that answers depend on."""
 
     accepts_updates: bool
     applied_index: int
@@ -76,7 +76,7 @@ class _LogInfoRequest(NamedTuple):
 
 
 class ClusterInfo:
-    """Answers from what the parts of a peer know."""
+    """Answers requests about the cluster from the state of the peer's parts."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class ClusterInfo:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When serve() has something to do."""
+        """When answer_ready() has something to do."""
         return self._log_info_requests.deadline_ms
 
     @property
     def awaited_index(self) -> int:
-        """What somebody waits to be applied: 0 when nobody does."""
+        """The applied index that a request waits for; 0 for none."""
         return self._log_info_requests.awaited_index
 
     def on_request(
@@ -111,7 +111,8 @@ class ClusterInfo:
         status: PeerStatus,
         now_ms: int,
     ) -> None:
-        """Answers a question, or keeps it until serve() does. Raises RemoteProtocolError: none."""
+        """Answers a request, or keeps it for answer_ready(). Raises RemoteProtocolError for an
+        update."""
         if isinstance(message, RequestLogInfo) and self._core.role is Role.LEADER:
             if len(self._log_info_requests) < WAITING_MAX:
                 self._log_info_requests.push(_LogInfoRequest(client, form, message), now_ms)
@@ -119,13 +120,17 @@ class ClusterInfo:
             client.out.add([client.routing_id, *self._answer(form, message, status)])
 
     def on_ready(self, read_index: ReadIndex | None) -> None:
-        """Takes in that a round of reads is confirmed."""
+        """Registers that a round of reads is confirmed."""
         if read_index is not None:
             self._log_info_requests.confirm(read_index)
 
     def answer_ready(self, status: PeerStatus, now_ms: int) -> None:
-        """Answers those who asked us as the leader, once all is applied that was acknowledged when
-        they asked. Later it is said how far we are, and that we lead only if that is confirmed."""
+        """Answers requests to the leader once everything is applied that was acknowledged before
+        them.
+
+        An expired request gets the present state. It names this peer as leader only if a round has
+        confirmed that.
+        """
         if not self._log_info_requests:
             return
         if self._core.role is not Role.LEADER:
@@ -150,11 +155,12 @@ class ClusterInfo:
             case RequestLogInfo():
                 return encode_log_info_answer(message.reqid, self._log_info(form, status))
             case RequestBroadcastStateUrl():
-                # Node's clients ask each peer for its own; the text's want the leader's alone.
+                # Clients of the npm package ask each peer for its own URL. Clients in the text form
+                # want the leader's only.
                 says = form is Form.NODE or core.role is Role.LEADER
                 url = self._setup.broadcast_url if says else ""
                 return encode_state_url_answer(message.reqid, url or None)
-        raise RemoteProtocolError("an update that the intake did not take")
+        raise RemoteProtocolError("an update of an invalid form")
 
     def _log_info(self, form: Form, status: PeerStatus) -> LogInfo:
         core = self._core
@@ -171,6 +177,6 @@ class ClusterInfo:
         )
 
     def _prune_index(self, unix_s: int) -> int:
-        """The highest index up to which every reqid has expired."""
+        """Returns the highest index up to which all request ids have expired."""
         expired_s = unix_s - self._setup.update_ttl_s
         return min(self._marks.index_before(expired_s), self._core.commit_index)

@@ -1,48 +1,47 @@
-"""When the processes beside a peer are told what they may apply, and whether the peer leads."""
+"""Commit notices: when the processes beside a peer may apply more, and whether the peer leads."""
 
 from enum import Enum
 from typing import NamedTuple
 
-PUBLISH_MS = 40  # How often everybody is told, at most; ...
-ALIVE_MS = 200  # ... and how often again, at least, while a state machine broadcasts for us.
+PUBLISH_MS = 40  # The least time between two notices to all processes.
+ALIVE_MS = 200  # The time after which a leader repeats a notice for its broadcasting state machine.
 
 
 class NotifyScope(Enum):
-    """Who is to be told of a commit now."""
+    """The processes that need a commit notice now."""
 
     NOBODY = 0
-    URGENT = 1  # Those who have said that somebody waits for what they apply.
+    URGENT = 1  # Processes that have reported that a client waits for them.
     EVERYBODY = 2
 
 
 class CommitNotice(NamedTuple):
-    """What the processes beside us are told."""
+    """A notice to the processes of this node."""
 
-    index: int  # type: ignore[assignment]  # Committed, and on our own disk.
-    term: int  # Of the entry there.
-    leader_term: int  # The term that we lead, or 0.
+    index: int  # type: ignore[assignment]  # The last entry that is committed and durable here.
+    term: int  # The term of that entry.
+    leader_term: int  # The term that this peer leads, or 0.
     scope: NotifyScope = NotifyScope.EVERYBODY
     tables_from: int = 0  # ConfigEntry.tables_from, as of the index.
 
 
 class CommitNotifier:
-    """What they were told last, and when it is time again.
+    """Decides when to send a notice, and to which processes.
 
-    It is said at once when that was not done for a while, and then at most each PUBLISH_MS: a wake
-    of who applies costs as much for one entry as for a hundred, unless somebody waits for it. Who
-    is urgent is told of each commit; one that broadcasts what it applies, again and again that we
-    still lead, too.
+    After a pause it sends at once, then at most every PUBLISH_MS: a process spends as much on a
+    wake for one entry as for a hundred. Urgent processes get a notice of each commit. A
+    broadcasting process also gets repeated notices that this peer still leads.
     """
 
     def __init__(self, now_ms: int) -> None:
-        self.index = 0  # The last one that anybody was told.
-        self.urgent = False  # Whether anybody is.
+        self.index = 0  # The last index in a notice to any process.
+        self.urgent = False  # Whether a process is urgent.
         self._index_everybody = 0
         self._leader_term: int | None = None
         self._due_ms = now_ms
 
     def deadline_ms(self, index: int, now_ms: int) -> int | None:
-        """When there is something to tell; index is committed and on our own disk."""
+        """When a notice is due; index is committed and durable here."""
         if self.urgent and index > self.index:
             return now_ms
         if index > self._index_everybody:
@@ -50,7 +49,8 @@ class CommitNotifier:
         return self._due_ms + ALIVE_MS if self.urgent and self._leader_term else None
 
     def scope(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> NotifyScope:
-        """Whom to tell() now; somebody waits until wanted_index is applied by everybody."""
+        """Returns the processes to notify() now. A client waits until all have applied
+        wanted_index."""
         if leads != self._leader_term or wanted_index > self._index_everybody < index:
             return NotifyScope.EVERYBODY
         due_ms = self._due_ms
@@ -61,6 +61,7 @@ class CommitNotifier:
         return NotifyScope.URGENT if self.urgent and index > self.index else NotifyScope.NOBODY
 
     def notify(self, commit: CommitNotice, now_ms: int) -> CommitNotice:
+        """Registers that a notice is sent, and returns it."""
         self.index, self._leader_term = commit.index, commit.leader_term
         if commit.scope is NotifyScope.EVERYBODY:
             self._index_everybody = commit.index

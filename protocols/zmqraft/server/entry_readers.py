@@ -1,11 +1,12 @@
-"""Who asks for entries, of a leader or of any peer: all wait in one queue and are answered in turn.
+"""Requests for entries, to a leader or to any peer: they wait in one queue and take turns.
 
-A small request may ask for very much; so one wake serves only some of them. What a stream is, is in
-server/entry_streams.py, and what is below the first stored entry comes from snapshots.py.
+A small request can ask for very many entries, so one wake answers only some of them. The streams
+are in entry_streams.py. The state below the first stored entry comes from snapshots.py.
 
-A stream begins only when it can't end before what a client has seen already. A leader confirms
-itself by a round of reads. A follower must have heard from a leader that had committed an entry of
-its own term, and have all that was committed then: else it may have forgotten what it has served.
+A stream must never end before an index that its client has already seen. A leader therefore
+confirms itself by a round of reads before it starts a stream. A follower must hold all that was
+committed when it received a message of a leader with a commit of its own term; else it may have
+forgotten entries that it has sent before.
 """
 
 from collections import deque
@@ -26,9 +27,10 @@ from .read_queue import ReadQueue
 from .snapshots import SnapshotManager
 from .values import OwnLogReader
 
-READERS_A_WAKE = 8  # Readers served in one wake, and ...
-READ_BYTES_A_WAKE = 4 << 20  # ... the bytes after which no further one is: heartbeats can't wait.
-READERS_MAX = 8000  # Readers that wait.
+READERS_A_WAKE = 8  # Requests answered in one wake.
+# The bytes after which a wake answers no more, because heartbeats must not wait.
+READ_BYTES_A_WAKE = 4 << 20
+READERS_MAX = 8000  # Waiting requests.
 
 
 class _EntryRequest(NamedTuple):
@@ -36,7 +38,7 @@ class _EntryRequest(NamedTuple):
 
     client: ReplyAddress
     request: RequestEntries
-    confirmed: bool = False  # A stream may begin with it.
+    confirmed: bool = False  # It may start a stream.
 
 
 class EntryReaders:
@@ -54,22 +56,21 @@ class EntryReaders:
 
     @property
     def waiting(self) -> int:
-        """How many requests are not answered yet."""
+        """The number of unanswered requests."""
         return len(self._queue) + len(self._unconfirmed)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When serve() has something to do; 0: at once."""
+        """When answer_some() has something to do; 0: at once."""
         return 0 if self._queue else self._unconfirmed.deadline_ms
 
     @property
     def refused(self) -> int:
-        """How many requests were dropped because there were too many."""
+        """The number of requests dropped over a limit."""
         return self._streams.refused
 
     def on_request(self, client: ReplyAddress, request: RequestEntries, now_ms: int) -> None:
-        """Takes a request or a follow-up in; whoever doesn't lead says so at once, unless it is
-        asked to answer all the same."""
+        """Queues a request or a follow-up. A peer that may not serve it refuses at once."""
         if not self._may_serve(request):
             self._refuse(client, request)
         elif self.waiting >= READERS_MAX:
@@ -88,7 +89,7 @@ class EntryReaders:
             self._unconfirmed.push_confirmed(reading, self._committed_floor, now_ms)
 
     def on_append_entries(self, message: AppendEntries) -> None:
-        """The core has taken in a message of its leader's: perhaps it shows what is committed."""
+        """The core has processed a message of its leader, which may show what is committed."""
         if self._committed_floor is not None:
             return
         core = self._core
@@ -98,19 +99,19 @@ class EntryReaders:
             self._unconfirmed.confirm_all(index)
 
     def on_elected(self) -> None:
-        """We lead from now on."""
+        """This peer leads from now on."""
         self._unconfirmed.on_elected()
 
     def on_ready(self, read_index: ReadIndex | None) -> None:
-        """Takes in that a round of reads is confirmed."""
+        """Registers that a round of reads is confirmed."""
         if read_index is not None:
             if self._committed_floor is None:
                 self._committed_floor = read_index.index
             self._unconfirmed.confirm(read_index)
 
     def answer_some(self, last_index: int, now_ms: int) -> None:
-        """Answers some of those who wait, from entries up to last_index: committed, and on our own
-        disk."""
+        """Answers some requests with entries up to last_index, which is committed and durable
+        here."""
         self._queue += self._unconfirmed.pop_ready(last_index)
         for reading, _ in self._unconfirmed.pop_expired(now_ms):
             self._refuse(reading.client, reading.request)
@@ -121,7 +122,7 @@ class EntryReaders:
                 return
 
     def _answer(self, reading: _EntryRequest, last_index: int, now_ms: int) -> int:
-        """Answers a request; returns the bytes of entries in that."""
+        """Answers a request. Returns the bytes of entries sent."""
         client, asked, confirmed = reading
         expected = self._streams.expects_request(client, asked)
         if (
@@ -131,7 +132,7 @@ class EntryReaders:
         ):
             self._await_confirmation(
                 reading._replace(confirmed=True), now_ms
-            )  # It begins its stream anew.
+            )  # It starts its stream again.
             return 0
         request: RequestEntries | None = asked
         if self._core.role is not Role.LEADER:
@@ -145,8 +146,7 @@ class EntryReaders:
         return self._streams.on_request(client, request, last_index, now_ms)
 
     def on_step_down(self) -> None:
-        """We don't lead: whoever waits for a leader is told, and the streams that only it serves
-        end."""
+        """Refuses the requests that need a leader, and ends their streams."""
         self._streams.on_step_down()
         turns, self._queue = self._queue, deque()
         self._queue += [reading for reading in turns if reading.request.any_peer]
@@ -158,22 +158,22 @@ class EntryReaders:
             self._unconfirmed.confirm_all(self._committed_floor)
 
     def _may_serve(self, request: RequestEntries) -> bool:
-        """What is stored here is committed, whoever leads; a snapshot's state is the leader's to
-        send."""
+        """Whether this peer may answer. Stored entries up to the commit index are the same on every
+        peer; only a leader sends the state of a snapshot."""
         if self._core.role is Role.LEADER:
             return True
         stored = request.prev_index >= self._core.log.base_index or request.count == 0
         return request.any_peer and stored
 
     def _refuse(self, client: ReplyAddress, request: RequestEntries) -> None:
-        """Sends the client to the leader; to whoever it finds when we lead and could not answer."""
+        """Refuses a request and names the leader; none if this peer leads but is not confirmed."""
         leader = None if self._core.role is Role.LEADER else self._core.leader
         refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=leader)
         encode = encode_entries_packed_answer if request.packed else encode_entries_answer
         client.out.add([client.routing_id, *encode(request.reqid, refusal)])
 
     def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
-        """Blocks for a stream; none when the log can't be read just now."""
+        """Reads batches for a stream; none when the log cannot be read at the moment."""
         last_term = self._core.log.term_at(last_index)
         if last_term is None:
             return []

@@ -1,7 +1,7 @@
-"""RequestEntries as the server sees it: pipelines of entry messages, each awaiting its follow-up.
+"""Streams of entries, the server's side of RequestEntries (docs/protocols/zmq-raft.md).
 
-It never opens a file and never sends: blocks come from a function given to it, answers go into the
-client's outgoing frames. docs/protocols/zmq-raft.md, "RequestEntries".
+A stream sends several messages ahead of the client's follow-ups. This module opens no file and
+sends nothing: a function reads the blocks, and answers go into the client's outgoing frames.
 """
 
 from bisect import bisect_right
@@ -22,27 +22,27 @@ from ..wire.extensions import ENTRIES_BLOCKS_MAX, encode_entries_packed_answer
 
 MESSAGE_BYTES_MAX = 64 << 10
 MESSAGE_ENTRIES_MAX = 4096
-# An intake's full block (1 MiB of records) goes whole, with its header and its entries' prefixes.
+# A full block (1 MiB of records) fits, with its header and its entries' prefixes.
 PACKED_BYTES_MAX = (1 << 20) + (4 << 10)
 PACKED_ENTRIES_MAX = 1 << 16
 PIPELINES = 5  # REQUEST_ENTRIES_PIPELINES: messages sent ahead of their follow-ups.
 SILENCE_MS_MAX = 5000
 STREAMS_MAX = 8000
-READ_BYTES = 256 << 10  # At a time, at least: the next messages find it here.
-RECENT_BYTES_MAX = 16 << 20  # Of blocks read lately, over all streams.
+READ_BYTES = 256 << 10  # The least size of a read; later messages use the rest.
+RECENT_BYTES_MAX = 16 << 20  # Of recently read blocks of all streams.
 
-# (first index, last index, bytes at most) -> contiguous batches from the first index on, maybe
-# fewer; none when they can't be read just now.
+# Reads (first index, last index, bytes at most): contiguous batches from the first index on,
+# perhaps fewer; none when they cannot be read at the moment.
 ReadBatches = Callable[[int, int, int], list[EntryBatch]]
 
 
 class _Stream:
-    """One client's request: what is still to be sent, and which messages wait for a follow-up."""
+    """The state of one stream: what remains to be sent, and the messages without a follow-up."""
 
     __slots__ = ("anywhere", "heard_ms", "last_index", "next_index", "unacknowledged")
 
     def __init__(self, next_index: int, last_index: int, anywhere: bool) -> None:
-        self.anywhere = anywhere  # It goes on when we no longer lead.
+        self.anywhere = anywhere  # Any peer may serve it, so it survives a step-down.
         self.next_index = next_index
         self.last_index = last_index
         self.unacknowledged: deque[int] = deque()  # The last index of each message sent.
@@ -54,7 +54,7 @@ class _Stream:
 
 
 class _RecentBlocks:
-    """Blocks read lately: a message of a stream takes a part of one, the next one goes on there.
+    """Recently read blocks: a message takes a part of a block, and the next continues there.
 
     They are committed, so they never change.
     """
@@ -65,7 +65,7 @@ class _RecentBlocks:
         self._size = 0
 
     def batches(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
-        """Batches of which the first holds first_index; they may end before or behind
+        """Returns batches from the one with first_index on. They may end before or after
         last_index."""
         for run in reversed(self._runs):
             if run[0].first_index <= first_index <= run[-1].last_index:
@@ -89,7 +89,7 @@ def _size(run: list[EntryBatch]) -> int:
 
 
 class EntryStreams:
-    """All RequestEntries streams of one peer, keyed by routing id and request id."""
+    """The streams of one peer, by routing id and request id."""
 
     def __init__(self, read: ReadBatches) -> None:
         self._recent = _RecentBlocks(read)
@@ -100,11 +100,11 @@ class EntryStreams:
         return len(self._streams)
 
     def has_stream(self, client: ReplyAddress, request: RequestEntries) -> bool:
-        """Whether a request is of a stream that has begun."""
+        """Whether a request belongs to a stream."""
         return (client.routing_id, request.reqid) in self._streams
 
     def expects_request(self, client: ReplyAddress, request: RequestEntries) -> bool:
-        """Whether a request is the follow-up that a stream waits for, or ends it."""
+        """Whether a request is the next follow-up of its stream, or ends it."""
         stream = self._streams.get((client.routing_id, request.reqid))
         if stream is None or request.count == 0:
             return stream is not None
@@ -113,10 +113,10 @@ class EntryStreams:
     def on_request(
         self, client: ReplyAddress, request: RequestEntries, last_index: int, now_ms: int
     ) -> int:
-        """Takes a request or a follow-up and answers it; returns the bytes of entries in that.
+        """Answers a request or a follow-up. Returns the bytes of entries sent.
 
-        last_index   of what a stream that begins now covers. One that asks for what is behind that
-                     is told that its own index is the last: it may know more than we do.
+        last_index   the last entry of a stream that starts now. A request for entries after it gets
+                     its own previous index as the last: its client may know more than this peer.
         """
         key = (client.routing_id, request.reqid)
         stream = self._streams.get(key)
@@ -157,7 +157,7 @@ class EntryStreams:
         while not stream.all_sent and len(stream.unacknowledged) < PIPELINES:
             self._collect_batches(stream, batches, bytes_max)
             if not batches:
-                break  # Not readable just now: the client's own repeat starts the stream again.
+                break  # Not readable at the moment: the client's repeat starts the stream again.
             last, bytes_added = add(client, request, stream, batches)
             size += bytes_added
             stream.next_index = last + 1
@@ -166,7 +166,7 @@ class EntryStreams:
         return size
 
     def _collect_batches(self, stream: _Stream, batches: list[EntryBatch], bytes_max: int) -> None:
-        """Enough for one message; the first batch holds the stream's next index."""
+        """Collects enough batches for one message; the first holds the stream's next index."""
         while batches and batches[0].last_index < stream.next_index:
             del batches[0]
         index, size = stream.next_index, 0
@@ -181,7 +181,7 @@ class EntryStreams:
             index, size = more[-1].last_index + 1, size + _size(more)
 
     def _expire(self, now_ms: int) -> None:
-        """Drops the streams that were silent for too long; the oldest come first."""
+        """Drops the streams that were silent for SILENCE_MS_MAX."""
         while self._streams:
             key, stream = next(iter(self._streams.items()))
             if now_ms - stream.heard_ms < SILENCE_MS_MAX:
@@ -189,7 +189,7 @@ class EntryStreams:
             del self._streams[key]
 
     def on_step_down(self) -> None:
-        """Forgets all streams that only a leader serves: we no longer lead."""
+        """Forgets the streams that only a leader serves."""
         for key in [key for key, stream in self._streams.items() if not stream.anywhere]:
             del self._streams[key]
         if not self._streams:
@@ -197,7 +197,7 @@ class EntryStreams:
 
 
 def _header_frames(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:
-    """The frames before the entries."""
+    """Encodes the frames before the entries."""
     answer = EntriesAnswer(status, last_index)
     encode = encode_entries_packed_answer if request.packed else encode_entries_answer
     return encode(request.reqid, answer)
@@ -214,7 +214,7 @@ _PACKED_LIMITS = MessageLimits(PACKED_BYTES_MAX, PACKED_ENTRIES_MAX)
 def _add_entries(
     client: ReplyAddress, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
 ) -> tuple[int, int]:
-    """Adds one message of entries; returns the last index in it, and their bytes."""
+    """Adds one message of entries. Returns its last index and the bytes of its entries."""
     blocks = [batch.block for batch in batches]
     fit = entries_fit(blocks, stream.next_index, stream.last_index, _ENTRIES_LIMITS)
     head = _header_frames(request, _status(stream, fit.last_index), fit.last_index)
@@ -225,7 +225,7 @@ def _add_entries(
 def _add_packed(
     client: ReplyAddress, request: RequestEntries, stream: _Stream, batches: list[EntryBatch]
 ) -> tuple[int, int]:
-    """The same with whole blocks; only the first and the last one are cut where they must be."""
+    """Like _add_entries, with whole blocks: only the first and the last are cut where necessary."""
     parts: list[bytes] = []
     index, size = stream.next_index, 0
     for batch in batches[:ENTRIES_BLOCKS_MAX]:

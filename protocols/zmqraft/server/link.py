@@ -1,7 +1,7 @@
-"""The Raft messages between two peers on the wire: ids, repeats, forms and features.
+"""Raft messages between two peers: message ids, repeats, wire forms and features.
 
-`PeerLink` is the requesting side (our DEALER to one other peer), `PeerRequests` the answering side
-(a ROUTER). Neither holds a socket: frames go out through a sink. docs/protocols/zmq-raft.md.
+`PeerLink` sends our requests to one peer (our DEALER). `PeerRequests` answers requests of all peers
+(our ROUTER). Neither holds a socket: frames go out through a function. docs/protocols/zmq-raft.md.
 """
 
 from collections.abc import Callable
@@ -80,13 +80,13 @@ from ..wire.values import (
 )
 
 HELLO_TRIES = 5
-PENDING_MAX = 256  # Requests remembered for their answers; older ones are forgotten.
+PENDING_MAX = 256  # Unanswered requests; the oldest are forgotten.
 
 Send = Callable[[list[bytes]], None]
 
 
 class RequestKind(IntEnum):
-    """What a pending request was, or in which form a request came."""
+    """The kind of a pending request, or the form of a received one."""
 
     VOTE = 0
     PRE_VOTE = 1
@@ -104,80 +104,80 @@ TEXT_KINDS = (RequestKind.VOTE, RequestKind.APPEND, RequestKind.SNAPSHOT)
 
 
 class PendingRequest(NamedTuple):
-    """A request that waits for its answer: answers do not say what they answer."""
+    """A request that waits for its answer. An answer does not name its kind."""
 
     kind: RequestKind
-    term: int  # Of a hello: whether we said that we may vote; of a snapshot: its size.
-    last_index: int  # Of a snapshot's chunk: where it ends.
-    read_round: int = 0  # Of reads (protocols/raft/reads.py): it is never on the wire.
+    term: int  # Of a hello: whether it said that we may vote. Of a chunk: the snapshot's size.
+    last_index: int  # Of a chunk: its end.
+    read_round: int = 0  # The round of reads (protocols/raft/reads.py); never on the wire.
     prev_index: int = 0
-    is_late: bool = False  # Entries were sent since: a refusal asks for what is under way.
+    is_late: bool = False  # Entries were sent since: a refusal names entries that are in flight.
 
 
 class Origin(NamedTuple):
-    """Where a request came from, so that its answer finds the way back (Envelope.context)."""
+    """The sender and form of a request, for its answer (Envelope.context)."""
 
     send: Send
     peer: str
     routing_id: bytes
     message_id: bytes
     kind: RequestKind
-    # Of an AppendEntries: what a plain "success" would confirm; of a snapshot's chunk: its end.
+    # Of an AppendEntries: the index that a success in text form confirms. Of a chunk: its end.
     last_index: int
 
 
 class PeerLink:
-    """Our requests to one other peer, and its answers to them."""
+    """Our requests to one peer, and its answers."""
 
     def __init__(self, cluster: bytes, peer: str, send: Send) -> None:
         self.peer = peer
-        self.peer_knows_voter = False  # The last hello that was answered said that we may vote.
-        self.features: frozenset[str] | None = None  # None until the peer has said hello.
-        self.wrong_peer = False  # Somebody else answers at its address.
-        self.unanswered_hellos = 0  # Not answered, though what was asked beside them was.
+        self.peer_knows_voter = False  # The last answered hello said that we may vote.
+        self.features: frozenset[str] | None = None  # None until the peer has answered a hello.
+        self.wrong_peer = False  # Another peer answers at its address.
+        self.unanswered_hellos = 0  # Unanswered hellos beside requests that were answered.
         self._has_answered = False  # Since the last hello.
         self._cluster = cluster
         self._send = send
         self._message_id = 0
         self._pending: dict[int, PendingRequest] = {}
-        # Text form: a repeat keeps its id; a chunk's, whatever heartbeats go between.
+        # In text form a repeat keeps its message id; a chunk's also across heartbeats.
         self._repeats: dict[bool, tuple[int, Message]] = {}
 
     @property
     def packs_entries(self) -> bool:
-        """Whether the peer takes AppendEntries with blocks, several in flight."""
+        """Whether the peer accepts AppendEntries with blocks, several in flight."""
         return self.features is not None and FEATURE_APPEND in self.features
 
     @property
     def packs_snapshots(self) -> bool:
-        """Whether the peer takes snapshots as containers, in large chunks, several in flight."""
+        """Whether the peer accepts snapshots as containers, in large chunks, several in flight."""
         return self.features is not None and FEATURE_SNAPSHOT in self.features
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the peer answers, and knows no hello: it is no kelek."""
+        """Whether the peer answers requests but no hello: it is of another implementation."""
         return self.features is None and self.unanswered_hellos >= HELLO_TRIES
 
     def reset(self) -> None:
-        """The connection was lost: answers to what was sent will never come."""
+        """The connection is lost, with all answers."""
         self._pending.clear()
         self._repeats.clear()
         self.unanswered_hellos, self._has_answered = 0, False
 
     def send_hello(self, own_hello: Hello) -> None:
-        """Says who we are; the answer is a Hello of the peer."""
+        """Sends our hello; the answer is the peer's."""
         self.unanswered_hellos += self._has_answered
         self._has_answered = False
         message_id = self._remember(PendingRequest(RequestKind.HELLO, int(own_hello.voter), 0))
         self._send(encode_hello(encode_uint(message_id), self._cluster, own_hello))
 
     def request_log_info(self) -> None:
-        """Asks what its log is, as any client may: whoever knows the text answers."""
+        """Requests the peer's log info, as a client does. Every implementation answers it."""
         message_id = encode_uint(self._remember(PendingRequest(RequestKind.LOG_INFO, 0, 0)))
         self._send([message_id, REQUEST_LOG_INFO, self._cluster])
 
     def send_request(self, message: RequestVote | AppendEntries | TimeoutNow) -> None:
-        """Sends one request in the form that the peer understands."""
+        """Sends a request in the form that the peer understands."""
         if isinstance(message, AppendEntries):
             self._send_append(message)
         elif isinstance(message, TimeoutNow):
@@ -196,7 +196,7 @@ class PeerLink:
             self._send(encode_pre_vote(message_id, self._cluster, message))
 
     def send_chunk(self, message: InstallSnapshot, *, plain: bool) -> None:
-        """Sends a chunk of a snapshot: plain in the text's form."""
+        """Sends a chunk of a snapshot; plain: in text form."""
         end = message.offset + len(message.chunk)
         if plain:
             message_id = self._text_message_id(
@@ -215,7 +215,7 @@ class PeerLink:
             )
             self._send(encode_append_packed(message_id, self._cluster, message))
             return
-        # Whether it is a repeat is seen by what is on the wire.
+        # The round is not on the wire, so it does not distinguish a repeat.
         message = message._replace(read_round=0)
         pending = PendingRequest(RequestKind.APPEND, message.term, last, round_, message.prev_index)
         message_id = self._text_message_id(message, pending)
@@ -229,19 +229,22 @@ class PeerLink:
         self._send(encode_append_entries(message_id, self._cluster, message, entries))
 
     def _mark_late(self, message_id: int) -> None:
-        """Refusals of what was asked before a message with entries, or before it was accepted, come
-        too late: sent once more, those entries would be committed ones, and a peer of the npm
-        package ends on such."""
+        """Marks the refusals of earlier AppendEntries as late, after entries were sent or accepted.
+
+        Such a refusal would cause these entries to be sent again after their commit, and a peer of
+        the npm package ends on that.
+        """
         for other, pending in self._pending.items():
             if other != message_id and pending.kind is RequestKind.APPEND:
                 self._pending[other] = pending._replace(is_late=True)
 
     def _text_message_id(self, message: Message, pending: PendingRequest) -> int:
-        """A repeat carries the id of the request that it repeats (text, "Peer")."""
+        """Returns a message id; a repeat carries the id of its first request (specification,
+        "Peer")."""
         is_chunk = pending.kind is RequestKind.SNAPSHOT
         repeat = self._repeats.get(is_chunk)
         if repeat is not None and repeat[1] == message:
-            # The answer may be to the first sending: it keeps that one's round.
+            # The answer may belong to the first request, so its round stays.
             first = self._pending.get(repeat[0], pending._replace(read_round=0))
             self._pending[repeat[0]] = first
             return repeat[0]
@@ -257,10 +260,9 @@ class PeerLink:
         return self._message_id
 
     def on_answer(self, frames: list[bytes]) -> Message | Hello | LogInfo | None:
-        """Decodes an answer; None when nothing waits for it. Raises RemoteProtocolError.
+        """Decodes an answer; None when no request waits for it. Raises RemoteProtocolError.
 
-        Whoever said in its hello that it is another peer is not listened to: it would acknowledge
-        and vote for two.
+        Answers of a wrong peer are ignored: it would acknowledge and vote for two.
         """
         message_id = decode_message_id(frames[0])
         pending = self._pending.pop(message_id, None)
@@ -287,12 +289,12 @@ class PeerLink:
                 if pending.is_late and answer.term == pending.term:
                     return None
                 if not answer.conflict_index:
-                    # A refusal without a hint: one step back. A longer one could pass what a node
-                    # peer has committed, by which it would stop; where both logs meet can't.
+                    # A refusal without a hint: go back one entry. A larger step could pass entries
+                    # that a peer of the npm package has committed, and such a peer would end.
                     return answer._replace(conflict_index=pending.prev_index)
                 return answer
             case RequestKind.TIMEOUT_NOW:
-                return None  # It has no answer, so nothing waits for one.
+                return None  # It has no answer.
             case RequestKind.LOG_INFO:
                 return decode_log_info_answer(frames)[1]
             case RequestKind.PACKED_SNAPSHOT:
@@ -307,7 +309,7 @@ class PeerLink:
                 hello = decode_hello_answer(frames)[1]
                 self.wrong_peer = hello.peer != self.peer
                 if self.wrong_peer:
-                    raise RemoteProtocolError(f"{hello.peer} answers where {self.peer} should be")
+                    raise RemoteProtocolError(f"{hello.peer} answers at the address of {self.peer}")
                 self.peer_knows_voter = bool(pending.term)
                 self.unanswered_hellos, self._has_answered = 0, False
                 return hello
@@ -318,7 +320,7 @@ def _last_index(message: AppendEntries) -> int:
 
 
 class PeerRequests:
-    """Requests of other peers: decodes them, knows repeats, and encodes the answers."""
+    """Requests of other peers: decodes them, recognises repeats, and encodes the answers."""
 
     def __init__(
         self,
@@ -327,25 +329,27 @@ class PeerRequests:
         dialect: Callable[[str], Dialect] = lambda peer: "text",
     ) -> None:
         self._cluster = cluster
-        self.accepted_senders = members  # Who is heard.
-        self._dialect = dialect  # How a leader reads why its AppendEntries was refused.
-        # The last text request of each peer (and its last chunk) and the answer: None while it is
-        # in work.
+        self.accepted_senders = members  # Other senders are ignored.
+        self._dialect = dialect  # The form of refusals that a leader understands.
+        # The last request of each peer in text form (and its last chunk), with its answer: None
+        # while it is in progress.
         self._last_text: dict[tuple[str, bool], tuple[bytes, bytes, list[bytes] | None]] = {}
         self.unknown_senders = 0
-        self.clients_wait = False  # Somebody beside us waits for commits: leaders are told.
+        self.clients_wait = False  # Clients of this node wait for commits; our answers say so.
 
     def decode(
         self,
         routing_id: bytes,
         frames: list[bytes],
         send: Send,
-        unheard: frozenset[str] = frozenset(),
+        ignored: frozenset[str] = frozenset(),
     ) -> tuple[str, Message, Origin] | None:
-        """Decodes a request of a peer in any form, or a TimeoutNow; unheard are no members here.
+        """Decodes a request of a peer in any form, or a TimeoutNow.
 
-        Returns (sender, message, origin), or None for a repeat or a stranger.
-        Raises RemoteProtocolError.
+        ignored   members that must not send peer messages to this socket
+
+        Returns (sender, message, origin); None for a repeat or an unknown sender. Raises
+        RemoteProtocolError.
         """
         kind = frames[1]
         message: RequestVote | AppendEntries | InstallSnapshot | TimeoutNow
@@ -358,7 +362,7 @@ class PeerRequests:
         elif kind == APPEND_ENTRIES:
             form = RequestKind.APPEND
             _, message, entries = decode_append_entries(frames, self._cluster)
-            if entries and message.leader in self.accepted_senders - unheard:
+            if entries and message.leader in self.accepted_senders - ignored:
                 batches = check_configs(block_from_entries(message.prev_index + 1, entries))
                 message = message._replace(batches=tuple(batches))
         elif kind == REQUEST_VOTE:
@@ -382,7 +386,7 @@ class PeerRequests:
         else:
             raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
         sender = message.candidate if isinstance(message, RequestVote) else message.leader
-        if sender not in self.accepted_senders or sender in unheard:
+        if sender not in self.accepted_senders or sender in ignored:
             self.unknown_senders += 1
             return None
         about = sender, form is RequestKind.SNAPSHOT
@@ -397,7 +401,8 @@ class PeerRequests:
     def _is_repeat(
         self, about: tuple[str, bool], routing_id: bytes, frames: list[bytes], send: Send
     ) -> bool:
-        """A repeat gets the same answer, or nothing while the first is in work."""
+        """Whether a request is a repeat. It gets the same answer, or none while the first is in
+        progress."""
         last = self._last_text.get(about)
         if last is not None and last[0] == routing_id and last[1] == frames[0]:
             if last[2] is not None:
@@ -407,18 +412,18 @@ class PeerRequests:
         return False
 
     def forget_request(self, origin: Origin) -> None:
-        """The request was dropped, so that a repeat of it is to be taken like the first."""
+        """The request was dropped: process a repeat of it like the first."""
         about = origin.peer, origin.kind is RequestKind.SNAPSHOT
         last = self._last_text.get(about)
         if last is not None and last[:2] == (origin.routing_id, origin.message_id):
             del self._last_text[about]
 
     def forget_chunks(self) -> None:
-        """What was in work of snapshots is lost: a repeat of it is taken like the first."""
+        """All chunks in progress are lost: process repeats of them like the first."""
         self._last_text = {about: last for about, last in self._last_text.items() if not about[1]}
 
     def answer(self, origin: Origin, message: Message) -> None:
-        """Sends the answer to where the request came from, in the request's form."""
+        """Sends the answer to the origin of its request, in the request's form."""
         message_id = decode_message_id(origin.message_id)
         if isinstance(message, Vote):
             frames = encode_vote(message_id, message)
@@ -435,7 +440,8 @@ class PeerRequests:
                 )
             else:
                 if message.success and message.match_index < origin.last_index:
-                    # The text's success can't say how far our disk is: ask again from there.
+                    # A success in text form cannot name our durable index: ask for entries from
+                    # there on.
                     message = AppendResponse(
                         message.term, False, conflict_index=message.match_index + 1
                     )

@@ -1,6 +1,6 @@
-"""Our links to the peers that we have to do with: they follow the configuration, and say hello.
+"""Links to the peers that the core replicates to and to joining servers, and their hellos.
 
-It holds no socket: whoever owns those looks at `places`, and sends what lies in `out`.
+It holds no socket: the owner of the sockets follows `urls` and sends the frames in `out`.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,13 +14,14 @@ from ..wire.transfer_codec import FEATURE_TRANSFER
 from .link import PeerLink
 
 HELLO_REPEAT_MS = 100
-FOREIGN_REPEAT_MS_MAX = 10_000  # A peer of another make drops hellos: they become that rare.
-SILENT_MS = 500  # A follower that has not answered for so long may have forgotten who we are.
-JOINING_REPEAT_MS = 5  # A client waits for the change, and what is sent while we connect is lost.
+FOREIGN_REPEAT_MS_MAX = 10_000  # A foreign peer drops hellos; they become as rare as this.
+SILENT_MS = 500  # A follower silent for so long may have lost what our hello said.
+# Short, because a client waits, and messages sent before the connection is made are lost.
+JOINING_REPEAT_MS = 5
 
 
 class Links:
-    """One link to each peer that the core serves, and to each guest."""
+    """A link to each peer that the core replicates to, and to each joining server."""
 
     def __init__(self, cluster: bytes, core: Raft, directory: MemberDirectory) -> None:
         self._cluster = cluster
@@ -28,16 +29,18 @@ class Links:
         self._directory = directory
         self.by_peer: dict[str, PeerLink] = {}
         self.out: dict[str, Frames] = {}
-        self.urls: dict[str, str] = {}  # Where each one goes: another object when one changes.
-        self.hello_pending: set[str] = set()  # Who has to hear a hello.
-        self._hello_due_ms: dict[str, tuple[int, int]] = {}  # When the next is due, and its pause.
+        self.urls: dict[str, str] = {}  # The URL of each link; a new mapping after each change.
+        self.hello_pending: set[str] = set()  # Peers that need a hello.
+        # When a peer's next hello is due, and the pause before it.
+        self._hello_due_ms: dict[str, tuple[int, int]] = {}
         self._joining_due_ms = 0
         self._silence_check_ms = 0
         self._incarnations: dict[str, int] = {}
-        self._voters: dict[str, int] = {}  # Who said so, in which incarnation.
+        # Peers that are voters, with the incarnation that said so.
+        self._voters: dict[str, int] = {}
 
     def update(self, joining: Mapping[str, JoiningServer]) -> None:
-        """Links to exactly those whom the core serves, and to the guests."""
+        """Creates and removes links for the present peers and joining servers."""
         peers = self._core.peers
         wanted = peers | joining.keys() if joining else peers
         if wanted == self.by_peer.keys():
@@ -67,16 +70,17 @@ class Links:
         }
 
     def on_lost(self, peer: str) -> None:
-        """The connection was lost: its answers will not come."""
+        """The connection to a peer is lost, with its answers."""
         self.by_peer[peer].reset()
         self._core.on_unreachable(peer)
         self.hello_pending.add(peer)
         self._hello_due_ms.pop(peer, None)
 
-    # Hellos.
+    # ---- hellos ----
 
     def on_hello(self, peer: str, hello: Hello, inflight_max: int) -> None:
-        """A peer of ours said what it is; a window of inflight_max messages is used if it can."""
+        """Processes a peer's hello. inflight_max messages are sent at a time if the peer can pack
+        entries."""
         known = self._incarnations.get(peer, hello.incarnation)
         if known != hello.incarnation:
             self.on_lost(peer)
@@ -90,14 +94,14 @@ class Links:
             peer,
             inflight_max if link.packs_entries else 1,
             pre_vote=FEATURE_PRE_VOTE in link.features,
-            # Of two hellos on two connections the older one may come last: once a voter, always.
+            # Of hellos on two connections the older may arrive last; a voter remains one.
             counts_in_quorum=self._voters.get(peer) == hello.incarnation,
             last_index=hello.last_index,
             transfer=FEATURE_TRANSFER in link.features,
         )
 
     def on_peer_url(self, peer: str, url: str, joining: Mapping[str, JoiningServer]) -> None:
-        """It says where its door for peers is: from now on we go there."""
+        """Takes the `peer_url` of a hello: from now on the link goes there."""
         if self._directory.on_peer_url(peer, url):
             self.by_peer[peer].reset()
             self.hello_pending.add(peer)
@@ -107,10 +111,10 @@ class Links:
     def send_due(
         self, own_hello: Callable[[], Hello], joining: Mapping[str, JoiningServer], now_ms: int
     ) -> None:
-        """Says what is due.
+        """Sends the hellos and log info requests that are due.
 
-        Who has lost its disk knows only the members that its topology names, and drops what others
-        send without a word: it is not they who find out that it has come back, but we.
+        A peer that has lost its disk knows only its topology's members, and drops messages of
+        others. So this side has to find out that it is back.
         """
         if now_ms >= self._silence_check_ms:
             self._silence_check_ms = now_ms + SILENT_MS
@@ -122,13 +126,14 @@ class Links:
             self._send_hellos(own_hello(), joining, now_ms)
 
     def is_foreign(self, peer: str) -> bool:
-        """Whether it is of another make: the topology says so, or it never answers a hello."""
+        """Whether it is of another implementation: by the topology, or because it answers no
+        hello."""
         return self._directory.is_declared_foreign(peer) or self.by_peer[peer].is_foreign
 
     def _send_hellos(
         self, own_hello: Hello, joining: Mapping[str, JoiningServer], now_ms: int
     ) -> None:
-        """Says hello to everybody who has to hear it; asks guests of another make for their log."""
+        """Sends the due hellos, and log info requests to joining servers that may be foreign."""
         for peer in self.hello_pending:
             due_ms, pause_ms = self._hello_due_ms.get(peer, (0, 0))
             if now_ms < due_ms and peer not in joining:
@@ -143,7 +148,7 @@ class Links:
                 self.by_peer[peer].request_log_info()
 
     def deadline_ms(self, joining: Mapping[str, JoiningServer]) -> int | None:
-        """When turn() has something to say; None: nobody has to hear anything."""
+        """When send_due() has something to do; None: never."""
         if joining:
             return self._joining_due_ms
         return min(

@@ -1,7 +1,7 @@
-"""A ZMQ RAFT peer without sockets, files or clocks: the core, the wire and the client's updates.
+"""A ZMQ RAFT peer without sockets, files or clocks: the Raft core, the wire, and client requests.
 
-The actor (actors/raft/peer.py) and the simulator drive it alike: they hand in what arrived on each
-door, call wake() once, and do what it returns in that order.
+The actor (actors/raft/peer.py) and the simulator drive it alike: they pass in the messages of each
+socket, call wake() once, and carry out its result in that order.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -79,7 +79,7 @@ from .links import Links
 from .reads import PeerReads
 from .snapshots import SnapshotContext, SnapshotManager, SnapshotSetup
 from .transfer import TransferRequests
-from .values import FORGET_AFTER_TTL_S, OwnLogReader, PeerSetup, Recovered, Wake
+from .values import REQIDS_EXTRA_TTL_S, OwnLogReader, PeerSetup, Recovered, Wake
 
 FEATURES = (
     FEATURE_PACK,
@@ -105,8 +105,8 @@ PEER_REQUESTS = frozenset(
         INSTALL_PACKED,
     )
 )
-_NOBODY: frozenset[str] = frozenset()
-FORGET_EVERY_MS = 60_000
+_NO_SENDERS: frozenset[str] = frozenset()
+PRUNE_EVERY_MS = 60_000
 
 
 class Peer:
@@ -129,7 +129,7 @@ class Peer:
         log.configurations = self.directory.history
         core_setup = setup.core_setup(self.directory.read_config)
         self.core = Raft(core_setup, recovered.hard_state, log, now_ms, random)
-        self._install_snapshot(recovered.snapshot)  # What it holds is committed.
+        self._install_snapshot(recovered.snapshot)  # A snapshot holds committed entries only.
         self.incarnation = random.getrandbits(48)
         self.eligibility = self._make_eligibility(recovered)
         self.core.may_vote = self.eligibility.may_vote
@@ -173,7 +173,7 @@ class Peer:
         self._applied_by_all = 0
         self.leading = False
         self._commit_notifier = CommitNotifier(now_ms)
-        self._prune_due_ms = now_ms + FORGET_EVERY_MS
+        self._prune_due_ms = now_ms + PRUNE_EVERY_MS
         self._refused_to: str | None = None
         self._leader_json = encode_json(None)
         self._now_ms, self._unix_s = now_ms, 0
@@ -247,26 +247,27 @@ class Peer:
         )
 
     def _dialect(self, peer: str) -> Dialect:
-        """Whoever is known neither to speak the text's form nor ours is of the npm package."""
+        """Returns how a peer reads refusals: as the npm package does, unless it is known not to be
+        that."""
         link = self.links.by_peer.get(peer)
         is_ours = link is not None and link.features is not None
         return "text" if is_ours or peer in self.setup.text_peers else "node"
 
-    # ---- what arrives ----
+    # ---- events ----
 
     def on_clients(self, arena: Arena, now_ms: int, unix_s: int) -> None:
-        """Takes what came in at `url`: clients of any form, and peers of other implementations."""
+        """Processes messages that arrived at `url`: from clients, and from foreign peers."""
         self._now_ms, self._unix_s = now_ms, unix_s
         view = self._updates_view()
         if self.directory.entry.tables_from:
             view = view._replace(marked=MARKED_REFUSED)
-        taken = self.updates.receive(arena, view, self.clients_out)
-        if taken.count:
+        received = self.updates.receive(arena, view, self.clients_out)
+        if received.count:
             self._propose(self.updates)
-        others = taken.others
+        others = received.others
         if others:
             others = self.reads.accept(arena, others, self._leader_json, now_ms)
-        # A peer of another implementation sends its Raft messages here: those can't wait.
+        # Foreign peers send their Raft messages to this socket, too: these must not wait.
         has_peers = bool(self.requests.accepted_senders - self.directory.peer_url_members)
         for number in others:
             if self._client_requests.is_full and not has_peers:
@@ -294,45 +295,46 @@ class Peer:
         )
 
     def _accepts_updates(self) -> bool:
-        """While the leadership is on its way to another one, its clients are sent there."""
+        """Whether clients may append here. During a transfer they are sent to the target."""
         return self.is_leader and self.writable and self.core.transferring is None
 
     def _propose(self, updates: Updates) -> None:
         core = self.core
-        while taken := updates.block(core.log.last_index + 1, core.term):
-            block, count = taken
+        while received := updates.block(core.log.last_index + 1, core.term):
+            block, count = received
             first_index = core.log.last_index + 1
             self.append_queue.propose(EntryBatch(first_index, count, core.term, block))
 
     def on_peers(self, arena: Arena, now_ms: int, unix_s: int) -> None:
-        """Takes what came in at `peer_url`: the requests of members, and table servers' packs.
+        """Processes messages that arrived at `peer_url`: requests of members, and packs of table
+        servers.
 
-        As long as a member may be of a version that does not know the tables' own kind of entry,
-        their packs go into the log as they went before there was that kind.
+        While a member may be of a version without an entry kind for tables, these packs become
+        state entries, as they were before.
         """
         self._now_ms, self._unix_s = now_ms, unix_s
         kind = KIND_TABLES if self.directory.entry.tables_from else KIND_STATE
         view = self._updates_view()._replace(marked=MARKED_ALONE, kind=kind)
-        taken = self._table_updates.receive(arena, view, self.peers_out)
-        if taken.count:
+        received = self._table_updates.receive(arena, view, self.peers_out)
+        if received.count:
             self.members.holds_tables = True
             self._propose(self._table_updates)
-        for number in taken.others:
+        for number in received.others:
             self._on_request(arena.message(number), self.peers_out)
 
     def on_answers(self, peer: str, arena: Arena, now_ms: int) -> None:
-        """Takes the answers of one peer to our requests."""
+        """Processes a peer's answers to our requests."""
         self._now_ms = now_ms
         link = self.links.by_peer.get(peer)
         if link is None:
-            return  # Nobody of ours any more.
+            return  # The link was removed.
         for frames in arena.messages():
             try:
                 message = link.on_answer(frames)
                 if message is None:
                     continue
                 if isinstance(message, Hello):
-                    # By an answer alone, as it shows who is there, and to what we are now.
+                    # Only an answer proves that the peer is there and knows our present state.
                     if link.peer_knows_voter or not self.eligibility.is_voter:
                         self.links.hello_pending.discard(peer)
                     self._on_hello(peer, message)
@@ -350,13 +352,13 @@ class Peer:
                 self.links.hello_pending.add(peer)
 
     def on_lost(self, peer: str) -> None:
-        """The connection to a peer was lost: its answers will not come."""
+        """The connection to a peer is lost, with its answers."""
         if peer in self.links.by_peer:
             self.links.on_lost(peer)
             self.snapshots.on_lost(peer)
 
     def on_written(self, seq: int, now_ms: int) -> None:
-        """The log writer has made everything up to seq durable."""
+        """The log writer has made the jobs up to seq durable."""
         self._now_ms = now_ms
         for envelope in self.append_queue.on_written(seq):
             self._answer(envelope)
@@ -386,7 +388,8 @@ class Peer:
         now_ms: int,
         reqids_of: Callable[[Snapshot], Iterable[bytes]],
     ) -> None:
-        """Takes in what snapshot_sender has done; reqids_of reads a snapshot's table of ids."""
+        """Processes results of snapshot_sender; reqids_of reads a snapshot's table of request
+        ids."""
         self._now_ms = now_ms
         for result in results:
             snapshot = self.snapshots.on_result(result, now_ms)
@@ -403,11 +406,12 @@ class Peer:
         self.core.on_stalled(took_ms)
 
     def hand_over(self, now_ms: int) -> str:
-        """Starts to hand the leadership to the follower that is furthest; '' or why it can't."""
+        """Starts a transfer to the follower with the longest log. Returns '' or the reason of a
+        refusal."""
         return self.core.transfer("", now_ms)
 
     def awaits_successor(self, now_ms: int) -> bool:
-        """Whether a leader or former leader still waits for its successor to take office."""
+        """Whether a transfer is in progress to a target that may still take over."""
         return self.transfers.awaits_successor(now_ms)
 
     def _install_snapshot(self, snapshot: Snapshot) -> bool:
@@ -418,12 +422,13 @@ class Peer:
         return core.install_snapshot(index, term, configuration)
 
     def on_writable(self, writable: bool, now_ms: int) -> None:
-        """The disk is full (no acknowledgements, leadership goes elsewhere), or has room again."""
+        """The disk is full, or has space again. While it is full, the peer neither votes nor
+        leads."""
         self._now_ms = now_ms
         self.writable = writable
         self.core.may_vote = writable and self.eligibility.may_vote
 
-    # ---- requests, one by one: everything that is not an update ----
+    # ---- requests, except updates and reads ----
 
     def _on_request(self, frames: list[bytes], out: Frames) -> None:
         try:
@@ -465,24 +470,26 @@ class Peer:
             self.snapshots.on_chunk(message, origin)
 
     def _ignored_senders(self, out: Frames) -> frozenset[str]:
-        """Who is not believed to be a member at the door whose answers go to out: at the clients'
-        door anybody may use the name of one who has a better way in."""
-        return self.directory.peer_url_members if out is self.clients_out else _NOBODY
+        """Members whose peer messages are ignored on the socket of `out`.
+
+        Members with a `peer_url` must use it: anyone could claim their id on the client socket.
+        """
+        return self.directory.peer_url_members if out is self.clients_out else _NO_SENDERS
 
     def _on_leader(self, message: AppendEntries) -> None:
         if self.eligibility.may_vote:
             return
         core = self.core
-        # As far as our log is known to be the leader's: an older one may hold as many entries.
+        # Up to here our log equals the leader's. Above it, another leader's entries may follow.
         agreed_index = min(core.durable_index, core.commit_index)
-        # And only when we know who the voters are. Leaders of another make do not tell, nor did
-        # versions before there were changes: those are as the topology says.
+        # A kelek leader must also meet the conditions below. Foreign leaders and old versions do
+        # not tell the initial members: for them the topology's members count.
         commit_index = message.commit_index
         if message.leader in self.directory.peer_url_members and not (
             self.directory.members_known
-            # It knows that we hold less than it may have heard from us before we started, ...
+            # It knows from our hello that we may have lost entries.
             and message.leader not in self.links.hello_pending
-            # ... and has committed in its own term: so all that was ever committed is below that.
+            # It has committed in its own term, so no earlier commit is above its commit index.
             and core.log.term_at(commit_index) == message.term
         ):
             agreed_index = 0
@@ -490,12 +497,13 @@ class Peer:
         if self.eligibility.on_leader(message.term, commit_index, agreed_index, self._now_ms):
             self._become_voter()
         if withheld and not self.eligibility.vote_withheld:
-            core.mark_voted()  # The forgotten one may have been of this very term.
+            core.mark_voted()  # The forgotten vote may be of this term.
 
     def _become_voter(self) -> None:
         self.directory.members_known = True
         self.core.may_vote = self.writable
-        self.links.hello_pending.update(self.links.by_peer)  # Others must count us from now on.
+        # The other peers must learn that we count.
+        self.links.hello_pending.update(self.links.by_peer)
 
     def _on_client_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
         form, message = decode_client_request(request, self.cluster)
@@ -535,7 +543,7 @@ class Peer:
         elif hello.peer and out is self.peers_out:
             self.directory.add_unlisted(hello.peer)
             self._update_accepted_senders()
-        # Only now: what it told may have made us a voter.
+        # After its processing, because it may have made us a voter.
         out.add([routing_id, *encode_hello_answer(message_id, self._own_hello())])
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
@@ -548,17 +556,16 @@ class Peer:
                     self.directory.set_initial_members(hello.members)
                 )
             elif FEATURE_MEMBERS not in hello.features:
-                self.directory.members_known = (
-                    True  # Of a version whose members the topology names.
-                )
+                # Its version has no member changes: the topology names the members.
+                self.directory.members_known = True
         if self.eligibility.on_hello(peer, hello.empty, hello.incarnation, hello.witnessed):
             self._become_voter()
 
-    # ---- one wake ----
+    # ---- a wake ----
 
     @property
     def deadline_ms(self) -> int:
-        """When wake() must come next, at the latest."""
+        """When wake() must be called next, at the latest."""
         core = self.core
         if self._client_requests:
             return self._now_ms
@@ -580,8 +587,12 @@ class Peer:
         return deadline
 
     def wake(self, now_ms: int, is_late: Callable[[], bool] = lambda: False) -> Wake:
-        """Acts once on everything that was taken in since the last wake; on questions at `url` only
-        until is_late() says that heartbeats can't wait for more of them."""
+        """Acts once on everything received since the last wake, and returns the actions of the
+        owner.
+
+        It processes queued client requests until is_late() says that heartbeats must not wait
+        longer.
+        """
         self._now_ms = now_ms
         core = self.core
         while self._client_requests:
@@ -633,11 +644,11 @@ class Peer:
         )
 
     def _update_accepted_senders(self) -> None:
-        """Whose requests are taken in follows the configuration."""
+        """Accepts the requests of the members of the present configuration."""
         self.requests.accepted_senders = self.directory.accepted_senders - {self.setup.peer_id}
 
     def _on_role(self) -> None:
-        """Refuses all waiting clients at a step-down, and keeps the refusal's text up to date."""
+        """Refuses all waiting clients at a step-down, and keeps the leader's name for refusals."""
         core = self.core
         leader = core.transferring or core.leader
         if leader != self._refused_to:
@@ -651,7 +662,7 @@ class Peer:
         self.snapshots.on_step_down()
         waiting = self.updates.waiting or self._table_updates.waiting
         if self.leading or waiting or self.reads.waiting or self.entry_readers.waiting:
-            # Also when all of a leadership has happened since the last wake.
+            # Also after a leadership that began and ended since the last wake.
             self.leading = False
             self.updates.refuse(self._leader_json, self.clients_out)
             self._table_updates.refuse(self._leader_json, self.peers_out)
@@ -674,7 +685,7 @@ class Peer:
             message = envelope.message
             assert isinstance(message, RequestVote | AppendEntries | TimeoutNow)
             link = self.links.by_peer.get(envelope.to)
-            if link is not None:  # It may have left since.
+            if link is not None:  # It may have been removed since.
                 link.send_request(message)
 
     def _answer(self, envelope: Envelope) -> None:
@@ -692,17 +703,19 @@ class Peer:
         self.reads.remind(now_ms)
         self.transfers.answer_due(now_ms)
         if now_ms >= self._prune_due_ms or len(self.reqids) > self.setup.reqids_max:
-            self._prune_due_ms = now_ms + FORGET_EVERY_MS
+            self._prune_due_ms = now_ms + PRUNE_EVERY_MS
             self._prune_reqids()
 
     def _prune_reqids(self) -> None:
-        """Bounds the table of request ids: by age in log time, then by number, oldest first."""
-        self.reqids.settle(self.setup.update_ttl_s + FORGET_AFTER_TTL_S, self.setup.reqids_max)
+        """Limits the table of request ids: by age in log time, then by number, oldest first."""
+        self.reqids.settle(self.setup.update_ttl_s + REQIDS_EXTRA_TTL_S, self.setup.reqids_max)
 
     @property
     def _applicable_index(self) -> int:
-        """What the processes beside us may apply, and clients may read: committed, and on our own
-        disk."""
+        """The last entry that is committed and durable here.
+
+        The processes of this node may apply it, and clients may read it.
+        """
         return max(
             self._commit_notifier.index, min(self.core.commit_index, self.core.durable_index)
         )
@@ -721,8 +734,8 @@ class Peer:
         )
 
     def _foreign_members(self) -> dict[str, dict[str, int]]:
-        """Members of another make, of which no supervisor tells; and what a leader knows of them:
-        up to where they hold our log, and for how long they have been silent."""
+        """Foreign members, which no supervisor reports. A leader adds their match index and
+        silence."""
         members = dict(self.directory.members)
         foreign = [peer for peer in self.links.by_peer if self.links.is_foreign(peer)]
         found: dict[str, dict[str, int]] = {peer: {} for peer in foreign if peer in members}
@@ -733,7 +746,7 @@ class Peer:
         return found
 
     def status(self) -> dict[str, object]:
-        """The peer as `supervisor status` shows it."""
+        """The peer's status for `supervisor status`."""
         core = self.core
         return {
             "raft_role": core.role.value,
@@ -762,6 +775,6 @@ class Peer:
         }
 
     def _counters(self) -> dict[str, int]:
-        """Of updates, from clients and from table servers."""
+        """The counters of updates from clients and from table servers."""
         tables = self._table_updates.counters()
         return {name: count + tables[name] for name, count in self.updates.counters().items()}

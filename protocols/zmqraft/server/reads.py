@@ -1,8 +1,8 @@
-"""Linearizable reads at the peer: who waits for which round, and when each is answered.
+"""Linearizable reads of kelek clients, at the peer: from their arrival to their answers.
 
-The rounds are the core's (protocols/raft/reads.py), the queues are in C (native/log/reads.py);
-nothing here is done once a read. The client's half is read_window.py, the frames are in
-read_codec.py.
+The core makes the rounds (protocols/raft/reads.py), and C holds the queues (native/log/reads.py);
+Python does nothing for a single read. The client's side is client/read_window.py, the frames are in
+wire/read_codec.py.
 """
 
 from collections import deque
@@ -12,17 +12,17 @@ from ....native.net.messages import Arena, Frames
 from ...raft.core import Raft, Role
 from ...raft.messages import ReadIndex
 
-UNAPPLIED_MAX = 64  # Confirmed rounds that wait to be applied; further ones share the last place.
+UNAPPLIED_MAX = 64  # Confirmed rounds that wait until applied; a further one replaces the last.
 
 
 class PeerReads:
-    """The reads that clients have asked this peer for, from their arrival to their answer."""
+    """The reads that clients have sent to this peer."""
 
     def __init__(self, core: Raft, cluster: bytes, out: Frames) -> None:
         self._core = core
         self._out = out
         self._reads = Reads(cluster)
-        # Confirmed rounds whose index is not applied yet, for those who wait for that.
+        # Confirmed rounds with an index that is not applied yet, for reads that await that.
         self._unapplied: deque[ReadIndex] = deque()
 
     @property
@@ -36,13 +36,13 @@ class PeerReads:
 
     @property
     def awaited_index(self) -> int:
-        """What somebody waits to be applied: 0 when nobody does."""
+        """The applied index that a read waits for; 0 for none."""
         return self._unapplied[-1].index if self._unapplied else 0
 
     def accept(self, arena: Arena, numbers: list[int], refusal: bytes, now_ms: int) -> list[int]:
-        """Takes in the reads among the messages with these numbers; returns the others.
+        """Accepts the reads among the messages with these numbers. Returns the other numbers.
 
-        refusal   msgpack of the leader's PEER ID or of nil, for whoever must go there
+        refusal   msgpack of the leader's PEER ID or of nil, for clients that must go elsewhere
         """
         core = self._core
         view = ReadView(core.role is Role.LEADER, refusal, core.read_round, now_ms)
@@ -52,7 +52,8 @@ class PeerReads:
         return others
 
     def on_ready(self, read_index: ReadIndex | None, applied_index: int) -> None:
-        """Answers whom a confirmed round, or a state machine that has come further, lets answer."""
+        """Answers the reads that a confirmed round, or progress of the state machine, allows to
+        answer."""
         if read_index is not None:
             self._reads.answer(WAIT_CONFIRMED, read_index.round, read_index.index, self._out)
             if self._reads.waits(WAIT_APPLIED):
@@ -66,11 +67,11 @@ class PeerReads:
             self._reads.answer(WAIT_APPLIED, applied.round, applied.index, self._out)
 
     def remind(self, now_ms: int) -> None:
-        """Tells those who have waited for long that they are not forgotten."""
+        """Tells clients whose reads have waited long that they are still in progress."""
         self._reads.remind(now_ms, self._out)
 
     def refuse(self, refusal: bytes) -> None:
-        """We do not lead any more: whoever waits is sent to the leader."""
+        """This peer no longer leads: sends waiting clients to the leader."""
         self._unapplied.clear()
         self._reads.refuse(refusal, self._out)
 

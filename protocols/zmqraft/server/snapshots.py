@@ -1,7 +1,7 @@
-"""A peer's dealings with snapshots: it has them made, sends them, takes them in. It has no file.
+"""The peer's part of snapshots: when they are created, sent, received and compacted behind.
 
-What is read, written and checked is ordered from a process beside it (snapshots/orders.py), so no
-disk ever holds up a heartbeat. docs/protocols/zmq-raft.md, "Snapshots".
+It holds no file. A process beside it executes its orders (snapshots/orders.py), so a slow disk
+never delays a heartbeat. docs/protocols/zmq-raft.md, "Snapshots".
 """
 
 from collections import deque
@@ -40,29 +40,27 @@ from .link import Origin, PeerRequests, RequestKind
 from .links import Links
 from .state_streams import STREAM_PREFIX, StateStreams
 
-WINDOW = 4  # Chunks ordered or under way to one kelek peer.
-SILENCE_MS = 1000  # So long without progress: what is under way to a kelek peer is sent again.
-RECEIVING_MAX = 16  # Chunks handed to be written and not yet answered; others are dropped.
-CLIENTS_WAITING_MAX = 1000  # Clients that wait for a snapshot to be made.
-CREATE_MS_MAX = 60_000  # A snapshot that is not made by then will not come.
-COMPACT_MS = 200  # How often it is looked at what may go.
-SMALL_STATE_BYTES = 16 << 20  # So small a state may be written again whenever it is asked for.
-FOLLOWER_SILENT_MS_MAX = 5000  # A follower that was not heard for so long is not waited for.
+WINDOW = 4  # Chunks being read or in flight to one kelek peer.
+SILENCE_MS = 1000  # After this time without progress, chunks to a kelek peer are sent again.
+RECEIVING_MAX = 16  # Chunks being written; more are dropped.
+CLIENTS_WAITING_MAX = 1000  # Clients that wait for a new snapshot.
+CREATE_MS_MAX = 60_000  # The time limit of a new snapshot.
+COMPACT_MS = 200  # The least time between two compactions.
+SMALL_STATE_BYTES = 16 << 20  # A state up to this size may be written at any request.
+FOLLOWER_SILENT_MS_MAX = 5000  # Compaction ignores a follower without an answer for so long.
 
 
 class SnapshotSetup(NamedTuple):
-    """When snapshots are made by themselves; 0: not for this reason."""
+    """The conditions for automatic snapshots; 0 disables one."""
 
     entries: int = 0
     size: int = 0  # Of the log, in bytes.
-    trailing_entries: int = (
-        0  # Entries kept behind a snapshot for followers that lack them, at most.
-    )
-    repeat_ms: int = 100  # A single chunk that was not answered is repeated.
+    trailing_entries: int = 0  # At most so many entries before a snapshot stay for slow followers.
+    repeat_ms: int = 100  # The time after which a single unanswered chunk is repeated.
 
 
 class SnapshotContext(NamedTuple):
-    """What a desk works with."""
+    """The parts of a peer that a SnapshotManager uses."""
 
     core: Raft
     links: Links
@@ -71,29 +69,29 @@ class SnapshotContext(NamedTuple):
 
 
 class _OutgoingSnapshot:
-    """A snapshot on its way to one follower."""
+    """A snapshot being sent to one follower."""
 
     def __init__(self, snapshot: Snapshot, plain: bool, now_ms: int) -> None:
         self.snapshot = snapshot
         self.plain = plain
         self.size = snapshot.state_size if plain else snapshot.size
         self.acked_bytes = 0
-        self.next_offset = 0  # What is to be ordered next.
-        self.window = 1  # Until the first answer: it may go on where an earlier one broke off.
-        self.in_flight: deque[tuple[int, int]] = deque()  # Begin and end of what is unanswered.
+        self.next_offset = 0  # The next offset to read.
+        self.window = 1  # Until the first answer, which may name an offset to resume from.
+        self.in_flight: deque[tuple[int, int]] = deque()  # Begin and end of the unanswered chunks.
         self.last_message: InstallSnapshot | None = (
-            None  # Sent last, when plain: a repeat is the same.
+            None  # The last one in text form: a repeat must be equal.
         )
         self.progress_ms = now_ms
 
     def rewind(self, offset: int) -> None:
-        """What is under way is given up; it goes on from offset."""
+        """Gives up the chunks in flight and continues at offset."""
         self.next_offset = offset
         self.in_flight.clear()
         self.last_message = None
 
     def next_reads(self, to: str) -> Iterable[ReadChunk]:
-        """The pieces to be read now."""
+        """Yields the chunks to read now."""
         chunk_max = CHUNK_BYTES_PLAIN if self.plain else CHUNK_BYTES_MAX
         while len(self.in_flight) < self.window:
             size = min(chunk_max, self.size - self.next_offset)
@@ -105,7 +103,7 @@ class _OutgoingSnapshot:
             self.next_offset += size
 
     def on_answer(self, offset: int, now_ms: int) -> None:
-        """The follower wants what stands at offset next."""
+        """The follower needs the chunk at offset next."""
         if offset > self.size:
             raise RemoteProtocolError(f"offset {offset} of a snapshot of {self.size} bytes")
         if offset != self.acked_bytes:
@@ -120,26 +118,25 @@ class _OutgoingSnapshot:
 
 
 class SnapshotManager:
-    """All that one peer does with snapshots: as a leader, as a follower, and for its own log."""
+    """Creates, sends and receives the snapshots of one peer, and compacts its log."""
 
     def __init__(self, context: SnapshotContext, setup: SnapshotSetup, snapshot: Snapshot) -> None:
         self.newest = snapshot
         self.state_streams = StateStreams()
-        self.orders: list[Order] = []  # To be given to snapshot_sender after this wake.
-        self.bytes_at_order = 0  # Handed to the log when the last snapshot was asked for.
-        self.problem = ""  # Why the last one was not made.
+        self.orders: list[Order] = []  # For snapshot_sender, after this wake.
+        self.bytes_at_order = 0  # The log's size when the last snapshot was ordered.
+        self.problem = ""  # Why the last one failed.
         self._core, self._links, self._requests, self._directory = context
         self._setup = setup
         self._outgoing: dict[str, _OutgoingSnapshot] = {}
-        self._awaiting_hello: set[str] = set()  # They want one and have not said hello.
-        # The chunks that are being written, in order, and where each came from.
+        self._awaiting_hello: set[str] = set()  # Followers that need one, but have not said hello.
+        # The chunks being written, in order, and the origin of each.
         self._receiving: deque[tuple[WriteChunk, Origin]] = deque()
         self._waiting_clients: list[tuple[ReplyAddress, bytes]] = []
-        self._creating_since_ms: int | None = None  # Since when one is being made.
+        self._creating_since_ms: int | None = None  # When the one in progress was ordered.
         self._lost_order: tuple[CreateSnapshot, int] | None = (
             None  # The order for it that got lost, and when
         )
-        # to try again.
         self._initial_due_ms = 0
         self._retry_ms = 0
         self._appended_bytes = 0
@@ -149,7 +146,7 @@ class SnapshotManager:
     # ---- leader ----
 
     def read_entries(self, read: StoredRead) -> None:
-        """Old entries for a follower, from disk."""
+        """Orders old entries for a follower from disk."""
         core = self._core
         last_index = core.durable_index
         last_term = core.log.term_at(last_index)
@@ -159,16 +156,16 @@ class SnapshotManager:
             )
 
     def start_sending(self, to: str, now_ms: int) -> None:
-        """Starts, or starts again, to send the newest snapshot to a follower."""
+        """Starts, or restarts, to send the newest snapshot to a follower."""
         link = self._links.by_peer.get(to)
         if link is None or self.newest.last_index < max(1, self._core.log.base_index):
-            return  # Its own file was damaged: whoever has what the follower lacks must lead.
+            return  # Our file was damaged: a peer that holds those entries must lead.
         plain = link.features is None and (
             self._directory.is_declared_foreign(to) or link.is_foreign
         )
         if not plain and not link.packs_snapshots:
-            # It would take state alone for a foreign one's: without request ids, and with the
-            # members that it knows, which may be those of long ago.
+            # Without its hello it would take state alone for a foreign leader's: without request
+            # ids, and with the members that it knows, which may be outdated.
             self._awaiting_hello.add(to)
             return
         transfer = _OutgoingSnapshot(self.newest, plain, now_ms)
@@ -190,22 +187,24 @@ class SnapshotManager:
     def on_entries_request(
         self, client: ReplyAddress, request: RequestEntries, now_ms: int
     ) -> RequestEntries | None:
-        """Takes what asks for entries below the first one stored, or goes on with such; returns
-        what is to be answered with entries."""
+        """Processes a request for entries that are no longer stored: the client gets the state.
+
+        Returns the request that remains to be answered with entries, if any.
+        """
         stored = request.prev_index >= self._core.log.base_index or not self.newest.last_index
         if stored and not self.state_streams.has_stream(client, request):
             return request
         return self.state_streams.on_request(client, request, self.newest, now_ms)
 
     def on_lost(self, peer: str) -> None:
-        """The connection is lost, with what was on it: it goes on with a single chunk."""
+        """The connection is lost with its messages: continue with a single chunk."""
         transfer = self._outgoing.get(peer)
         if transfer is not None:
             transfer.window = 1
             transfer.rewind(transfer.acked_bytes)
 
     def on_hello(self, peer: str, now_ms: int) -> None:
-        """What the peer can do is known now."""
+        """The capabilities of the peer are known now."""
         transfer = self._outgoing.get(peer)
         if peer in self._awaiting_hello or (transfer is not None and transfer.plain):
             self._awaiting_hello.discard(peer)
@@ -225,7 +224,7 @@ class SnapshotManager:
         if transfer is None or transfer.snapshot[:2] != (piece.last_index, piece.last_term):
             return
         if not piece.found:
-            if self.newest[:2] != transfer.snapshot[:2]:  # Else it is asked for again, later.
+            if self.newest[:2] != transfer.snapshot[:2]:  # Else it is requested again later.
                 self.start_sending(piece.to, now_ms)
             return
         if (piece.offset, piece.offset + len(piece.chunk)) in transfer.in_flight:
@@ -237,7 +236,8 @@ class SnapshotManager:
             self._send_chunk(piece.to, message, transfer)
 
     def _resend_after_ms(self, transfer: _OutgoingSnapshot) -> int:
-        """A single chunk is soon repeated: the other side may not have been quite there."""
+        """Returns the time before a repeat. It is short for a single chunk, because the follower
+        may not have been connected yet."""
         return self._setup.repeat_ms if transfer.window == 1 else SILENCE_MS
 
     def _send_chunk(self, to: str, message: InstallSnapshot, transfer: _OutgoingSnapshot) -> None:
@@ -248,13 +248,13 @@ class SnapshotManager:
     # ---- follower ----
 
     def on_chunk(self, message: InstallSnapshot, origin: Origin) -> None:
-        """A chunk came from whom the core takes for the leader."""
+        """Processes a chunk from the peer that the core accepts as leader."""
         if not self._core.wants_snapshot(message) or len(self._receiving) >= RECEIVING_MAX:
             self._requests.forget_request(origin)
             return
         link = self._links.by_peer.get(message.leader)
         if origin.kind is RequestKind.SNAPSHOT and link is not None and link.packs_snapshots:
-            self._requests.forget_request(origin)  # It has yet to hear what we are.
+            self._requests.forget_request(origin)  # It does not know our capabilities yet.
             self._links.hello_pending.add(message.leader)
             return
         _, _, index, term, offset, size, chunk = message
@@ -267,9 +267,11 @@ class SnapshotManager:
         self.incoming = offset, size
 
     def on_order_lost(self, order: Order, now_ms: int) -> None:
-        """There was no room in the pipe, or nobody at its end yet: of a chunk an answer would come,
-        to the wrong one; for a snapshot somebody waits; whatever else is lost is asked for again
-        after a while."""
+        """The pipe was full, or had no reader: the order is lost.
+
+        A lost chunk is forgotten, because a later result would answer it. A lost order to create a
+        snapshot is repeated. Other orders are repeated after a while anyway.
+        """
         if isinstance(order, CreateSnapshot) and order.last_index:
             self._lost_order = order, now_ms + self._setup.repeat_ms
         for receiving in self._receiving:
@@ -286,7 +288,8 @@ class SnapshotManager:
     # ---- our own ----
 
     def on_make_request(self, request: list[bytes], cluster: bytes, client: ReplyAddress) -> None:
-        """Somebody wants one now, and is answered when there is one. Raises RemoteProtocolError."""
+        """A client requests a new snapshot, and gets an answer when it exists. Raises
+        RemoteProtocolError."""
         request_id = decode_make_snapshot(request, cluster)
         if len(self._waiting_clients) < CLIENTS_WAITING_MAX:
             self._waiting_clients.append((client, request_id))
@@ -298,15 +301,17 @@ class SnapshotManager:
         if self._creating_since_ms is not None:
             return
         if index <= self.newest.last_index or term is None:
-            self._answer_clients(self.newest, "nothing is committed behind it" if not index else "")
+            self._answer_clients(self.newest, "no entry is committed after it" if not index else "")
             return
         self._creating_since_ms = now_ms
         self.bytes_at_order = self._appended_bytes
         self.orders.append(CreateSnapshot(index, term, self._directory.encode_at(index)))
 
     def _save_initial_members(self, now_ms: int) -> None:
-        """What the cluster began with is kept as a snapshot of nothing: the topology may change,
-        and the log will be compacted."""
+        """Saves the initial members in a snapshot without state.
+
+        The topology may change, and the log will be compacted.
+        """
         first = self._directory.initial_members
         if first is not None and now_ms >= self._initial_due_ms:
             self._initial_due_ms = now_ms + SILENCE_MS
@@ -328,14 +333,17 @@ class SnapshotManager:
         self.problem = made.problem
         if made.snapshot is None:
             self._retry_ms = now_ms + CREATE_MS_MAX
-            self._answer_clients(self.newest, made.problem or "it was not made")
+            self._answer_clients(self.newest, made.problem or "it was not created")
             return
         self.newest = max(self.newest, made.snapshot)
         self._answer_clients(self.newest, "")
 
     def _is_due(self, applied_index: int) -> bool:
-        """A large state is written again once as much has come to the log: so all that is written
-        is at most doubled."""
+        """Whether an automatic snapshot is due.
+
+        A large state is written again only after the log has grown by as much, so that the total of
+        written bytes at most doubles.
+        """
         entries, size = self._setup[:2]
         behind = applied_index - self.newest.last_index
         grown = self._appended_bytes - self.bytes_at_order
@@ -344,10 +352,11 @@ class SnapshotManager:
         return (0 < entries <= behind) or (0 < size <= grown)
 
     def compact(self, applied_index: int, now_ms: int) -> int | None:
-        """Forgets the log up to where that may be; returns that index, or None: nothing more.
+        """Compacts the log. Returns the new base index, or None.
 
-        Never what is not in the newest snapshot, applied and durable; and not what a follower that
-        is heard, or a snapshot on its way, will soon ask for, within reason.
+        It keeps every entry that is not in the newest snapshot, applied and durable. Within the
+        limit of trailing_entries it also keeps entries that an answering follower, or a receiver of
+        a snapshot, needs next.
         """
         core = self._core
         if self.newest.last_index <= core.log.base_index or now_ms < self._compact_due_ms:
@@ -371,7 +380,7 @@ class SnapshotManager:
     # ---- what comes back, and time ----
 
     def on_result(self, result: Result, now_ms: int) -> Snapshot | None:
-        """Takes in what snapshot_sender has done; returns a snapshot that is to be installed."""
+        """Processes a result of snapshot_sender. Returns a snapshot to be installed, if any."""
         match result:
             case EntriesRead(to, first_index, batches):
                 self._core.on_stored_read(to, first_index, batches)
@@ -394,7 +403,7 @@ class SnapshotManager:
         return None
 
     def _on_sender_started(self, snapshot: Snapshot, now_ms: int) -> None:
-        """A new snapshot_sender: what the last one had in work will not come."""
+        """snapshot_sender has restarted: orders in progress are lost."""
         self.newest = max(self.newest, snapshot)
         self._receiving.clear()
         self._requests.forget_chunks()
@@ -406,9 +415,10 @@ class SnapshotManager:
             self.orders += transfer.next_reads(peer)
 
     def step(self, applied_index: int, appended_bytes: int, now_ms: int) -> list[Order]:
-        """Repeats what got lost; has a snapshot made when it is time, or somebody asks for one.
+        """Repeats lost chunks, and orders a snapshot when it is due or a client waits.
 
-        given_bytes   of all that was handed to the log, behind the snapshot of the start
+        appended_bytes   of the log behind the snapshot that the peer started with
+
         Returns the orders for snapshot_sender.
         """
         self._appended_bytes = appended_bytes
@@ -441,7 +451,7 @@ class SnapshotManager:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When wake() has something to do, at the latest."""
+        """When step() has something to do, at the latest."""
         deadlines = [
             transfer.progress_ms + self._resend_after_ms(transfer)
             for transfer in self._outgoing.values()

@@ -1,7 +1,7 @@
-"""RequestEntries below the first entry that is stored: a snapshot's state in chunks, then entries.
+"""Streams of a snapshot's state, for RequestEntries below the first stored entry.
 
-It reads no file: pieces are ordered (snapshots/orders.py) and come back.
-docs/protocols/zmq-raft.md, "RequestEntries".
+The state comes in chunks, then the entries behind it. It reads no file: it orders chunks
+(snapshots/orders.py). docs/protocols/zmq-raft.md, "RequestEntries".
 """
 
 from collections import OrderedDict, deque
@@ -21,11 +21,11 @@ from .entry_streams import SILENCE_MS_MAX
 
 PIPELINES = 2  # Chunks sent ahead of their follow-ups.
 STREAMS_MAX = 1000
-STREAM_PREFIX = "\0"  # What the name of a reader begins with, where a peer's name could stand.
+STREAM_PREFIX = "\0"  # The first character of a stream's name, which no PEER ID has.
 
 
 class _StateStream:
-    """One client's request: how far the state was ordered, sent and acknowledged."""
+    """One client's request, and how much state was ordered, sent and acknowledged."""
 
     def __init__(
         self, number: int, request: RequestEntries, snapshot: Snapshot, offset: int
@@ -33,12 +33,13 @@ class _StateStream:
         self.name = f"{STREAM_PREFIX}{number}"
         self.request = request
         self.snapshot = snapshot
-        self.next_offset = offset  # What is to be ordered next.
-        self.unacknowledged: deque[int] = deque()  # The end of each chunk ordered or sent.
-        self.started = offset > 0  # A state of no bytes is one chunk, too.
+        self.next_offset = offset  # The next offset to read.
+        self.unacknowledged: deque[int] = deque()  # The end of each chunk being read or sent.
+        self.started = offset > 0  # An empty state is one chunk, too.
         self.heard_ms = 0
 
     def next_reads(self) -> list[ReadChunk]:
+        """Returns the chunks to read now."""
         chunk_max = CHUNK_BYTES_MAX if self.request.packed else CHUNK_BYTES_PLAIN
         size = self.snapshot.state_size
         pieces = []
@@ -54,8 +55,11 @@ class _StateStream:
         return pieces
 
     def acknowledge(self, request: RequestEntries) -> bool:
-        """Takes a follow-up: node's says how far it is, the text's names the snapshot's index for
-        each chunk. False: it is none, but begins anew."""
+        """Processes a follow-up. Returns False if the request is none, but starts again.
+
+        In node form it names the next offset; in text form it names the snapshot's index, once for
+        each chunk.
+        """
         if request.offset is not None:
             while self.unacknowledged and self.unacknowledged[0] <= request.offset:
                 self.unacknowledged.popleft()
@@ -71,7 +75,7 @@ class _StateStream:
 
 
 class StateStreams:
-    """All clients of one leader that read a snapshot's state."""
+    """The clients of one leader that read a snapshot's state."""
 
     def __init__(self) -> None:
         self.orders: list[ReadChunk] = []
@@ -80,7 +84,8 @@ class StateStreams:
         )
         self._by_name: dict[str, tuple[bytes, bytes]] = {}
         self._number = 0
-        # What each connection was sent last: the snapshot's index and term, and how many bytes.
+        # What each connection was sent last: the snapshot's index and term, and the number of
+        # bytes.
         self._sent: OrderedDict[bytes, tuple[int, int, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -89,9 +94,9 @@ class StateStreams:
     def on_request(
         self, client: ReplyAddress, request: RequestEntries, newest: Snapshot, now_ms: int
     ) -> RequestEntries | None:
-        """Takes a request for entries of which the first is not stored any more, or a follow-up.
+        """Processes a request for entries that are no longer stored, or a follow-up.
 
-        Returns the request for the entries behind the snapshot once the client has all of that.
+        Once the client has the whole state, it returns the request for the entries behind it.
         """
         key = client.routing_id, request.reqid
         if request.count == 0:
@@ -117,9 +122,12 @@ class StateStreams:
         return None
 
     def _offset(self, routing_id: bytes, request: RequestEntries, newest: Snapshot) -> int:
-        """Where a new stream begins. A client of the npm package that was slow, or had no answer
-        in time, asks for the rest of the state under a new id. It does not say of which snapshot:
-        it gets the rest only where its connection was sent so much of this very one."""
+        """Returns the offset at which a new stream starts.
+
+        A slow client of the npm package, or one without an answer in time, requests the rest of the
+        state under a new id without a name of the snapshot. It gets the rest only if its connection
+        was sent so much of the same snapshot.
+        """
         index, term, sent = self._sent.get(routing_id, (0, 0, 0))
         offset = request.offset or 0
         return offset if (index, term) == newest[:2] and offset <= sent else 0
@@ -133,16 +141,16 @@ class StateStreams:
             self._sent.popitem(last=False)
 
     def has_stream(self, client: ReplyAddress, request: RequestEntries) -> bool:
-        """Whether a request is a follow-up of one of these."""
+        """Whether a request is a follow-up of a stream."""
         return (client.routing_id, request.reqid) in self._streams
 
     def on_chunk_read(self, piece: ChunkRead) -> None:
-        """A piece was read: it goes out."""
+        """Sends a chunk that was read."""
         key = self._by_name.get(piece.to)
         if key is None:
             return
         if not piece.found:
-            self._drop(key)  # A newer snapshot has taken its place: the client asks again.
+            self._drop(key)  # A newer snapshot has replaced it; the client repeats its request.
             return
         client, stream = self._streams[key]
         request, snapshot = stream.request, stream.snapshot
@@ -166,7 +174,7 @@ class StateStreams:
             self._drop(key)
 
     def clear(self) -> None:
-        """Forgets all of them: we no longer lead."""
+        """Forgets all streams: this peer no longer leads."""
         self._streams.clear()
         self._by_name.clear()
         self.orders.clear()

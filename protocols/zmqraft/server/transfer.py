@@ -1,6 +1,6 @@
-"""The requests of operators to hand the leadership over, and how each is answered.
+"""Operators' requests for a leadership transfer, and their answers.
 
-The frames are in transfer_codec.py, what they mean in protocols/raft/transfer.py.
+The frames are in wire/transfer_codec.py, the transfer itself in protocols/raft/transfer.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from ..wire.transfer_codec import (
 )
 
 REMIND_MS = 100
-REQUESTS_MAX = 64  # That wait for one transfer.
-SILENT_HEARTBEATS = 3  # Unanswered: who leaves waits no longer for its successor.
+REQUESTS_MAX = 64  # Requests that wait for one transfer.
+SILENT_HEARTBEATS = 3  # So many unanswered: a leader that ends no longer waits for its successor.
 
 Send = Callable[[list[bytes]], None]
 
 
 class _TransferRequest:
-    """An operator who waits to hear what becomes of a transfer."""
+    """A request that waits for the end of a transfer."""
 
     __slots__ = ("expires_ms", "remind_due_ms", "reqid", "routing_id", "send", "target")
 
@@ -32,7 +32,7 @@ class _TransferRequest:
         self.routing_id = routing_id
         self.reqid = reqid
         self.target = ""
-        self.remind_due_ms = 0  # Of the next word that it is on its way.
+        self.remind_due_ms = 0  # When the next notice that it is in progress is due.
         self.expires_ms = 0
 
     def answer(self, answer: TransferAnswer) -> None:
@@ -40,7 +40,7 @@ class _TransferRequest:
 
 
 class TransferRequests:
-    """The requests of operators to this peer: each is answered once it is known how it ended."""
+    """The requests to this peer; each is answered when its transfer ends."""
 
     def __init__(self, core: Raft, cluster: bytes) -> None:
         self._core = core
@@ -50,7 +50,7 @@ class TransferRequests:
     def on_request(
         self, routing_id: bytes, frames: Sequence[bytes], send: Send, now_ms: int
     ) -> None:
-        """Takes one in. Raises RemoteProtocolError."""
+        """Processes a request. Raises RemoteProtocolError."""
         request = decode_transfer(frames, self._cluster)
         core = self._core
         waiting = _TransferRequest(send, routing_id, request.reqid)
@@ -68,17 +68,19 @@ class TransferRequests:
                 waiting.answer(TransferAnswer(TRANSFER_REFUSED, reason=reason))
                 return
         if len(self._waiting) == REQUESTS_MAX:
-            waiting.answer(TransferAnswer(TRANSFER_REFUSED, reason="too many wait for it"))
+            waiting.answer(
+                TransferAnswer(TRANSFER_REFUSED, reason="too many requests wait for the transfer")
+            )
             return
         assert core.transferring is not None
         waiting.target = core.transferring
         waiting.remind_due_ms = now_ms + REMIND_MS
-        # Whoever wins must be heard of, too.
+        # This includes time to hear from the new leader.
         waiting.expires_ms = now_ms + 4 * core.setup.election_timeout_ms_max
         self._waiting.append(waiting)
 
     def answer_due(self, now_ms: int) -> None:
-        """Tells everybody who waits what there is to tell."""
+        """Sends the answers and progress notices that are due."""
         for waiting in list(self._waiting):
             answer = self._outcome(waiting, now_ms)
             if answer is not None:
@@ -99,15 +101,15 @@ class TransferRequests:
         elif core.leader is not None:
             reason = f"{core.leader} was elected instead of {to}"
         elif now_ms >= waiting.expires_ms:
-            reason = "nobody was elected in time"
+            reason = "no leader was elected in time"
         else:
             return None
         return TransferAnswer(TRANSFER_REFUSED, reason=reason)
 
     def awaits_successor(self, now_ms: int) -> bool:
-        """Whether the leadership is on its way to somebody who may still take it.
+        """Whether a transfer is in progress to a target that may still take over.
 
-        A target that is silent by now was most likely told to end, too: the whole cluster is.
+        A target that is silent by now is probably ending, too, with the whole cluster.
         """
         core = self._core
         heard_ms = [each.heard_ms for each in core.followers if each.peer == core.transferring]
@@ -116,6 +118,6 @@ class TransferRequests:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When turn() has something to say, whatever happens."""
+        """When answer_due() has something to send."""
         times = [min(each.remind_due_ms, each.expires_ms) for each in self._waiting]
         return min(times, default=None)

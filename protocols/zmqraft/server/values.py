@@ -1,7 +1,4 @@
-"""What a peer is begun with, and what it wants done: values that pass between it and who drives it.
-
-Nothing here acts; protocols/zmqraft/server/peer.py does.
-"""
+"""Values between a peer and its owner: settings, recovered state, and the actions of a wake."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -17,17 +14,18 @@ from .append_queue import PruneMarks
 from .commits import CommitNotice
 
 CHECKPOINT_DATA = b"\xc0"
-FORGET_AFTER_TTL_S = 30 * 60  # So much longer than update_ttl_s request ids are kept.
+REQIDS_EXTRA_TTL_S = 30 * 60  # Request ids are kept so much longer than update_ttl_s.
 
 
 class PeerSetup(NamedTuple):
-    """What a peer is told once; times in milliseconds, the defaults are decisions/zmq-raft's."""
+    """Settings of a peer; times in milliseconds. docs/topology.md describes them."""
 
     cluster: str
     peer_id: str
-    urls: Mapping[str, str]  # Each member's ROUTER url, our own included.
-    peer_urls: Mapping[str, str] = {}  # Of those who come in at a door of their own: only there.
-    text_peers: frozenset[str] = frozenset()  # Members that speak as the text does, not as node.
+    urls: Mapping[str, str]  # Each member's URL for clients, our own included.
+    peer_urls: Mapping[str, str] = {}  # Of kelek members: they send peer messages there only.
+    # Foreign members that use the specification's forms, not the npm package's.
+    text_peers: frozenset[str] = frozenset()
     version: str = ""
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
@@ -44,14 +42,15 @@ class PeerSetup(NamedTuple):
     pre_vote: bool = True
     check_quorum: bool = True
     bootstrap: bool = False
-    broadcast_url: str = ""  # Where our state machine broadcasts, if it does.
-    snapshot_entries: int = 0  # Behind the last snapshot the next one is made; 0: never for this.
+    broadcast_url: str = ""  # The URL of this node's broadcasts; empty: none.
+    snapshot_entries: int = 0  # Entries behind a snapshot that cause the next; 0: disabled.
     snapshot_bytes: int = 0
-    snapshot_behind: int = 1_000_000  # Entries kept for followers that lack them, at most.
+    snapshot_behind: int = 1_000_000  # At most so many entries stay for slow followers.
     holds_tables: bool = False  # This node has a table server.
 
     def core_setup(self, configuration: Callable[[EntryBatch], Configuration | None]) -> Setup:
-        """The core's part of it, over batches of this wire; configuration is Setup's."""
+        """Returns the core's settings, with this wire's batch functions; configuration is
+        Setup's."""
         return Setup(
             peer_id=self.peer_id,
             election_timeout_ms_min=self.election_timeout_ms_min,
@@ -71,7 +70,7 @@ class PeerSetup(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What was found on disk, after the log writer has synced it."""
+    """The state found on disk, after the log writer has synced it."""
 
     epoch: int
     log: RaftLog
@@ -79,34 +78,36 @@ class Recovered(NamedTuple):
     voter: bool
     vote_withheld: bool
     snapshot: Snapshot = Snapshot()
-    reset: bool = False  # The files of the log do not hold the snapshot's last entry.
+    reset: bool = False  # The log's files do not hold the snapshot's last entry.
     bytes_after_snapshot: int = 0  # Of the log: counted for the next snapshot.
-    prune_marks: PruneMarks | None = None  # Of what the table of request ids was made of.
-    directory: MemberDirectory | None = None  # What the log says of the members; None: nothing.
-    repair: Repair | None = None  # The log was damaged, and that is not yet made good.
+    # Of the entries that the table of request ids was built from.
+    prune_marks: PruneMarks | None = None
+    directory: MemberDirectory | None = None  # The members by the log; None: it names none.
+    repair: Repair | None = None  # The log was damaged and is not yet repaired.
 
 
 class Wake(NamedTuple):
-    """What is to be done after a wake, in this order; frames lie in the peer's outgoing Frames."""
+    """The actions after a wake, in this order. Frames to send are in the peer's outgoing Frames."""
 
-    hard_state: tuple[HardState, bool] | None  # Make durable before anything is sent: state, voter.
+    # Make it durable before anything is sent: state, is a voter.
+    hard_state: tuple[HardState, bool] | None
     job: AppendJob | None
-    commit: CommitNotice | None  # Publish.
-    orders: list[Order]  # For snapshot_sender; one that gets lost is given again.
-    compact: int | None  # Up to here the log writer may remove whole segments.
+    commit: CommitNotice | None  # Send it to the processes that it names.
+    orders: list[Order]  # For snapshot_sender; report a lost one by on_order_lost().
+    compact: int | None  # The log writer may remove whole segments up to this index.
 
 
 def term_entry(first_index: int, term: int) -> EntryBatch:
-    """The entry with which a leader of this wire starts its term: a checkpoint."""
+    """Returns the first entry of a leader's term on this wire: a checkpoint."""
     return encode_block(first_index, term, [Record(KIND_CHECKPOINT, None, CHECKPOINT_DATA)])
 
 
 class OwnLogReader(Protocol):
-    """Reads our own log from disk (storage.reader.LogReader)."""
+    """Reads this peer's own log from disk (storage.log.reader.LogReader)."""
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
     ) -> list[EntryBatch]: ...
 
     def close(self) -> None:
-        """Forgets what it knows of the files: the log was replaced from somewhere on."""
+        """Forgets the state of the files: entries in them were replaced."""

@@ -151,7 +151,7 @@ def test_a_repeat_does_not_move_it_a_second_time() -> None:
 def test_those_who_wait_are_few() -> None:
     alone = leader()
     answers = [answer for _ in range(REQUESTS_MAX + 3) for answer in ask(alone, "n2")]
-    assert [answer.reason for answer in answers] == ["too many wait for it"] * 3
+    assert [answer.reason for answer in answers] == ["too many requests wait for the transfer"] * 3
 
 
 def test_nobody_may_make_us_campaign_at_the_clients_door() -> None:
