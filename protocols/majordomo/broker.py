@@ -1,8 +1,7 @@
-"""The broker, without sockets: who its workers are, who is held dead, what it answers itself.
+"""The broker's state machine, without sockets: workers, their expiry, and internal services.
 
-Requests and answers are matched in C (native/broker/exchange.py), which stops at each message that
-is none of its business. Rules marked "text" are the text's, "RFC 18" those of MDP/0.2 that stand
-beside it.
+C matches requests and answers (native/broker/exchange.py) and stops at all other messages, which
+this module handles. "RFC 18" marks the rules of MDP/0.2.
 """
 
 from collections import Counter, OrderedDict
@@ -43,45 +42,45 @@ from .values import Framing, Headers
 
 _U32_MAX = (1 << 32) - 1
 _U64_MAX = (1 << 64) - 1
-_DURABLE_NUMBERS = 1 << 63  # Added to the numbers of durable services' clients and workers.
-_DROPPED = Failure(values.LOST, "a part of the answer was dropped: too much of it lies unread")
-SILENCED_MAX = 65_536  # Routing ids that are not heard any more; the oldest are forgotten.
+_DURABLE_NUMBERS = 1 << 63  # Added to the client and worker numbers of durable services.
+_DROPPED = Failure(values.LOST, "a part of the answer was dropped: its client left too much unread")
+SILENCED_MAX = 65_536  # Routing ids that are ignored; the oldest are forgotten.
 
 
 class DurableOptions(NamedTuple):
-    """What a broker is told of its durable services."""
+    """The settings of durable services."""
 
-    node: str  # No other broker has the name.
-    token: bytes  # Of 8 octets, of this process alone.
-    reply_ttls_ms: dict[bytes, int]  # The durable services, and how long their answers are kept.
-    unix_offset_ms: int  # Unix time is the monotonic one and this.
-    request_ttl_ms: int = 86_400_000  # So long a request waits for a worker.
-    bytes_max: int = 512 << 20  # Of all that is kept.
+    node: str  # Unique among brokers.
+    token: bytes  # 8 octets, of this process alone.
+    reply_ttls_ms: dict[bytes, int]  # The durable services, and the lifetime of their answers.
+    unix_offset_ms: int  # Unix time minus monotonic time.
+    request_ttl_ms: int = 86_400_000  # The longest wait for a worker.
+    bytes_max: int = 512 << 20  # Of all stored records.
     lease_ms: int = 3000
 
 
 class BrokerSetup(NamedTuple):
-    """What a broker is told at its start."""
+    """The settings of a broker."""
 
     headers: Headers = values.HEADERS
-    interval_ms: int = values.INTERVAL_MS  # Of a worker's PINGs and of MDP's HEARTBEATs.
-    liveness: int = values.LIVENESS  # Silent for so many intervals: held dead.
-    request_ttl_ms: int = values.REQUEST_TTL_MS  # So long a request waits for a worker.
-    inflight_max: int = 4096  # Requests of one client.
-    service_bytes_max: int = 256 << 20  # Of requests that wait for one service.
+    interval_ms: int = values.INTERVAL_MS  # Between a worker's PINGs, and between MDP's HEARTBEATs.
+    liveness: int = values.LIVENESS  # Silent intervals until a worker is removed.
+    request_ttl_ms: int = values.REQUEST_TTL_MS  # The longest wait for a worker.
+    inflight_max: int = 4096  # Of one client.
+    service_bytes_max: int = 256 << 20  # Of waiting requests of one service.
     bytes_max: int = 1 << 30  # Of all requests.
     workers_max: int = 65_536
     services_max: int = 65_536
-    first_number: int = 1  # Below 2^63: what workers are told of the first client.
-    durable: DurableOptions | None = None  # None: no service is.
+    first_number: int = 1  # Below 2^63: the number of the first client, for workers.
+    durable: DurableOptions | None = None  # None: no durable services.
 
 
 class BrokerMachine:
-    """Takes messages in by the batch, then acts once in ready().
+    """Receives messages by the batch, then acts once in ready().
 
-    What is to be sent is in `clients` and `workers`: messages with the routing id first, which the
-    caller sends, clears, and tells the fate of (on_clients_gone, on_dropped, on_workers_gone).
-    Times are monotonic milliseconds.
+    `clients` and `workers` hold outgoing messages, with the routing id first. The caller sends and
+    clears them, and reports failures (on_clients_gone, on_dropped, on_workers_gone). Times are
+    monotonic milliseconds.
     """
 
     def __init__(self, setup: BrokerSetup, now_ms: int) -> None:
@@ -94,19 +93,19 @@ class BrokerMachine:
             self.durable = Durable(_durable_setup(setup, setup.durable), now_ms)
             self._share_worker_frames()
         self._workers: dict[bytes, WorkerReady] = {}
-        self._mdp_workers: set[bytes] = set()  # To them we send HEARTBEATs.
+        self._mdp_workers: set[bytes] = set()  # They get HEARTBEATs.
         self._silenced: OrderedDict[bytes, None] = OrderedDict()
         self._heartbeat_ms = now_ms + setup.interval_ms
-        self._probe_ms = now_ms + PROBE_MS  # When to look whether those who wait are there.
+        self._probe_ms = now_ms + PROBE_MS  # When to probe waiting clients.
 
     def _share_worker_frames(self) -> None:
-        """What is for workers goes one way, whoever says it."""
+        """Makes both exchanges write into the same messages for workers."""
         assert self.durable is not None
         self.durable.exchange.workers = self._exchange.workers
 
     @property
     def _exchanges(self) -> tuple[Exchange, ...]:
-        """That of plain services, and that of durable ones."""
+        """The exchange of ordinary services, then that of durable ones."""
         if self.durable is None:
             return (self._exchange,)
         return self._exchange, self.durable.exchange
@@ -123,13 +122,13 @@ class BrokerMachine:
 
     @property
     def exchange(self) -> Exchange:
-        """For whoever moves plain requests and answers in C (native/broker/server.py)."""
+        """For the C loop of ordinary requests and answers (native/broker/server.py)."""
         return self._exchange
 
-    # ---- what arrives ----
+    # ---- receiving ----
 
     def on_requests(self, arena: Arena, now_ms: int, position: int = 0) -> None:
-        """Messages of clients from one on: [routing id][frames ..]."""
+        """Messages of clients, from a position on: [routing id][frames ..]."""
         while position < arena.count:
             position, stop = self._exchange.receive_requests(arena, position, now_ms)
             if stop is Stop.DURABLE:
@@ -139,14 +138,14 @@ class BrokerMachine:
                 position += 1
 
     def _on_durable_requests(self, arena: Arena, position: int, now_ms: int) -> int:
-        """Requests of durable services. Returns the position behind them."""
+        """Handles consecutive requests of durable services; returns the position after them."""
         assert self.durable is not None
         end = position + self._exchange.count_durable(arena, position)
         self.durable.add_requests(map(arena.message, range(position, end)), now_ms)
         return end
 
     def on_answers(self, arena: Arena, now_ms: int, position: int = 0) -> None:
-        """Messages of workers from one on: [routing id][frames ..]."""
+        """Messages of workers, from a position on: [routing id][frames ..]."""
         while position < arena.count:
             position, stop = self._receive_answers(arena, position, now_ms)
             if stop is not None:
@@ -154,7 +153,7 @@ class BrokerMachine:
                 position += 1
 
     def _receive_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
-        """Each exchange takes what comes of its own workers, in runs."""
+        """Each exchange receives the answers of its own workers, in runs."""
         while True:
             position, stop = self._exchange.receive_answers(arena, position, now_ms)
             if stop is not Stop.UNKNOWN_WORKER or self.durable is None:
@@ -165,7 +164,7 @@ class BrokerMachine:
                 return position, stop
 
     def on_messages(self, arena: Arena, now_ms: int) -> None:
-        """Messages of clients and workers at one endpoint: their headers tell them apart."""
+        """Messages of clients and workers at one endpoint; their headers distinguish them."""
         position = 0
         while position < arena.count:
             position, stop = self._exchange.receive_requests(arena, position, now_ms)
@@ -173,7 +172,7 @@ class BrokerMachine:
                 first = position
                 position, stop = self._receive_answers(arena, position, now_ms)
                 if stop is None or (stop is Stop.INVALID and position > first):
-                    continue  # The end, or perhaps a client's again.
+                    continue  # The end, or possibly a client's message.
                 self._on_command(arena.message(position), stop, now_ms)
                 position += 1
             elif stop is Stop.DURABLE:
@@ -183,14 +182,15 @@ class BrokerMachine:
                 position += 1
 
     def on_clients_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
-        """Answers could not be sent: nobody is there. What they have queued nobody will do."""
+        """Answers could not be sent: the clients are not connected. Their queued requests are
+        removed."""
         for routing_id in routing_ids:
             self._exchange.remove_client(routing_id, now_ms)
 
     def on_dropped(self, heads: list[list[bytes]]) -> None:
-        """Messages to clients, at least the first six frames of each, were dropped, as these leave
-        too much unread; so was all behind them for the same client. An answer does not go on
-        without a part: it ends with an error. MDP has no word for that, there it has no end."""
+        """Messages to clients were dropped, because these left too much unread; `heads` has the
+        first six frames of each, and all later messages to the client were dropped, too. An answer
+        with a missing part ends with an error; MDP has no errors, so there it never ends."""
         for routing_id, header, *rest in heads:
             if header == values.MDPC02 and rest[0] == values.CLIENT_PARTIAL:
                 self._exchange.drop_mdp_part(routing_id)
@@ -206,28 +206,28 @@ class BrokerMachine:
                 self.clients.add([routing_id, *encode_reply(error, headers=self.setup.headers)])
 
     def on_workers_gone(self, routing_ids: list[bytes], now_ms: int) -> None:
-        """Requests could not be sent: others get them, after the next ready()."""
+        """Requests could not be sent; ready() gives them to other workers."""
         for routing_id in routing_ids:
             if self._remove_worker(routing_id, now_ms):
                 self.counters["workers_gone"] += 1
 
-    # ---- what a client's message means that is for no worker ----
+    # ---- internal services ----
 
     def _on_internal_request(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
         routing_id, *frames = message
         try:
             if stop is not Stop.INTERNAL:
-                raise RemoteProtocolError("no request of any framing")
+                raise RemoteProtocolError("not a request of any framing")
             framing, request = decode_client_command(frames, self.setup.headers)
         except RemoteProtocolError:
             self.counters["invalid_requests"] += 1
             return
         if not isinstance(request, Request):
-            return  # It is answered at once: there is nothing to wait for, nor to cancel.
+            return  # Internal requests are answered at once, so CREDIT and CANCEL have no effect.
         if self.durable is not None and request.service.startswith(values.TITANIC):
             body = self._titanic(routing_id, framing, request, now_ms)
             if not body:
-                return  # It is answered when it is written.
+                return  # The answer follows when the store has the request.
         else:
             body = self._internal_answer(request.service, request.body, now_ms)
         final = Final(request.service, request.request_id, body)
@@ -237,7 +237,7 @@ class BrokerMachine:
     def _titanic(
         self, routing_id: bytes, framing: Framing, request: Request, now_ms: int
     ) -> list[bytes]:
-        """RFC 9: requests that outlive their clients. Nothing: the answer comes later."""
+        """RFC 9: requests that outlive their clients. Empty: the answer follows later."""
         assert self.durable is not None
         if request.service == values.TITANIC_REPLY:
             return self.durable.titanic_reply(request.body[0])
@@ -254,7 +254,8 @@ class BrokerMachine:
         return []
 
     def _internal_answer(self, service: bytes, body: list[bytes], now_ms: int) -> list[bytes]:
-        """RFC 8: mmi.service says whether a service has a worker. Ours: lists, a row a frame."""
+        """RFC 8: mmi.service tells whether a service has a worker. Kelek's services list rows, a
+        row a frame."""
         if service == values.MMI_SERVICE:
             found = (exchange.service(body[0]) for exchange in self._exchanges)
             is_there = any(info and info.workers for info in found)
@@ -286,24 +287,24 @@ class BrokerMachine:
     def _worker_infos(self) -> list[WorkerInfo]:
         return [info for exchange in self._exchanges for info in exchange.worker_infos()]
 
-    # ---- what a worker's message means that is no answer ----
+    # ---- commands of workers ----
 
     def _on_command(self, message: list[bytes], stop: Stop, now_ms: int) -> None:
         routing_id, *frames = message
         if routing_id in self._silenced:
-            self.counters["silenced"] += 1  # Until it comes back on a new socket (decisions).
+            self.counters["silenced"] += 1  # Until it connects by a new socket.
             return
         try:
             framing, command = decode_worker_command(frames, self.setup.headers)
         except RemoteProtocolError:
             stop = Stop.INVALID
         if stop is Stop.INVALID:
-            # The text: the broker drops invalid messages, and treats that peer as invalid.
+            # Specification: the broker drops invalid messages, and treats the peer as invalid.
             self.counters["invalid_commands"] += 1
             if self._remove_worker(routing_id, now_ms):
                 self.counters["workers_invalid"] += 1
         elif isinstance(command, Disconnect):
-            # The text: no further commands to that worker, whether it had said READY or not.
+            # Specification: no further commands to that worker, even if it sent no READY.
             self._remove_worker(routing_id, now_ms)
             self._silence(routing_id)
         elif isinstance(command, WorkerReady) and self._add_worker(
@@ -313,21 +314,22 @@ class BrokerMachine:
         elif isinstance(command, WorkerReady) and self._is_compatibility_ready(routing_id, command):
             pass
         else:
-            # The text: DISCONNECT for any valid but unexpected command, then silence.
+            # Specification: DISCONNECT for any valid but unexpected command, then silence.
             self._disconnect(routing_id, framing, now_ms)
 
     def _is_compatibility_ready(self, routing_id: bytes, ready: WorkerReady) -> bool:
-        """A worker that says READY with credit says it once more without, for older brokers."""
+        """Whether this is the second READY, without credit, that a worker sends for older
+        brokers."""
         known = self._workers.get(routing_id)
         if known is None or not known.credit:
             return False
-        self._workers[routing_id] = ready  # That once.
+        self._workers[routing_id] = ready  # Accept it only once.
         return known == ready._replace(deadlines=True, credit=True)
 
     def _add_worker(
         self, routing_id: bytes, ready: WorkerReady, framing: Framing, now_ms: int
     ) -> bool:
-        """False: it may not be a worker."""
+        """False: the worker is refused."""
         if ready.service.startswith(values.RESERVED):
             return False
         if len(self._workers) >= self.setup.workers_max:
@@ -339,14 +341,14 @@ class BrokerMachine:
         worker = NewWorker(routing_id, ready.service, framing, ready.window, wants)
         exchange = self._exchanges[ready.service in self._durable_services]
         if routing_id in self._workers or not exchange.add_worker(worker, now_ms):
-            return False  # It is one already, or finds no room.
+            return False  # It is a worker already, or there is no room.
         self._workers[routing_id] = ready
         if framing is not Framing.TEXT:
             self._mdp_workers.add(routing_id)
         return True
 
     def _remove_worker(self, routing_id: bytes, now_ms: int) -> bool:
-        """Takes a worker out; its requests go to others, oldest first. False: it is none."""
+        """Removes a worker; others get its requests, oldest first. False: no such worker."""
         if all(exchange.remove_worker(routing_id, now_ms) is None for exchange in self._exchanges):
             return False
         self._workers.pop(routing_id, None)
@@ -366,10 +368,10 @@ class BrokerMachine:
         while len(self._silenced) > SILENCED_MAX:
             self._silenced.popitem(last=False)
 
-    # ---- once a wake ----
+    # ---- effects ----
 
     def ready(self, now_ms: int) -> None:
-        """Acts, behind all that has arrived."""
+        """Acts once after everything was received."""
         due_ms = self.deadline_ms
         if due_ms is not None and now_ms >= due_ms:
             self._on_deadline(now_ms)
@@ -380,7 +382,7 @@ class BrokerMachine:
     def _step_durable(self, durable: Durable, now_ms: int) -> None:
         durable.ready(now_ms)
         if durable.is_lost:
-            # What they do is another broker's to give out; their answers would come to nothing.
+            # Another broker dispatches their requests, so their answers would be dropped.
             for info in durable.exchange.worker_infos():
                 self._disconnect(info.routing_id, Framing(info.framing), now_ms)
             durable.reset_workers()
@@ -405,7 +407,7 @@ class BrokerMachine:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When ready() must be called at the latest; None: when something arrives."""
+        """When ready() must be called at the latest; None: only after a message."""
         due_ms = self._heartbeat_ms if self._mdp_workers else None
         if self._workers and (due_ms is None or self._probe_ms < due_ms):
             due_ms = self._probe_ms
@@ -425,17 +427,18 @@ class BrokerMachine:
     def _silence_ms(self) -> int:
         return self.setup.interval_ms * self.setup.liveness
 
-    # ---- what is known ----
+    # ---- status ----
 
     def disconnect_all(self, now_ms: int) -> None:
-        """The broker ends: its workers shall look for another one at once."""
+        """Disconnects all workers when the broker stops, so that they look for another one at
+        once."""
         if self.durable is not None:
             self.durable.stop(now_ms)
         for info in self._worker_infos():
             self._disconnect(info.routing_id, Framing(info.framing), now_ms)
 
     def status(self) -> dict[str, int]:
-        """Numbers for `supervisor status`."""
+        """Counts for `supervisor status`."""
         requests, size = self._exchange.held
         return {
             "workers": len(self._workers),
@@ -470,7 +473,7 @@ def _exchange_setup(setup: BrokerSetup, durable_services: tuple[bytes, ...]) -> 
 
 
 def _durable_setup(setup: BrokerSetup, options: DurableOptions) -> DurableSetup:
-    """The ledger has the limits; what it hands to its exchange finds room there."""
+    """Settings without limits for the exchange, because the ledger has the limits."""
     exchange = _exchange_setup(setup, ())._replace(
         inflight_max=_U32_MAX,
         request_ttl_ms=options.request_ttl_ms,
@@ -489,12 +492,12 @@ def _durable_setup(setup: BrokerSetup, options: DurableOptions) -> DurableSetup:
 
 
 def _refusal(failure: Failure) -> bytes:
-    """The second frame of what a client is told (docs/protocols/majordomo.md, "Errors")."""
+    """The second frame of an error (docs/protocols/majordomo.md, "Errors")."""
     return encode_failure(failure)[1]
 
 
 def _service_row(info: ServiceInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:
-    """By its name."""
+    """A row with the service name as its key."""
     return info.name, {
         "name": info.name.decode(),
         "workers": info.workers,
@@ -507,7 +510,7 @@ def _service_row(info: ServiceInfo, now_ms: int) -> tuple[bytes, dict[str, objec
 
 
 def _worker_row(info: WorkerInfo, now_ms: int) -> tuple[bytes, dict[str, object]]:
-    """By its number: its routing id is nobody else's to know."""
+    """A row with the worker's number as its key; its routing id is secret."""
     return info.number.to_bytes(8, "big"), {
         "number": info.number,
         "service": info.service.decode(),

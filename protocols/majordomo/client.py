@@ -1,16 +1,15 @@
-"""The client's side of a broker without IO: many requests in flight, each with one FINAL.
+"""The client's side of the broker protocol, without I/O: requests in flight, each with one FINAL.
 
-Connections are named by their url. The owner tells what happens to them and what arrives, then does
-what ready() returns, and finds in news() whose answer has grown or come to its end.
+A connection's name is its url. The owner reports connections and messages, executes ready(), and
+gets the calls that changed from pop_updated().
 
-It connects to all brokers that it knows and uses one. When that one is lost, or silent for too
-long, it goes to the next one and sends there all that is unanswered, in the order in which it was
-begun and under the same ids (docs/protocols/majordomo.md, "Clients"). Each connection has a routing
-id of its own; the name that a client says with its requests is what a broker knows it by when one
-comes again. A broker is asked first whether it knows names: one that does not gets the text's
-requests.
+The client connects to all brokers and uses one. When that one is lost or silent for too long, the
+client sends all unanswered requests to the next one, in the same order and with the same ids
+(docs/protocols/majordomo.md, "Clients"). Each connection has a new routing id; a broker recognises
+the client by the name in its requests. The client first asks a broker whether it supports names,
+and sends the specification's requests to one that does not.
 
-Parts of an answer come for credit: each call has some, which its owner renews by reading.
+Parts of an answer need credit: each call grants some, which its owner renews by reading.
 """
 
 import heapq
@@ -53,39 +52,39 @@ from .values import (
 
 PROBE_ID = b"KLK-PROBE"
 FEATURES_ID = b"KLK-FEATURES"
-WINDOW_BYTES = 4 << 20  # Of parts of one answer that are on their way, or not read.
-BYTES_PER_MS = (
-    4096  # What is on its way needs so much time; a broker that takes it in isn't silent.
-)
-RETRY_MS = 50  # Before a request is sent again that nobody had room for.
+WINDOW_BYTES = 4 << 20  # Of parts of one answer, in flight or unread.
+BYTES_PER_MS = 4096  # The silence limit grows by the time that sent bytes need at this rate.
+RETRY_MS = 50  # Before a refused request (429) is sent again.
 RETRY_MS_MAX = 1000
-DONE_MAX = 1000  # Calls whose deadlines are kept though they are done, beside as many as are not.
+# Finished calls whose deadlines remain in the heap, besides as many as there are open calls.
+DONE_MAX = 1000
 
 
 class BrokerClientSetup(NamedTuple):
-    """The brokers, how much may be on its way, and when one of them is given up."""
+    """The brokers, the limits, and when a broker is given up."""
 
     urls: tuple[str, ...]
     headers: Headers = HEADERS
-    name: bytes = b""  # By which brokers know this client on a new connection; empty: by none.
-    deadlines: bool = True  # Whether to tell the broker how much time a request has.
-    requests_max: int = 1000  # Sent and not answered; fewer for a broker that has said 429.
-    outstanding_max: int = 1 << 16  # These, and those that wait to be sent.
-    bytes_max: int = 32 << 20  # Of these; a larger request goes alone.
-    partial_bytes_max: int = 64 << 20  # Of parts that arrived and were not taken.
-    silence_ms: int = 1000  # Then a broker is asked whether it is there, and again each so long.
-    liveness: int = LIVENESS  # So many silences in a row, and it is given up.
+    name: bytes = b""  # By which brokers recognise this client; empty: no name.
+    deadlines: bool = True  # Whether to send each request's remaining time.
+    requests_max: int = 1000  # Sent and unanswered requests; fewer after a 429.
+    outstanding_max: int = 1 << 16  # Unanswered and queued requests.
+    bytes_max: int = 32 << 20  # Of unanswered requests; a larger request is sent alone.
+    partial_bytes_max: int = 64 << 20  # Of unread parts.
+    # After this silence the client sends a probe, and again after each such time.
+    silence_ms: int = 1000
+    liveness: int = LIVENESS  # Unanswered probes until a broker is given up.
 
 
 _NO_PARTS: deque[list[bytes]] = deque(maxlen=0)
 
 
 class Call:
-    """A request and what has come of it.
+    """A request and its answer.
 
-    request_id   of no other call that has not come to its end
-    deadline_ms  then nobody waits for it any more
-    partials     whether parts are wanted; else they are dropped as they arrive
+    request_id   unique among open calls
+    deadline_ms  when the call ends without an answer
+    wants_parts  False: parts are dropped on arrival
     """
 
     __slots__ = (
@@ -115,32 +114,32 @@ class Call:
         self.request = request
         self.deadline_ms = deadline_ms
         self.wants_parts = wants_parts
-        # Bodies of PARTIALs that nobody took yet; most calls want none, and save its 600 bytes.
+        # Unread PARTIALs. Most calls want none, and so save 600 bytes.
         self.parts: deque[list[bytes]] = deque() if wants_parts else _NO_PARTS
         self.final: list[bytes] | None = None  # The FINAL's body.
-        self.failure: Failure | None = None  # What it says, or said before, if that is an error.
-        # Times that it was sent over another connection. A broker that has it in work already goes
-        # on, so that parts which were lost with the old one are missing; any other begins anew.
+        self.failure: Failure | None = None  # Of the FINAL, or of an earlier refusal.
+        # How often it was sent again by another connection. The same broker continues it, so parts
+        # that were lost with the old connection are missing; another broker starts it anew.
         self.resent = 0
         self.timed_out = False
-        self.refusal = ""  # Why we gave it up ourselves.
-        self.credit = 0  # For which its broker may still send parts.
-        self.unread = 0  # What parts cost that are here and were not read.
-        self.next_position: PartPosition | None = None  # Of the part that comes next.
-        # Whether it may outlive its owner, who comes back for the answer: then the broker is told
-        # of no deadline.
+        self.refusal = ""  # Why the client ended it.
+        self.credit = 0  # For parts that the broker may still send.
+        self.unread = 0  # The cost of unread parts.
+        self.next_position: PartPosition | None = None  # Of the next part.
+        # Whether it may outlive its owner, who fetches the answer later. The broker then gets no
+        # deadline.
         self.outlives_owner = False
-        self.owner: object = None  # The owner's own.
+        self.owner: object = None  # For the owner's use.
         self.frames: list[bytes] = []
-        self.size = 0  # Octets of these.
-        self.number = 0  # Its place in the order.
+        self.size = 0  # Of these frames.
+        self.number = 0  # Its place in the order of calls.
         self.due_ms = 0  # Not to be sent before.
-        self.retry_ms = 0  # Between the last two times.
-        self.in_updated = False  # Whether it is among the news.
+        self.retry_ms = 0  # The last pause before a repeat.
+        self.in_updated = False  # Whether pop_updated() will return it.
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the call has ended."""
         return self.final is not None or self.timed_out or bool(self.refusal)
 
 
@@ -152,45 +151,43 @@ class _BrokerConnection:
     def __init__(self, url: str) -> None:
         self.url = url
         self.up = False
-        # What goes away for each request, by its id, that it had in work when it was left: should
-        # that be answered elsewhere, nobody else would tell it.
+        # The command for each request that was in work when the client left this broker: it
+        # withdraws the request if another broker answers it.
         self.withdrawals: dict[bytes, Cancel | Credit] = {}
 
 
 class BrokerClientMachine:
-    """The machine. Every method that takes now_ms may be followed by ready()."""
+    """The state machine. After any method with now_ms call ready()."""
 
     def __init__(self, setup: BrokerClientSetup) -> None:
         self.setup = setup
-        self.broker = ""  # The url of the one that is used; empty: none is to be had.
+        self.broker = ""  # The url of the broker in use; empty: none.
         self.counters: Counter[str] = Counter()
-        self.unserved_service = (
-            b""  # A service for which the broker has no worker, as it said last.
-        )
+        self.unserved_service = b""  # The broker's last answer: it has no worker for this one.
         self._connections = {url: _BrokerConnection(url) for url in setup.urls}
         self._actions: list[Connect | Disconnect | Send] = [
             Connect(url) for url in self._connections
         ]
-        self._added = 0  # Calls, ever.
-        self._queued: OrderedDict[bytes, Call] = OrderedDict()  # Not sent, in order.
-        self._sent: dict[bytes, Call] = {}  # And not answered.
+        self._added = 0  # The number of all calls so far.
+        self._queued: OrderedDict[bytes, Call] = OrderedDict()  # In order.
+        self._sent: dict[bytes, Call] = {}  # And unanswered.
         self._sent_bytes = 0
         self._partial_bytes = 0
-        self._inflight_max = setup.requests_max  # How many may be in flight.
-        self._deadlines: list[tuple[int, int, Call]] = []  # A heap; calls that are done stay.
+        self._inflight_max = setup.requests_max  # Requests in flight.
+        # A heap; it keeps finished calls for a while.
+        self._deadlines: list[tuple[int, int, Call]] = []
         self._updated: list[Call] = []
-        self._stream_count = 0  # Calls that have not come to their end and want parts.
-        # Whether the broker knows names and credit; None: it was asked, and has not answered.
+        self._stream_count = 0  # Open calls that want parts.
+        # None: the broker was asked and has not answered.
         self._supports_names: bool | None = False
-        self._silent_since_ms = 0  # Since when the broker has said nothing, nor been asked.
-        self._probes = 0  # How often it was asked in vain whether it is there.
-        self._probed_service = b""  # For which service.
+        self._silent_since_ms = 0  # The broker's last message, or our last probe.
+        self._probes = 0  # Unanswered ones in a row.
+        self._probed_service = b""  # The service that the last probe asked about.
 
-    # ---- what the owner wants ----
+    # ---- calls ----
 
     def add(self, call: Call) -> Call:
-        """Puts a request behind those that are on their way. LocalProtocolError: a name or an id
-        that the wire does not know."""
+        """Queues a request. LocalProtocolError: an invalid service name or id."""
         call.frames = encode_client_request(call.request, Framing.TEXT, self.setup.headers)
         call.size = sum(map(len, call.frames))
         self._stream_count += call.wants_parts
@@ -201,26 +198,26 @@ class BrokerClientMachine:
         return call
 
     def has_request(self, request_id: bytes) -> bool:
-        """Whether a call with that id has not come to its end."""
+        """Whether an open call has that id."""
         return request_id in self._sent or request_id in self._queued
 
     def cancel(self, call: Call) -> None:
-        """Forgets a request: what still comes of it is thrown away."""
+        """Ends a call; later answers are dropped."""
         while call.parts:
             self.pop_part(call)
-        if not call.done:  # Else its id may be another's by now.
+        if not call.done:  # Otherwise another call may use its id now.
             self._withdraw(call)
-            call.refusal = "it was given up: cancelled, or its client closed"
+            call.refusal = "cancelled, or its client was closed"
 
     def cancel_all(self) -> list[Call]:
-        """Forgets all that have not come to their end, and returns them."""
+        """Ends all open calls, and returns them."""
         calls = [*self._sent.values(), *self._queued.values()]
         for call in calls:
             self.cancel(call)
         return calls
 
     def pop_part(self, call: Call) -> list[bytes] | None:
-        """The next PARTIAL's body, in the order in which they came; None: there is none now."""
+        """The next PARTIAL's body in order; None: none has arrived."""
         if not call.parts:
             return None
         body = call.parts.popleft()
@@ -228,8 +225,8 @@ class BrokerClientMachine:
         return body
 
     def on_parts_read(self, call: Call, bodies: Iterable[list[bytes]]) -> bool:
-        """Parts that were taken are no longer held: others may come. True: ready() has to be asked
-        soon, as the broker waits for that."""
+        """Parts were read, which renews credit. True: call ready() soon, as the broker waits for
+        the credit."""
         call.unread -= sum(map(part_cost, bodies))
         request = call.request
         if not self._supports_names or self._sent.get(request.request_id) is not call:
@@ -248,7 +245,7 @@ class BrokerClientMachine:
         return min(WINDOW_BYTES, max(share, PART_COST))
 
     def pop_updated(self) -> list[Call]:
-        """The calls to which something happened since this was asked last."""
+        """The calls that changed since the last call of this method."""
         pop_updated, self._updated = self._updated, []
         for call in pop_updated:
             call.in_updated = False
@@ -256,18 +253,18 @@ class BrokerClientMachine:
 
     @property
     def outstanding(self) -> int:
-        """Calls that have not come to their end."""
+        """The number of open calls."""
         return len(self._queued) + len(self._sent)
 
     @property
     def has_room(self) -> bool:
-        """Whether one more should be added."""
+        """Whether another call may be added."""
         return self.outstanding < self.setup.outstanding_max
 
-    # ---- what happens ----
+    # ---- connections and messages ----
 
     def on_connected(self, url: str, now_ms: int) -> None:
-        """The connection is made, or made again: it can be sent to."""
+        """Connected, possibly again."""
         connection = self._connections.get(url)
         if connection is not None:
             connection.up = True
@@ -275,7 +272,8 @@ class BrokerClientMachine:
                 self._select_broker(url, now_ms)
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
-        """The connection is lost. Of the broker's: its requests go elsewhere at once."""
+        """The connection is lost. If the broker was in use, its requests go to another one at
+        once."""
         connection = self._connections.get(url)
         if connection is None or not connection.up:
             return
@@ -286,13 +284,13 @@ class BrokerClientMachine:
             self._reconnect(connection)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
-        """A message arrived; junk is dropped and counted."""
+        """A message arrived; invalid ones are dropped and counted."""
         if url != self.broker:
-            return  # A late word of one that was left; its connection is being closed.
+            return  # From a broker that was left; its connection is being closed.
         try:
             framing, reply = decode_reply(frames, self.setup.headers)
             if framing is not Framing.TEXT:
-                raise RemoteProtocolError(f"a reply in {framing.name} to a request in the text's")
+                raise RemoteProtocolError(f"a reply in {framing.name} to a request in TEXT")
             self._silent_since_ms, self._probes = now_ms, 0
             if isinstance(reply, Alive):
                 return
@@ -302,7 +300,7 @@ class BrokerClientMachine:
             elif not self._is_next(call, reply):
                 self.counters["gaps"] += 1
                 self._withdraw(call)
-                call.refusal = "a part of its answer was lost, with a connection to its broker"
+                call.refusal = "a part of its answer was lost with a connection"
                 self._mark_updated(call)
             elif isinstance(reply, Final):
                 self._on_final(call, reply.body, now_ms)
@@ -318,21 +316,22 @@ class BrokerClientMachine:
         elif request_id == PROBE_ID:
             self.unserved_service = self._probed_service if body == [MMI_NOT_FOUND] else b""
             if self._supports_names is None:
-                self._supports_names = False  # It was asked before, and does not know the question.
+                # It answered the later probe, so it does not know the question.
+                self._supports_names = False
         else:
-            self.counters["strays"] += 1  # Given up meanwhile, or answered twice.
+            self.counters["strays"] += 1  # Ended meanwhile, or answered twice.
 
     def _is_next(self, call: Call, reply: Partial | Final) -> bool:
-        """Whether no part is missing before this one, or before the end."""
+        """Whether no part is missing before this one."""
         position, expected = reply.position, call.next_position
         if position is None or not call.wants_parts:
             return True
         if expected is None or position.run != expected.run:
-            expected = PartPosition(position.run, 0)  # Another worker begins anew.
+            expected = PartPosition(position.run, 0)  # Another worker starts anew.
         call.next_position = PartPosition(expected.run, expected.number + 1)
         return position == expected
 
-    # The text, "Protocol Client": be prepared for zero or more PARTIALs.
+    # Specification, "Protocol Client": be prepared for zero or more PARTIALs.
     def _on_partial(self, call: Call, body: list[bytes]) -> None:
         if not call.wants_parts:
             return
@@ -346,15 +345,15 @@ class BrokerClientMachine:
         if self._partial_bytes > self.setup.partial_bytes_max and not had_credit:
             self.counters["overrun"] += 1
             self._withdraw(call)
-            call.refusal = "its partial answers come faster than they are read"
+            call.refusal = "its partial answers arrive faster than they are read"
 
-    # The text, "Protocol Client": keep track of REQUESTs and receive a FINAL for each.
+    # Specification, "Protocol Client": keep track of REQUESTs and receive a FINAL for each.
     def _on_final(self, call: Call, body: list[bytes], now_ms: int) -> None:
         failure = decode_failure(body)
         call.failure = failure
         self._remove_sent(call)
         if failure is not None and failure.code == BUSY:
-            # Nobody had room for it: less is sent at once from now on, and this once more.
+            # Refused for lack of room: reduce the requests in flight, and repeat this one later.
             self.counters["busy"] += 1
             self._inflight_max = max(1, len(self._sent))
             call.retry_ms = min(max(RETRY_MS, 2 * call.retry_ms), RETRY_MS_MAX)
@@ -378,8 +377,8 @@ class BrokerClientMachine:
             self._sent_bytes -= call.size
 
     def _withdraw(self, call: Call) -> None:
-        """It is not waited for any more; a broker that has it in work is told. A request that lasts
-        goes on there, without its parts."""
+        """Forgets a call and withdraws it at the broker. A request that outlives its owner
+        continues there, without parts."""
         request_id = call.request.request_id
         self._queued.pop(request_id, None)
         self._stream_count -= call.wants_parts
@@ -407,10 +406,10 @@ class BrokerClientMachine:
         if self.setup.name:
             self._supports_names = None
             self._request_features()
-            self._send_probe()  # Whoever answers this alone does not know the other.
+            self._send_probe()  # A broker that answers only this probe does not support names.
 
     def _send_withdrawals(self, connection: _BrokerConnection) -> None:
-        """It is told what has come to its end since it was left."""
+        """Withdraws the requests that have ended since the client left this broker."""
         withdrawals, connection.withdrawals = connection.withdrawals, {}
         if self._supports_names:
             for request_id, withdrawal in withdrawals.items():
@@ -418,15 +417,15 @@ class BrokerClientMachine:
                     self._send_command(withdrawal)
 
     def _reconnect(self, connection: _BrokerConnection) -> None:
-        """RFC 18, "MDP/Client", recommends a new socket; its routing id is another one."""
+        """RFC 18, "MDP/Client", recommends a new socket; it gets a new routing id."""
         connection.up = False
         self._actions += (Disconnect(connection.url), Connect(connection.url))
 
     def _leave_broker(self, now_ms: int) -> None:
-        """Gives the broker up: what it owes is sent to the next one.
+        """Gives the broker up, and sends its unanswered requests to the next one.
 
-        What waits in the old socket must not be sent later. RFC 10 has several brokers, each as
-        good as the others.
+        The old socket is closed, so that it sends nothing later. RFC 10 treats several brokers as
+        equivalent.
         """
         old = self.broker
         self._reconnect(self._connections[old])
@@ -449,14 +448,14 @@ class BrokerClientMachine:
                 return
 
     def _requeue(self, calls: Iterable[Call]) -> None:
-        """Each gets its old place in the order."""
+        """Puts calls back to their place in the order."""
         calls_in_order = sorted((*calls, *self._queued.values()), key=lambda it: it.number)
         self._queued = OrderedDict((it.request.request_id, it) for it in calls_in_order)
 
-    # ---- what is to be done ----
+    # ---- effects ----
 
     def ready(self, now_ms: int) -> list[Connect | Disconnect | Send]:
-        """Everything to be done now, in order."""
+        """All effects that are due, in order."""
         deadlines = self._deadlines
         while deadlines and (deadlines[0][2].done or deadlines[0][0] <= now_ms):
             self._expire(heapq.heappop(deadlines)[2])
@@ -479,7 +478,8 @@ class BrokerClientMachine:
         self._mark_updated(call)
 
     def _on_silence(self, now_ms: int) -> None:
-        """The text gives clients no PING: the service that every broker must have is asked."""
+        """Probes by mmi.service, which every broker has; the specification has no PING for
+        clients."""
         if self._probes >= self.setup.liveness - 1:
             self.counters["silent"] += 1
             self._leave_broker(now_ms)
@@ -512,14 +512,14 @@ class BrokerClientMachine:
             self._actions.append(Send(self.broker, self._encoded(call, now_ms)))
 
     def _encoded(self, call: Call, now_ms: int) -> list[bytes]:
-        """A request as the broker knows it, and with what has changed since it was made."""
+        """The frames of a request for this broker, with the current remaining time and credit."""
         frames, headers = call.frames, self.setup.headers
         left_ms = min(max(call.deadline_ms - now_ms, 0), REMAINING_MS_UNKNOWN)
         if call.outlives_owner:
             left_ms = REMAINING_MS_UNKNOWN
         remaining = left_ms.to_bytes(REMAINING_BYTES, "big")
         if self._supports_names:
-            # What was on its way by an old connection is lost.
+            # Parts in flight on an old connection are lost.
             call.credit = max(self._window - call.unread, PART_COST) if call.wants_parts else 0
             options = remaining + call.credit.to_bytes(CREDIT_BYTES, "big") + self.setup.name
             return [headers.named, *frames[1:4], options, *frames[4:]]
@@ -530,23 +530,23 @@ class BrokerClientMachine:
     @property
     def _may_send(self) -> bool:
         if self._supports_names is None:
-            return False  # Not before the broker has said how it wants them.
+            return False  # Until the broker has told whether it supports names.
         return len(self._sent) < self._inflight_max and self._sent_bytes < self.setup.bytes_max
 
     @property
     def _awaits_broker(self) -> bool:
-        """Whether the broker has to say something."""
+        """Whether an answer of the broker is due."""
         return bool(self.broker) and (bool(self._sent) or self._supports_names is None)
 
     @property
     def _silence_deadline_ms(self) -> int:
-        """When the broker has been silent for so long that something is to be done about it. It is
-        given up after questions, not by the clock alone: whoever slept himself can't blame it."""
+        """When to probe or give up a silent broker. Only unanswered probes end it, so that a pause
+        of this process does not."""
         return self._silent_since_ms + self.setup.silence_ms + self._sent_bytes // BYTES_PER_MS
 
     @property
     def deadline_ms(self) -> int | None:
-        """When ready() must be called at the latest, whatever happens."""
+        """When ready() must be called at the latest."""
         times = [self._deadlines[0][0]] if self._deadlines else []
         if self.broker:
             if self._awaits_broker:

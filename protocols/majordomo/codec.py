@@ -1,16 +1,17 @@
-"""Commands of the broker's three framings, from frames and back.
+"""Codec of the commands of the broker's three framings.
 
-Pure functions over frames as they are on a DEALER: without a routing id. There are three dialogs:
+Pure functions over frames as on a DEALER, without a routing id. There are four groups:
 
-    client_command   a client's REQUEST; ours: CREDIT, CANCEL              to the broker
-    reply            PARTIAL, FINAL (MDP/0.1: REPLY); ours: ALIVE          to a client
+    client_command   a client's REQUEST; extensions: CREDIT, CANCEL        to the broker
+    reply            PARTIAL, FINAL (MDP/0.1: REPLY); extension: ALIVE     to a client
     worker_command   READY, PARTIAL, FINAL, PING, HEARTBEAT, DISCONNECT    of a worker
     order            REQUEST, PONG, HEARTBEAT, DISCONNECT;
-                     ours: CREDIT, CANCEL                                  to a worker
+                     extensions: CREDIT, CANCEL                            to a worker
 
-Each has encode_* and decode_*. A framing that lacks a command can't encode it: LocalProtocolError.
-Sources: the text ("Protocol Client", "Protocol/Worker"), RFC 7 (MDP/0.1), RFC 18 (MDP/0.2); ours
-are the frames behind READY's service and the body of an error (docs/protocols/majordomo.md).
+Each has encode_* and decode_*. Encoding a command that the framing lacks raises LocalProtocolError.
+Sources: the specification ("Protocol Client", "Protocol/Worker"), RFC 7 (MDP/0.1), RFC 18
+(MDP/0.2). Extensions are kelek's (docs/protocols/majordomo.md), as are the frames behind READY's
+service and the body of an error.
 """
 
 from collections.abc import Sequence
@@ -26,18 +27,18 @@ Frames = Sequence[bytes]
 
 
 class Request(NamedTuple):
-    """A client asks a service for something."""
+    """A client's request to a service."""
 
     service: bytes
     request_id: bytes  # Empty in MDP's framings.
     body: list[bytes]
-    remaining_ms: int | None = None  # Ours: how much time it has; None: as the broker pleases.
-    name: bytes = b""  # Ours: the client's own, a secret; empty: it says none, nor ...
-    credit: int = 0  # ... for how many octets parts may come; 0: it wants none.
+    remaining_ms: int | None = None  # Extension; None: no deadline.
+    name: bytes = b""  # Extension: the client's own name, a secret; empty: no name, and ...
+    credit: int = 0  # ... octets of parts that may be sent; 0: no parts.
 
 
 class Credit(NamedTuple):
-    """Ours: a client takes parts for so many octets more; 0: no more parts at all."""
+    """Extension: a client accepts so many more octets of parts; 0: no further parts."""
 
     service: bytes
     request_id: bytes
@@ -46,7 +47,7 @@ class Credit(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Ours: nobody waits for the answer to a request any more."""
+    """Extension: a client withdraws a request."""
 
     service: bytes
     request_id: bytes
@@ -54,14 +55,14 @@ class Cancel(NamedTuple):
 
 
 class PartPosition(NamedTuple):
-    """Ours: where a part belongs."""
+    """Extension: the position of a part."""
 
-    run: int  # Each worker that is given the request begins another one.
-    number: int  # From 0 on; of a FINAL: how many parts its run had.
+    run: int  # Counts the workers that were given the request.
+    number: int  # From 0; of a FINAL: the number of parts of its run.
 
 
 class Partial(NamedTuple):
-    """A part of the answer, more follow."""
+    """A part of an answer; more follow."""
 
     service: bytes
     request_id: bytes
@@ -70,7 +71,7 @@ class Partial(NamedTuple):
 
 
 class Final(NamedTuple):
-    """The last part of an answer, and the only one that must be."""
+    """The last part of an answer, and the only mandatory one."""
 
     service: bytes
     request_id: bytes
@@ -79,30 +80,30 @@ class Final(NamedTuple):
 
 
 class Alive(NamedTuple):
-    """Ours: the broker is there."""
+    """Extension: a sign of life of the broker."""
 
 
 class WorkerReady(NamedTuple):
-    """A worker offers a service."""
+    """A worker registers for a service."""
 
     service: bytes
-    window: int = 1  # Requests that it takes at once.
-    deadlines: bool = False  # Whether it wants to hear how much time each has left.
-    credit: bool = False  # Ours: it wants that, sends parts for credit, and knows CANCEL.
+    window: int = 1  # Requests that it accepts at once.
+    deadlines: bool = False  # Whether it wants each request's remaining time.
+    credit: bool = False  # Extension: it also wants credit, and knows CANCEL.
 
 
 class WorkRequest(NamedTuple):
-    """The broker hands a client's request to a worker."""
+    """The broker gives a client's request to a worker."""
 
     client: bytes  # The client's address.
     request_id: bytes  # Empty in MDP's framings.
     body: list[bytes]
-    remaining_ms: int | None = None  # For a worker that asked for it: REMAINING_MS_UNKNOWN or less.
-    credit: int | None = None  # For a worker that asked for it: CREDIT_UNLIMITED or less.
+    remaining_ms: int | None = None  # For a worker that wants it.
+    credit: int | None = None  # For a worker that wants it.
 
 
 class WorkCredit(NamedTuple):
-    """Ours: parts of an answer may come for so many octets more."""
+    """Extension: so many more octets of parts may be sent."""
 
     client: bytes
     request_id: bytes
@@ -110,14 +111,14 @@ class WorkCredit(NamedTuple):
 
 
 class WorkCancel(NamedTuple):
-    """Ours: nobody waits for a request any more. Its FINAL is still owed."""
+    """Extension: the client withdrew a request. Its FINAL is still due."""
 
     client: bytes
     request_id: bytes
 
 
 class WorkPartial(NamedTuple):
-    """A worker's part of an answer."""
+    """A part of an answer, from a worker."""
 
     client: bytes
     request_id: bytes
@@ -125,7 +126,7 @@ class WorkPartial(NamedTuple):
 
 
 class WorkFinal(NamedTuple):
-    """The last part of it: the worker is done with the request."""
+    """The last part of an answer: the worker is done with the request."""
 
     client: bytes
     request_id: bytes
@@ -133,29 +134,29 @@ class WorkFinal(NamedTuple):
 
 
 class Ping(NamedTuple):
-    """A worker asks whether the broker is there."""
+    """A worker asks for a sign of life."""
 
 
 class Pong(NamedTuple):
-    """It is."""
+    """The answer to PING."""
 
 
 class Heartbeat(NamedTuple):
-    """MDP's word of either side that it is there."""
+    """MDP's sign of life, in both directions."""
 
 
 class Disconnect(NamedTuple):
-    """Nothing more will be said on this connection."""
+    """The end of a conversation."""
 
 
 class Failure(NamedTuple):
-    """What the body of an error says."""
+    """The contents of an error."""
 
-    code: int  # One of values.BUSY, FAILED, EXPIRED, or somebody else's.
+    code: int  # One of the codes in values, or a foreign one.
     message: str
 
 
-LATE = Failure(values.EXPIRED, "no worker took the request in time")  # A broker's own 504.
+LATE = Failure(values.EXPIRED, "no worker took the request in time")  # The broker's own 504.
 
 ClientCommand = Request | Credit | Cancel
 Reply = Partial | Final | Alive
@@ -163,13 +164,13 @@ WorkerCommand = WorkerReady | WorkPartial | WorkFinal | Ping | Heartbeat | Disco
 Order = WorkRequest | WorkCredit | WorkCancel | Pong | Heartbeat | Disconnect
 
 
-# ---- what all commands share ----
+# ---- shared by all commands ----
 
 
 def side_of(frames: Frames, headers: Headers = HEADERS) -> tuple[Side, Framing] | None:
-    """Tells by the header alone who speaks and how; None: nobody that we know.
+    """The sender's side and framing, by the header alone; None: unknown.
 
-    frames   0 header    the text's, our KLKD01 or KLKN01, MDPC02 or MDPW02
+    frames   0 header    the specification's, KLKD01, KLKN01, MDPC02 or MDPW02
           or 0 empty
              1 header    MDPC01 or MDPW01
     """
@@ -194,7 +195,7 @@ def _framing(frames: Frames, side: Side, headers: Headers) -> Framing:
     found = side_of(frames, headers)
     if found is None or found[0] is not side:
         head = b" ".join(frames[:2])[:16]
-        raise RemoteProtocolError(f"no header of a {side.name.lower()}: {head!r}")
+        raise RemoteProtocolError(f"not a header of a {side.name.lower()}: {head!r}")
     return found[1]
 
 
@@ -242,7 +243,7 @@ _WorkMessage = WorkRequest | WorkCredit | WorkCancel | WorkPartial | WorkFinal
 
 
 def _check_own(message: _ServiceMessage | _WorkMessage, text: bool) -> None:
-    """Our own names and ids; in MDP's framings an id has no place, and is left out."""
+    """Checks the names and ids of our own message. MDP's framings have no ids."""
     try:
         if isinstance(message, _ServiceMessage):
             _service(message.service)
@@ -261,7 +262,7 @@ def _encode_remaining(remaining_ms: int, framing: Framing) -> bytes:
 
 
 def _encode_options(remaining_ms: int | None, credit: int, name: bytes = b"") -> bytes:
-    """Time left, credit, and to the broker the client's name."""
+    """Remaining time, credit, and, to the broker, the client's name."""
     left_ms = values.REMAINING_MS_UNKNOWN if remaining_ms is None else remaining_ms
     if not 0 <= credit <= values.CREDIT_UNLIMITED:
         raise LocalProtocolError(f"no credit: {credit}")
@@ -270,9 +271,9 @@ def _encode_options(remaining_ms: int | None, credit: int, name: bytes = b"") ->
 
 
 def _decode_options(frame: bytes) -> tuple[int, int, bytes]:
-    """Time left, credit, and what is behind them."""
+    """Remaining time, credit, and the rest of the frame."""
     if len(frame) < values.REMAINING_BYTES + values.CREDIT_BYTES:
-        raise RemoteProtocolError(f"time left and credit have 16 octets, got {len(frame)}")
+        raise RemoteProtocolError(f"remaining time and credit have 16 octets, got {len(frame)}")
     left, rest = frame[: values.REMAINING_BYTES], frame[values.REMAINING_BYTES :]
     credit = int.from_bytes(rest[: values.CREDIT_BYTES], "big")
     return _decode_remaining(left), credit, rest[values.CREDIT_BYTES :]
@@ -285,17 +286,17 @@ def _decode_remaining(frame: bytes) -> int:
 
 
 def _body(body: list[bytes]) -> list[bytes]:
-    """All framings want one frame of body at least."""
+    """All framings need at least one frame of body."""
     return body or [b""]
 
 
-# ---- a client and the broker ----
+# ---- clients and the broker ----
 
 
 def encode_client_request(
     request: Request, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes a client's REQUEST; the frames are under decode_client_command."""
+    """Encodes a client's REQUEST; decode_client_command describes the frames."""
     text = framing is Framing.TEXT
     _check_own(request, text)
     if request.name:
@@ -315,14 +316,14 @@ def encode_client_request(
 def encode_client_command(
     command: Credit | Cancel, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes what else a client says; the frames are under decode_client_command."""
+    """Encodes a client's CREDIT or CANCEL; decode_client_command describes the frames."""
     _check_own(command, framing is Framing.TEXT)
     return _encode_named(command, framing, headers)
 
 
 def _encode_named(command: ClientCommand, framing: Framing, headers: Headers) -> list[bytes]:
     if framing is not Framing.TEXT or not values.is_name(command.name):
-        raise LocalProtocolError(f"{framing.name} can't say the name {command.name!r}")
+        raise LocalProtocolError(f"{framing.name} has no encoding for the name {command.name!r}")
     octets, remaining_ms, credit = values.CLIENT_CANCEL, None, 0
     if isinstance(command, Request):
         octets, remaining_ms = values.CLIENT_REQUEST, command.remaining_ms
@@ -334,7 +335,7 @@ def _encode_named(command: ClientCommand, framing: Framing, headers: Headers) ->
 
 
 def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Request]:
-    """decode_client_command() of who sends nothing but REQUESTs. Raises RemoteProtocolError."""
+    """Like decode_client_command(), for REQUESTs only. Raises RemoteProtocolError."""
     framing, command = decode_client_command(frames, headers)
     if not isinstance(command, Request):
         raise RemoteProtocolError(f"a REQUEST was expected, not {command}")
@@ -344,23 +345,23 @@ def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[F
 def decode_client_command(
     frames: Frames, headers: Headers = HEADERS
 ) -> tuple[Framing, ClientCommand]:
-    """Decodes what a client says.
+    """Decodes a client's command.
 
-    text      0 header      KLKC01, or what the topology says
+    spec.     0 header      KLKC01, or client_header of the topology
               1 command     01
               2 service     1 to 255 printable octets
               3 request id  1 to 255 octets
               4.. body      one frame or more
-    ours      0 header      KLKD01, or what the topology says; then as in the text's, but
+    extension 0 header      KLKD01, or deadline_header; 1 to 3 as above
               4 remaining   8 octets, big-endian, ms
               5.. body      one frame or more
-    ours      0 header      KLKN01, or what the topology says
+    extension 0 header      KLKN01, or named_header
               1 command     01 REQUEST, 04 CREDIT, 05 CANCEL
               2 service
               3 request id
-              4 options     8 octets, big-endian, ms that are left, all ones: no deadline;
+              4 options     8 octets, big-endian, remaining ms, all ones: no deadline;
                             8 octets, big-endian, credit for parts; the client's name
-              5.. body      of REQUEST: one frame or more; none of the others
+              5.. body      of REQUEST: one frame or more; of the others: none
     MDP/0.2   0 MDPC02, 1 command 01, 2 service, 3.. body
     MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body
 
@@ -407,7 +408,7 @@ def _decode_named(frames: Frames) -> ClientCommand:
 def encode_reply(
     reply: Reply, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes what the broker says to a client; the frames are under decode_reply."""
+    """Encodes an answer or ALIVE; decode_reply describes the frames."""
     text = framing is Framing.TEXT
     frames = _client_head(framing, headers)
     if isinstance(reply, Alive):
@@ -431,20 +432,20 @@ def encode_reply(
 
 
 def decode_reply(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Reply]:
-    """Decodes what the broker says to a client.
+    """Decodes the broker's answer to a client.
 
-    text      0 header      KLKC01, or what the topology says
+    spec.     0 header      KLKC01, or client_header of the topology
               1 command     02 PARTIAL, 03 FINAL
               2 service
               3 request id  the request's, octet for octet
               4.. body      one frame or more
-    ours      0 header, 1 command: 04 PARTIAL, 05 FINAL, each with its place, to who gave credit
+    extension 0 header, 1 command: 04 PARTIAL, 05 FINAL, with a position, to clients with credit
               2 service
               3 request id
-              4 place       4 octets of the run, 4 octets of the part's number; of a FINAL: of
-                            how many parts are in front of it
+              4 position    4 octets of the run, 4 octets of the part's number; of a FINAL: the
+                            number of parts before it
               5.. body
-              0 header, 1 command: 06 ALIVE, and nothing more
+              0 header, 1 command: 06 ALIVE, alone
     MDP/0.2   0 MDPC02, 1 command, 2 service, 3.. body
     MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body: REPLY, here a Final
 
@@ -482,21 +483,21 @@ _POSITIONED: dict[bytes, type[Partial] | type[Final]] = {
 
 
 def _decode_positioned(frames: Frames) -> Partial | Final:
-    _check_count(frames, 6, "PARTIAL or FINAL with a place")
+    _check_count(frames, 6, "PARTIAL or FINAL with a position")
     service, request_id, position = _service(frames[2]), _request_id(frames[3]), frames[4]
     if len(position) != values.PART_POSITION_BYTES:
-        raise RemoteProtocolError(f"a place has 8 octets, got {len(position)}")
+        raise RemoteProtocolError(f"a position has 8 octets, got {len(position)}")
     run, number = (int.from_bytes(each, "big") for each in (position[:4], position[4:]))
     return _POSITIONED[frames[1]](service, request_id, list(frames[5:]), PartPosition(run, number))
 
 
-# ---- a worker and the broker ----
+# ---- workers and the broker ----
 
-# Octets of the commands by framing; what is missing does not exist there.
+# The octets of the commands in each framing.
 _FROM_WORKER: dict[Framing, dict[bytes, type[WorkerCommand]]] = {
     Framing.TEXT: {
         values.READY_CREDIT: WorkerReady,
-        values.READY: WorkerReady,  # Behind the other: it is the one to encode with.
+        values.READY: WorkerReady,  # After the other one, so that encoding uses this octet.
         values.PARTIAL: WorkPartial,
         values.FINAL: WorkFinal,
         values.PING: Ping,
@@ -548,7 +549,7 @@ _ORDER_OCTETS = {
 def encode_worker_command(
     command: WorkerCommand, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes any command of a worker; the frames are under decode_worker_command."""
+    """Encodes a worker's command; decode_worker_command describes the frames."""
     octets = _WORKER_OCTETS[framing].get(type(command))
     if octets is None:
         raise LocalProtocolError(f"{framing.name} has no {type(command).__name__} of a worker")
@@ -565,18 +566,18 @@ def encode_worker_command(
 def decode_worker_command(
     frames: Frames, headers: Headers = HEADERS
 ) -> tuple[Framing, WorkerCommand]:
-    """Decodes any command of a worker.
+    """Decodes a worker's command.
 
-    text      0 header      KLKW01, or what the topology says
+    spec.     0 header      KLKW01, or worker_header of the topology
               1 command     01 READY, 03 PARTIAL, 04 FINAL, 06 DISCONNECT, PING;
-                            ours: 07 READY, wants deadlines and sends parts for credit
+                            extension: 07 READY, with deadlines and credit
       READY   2 service     1 to 255 printable octets
-              3 window      ours, optional but with 07: 2 octets, big-endian, 1 to 65535
-              4 "D"         ours, optional, not with 07: the worker wants deadlines
+              3 window      extension, optional except with 07: 2 octets, big-endian, 1 to 65535
+              4 "D"         extension, optional, not with 07: the worker wants deadlines
       03, 04  2 client      its address, 1 to 255 octets
               3 empty
               4 request id  1 to 255 octets
-              5.. body      none is taken, too
+              5.. body      may be empty
     MDP/0.2   0 MDPW02, 1 command: 01 READY, 03 PARTIAL, 04 FINAL, 05 HEARTBEAT, 06 DISCONNECT
       READY   2 service
       03, 04  2 client, 3 empty, 4.. body
@@ -584,8 +585,9 @@ def decode_worker_command(
       READY   3 service
       03      3 client, 4 empty, 5.. body: a WorkFinal
 
-    A DISCONNECT of the text's may have MDP/0.2's header, as the text prints it: it then comes out
-    as one of MDP/0.2. Returns (framing, command). Raises RemoteProtocolError.
+    A DISCONNECT of the specification's framing may have MDP/0.2's header, as the specification
+    prints it; it is then decoded as MDP/0.2's. Returns (framing, command). Raises
+    RemoteProtocolError.
     """
     framing = _framing(frames, Side.WORKER, headers)
     kind, rest = _command(frames, framing, _FROM_WORKER[framing])
@@ -604,7 +606,7 @@ def decode_worker_command(
 def encode_order(
     order: Order, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes what the broker says to a worker; the frames are under decode_order."""
+    """Encodes the broker's command to a worker; decode_order describes the frames."""
     octets = _ORDER_OCTETS[framing].get(type(order))
     if octets is None:
         raise LocalProtocolError(f"{framing.name} has no {type(order).__name__} of a broker")
@@ -622,26 +624,26 @@ def encode_order(
 def decode_order(
     frames: Frames, headers: Headers = HEADERS, deadlines: bool = False
 ) -> tuple[Framing, Order]:
-    """Decodes what the broker says to a worker.
+    """Decodes the broker's command to a worker.
 
-    text      0 header      KLKW01, or what the topology says
-              1 command     02 REQUEST, 06 DISCONNECT, PONG; ours: 07 CREDIT, 08 CANCEL
+    spec.     0 header      KLKW01, or worker_header of the topology
+              1 command     02 REQUEST, 06 DISCONNECT, PONG; extensions: 07 CREDIT, 08 CANCEL
       02      2 client      its address, 1 to 255 octets
               3 empty
               4 request id  1 to 255 octets
-              5 remaining   ours, if this worker's READY had a D: 8 octets, big-endian, ms;
+              5 remaining   extension, if this worker's READY had a D: 8 octets, big-endian, ms;
                             all ones: unknown; if its READY was 07 and the broker knows that,
-                            8 octets of credit behind them, big-endian; all ones: unlimited
-              then body     none is taken, too
+                            8 octets of credit follow, big-endian; all ones: unlimited
+              then body     may be empty
       07, 08  2 client, 3 empty, 4 request id; of 07: 5 credit, 8 octets, big-endian
     MDP/0.2   0 MDPW02, 1 command: 02 REQUEST, 05 HEARTBEAT, 06 DISCONNECT
       02      2 client, 3 empty, 4.. body
     MDP/0.1   0 empty, 1 MDPW01, 2 command: 02 REQUEST, 04 HEARTBEAT, 05 DISCONNECT
       02      3 client, 4 empty, 5.. body
 
-    deadlines   whether this worker asked for them
+    deadlines   whether this worker's READY asked for them
 
-    A DISCONNECT of the text's may have MDP/0.2's header. Returns (framing, order).
+    A DISCONNECT of the specification's framing may have MDP/0.2's header. Returns (framing, order).
     Raises RemoteProtocolError.
     """
     framing = _framing(frames, Side.WORKER, headers)
@@ -670,7 +672,7 @@ def decode_order(
     return framing, _BARE_ORDERS[kind]
 
 
-# Those that are a header and a command, and nothing else.
+# Commands that consist of a header and a command.
 _BARE_COMMANDS: dict[type, Ping | Heartbeat | Disconnect] = {
     Ping: Ping(),
     Heartbeat: Heartbeat(),
@@ -684,7 +686,7 @@ _BARE_ORDERS: dict[type, Pong | Heartbeat | Disconnect] = {
 
 
 def _command(frames: Frames, framing: Framing, kinds: dict[bytes, type]) -> tuple[type, Frames]:
-    """The command of a worker's dialog and the frames behind it."""
+    """The kind of a worker's command, and the frames after it."""
     at = 2 if framing is Framing.MDP01 else 1
     _check_count(frames, at + 1, "a worker's dialog")
     kind = kinds.get(frames[at])
@@ -747,7 +749,7 @@ def _encode_work(work: WorkRequest | WorkPartial | WorkFinal, framing: Framing) 
 
 
 def _decode_work(frames: Frames, framing: Framing) -> tuple[bytes, bytes, list[bytes]]:
-    """Client, request id and body, from the frames behind the command."""
+    """Client, request id and body, from the frames after the command."""
     text = framing is Framing.TEXT
     _check_count(frames, 3, "REQUEST, PARTIAL or FINAL behind its command")
     if frames[1]:
@@ -758,33 +760,33 @@ def _decode_work(frames: Frames, framing: Framing) -> tuple[bytes, bytes, list[b
     return client, b"", list(frames[2:])
 
 
-# ---- the body of an error ----
+# ---- errors ----
 
 
 def encode_failure(failure: Failure) -> list[bytes]:
-    """The body of a FINAL that says that a request failed; the frames are under decode_failure."""
+    """The body of a FINAL that is an error; decode_failure describes the frames."""
     text = failure.message.encode("utf-8", "replace")[: values.ERROR_TEXT_BYTES_MAX]
     message = text.decode("utf-8", "ignore")
     return [values.ERROR_MARK, msgpack.packb({"code": failure.code, "message": message})]
 
 
 def decode_failure(body: Frames) -> Failure | None:
-    """What a FINAL's body says, if it says that the request failed; None: it is an answer.
+    """The error in a FINAL's body; None: an ordinary answer.
 
     body   0 mark   KLK-ERROR
            1 bytes  msgpack map: code int, message string; other keys are ignored
 
-    Raises RemoteProtocolError when the mark is followed by something else.
+    Raises RemoteProtocolError: the mark is followed by something else.
     """
     if len(body) != values.ERROR_FRAMES or body[0] != values.ERROR_MARK:
         return None
     if len(body[1]) > values.ERROR_BYTES_MAX:
         raise RemoteProtocolError(f"an error of {len(body[1])} octets")
     try:
-        # What the text is about to be unpacked to is bounded by its size.
+        # The size of the frame bounds the unpacked objects.
         unpacked = msgpack.unpackb(body[1])
-    except ValueError as error:  # All that msgpack raises for foreign bytes.
-        raise RemoteProtocolError(f"an error that is no msgpack: {error}") from None
+    except ValueError as error:  # The base class of msgpack's errors.
+        raise RemoteProtocolError(f"an error that is not msgpack: {error}") from None
     code = unpacked.get("code") if isinstance(unpacked, dict) else None
     message = unpacked.get("message") if isinstance(unpacked, dict) else None
     if type(code) is not int or not isinstance(message, str):

@@ -1,13 +1,12 @@
-"""Which broker gives out durable requests, and when: a lease in the store, without sockets.
+"""The dispatch of durable requests by one broker at a time: a lease in the store, without sockets.
 
-The store is a replicated table. Every broker follows it (ledger.py); any of them may write
-requests. One owns it: that one hands requests to workers, writes how they ended, and deletes. Its
-two rules:
+The store is a replicated table. Every broker follows it (ledger.py) and may write requests. One
+broker owns it: the owner dispatches requests to workers, writes their ends, and deletes segments.
 
-- It hands out only while its lease holds. Whoever wants to follow must have seen the lease
-  unchanged for longer than that, by its own clock: clocks need not agree, only run equally fast.
-- Every end that it writes says whose it is: the table refuses it as soon as the owner is another
-  one. So an owner that was asleep can't end what was given out again.
+- The owner dispatches only while its lease is valid. Another broker may take over after it has seen
+  the lease unchanged for longer, by its own clock; clocks only have to run equally fast.
+- Every write of ends is conditional on the owner, and the table refuses it after a change. So an
+  owner that was suspended can't end requests that its successor dispatches again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,31 +20,31 @@ from .ledger import Ledger, LedgerSetup
 from .records import CLOSE, ENDS, REQUESTS, TOKEN_BYTES, DurableRequest, Message, Pair
 from .values import Framing
 
-LEASE = b"l"  # A number that its owner makes grow while it lives.
-OWNER = b"o"  # Token and name of the process that owns the store.
-RANGES = ((LEASE, b"p"), (REQUESTS, b"s"), (ENDS, b"g"))  # In the order in which they are read.
-WRITES_MAX = 2  # Of a kind on their way: what comes meanwhile is one larger write.
-WRITE_BYTES = 1 << 20  # Of segments in one write, and the one that reaches beyond.
-SEGMENTS_MAX = 500  # In one write, and as many deletes.
+LEASE = b"l"  # The owner increases the number while it runs.
+OWNER = b"o"  # Token and name of the owner's process.
+RANGES = ((LEASE, b"p"), (REQUESTS, b"s"), (ENDS, b"g"))  # In the order of reading.
+WRITES_MAX = 2  # Of each kind in flight; later ones are combined.
+WRITE_BYTES = 1 << 20  # Of segments in one write; the last one may exceed it.
+SEGMENTS_MAX = 500  # In one write; also of deletes.
 DELETES_MAX = 500
-RETRY_MS = 100  # Before something is tried again that the store could not do.
-RENEWALS = 3  # So many in the time of a lease.
-DEFERRED_BYTES_MAX = 64 << 20  # Of requests that come before the store is read ...
-DEFERRED_OVERHEAD_BYTES = 512  # ... each with what it costs besides its body.
-DELETE_MS = 200  # Between two looks for what can be deleted.
+RETRY_MS = 100  # Before a failed operation of the store is repeated.
+RENEWALS = 3  # In the duration of a lease.
+DEFERRED_BYTES_MAX = 64 << 20  # Of requests that arrive before the store is read ...
+DEFERRED_OVERHEAD_BYTES = 512  # ... each with this overhead.
+DELETE_MS = 200  # Between searches for deletable segments.
 
 
 class StoreWrite(NamedTuple):
-    """All of it at once, if all guards hold; otherwise nothing."""
+    """An atomic write, done if all guards hold."""
 
     ticket: int
-    guards: list[tuple[bytes, bytes | None]]  # Keys, and what they have to hold; None: nothing.
+    guards: list[tuple[bytes, bytes | None]]  # Keys and their expected values; None: absent.
     puts: list[Pair]
     deletes: list[bytes]
 
 
 class StoreRead(NamedTuple):
-    """Pairs of start <= key < end, a part of them at least."""
+    """A scan of start <= key < end; the answer may be a part of it."""
 
     ticket: int
     start: bytes
@@ -53,34 +52,34 @@ class StoreRead(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Changes behind an index; 0: where to begin."""
+    """Changes after an index; 0: asks for the current index."""
 
     ticket: int
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index: int  # type: ignore[assignment]   # It hides tuple.index.
 
 
 Order = StoreWrite | StoreRead | Watch
 
 
 class StoreChange(NamedTuple):
-    """What one entry of the log did to the store."""
+    """The changes that one entry of the log made in the store."""
 
     puts: list[Pair]
     deletes: list[bytes]
 
 
 class DurableSetup(NamedTuple):
-    """What a broker is told of its durable services."""
+    """The settings of durable services."""
 
-    node: str  # Of this broker: no other process has the name at the same time.
+    node: str  # Of this broker, unique at any time.
     ledger: LedgerSetup
     exchange: ExchangeSetup
-    unix_offset_ms: int  # Unix time is the monotonic one and this.
+    unix_offset_ms: int  # Unix time minus monotonic time.
     lease_ms: int = 3000
 
 
 class _PendingWrite:
-    """A write on its way."""
+    """A write in flight."""
 
     __slots__ = ("deletes", "ends", "is_claim", "renewed_ms", "retry_ms", "write")
 
@@ -90,11 +89,12 @@ class _PendingWrite:
         self.deletes: list[bytes] = []
         self.renewed_ms: int | None = None  # When it was sent, if it renews the lease.
         self.is_claim = False
-        self.retry_ms: int | None = None  # When it is to be sent again.
+        self.retry_ms: int | None = None  # When to send it again.
 
 
 class Durable:
-    """The machine. The caller does what take_orders() returns and tells what came of it."""
+    """The state machine. The caller executes the orders of pop_orders() and reports their
+    results."""
 
     def __init__(self, setup: DurableSetup, now_ms: int) -> None:
         self.setup = setup
@@ -104,26 +104,26 @@ class Durable:
         self._orders: list[Order] = []
         self._last_ticket = 0
         self._pending_writes: dict[int, _PendingWrite] = {}
-        # The store, as it is followed.
+        # The state of the store, as far as it is read.
         self._current_owner: bytes | None = None
         self._lease_value: bytes | None = None
-        self._lease_changed_ms = now_ms  # When the lease was seen to change, or looked at first.
-        self._index: int | None = None  # To watch from; None: not known.
-        self._reads: list[tuple[bytes, bytes]] = []  # Ranges that are still to be read.
-        self._stale: set[bytes] = set()  # Segments that were not found again so far.
-        self._pending_read: tuple[int, Order] | None = None  # The read or watch on its way.
-        self._retry_ms = 0  # Of that.
+        self._lease_changed_ms = now_ms  # When the lease was last seen to change, or first seen.
+        self._index: int | None = None  # The index to watch from; None: unknown.
+        self._reads: list[tuple[bytes, bytes]] = []  # Ranges that are not read yet.
+        self._stale: set[bytes] = set()  # Segments that the current reading has not found yet.
+        self._pending_read: tuple[int, Order] | None = None  # The read or watch in flight.
+        self._retry_ms = 0  # Of that one.
         self.is_loaded = False
-        self._deferred: list[tuple[bytes, Framing, Request]] = []  # Until then.
+        self._deferred: list[tuple[bytes, Framing, Request]] = []  # Until the store is read.
         self._deferred_bytes = 0
-        # Our part in it.
+        # Our ownership.
         self.owns = False
-        self._lease_until_ms = 0  # So long our lease holds.
+        self._lease_until_ms = 0  # When our lease ends.
         self._claim_pending = False
         self._renewals = 0
-        self._renewed_ms = now_ms  # When that was asked for last.
-        self._next_delete_ms = 0  # When to look again for what can be deleted.
-        self.is_lost = False  # Workers hold requests that another broker gives out.
+        self._renewed_ms = now_ms  # When the last renewal was sent.
+        self._next_delete_ms = 0  # When to search for deletable segments.
+        self.is_lost = False  # Workers have requests that another broker now dispatches.
         self._is_stopping = False
 
     def _unix_ms(self, now_ms: int) -> int:
@@ -134,7 +134,7 @@ class Durable:
     def add_request(
         self, routing_id: bytes, framing: Framing, request: Request, now_ms: int
     ) -> None:
-        """A request for a durable service, for titanic.request or titanic.close."""
+        """A request for a durable service, titanic.request or titanic.close."""
         if not self.is_loaded:
             self._defer(routing_id, framing, request)
         elif request.service == values.TITANIC_REQUEST:
@@ -143,10 +143,10 @@ class Durable:
             self.ledger.add_request(routing_id, framing, request, self._unix_ms(now_ms))
 
     def add_requests(self, messages: Iterable[Message], now_ms: int) -> None:
-        """What clients say of durable services, as the exchange has seen it: each is valid."""
+        """Messages of clients for durable services. The exchange has validated them."""
         header = self.setup.ledger.headers.client
         for message in messages:
-            if message[1] == header:  # By far the most are so.
+            if message[1] == header:  # The most frequent case.
                 routing_id, _, _, service, request_id, *body = message
                 self.add_request(
                     routing_id, Framing.TEXT, Request(service, request_id, body), now_ms
@@ -157,14 +157,15 @@ class Durable:
                     self.add_request(message[0], framing, command, now_ms)
                 elif isinstance(command, Credit):
                     self.ledger.add_credit((command.name, command.request_id), command.octets)
-                # A CANCEL means nothing: what is accepted comes to its end.
+                # CANCEL has no effect: an accepted request is executed.
 
     def titanic_reply(self, uuid: bytes) -> Message:
-        """What titanic.reply is answered with."""
+        """The answer to titanic.reply."""
         return self.ledger.titanic_reply(uuid) if self.is_loaded else [values.TITANIC_FAILED]
 
     def _defer(self, routing_id: bytes, framing: Framing, request: Request) -> None:
-        """It may be a repeat of what is not read yet. What finds no room comes again, or not."""
+        """Keeps a request until the store is read, as it may be a repeat. Beyond the limit it is
+        dropped, and the client may repeat it."""
         size = DEFERRED_OVERHEAD_BYTES + sum(map(len, request.body))
         if self._deferred_bytes + size > DEFERRED_BYTES_MAX:
             self.ledger.counters["early_dropped"] += 1
@@ -177,10 +178,10 @@ class Durable:
         for routing_id, framing, request in early:
             self.add_request(routing_id, framing, request, now_ms)
 
-    # ---- what came of an order ----
+    # ---- results of orders ----
 
     def on_written(self, ticket: int, holds: bool, now_ms: int) -> None:
-        """A write is in the log; holds: its guards did, and it was done."""
+        """The log has a write; holds: its guards held, and it was applied."""
         sent = self._pending_writes.pop(ticket, None)
         if sent is None:
             return
@@ -189,7 +190,7 @@ class Durable:
             if holds:
                 assert sent.renewed_ms is not None
                 self._lease_until_ms = sent.renewed_ms + self.setup.lease_ms
-            return  # It counts when it is seen behind all that was written before it.
+            return  # Ownership begins when the log shows it, after all earlier writes.
         if not sent.write.guards:
             self.ledger.on_written(key for key, _ in sent.write.puts)
         elif holds:
@@ -205,7 +206,7 @@ class Durable:
             self._lose_ownership()
 
     def on_read(self, ticket: int, pairs: Sequence[Pair], resume: bytes, now_ms: int) -> None:
-        """A part of a range; resume: where it goes on, or empty."""
+        """A part of a range; resume: the key to continue from, or empty."""
         if self._pending_read is None or self._pending_read[0] != ticket:
             return
         self._pending_read = None
@@ -229,12 +230,12 @@ class Durable:
     def on_watched(
         self, ticket: int, index: int, changes: Sequence[StoreChange], now_ms: int
     ) -> None:
-        """Changes, and the index behind them."""
+        """Changes, and the index of the last one."""
         if self._pending_read is None or self._pending_read[0] != ticket:
             return
         self._pending_read = None
         if self._index is None:
-            # From here on changes are told; all that was before is read now.
+            # Later changes are watched; everything before them is read now.
             self._reads = list(RANGES)
             self._stale = self.ledger.written_keys()
         self._index = index
@@ -245,20 +246,20 @@ class Durable:
                 self._on_delete(key, now_ms)
 
     def on_changes_lost(self, ticket: int) -> None:
-        """The changes from that index on are no longer kept: all is read anew."""
+        """The log no longer has the changes after that index: read everything again."""
         if self._pending_read is not None and self._pending_read[0] == ticket:
             self._pending_read, self._index = None, None
 
     def on_failed(self, ticket: int, now_ms: int) -> None:
-        """The store could not do it now, or nobody knows whether it did: it is asked again. A write
-        may so come twice, which changes nothing: no key is ever written with another value."""
+        """The operation failed, or its outcome is unknown, and is repeated. A repeated write is
+        harmless, because a key never gets another value."""
         if self._pending_read is not None and self._pending_read[0] == ticket:
             self._pending_read = None
             self._retry_ms = now_ms + RETRY_MS
         elif ticket in self._pending_writes:
             self._pending_writes[ticket].retry_ms = now_ms + RETRY_MS
 
-    # ---- following ----
+    # ---- following the store ----
 
     def _on_put(self, key: bytes, value: bytes, now_ms: int) -> None:
         if key == LEASE:
@@ -281,12 +282,12 @@ class Durable:
         if owner != self._current_owner:
             self._current_owner, self._lease_changed_ms = owner, now_ms
         if owner == self._owner_value:
-            self.owns = not self._is_stopping  # Behind all that an owner before us has written.
+            self.owns = not self._is_stopping  # After all writes of earlier owners.
         elif self.owns:
             self._lose_ownership()
 
     def _lose_ownership(self) -> None:
-        """Another broker owns the store, or nobody does."""
+        """Another broker owns the store, or none."""
         if self.owns:
             self.owns = False
             self._lease_until_ms = 0
@@ -294,27 +295,27 @@ class Durable:
             self.ledger.counters["ownerships_lost"] += 1
 
     def reset_workers(self) -> None:
-        """What workers had is not theirs any more; the caller has told them so."""
+        """Queues the requests of workers again; the caller has disconnected the workers."""
         self.is_lost = False
         self.exchange = Exchange(self.setup.exchange)
         self.ledger.requeue_working()
 
-    # ---- in step ----
+    # ---- dispatch ----
 
     def may_dispatch(self, now_ms: int) -> bool:
-        """Whether requests may be handed out now."""
+        """Whether requests may be dispatched now."""
         follows = self._index is not None and not self._reads
         return self.owns and follows and now_ms < self._lease_until_ms and not self.is_lost
 
     def collect_answers(self) -> None:
-        """What the exchange has for clients is for the ledger."""
+        """Passes the exchange's answers to the ledger."""
         answers = self.exchange.clients
         for client, _, command, _, request_id, *body in answers.messages():
             self.ledger.answer((client, request_id), command == values.CLIENT_FINAL, body)
         answers.clear()
 
     def ready(self, now_ms: int) -> None:
-        """Acts, behind all that has arrived."""
+        """Acts once after everything was received."""
         self.collect_answers()
         self._follow_store(now_ms)
         if self.may_dispatch(now_ms):
@@ -420,14 +421,14 @@ class Durable:
         sent.write.puts.append((LEASE, self._owner_value + self._renewals.to_bytes(8, "big")))
 
     def _may_claim(self, now_ms: int) -> bool:
-        """A process of the same name as ours has ended: we could not have its addresses else."""
+        """A former process of our node name can't run: this process has its addresses."""
         claim_ms = self._claim_ms
         return claim_ms is not None and now_ms >= claim_ms
 
     @property
     def _claim_ms(self) -> int | None:
-        """When the store may be taken: the owner's lease is over by then. It counts from when its
-        renewal was sent, we from when we have heard of it, which is later. None: not now."""
+        """When this broker may claim the store; None: not now. The owner's lease runs from its
+        renewal, ours from the later moment when we saw that renewal."""
         if (
             not self.is_loaded
             or self._claim_pending
@@ -437,7 +438,7 @@ class Durable:
         ):
             return None
         if self._current_owner == self._owner_value:
-            return None  # Until it is seen who else has it.
+            return None  # Wait until another owner is seen.
         if (
             self._current_owner is None
             or self._current_owner[TOKEN_BYTES:] == self.setup.node.encode()
@@ -455,7 +456,7 @@ class Durable:
         self._send(sent)
 
     def stop(self, now_ms: int) -> None:
-        """The broker ends: another one may follow at once. Nothing is handed out any more."""
+        """Releases the store, so that another broker may follow at once; dispatch ends."""
         if self.owns and not self._is_stopping:
             self._write_ends(now_ms)
             self._send(
@@ -470,7 +471,7 @@ class Durable:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to be written any more."""
+        """Whether nothing is left to write."""
         return not self._pending_writes and not self.ledger.has_requests_to_write
 
     def pop_orders(self) -> list[Order]:
@@ -494,10 +495,10 @@ class Durable:
             times.append(claim_ms)
         return min(times, default=None)
 
-    # ---- what is known ----
+    # ---- status ----
 
     def status(self) -> dict[str, int]:
-        """Numbers for `supervisor status`."""
+        """Counts for `supervisor status`."""
         ledger = self.ledger
         return {
             "durable_owner": int(self.owns),
@@ -508,7 +509,7 @@ class Durable:
 
 
 def _batches(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Segments of one write each."""
+    """Groups segments into writes."""
     batches: list[list[Pair]] = []
     size = WRITE_BYTES
     for key, value in pairs:

@@ -1,9 +1,7 @@
-"""Requests of durable services and their answers, as the store has them: who asked what, what is
-written, what is answered. It reaches no store and knows no worker: durable.py does.
+"""The durable requests in memory: their clients, answers, and what the store has of them.
 
-Everything is kept in segments, one key of the store each, so that a batch of any size is one write:
-`r` segments hold requests, `f` segments how they ended. A request is known by (identity, id) from
-its request segment on until the segment with its end is deleted.
+The ledger knows neither the store nor workers; durable.py connects them. It knows a request by
+(identity, id) from its arrival until the segment with its end is deleted (records.py).
 """
 
 import hashlib
@@ -55,62 +53,61 @@ from .records import (
 )
 from .values import Framing, Headers
 
-UNNAMED = b"\0"  # What identities begin with that no client has set itself.
-TITANIC_CLIENT = b"\0titanic"  # Requests that came by titanic.request are nobody's.
+UNNAMED = b"\0"  # Begins the identities of clients that have not set a routing id.
+TITANIC_CLIENT = b"\0titanic"  # The identity of requests by titanic.request.
 
 STORE_FULL = Failure(values.BUSY, "the store of durable requests is full")
 CLIENT_FULL = Failure(values.BUSY, "this client has too many requests in work")
 TOO_LARGE = Failure(values.TOO_LARGE, f"more than {RECORD_BYTES_MAX} bytes are not kept")
 
-JUNK_KEYS_MAX = 4096  # Of segments with bad records, so many are told apart.
+JUNK_KEYS_MAX = 4096  # Bad segments are counted and logged once; so many are remembered.
 
-UNWANTED = -(1 << 62)  # The credit of a client that wants none.
-RECHECK_MS = 250  # Until a segment of ends is looked at again whose requests are still there.
+UNWANTED = -(1 << 62)  # The credit of a client that wants no parts.
+RECHECK_MS = 250  # Before a segment of ends is checked again whose requests still exist.
 
 
 class LedgerSetup(NamedTuple):
-    """How much is kept, and for how long."""
+    """Limits and lifetimes."""
 
     token: bytes  # TOKEN_BYTES, of this process alone.
-    reply_ttls_ms: dict[bytes, int]  # By service: answers are kept so long.
-    reply_ttl_ms: int = 60_000  # Of services that are not named there.
-    bytes_max: int = 512 << 20  # Of all that is kept, each record with what it costs.
-    inflight_max: int = 4096  # Requests of one client that have not ended.
+    reply_ttls_ms: dict[bytes, int]  # How long answers are stored, by service.
+    reply_ttl_ms: int = 60_000  # For other services.
+    bytes_max: int = 512 << 20  # Of all records with their overhead.
+    inflight_max: int = 4096  # Unfinished requests of one client.
     headers: Headers = values.HEADERS
 
 
 class Ledger:
-    """What is for clients is put into `replies`: messages with the routing id first."""
+    """Puts messages for clients into `replies`, with the routing id first."""
 
     def __init__(self, setup: LedgerSetup) -> None:
         assert len(setup.token) == TOKEN_BYTES
         self.setup = setup
         self.counters: Counter[str] = Counter()
         self.replies: list[Message] = []
-        self.junk: list[tuple[bytes, str]] = []  # Keys with bad records, and why: to be logged.
-        self.size = 0  # Of all that is kept.
+        # Keys with bad records and the reason, to be logged.
+        self.junk: list[tuple[bytes, str]] = []
+        self.size = 0  # Of all records.
         self._requests: dict[Name, DurableRequest] = {}
         self._closed: Counter[bytes] = Counter()
         self._segments: dict[bytes, Segment] = {}
         self._inflight: Counter[bytes] = Counter()
-        self._unwritten: list[DurableRequest] = []  # To be written.
+        self._unwritten: list[DurableRequest] = []  # Requests.
         self._unwritten_ends: list[DurableRequest] = []
         self._queued: deque[DurableRequest] = deque()
-        self._deletable: dict[bytes, Segment] = {}  # All that is in them has ended.
-        self._expiries: list[tuple[int, bytes]] = []  # A heap: when segments of ends may go.
-        self._refused_ends: set[bytes] = (
-            set()
-        )  # Ends that were written to no avail, as far as we know.
+        self._deletable: dict[bytes, Segment] = {}  # Segments whose requests have all ended.
+        # A heap: when segments of ends may be deleted.
+        self._expiries: list[tuple[int, bytes]] = []
+        self._refused_ends: set[bytes] = set()  # Segments of ends that the store refused.
         self._junk_keys: set[bytes] = set()  # Those that were counted.
         self._last_number = 0
-        self._last_run = int.from_bytes(setup.token[:4], "big")  # Other than another broker's.
+        self._last_run = int.from_bytes(setup.token[:4], "big")  # Differs from other brokers' runs.
 
-    # ---- what clients want ----
+    # ---- requests of clients ----
 
     def identity(self, routing_id: bytes, name: bytes = b"") -> bytes:
-        """By which a client is known again: the name that it says, or the routing id that it has
-        set. One that the ROUTER has made, or that looks so, means nothing to another broker, nor to
-        this one's next process."""
+        """The identity by which a client is recognised: its name, or the routing id that it has
+        set. A routing id of the ROUTER's means nothing to other brokers or later processes."""
         if name:
             return name
         if routing_id.startswith(UNNAMED):
@@ -131,7 +128,7 @@ class Ledger:
             self._attach_client(known, routing_id, request)
             self._send_answers(known)
             return
-        if len(identity) > NAME_BYTES_MAX:  # None that a ROUTER makes, nor one that it takes.
+        if len(identity) > NAME_BYTES_MAX:  # Not possible for a ROUTER's peer.
             self.counters["nameless"] += 1
             return
         record = DurableRequest(name, request.service, framing)
@@ -142,8 +139,9 @@ class Ledger:
         self._add_request(record, identity)
 
     def add_titanic_request(self, routing_id: bytes, framing: Framing, request: Request) -> None:
-        """titanic.request (RFC 9): the body is a service and its request's body. It is answered
-        with 200 and the uuid when it is written. Every broker makes the same uuid of a repeat."""
+        """titanic.request (RFC 9): the body is a service and its request's body. The answer is 200
+        and the uuid, once the store has the request. All brokers derive the same uuid from a
+        repeat."""
         titanic_sender = self.identity(routing_id, request.name), request.request_id
         if framing is not Framing.TEXT:
             titanic_sender = titanic_sender[0], self.setup.token + self._next_number()
@@ -163,7 +161,7 @@ class Ledger:
         self._add_request(record, titanic_sender[0])
 
     def titanic_reply(self, uuid: bytes) -> Message:
-        """What titanic.reply is answered with (RFC 9)."""
+        """The answer to titanic.reply (RFC 9)."""
         record = self._requests.get((TITANIC_CLIENT, uuid))
         if record is None or self._closed[uuid]:
             return [values.TITANIC_UNKNOWN]
@@ -189,7 +187,7 @@ class Ledger:
         self.counters["requests"] += 1
 
     def refuse(self, record: DurableRequest, failure: Failure) -> None:
-        """MDP has no word for it; titanic.request has one of its own."""
+        """Refuses a request. MDP has no error; titanic.request has its own."""
         if record.titanic_sender is not None:
             self._answer_titanic(record, [values.TITANIC_FAILED])
         elif record.framing == Framing.TEXT:
@@ -216,42 +214,43 @@ class Ledger:
             self._release_inflight(record)
         if record.service == CLOSE and record.body:
             self._closed[record.body[0]] -= 1
-            self._closed += Counter()  # Without those that are 0.
+            self._closed += Counter()  # Removes zero counts.
 
     def _release_inflight(self, record: DurableRequest) -> None:
-        """It counts no longer among its client's requests in work."""
+        """The request no longer counts as one of its client's unfinished requests."""
         client = self._client_of(record)
         self._inflight[client] -= 1
         if self._inflight[client] <= 0:
             del self._inflight[client]
 
     def add_credit(self, name: Name, octets: int) -> None:
-        """A client takes more parts; 0: none any more."""
+        """A client accepts more parts; 0: no further ones."""
         record = self._requests.get(name)
         if record is not None and record.credit is not None:
             record.credit = record.credit + octets if octets else UNWANTED
             self._send_answers(record)
 
     def detach_client(self, routing_id: bytes, request_id: bytes) -> bool:
-        """A client that says no name has lost a part: it is told nothing more. False: nor was it
-        before."""
+        """Stops sending to a client without a name that has lost a part; returns whether an
+        unfinished answer was affected."""
         record = self._requests.get((self.identity(routing_id), request_id))
         if record is None or not record.routing_id:
             return False
         record.routing_id = b""
         return record.state != DONE
 
-    # ---- what clients are told ----
+    # ---- answers to clients ----
 
     def _attach_client(self, record: DurableRequest, routing_id: bytes, request: Request) -> None:
-        """Its client asks here, perhaps once more: then it is told all from the beginning."""
+        """Connects a client to a request, possibly again; it then gets all answers from the
+        first."""
         record.routing_id = routing_id
         record.credit = (request.credit or UNWANTED) if request.name else None
         self._restart_answers(record)
 
     def _send_answers(self, record: DurableRequest) -> None:
-        """What its client has not been told: parts as far as it takes them, the end when it is
-        written."""
+        """Sends unsent answers: parts as far as the credit goes, the FINAL once the store has
+        it."""
         if not record.routing_id or record.titanic_sender is not None:
             return
         while record.sent_count < len(record.answers):
@@ -269,7 +268,7 @@ class Ledger:
     def _send_answer(self, record: DurableRequest, last: bool, body: Message) -> None:
         service, request_id = record.service, record.name[1]
         if record.framing == Framing.TEXT and record.credit in (None, UNWANTED):
-            # As encode_reply() does it: by far the most are so.
+            # Like encode_reply(), for the most frequent case.
             command = values.CLIENT_FINAL if last else values.CLIENT_PARTIAL
             head = [record.routing_id, self.setup.headers.client, command, service, request_id]
             self.replies.append(head + (body or [b""]))
@@ -281,7 +280,7 @@ class Ledger:
             self._reply(record, kind(service, request_id, body, position))
         elif record.framing != Framing.MDP01:
             self._reply(record, (Final if last else Partial)(service, b"", body))
-        elif last:  # It takes one answer.
+        elif last:  # MDP/0.1 has a single answer.
             whole = [frame for _, each in record.answers for frame in each]
             self._reply(record, Final(service, b"", whole))
 
@@ -289,7 +288,7 @@ class Ledger:
         self._answer_titanic(record, [values.TITANIC_OK, record.name[1]])
 
     def _answer_titanic(self, record: DurableRequest, body: Message) -> None:
-        """Whoever has sent titanic.request."""
+        """Answers titanic.request."""
         assert record.titanic_sender is not None
         text = record.framing == Framing.TEXT
         request_id = record.titanic_sender[1] if text else b""
@@ -302,21 +301,21 @@ class Ledger:
                 [record.routing_id, *encode_reply(reply, framing, self.setup.headers)]
             )
 
-    # ---- what workers say ----
+    # ---- answers of workers ----
 
     def answer(self, name: Name, last: bool, body: Message) -> None:
-        """A PARTIAL or the FINAL of who was given the request."""
+        """A PARTIAL or FINAL of the worker that has the request."""
         record = self._requests.get(name)
         if record is None or record.state != WORKING:
             self.counters["discarded"] += 1
             return
         size = body_bytes(body)
-        whole = OVERHEAD_BYTES + 2 * RECORD_BYTES_MAX  # The request's own, and its answers.
+        whole = OVERHEAD_BYTES + 2 * RECORD_BYTES_MAX  # The request and its answers.
         if record.size + size > whole or len(record.answers) >= RECORD_FRAMES_MAX:
             record.exceeds_limit = True
         if record.exceeds_limit:
             if not last:
-                return  # It will not be whole: its end says so.
+                return  # The end will report the error.
             self._drop_answers(record)
             self._restart_answers(record)
             body = encode_failure(TOO_LARGE)
@@ -331,18 +330,18 @@ class Ledger:
             self._send_answers(record)
 
     def _drop_answers(self, record: DurableRequest) -> None:
-        """Without answers."""
+        """Deletes the answers."""
         size = sum(body_bytes(body) for _, body in record.answers)
         record.size -= size
         self.size -= size
         record.answers = []
 
     def _restart_answers(self, record: DurableRequest) -> None:
-        """Another run gives the answers: its client is told them from the beginning."""
+        """Starts a new run: the client gets its answers from the first."""
         record.sent_count = 0
         self._last_run = record.run = (self._last_run + 1) % (1 << 32)
 
-    # ---- to the store ----
+    # ---- writing to the store ----
 
     def _next_number(self) -> bytes:
         self._last_number = (self._last_number + 1) % (1 << 8 * NUMBER_BYTES)
@@ -360,8 +359,8 @@ class Ledger:
         return bool(self._unwritten_ends)
 
     def pack_requests(self, unix_ms: int) -> list[Pair]:
-        """What is to be written of requests; on_written() follows, sooner or later."""
-        # Another broker may have written one of them meanwhile.
+        """The segments to write of new requests; on_written() follows eventually."""
+        # Another broker may have written one of them since.
         asked = [record for record in self._unwritten if record.state == WRITING]
         self._unwritten = []
         pairs = []
@@ -376,7 +375,7 @@ class Ledger:
         return pairs
 
     def pack_ends(self, unix_ms: int) -> list[Pair]:
-        """What is to be written of ends; on_written() or on_refused() follows."""
+        """The segments to write of ends; on_written() or on_refused() follows."""
         ended, self._unwritten_ends = self._unwritten_ends, []
         pairs = []
         for records in split(ended):
@@ -387,7 +386,7 @@ class Ledger:
         return pairs
 
     def on_written(self, keys: Iterable[bytes]) -> None:
-        """These are in the log, and nobody can take them out of it."""
+        """The log has these segments permanently."""
         for key in keys:
             segment = self._segments.get(key)
             if segment is None or segment.is_written:
@@ -406,7 +405,7 @@ class Ledger:
                 self._deletable[key] = segment
 
     def _on_ended(self, segment: Segment) -> None:
-        """The ends in it stand."""
+        """The ends in a segment are final."""
         for record in segment.records:
             if record.state != DONE:
                 record.state = DONE
@@ -426,8 +425,8 @@ class Ledger:
             )
 
     def _ttl_ms(self, segment: Segment) -> int:
-        """How long the ends in it are kept. Those of requests that nobody has worked on go at once:
-        the same id may be asked again, and be done."""
+        """How long the ends are stored. Ends of requests that were never dispatched expire at once,
+        so that a repeat of the same id can be executed."""
         if not segment.records or segment.records[0].never_dispatched:
             return 0
         service = segment.records[0].service
@@ -447,7 +446,7 @@ class Ledger:
         for key in keys:
             segment = self._segments.get(key)
             if segment is None or segment.is_written:
-                continue  # It was, and only the word of it was lost.
+                continue  # Written; only its confirmation was lost.
             del self._segments[key]
             self._refused_ends.add(key)
             for record in segment.records:
@@ -462,15 +461,15 @@ class Ledger:
         self._queued.append(record)
 
     def deletable(self, unix_ms: int, count: int) -> list[bytes]:
-        """Keys of segments that nobody needs any more, at most so many: on_deleted() or
-        on_kept() follows."""
+        """At most `count` keys of segments that can be deleted; on_deleted() or on_delete_refused()
+        follows."""
         found: list[bytes] = []
         while self._deletable and len(found) < count:
             key, segment = self._deletable.popitem()
             segment.is_deleting = True
             found.append(key)
         if found:
-            return found  # What holds an end goes behind the request that ended so.
+            return found  # A segment of ends is deleted after the requests that it ended.
         postponed = []
         while self._expiries and self._expiries[0][0] <= unix_ms and len(found) < count:
             due = heapq.heappop(self._expiries)
@@ -491,7 +490,7 @@ class Ledger:
             self.on_removed(key)
 
     def on_delete_refused(self, keys: Iterable[bytes]) -> None:
-        """They were not deleted: this broker does not own the store any more."""
+        """They were not deleted, because this broker no longer owns the store."""
         for key in keys:
             segment = self._segments.get(key)
             if segment is not None:
@@ -506,29 +505,29 @@ class Ledger:
 
     @property
     def deletable_ms(self) -> int | None:
-        """Unix time when something may be deletable; 0: something is."""
+        """Unix time when a segment may be deletable; 0: one is."""
         if self._deletable:
             return 0
         return self._expiries[0][0] if self._expiries else None
 
-    # ---- from the store ----
+    # ---- reading from the store ----
 
     def is_written_here(self, key: bytes) -> bool:
-        """Whether this process has written it: then it knows better what became of it."""
+        """Whether this process wrote the segment, and so knows its state."""
         return key[1 + STAMP_BYTES : 1 + STAMP_BYTES + TOKEN_BYTES] == self.setup.token
 
     def load(self, key: bytes, value: bytes) -> None:
-        """A segment is in the store. Bad records in it are counted and skipped, the others count;
-        a segment with bad ones stays in the store, for an operator to look at."""
+        """Loads a segment of the store. Bad records are counted and skipped. A segment with bad
+        records is never deleted, so that an operator can inspect it."""
         if self.is_written_here(key):
-            self.on_written([key])  # No other word of it may have come.
+            self.on_written([key])  # Its confirmation may have been lost.
             if key not in self._refused_ends:
-                return  # What became of it later we know already.
+                return  # The ledger knows its later state.
             self._refused_ends.discard(key)
         if key in self._segments:
             return
         if len(key) != KEY_BYTES or key[:1] not in (REQUESTS, ENDS):
-            self.on_junk(key, "no key of a segment")
+            self.on_junk(key, "not a segment's key")
             return
         records: list[DurableRequest] = []
         problems: list[str] = []
@@ -553,7 +552,7 @@ class Ledger:
             self._load_ends(segment, records)
 
     def on_junk(self, key: bytes, problem: str) -> None:
-        """What is in the store under this key is none of ours, or damaged."""
+        """The segment under this key is damaged or not a broker's."""
         if key in self._junk_keys:
             return
         self.counters["junk"] += 1
@@ -565,7 +564,7 @@ class Ledger:
         for record in records:
             known = self._requests.get(record.name)
             if known is not None:
-                # It was asked twice, at two brokers: what is in the log first stands for both.
+                # A repeat at another broker: the first of both in the log counts.
                 if known.state == WRITING:
                     self._move_request(known, segment)
                 continue
@@ -579,7 +578,7 @@ class Ledger:
             self._deletable[segment.key] = segment
 
     def _move_request(self, record: DurableRequest, segment: Segment) -> None:
-        """Our own writing of it may never arrive."""
+        """Another broker has written the request; our own write may never arrive."""
         if record.request_segment is not None:
             record.request_segment.unfinished -= 1
         record.request_segment = segment
@@ -599,7 +598,7 @@ class Ledger:
                 segment.records.append(loaded)
             elif record.state != DONE:
                 self._drop_answers(record)
-                self._restart_answers(record)  # Who gave it to a worker was another broker.
+                self._restart_answers(record)  # Another broker had dispatched it.
                 record.answers = loaded.answers
                 size = loaded.size - OVERHEAD_BYTES
                 self.size += size
@@ -608,7 +607,7 @@ class Ledger:
         self._on_ended(segment)
 
     def on_removed(self, key: bytes) -> None:
-        """A segment is no longer in the store."""
+        """The store no longer has a segment."""
         segment = self._segments.pop(key, None)
         self._deletable.pop(key, None)
         self._refused_ends.discard(key)
@@ -617,24 +616,24 @@ class Ledger:
             heapq.heappop(self._expiries)
         if segment is None:
             return
-        records, segment.records = segment.records, []  # No ring of references is left behind.
+        records, segment.records = segment.records, []  # Break the reference cycle.
         for record in records:
             if key.startswith(ENDS):
                 if record.end_segment is segment:
                     self._unindex(record)
             elif record.request_segment is segment:
                 record.request_segment = None
-                if record.state != DONE:  # Its owner had the end; ours is to come.
+                if record.state != DONE:  # The owner has the end; we have not seen it yet.
                     self._unindex(record)
 
     def written_keys(self) -> set[bytes]:
-        """Of all segments that are in the store, as far as is known here."""
+        """The keys of all segments known to be in the store."""
         return {key for key, segment in self._segments.items() if segment.is_written}
 
-    # ---- to workers ----
+    # ---- dispatch ----
 
     def pop_queued(self) -> Iterator[DurableRequest]:
-        """All that is written and waits for a worker, the oldest first."""
+        """All stored requests that wait for a worker, oldest first."""
         queued, self._queued = self._queued, deque()
         for record in queued:
             if record.state == QUEUED and self._requests.get(record.name) is record:
@@ -642,19 +641,19 @@ class Ledger:
                 yield record
 
     def requeue_working(self) -> None:
-        """What workers had is not theirs any more: another broker gives it out."""
+        """Queues the requests that workers have, because another broker dispatches them."""
         ended, self._unwritten_ends = self._unwritten_ends, []
         for record in self._requests.values():
             if record.state == WORKING:
                 self._requeue(record)
         for record in ended:
-            if record.state == ENDING:  # Its end was not proposed yet.
+            if record.state == ENDING:  # Its end is not proposed yet.
                 self._requeue(record)
 
-    # ---- what is known ----
+    # ---- status ----
 
     def counts_by_service(self) -> dict[bytes, list[int]]:
-        """By service: requests that have not ended, and answers that are kept."""
+        """By service: unfinished requests, and stored answers."""
         found: dict[bytes, list[int]] = {}
         for record in self._requests.values():
             found.setdefault(record.service, [0, 0])[record.state == DONE] += 1

@@ -17,19 +17,19 @@ from .values import Framing
 VERSION = 1
 REQUESTS = b"r"
 ENDS = b"f"
-STAMP_BYTES = 8  # Unix time in ms, big-endian: keys are in the order of time.
+STAMP_BYTES = 8  # Unix time in ms, big-endian, so that keys are in order of time.
 TOKEN_BYTES = 8
 NUMBER_BYTES = 4
 KEY_BYTES = 1 + STAMP_BYTES + TOKEN_BYTES + NUMBER_BYTES
-SEGMENT_BYTES = 128 << 10  # Of frames, and the record that reaches beyond it.
+SEGMENT_BYTES = 128 << 10  # Of frames; the last record may exceed it.
 SEGMENT_RECORDS = 2048
 RECORD_BYTES_MAX = 16 << 20  # Of a request, or of all its answers.
 RECORD_FRAMES_MAX = 4096
 NAME_BYTES_MAX = 255  # Of an identity, and of a request id.
-OVERHEAD_BYTES = 512  # That a record takes here besides its frames.
+OVERHEAD_BYTES = 512  # Of a record in memory, besides its frames.
 CLOSE = b"titanic.close"
 
-NEVER_DISPATCHED = True, encode_failure(LATE)  # How a request ends that no worker has had.
+NEVER_DISPATCHED = True, encode_failure(LATE)  # The end of a request that no worker has had.
 
 Name = tuple[bytes, bytes]  # Identity, and request id.
 Pair = tuple[bytes, bytes]
@@ -51,7 +51,7 @@ WRITING, QUEUED, WORKING, ENDING, DONE = RequestState
 
 
 class DurableRequest:
-    """One request, from when it is taken in until its end is forgotten."""
+    """One request, from its arrival until its end is deleted."""
 
     __slots__ = (
         "answers", "body", "credit", "deadline_unix_ms", "end_segment", "exceeds_limit", "framing",
@@ -64,28 +64,28 @@ class DurableRequest:
         self.service = service
         self.framing = framing
         self.body: Message = []
-        self.deadline_unix_ms = 0  # Unix time of its client's deadline; 0: none.
+        self.deadline_unix_ms = 0  # Its client's deadline; 0: none.
         self.answers: list[tuple[bool, Message]] = []  # Whether it is the last one, and its body.
         self.size = 0
         self.state: RequestState = WRITING
-        self.exceeds_limit = False  # Its answers are more than is kept.
-        self.routing_id = b""  # The routing id of its client; empty: it does not ask this broker.
-        self.credit: int | None = None  # Of its client for parts; None: it takes them as they come.
-        self.run = 0  # Of parts that are told with their place.
-        self.sent_count = 0  # Answers that it was told.
-        self.titanic_sender: Name | None = None  # Who sent titanic.request.
-        self.request_segment: Segment | None = None  # While that is in the store.
+        self.exceeds_limit = False  # Its answers exceed RECORD_BYTES_MAX.
+        self.routing_id = b""  # Of its client; empty: the client is not connected to this broker.
+        self.credit: int | None = None  # For parts; None: the client accepts all parts.
+        self.run = 0  # Counts the workers that have had it, for the positions of parts.
+        self.sent_count = 0  # Answers that the client was sent.
+        self.titanic_sender: Name | None = None  # The client that sent titanic.request.
+        self.request_segment: Segment | None = None  # None once it is deleted.
         self.end_segment: Segment | None = None
 
     @property
     def never_dispatched(self) -> bool:
-        """Whether it ended without having been with a worker. Who sent titanic.request has to be
-        told of that, too: there the end is an answer as any other."""
+        """Whether it ended before any worker had it. False for titanic.request, whose sender
+        fetches that end like any other answer."""
         return self.answers == [NEVER_DISPATCHED] and self.titanic_sender is None
 
 
 class Segment:
-    """What one key of the store holds."""
+    """The contents of one key of the store."""
 
     __slots__ = ("has_junk", "is_deleting", "is_written", "key", "records", "size", "unfinished")
 
@@ -93,10 +93,10 @@ class Segment:
         self.key = key
         self.records = records
         self.size = size
-        self.unfinished = 0  # Of requests: those that have not ended.
+        self.unfinished = 0  # Requests without an end.
         self.is_written = False
         self.is_deleting = False
-        self.has_junk = False  # Records that nobody here can read: it is never deleted.
+        self.has_junk = False  # It has unreadable records, and is never deleted.
 
     @property
     def created_ms(self) -> int:
@@ -108,8 +108,8 @@ DUE_MS_MAX = (1 << 63) - 1
 
 
 def split(records: list[DurableRequest]) -> Iterator[list[DurableRequest]]:
-    """Records of one service each, done or undone, of about SEGMENT_BYTES: so one that nobody
-    answers holds up the others' space for no other service."""
+    """Groups records by service and outcome into segments of about SEGMENT_BYTES, so that a slow
+    service does not delay the deletion of others' segments."""
     alike: dict[tuple[bytes, bool], list[DurableRequest]] = {}
     for record in records:
         alike.setdefault((record.service, record.never_dispatched), []).append(record)
@@ -149,20 +149,20 @@ def end_row(record: DurableRequest) -> list[Any]:
 
 
 def unpack(value: bytes) -> tuple[bytes, list[Any]]:
-    """Raises one of UNREADABLE: it is none of ours."""
+    """Raises one of UNREADABLE: not a broker's segment."""
     match msgpack.unpackb(value):
         case [version, bytes(service), list(rows)] if version == VERSION:
             pass
         case _:
-            raise ValueError("no segment of this version")
+            raise ValueError("not a segment of this version")
     if not values.is_service(service) or (service.startswith(values.RESERVED) and service != CLOSE):
-        raise ValueError("no service that can be durable")
+        raise ValueError("not a service that can be durable")
     return service, rows
 
 
 def decode_record(key: bytes, service: bytes, row: object) -> DurableRequest:
-    """Takes nothing but what request_row() or end_row() make: what else stands here was written
-    by another program, or is damaged. Raises ValueError."""
+    """Decodes a row of request_row() or end_row(). Raises ValueError: damaged, or written by
+    another program."""
     match row:
         case [
             bytes(identity),
@@ -174,14 +174,14 @@ def decode_record(key: bytes, service: bytes, row: object) -> DurableRequest:
         ]:
             record = DurableRequest((identity, request_id), service, Framing(framing))
         case _:
-            raise ValueError("a record has six fields: name, id, framing, and what is said")
+            raise ValueError("a record has six fields")
     match titanic_sender:
         case None:
             pass
         case [bytes(asking), bytes(asked)]:
             record.titanic_sender = asking, asked
         case _:
-            raise ValueError("whoever sent titanic.request has a name and an id")
+            raise ValueError("the sender of titanic.request has a name and an id")
     names = (*record.name, *(record.titanic_sender or ()))
     if not all(0 < len(each) <= NAME_BYTES_MAX for each in names):
         raise ValueError("an identity or id of a wrong size")
@@ -189,13 +189,13 @@ def decode_record(key: bytes, service: bytes, row: object) -> DurableRequest:
     record.size = OVERHEAD_BYTES + sum(map(len, record.body))
     if key.startswith(REQUESTS):
         if type(fourth) is not int or not 0 <= fourth <= DUE_MS_MAX:
-            raise ValueError("a time that is none")
+            raise ValueError("not a deadline")
         record.deadline_unix_ms = fourth
         if not 0 < len(record.body) <= RECORD_FRAMES_MAX or record.size > RECORD_BYTES_MAX:
             raise ValueError("a request without a body, or too large")
         return record
     if not isinstance(fourth, list):
-        raise ValueError("answers that are no list")
+        raise ValueError("answers are a list")
     record.answers = [_answer(each) for each in fourth]
     record.size += sum(body_bytes(body) for _, body in record.answers)
     return record
@@ -210,10 +210,10 @@ def _answer(answer: object) -> tuple[bool, Message]:
 
 def _frames(frames: list[Any]) -> Message:
     if not all(isinstance(frame, bytes) for frame in frames):
-        raise ValueError("a body that is none")
+        raise ValueError("frames of a body are bytes")
     return frames
 
 
 def body_bytes(body: Message) -> int:
-    """What it takes, each frame with its object."""
+    """The memory for a body: its frames, and an object for each."""
     return sum(map(len, body)) + 8 * len(body)

@@ -1,5 +1,5 @@
-"""The numbers of the broker's three framings: headers, commands, limits, times, error codes. It
-knows no message (docs/protocols/majordomo.md)."""
+"""Constants of the broker's three framings: headers, commands, limits, times, error codes
+(docs/protocols/majordomo.md)."""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -9,27 +9,27 @@ from ..errors import LocalProtocolError
 
 
 class Framing(IntEnum):
-    """How a client or a worker writes its commands."""
+    """How a client or a worker encodes its commands."""
 
-    TEXT = 0  # The text's, with request ids.
+    TEXT = 0  # The specification's, with request ids.
     MDP01 = 1  # RFC 7: an empty frame before the header.
     MDP02 = 2  # RFC 18.
 
 
 class Side(IntEnum):
-    """Whose command it is."""
+    """The sender of a command."""
 
     CLIENT = 0
     WORKER = 1
 
 
 class Headers(NamedTuple):
-    """What the text's commands begin with; the text gives no value."""
+    """The headers of the specification's framing, which defines no values for them."""
 
     client: bytes = b"KLKC01"
     worker: bytes = b"KLKW01"
-    deadline: bytes = b"KLKD01"  # Ours: of a client's REQUEST that says how much time it has.
-    named: bytes = b"KLKN01"  # Ours: of a client that says that, credit for parts, and its name.
+    deadline: bytes = b"KLKD01"  # Extension: a client's REQUEST with its remaining time.
+    named: bytes = b"KLKN01"  # Extension: a client's with remaining time, credit and its name.
 
 
 HEADERS = Headers()
@@ -39,36 +39,36 @@ MDPC02 = b"MDPC02"
 MDPW02 = b"MDPW02"
 MDP_HEADERS = frozenset((MDPC01, MDPW01, MDPC02, MDPW02))
 
-# Clients, in the text's framing and that of MDP/0.2; MDP/0.1 has no command frame.
+# Clients, in the specification's framing and MDP/0.2; MDP/0.1 has no command frame.
 CLIENT_REQUEST = b"\x01"
 CLIENT_PARTIAL = b"\x02"
 CLIENT_FINAL = b"\x03"
-# Ours, behind the named header: credit for more parts, and that nobody waits any more.
+# Extension, behind the named header: credit for parts, and cancellation.
 CLIENT_CREDIT = b"\x04"
 CLIENT_CANCEL = b"\x05"
-# Ours, to clients that gave credit: PARTIAL and FINAL with their place; and a sign of life.
+# Extension, to clients that gave credit: PARTIAL and FINAL with their position; a sign of life.
 CLIENT_PART = b"\x04"
 CLIENT_END = b"\x05"
 CLIENT_ALIVE = b"\x06"
-# Workers, in all three.
+# Workers, in all framings.
 READY = b"\x01"
 REQUEST = b"\x02"
-# The text's and MDP/0.2's.
+# The specification and MDP/0.2.
 PARTIAL = b"\x03"
 FINAL = b"\x04"
 DISCONNECT = b"\x06"
-HEARTBEAT = b"\x05"  # MDP/0.2 alone: the text has PING.
-# MDP/0.1's.
+HEARTBEAT = b"\x05"  # MDP/0.2; the specification has PING.
+# MDP/0.1.
 REPLY_01 = b"\x03"
 HEARTBEAT_01 = b"\x04"
 DISCONNECT_01 = b"\x05"
-# The text's.
+# The specification.
 PING = b"PING"
 PONG = b"PONG"
-# The fourth frame of our READY: requests shall say how much of their time is left.
+# The fourth frame of READY (extension): the worker wants each request's remaining time.
 DEADLINES = b"D"
-# Ours, of a worker: READY of one that knows deadlines and the next two; to it: credit for more
-# parts of an answer, and that nobody waits for that any more.
+# Extensions of workers: READY of a worker that knows deadlines, credit and cancellation; and the
+# two commands to it.
 READY_CREDIT = b"\x07"
 CREDIT = b"\x07"
 CANCEL = b"\x08"
@@ -80,19 +80,20 @@ ADDRESS_BYTES_MAX = 255  # Of a client, as a ROUTER names it.
 WINDOW_MAX = 65_535
 WINDOW_BYTES = 2  # Big-endian.
 REMAINING_BYTES = 8  # Milliseconds, big-endian.
-REMAINING_MS_UNKNOWN = (1 << 64) - 1  # For a worker that asked: nobody set a deadline.
+REMAINING_MS_UNKNOWN = (1 << 64) - 1  # To a worker that wants it: the client has no deadline.
 CREDIT_BYTES = 8  # Octets of parts, big-endian.
-CREDIT_UNLIMITED = (1 << 64) - 1  # To a worker: its client takes parts as they come, or none.
-PART_COST = 8192  # Credit that a part takes besides its octets: so their number is bounded, too.
+CREDIT_UNLIMITED = (1 << 64) - 1  # To a worker: the client accepts all parts, or none.
+# The credit that each part costs besides its octets, which bounds the number of parts.
+PART_COST = 8192
 PART_POSITION_BYTES = 8  # Of a part: run and number, 4 octets each, big-endian.
 NAME_BYTES_MAX = 255  # Of a client; the first octet is not 0.
 PRINTABLE_MIN, PRINTABLE_MAX = 0x20, 0x7E  # Octets of a service's name.
 
-INTERVAL_MS = 2500  # Of PING and HEARTBEAT.
-LIVENESS = 4  # Silent for so many of them: disconnected.
+INTERVAL_MS = 2500  # Between PINGs, and between HEARTBEATs.
+LIVENESS = 4  # After so many silent intervals a peer is disconnected.
 REQUEST_TTL_MS = 60_000
 
-# Services that the broker keeps for itself (RFC 8, RFC 9, and ours).
+# Services of the broker itself (RFC 8, RFC 9, and kelek's).
 MMI = b"mmi."
 MMI_SERVICE = b"mmi.service"
 TITANIC = b"titanic."
@@ -104,33 +105,33 @@ TITANIC_PENDING = b"300"
 TITANIC_UNKNOWN = b"400"
 TITANIC_FAILED = b"500"
 TITANIC_NOT_DURABLE = b"501"
-OWN = b"klk."  # Ours: what the broker has to say of itself.
+OWN = b"klk."  # Kelek's services, about the broker.
 OWN_SERVICES = b"klk.services"
 OWN_WORKERS = b"klk.workers"
-OWN_FEATURES = b"klk.features"  # Answered with a frame for each thing beyond the text it knows.
-FEATURE_NAMED = b"named"  # Requests of KLKN01, with all that belongs to them.
-OWN_ROWS_MAX = 1000  # In one answer; who wants more asks again, behind the last one.
+OWN_FEATURES = b"klk.features"  # The answer has a frame for each extension that the broker knows.
+FEATURE_NAMED = b"named"  # Requests of KLKN01 and their extensions.
+OWN_ROWS_MAX = 1000  # Of one answer; a client asks for the next rows after the last one.
 RESERVED = (MMI, TITANIC, OWN)
 MMI_FOUND = b"200"
 MMI_NOT_FOUND = b"404"
 MMI_NOT_IMPLEMENTED = b"501"
 
-# An answer of these two frames, and no more, says that the request failed.
+# An answer of exactly these two frames is an error.
 ERROR_MARK = b"KLK-ERROR"
 ERROR_FRAMES = 2
-ERROR_BYTES_MAX = 4096  # Of the second one.
+ERROR_BYTES_MAX = 4096  # Of the second frame.
 ERROR_TEXT_BYTES_MAX = 1024
-# Its codes.
-BUSY = 429  # This client has too many requests in work, or the service has too many queued.
-TOO_LARGE = 413  # Of a durable request, or its answers: more than is kept.
-CANCELLED = 499  # Nobody waits for it any more: our workers say so, and nobody hears it.
-FAILED = 500  # The worker's program did: our workers say so.
-EXPIRED = 504  # No worker took it, or finished it, in time.
-LOST = 507  # A part of the answer was dropped: its client left too much unread.
+# The codes of errors.
+BUSY = 429  # Too many requests of this client, or of this service.
+TOO_LARGE = 413  # A durable request or its answers exceed the limit.
+CANCELLED = 499  # The client withdrew the request; workers answer so, and the answer is dropped.
+FAILED = 500  # The worker's program failed.
+EXPIRED = 504  # No worker accepted or finished the request in time.
+LOST = 507  # A part of the answer was dropped, because its client left too much unread.
 
 
 def check_headers(headers: Headers) -> None:
-    """Raises LocalProtocolError when the framings could not be told apart."""
+    """Raises LocalProtocolError if the headers do not distinguish the framings."""
     for header in headers:
         if not 0 < len(header) <= HEADER_BYTES_MAX:
             raise LocalProtocolError(
@@ -143,16 +144,16 @@ def check_headers(headers: Headers) -> None:
 
 
 def is_service(name: bytes) -> bool:
-    """Whether this is a service's name: 1 to 255 printable octets of ASCII, blanks included."""
-    # Python calls the same octets of ASCII printable: PRINTABLE_MIN to PRINTABLE_MAX.
+    """Whether this is a valid service name: 1 to 255 printable octets of ASCII, spaces included."""
+    # Python's isprintable() accepts the same octets: PRINTABLE_MIN to PRINTABLE_MAX.
     return 0 < len(name) <= SERVICE_BYTES_MAX and name.isascii() and name.decode().isprintable()
 
 
 def is_name(name: bytes) -> bool:
-    """Whether a client can be called so: 1 to 255 octets, the first one not 0."""
+    """Whether this is a valid client name: 1 to 255 octets, the first one not 0."""
     return 0 < len(name) <= NAME_BYTES_MAX and name[0] != 0
 
 
 def part_cost(body: Sequence[bytes]) -> int:
-    """The credit that a part takes."""
+    """The credit that a part costs."""
     return PART_COST + sum(map(len, body))

@@ -157,7 +157,7 @@ def test_headers_are_configurable() -> None:
     assert frames[0] == b"ABC"
     assert codec.side_of(frames, headers) == (Side.CLIENT, TEXT)
     assert codec.side_of(frames) is None
-    with pytest.raises(RemoteProtocolError, match="no header of a client"):
+    with pytest.raises(RemoteProtocolError, match="not a header of a client"):
         codec.decode_client_request(frames)
     frames = codec.encode_worker_command(Ping(), TEXT, headers)
     assert codec.decode_worker_command(frames, headers) == (TEXT, Ping())
