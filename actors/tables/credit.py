@@ -1,39 +1,40 @@
-"""How many bytes of answers are on their way from a table_worker to zerodb_server.
+"""Flow control of answers from a table_worker to zerodb_server, by bytes.
 
-libzmq bounds their number alone. So the server tells each worker how much of its answers it has
-taken, and who has sent much more waits.
+libzmq only bounds their number. So the server reports to each worker how many bytes it has read,
+and a worker with too many unread bytes waits.
 """
 
 import struct
 
-TAKEN = struct.Struct("<QQ")  # The server's epoch, bytes that it has taken since the last one.
-TELL_BYTES = 1 << 20  # So many it takes before it tells of them.
-UNTAKEN_BYTES_MAX = 64 << 20  # Beyond that nothing more is answered; one answer may be larger.
+BYTES_READ = struct.Struct("<QQ")  # The server's epoch, bytes read since the last message.
+REPORT_BYTES = 1 << 20  # Read bytes between two reports.
+UNREAD_BYTES_MAX = 64 << 20  # The worker answers nothing above it; a single answer may exceed it.
 
 
 class Credit:
-    """A worker's side."""
+    """The worker's side."""
 
     def __init__(self) -> None:
-        self._server: int | None = None  # Its epoch.
-        self.untaken = 0
+        self._server: int | None = None  # Epoch of the server.
+        self.unread_bytes = 0
 
     @property
     def is_used_up(self) -> bool:
-        return self.untaken >= UNTAKEN_BYTES_MAX
+        return self.unread_bytes >= UNREAD_BYTES_MAX
 
     def on_sent(self, size: int) -> None:
-        self.untaken += size
+        self.unread_bytes += size
 
     def on_taken(self, epoch: int, size: int) -> None:
-        """What was on its way to an earlier server is gone with it."""
+        """The server has read bytes. A new server starts at 0: unread bytes of its predecessor are
+        lost."""
         if epoch != self._server:
-            self._server, self.untaken = epoch, 0
-        self.untaken = max(0, self.untaken - size)
+            self._server, self.unread_bytes = epoch, 0
+        self.unread_bytes = max(0, self.unread_bytes - size)
 
 
-class ConsumedBytes:
-    """The server's side: what it took of one worker's answers and has not told."""
+class ReadBytes:
+    """The server's side: bytes read of one worker's answers and not reported yet."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
@@ -42,13 +43,13 @@ class ConsumedBytes:
     def add(self, size: int) -> None:
         self._size += size
 
-    def first(self) -> bytes:
-        """Says that this server is here."""
-        return TAKEN.pack(self._epoch, 0)
+    def announce(self) -> bytes:
+        """The first message, which announces this server."""
+        return BYTES_READ.pack(self._epoch, 0)
 
-    def due(self) -> bytes | None:
-        """What is to be told now, if anything is."""
-        if self._size < TELL_BYTES:
+    def report(self) -> bytes | None:
+        """The report to send now, or None."""
+        if self._size < REPORT_BYTES:
             return None
         size, self._size = self._size, 0
-        return TAKEN.pack(self._epoch, size)
+        return BYTES_READ.pack(self._epoch, size)

@@ -1,7 +1,7 @@
-"""The doors to the tables of a node: takes requests in, sees to it that each is answered.
+"""The client sockets of a node's tables.
 
-What is decided is in protocols/zerodb/server/session.py. Answers that workers have finished are
-sent on from where they lie.
+protocols/zerodb/server/session.py decides what happens to requests. Finished answers of workers are
+forwarded without a copy in Python.
 """
 
 import os
@@ -53,31 +53,31 @@ from ...version import __version__
 from ..raft.leader_link import LeaderLink
 from ..runtime.actor import Actor, main
 from ..runtime.participants import worker_names
-from .credit import ConsumedBytes
+from .credit import ReadBytes
 
-REQUESTS_HWM = 256  # Of one client, that wait to be taken in.
-ANSWERS_HWM = 4096  # That a slow client may leave lying; what is beyond is dropped.
-ANSWERS_BYTES_MAX = 128 << 20  # That it may leave lying; beyond it is told so instead.
+REQUESTS_HWM = 256  # Unread requests of one client.
+ANSWERS_HWM = 4096  # Unread answers of a slow client; further ones are dropped.
+ANSWERS_BYTES_MAX = 128 << 20  # Of unread answers; further ones are replaced by errors.
 ANSWER_FRAMES_MAX = 1 << 22
 WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
-JOBS_BYTES_MAX = 128 << 20  # Of requests that the job_server has and has not answered.
+JOBS_BYTES_MAX = 128 << 20  # Of requests that job_server has not answered.
 LOG_HEAD = b"\x55\x01\x00"
 
 
 class ZerodbServer(Actor):
     """Serves ZeroDB (docs/protocols/zerodb.md).
 
-    clients    ROUTER  [request frames ..]                     of clients, at `url`
-    pull       PULL    the same, unanswered                    of clients, at `pull_url`
-    sub        SUB     the same, unanswered                    of any PUB, at `sub_url`
-    logs       PUB     [55 01 00][level][ms][sender][text]     to whoever listens, at `log_url`
-    work       PUSH    [HEAD][routing id][request frames ..]   to each table_worker
-    taken      PUSH    [TAKEN]                                 to each, of what came over `done`
-    done       PULL    [MARK][routing id]([empty])[answer frames ..]  of them and the job_server,
-                                                                  whose PAIRS come as columns
-    reports    PULL    [HEAD]([..])                            of each table_worker
-    requests   PUSH    as work, or what came of an ask         to the job_server
-    asks       PULL    [HEAD][table][..]                       of the job_server
+    clients    ROUTER  [request frames ..]                     from clients, at `url`
+    pull       PULL    the same, unanswered                    from clients, at `pull_url`
+    sub        SUB     the same, unanswered                    from any PUB, at `sub_url`
+    logs       PUB     [55 01 00][level][ms][sender][text]     to subscribers, at the events URL
+    work       PUSH    [PIPE_HEADER][routing id][request frames ..]  to each table_worker
+    taken      PUSH    [BYTES_READ]                            to each one: bytes read from `done`
+    done       PULL    [ANSWER_TAG][routing id]([empty])[answer frames ..]  from table_workers and
+                                                               job_server, whose PAIRS are columns
+    reports    PULL    [PIPE_HEADER]([..])                     from each table_worker
+    requests   PUSH    as work, or results of asks             to job_server
+    asks       PULL    [PIPE_HEADER][table][..]                from job_server
     links      DEALER  as a client of the log                  to the peers (leader_link.py)
     """
 
@@ -90,7 +90,7 @@ class ZerodbServer(Actor):
         self._leader: str | None = None
         members: dict[str, dict[str, str]] = self.options["members"]
         self._names = {member["url"]: name for name, member in members.items()}
-        self._doors: list[Socket] = []
+        self._client_sockets: list[Socket] = []
         self._clients: Socket | None = None
         self._budget = Budget(ANSWERS_BYTES_MAX)
         self._logs: Socket | None = None
@@ -105,7 +105,7 @@ class ZerodbServer(Actor):
         self.session = Session(self._session_setup(), client, self._new_reqids)
         self._link = LeaderLink(self, client)
         self._open_pipes()
-        self._open_doors()
+        self._open_client_sockets()
         self.ready()
 
     def _session_setup(self) -> SessionSetup:
@@ -136,7 +136,7 @@ class ZerodbServer(Actor):
             message_bytes_max=max(self._settings["response_bytes_max"], PAIR_BYTES_MAX) + (1 << 20),
             message_frames_max=ANSWER_FRAMES_MAX,
         )
-        # First: a worker's last answers are taken in before the first report of its successor.
+        # First, so that a worker's last answers are read before the first report of its successor.
         self.listen(self.socket(zmq.PULL, done), self._on_done)
         for name, on_arena in (("reports", self._on_reports), ("asks", self._on_asks)):
             pipe = SocketOptions(
@@ -144,19 +144,19 @@ class ZerodbServer(Actor):
             )
             self.listen(self.socket(zmq.PULL, pipe), on_arena)
         self._jobs = self._push("job_server", "requests")
-        # By ticket, what clients wait for: each is answered once, by the job_server or by us.
+        # By ticket. Each request is answered once, by job_server or by this process.
         self._jobs_sent: dict[int, list[bytes]] = {}
         self._jobs_bytes = 0  # Of these.
         self._jobs_lost = False
         self.watch_connections(self._jobs, self._on_jobs_lost, self._on_jobs_back)
         self._work: list[tuple[WorkerChannel, Socket]] = []
-        self._taken: list[tuple[ConsumedBytes, Pipe]] = []
+        self._read_bytes: list[tuple[ReadBytes, Pipe]] = []
         for channel, name in zip(self.session.channels, worker_names(self.options), strict=True):
             socket = self._push(name, "work")
             self._work.append((channel, socket))
-            taken, told = ConsumedBytes(self.setup.epoch), self.pipe(self._push(name, "taken"))
-            told.send([taken.first()])
-            self._taken.append((taken, told))
+            taken, report = ReadBytes(self.setup.epoch), self.pipe(self._push(name, "taken"))
+            report.send([taken.announce()])
+            self._read_bytes.append((taken, report))
             self.watch_connections(socket, partial(self._on_worker_lost, channel))
 
     def _push(self, actor: str, name: str) -> Socket:
@@ -166,24 +166,28 @@ class ZerodbServer(Actor):
     def _on_worker_lost(self, channel: WorkerChannel) -> None:
         channel.on_lost(self.now_ms)
 
-    def _open_doors(self) -> None:
+    def _open_client_sockets(self) -> None:
         url = self._settings["url"]
         if url:
-            options = self._door("url")._replace(send_hwm=ANSWERS_HWM, router_mandatory=True)
+            options = self._client_socket_options("url")._replace(
+                send_hwm=ANSWERS_HWM, router_mandatory=True
+            )
             self._clients = self.socket(zmq.ROUTER, options)
             self.listen(self._clients, self._on_clients)
-            self._doors.append(self._clients)
+            self._client_sockets.append(self._clients)
         for key, kind in (("pull_url", zmq.PULL), ("sub_url", zmq.SUB)):
             if self._settings[key]:
                 topics = (b"",) if kind == zmq.SUB else ()
-                socket = self.socket(kind, self._door(key)._replace(topics=topics))
+                socket = self.socket(kind, self._client_socket_options(key)._replace(topics=topics))
                 self.listen(socket, self._on_one_way)
-                self._doors.append(socket)
+                self._client_sockets.append(socket)
         if self._settings["log_url"]:
-            options = self._door("log_url")._replace(message_bytes_max=SUBSCRIPTION_BYTES_MAX)
+            options = self._client_socket_options("log_url")._replace(
+                message_bytes_max=SUBSCRIPTION_BYTES_MAX
+            )
             self._logs = self.socket(zmq.PUB, options)
 
-    def _door(self, key: str) -> SocketOptions:
+    def _client_socket_options(self, key: str) -> SocketOptions:
         return SocketOptions(
             bind=(self._settings[key],),
             place=self.setup.places.get(f"zerodb.{key}", ""),
@@ -192,7 +196,7 @@ class ZerodbServer(Actor):
             message_frames_max=REQUEST_FRAMES_MAX,
         )
 
-    # ---- what arrives ----
+    # ---- messages ----
 
     def _now(self) -> Now:
         return Now(self.now_ms, time.time_ns() // 1_000_000)
@@ -208,44 +212,44 @@ class ZerodbServer(Actor):
             self.session.on_job_request(head, frames, self._now())
 
     def _on_done(self, arena: Arena) -> None:
-        """Finished answers go on as they are, in one call, but for their marks."""
+        """Forwards finished answers in one call; only their tags are read."""
         try:
-            marks = heads(arena, ANSWER_TAG.size)
+            tags = heads(arena, ANSWER_TAG.size)
         except NativeError:
             self.log_rarely("malformed-dropped", pipe="done", messages=arena.count)
             return
-        self._count_taken(arena, marks)
-        due = [self._is_due(*mark) for mark in ANSWER_TAG.iter_unpack(marks)]
+        self._count_read_bytes(arena, tags)
+        due = [self._is_due(*tag) for tag in ANSWER_TAG.iter_unpack(tags)]
         messages = arena
-        if len(self.session.scatter_gather) or not all(due) or any(marks[2 :: ANSWER_TAG.size]):
-            messages = self._sorted(arena, due)
+        if len(self.session.scatter_gather) or not all(due) or any(tags[2 :: ANSWER_TAG.size]):
+            messages = self._select_answers(arena, due)
         self._send_answers(messages, skip=1)
 
-    def _count_taken(self, arena: Arena, marks: bytes) -> None:
-        """Whose answers these are: who waits for it is told that they were taken."""
-        if len(self._taken) == 1 and JOB_SERVER >> 8 not in marks[1 :: ANSWER_TAG.size]:
-            self._taken[0][0].add(arena.size)
+    def _count_read_bytes(self, arena: Arena, tags: bytes) -> None:
+        """Counts the bytes by worker, and reports them to workers that may be waiting."""
+        if len(self._read_bytes) == 1 and JOB_SERVER >> 8 not in tags[1 :: ANSWER_TAG.size]:
+            self._read_bytes[0][0].add(arena.size)
         else:
-            numbers = (mark[0] for mark in ANSWER_TAG.iter_unpack(marks))
+            numbers = (tag[0] for tag in ANSWER_TAG.iter_unpack(tags))
             for number, size in zip(numbers, arena.sizes(), strict=True):
-                if number < len(self._taken):
-                    self._taken[number][0].add(size)
-        for taken, pipe in self._taken:
-            told = taken.due()
-            if told is not None:
-                pipe.send([told])
+                if number < len(self._read_bytes):
+                    self._read_bytes[number][0].add(size)
+        for taken, pipe in self._read_bytes:
+            report = taken.report()
+            if report is not None:
+                pipe.send([report])
 
-    def _sorted(self, arena: Arena, due: list[bool]) -> Frames:
-        """The answers that are due; parts of one that all workers give are not among them. What
-        came as columns becomes pairs."""
+    def _select_answers(self, arena: Arena, due: list[bool]) -> Frames:
+        """The answers that clients still expect. Parts of a scatter-gather are left out, and
+        columns become pairs."""
         messages = Frames()
         for position, is_due in enumerate(due):
-            mark, *answer = message = arena.message(position)
+            tag, *answer = message = arena.message(position)
             if not is_due:
                 self.counters["late_answers"] += 1
             elif answer[0].startswith(KEY_PREFIX):
-                self.session.on_part(ANSWER_TAG.unpack(mark)[0], answer)
-            elif ANSWER_TAG.unpack(mark)[1] == PAIRS:
+                self.session.on_part(ANSWER_TAG.unpack(tag)[0], answer)
+            elif ANSWER_TAG.unpack(tag)[1] == PAIRS:
                 self._add_pairs(messages, message)
             else:
                 messages.add(message)
@@ -258,7 +262,7 @@ class ZerodbServer(Actor):
             self.log_rarely("malformed-dropped", pipe="done", messages=1)
 
     def _send_answers(self, messages: Arena, skip: int = 0) -> None:
-        """Who does not read holds up nobody and fills no memory."""
+        """Sends answers. Clients that do not read neither delay others nor fill the memory."""
         if self._clients is None:
             return
         unsent = self._budget.send(self._clients, messages, skip)
@@ -271,11 +275,11 @@ class ZerodbServer(Actor):
     def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:
         channels = self.session.channels
         if number >= len(channels):
-            return number == JOB_SERVER and self._take_job(ticket)
+            return number == JOB_SERVER and self._complete_job(ticket)
         return channels[number].on_answer(epoch, place, ticket)
 
-    def _take_job(self, ticket: int) -> bool:
-        """Whether somebody still waits for the answer to this request; now nobody does."""
+    def _complete_job(self, ticket: int) -> bool:
+        """Whether the request was still open; it is closed now."""
         message = self._jobs_sent.pop(ticket, None)
         if message is None:
             return False
@@ -291,7 +295,7 @@ class ZerodbServer(Actor):
                 self.log_rarely("malformed-dropped", pipe="reports", kind=head[0])
 
     def _on_report(self, head: Sequence[int], frames: list[bytes]) -> None:
-        """Raises ValueError, TypeError, IndexError, struct.error: it is none."""
+        """Raises ValueError, TypeError, IndexError, struct.error: it is malformed."""
         kind, code, _, number, index, epoch = head
         channel = self.session.channels[number]
         self.session.on_epoch(channel, epoch, self.now_ms)
@@ -316,7 +320,7 @@ class ZerodbServer(Actor):
             channel.on_handled(index)
         channel.reported_kinds.add(kind)
 
-    # ---- in step ----
+    # ---- one wake ----
 
     def on_wake(self, now_ms: int) -> None:
         session = self.session
@@ -327,20 +331,20 @@ class ZerodbServer(Actor):
                 self.send(socket, [PIPE_HEADER.pack(HELLO, 0, 0, 0, 0, 0)])
             if not session.proposals.is_idle and channel.must_send_waiting(now_ms):
                 self.send(socket, [PIPE_HEADER.pack(SERVER_WAITS, 0, 0, 0, 0, 0)])
-            self._hand_over(channel, socket)
+            self._send_requests(channel, socket)
         if len(session.jobs):
             self._send_jobs()
         for frames in session.pop_answers():
             self._send_answers(frames)
-        self._tell_leader()
-        self._publish()
-        for door in self._doors:
+        self._note_leader()
+        self._publish_events()
+        for socket in self._client_sockets:
             if session.is_full or self.stopping:
-                self.pause(door)
+                self.pause(socket)
             else:
-                self.resume(door)
+                self.resume(socket)
 
-    def _hand_over(self, channel: WorkerChannel, socket: Socket) -> None:
+    def _send_requests(self, channel: WorkerChannel, socket: Socket) -> None:
         def send(messages: Arena, position: int) -> int:
             position, _ = send_messages(socket, messages, position, "keep")
             self.recheck(socket)
@@ -348,10 +352,13 @@ class ZerodbServer(Actor):
 
         sent = channel.send(send)
         if sent == (socket in self._writers):
-            self.watch_writable(socket, None if sent else lambda: self._hand_over(channel, socket))
+            self.watch_writable(
+                socket, None if sent else lambda: self._send_requests(channel, socket)
+            )
 
     def _send_jobs(self) -> None:
-        """What finds no room there is answered at once: the job_server does not run, or hangs."""
+        """Sends requests to job_server. Those that do not fit are refused: it does not run, or
+        hangs."""
         jobs = self.session.jobs
         position = 0
         if not self._jobs_lost:
@@ -377,13 +384,13 @@ class ZerodbServer(Actor):
     def _on_jobs_back(self) -> None:
         self._jobs_lost = False
 
-    def _tell_leader(self) -> None:
+    def _note_leader(self) -> None:
         leader = self.session.client.leader
         if leader != self._leader:
             self._leader = leader
             self.session.notice(INFO, f"the leader is at {leader}" if leader else "no leader")
 
-    def _publish(self) -> None:
+    def _publish_events(self) -> None:
         notices = self.session.notices
         if self._logs is not None:
             sender = f"{self.setup.node}/{self.role}".encode()
@@ -397,7 +404,7 @@ class ZerodbServer(Actor):
         times = (self.session.deadline_ms, self._link.deadline_ms)
         return min((each for each in times if each is not None), default=None)
 
-    # ---- the end ----
+    # ---- stop and status ----
 
     def drained(self) -> bool:
         return not self.session.inflight

@@ -66,7 +66,7 @@ from ..raft.snapshot_sender import BARRIER, barrier_messages
 from ..raft.state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS, commits_topic
 from ..runtime.actor import Actor, main
 from ..runtime.participants import TABLE_WORKER, worker_names
-from .credit import TAKEN, Credit
+from .credit import BYTES_READ, Credit
 
 WORK_HWM = 4096
 PUSH_HWM = 256  # Answers may be large.
@@ -99,7 +99,7 @@ class TableWorker(Actor):
                       [PIPE_HEADER][empty][table][operations]  JOB_WRITE to a local table
                       [PIPE_HEADER]                            HELLO, SERVER_WAITS
     done       PUSH   [ANSWER_TAG][routing id]([empty])[header][frames..]  to zerodb_server
-    taken      PULL   [TAKEN]                  from zerodb_server: bytes read from `done`
+    taken      PULL   [BYTES_READ]                  from zerodb_server: bytes read from `done`
     reports    PUSH   [PIPE_HEADER][..]        to zerodb_server, by the kind of the report:
                       PROGRESS      ([outcomes])     applied index
                       TABLES        [replicated][local][owners]  msgpack: number -> options, owner
@@ -257,7 +257,7 @@ class TableWorker(Actor):
             self._requests.add_result_query(request, self.now_ms)
 
     def _on_taken(self, arena: Arena) -> None:
-        for (epoch, size), _ in self.unpacked(arena, TAKEN, "taken"):
+        for (epoch, size), _ in self.unpacked(arena, BYTES_READ, "taken"):
             self._credit.on_taken(epoch, size)
 
     def _on_barriers(self, arena: Arena) -> None:

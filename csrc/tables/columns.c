@@ -1,4 +1,4 @@
-/* Entries as columns: what a reader of millions looks at without an object for each. */
+/* Entries as columns, for readers of millions of entries. */
 #include <string.h>
 
 #include "api.h"

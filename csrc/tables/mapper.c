@@ -1,4 +1,4 @@
-/* What goes into a mapper and what comes out of it, by the batch (docs/mapper.md). */
+/* Input and output of mappers, by the batch (docs/mapper.md). */
 #include <string.h>
 
 #include "api.h"
@@ -31,7 +31,7 @@ ssize_t klk_records_pack(const uint32_t *sizes, uint32_t count, const uint8_t *j
     return at - out;
 }
 
-/* The bytes of key and value of the record at data, or KLK_ECORRUPT. */
+/* The size of key and value of the record at data, or KLK_ECORRUPT. */
 static int64_t output_read(const uint8_t *data, size_t size) {
     if (size < OUTPUT_HEAD) return KLK_ECORRUPT;
     uint64_t key = klk_get_u32(data + 1), value = klk_get_u32(data + 5);
@@ -42,7 +42,7 @@ static int64_t output_read(const uint8_t *data, size_t size) {
     return (int64_t)(key + value);
 }
 
-/* How many records of one kind data begins with; end is where the next other one stands. */
+/* The number of consecutive records of one kind at data; end is set behind them. */
 static uint32_t output_run(const uint8_t *data, size_t size, size_t *end) {
     uint32_t count = 0;
     size_t at = 0;

@@ -1,16 +1,16 @@
-/* Packed operations of tables: cut for Python, and packed straight from the frames of requests. */
+/* Packed operations of tables: cut for Python, and packed from the frames of requests. */
 #include "bytes.h"
 #include "format.h"
 #include "messages.h"
 
-/* The format of one more item, where there is room for the longest. */
+/* Appends the format of one item if the longest one fits. */
 static int format_add(char *out, size_t capacity, size_t *at, uint32_t size) {
     if (capacity - *at < KLK_FORMAT_ITEM_MAX) return KLK_ESPACE;
     *at += klk_format_item(out + *at, size, 's');
     return KLK_OK;
 }
 
-/* Whether the item at place i of keys, or of keys and values in turns, may have so many bytes. */
+/* Whether item i of keys, or of keys and values alternately, may have this size. */
 static int size_fits(uint32_t size, uint64_t i, int columns) {
     if (columns == 2 && i % 2) return size <= KLK_VALUE_BYTES_MAX;
     return size && size <= KLK_KEY_BYTES_MAX;

@@ -1,4 +1,4 @@
-/* Requests of tables, judged, packed, forwarded and acknowledged without an object for each. */
+/* Requests of tables, checked, packed, forwarded and acknowledged without objects. */
 #include "bytes.h"
 #include "messages.h"
 
@@ -12,7 +12,7 @@ enum {
     PACKED = 0x02,
     ENTRY_HEAD = 4 + 5, /* magic, operation, table */
     HEAD_BYTES = 24,
-    REQID_OFFSET = 9, /* within our extension */
+    REQID_OFFSET = 9, /* within the extension */
     TTL_OFFSET = 25,
     LEASE_OFFSET = 33,
     EXTENSION_BYTES = 41
@@ -21,7 +21,7 @@ enum {
 static const uint8_t EXTENSION[] = {0x6b, 0x4c, 0x4b, 0x01};
 static const uint8_t ENTRY_MAGIC[] = {0x6b, 0x4c, 0x54, 0x01};
 
-/* The frames of a request, from its header on. */
+/* The frames of a request, beginning with its header. */
 struct frames {
     const uint8_t *bytes;
     const uint32_t *offsets;
@@ -42,13 +42,14 @@ static const uint8_t *frame_at(const struct frames *frames, uint32_t i, uint32_t
 
 static int is_key(uint32_t size) { return size && size <= KLK_KEY_BYTES_MAX; }
 
-/* ---- our extension ---- */
+/* ---- extension ---- */
 
-/* Reads what stands behind a header's last byte of the text. KLK_ECORRUPT: not as it should be, or
- * of a write that does more than to write. */
+/* Reads the bytes behind the header of the specification. KLK_ECORRUPT: they are malformed, or
+ * belong to a write with a lifetime or a session. */
 static int extension_read(const uint8_t *data, uint32_t size, int writes,
                           struct klk_request *request) {
-    if (size < 3 || memcmp(data, EXTENSION, 3) != 0) return KLK_OK; /* Ignored, as the text says. */
+    /* ignored, as the specification says */
+    if (size < 3 || memcmp(data, EXTENSION, 3) != 0) return KLK_OK;
     if (size < sizeof EXTENSION || data[3] != EXTENSION[3]) return KLK_ECORRUPT;
     if (size < EXTENSION_BYTES && size != 21 && size != TTL_OFFSET && size != LEASE_OFFSET)
         return KLK_ECORRUPT;
@@ -64,7 +65,7 @@ static int extension_read(const uint8_t *data, uint32_t size, int writes,
 
 /* ---- columns ---- */
 
-/* The items of a column: frame `place` holds offsets, the next one the bytes. */
+/* The items of a column: frame `place` holds the offsets, the next frame the bytes. */
 struct column {
     const uint8_t *offsets;
     const uint8_t *bytes;
@@ -99,7 +100,7 @@ static int column_keys(const struct frames *frames, struct column *keys) {
     return KLK_OK;
 }
 
-/* ---- writes: what an entry takes; 0: malformed ---- */
+/* ---- writes: size of the entry; 0: malformed ---- */
 
 static uint64_t columns_entry(const struct frames *frames, int pairs) {
     struct column keys, values;
@@ -149,7 +150,7 @@ static uint64_t entry_size(const struct klk_request *request, const struct frame
     }
 }
 
-/* ---- reading ---- */
+/* ---- decode ---- */
 
 static void request_read(const struct klk_messages *arena, int routed, uint32_t entry_bytes_max,
                          struct klk_request *request) {
@@ -221,7 +222,7 @@ static uint8_t *pack_items(uint8_t *out, const struct frames *frames, int pairs)
     out += 4;
     for (uint32_t i = 2; i < frames->count; i++, out += 4)
         klk_put_u32(out, frames->offsets[i + 1] - frames->offsets[i]);
-    /* Keys and values lie in the arena as they will in the entry. */
+    /* Keys and values are contiguous in the arena, as in the entry. */
     uint32_t start = frames->offsets[2];
     return put_bytes(out, frames->bytes + start, frames->offsets[frames->count] - start);
 }

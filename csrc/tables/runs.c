@@ -1,4 +1,4 @@
-/* The entries of a block that only put or delete: cut for Python as one, not one by one. */
+/* Joins consecutive entries of a block that only put or delete, for Python. */
 #include <string.h>
 
 #include "api.h"
@@ -8,7 +8,7 @@
 
 enum { PUT = 0x20, DELETE = 0x21, HEAD = 9 /* operation, table, count */ };
 
-/* What is being written. */
+/* The output. */
 struct cut {
     const uint8_t *block;
     struct klk_run *runs;
@@ -17,12 +17,12 @@ struct cut {
     char *format;
     size_t capacity;
     size_t used;
-    size_t reached; /* within the block: so far the format goes */
+    size_t reached; /* end of the format within the block */
     uint32_t number;
     uint32_t workers;
 };
 
-/* One put or delete: its keys and values lie at data, their sizes before them. */
+/* A put or delete: its keys and values are at data, their sizes before them. */
 struct change {
     const uint8_t *sizes;
     const uint8_t *data;
@@ -31,7 +31,7 @@ struct change {
     uint32_t items;
 };
 
-/* Reads a put or delete. Returns the bytes that it takes, or 0: it is none, or malformed. */
+/* Reads a put or delete. Returns its size, or 0: it is another operation, or malformed. */
 static size_t change_read(const uint8_t *data, size_t size, struct change *change) {
     if (size < HEAD || (data[0] != PUT && data[0] != DELETE)) return 0;
     int columns = data[0] == PUT ? 2 : 1;
@@ -49,7 +49,7 @@ static size_t change_read(const uint8_t *data, size_t size, struct change *chang
     return HEAD + (size_t)items * 4 + (size_t)bytes;
 }
 
-/* Whether an entry holds nothing but puts and deletes, all of them sound. */
+/* Whether an entry holds only well-formed puts and deletes. */
 static int entry_plain(const uint8_t *data, size_t size) {
     struct change change;
     for (size_t at = KLK_TABLE_MARK_SIZE; at < size;) {
@@ -60,7 +60,7 @@ static int entry_plain(const uint8_t *data, size_t size) {
     return 1;
 }
 
-/* A new run, or the last one when it goes on. */
+/* A new run, or the last one if the entry continues it. */
 static struct klk_run *cut_run(struct cut *cut, uint64_t log_index, uint32_t operation,
                                uint32_t table) {
     struct klk_run *last = cut->count ? &cut->runs[cut->count - 1] : NULL;

@@ -1,4 +1,4 @@
-/* Decodes Snappy, as the tables' files have it (google/snappy, format_description.txt). */
+/* Decodes Snappy in the tables' files (google/snappy, format_description.txt). */
 #include <string.h>
 
 #include "api.h"
@@ -6,13 +6,13 @@
 
 enum {
     LITERAL = 0,
-    COPY_1 = 1,        /* how many bytes of offset stand behind the tag */
-    LITERAL_LONG = 60, /* from here on the size of a literal stands behind the tag */
-    SHARE_MAX = 32,    /* a byte stands for no more: three of them copy 64 */
-    WIDE = 16          /* bytes that are copied at once where there is room */
+    COPY_1 = 1,        /* bytes of the offset behind the tag */
+    LITERAL_LONG = 60, /* from here on the size of a literal is behind the tag */
+    SHARE_MAX = 32,    /* a byte of input makes no more: three of them copy 64 */
+    WIDE = 16          /* bytes copied at once where there is room */
 };
 
-/* The size in front: 7 bits a byte, at most 32 of them. Returns the bytes that it takes, or 0. */
+/* The leading size: 7 bits a byte, at most 32. Returns the bytes read, or 0. */
 static size_t size_read(const uint8_t *data, size_t size, uint64_t *value) {
     *value = 0;
     for (size_t i = 0; i < size && i < 5; i++) {
@@ -36,7 +36,7 @@ static uint32_t number_read(const uint8_t *data, uint32_t bytes) {
     return value;
 }
 
-/* Copies what may overlap what it writes: then the bytes repeat. */
+/* Copies bytes; if source and target overlap, the bytes repeat. */
 static void copy_back(uint8_t *out, size_t offset, size_t size, size_t room) {
     const uint8_t *from = out - offset;
     if (offset >= WIDE && room >= size + WIDE) {

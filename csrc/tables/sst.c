@@ -1,11 +1,11 @@
-/* Blocks of RocksDB's block-based tables, format 5: what is stored, and what an index says. */
+/* Blocks of RocksDB's block-based tables, format 5, and their index. */
 #include <string.h>
 
 #include "api.h"
 #include "bytes.h"
 #include "sst_block.h"
 
-/* The checksum does without the byte behind the block, which is mixed in by itself. */
+/* The checksum excludes the byte behind the block, which is mixed in separately. */
 #define LAST_BYTE_PRIME 0x6b9083d9u
 
 int klk_sst_block_check(const uint8_t *stored, size_t size) {
@@ -15,7 +15,7 @@ int klk_sst_block_check(const uint8_t *stored, size_t size) {
     return kind == KLK_SST_PLAIN || kind == KLK_SST_SNAPPY ? kind : KLK_EUNKNOWN;
 }
 
-/* A handle: offset and size of a block. Returns what lies behind it, or NULL. */
+/* Reads a handle: offset and size of a block. Returns the position behind it, or NULL. */
 static const uint8_t *handle_read(const uint8_t *at, const uint8_t *end, uint64_t *handle) {
     for (int i = 0; i < 2; i++) {
         handle[i] = 0;
@@ -39,7 +39,7 @@ int klk_sst_index(const uint8_t *block, size_t size, const struct klk_sst_bounds
     if (entries < 0) return (int)entries;
     const uint8_t *at = block, *end = block + entries;
     uint32_t count = 0;
-    int behind = 0; /* all keys of the next block are behind the end */
+    int behind = 0; /* the keys of the next block are all behind the end */
     while (at < end && !behind) {
         uint32_t shared, own;
         uint64_t handle[2];
@@ -51,8 +51,8 @@ int klk_sst_index(const uint8_t *block, size_t size, const struct klk_sst_bounds
         uint32_t key_size = own - bounds->stamp_size;
         if (!(at = handle_read(at + own, end, handle)) || !is_within(handle, bounds->file_size))
             return KLK_ECORRUPT;
-        /* The key is not below the last one of its block, and below the first of the next; but of
-         * versions of one key that lie in both it may be the same. */
+        /* The separator is not below the last key of its block, and below the first key of the
+         * next; for versions of one key in both blocks it may be equal. */
         behind = bounds->end_size != 0 &&
                  klk_key_order(key, key_size, bounds->end, bounds->end_size) >= 0;
         if (klk_key_order(key, key_size, bounds->start, bounds->start_size) < 0) continue;

@@ -1,4 +1,4 @@
-/* Many files of sorted keys as one row of pairs: the newest entry of each key, in columns. */
+/* Merges files of sorted keys into pairs: the newest entry of each key, in columns. */
 #define _XOPEN_SOURCE 700 /* pread */
 #include <errno.h>
 #include <string.h>
@@ -7,11 +7,11 @@
 #include "api.h"
 #include "sst_block.h"
 
-enum { DELETION = 0, VALUE = 1 }; /* the lowest byte of a stamp; others are of no use to us */
+enum { DELETION = 0, VALUE = 1 }; /* the lowest byte of a stamp; other types are unsupported */
 
 /* ---- one run ---- */
 
-/* Has size bytes from offset on in the window. */
+/* Makes size bytes from offset on available in the window. */
 static int window_fill(struct klk_sst_run *run, uint64_t offset, size_t size) {
     uint64_t in = offset - run->window_offset;
     if (offset >= run->window_offset && in <= run->window_size && size <= run->window_size - in)
@@ -30,7 +30,7 @@ static int window_fill(struct klk_sst_run *run, uint64_t offset, size_t size) {
     return KLK_OK;
 }
 
-/* Reads the next block; wants: how large a buffer must be, where one is too small. */
+/* Reads the next block. wants: the required size of a buffer that is too small. */
 static int block_load(struct klk_sst_run *run, size_t *wants) {
     uint64_t offset = run->blocks.offsets[run->next];
     size_t size = (size_t)run->blocks.sizes[run->next];
@@ -54,7 +54,7 @@ static int block_load(struct klk_sst_run *run, size_t *wants) {
     if (entries < 0) return (int)entries;
     run->at = stored;
     run->end = stored + entries;
-    run->key_size = 0; /* The first entry of a block shares nothing. */
+    run->key_size = 0; /* the first entry of a block shares nothing */
     run->next++;
     return KLK_OK;
 }
@@ -72,7 +72,7 @@ static int entry_read(struct klk_sst_run *run) {
     }
     size_t left = (size_t)(end - at);
     if (shared > run->key_size || own > left || value_size > left - own) return KLK_ECORRUPT;
-    if (own > run->key_max - shared) return KLK_EUNKNOWN; /* No key of ours is so long. */
+    if (own > run->key_max - shared) return KLK_EUNKNOWN; /* longer than any key of a table */
     if (shared + own < KLK_SST_STAMP_SIZE) return KLK_ECORRUPT;
     memcpy(run->key + shared, at, own);
     run->key_size = shared + own;
@@ -89,7 +89,7 @@ static int is_below(const struct klk_sst_merge *merge, const struct klk_sst_run 
                          merge->start_size) < 0;
 }
 
-/* Goes on to the next entry, or says what that takes. */
+/* Reads the next entry, or returns what is missing. */
 static int run_next(struct klk_sst_merge *merge, struct klk_sst_run *run) {
     for (;;) {
         while (run->at == run->end) {
@@ -111,14 +111,14 @@ static int run_next(struct klk_sst_merge *merge, struct klk_sst_run *run) {
 
 /* ---- all runs ---- */
 
-/* By key, and of one key the newest first. */
+/* By key, and of equal keys the newest first. */
 static int is_before(const struct klk_sst_run *a, const struct klk_sst_run *b) {
     int order = klk_key_order(a->key, a->key_size - KLK_SST_STAMP_SIZE, b->key,
                               b->key_size - KLK_SST_STAMP_SIZE);
     return order ? order < 0 : a->stamp > b->stamp;
 }
 
-/* Puts a run where it belongs among those of order from first on; its own place is before. */
+/* Moves a run to its place in order, from first on; it stands before its place. */
 static void run_place(struct klk_sst_merge *merge, uint32_t number, uint32_t first) {
     const struct klk_sst_run *run = &merge->runs[number];
     uint32_t *order = merge->order, low = first, high = merge->ordered;
@@ -140,7 +140,7 @@ static void run_place(struct klk_sst_merge *merge, uint32_t number, uint32_t fir
     }
 }
 
-/* Gives every run an entry, or says which one has none, and what it takes. */
+/* Gives each run an entry, or returns the run that lacks one and what it needs. */
 static int runs_fill(struct klk_sst_merge *merge) {
     for (uint32_t i = 0; i < merge->count; i++) {
         struct klk_sst_run *run = &merge->runs[i];
@@ -175,7 +175,7 @@ static int pair_add(struct klk_sst_merge *merge, const struct klk_sst_run *run) 
     return KLK_OK;
 }
 
-/* Takes the smallest entry: it makes a pair, hides others of its key, or is hidden itself. */
+/* Takes the smallest entry: it becomes a pair, hides older entries of its key, or is hidden. */
 static int entry_take(struct klk_sst_merge *merge, const struct klk_sst_run *run) {
     uint32_t size = run->key_size - KLK_SST_STAMP_SIZE;
     if (run->stamp >> 8 > merge->sequence) return KLK_OK;

@@ -1,5 +1,5 @@
-/* What tells entries for tables from others (docs/protocols/zerodb.md, "Entries"): for the C files,
- * not for cffi. */
+/* The magic of entries for tables (docs/protocols/zerodb.md, "Entries"), for C files, not for cffi.
+ */
 #ifndef KLK_TABLE_MARK_H
 #define KLK_TABLE_MARK_H
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 enum { KLK_KIND_STATE = 0, KLK_KIND_TABLES = 3, KLK_TABLE_MARK_SIZE = 4 };
 
-/* Whether the data of a record begins as packed operations do. */
+/* Whether the data of a record begins with the magic of packed operations. */
 static inline int klk_is_marked(const uint8_t *data, size_t size) {
     static const uint8_t mark[KLK_TABLE_MARK_SIZE] = {0x6b, 0x4c, 0x54, 0x01};
     return size >= sizeof mark && memcmp(data, mark, sizeof mark) == 0;

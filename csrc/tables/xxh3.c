@@ -1,4 +1,5 @@
-/* XXH3 of 64 bits with seed 0 (xxHash 0.8, doc/xxhash_spec.md): the tables' files' checksum. */
+/* XXH3 of 64 bits with seed 0 (xxHash 0.8, doc/xxhash_spec.md): the checksum of the tables' files.
+ */
 #include <string.h>
 
 #include "sst.h"
@@ -51,7 +52,7 @@ static uint64_t get_u64(const uint8_t *data) {
     return value;
 }
 
-/* Both halves of a product of 128 bits. */
+/* Folds a product of 128 bits. */
 static uint64_t folded(uint64_t a, uint64_t b) {
     u128 product = (u128)a * b;
     return (uint64_t)product ^ (uint64_t)(product >> 64);
@@ -93,7 +94,7 @@ static uint64_t short_hash(const uint8_t *data, size_t size) {
     return avalanche_64(all ^ (uint64_t)(get_u32(secret) ^ get_u32(secret + 4)));
 }
 
-/* Of 17 to 128 bytes: pairs of 16 bytes from both ends inwards. */
+/* Inputs of 17 to 128 bytes: pairs of 16 bytes from both ends inwards. */
 static uint64_t middle_hash(const uint8_t *data, size_t size) {
     uint64_t hash = size * PRIME64_1;
     for (size_t i = (size - 1) / 32 + 1; i-- > 0;) {
@@ -103,7 +104,7 @@ static uint64_t middle_hash(const uint8_t *data, size_t size) {
     return avalanche(hash);
 }
 
-/* Of 129 to 240 bytes. */
+/* Inputs of 129 to 240 bytes. */
 static uint64_t upper_hash(const uint8_t *data, size_t size) {
     uint64_t hash = size * PRIME64_1;
     for (size_t i = 0; i < 8; i++) hash += mixed(data + 16 * i, secret + 16 * i);
@@ -124,7 +125,7 @@ static void stripe_add(uint64_t *lanes, const uint8_t *data, const uint8_t *key)
 static uint64_t long_hash(const uint8_t *data, size_t size) {
     uint64_t lanes[LANES] = {PRIME32_3, PRIME64_1, PRIME64_2, PRIME64_3,
                              PRIME64_4, PRIME32_2, PRIME64_5, PRIME32_1};
-    size_t stripes = (size - 1) / STRIPE; /* The last bytes come by themselves. */
+    size_t stripes = (size - 1) / STRIPE; /* the last bytes are mixed separately */
     const uint8_t *at = data;
     for (size_t done = 0; done < stripes; at += STRIPE) {
         stripe_add(lanes, at, secret + 8 * (done % BLOCK_STRIPES));

@@ -1,4 +1,4 @@
-"""Blocks of the log as columns in Arrow's layout, cut in C: no object stands for an entry."""
+"""Cuts blocks of the log into columns of Arrow's layout in C, without an object for each entry."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
@@ -13,13 +13,13 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten page
 
 
 class Columns(NamedTuple):
-    """Buffers of count entries; numbers are the machine's own."""
+    """Buffers of count entries; numbers are in the machine's byte order."""
 
-    count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
+    count: int  # type: ignore[assignment]  # It hides tuple.count.
     indexes: Any  # i64
     terms: Any  # i64
     kinds: Any  # i8
-    valid: Any  # A bit each, the lowest first: reqid and time are there.
+    valid: Any  # One bit each, the lowest first: reqid and time exist.
     times: Any  # i64, microseconds since 1970
     reqid_offsets: Any  # i32, one more than entries
     reqids: Any
@@ -28,13 +28,11 @@ class Columns(NamedTuple):
 
 
 def cut_columns(blocks: Sequence[Readable], count: int) -> Columns:
-    """The entries of checked blocks, count in all, one block behind the other.
-
-    Raises NativeError: ESPACE when they are not count, or have 2 GiB of data or more; ECORRUPT.
-    """
+    """The entries of consecutive checked blocks; there must be `count` in all. Raises NativeError:
+    ESPACE if there are not, or if they have 2 GiB of data or more; ECORRUPT."""
     size = sum(map(len, blocks))
     if size > COLUMNS_BYTES_MAX:
-        raise NativeError(lib.KLK_ESPACE)  # Before memory is taken.
+        raise NativeError(lib.KLK_ESPACE)  # Before memory is allocated.
     held = {
         "indexes": _uncleared("int64_t[]", count),
         "terms": _uncleared("int64_t[]", count),
@@ -64,10 +62,10 @@ def cut_columns(blocks: Sequence[Readable], count: int) -> Columns:
 
 
 class Message(Sequence[bytes]):
-    """The frames of a large message, copied as a whole (Arena.raw()) and cut when looked at."""
+    """The frames of a large message, copied as a whole (Arena.raw()) and cut on access."""
 
     def __init__(self, offsets: bytes, data: bytes, first: int = 0) -> None:
-        """first: frames that are left out at the beginning."""
+        """first: number of leading frames to leave out."""
         self._raw = offsets, data
         self._first = first
         places = memoryview(offsets).cast("I")
@@ -99,10 +97,8 @@ class Message(Sequence[bytes]):
         )
 
     def columns(self) -> tuple[Any, Any, Any, Any]:
-        """Of pairs: offsets and bytes of the keys, offsets (i32) and bytes of the values.
-
-        Raises NativeError: EINVAL when the frames are no pairs, or have 2 GiB or more.
-        """
+        """Cuts pairs into offsets and bytes of the keys, offsets (i32) and bytes of the values.
+        Raises NativeError: EINVAL if the frames are not pairs, or have 2 GiB or more."""
         offsets, size = ffi.from_buffer("uint32_t[]", self._offsets), len(self._raw[1])
         half = len(self) // 2
         columns = ffi.new("struct klk_column[2]")

@@ -1,4 +1,4 @@
-"""A mapper's batches, packed and taken apart in C: no call for each record (docs/mapper.md)."""
+"""Packs and cuts the batches of a mapper in C, without a call for each record (docs/mapper.md)."""
 
 from array import array
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ _ENTRY_MAGIC = b"kLT\x01"  # protocols/zerodb/wire/ops.py
 
 
 class Output(NamedTuple):
-    """What a mapper made of one batch."""
+    """The output of a mapper for one batch."""
 
-    entry: bytes  # Packed operations (protocols/zerodb/wire/ops.py), its magic first.
+    entry: bytes  # Packed operations (protocols/zerodb/wire/ops.py), with their magic.
     puts: int
     deletes: int
 
 
 class MalformedOutput(ValueError):
-    """A mapper's output that is none; offset is where in it."""
+    """Malformed output of a mapper; offset is the position of the error."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"the mapper's output is malformed at byte {offset}")
@@ -27,7 +27,7 @@ class MalformedOutput(ValueError):
 
 
 def pack_records(frames: Sequence[bytes]) -> bytes:
-    """Key, value, key, value ... as a mapper takes them: of each pair u32 key size, u32 value size
+    """Packs key, value, key, value ... for a mapper: of each pair u32 key size, u32 value size
     (little endian), key, value."""
     sizes = array("I", map(len, frames))
     if len(sizes) % 2:
@@ -46,7 +46,7 @@ def pack_records(frames: Sequence[bytes]) -> bytes:
 
 def output_ops(output: Readable, table: int) -> Output:
     """A mapper's output (of each record u8 0 put or 1 delete, u32 key size, u32 value size, key,
-    value) as operations on a table, in their order. Raises MalformedOutput."""
+    value) as operations of a table, in order. Raises MalformedOutput."""
     buffer = ffi.from_buffer(output)
     counts = ffi.new("uint64_t[3]")
     out = uncleared("uint8_t[]", 2 * len(buffer))

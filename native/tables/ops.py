@@ -1,4 +1,4 @@
-"""Keys and values cut in C from packed operations and from columns; no object stands between."""
+"""Cuts keys and values in C from packed operations and from columns."""
 
 import struct
 import sys
@@ -16,10 +16,8 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten page
 
 
 def pack_sizes(columns: int, items: Sequence[bytes]) -> bytes:
-    """The sizes of keys, or of keys and values in turns, as u32 little endian.
-
-    Raises NativeError: ECORRUPT on an empty key or one over a limit.
-    """
+    """The sizes of keys, or of keys and values alternately, as u32 little endian. Raises
+    NativeError: ECORRUPT for an empty key or a size over its limit."""
     sizes = array("I", list(map(len, items)))
     if sys.byteorder == "big":
         sizes.byteswap()
@@ -33,15 +31,15 @@ def pack_sizes(columns: int, items: Sequence[bytes]) -> bytes:
 def cut_sizes(
     data: Readable, offset: int, end: int, count: int, columns: int
 ) -> tuple[tuple[bytes, ...], int]:
-    """Cuts what lies at offset: count * columns sizes (u32 little endian), then keys, or keys and
-    values in turns, as columns is 1 or 2. Nothing at or behind end is looked at.
+    """Cuts the items at offset: count * columns sizes (u32 little endian), then keys (columns 1),
+    or keys and values alternately (2). It reads nothing from `end` on.
 
-    Returns (what was cut, where it ends). Raises NativeError: ETORN when end comes before,
-    ECORRUPT on an empty key or one over a limit.
+    Returns (items, end of the items). Raises NativeError: ETORN if `end` comes before; ECORRUPT for
+    an empty key or a size over its limit.
     """
     size = end - offset
     if not 0 <= offset <= end <= len(data) or count * columns > size // 4:
-        raise NativeError(lib.KLK_ETORN)  # Before memory is taken for so many.
+        raise NativeError(lib.KLK_ETORN)  # Before memory is allocated.
     buffer = ffi.from_buffer(data)
     capacity = 1 + count * columns * _ITEM_MAX
     out, total = _uncleared("char[]", capacity), ffi.new("uint64_t *")
@@ -66,14 +64,14 @@ def cut_column(offsets: Readable, data: Readable) -> tuple[bytes, ...]:
 
 
 class Run(NamedTuple):
-    """What consecutive entries of a block put into or delete from one table, or another entry."""
+    """Puts or deletes of consecutive entries in one table, or an entry of another kind."""
 
-    log_index: int  # Of the last one.
-    operation: int  # 0x20 put, 0x21 delete; 0: one entry with other operations, or malformed ones.
+    log_index: int  # Of the last entry.
+    operation: int  # 0x20 put, 0x21 delete; 0: an entry with other operations, or a malformed one.
     table: int
     keys: Sequence[bytes]
     values: Sequence[bytes]  # Of a put.
-    data: bytes  # Of an entry with operation 0: packed operations.
+    data: bytes  # If operation is 0: packed operations.
 
 
 _RUN = struct.Struct("=QIIIIII")
@@ -86,10 +84,10 @@ ALL_MARKED = (1 << 64) - 1
 def cut_block(
     block: Readable, number: int, workers: int, marked_last: int = ALL_MARKED
 ) -> list[Run]:
-    """The entries of a checked block that are for tables, in order; of those that only put or
-    delete, what concerns the tables number, number + workers, ... Raises NativeError.
+    """The entries for tables of a checked block, in order. Of entries that only put or delete it
+    returns the tables number, number + workers, ... Raises NativeError.
 
-    marked_last   the last index up to which a state entry's mark is believed
+    marked_last   last index up to which a state entry counts if it begins with the tables' magic
     """
     buffer, size = ffi.from_buffer(block), len(block)
     runs_max, capacity = size // lib.KLK_RUN_BYTES_MIN + 1, 4 * size + 16

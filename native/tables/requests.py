@@ -1,7 +1,7 @@
-"""Requests of tables, judged, packed, forwarded and acknowledged in C by the arena.
+"""Checks, packs, forwards and acknowledges the requests of an arena in C.
 
-What it finds to be a read or a write of the usual kinds needs no object but its row; whatever else
-there is has the shape OTHER and is decoded one by one (protocols/zerodb/wire/codec.py).
+Common reads and writes need only a row. All other requests have the shape OTHER and are decoded one
+by one (protocols/zerodb/wire/codec.py).
 """
 
 import struct
@@ -23,25 +23,25 @@ assert ffi.sizeof("struct klk_request") == _ROW.size
 
 
 class Row(NamedTuple):
-    """A request, as far as its header and its table say; see struct klk_request."""
+    """The header and the table of a request; see struct klk_request."""
 
-    message: int  # Its number in the arena.
+    message: int  # Position in the arena.
     table: int  # Of the shapes READ and WRITE.
-    deadline_ms: int  # Of our extension; 0: none.
-    entry_size: int  # Of a WRITE: bytes of its entry.
+    deadline_ms: int  # Of the extension; 0: none.
+    entry_size: int  # Of a WRITE: size of its entry.
     type: int
     flags: int  # Of a write.
-    extension: int  # Flags of our extension.
+    extension: int  # Flags of the extension.
     shape: int  # OTHER, READ, WRITE
-    header: int  # Which frame of the message the header is.
-    extended: int  # 1: it has our extension.
+    header: int  # Index of the header frame.
+    extended: int  # 1: it has the extension.
     reqid: bytes  # 12 bytes.
 
 
 class Requests:
-    """All requests of one arena, good as long as that is.
+    """All requests of one arena; valid as long as the arena.
 
-    routed            the messages begin with a routing id and, from a REQ, an empty frame
+    routed            messages begin with a routing id and, from a REQ, an empty frame
     entry_bytes_max   a write with a larger entry has the shape OTHER
     """
 
@@ -50,7 +50,7 @@ class Requests:
         self._count = arena.count
         self._structs = _uncleared("struct klk_request[]", self._count)
         lib.klk_requests_read(arena._struct, routed, entry_bytes_max, self._structs)
-        # The same by column, one octet a request: what they have in common needs no rows.
+        # The same as columns, one byte a request, for checks of all requests without rows.
         self._data = data = bytes(ffi.buffer(self._structs))
         self.flags = data[17 :: _ROW.size]
         self.extensions = data[18 :: _ROW.size]
@@ -61,22 +61,22 @@ class Requests:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """One for each message."""
+        """One row for each message."""
         return [Row._make(row) for row in _ROW.iter_unpack(self._data)]
 
     @cached_property
     def tables(self) -> list[int]:
-        """Of each row."""
+        """By row."""
         return self._numbers_at(1)
 
     @cached_property
     def deadlines_ms(self) -> list[int]:
-        """Of each row."""
+        """By row."""
         return self._numbers_at(2)
 
     @cached_property
     def reqids(self) -> list[bytes]:
-        """Of each row."""
+        """By row."""
         return [self._data[at : at + 12] for at in range(22, len(self._data), _ROW.size)]
 
     def _numbers_at(self, column: int) -> list[int]:
@@ -98,8 +98,8 @@ class Requests:
         return [data[start:end] for start, end in pairwise(ends)]
 
     def forward(self, positions: Sequence[int], kind: int, out: Frames) -> None:
-        """Adds [HEAD][routing id][request frames ..] for the rows at these positions; HEAD is
-        <BBHIQQ: kind, 1 if there was the empty frame of a REQ, zeros."""
+        """Adds [PIPE_HEADER][routing id][request frames ..] for the rows at these positions. The
+        header is <BBHIQQ: kind, 1 if there was the empty frame of a REQ, zeros."""
         numbers, done = self._numbers(positions)
         while code := lib.klk_requests_forward(
             self._arena._struct, self._structs, numbers, len(positions), done, kind, out._struct

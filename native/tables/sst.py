@@ -1,5 +1,5 @@
-"""Files of sorted keys, as RocksDB writes them, read in C: blocks, and many files as one row of
-pairs in Arrow's layout. Which files there are, and what they say of themselves, others know."""
+"""Reads RocksDB's files of sorted keys in C: blocks, and the merge of many files into pairs of
+Arrow's layout. The caller knows which files there are and their properties."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ EUNKNOWN: int = lib.KLK_EUNKNOWN
 TRAILER_SIZE: int = lib.KLK_SST_TRAILER_SIZE
 STAMP_SIZE: int = lib.KLK_SST_STAMP_SIZE
 BLOCK_BYTES_MAX = 1 << 30  # Stored or decompressed; a block has one pair at least.
-WINDOW_BYTES = 128 << 10  # That are read of a file at once, if its blocks are not larger.
-BLOCK_BYTES = 16 << 10  # At first, of a block that is decompressed.
+WINDOW_BYTES = 128 << 10  # Read from a file at once, unless its blocks are larger.
+BLOCK_BYTES = 16 << 10  # Initial buffer for a decompressed block.
 KEY_BYTES_MAX = (64 << 10) + STAMP_SIZE
 COLUMN_BYTES_MAX = (1 << 31) - 1  # Arrow's offsets are signed numbers of 4 bytes.
 ENTRY_BYTES_MIN = 4  # Of an index: two sizes, and a handle of two numbers.
@@ -26,7 +26,7 @@ def xxh3(data: Readable) -> int:
 
 
 def snappy_decode(data: Readable) -> bytes:
-    """What the data stands for. NativeError: ECORRUPT; ESPACE beyond BLOCK_BYTES_MAX."""
+    """Decompresses data. Raises NativeError: ECORRUPT; ESPACE beyond BLOCK_BYTES_MAX."""
     buffer = ffi.from_buffer(data)
     size = lib.klk_snappy_size(buffer, len(buffer))
     if size < 0 or size > BLOCK_BYTES_MAX:
@@ -37,10 +37,8 @@ def snappy_decode(data: Readable) -> bytes:
 
 
 def open_block(stored: bytes) -> bytes:
-    """A block, checked and decompressed, from its bytes with their trailer.
-
-    NativeError: ECORRUPT; EUNKNOWN when it is compressed in a way that is not known.
-    """
+    """Checks and decompresses a block, given its bytes with the trailer. Raises NativeError:
+    ECORRUPT; EUNKNOWN for an unknown compression."""
     size = len(stored) - TRAILER_SIZE
     if size < 0:
         raise NativeError(lib.KLK_ECORRUPT)
@@ -49,30 +47,30 @@ def open_block(stored: bytes) -> bytes:
 
 
 class Bounds(NamedTuple):
-    """What is wanted: start <= key < end; an empty end is none."""
+    """A range: start <= key < end; an empty end is no bound."""
 
     start: bytes = b""
     end: bytes = b""
 
 
 class Index(NamedTuple):
-    """The index of a file, and what must be known to read it."""
+    """The index of a file, and what is needed to read it."""
 
     block: bytes
-    stamped: bool  # Its keys have stamps.
+    stamped: bool  # Its keys have sequence stamps.
     file_size: int
 
 
 class Blocks(NamedTuple):
-    """Where wanted blocks of a file lie."""
+    """The positions of wanted blocks of a file."""
 
-    count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
+    count: int  # type: ignore[assignment]  # It hides tuple.count.
     offsets: Any  # u64
     sizes: Any  # u64
 
 
 def wanted_blocks(index: Index, bounds: Bounds) -> Blocks:
-    """The blocks that may have keys within bounds. NativeError: ECORRUPT, EUNKNOWN."""
+    """The blocks that may have keys within bounds. Raises NativeError: ECORRUPT, EUNKNOWN."""
     most = len(index.block) // ENTRY_BYTES_MIN + 1
     offsets, sizes = _uncleared("uint64_t[]", most), _uncleared("uint64_t[]", most)
     blocks = ffi.new("struct klk_sst_blocks *", {"offsets": offsets, "sizes": sizes})
@@ -88,9 +86,9 @@ def wanted_blocks(index: Index, bounds: Bounds) -> Blocks:
 
 
 class Pairs(NamedTuple):
-    """Pairs as columns; the buffers are theirs alone."""
+    """Pairs as columns; they own their buffers."""
 
-    count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
+    count: int  # type: ignore[assignment]  # It hides tuple.count.
     key_offsets: Any  # i32, one more than pairs; the first is 0
     keys: Any
     value_offsets: Any  # i32, one more than pairs; the first is 0
@@ -98,32 +96,32 @@ class Pairs(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of keys and values."""
+        """Of keys and values in bytes."""
         return len(self.keys) + len(self.values)
 
     def last_key(self) -> bytes:
-        """There must be one."""
+        """There must be a pair."""
         start, end = memoryview(self.key_offsets).cast("i")[-2:]
         return bytes(self.keys[start:end])
 
 
 class PairLimits(NamedTuple):
-    """How many pairs there may be, and of how many bytes: they end with the one that has them."""
+    """Limits of a result; the pair that reaches the bytes is the last."""
 
     pairs_max: int
     bytes_max: int
 
 
 class OpenFile(NamedTuple):
-    """A file that a merge reads from."""
+    """A file that a merge reads."""
 
-    fd: int  # It stays open until the next one is asked for.
+    fd: int  # It must stay open until the next file is asked for.
     blocks: Blocks
 
 
 class MergeFailed(Exception):
-    """A file could not be read on; code is one of KLK_E*, run says whose file it was, errno is of
-    the operating system."""
+    """A file could not be read: code is one of KLK_E*, run tells which file, errno is that of the
+    operating system."""
 
     def __init__(self, code: int, run: int, errno: int) -> None:
         super().__init__(f"run {run}: csrc answered {code}")
@@ -131,12 +129,13 @@ class MergeFailed(Exception):
 
 
 class Merge:
-    """Runs of files, each ascending, as one row of pairs: of each key what is newest."""
+    """Merges runs of ascending files into pairs; of each key the newest entry counts."""
 
     def __init__(self, runs: int, sequence: int, bounds: Bounds) -> None:
-        """
-        runs       how many
-        sequence   entries with a larger number are not seen
+        """Starts a merge.
+
+        runs       number of runs
+        sequence   entries with a larger number are ignored
         """
         self._runs = ffi.new("struct klk_sst_run[]", max(runs, 1))
         self._held: list[dict[str, Any]] = [{} for _ in range(runs)]
@@ -164,8 +163,8 @@ class Merge:
     def take(
         self, room: PairLimits, with_values: bool, next_file: Callable[[int], OpenFile | None]
     ) -> tuple[Pairs, bool]:
-        """The next pairs, and whether there is nothing behind them. Raises MergeFailed, and what
-        next_file raises: it opens the next file of a run; None: there is none."""
+        """The next pairs, and whether the merge has ended. Raises MergeFailed, and errors of
+        next_file, which opens the next file of a run; None: there is none."""
         merge, columns = self._merge, _Columns(self._merge, room)
         merge.with_values = with_values
         while True:
@@ -224,7 +223,7 @@ class _Columns:
         setattr(self._merge, f"{name}_max", size)
 
     def grow(self, name: str, size: int) -> None:
-        """Room for one pair that is larger than what was left."""
+        """Makes room for a pair that is larger than what was left."""
         if size > COLUMN_BYTES_MAX:
             raise MergeFailed(EUNKNOWN, self._merge.wants, 0)
         old, used = self._held[name], self._used(name)

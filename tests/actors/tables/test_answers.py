@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from kelek.actors.runtime import actor
-from kelek.actors.tables.credit import TAKEN
+from kelek.actors.tables.credit import BYTES_READ
 from kelek.actors.tables.server import ZerodbServer
 from kelek.protocols.zerodb.wire import answer_headers as finished
 from kelek.protocols.zerodb.wire import answers, requests, values
@@ -177,13 +177,13 @@ def test_what_a_client_does_not_read_is_bounded_by_bytes(
 def test_a_worker_is_told_what_was_taken_of_its_answers(rig: ServerRig) -> None:
     client = rig.client()
     rig.turn(lambda: rig.taken_bytes.poll(0))
-    assert TAKEN.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, 0)
+    assert BYTES_READ.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, 0)
     sizes = 0
     for size in (400_000, 0, 700_000):
         read_answer(rig, client, size)
         rig.turn(lambda: client.poll(0))
         sizes += ANSWER_TAG.size + 5 + sum(map(len, client.recv_multipart()))
-    assert TAKEN.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, sizes)
+    assert BYTES_READ.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, sizes)
     assert not rig.taken_bytes.poll(0)
 
 

@@ -81,7 +81,7 @@ def node(shell: Any, request: pytest.FixtureRequest) -> Iterator[Node]:
     made.close()
 
 
-def test_every_door(node: Node) -> None:
+def test_every_client_socket(node: Node) -> None:
     assert node.ask(b"\x31\x01\x00")[1].startswith(b"kelek ")
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     assert node.ask(READ, TABLE, b"k", b"none") == [b"\x31\x01\x10\x00", b"1", b""]

@@ -7,7 +7,7 @@ import pytest
 
 from kelek.actors.runtime import actor
 from kelek.actors.tables import credit
-from kelek.actors.tables.credit import TAKEN
+from kelek.actors.tables.credit import BYTES_READ
 from kelek.actors.tables.worker import TableWorker
 from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.client_codec import encode_request
@@ -89,7 +89,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRig]:
 def test_answers_that_nobody_takes_are_bounded_by_bytes(
     rig: WorkerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credit, "UNTAKEN_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(credit, "UNREAD_BYTES_MAX", 1_000_000)
     monkeypatch.setattr("kelek.protocols.zerodb.worker.requests.OUT_BYTES", 200_000)
     rig.ask(requests.OpenTable(9))
     rig.ask(requests.Put(9, [b"k"], [bytes(100_000)], 1))
@@ -99,11 +99,11 @@ def test_answers_that_nobody_takes_are_bounded_by_bytes(
     found = rig.take_all()
     assert 10 <= len(found) <= 14
     size = sum(len(frame) for message in found for frame in message)
-    rig.taken.send(TAKEN.pack(1, 0))  # A server that is new: nothing is on its way to it.
+    rig.taken.send(BYTES_READ.pack(1, 0))  # A server that is new: nothing is on its way to it.
     found += rig.take_all()
     assert 20 <= len(found) <= 28
     for _ in range(2):
-        rig.taken.send(TAKEN.pack(1, size))
+        rig.taken.send(BYTES_READ.pack(1, size))
         found += rig.take_all()
     assert len(found) == 40
     places = [ANSWER_TAG.unpack(message[0])[4] for message in found]
