@@ -21,7 +21,7 @@ from .operations import (
     FarmOperations,
     FarmTuning,
     make_client,
-    make_reach,
+    make_connect_settings,
 )
 from .values import EntryRange, FarmEntry, FarmPage, FarmServer, Servers, entry_range
 
@@ -54,7 +54,7 @@ class AsyncFarm(AsyncDriver):
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, Credentials(user, password, secret_file), tuning)
         self._steps = FarmOperations(self._client, timeout_ms)
-        self._reach = make_reach(ca_file, tuning)
+        self._settings = make_connect_settings(ca_file, tuning)
 
     # ---- the log ----
 
@@ -148,19 +148,19 @@ class AsyncFarm(AsyncDriver):
 
     async def exclude(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
         """Leaves destinations out of the MetaLS, or all of a server's; see kelek.Farm.exclude()."""
-        await self._run(self._steps.leave_out(OrderKind.EXCLUDE, hashes, servers))
+        await self._run(self._steps.order_exclusion(OrderKind.EXCLUDE, hashes, servers))
 
     async def include(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
         """Takes in again what was left out."""
-        await self._run(self._steps.leave_out(OrderKind.INCLUDE, hashes, servers))
+        await self._run(self._steps.order_exclusion(OrderKind.INCLUDE, hashes, servers))
 
     async def export(self) -> dict[str, Any]:
         """What an administrator has set, and who the members are."""
-        return await self._run(self._steps.fresh("configuration"))
+        return await self._run(self._steps.from_leader("configuration"))
 
     async def import_(self, configuration: Mapping[str, Any]) -> None:
         """Sets all that an administrator may set as an export has it; see kelek.Farm.import_()."""
-        await self._run(self._steps.take_over(configuration))
+        await self._run(self._steps.import_config(configuration))
 
     # ---- the end ----
 
@@ -170,7 +170,7 @@ class AsyncFarm(AsyncDriver):
         return dict(self._client.counters)
 
     def _make_links(self) -> AsyncWaits:
-        return AsyncFarmLinks(self._client, self._reach)
+        return AsyncFarmLinks(self._client, self._settings)
 
     def _closed_error(self) -> FarmError:
         return FarmError("this AsyncFarm is closed")

@@ -1,42 +1,42 @@
-"""The connections of a farm's client within an asyncio loop, which watches them."""
+"""The sockets of a farm client in an asyncio loop."""
 
 from ...protocols.garlicfarm.client.client import FarmClient
 from ..io.async_waits import AsyncWaits
-from .links import FarmLinks, Reach
+from .links import ConnectSettings, FarmLinks
 
 
 class AsyncFarmLinks(AsyncWaits, FarmLinks):
-    """Watched by an asyncio loop: kelek.AsyncFarm."""
+    """The connections of kelek.AsyncFarm, polled by asyncio."""
 
-    def __init__(self, client: FarmClient, reach: Reach) -> None:
+    def __init__(self, client: FarmClient, settings: ConnectSettings) -> None:
         AsyncWaits.__init__(self)
-        FarmLinks.__init__(self, client, reach, self.resources)
+        FarmLinks.__init__(self, client, settings, self.resources)
 
     def _on_wake(self) -> None:
-        self._read_on()
-        self._act()
+        self._read_rest()
+        self._run_actions()
         if self._unread:
             self.wake()
         self._wake_at(self.client.deadline_ms)
         self._wake_waiters()
 
-    def _on_file(self, file: int) -> None:
-        connection = self._files.get(file)
+    def _on_file(self, fd: int) -> None:
+        connection = self._files.get(fd)
         if connection is not None:
             self._on_event(connection)
         self.wake()
 
-    def _watch(self, file: int, writes: bool) -> None:
-        self._loop.add_reader(file, self._on_file, file)
-        if writes:
-            self._loop.add_writer(file, self._on_file, file)
+    def _watch(self, fd: int, wants_write: bool) -> None:
+        self._loop.add_reader(fd, self._on_file, fd)
+        if wants_write:
+            self._loop.add_writer(fd, self._on_file, fd)
         else:
-            self._loop.remove_writer(file)
+            self._loop.remove_writer(fd)
 
-    def _unwatch(self, file: int) -> None:
+    def _unwatch(self, fd: int) -> None:
         if not self._loop.is_closed():
-            self._loop.remove_reader(file)
-            self._loop.remove_writer(file)
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
 
     def close(self) -> None:
         self._end_waits()

@@ -19,7 +19,7 @@ from .operations import (
     FarmOperations,
     FarmTuning,
     make_client,
-    make_reach,
+    make_connect_settings,
 )
 from .values import EntryRange, FarmEntry, FarmPage, FarmServer, Servers, entry_range
 
@@ -64,7 +64,7 @@ class Farm(BlockingDriver):
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, credentials, tuning)
         self._steps = FarmOperations(self._client, timeout_ms)
-        self._own(FarmLinks(self._client, make_reach(ca_file, tuning)))
+        self._own(FarmLinks(self._client, make_connect_settings(ca_file, tuning)))
 
     # ---- the log ----
 
@@ -206,21 +206,21 @@ class Farm(BlockingDriver):
     def exclude(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
         """Leaves destinations out of the MetaLS, or all of a server's: its own and the right to
         publish. A hash is I2P's base64, HASH.b32.i2p, or the whole destination."""
-        self._run(self._steps.leave_out(OrderKind.EXCLUDE, hashes, servers))
+        self._run(self._steps.order_exclusion(OrderKind.EXCLUDE, hashes, servers))
 
     def include(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
         """Takes in again what was left out."""
-        self._run(self._steps.leave_out(OrderKind.INCLUDE, hashes, servers))
+        self._run(self._steps.order_exclusion(OrderKind.INCLUDE, hashes, servers))
 
     def export(self) -> dict[str, Any]:
         """What an administrator has set, and who the members are: what import_() takes, of this
         farm or of another one."""
-        return self._run(self._steps.fresh("configuration"))
+        return self._run(self._steps.from_leader("configuration"))
 
     def import_(self, configuration: Mapping[str, Any]) -> None:
         """Sets all that an administrator may set as an export has it. The members in it are left
         alone: add_server() and remove_server() change them."""
-        self._run(self._steps.take_over(configuration))
+        self._run(self._steps.import_config(configuration))
 
     # ---- the end ----
 

@@ -1,7 +1,8 @@
-"""What a Farm does, once for both of its faces: each step waits for the machine alone.
+"""The operations of a Farm, written once for both of its APIs as generators that name what they
+wait for.
 
-A step is driven to its end by whoever has the connections: kelek.Farm turns them (farm.py),
-kelek.AsyncFarm leaves them to asyncio (async_farm.py). Nothing here reads, sends or sleeps.
+The owner of the connections drives them: kelek.Farm polls its sockets (farm.py), kelek.AsyncFarm
+leaves that to asyncio (async_farm.py). This module does not read, send or sleep.
 """
 
 import json
@@ -53,7 +54,7 @@ from ..errors import (
     FarmUntrusted,
 )
 from ..io.driver import Sleep, Step, Wait
-from .links import ONLY_HERE, Reach
+from .links import LOOPBACK_ONLY, ConnectSettings
 from .values import (
     APPLICATION,
     FarmEntry,
@@ -63,7 +64,7 @@ from .values import (
     checked_endpoint,
     checked_hash,
     checked_id,
-    checked_places,
+    checked_servers,
     make_tls,
     page_of,
     read_secret,
@@ -71,16 +72,18 @@ from .values import (
 )
 
 TIMEOUT_MS = 10_000
-OUTSTANDING_MAX = 256  # Wishes of one append() that wait.
-PAGE_ENTRIES = 1000  # The most that a server gives in one answer.
-POLL_MS = 200  # At the end of the log.
-FRESH_POLLS = 10  # Each so many looks for more the leader is asked, not just any server.
-LOOK_MS = 2000  # For what each server says of itself.
-CHANGE_REST_MS = 200
+OUTSTANDING_MAX = 256  # Unanswered commands of one append().
+PAGE_ENTRIES = 1000  # The most entries in one response of a server.
+POLL_MS = 200  # Between two reads at the end of the log.
+LEADER_POLLS = 10  # After so many reads without news, the leader is asked instead of any server.
+STATUS_MS = 2000  # The timeout of each server's status.
+CHANGE_POLL_MS = 200
 VALUE_BYTES_MAX = ENTRIES_BYTES_MAX - ENTRY_HEADER.size  # Servers may accept less.
-NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+FARM_NAME_CHARACTERS = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+)
 
-_ERRORS: dict[FailureKind, type[FarmError]] = {
+_ERROR_CLASSES: dict[FailureKind, type[FarmError]] = {
     FailureKind.LOST: FarmUnavailable,
     FailureKind.LEADERLESS: FarmNoLeader,
     FailureKind.TIMEOUT: FarmTimeout,
@@ -89,7 +92,7 @@ _ERRORS: dict[FailureKind, type[FarmError]] = {
     FailureKind.NO_FARM: FarmRefused,
     FailureKind.NO_HTTP_API: FarmRefused,
 }
-_WAYS_OUT = {
+_HINTS = {
     FailureKind.TIMEOUT: "what was to be appended may still be",
     FailureKind.DENIED: "the password file of the servers has to name this user for this farm",
     FailureKind.NO_FARM: "is this its name?",
@@ -97,16 +100,15 @@ _WAYS_OUT = {
 
 
 class FarmTuning(NamedTuple):
-    """How servers are reached.
+    """How a Farm reaches its servers.
 
-    tls              "1.3", or "1.2" for servers that know no other
-    server_name      whom their certificates name; "": the host that is connected to
-    proxy            HOST:PORT of an HTTP proxy, as I2P has one: no TLS, servers' hosts as it knows
-                     them
-    i2p              no TLS: the address is that of a tunnel on this machine
-    insecure_jraft   neither TLS nor user: a server of JRaft, on this machine
-    reach_ms         a call fails after so long, not after its timeout, while no server was ever
-                     reached; with a proxy it does not
+    tls              "1.3", or "1.2" for servers that support no newer version
+    server_name      the name in the servers' certificates; "": the host that is connected to
+    proxy            HOST:PORT of an HTTP proxy, such as I2P's: no TLS; the proxy resolves hosts
+    i2p              no TLS: the address is a tunnel on this machine
+    insecure_jraft   neither TLS nor user: a JRaft server on this machine
+    reach_ms         a call fails after this time instead of its timeout while no server was ever
+                     reached; ignored with a proxy
     """
 
     tls: str = "1.3"
@@ -118,7 +120,7 @@ class FarmTuning(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """Who we are: a password, or the file that holds it alone."""
+    """A user with a password, or the file that holds it."""
 
     user: str
     password: str | None
@@ -128,22 +130,26 @@ class Credentials(NamedTuple):
 def make_client(
     servers: Servers, farm: str, credentials: Credentials, tuning: FarmTuning
 ) -> FarmClient:
-    """The machine for a Farm with these arguments. Raises ValueError, TypeError, FarmError,
-    OSError: the secret file can't be read."""
-    places = checked_places(servers)
-    if not farm or not NAME_CHARACTERS.issuperset(farm):
-        raise ValueError(f"{farm!r} is no farm's name: it has letters, digits, '.', '_' and '-'")
-    setup = FarmClientSetup(farm, places.known, ids=places.ids, plain=tuning.insecure_jraft)
+    """The state machine of a Farm with these arguments.
+
+    Raises ValueError, TypeError, FarmError, and OSError if the secret file cannot be read.
+    """
+    addresses = checked_servers(servers)
+    if not farm or not FARM_NAME_CHARACTERS.issuperset(farm):
+        raise ValueError(f"{farm!r} is not a farm's name; use letters, digits, '.', '_' and '-'")
+    setup = FarmClientSetup(farm, addresses.known, ids=addresses.ids, plain=tuning.insecure_jraft)
     if tuning.insecure_jraft or (tuning.i2p and not tuning.proxy):
-        for host, _ in places.known:
+        for host, _ in addresses.known:
             if not is_loopback(host):
-                raise ValueError(f"{host}: {ONLY_HERE}")
+                raise ValueError(f"{host}: {LOOPBACK_ONLY}")
     if not tuning.insecure_jraft:
         user, password, secret_file = credentials
         if not user or ":" in user or not user.isprintable():
-            raise ValueError(f"{user!r} is no user; give the one that the servers know")
+            raise ValueError(
+                f"{user!r} is not a user name; give a user in the servers' password file"
+            )
         if (password is None) == (secret_file is None):
-            raise ValueError("give the password's file, secret_file, or password; not both")
+            raise ValueError("give either secret_file or password")
         if secret_file is not None:
             password = read_secret(secret_file)
         setup = setup._replace(user=user, password=password or "")
@@ -154,24 +160,26 @@ def make_client(
     return FarmClient(setup, os.urandom)
 
 
-def make_reach(ca_file: str | os.PathLike[str] | None, tuning: FarmTuning) -> Reach:
-    """How it connects. Raises ValueError, FarmError."""
+def make_connect_settings(
+    ca_file: str | os.PathLike[str] | None, tuning: FarmTuning
+) -> ConnectSettings:
+    """How the connections of a Farm are made. Raises ValueError, FarmError."""
     if tuning.proxy:
-        return Reach(proxy=checked_places(tuning.proxy).known[0])
+        return ConnectSettings(proxy=checked_servers(tuning.proxy).known[0])
     if tuning.i2p or tuning.insecure_jraft:
-        return Reach()
-    return Reach(make_tls(ca_file, tuning.tls), tuning.server_name)
+        return ConnectSettings()
+    return ConnectSettings(make_tls(ca_file, tuning.tls), tuning.server_name)
 
 
 def checked_values(values: Iterable[bytes]) -> Iterable[bytes]:
     """Raises TypeError, FarmTooLarge."""
     if isinstance(values, bytes | bytearray | memoryview | str):
-        raise TypeError("values are several, in a list: append([value])")
+        raise TypeError("values must be a list: append([value])")
     return values
 
 
-class _Change:
-    """A change of the members that somebody waits for."""
+class _MemberChange:
+    """A member change that a caller waits for."""
 
     def __init__(
         self, request: Request, server_id: int, is_done: Callable[[Mapping[int, str]], bool]
@@ -179,70 +187,73 @@ class _Change:
         self.request = request
         self.server_id = server_id
         self.name = f"server {server_id}"
-        self.is_done = is_done  # Told who is where.
-        self.term = 0  # In which the leader has answered.
+        self.is_done = is_done  # Takes the members' endpoints by id.
+        self.term = 0  # The leader's term in its answer.
 
     def is_over(self, status: Mapping[str, Any]) -> bool:
-        """Whether the very leader that has begun it does it no longer. Who leaves hands over first,
-        and is left out by the next leader; another one may have to be asked anew."""
+        """Whether the leader that started the change has dropped it. A removal continues under
+        the next leader, because a leader that leaves hands over first.
+        """
         adds = self.request.type is MessageType.ADD_SERVER
         return adds and status.get("state") == "leader" and status.get("term") == self.term
 
 
 class FarmOperations:
-    """The steps of one Farm over its machine."""
+    """The operations of one Farm on its client state machine."""
 
     def __init__(self, client: FarmClient, timeout_ms: int) -> None:
         if not 0 < timeout_ms <= 86_400_000:
-            raise ValueError(f"a timeout is 1 to 86400000 ms, not {timeout_ms}")
+            raise ValueError(f"a timeout must be 1 to 86400000 ms, not {timeout_ms}")
         self.client = client
         self.timeout_ms = timeout_ms
 
     @property
-    def _until_ms(self) -> int:
+    def _deadline_ms(self) -> int:
         return monotonic_ms() + self.timeout_ms
 
     # ---- appending ----
 
     def append(self, values: Iterable[bytes]) -> Generator[Step, None, int]:
-        """Appends values, and waits until all are committed."""
+        """Appends values and waits until all are committed. Returns the index after the last
+        one.
+        """
         waiting: deque[FarmCommand] = deque()
         next_index = 0
 
-        def settle() -> None:
+        def check_next() -> None:
             nonlocal next_index
-            wish = waiting.popleft()
-            self._check(wish)
-            assert wish.response is not None
-            if not wish.response.is_accepted:
+            command = waiting.popleft()
+            self._check(command)
+            assert command.response is not None
+            if not command.response.is_accepted:
                 raise FarmRefused(
-                    f"the leader, server {wish.response.source}, takes no such entry of "
+                    f"the leader, server {command.response.source}, refuses this entry of "
                     f"{self.client.setup.user or 'a client'}: it is larger than servers accept, or "
                     f"a server's status or an order, which this user may not post"
                 )
-            next_index = wish.response.next_index
+            next_index = command.response.next_index
 
         try:
             for entries in self._requests(values):
                 if len(waiting) == OUTSTANDING_MAX:
                     yield _done(waiting[0])
-                    settle()
-                wish = FarmCommand(MessageType.CLIENT_REQUEST, entries, self._until_ms)
-                waiting.append(self.client.submit(wish))
+                    check_next()
+                command = FarmCommand(MessageType.CLIENT_REQUEST, entries, self._deadline_ms)
+                waiting.append(self.client.submit(command))
             while waiting:
                 yield _done(waiting[0])
-                settle()
+                check_next()
         finally:
-            self.client.cancel(wish for wish in waiting if not wish.done)
+            self.client.cancel(command for command in waiting if not command.done)
         return next_index
 
     def _requests(self, values: Iterable[bytes]) -> Iterable[tuple[FarmLogEntry, ...]]:
-        """By as many as go into a request."""
+        """Groups values into requests."""
         entries: list[FarmLogEntry] = []
         size = 0
         for value in checked_values(values):
             if not isinstance(value, bytes):
-                raise TypeError(f"a value is bytes, not {type(value).__name__}")
+                raise TypeError(f"a value must be bytes, not {type(value).__name__}")
             if not value:
                 raise ValueError("a value has at least one byte")
             if len(value) > VALUE_BYTES_MAX:
@@ -257,114 +268,117 @@ class FarmOperations:
         if entries:
             yield tuple(entries)
 
-    def _check(self, wish: FarmCommand) -> None:
-        if wish.failure is not None:
-            raise self.error_of(wish.failure)
+    def _check(self, command: FarmCommand) -> None:
+        if command.failure is not None:
+            raise self.error_of(command.failure)
 
-    def error_of(self, trouble: ConnectFailure) -> FarmError:
-        """What has gone wrong, as users are told."""
-        way_out = _WAYS_OUT.get(trouble.kind, "")
-        return _ERRORS[trouble.kind](f"{trouble.text}; {way_out}" if way_out else trouble.text)
+    def error_of(self, failure: ConnectFailure) -> FarmError:
+        """The public error for a failure."""
+        hint = _HINTS.get(failure.kind, "")
+        return _ERROR_CLASSES[failure.kind](f"{failure.text}; {hint}" if hint else failure.text)
 
-    # ---- questions ----
+    # ---- queries ----
 
     def reach(self, timeout_ms: int) -> Generator[Step, None, None]:
-        """Waits until a server lets us in."""
+        """Waits until a server accepts our credentials."""
         if not self.client.setup.plain:
             yield from self.get("status", timeout_ms)
 
     def get(
-        self, what: str, timeout_ms: int | None = None
+        self, view: str, timeout_ms: int | None = None
     ) -> Generator[Step, None, dict[str, Any]]:
-        """What a server answers, whichever it is."""
-        until_ms = self._until_ms if timeout_ms is None else monotonic_ms() + timeout_ms
-        question = self.client.query(ViewQuery(what, until_ms))
+        """A view of any server."""
+        deadline_ms = self._deadline_ms if timeout_ms is None else monotonic_ms() + timeout_ms
+        query = self.client.query(ViewQuery(view, deadline_ms))
         try:
-            yield _done(question)
+            yield _done(query)
         finally:
-            self.client.cancel_query(question)
-        if question.failure is not None:
-            raise self.error_of(question.failure)
-        return _object(question.body)
+            self.client.cancel_query(query)
+        if query.failure is not None:
+            raise self.error_of(query.failure)
+        return _object(query.body)
 
     def status(self) -> Generator[Step, None, dict[str, Any]]:
-        """The leader's status, if one is known and answers, else that of whoever does."""
-        found = yield from self._seen()
+        """The leader's status if it answers, otherwise that of another server."""
+        found = yield from self._status_of_any()
         if found.get("state") == "leader":
             return found
-        return (yield from self._of_leader("status", found)) or found
+        return (yield from self._query_leader("status", found)) or found
 
-    def _seen(self) -> Generator[Step, None, dict[str, Any]]:
-        """The status of any server; of one that knows who leads, if there is such a one."""
+    def _status_of_any(self) -> Generator[Step, None, dict[str, Any]]:
+        """The status of any server, preferably of one that knows the leader."""
         found = yield from self.get("status")
         self.client.learn_servers(_members(found))
         if found.get("leader") is not None:
             return found
-        others = yield from self._all(self.client.servers)
+        others = yield from self._query_all(self.client.servers)
         known = [_object(each.body) for each in others if each.body is not None]
         known.sort(key=lambda each: (each.get("leader") is None, each.get("state") == "waiting"))
         best = known[0] if known else found
         self.client.learn_servers(_members(best))
         return best
 
-    def _all(self, places: Iterable[Address]) -> Generator[Step, None, list[ViewQuery]]:
-        """Asks each of them for its status, at the same time and once."""
-        until_ms = monotonic_ms() + min(LOOK_MS, self.timeout_ms)
-        asked = [ViewQuery("status", until_ms, place, is_once=True) for place in places]
-        for question in asked:
-            self.client.query(question)
+    def _query_all(self, servers: Iterable[Address]) -> Generator[Step, None, list[ViewQuery]]:
+        """Queries the status of these servers concurrently, once each."""
+        deadline_ms = monotonic_ms() + min(STATUS_MS, self.timeout_ms)
+        queries = [ViewQuery("status", deadline_ms, address, is_once=True) for address in servers]
+        for query in queries:
+            self.client.query(query)
         try:
-            yield Wait(lambda: all(question.done for question in asked), limited=False)
+            yield Wait(lambda: all(query.done for query in queries), limited=False)
         finally:
-            for question in asked:
-                self.client.cancel_query(question)
-        return asked
+            for query in queries:
+                self.client.cancel_query(query)
+        return queries
 
-    def fresh(self, what: str) -> Generator[Step, None, dict[str, Any]]:
-        """What the leader answers, which is behind nothing that was confirmed; without one, what
-        any server does."""
-        found = yield from self._of_leader(what, (yield from self._seen()))
-        return found if found is not None else (yield from self.get(what))
+    def from_leader(self, view: str) -> Generator[Step, None, dict[str, Any]]:
+        """A view of the leader, which includes everything acknowledged before; without a leader,
+        of any server.
+        """
+        found = yield from self._query_leader(view, (yield from self._status_of_any()))
+        return found if found is not None else (yield from self.get(view))
 
-    def _of_leader(
-        self, what: str, status: Mapping[str, Any]
+    def _query_leader(
+        self, view: str, status: Mapping[str, Any]
     ) -> Generator[Step, None, dict[str, Any] | None]:
-        """None: nobody leads, or it does not answer."""
+        """None if there is no leader or it does not answer."""
         leader_id = status.get("leader")
-        place = self.client.ids.get(leader_id) if isinstance(leader_id, int) else None
-        if place is None:
+        address = self.client.ids.get(leader_id) if isinstance(leader_id, int) else None
+        if address is None:
             return None
-        question = ViewQuery(what, monotonic_ms() + LOOK_MS, place, is_once=True)
-        self.client.query(question)
+        query = ViewQuery(view, monotonic_ms() + STATUS_MS, address, is_once=True)
+        self.client.query(query)
         try:
-            yield _done(question)
+            yield _done(query)
         finally:
-            self.client.cancel_query(question)
-        return None if question.body is None else _object(question.body)
+            self.client.cancel_query(query)
+        return None if query.body is None else _object(query.body)
 
     def servers(self) -> Generator[Step, None, list[FarmServer]]:
-        """Each member, with what it says of itself."""
-        found = yield from self._seen()
+        """Each member with its own status."""
+        found = yield from self._status_of_any()
         members = found.get("members", [])
-        asked = yield from self._all(parse_address(each.endpoint) for each in _members(found))
+        queries = yield from self._query_all(
+            parse_address(each.endpoint) for each in _members(found)
+        )
         return [
-            server_of(member, _problem(question) or _object(question.body))
-            for member, question in zip(members, asked, strict=True)
+            server_of(member, _problem(query) or _object(query.body))
+            for member, query in zip(members, queries, strict=True)
         ]
 
     def commit_index(self) -> Generator[Step, None, int]:
-        """How far the log is committed, as the leader knows it."""
+        """The leader's commit index."""
         found = yield from self.status()
         return int(found.get("commit", 0))
 
     def documents(self, server_id: int | None) -> Generator[Step, None, dict[str, Any]]:
-        """What the log amounts to; with one document, or all that there is room for."""
+        """The documents view, for one server or all."""
         one = "" if server_id is None else f"?id={checked_id(server_id)}"
-        return (yield from self.fresh(f"documents{one}"))
+        return (yield from self.from_leader(f"documents{one}"))
 
     def publisher(self) -> Generator[Step, None, int | None]:
-        """Who publishes the MetaLS."""
-        found = yield from self.fresh("documents")
+        """The server that publishes the MetaLS."""
+        found = yield from self.from_leader("documents")
         publisher = found.get("publisher")
         return None if publisher is None else int(publisher)
 
@@ -375,60 +389,60 @@ class FarmOperations:
         from_index: int,
         count: int = PAGE_ENTRIES,
         all_kinds: bool = False,
-        fresh: bool = False,
+        from_leader: bool = False,
     ) -> Generator[Step, None, FarmPage]:
-        """One page of the log; fresh: of the leader, if there is any."""
+        """A page of the log. from_leader: asks the leader, if there is one."""
         if from_index < 1:
-            raise ValueError(f"the first entry is 1, not {from_index}")
+            raise ValueError(f"the first index is 1, not {from_index}")
         count = max(1, min(count, PAGE_ENTRIES))
-        what = f"entries?from={from_index}&count={count}&raw=1"
-        found = yield from (self.fresh(what) if fresh else self.get(what))
+        view = f"entries?from={from_index}&count={count}&raw=1"
+        found = yield from (self.from_leader(view) if from_leader else self.get(view))
         page = page_of(found)
         if page.first_index > from_index:
             raise FarmCompacted(page.first_index)
         if not all_kinds:
             own = tuple(entry for entry in page.entries if entry.kind == APPLICATION)
             page = page._replace(entries=own)
-        # A server that lags behind the one before has nothing for us yet.
+        # A server may lag behind the one before.
         return page._replace(next_index=max(page.next_index, from_index))
 
     def entries(
         self, from_index: int, follow: bool, all_kinds: bool
     ) -> Generator[Step | list[FarmEntry], None, None]:
-        """Lists of entries, in the order of the log."""
+        """Lists of entries, in log order."""
         end = 0 if follow else (yield from self.commit_index()) + 1
-        polls = 0  # Without anything new: a server that is no member has nothing, ever.
+        idle_polls = 0  # Reads without news: a server that is no member never has any.
         while follow or from_index < end:
-            fresh = polls % FRESH_POLLS == FRESH_POLLS - 1
-            page = yield from self.read(from_index, all_kinds=all_kinds, fresh=fresh)
-            is_whole = page.next_index == from_index
-            polls = polls + 1 if is_whole else 0
+            from_leader = idle_polls % LEADER_POLLS == LEADER_POLLS - 1
+            page = yield from self.read(from_index, all_kinds=all_kinds, from_leader=from_leader)
+            is_end = page.next_index == from_index
+            idle_polls = idle_polls + 1 if is_end else 0
             from_index = page.next_index
             entries = list(page.entries)
             if not follow:
                 entries = [entry for entry in entries if entry.index < end]
             if entries:
                 yield entries
-            if is_whole and (follow or from_index < end):
+            if is_end and (follow or from_index < end):
                 yield Sleep(POLL_MS)
 
     # ---- orders ----
 
     def publish(self, server: int | str | None) -> Generator[Step, None, None]:
-        """Says who publishes."""
+        """Orders who publishes."""
         if server is None:
-            choice: int | PublishChoice = PublishChoice.NOBODY
+            publisher: int | PublishChoice = PublishChoice.NOBODY
         elif server == PublishChoice.AUTO.value:
-            choice = PublishChoice.AUTO
+            publisher = PublishChoice.AUTO
         elif isinstance(server, str):
-            raise ValueError(f"a server's id, 'auto' or None says who publishes, not {server!r}")
+            raise ValueError(f"the publisher must be a server's id, 'auto' or None, not {server!r}")
         else:
-            choice = checked_id(server)
-            yield from self._check_publisher(choice)
-        yield from self._order(OrderKind.PUBLISH, publish=choice)
+            publisher = checked_id(server)
+            yield from self._check_publisher(publisher)
+        yield from self._submit_order(OrderKind.PUBLISH, publish=publisher)
 
     def _check_publisher(self, server_id: int) -> Generator[Step, None, None]:
-        """Raises FarmRefused when it is no member: the order would change nothing."""
+        """Raises FarmRefused if the server is no member: the order would have no effect."""
         if self.client.setup.plain:
             return
         status = yield from self.status()
@@ -436,35 +450,37 @@ class FarmOperations:
         members = [server.id for server in _members(status)]
         if server_id not in members:
             listed = ", ".join(map(str, members))
-            raise FarmRefused(f"server {server_id} can't publish, as it is no member: {listed} are")
+            raise FarmRefused(
+                f"server {server_id} is no member, so it cannot publish; the members are {listed}"
+            )
 
-    def leave_out(
+    def order_exclusion(
         self, kind: OrderKind, hashes: Iterable[str], servers: Iterable[int]
     ) -> Generator[Step, None, None]:
-        """Leaves destinations and servers out, or takes them in again."""
+        """Excludes destinations and servers, or includes them again."""
         if isinstance(hashes, str):
-            raise TypeError("hashes are several, in a list")
+            raise TypeError("hashes must be a list")
         known = tuple(map(checked_hash, hashes))
         ids = tuple(map(checked_id, servers))
         if not known and not ids:
-            raise ValueError("give the hash of a destination, or a server's id")
-        yield from self._order(kind, hashes=known, servers=ids)
+            raise ValueError("give the hash of a destination or a server's id")
+        yield from self._submit_order(kind, hashes=known, servers=ids)
 
-    def take_over(self, configuration: Mapping[str, Any]) -> Generator[Step, None, None]:
-        """Sets what an export has kept."""
+    def import_config(self, configuration: Mapping[str, Any]) -> Generator[Step, None, None]:
+        """Sets an exported configuration."""
         try:
-            export = decode_export(configuration)
+            config = decode_export(configuration)
         except RemoteProtocolError as error:
-            raise ValueError(f"it is no exported configuration: {error}") from None
-        yield from self._order(OrderKind.IMPORT, configuration=export)
+            raise ValueError(f"not an exported configuration: {error}") from None
+        yield from self._submit_order(OrderKind.IMPORT, configuration=config)
 
-    def _order(self, kind: OrderKind, **what: Any) -> Generator[Step, None, None]:
-        """Has an order of an administrator committed."""
-        setup, until_ms = self.client.setup, self._until_ms
+    def _submit_order(self, kind: OrderKind, **view: Any) -> Generator[Step, None, None]:
+        """Waits until an administrator's order is committed."""
+        setup, deadline_ms = self.client.setup, self._deadline_ms
         if setup.plain:
-            raise FarmRefused("servers of JRaft know no administrators: nobody would obey it")
+            raise FarmRefused("JRaft servers do not execute administrators' orders")
         try:
-            value = encode_order(Order(kind, setup.farm, wall_ms(), setup.user, **what))
+            value = encode_order(Order(kind, setup.farm, wall_ms(), setup.user, **view))
         except LocalProtocolError as error:
             raise ValueError(str(error)) from None
         entry = FarmLogEntry(0, ValueType.APPLICATION, value)
@@ -472,103 +488,107 @@ class FarmOperations:
         while True:
             status = yield from self.status()
             self._check_admin(status)
-            response = yield from self._ask_leader(request, until_ms)
+            response = yield from self._submit_exclusive(request, deadline_ms)
             if response.is_accepted:
                 return
-            if status.get("change") is None or monotonic_ms() >= until_ms:
+            if status.get("change") is None or monotonic_ms() >= deadline_ms:
                 leader = response.source
-                raise FarmDenied(f"the leader, server {leader}, takes no orders of {setup.user}")
-            yield Sleep(CHANGE_REST_MS)  # It hands over.
+                raise FarmDenied(f"the leader, server {leader}, refuses orders of {setup.user}")
+            yield Sleep(CHANGE_POLL_MS)  # The leader is handing over.
 
     # ---- members ----
 
     def add_server(self, server_id: int, endpoint: str, wait: bool) -> Generator[Step, None, bool]:
-        """Has the leader take a server in."""
+        """Adds a server."""
         server = ClusterServer(checked_id(server_id), checked_endpoint(endpoint))
 
         def is_done(found: Mapping[int, str]) -> bool:
             return found.get(server_id) == server.endpoint
 
-        change = _Change(add_server_request(server), server_id, is_done)
-        return (yield from self._change(change, wait))
+        change = _MemberChange(add_server_request(server), server_id, is_done)
+        return (yield from self._change_members(change, wait))
 
     def remove_server(self, server_id: int, wait: bool) -> Generator[Step, None, bool]:
-        """Has the leader leave a server out."""
+        """Removes a server."""
         request = remove_server_request(checked_id(server_id))
-        change = _Change(request, server_id, lambda found: server_id not in found)
-        return (yield from self._change(change, wait))
+        change = _MemberChange(request, server_id, lambda found: server_id not in found)
+        return (yield from self._change_members(change, wait))
 
-    def _change(self, change: _Change, wait: bool) -> Generator[Step, None, bool]:
-        """Asks for a change until it is begun, or done; whether there was anything to be done."""
-        until_ms, begun = self._until_ms, False
-        has_face = not self.client.setup.plain
+    def _change_members(self, change: _MemberChange, wait: bool) -> Generator[Step, None, bool]:
+        """Requests a change until the leader accepts it, or it is done; returns whether there
+        was a change.
+        """
+        deadline_ms, is_started = self._deadline_ms, False
+        has_http_api = not self.client.setup.plain
         while True:
-            if has_face:
+            if has_http_api:
                 status = yield from self.status()
                 members = {each.id: each.endpoint for each in _members(status)}
                 if change.is_done(members) and not self._is_joining(change, status):
-                    return begun
-                if begun and status.get("change") is None and change.is_over(status):
+                    return is_started
+                if is_started and status.get("change") is None and change.is_over(status):
                     raise FarmRefused(
-                        f"the leader has given {change.name} up; has it been started, and does it "
-                        f"wait to be taken in? if it was removed while it was away it does not "
-                        f"know: stop it, empty its directory, start it again"
+                        f"the leader has given up {change.name}; it must be running and "
+                        f"wait for an invitation. if it was removed while it was down, it does not "
+                        f"know that: stop it, empty its directory, start it again"
                     )
                 self._check_change(change, status)
-            is_busy = has_face and status.get("change") is not None
+            is_busy = has_http_api and status.get("change") is not None
             is_busy = is_busy and not self._is_joining(change, status)
             if not is_busy:
-                response = yield from self._ask_leader(change.request, until_ms)
-                begun = begun or response.is_accepted
+                response = yield from self._submit_exclusive(change.request, deadline_ms)
+                is_started = is_started or response.is_accepted
                 change.term = response.term
-                if begun and not (wait and has_face):
+                if is_started and not (wait and has_http_api):
                     return True
-            if monotonic_ms() >= until_ms or not (has_face or begun):
-                raise self._not_done(change, begun)
-            yield Sleep(CHANGE_REST_MS)
+            if monotonic_ms() >= deadline_ms or not (has_http_api or is_started):
+                raise self._change_error(change, is_started)
+            yield Sleep(CHANGE_POLL_MS)
 
-    def _is_joining(self, change: _Change, status: Mapping[str, Any]) -> bool:
-        """Whether a server that is to be removed is being added: that is given up then."""
-        joining = status.get("change") or {}
+    def _is_joining(self, change: _MemberChange, status: Mapping[str, Any]) -> bool:
+        """Whether the server to remove is just being added; the removal then cancels that."""
+        current = status.get("change") or {}
         removes = change.request.type is MessageType.REMOVE_SERVER
-        is_early = joining.get("stage") in ("invite", "feed")
-        return removes and is_early and joining.get("server") == change.server_id
+        is_early = current.get("stage") in ("invite", "feed")
+        return removes and is_early and current.get("server") == change.server_id
 
-    def _ask_leader(self, request: Request, until_ms: int) -> Generator[Step, None, Response]:
-        """What the leader says to something that it does, or refuses, at once."""
-        wish = FarmCommand(request.type, tuple(request.entries), until_ms, is_exclusive=True)
-        self.client.submit(wish)
+    def _submit_exclusive(
+        self, request: Request, deadline_ms: int
+    ) -> Generator[Step, None, Response]:
+        """The leader's immediate answer to a request."""
+        command = FarmCommand(request.type, tuple(request.entries), deadline_ms, is_exclusive=True)
+        self.client.submit(command)
         try:
-            yield _done(wish)
+            yield _done(command)
         finally:
-            self.client.cancel([] if wish.done else [wish])
-        self._check(wish)
-        assert wish.response is not None
-        return wish.response
+            self.client.cancel([] if command.done else [command])
+        self._check(command)
+        assert command.response is not None
+        return command.response
 
-    def _not_done(self, change: _Change, begun: bool) -> FarmError:
-        if begun:
-            text = f"the change of {change.name} is still in work; kelek farm status shows it"
+    def _change_error(self, change: _MemberChange, is_started: bool) -> FarmError:
+        if is_started:
+            text = f"the change of {change.name} is still in progress; kelek farm status shows it"
             if change.request.type is MessageType.ADD_SERVER:
                 text += f", kelek farm remove {change.server_id} cancels it"
             return FarmTimeout(text)
         return FarmRefused(
-            f"the leader takes no change of {change.name}: another one is in work, or its own "
-            f"election is not over, or this user is no administrator"
+            f"the leader refuses a change of {change.name}: another change is in progress, its own "
+            f"election has just ended, or this user is no administrator"
         )
 
-    def _check_change(self, change: _Change, status: Mapping[str, Any]) -> None:
-        """Raises what would be refused for good."""
+    def _check_change(self, change: _MemberChange, status: Mapping[str, Any]) -> None:
+        """Raises an error if the leader would refuse the change for good."""
         self._check_admin(status)
         members = _members(status)
         if change.request.type is MessageType.REMOVE_SERVER:
             if [server.id for server in members] == [change.server_id]:
-                raise FarmRefused(f"{change.name} is the only member: a farm of none can't be")
+                raise FarmRefused(f"{change.name} is the only member and cannot be removed")
             return
         for server in members:
             if server.id == change.server_id:
                 where = f"at {server.endpoint}; to move it remove it first"
-                raise FarmRefused(f"{change.name} is a member already, {where}")
+                raise FarmRefused(f"{change.name} is already a member, {where}")
 
     def _check_admin(self, status: Mapping[str, Any]) -> None:
         asker = status.get("asked_by")
@@ -576,14 +596,14 @@ class FarmOperations:
             user, farm = self.client.setup.user, self.client.setup.farm
             raise FarmDenied(
                 f"user {user} is no administrator of the farm {farm}; "
-                f"name him under `farms: {{{farm}: {{admins: [..]}}}}` on the servers, "
-                f"or be somebody who is"
+                f"name it under `farms: {{{farm}: {{admins: [..]}}}}` on the servers, "
+                f"or use another user"
             )
 
 
-def _done(what: FarmCommand | ViewQuery) -> Wait:
-    """The machine knows when it has taken too long."""
-    return Wait(lambda: what.done, limited=False)
+def _done(view: FarmCommand | ViewQuery) -> Wait:
+    """Waits until it is done; the client state machine has the deadline."""
+    return Wait(lambda: view.done, limited=False)
 
 
 def _object(body: bytes | None) -> dict[str, Any]:
@@ -592,7 +612,7 @@ def _object(body: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise FarmError("a server's answer is no JSON object: is it a server of kelek?")
+        raise FarmError("a server's response is not a JSON object; is it a kelek server?")
     return found
 
 
@@ -600,8 +620,8 @@ def _members(status: Mapping[str, Any]) -> Sequence[ClusterServer]:
     try:
         return [ClusterServer(int(it["id"]), str(it["endpoint"])) for it in status["members"]]
     except (KeyError, TypeError, ValueError):
-        raise FarmError("a server's answer is no status: is it a server of kelek?") from None
+        raise FarmError("a server's response is not a status; is it a kelek server?") from None
 
 
-def _problem(question: ViewQuery) -> str:
-    return "" if question.failure is None else question.failure.text
+def _problem(query: ViewQuery) -> str:
+    return "" if query.failure is None else query.failure.text

@@ -110,7 +110,7 @@ class ServerAddresses(NamedTuple):
     ids: tuple[tuple[int, Address], ...] = ()
 
 
-def checked_places(servers: Servers) -> ServerAddresses:
+def checked_servers(servers: Servers) -> ServerAddresses:
     """From a list, or joined by commas, or id -> endpoint. A zre://CLUSTER is looked up.
 
     Raises ValueError, TypeError, NodeError.

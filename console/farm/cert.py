@@ -1,6 +1,6 @@
-"""A private CA and certificates of servers, to try farms out: `kelek farm cert`.
+"""`kelek farm cert`: a private CA and server certificates for trials, with keys on P-256.
 
-Keys are made on P-256. For anything but trying use the CA that you have.
+Use your own CA for anything else.
 """
 
 import datetime
@@ -21,48 +21,48 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, GeneralName, KeyUsage
 
 CA_DAYS = 3650
-CLOCKS_APART = datetime.timedelta(hours=1)
+CLOCK_SKEW = datetime.timedelta(hours=1)
 
 
 class Signer(NamedTuple):
-    """A CA."""
+    """A CA: certificate and key."""
 
     certificate: "Certificate"
     key: "EllipticCurvePrivateKey"
 
 
-def make(place: str, hosts: tuple[str, ...], options: Where) -> None:
-    """Makes one certificate, and the CA if there is none."""
+def make(folder_name: str, hosts: tuple[str, ...], options: Where) -> None:
+    """Makes a certificate, and a CA if there is none."""
     try:
         import cryptography.x509  # noqa: F401
     except ImportError:
         way_out = "pip install 'kelek[farm]', or make certificates with openssl"
-        raise CliError(f"cert: it takes the package cryptography; {way_out}", FAILED) from None
-    folder, name = Path(place), options["name"]
+        raise CliError(f"cert: needs the package cryptography; {way_out}", FAILED) from None
+    folder, name = Path(folder_name), options["name"]
     if not name or name == "ca" or Path(name).name != name:
-        raise CliError(f"--name: '{name}' can't be the name of the files; take another one")
+        raise CliError(f"--name: '{name}' is not usable as a file name; choose another one")
     target = folder / f"{name}.pem"
     if target.exists():
-        raise CliError(f"{target}: it is there already; remove it, or take another --name")
+        raise CliError(f"{target}: already exists; remove it or choose another --name")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         signer = _signer(folder)
         names = [general_name(host) for host in hosts]
         _sign(signer, names, target, options["days"])
     except OSError as error:
-        raise CliError(f"{error.filename or place}: {error.strerror}", FAILED) from error
-    own, key = folder / "ca.pem", target.with_suffix(".key")
+        raise CliError(f"{error.filename or folder_name}: {error.strerror}", FAILED) from error
+    ca_file, key = folder / "ca.pem", target.with_suffix(".key")
     if options["output"] == "json":
-        found = {"ca": str(own), "certificate": str(target), "key": str(key)}
+        found = {"ca": str(ca_file), "certificate": str(target), "key": str(key)}
         show_json({**found, "hosts": hosts, "days": options["days"]})
         return
-    click.echo(f"{own}: the CA, for `ca:` of the topology, and --ca")
+    click.echo(f"{ca_file}: the CA, for `ca:` of the topology, and --ca")
     click.echo(f"{target}: for {', '.join(hosts)}, {options['days']} days")
     click.echo(f"{key}: its key")
 
 
 def general_name(host: str) -> "GeneralName":
-    """A host, as certificates name it. Raises Ending."""
+    """A host as a certificate's name. Raises CliError."""
     from cryptography.x509 import DNSName, IPAddress
 
     try:
@@ -71,47 +71,43 @@ def general_name(host: str) -> "GeneralName":
         pass
     try:
         if not host or any(character in host for character in ":/ ,@"):
-            raise ValueError("a host's name has no such characters")
+            raise ValueError("it contains invalid characters")
         return DNSName(host)
     except ValueError as error:
         raise CliError(f"HOST: '{host}' is neither a name nor an address: {error}") from error
 
 
 def _signer(folder: Path) -> Signer:
-    """The CA that is there, or a new one. Raises Ending, OSError."""
+    """The existing CA, or a new one. Raises CliError, OSError."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
-    own, key_file = folder / "ca.pem", folder / "ca.key"
-    if not own.exists():
-        return _make_signer(own, key_file)
+    ca_file, key_file = folder / "ca.pem", folder / "ca.key"
+    if not ca_file.exists():
+        return _make_signer(ca_file, key_file)
     try:
-        certificate = x509.load_pem_x509_certificate(own.read_bytes())
+        certificate = x509.load_pem_x509_certificate(ca_file.read_bytes())
         key = serialization.load_pem_private_key(key_file.read_bytes(), None)
     except (ValueError, TypeError) as error:
-        raise CliError(f"{folder}: ca.pem and ca.key are none of ours: {error}") from error
+        raise CliError(f"{folder}: ca.pem and ca.key are not usable: {error}") from error
     except FileNotFoundError:
-        raise CliError(f"{key_file}: missing, so {own} signs nothing; take another DIR") from None
+        raise CliError(f"{key_file}: missing, so {ca_file} cannot sign; use another DIR") from None
     if not isinstance(key, EllipticCurvePrivateKey) or (
         key.public_key() != certificate.public_key()
     ):
-        raise CliError(f"{key_file}: it is not the key of {own}; take another DIR")
+        raise CliError(f"{key_file}: it is not the key of {ca_file}; use another DIR")
     return Signer(certificate, key)
 
 
-def _make_signer(own: Path, key_file: Path) -> Signer:
+def _make_signer(ca_file: Path, key_file: Path) -> Signer:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
-        [
-            x509.NameAttribute(
-                x509.NameOID.COMMON_NAME, f"kelek farm, to try it out {os.urandom(4).hex()}"
-            )
-        ]
+        [x509.NameAttribute(x509.NameOID.COMMON_NAME, f"kelek farm trial {os.urandom(4).hex()}")]
     )
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
@@ -120,7 +116,7 @@ def _make_signer(own: Path, key_file: Path) -> Signer:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + datetime.timedelta(days=CA_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs=True), critical=True)
@@ -128,7 +124,7 @@ def _make_signer(own: Path, key_file: Path) -> Signer:
         .sign(key, hashes.SHA256())
     )
     _write_key(key_file, key)
-    _write_open(own, certificate.public_bytes(serialization.Encoding.PEM))
+    _write_public(ca_file, certificate.public_bytes(serialization.Encoding.PEM))
     return Signer(certificate, key)
 
 
@@ -147,7 +143,7 @@ def _sign(signer: Signer, names: "list[GeneralName]", target: Path, days: int) -
         .issuer_name(signer.certificate.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_APART)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
@@ -160,7 +156,7 @@ def _sign(signer: Signer, names: "list[GeneralName]", target: Path, days: int) -
         .sign(signer.key, hashes.SHA256())
     )
     _write_key(target.with_suffix(".key"), key)
-    _write_open(target, certificate.public_bytes(serialization.Encoding.PEM))
+    _write_public(target, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _usage(signs: bool) -> "KeyUsage":
@@ -180,7 +176,7 @@ def _usage(signs: bool) -> "KeyUsage":
 
 
 def _write_key(path: Path, key: "EllipticCurvePrivateKey") -> None:
-    """For its owner alone."""
+    """With mode 0600."""
     from cryptography.hazmat.primitives import serialization
 
     data = key.private_bytes(
@@ -191,7 +187,7 @@ def _write_key(path: Path, key: "EllipticCurvePrivateKey") -> None:
     write(str(path), data.decode())
 
 
-def _write_open(path: Path, data: bytes) -> None:
-    """For everybody."""
+def _write_public(path: Path, data: bytes) -> None:
+    """With mode 0644."""
     write(str(path), data.decode())
     path.chmod(0o644)

@@ -1,4 +1,4 @@
-"""What administrators do to a farm: `kelek farm add`, `remove`, `publish` and their like."""
+"""`kelek farm add`, `remove`, `publish` and the other commands of administrators."""
 
 import json
 import re
@@ -13,56 +13,56 @@ from ...clients.farm.values import checked_endpoint, checked_hash
 from ..cli_errors import CliError
 from ..output import show_json, stdin
 from ..targets import Where
-from .target import opened_farm
+from .target import open_farm
 
 FILE_BYTES_MAX = 1 << 20
 
 
 def add(server_id: int, endpoint: str, options: Where) -> None:
-    """Takes a server in."""
+    """Adds a server."""
     try:
         endpoint = checked_endpoint(endpoint)
     except ValueError as error:
         raise CliError(f"ENDPOINT: {error}".replace("tls://", "tcp://")) from error
     if "://" not in endpoint:
         endpoint = f"tcp://{endpoint}"
-    said = f"server {server_id} is added", f"server {server_id} is a member already"
-    _do(options, lambda farm: farm.add_server(server_id, endpoint), *said)
+    message = f"server {server_id} is added", f"server {server_id} is already a member"
+    _apply(options, lambda farm: farm.add_server(server_id, endpoint), *message)
 
 
 def remove(server_id: int, options: Where) -> None:
-    """Leaves a server out."""
-    said = f"server {server_id} is removed", f"server {server_id} is no member"
-    _do(options, lambda farm: farm.remove_server(server_id), *said)
+    """Removes a server."""
+    message = f"server {server_id} is removed", f"server {server_id} is not a member"
+    _apply(options, lambda farm: farm.remove_server(server_id), *message)
 
 
 def publish(server: str, options: Where) -> None:
-    """Says who publishes."""
+    """Orders who publishes the MetaLS."""
     if server not in ("auto", "nobody") and not re.fullmatch(r"-?[0-9]{1,10}", server):
-        raise CliError(f"{server}: it is a server's id, auto or nobody")
-    words = {"auto": "auto", "nobody": None}
-    choice: int | str | None = words[server] if server in words else int(server)
-    told = {"auto": "the rule says who publishes", "nobody": "nobody publishes"}
-    said = told.get(server, f"server {server} publishes")
-    _do(options, lambda farm: farm.publish(choice), said)
+        raise CliError(f"{server}: give a server's id, auto or nobody")
+    choices = {"auto": "auto", "nobody": None}
+    choice: int | str | None = choices[server] if server in choices else int(server)
+    messages = {"auto": "the rule chooses the publisher", "nobody": "no server publishes"}
+    message = messages.get(server, f"server {server} publishes")
+    _apply(options, lambda farm: farm.publish(choice), message)
 
 
 def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], options: Where) -> None:
-    """Leaves destinations out."""
+    """Excludes destinations and servers."""
     check_hashes(hashes, ids)
     count = len(hashes) + len(ids)
-    _do(options, lambda farm: farm.exclude(hashes, servers=ids), f"{count} left out")
+    _apply(options, lambda farm: farm.exclude(hashes, servers=ids), f"{count} excluded")
 
 
 def include(hashes: tuple[str, ...], ids: tuple[int, ...], options: Where) -> None:
-    """Takes destinations in again."""
+    """Includes excluded destinations and servers again."""
     check_hashes(hashes, ids)
     count = len(hashes) + len(ids)
-    _do(options, lambda farm: farm.include(hashes, servers=ids), f"{count} taken in again")
+    _apply(options, lambda farm: farm.include(hashes, servers=ids), f"{count} included again")
 
 
 def check_hashes(hashes: tuple[str, ...], ids: tuple[int, ...]) -> None:
-    """Raises Ending."""
+    """Raises CliError."""
     if not hashes and not ids:
         raise CliError("HASH: missing; give one, or --server ID")
     for each in hashes:
@@ -73,8 +73,8 @@ def check_hashes(hashes: tuple[str, ...], ids: tuple[int, ...]) -> None:
 
 
 def export(options: Where) -> None:
-    """Prints a configuration."""
-    with opened_farm(options) as farm:
+    """Prints the configuration."""
+    with open_farm(options) as farm:
         found = farm.export()
     if options["output"] == "json":
         show_json(found)
@@ -83,15 +83,15 @@ def export(options: Where) -> None:
 
 
 def take_over(file: str, options: Where) -> None:
-    """Sets what an export has kept."""
+    """Imports a configuration."""
     if file == "-" and options["secret_file"] == "-":
-        raise CliError("-: standard input can't be both the password and the configuration")
+        raise CliError("-: standard input cannot be both the password and the configuration")
     configuration = read_configuration(file)
-    _do(options, lambda farm: farm.import_(configuration), "the configuration is set")
+    _apply(options, lambda farm: farm.import_(configuration), "the configuration is set")
 
 
 def read_configuration(file: str) -> dict[str, Any]:
-    """Raises Ending."""
+    """Raises CliError."""
     try:
         if file == "-":
             data = stdin().read(FILE_BYTES_MAX + 1)
@@ -104,18 +104,22 @@ def read_configuration(file: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CliError(f"{file}: not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise CliError(f"{file}: not what kelek farm export prints")
+        raise CliError(f"{file}: not a configuration from kelek farm export")
     return found
 
 
-def _do(options: Where, act: Callable[[Farm], bool | None], said: str, as_was: str = "") -> None:
-    """as_was: what is said when there was nothing to be done."""
-    with opened_farm(options, changes=True) as farm:
+def _apply(
+    options: Where, change: Callable[[Farm], bool | None], message: str, unchanged_message: str = ""
+) -> None:
+    """Performs a change and prints the message. unchanged_message: printed if there was no
+    change.
+    """
+    with open_farm(options, needs_admin=True) as farm:
         try:
-            changed = act(farm) is not False
+            changed = change(farm) is not False
         except ValueError as error:
             raise CliError(str(error)) from error
     if options["output"] == "json":
         show_json({"changed": changed})
     else:
-        click.echo(said if changed else as_was)
+        click.echo(message if changed else unchanged_message)

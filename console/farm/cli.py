@@ -47,7 +47,7 @@ def farm_options(command: F) -> F:
     return command
 
 
-def asking(command: Callable[..., None]) -> Callable[..., None]:
+def farm_command(command: Callable[..., None]) -> Callable[..., None]:
     """The options of all commands that speak with a farm."""
     return farm_options(output_option(endings.spoken(command)))
 
@@ -69,7 +69,7 @@ def farm() -> None:
 
 
 @farm.command()
-@asking
+@farm_command
 def status(**options: Any) -> None:
     """Who leads, how far the log is committed, who publishes, and the members as the leader sees
     them."""
@@ -79,7 +79,7 @@ def status(**options: Any) -> None:
 
 
 @farm.command()
-@asking
+@farm_command
 def servers(**options: Any) -> None:
     """The members, each with what it says of itself, or why it says nothing."""
     from . import commands as farm_commands
@@ -88,7 +88,7 @@ def servers(**options: Any) -> None:
 
 
 @farm.command()
-@asking
+@farm_command
 def documents(**options: Any) -> None:
     """The last status that each server has posted, and who publishes; with -o json all of it."""
     from . import commands as farm_commands
@@ -100,7 +100,7 @@ def documents(**options: Any) -> None:
 @after_option("Print the entries after this index (default: all).", 0)
 @follow_option
 @all_kinds_option
-@asking
+@farm_command
 def entries(after: int, follow: bool, all_kinds: bool, **options: Any) -> None:
     """Prints committed entries, one a line: index, term, user and value.
 
@@ -114,7 +114,7 @@ def entries(after: int, follow: bool, all_kinds: bool, **options: Any) -> None:
 @farm.command()
 @after_option("Print the entries after this index first (default: all).", 0)
 @all_kinds_option
-@asking
+@farm_command
 def watch(after: int, all_kinds: bool, **options: Any) -> None:
     """Prints entries as `kelek farm entries` does, then each new one, until it is interrupted."""
     from . import commands as farm_commands
@@ -124,7 +124,7 @@ def watch(after: int, all_kinds: bool, **options: Any) -> None:
 
 @farm.command()
 @click.argument("values", metavar="DATA...", nargs=-1, required=True)
-@asking
+@farm_command
 def append(values: tuple[str, ...], **options: Any) -> None:
     """Appends each DATA as an entry, in order, and ends when they are committed.
 
@@ -141,7 +141,7 @@ def append(values: tuple[str, ...], **options: Any) -> None:
 @farm.command()
 @click.argument("server_id", metavar="ID", type=SERVER_ID)
 @click.argument("endpoint", metavar="ENDPOINT")
-@asking
+@farm_command
 def add(server_id: int, endpoint: str, **options: Any) -> None:
     """Takes the server ID in, which the others reach at ENDPOINT: tcp://HOST:PORT.
 
@@ -154,7 +154,7 @@ def add(server_id: int, endpoint: str, **options: Any) -> None:
 
 @farm.command()
 @click.argument("server_id", metavar="ID", type=SERVER_ID, shell_complete=completion.farm_servers)
-@asking
+@farm_command
 def remove(server_id: int, **options: Any) -> None:
     """Leaves the server ID out, the leader too: then another one leads.
 
@@ -167,7 +167,7 @@ def remove(server_id: int, **options: Any) -> None:
 
 @farm.command()
 @click.argument("server", metavar="ID|auto|nobody", shell_complete=completion.farm_publishers)
-@asking
+@farm_command
 def publish(server: str, **options: Any) -> None:
     """Says who publishes the MetaLS: the server ID, the one that the rule finds, or nobody."""
     from . import changes as farm_changes
@@ -175,7 +175,7 @@ def publish(server: str, **options: Any) -> None:
     farm_changes.publish(server, options)
 
 
-def left_out(command: F) -> F:
+def exclusion_arguments(command: F) -> F:
     hashes = click.argument("hashes", metavar="[HASH]...", nargs=-1)
     ids = click.option("--server", "ids", metavar="ID", type=SERVER_ID, multiple=True,
                        help="All of this server's; may be given again.")  # fmt: skip
@@ -183,8 +183,8 @@ def left_out(command: F) -> F:
 
 
 @farm.command()
-@left_out
-@asking
+@exclusion_arguments
+@farm_command
 def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> None:
     """Leaves destinations out of the MetaLS.
 
@@ -196,8 +196,8 @@ def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> No
 
 
 @farm.command()
-@left_out
-@asking
+@exclusion_arguments
+@farm_command
 def include(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> None:
     """Takes in again what was left out."""
     from . import changes as farm_changes
@@ -206,7 +206,7 @@ def include(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> No
 
 
 @farm.command()
-@asking
+@farm_command
 def export(**options: Any) -> None:
     """Prints what administrators have set, and who the members are, as JSON that import takes."""
     from . import changes as farm_changes
@@ -216,7 +216,7 @@ def export(**options: Any) -> None:
 
 @farm.command("import")
 @click.argument("file", type=click.Path(allow_dash=True))
-@asking
+@farm_command
 def import_(file: str, **options: Any) -> None:
     """Sets what an export has kept, of this farm or of another one; `-` is standard input.
 

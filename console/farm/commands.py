@@ -13,12 +13,12 @@ from ..options import DATA
 from ..output import show_json, show_table, stdin
 from ..table.output import data_json
 from ..targets import Where
-from .target import opened_farm
+from .target import open_farm
 
 DATE_MS_MAX = 253_402_300_799_999  # The last of year 9999, with which calendars end.
 
 # Not what somebody has done wrong, but what there is, or what the log is made of.
-LEFT_OUT = frozenset(("inbound", "status", "order", "other", "foreign"))
+NORMAL_COUNTERS = frozenset(("inbound", "status", "order", "other", "foreign"))
 
 
 class EntrySelection(NamedTuple):
@@ -31,7 +31,7 @@ class EntrySelection(NamedTuple):
 
 def status(options: Where) -> None:
     """Prints the leader's view."""
-    with opened_farm(options) as farm:
+    with open_farm(options) as farm:
         found = farm.status()
     if found.get("state") == "waiting":
         way_out = "kelek farm add takes it in; ask a member with --url"
@@ -50,58 +50,60 @@ def status(options: Where) -> None:
         click.echo(f"change in work: server {change.get('server')}, {change.get('stage')}")
     if counted := counts_of(found):
         click.echo(f"counted: {', '.join(f'{name} {n}' for name, n in counted.items())}")
-    asked = found.get("id")
+    server_id = found.get("id")
     if found.get("state") != "leader":
-        click.echo(f"seen by server {asked}, which is {found.get('state')}")
-    lines = [
+        click.echo(f"seen by server {server_id}, which is {found.get('state')}")
+    rows = [
         (each.get("id"), each.get("endpoint"), each.get("link"), each.get("match"))
         for each in found.get("members", [])
     ]
-    show_table(("id", "endpoint", "link", "entries"), lines)
+    show_table(("id", "endpoint", "link", "entries"), rows)
 
 
 def counts_of(found: dict[str, Any]) -> dict[str, int]:
     """What a server has counted of connections and requests that were none, by name."""
     groups = (found.get("connections"), found.get("counters"))
     pairs = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
-    return {name: n for name, n in pairs if name not in LEFT_OUT and isinstance(n, int) and n}
+    return {
+        name: n for name, n in pairs if name not in NORMAL_COUNTERS and isinstance(n, int) and n
+    }
 
 
 def servers(options: Where) -> None:
     """Prints what each member says."""
-    with opened_farm(options) as farm:
+    with open_farm(options) as farm:
         found = farm.servers()
     if options["output"] == "json":
         for each in found:
             show_json(each._asdict())
         return
-    lines: list[tuple[object, ...]] = [
+    rows: list[tuple[object, ...]] = [
         (each.id, each.endpoint, None, None, None, each.problem)
         if each.problem
         else (each.id, each.endpoint, each.state, each.term, each.commit_index, "")
         for each in found
     ]
-    show_table(("id", "endpoint", "state", "term", "committed", ""), lines)
+    show_table(("id", "endpoint", "state", "term", "committed", ""), rows)
 
 
 def documents(options: Where) -> None:
     """Prints what the log amounts to."""
-    with opened_farm(options) as farm:
+    with open_farm(options) as farm:
         found = farm.documents()
     if options["output"] == "json":
         show_json(found)
         return
     publisher = found.get("publisher")
-    lines = [_document_line(each, publisher) for each in found.get("documents", [])]
-    if lines:
-        heads = ("id", "date", "uptime", "publishes", "destinations", "publisher")
-        show_table(heads, lines)
+    rows = [_document_line(each, publisher) for each in found.get("documents", [])]
+    if rows:
+        headers = ("id", "date", "uptime", "publishes", "destinations", "publisher")
+        show_table(headers, rows)
     else:
         click.echo("no server has posted its status yet")
     excluded = found.get("excluded") or {}
     for what in (*(f"server {each}" for each in excluded.get("servers", [])),
                  *excluded.get("hashes", [])):  # fmt: skip
-        click.echo(f"left out: {what}")
+        click.echo(f"excluded: {what}")
 
 
 def _document_line(posted: dict[str, Any], publisher: object) -> tuple[object, ...]:
@@ -128,10 +130,10 @@ def date_text(date_ms: object) -> str | None:
     return found.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def entries(part: EntrySelection, options: Where) -> None:
+def entries(selection: EntrySelection, options: Where) -> None:
     """Prints entries."""
-    after, follow, all_kinds = part
-    with opened_farm(options) as farm:
+    after, follow, all_kinds = selection
+    with open_farm(options) as farm:
         read = farm.watch if follow else farm.entries
         for entry in read(after=after, all_kinds=all_kinds):
             show_entry(entry, options["output"])
@@ -173,7 +175,7 @@ def append(values: tuple[str, ...], options: Where) -> None:
             count += 1
             yield value
 
-    with opened_farm(options) as farm:
+    with open_farm(options) as farm:
         try:
             last_index = farm.append_many(counted())
         except (FarmTooLarge, ValueError) as error:

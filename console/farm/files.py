@@ -1,4 +1,6 @@
-"""Password files of a farm's servers: `kelek farm user`. They are replaced as a whole, or not."""
+"""`kelek farm user`: password files of farm servers. A command replaces a file completely or not
+at all.
+"""
 
 import fcntl
 import os
@@ -18,21 +20,21 @@ from ..output import show_json, show_table
 from ..targets import Where
 from .target import password_of
 
-PASSWORD_BYTES = 24  # Of one that is made up.
+PASSWORD_BYTES = 24  # Random bytes of a generated password.
 
 
 def add(file: str, names: Sequence[str], options: Where) -> None:
     """Adds users."""
     farm = options["realm"]
     if len(names) > 1 and not options["made"]:
-        raise CliError("--make: missing; several users get passwords that are made up")
+        raise CliError("--make: missing; several users need generated passwords")
 
     def change(text: str) -> str:
         known = htdigest.users_of(text, farm).secrets
         for name in names:
             if name in known:
                 way_out = f"kelek farm user passwd {file} {name}"
-                raise CliError(f"{file}: {name} of the farm {farm} is there already; {way_out}")
+                raise CliError(f"{file}: {name} of the farm {farm} already exists; {way_out}")
         for name, password in passwords.items():
             text = htdigest.with_user(text, farm, name, password)
         return text
@@ -40,31 +42,29 @@ def add(file: str, names: Sequence[str], options: Where) -> None:
     with _checked(file):
         check_names(farm, names)
         passwords: dict[str, str] = {}
-        change(
-            _read(file, missing=True)[0]
-        )  # What can't be done is said before a password is asked.
+        change(_read(file, missing=True)[0])  # Report problems before asking for a password.
         passwords.update({name: _new_password(name, options) for name in names})
-        kept = _keep(passwords, options)
+        secret_files = _write_secrets(passwords, options)
         edit(file, change, missing=True)
-    found = {"file": file, "farm": farm, "added": list(names), "secret_files": kept}
-    _tell(options, found, f"{file}: {', '.join(names)} of the farm {farm} added")
+    found = {"file": file, "farm": farm, "added": list(names), "secret_files": secret_files}
+    _print_result(options, found, f"{file}: {', '.join(names)} of the farm {farm} added")
 
 
 def passwd(file: str, name: str, options: Where) -> None:
-    """Gives a user another password."""
+    """Changes a user's password."""
     farm = options["realm"]
     with _checked(file):
-        _known(_read(file)[0], file, farm, name)
+        _check_user(_read(file)[0], file, farm, name)
         password = _new_password(name, options)
 
         def change(text: str) -> str:
-            _known(text, file, farm, name)
+            _check_user(text, file, farm, name)
             return htdigest.with_user(text, farm, name, password)
 
-        kept = _keep({name: password}, options)
+        secret_files = _write_secrets({name: password}, options)
         edit(file, change)
-    found = {"file": file, "farm": farm, "changed": name, "secret_files": kept}
-    _tell(options, found, f"{file}: {name} of the farm {farm} has a new password")
+    found = {"file": file, "farm": farm, "changed": name, "secret_files": secret_files}
+    _print_result(options, found, f"{file}: {name} of the farm {farm} has a new password")
 
 
 def remove(file: str, names: Sequence[str], options: Where) -> None:
@@ -73,14 +73,14 @@ def remove(file: str, names: Sequence[str], options: Where) -> None:
 
     def change(text: str) -> str:
         for name in names:
-            _known(text, file, farm, name)
+            _check_user(text, file, farm, name)
             text = htdigest.without_user(text, farm, name)
         return text
 
     with _checked(file):
         edit(file, change)
     found = {"file": file, "farm": farm, "removed": list(names)}
-    _tell(options, found, f"{file}: {', '.join(names)} of the farm {farm} removed")
+    _print_result(options, found, f"{file}: {', '.join(names)} of the farm {farm} removed")
 
 
 def show(file: str, output: str) -> None:
@@ -99,37 +99,39 @@ def show(file: str, output: str) -> None:
 
 
 def check(file: str, name: str | None, options: Where) -> None:
-    """Says whether a file is good, and a password right."""
+    """Checks a file, and a user's password."""
     farm = options["realm"]
     with _checked(file):
         text, mode = _read(file)
         if mode & 0o077:
-            problem = f"others may read it (mode {mode:04o}), so no server will start with it"
+            problem = f"others may read it (mode {mode:04o}), so servers refuse it"
             raise CliError(f"{file}: {problem}; chmod 600 {file}", FAILED)
         users = htdigest.users_of(text, farm)
         if not users.secrets:
             raise CliError(
                 f"{file}: it has no user of the farm {farm}; kelek farm user add", FAILED
             )
-        lacking = [user for user, known in users.secrets.items() if len(known) < 2]
+        incomplete = [user for user, known in users.secrets.items() if len(known) < 2]
         if name is not None:
-            _known(text, file, farm, name)
+            _check_user(text, file, farm, name)
             password = password_of(options["secret_file"], f"Password of {name}")
             if not htdigest.is_password(users, name, password):
                 raise CliError(f"{file}: that is not the password of {name}", FAILED)
             found = {"file": file, "farm": farm, "user": name, "right": True}
-            _tell(options, found, f"{file}: that is the password of {name} for the farm {farm}")
+            _print_result(
+                options, found, f"{file}: that is the password of {name} for the farm {farm}"
+            )
             return
     lines = [f"{file}: good, {len(users.secrets)} users of the farm {farm}"]
-    for user in lacking:
+    for user in incomplete:
         (algorithm,) = users.secrets[user]
-        lines.append(f"{file}: {user} has a line for {algorithm} alone; a new password has both")
-    found = {"file": file, "farm": farm, "users": list(users.secrets), "lacking": lacking}
-    _tell(options, found, *lines)
+        lines.append(f"{file}: {user} has only a {algorithm} line; a new password adds the other")
+    found = {"file": file, "farm": farm, "users": list(users.secrets), "lacking": incomplete}
+    _print_result(options, found, *lines)
 
 
-def _tell(options: Where, found: dict[str, object], *lines: str) -> None:
-    """What was done, as an object or as text; with the files of passwords that were made up."""
+def _print_result(options: Where, found: dict[str, object], *lines: str) -> None:
+    """Prints the result as a JSON object or as lines, with the files of generated passwords."""
     if options["output"] == "json":
         show_json(found)
         return
@@ -147,7 +149,7 @@ def check_names(farm: str, names: Sequence[str]) -> None:
         htdigest.with_user("", farm, name, "")
 
 
-def _known(text: str, file: str, farm: str, name: str) -> None:
+def _check_user(text: str, file: str, farm: str, name: str) -> None:
     users = htdigest.users_of(text, farm).secrets
     if name not in users:
         others = ", ".join(users) or "nobody"
@@ -157,18 +159,18 @@ def _known(text: str, file: str, farm: str, name: str) -> None:
 def _new_password(name: str, options: Where) -> str:
     if options["made"]:
         if options["secret_file"]:
-            raise CliError("--make: a password is given too; leave one of them out")
+            raise CliError("--make: a password is given too; remove one of the options")
         return secrets.token_urlsafe(PASSWORD_BYTES)
     if options["secret_file"] is not None:
         return password_of(options["secret_file"], "")
     password = password_of(None, f"New password of {name}")
-    if password_of(None, "The same again") != password:
-        raise CliError("the two passwords are not the same; nothing was changed")
+    if password_of(None, "Repeat the password") != password:
+        raise CliError("the passwords differ; nothing was changed")
     return password
 
 
-def _keep(passwords: dict[str, str], options: Where) -> dict[str, str]:
-    """Writes those that were made up where they are wanted; the files, by the names."""
+def _write_secrets(passwords: dict[str, str], options: Where) -> dict[str, str]:
+    """Writes generated passwords to files; returns the paths by user."""
     if not options["made"]:
         return {}
     paths = {name: str(Path(options["made"], f"{name}.secret")) for name in passwords}
@@ -187,13 +189,13 @@ def _checked(file: str) -> Iterator[None]:
     except PasswordFileError as error:
         raise CliError(f"{file}: {error}") from error
     except UnicodeDecodeError as error:
-        raise CliError(f"{file}: not UTF-8, so no password file") from error
+        raise CliError(f"{file}: not a password file: it is not UTF-8") from error
     except OSError as error:
         raise CliError(f"{error.filename or file}: {error.strerror}") from error
 
 
 def _read(file: str, missing: bool = False) -> tuple[str, int]:
-    """Its text, and its mode. missing: it may be, and is empty then."""
+    """The file's text and mode. missing: an absent file counts as empty."""
     try:
         with Path(file).open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
@@ -206,7 +208,7 @@ def _read(file: str, missing: bool = False) -> tuple[str, int]:
 
 
 def edit(file: str, change: Callable[[str], str], missing: bool = False) -> None:
-    """Changes a file. Who does so at the same time waits: no change is lost."""
+    """Changes a file under a lock, so that concurrent changes are not lost."""
     folder = Path(file).resolve().parent
     lock = os.open(folder, os.O_RDONLY)
     try:
@@ -217,8 +219,7 @@ def edit(file: str, change: Callable[[str], str], missing: bool = False) -> None
 
 
 def write(file: str, text: str) -> None:
-    """Puts a file in the place of what was there, for its owner alone: whoever reads meanwhile sees
-    the old one or the new one."""
+    """Replaces a file atomically, with mode 0600."""
     path = Path(file).resolve()
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # Mode 0600.
     try:
@@ -229,7 +230,7 @@ def write(file: str, text: str) -> None:
             os.fsync(opened.fileno())
         os.replace(name, path)
     finally:
-        with suppress(FileNotFoundError):  # It is in its place.
+        with suppress(FileNotFoundError):  # It has been renamed.
             os.unlink(name)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -239,7 +240,7 @@ def write(file: str, text: str) -> None:
 
 
 def _keep_owner(file: int, path: Path) -> None:
-    """Root must not take a file away from the servers' user."""
+    """Keeps the owner when root replaces a file of the servers' user."""
     try:
         before = path.stat()
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""The kind `farm`: what servers of a Garlic Farm post about themselves, as a source of Spark."""
+"""The kind `farm`: a Garlic Farm's log as a source for Spark."""
 
 from typing import TYPE_CHECKING
 
 from ..kind import Given, Kind
-from .options import batch_options, located, stream_options
+from .options import batch_options, stream_options, with_addresses
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class FarmKind(Kind):
-    """Documents, orders and Configurations, in their order."""
+    """Documents, orders and Configurations, in log order."""
 
     name = "farm"
 
@@ -24,13 +24,13 @@ class FarmKind(Kind):
         from .source import FarmReader, check_columns
 
         check_columns(schema)
-        return FarmReader(located(batch_options(given)))
+        return FarmReader(with_addresses(batch_options(given)))
 
     def stream_reader(self, given: Given, schema: "StructType") -> "DataSourceStreamReader":
         from .source import FarmStreamReader, check_columns
 
         check_columns(schema)
-        return FarmStreamReader(located(stream_options(given)))
+        return FarmStreamReader(with_addresses(stream_options(given)))
 
 
 KIND = FarmKind()

@@ -1,10 +1,12 @@
-"""The options of the kind `farm`. A password is never one: Spark shows options in its plans."""
+"""The options of the kind `farm`. None of them is a password, because Spark shows options in its
+plans.
+"""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...clients.farm.operations import TIMEOUT_MS
-from ...clients.farm.values import checked_places
+from ...clients.farm.values import checked_servers
 from ...clients.io.urls import SCHEME
 from ...protocols.zre import services
 from ..errors import OptionError
@@ -29,24 +31,26 @@ from ..options import (
     whole,
 )
 
-SECRETS = ("password", "secret")  # Likely mistakes for secretFile.
+PASSWORD_OPTIONS = ("password", "secret")  # Likely mistakes for secretFile.
 
 
 def urls(value: str) -> tuple[str, ...]:
-    """Where servers are, joined by commas; zre://NAME stands for those of a cluster."""
+    """Server addresses joined by commas; zre://NAME stands for a cluster's servers."""
     found = tuple(part.strip() for part in value.split(","))
     try:
         for part in found:
-            check_discovery_url(part) if part.startswith(SCHEME) else checked_places([part])
+            check_discovery_url(part) if part.startswith(SCHEME) else checked_servers([part])
     except ValueError as error:
-        raise ValueError(f"the servers' addresses, tls://HOST:PORT, by commas: {error}") from None
+        raise ValueError(
+            f"the servers' addresses, tls://HOST:PORT, joined by commas: {error}"
+        ) from None
     return found
 
 
 def proxy(value: str) -> str:
-    """Where an HTTP proxy is."""
+    """The address of an HTTP proxy."""
     try:
-        checked_places(value)
+        checked_servers(value)
     except ValueError:
         raise ValueError(f"HOST:PORT of an HTTP proxy, not {value!r}") from None
     return value
@@ -72,7 +76,7 @@ STREAM = (*READ, Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)))
 
 
 class FarmReadOptions(NamedTuple):
-    """What is to be read; the fields are the options of BATCH and STREAM."""
+    """The parsed options of BATCH and STREAM."""
 
     urls: tuple[str, ...]
     farm: str
@@ -89,26 +93,28 @@ class FarmReadOptions(NamedTuple):
     entries_per_partition: int
     ending_index: str | int = LATEST
     max_entries_per_trigger: int | None = None
-    max_bytes_per_trigger: None = None  # It is not asked for: a page has 4 MiB at most.
+    max_bytes_per_trigger: None = None  # No option: a page has at most 4 MiB.
 
     @property
     def origin(self) -> FarmOffset:
-        """The place before all entries of this farm."""
+        """The offset before the first entry."""
         return FarmOffset(self.farm)
 
 
 def batch_options(given: Mapping[str, str]) -> FarmReadOptions:
-    """For spark.read: from the first entry unless the options say otherwise. Raises OptionError."""
+    """The options of spark.read; the default start is the first entry. Raises OptionError."""
     return _read_options(BATCH, given, EARLIEST)
 
 
 def stream_options(given: Mapping[str, str]) -> FarmReadOptions:
-    """For spark.readStream: from now on unless the options say otherwise. Raises OptionError."""
+    """The options of spark.readStream; the default start is the end of the log. Raises
+    OptionError.
+    """
     return _read_options(STREAM, given, LATEST)
 
 
-def located(options: FarmReadOptions) -> FarmReadOptions:
-    """For tasks: with addresses alone. Raises PipelineError."""
+def with_addresses(options: FarmReadOptions) -> FarmReadOptions:
+    """The options for tasks, with zre:// resolved. Raises PipelineError."""
     return options._replace(urls=found_urls(options.urls, services.FARM))
 
 
@@ -116,7 +122,7 @@ def _read_options(
     known: tuple[Option, ...], given: Mapping[str, str], start: str
 ) -> FarmReadOptions:
     for name in given:
-        if name.lower() in SECRETS:
+        if name.lower() in PASSWORD_OPTIONS:
             raise OptionError(
                 f"unknown option {name!r}: Spark shows options in its plans. Write the password "
                 "into a file that only you may read, and name that as secretFile"

@@ -1,4 +1,4 @@
-"""What the sources of a farm's log ask its servers, without Spark: places, entries."""
+"""Reads a farm's log for Spark sources, without Spark itself."""
 
 import json
 import time
@@ -19,7 +19,7 @@ from ..log.positions import Ends, LogPositions
 from .options import FarmReadOptions
 from .rows import rows_of
 
-POLL_S = 0.05  # Between two looks at a server that has not heard yet what is committed.
+POLL_S = 0.05  # Between two reads from a server whose commit index is behind.
 
 
 class FarmView(LogPositions):
@@ -27,7 +27,7 @@ class FarmView(LogPositions):
 
     def __init__(self, options: FarmReadOptions) -> None:
         self._options = options
-        with ExitStack() as stack, self._reached():
+        with ExitStack() as stack, self._converted_errors():
             self._farm = Farm(
                 options.urls,
                 options.farm,
@@ -51,32 +51,33 @@ class FarmView(LogPositions):
         self._farm.close()
 
     @contextmanager
-    def _reached(self) -> Iterator[None]:
+    def _converted_errors(self) -> Iterator[None]:
         try:
             yield
         except FarmTimeout as error:
             raise FarmUnreachable(self._options.urls, self._options.farm, error) from error
         except FarmDenied as error:
             raise FarmRefuses(error) from error
-        except (FarmRefused, OSError) as error:  # No such farm is there; no such file is here.
+        # The server has no such farm, or a local file is missing.
+        except (FarmRefused, OSError) as error:
             raise FarmRefuses(error) from error
         except FarmCompacted:
             raise
         except FarmError as error:
             raise PipelineError(str(error)) from error
-        except ValueError as error:  # Without TLS or a proxy only this machine is asked, say.
+        except ValueError as error:  # For example: without TLS only loopback addresses are allowed.
             raise OptionError(str(error)) from error
 
-    # ---- places ----
+    # ---- offsets ----
 
     def info(self) -> Ends:
-        with self._reached():
-            found = self._farm.status()
-        first, commit, last = (int(found[key]) for key in ("first", "commit", "last"))
+        with self._converted_errors():
+            status = self._farm.status()
+        first, commit, last = (int(status[key]) for key in ("first", "commit", "last"))
         return Ends(first, commit, last)
 
     def last_index(self) -> int:
-        with self._reached():
+        with self._converted_errors():
             return self._farm.commit_index()
 
     def offset_at(self, index: int) -> FarmOffset:
@@ -94,18 +95,21 @@ class FarmView(LogPositions):
         while index < behind:
             page = self._page(index, behind - 1)
             rows = self._rows(page.entries)
-            for at, found in zip(rows["index"].to_pylist(), rows["time"].to_pylist(), strict=True):
-                if found is not None:
-                    return at, found.astimezone(UTC)
+            for at, time_of in zip(
+                rows["index"].to_pylist(), rows["time"].to_pylist(), strict=True
+            ):
+                if time_of is not None:
+                    return at, time_of.astimezone(UTC)
             index = page.next_index
         return index, None
 
     def _page(self, index: int, last: int, count: int = PAGE_ENTRIES) -> FarmPage:
-        """Entries from index on, one at least, and none behind last. A server that has not heard
-        yet that index is committed is asked again. Raises LogEnds, FarmCompacted."""
+        """At least one entry from index on, none after last. Repeats the read while the server's
+        commit index is behind. Raises LogEnds, FarmCompacted.
+        """
         until = time.monotonic() + self._options.timeout_ms / 1000
         while True:
-            with self._reached():
+            with self._converted_errors():
                 wanted = min(count, last + 1 - index)
                 page = self._farm.read(after=index - 1, count=wanted, all_kinds=True)
             if page.next_index > index:
@@ -125,7 +129,7 @@ class FarmView(LogPositions):
                 compacted = error.first_index - 1
                 if self._options.fail_on_compaction:
                     raise self.compacted(after + 1, compacted) from error
-                yield self._kept(LogRange(after, min(compacted, last)))
+                yield self._kept_documents(LogRange(after, min(compacted, last)))
                 after = compacted
                 continue
             after = page.next_index - 1
@@ -134,22 +138,22 @@ class FarmView(LogPositions):
     def _instead(self) -> str:
         return "the last document of each server and then what follows"
 
-    def _kept(self, wanted: LogRange) -> pyarrow.RecordBatch:
-        """What the farm keeps of entries that are compacted: documents that are a server's last."""
-        with self._reached():
+    def _kept_documents(self, wanted: LogRange) -> pyarrow.RecordBatch:
+        """What remains of compacted entries: each server's last document."""
+        with self._converted_errors():
             documents = self._farm.documents()["documents"]
-            found = []
+            entries = []
             for one in sorted(documents, key=lambda document: int(document["index"])):
                 index = int(one["index"])
                 if wanted.after < index <= wanted.last:
-                    found.append(FarmEntry(index, 0, APPLICATION, self._whole(one)))
-        return self._rows(found)
+                    entries.append(FarmEntry(index, 0, APPLICATION, self._full_document(one)))
+        return self._rows(entries)
 
-    def _whole(self, kept: Mapping[str, Any]) -> bytes:
-        """A document as it is kept; of many large ones some are shown only alone."""
-        document = kept["document"]
+    def _full_document(self, document_entry: Mapping[str, Any]) -> bytes:
+        """A document's text; the server omits large ones from the list, so they are read alone."""
+        document = document_entry["document"]
         if document is None:
-            document = self._farm.documents(int(kept["id"]))["documents"][0]["document"]
+            document = self._farm.documents(int(document_entry["id"]))["documents"][0]["document"]
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
     def _rows(self, entries: Iterable[FarmEntry]) -> pyarrow.RecordBatch:

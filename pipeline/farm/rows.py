@@ -1,7 +1,7 @@
-"""Entries of a farm's log as typed rows: status documents, orders, who belongs to the farm.
+"""Entries of a farm's log as typed rows: status documents, orders and Configurations.
 
-What is none of these, or of another farm, is left out. A server posts one document a minute: each
-is judged by the rules of protocols/garlicfarm/, which every server follows.
+Other entries, and those of other farms, are skipped. The rules of protocols/garlicfarm/, which
+every server follows, decide what an entry is.
 """
 
 from collections.abc import Iterable
@@ -38,12 +38,12 @@ STATUS, ORDER = "status", "order"
 
 
 def rows_of(entries: Iterable[FarmEntry], farm: str) -> pa.RecordBatch:
-    """Those of entries that are something of this farm's, with the columns of SCHEMA."""
+    """Rows of SCHEMA for the entries that belong to this farm."""
     rows = []
     for entry in entries:
         try:
             found = _row(entry, farm)
-        except RemoteProtocolError:  # The log carries what it is given.
+        except RemoteProtocolError:  # The log may hold any data.
             continue
         if found is not None:
             rows.append({"index": entry.index, "term": entry.term or None, **found})
@@ -51,7 +51,7 @@ def rows_of(entries: Iterable[FarmEntry], farm: str) -> pa.RecordBatch:
 
 
 def _row(entry: FarmEntry, farm: str) -> dict[str, Any] | None:
-    """None: it is another farm's. Raises RemoteProtocolError."""
+    """None: the entry belongs to another farm. Raises RemoteProtocolError."""
     if entry.kind == CONFIGURATION:
         servers = decode_configuration(entry.value).servers
         return {"kind": CONFIGURATION, "members": [server.id for server in servers]}
@@ -76,5 +76,5 @@ def _row(entry: FarmEntry, farm: str) -> dict[str, Any] | None:
 
 
 def time_us(date_ms: int) -> int | None:
-    """As Arrow has it; None: no calendar has it."""
+    """Microseconds for Arrow; None if the date is out of range."""
     return date_ms * 1000 if 0 <= date_ms <= TIME_MS_MAX else None

@@ -1,4 +1,4 @@
-"""A farm's log as a source of Spark: the cluster's source over another view."""
+"""A farm's log as a Spark source: the log's source over FarmView."""
 
 from pyspark.sql.types import StructType
 
@@ -21,14 +21,14 @@ def check_columns(schema: StructType) -> None:
 
 
 class FarmReader(LogReader[FarmReadOptions]):
-    """A batch of a farm's log."""
+    """A batch read."""
 
     def _open(self) -> LogPositions:
         return FarmView(self._options)
 
 
 class FarmStreamReader(LogStreamReader[FarmReadOptions]):
-    """A stream of it."""
+    """A streaming read."""
 
     def _open(self) -> LogPositions:
         return FarmView(self._options)

@@ -253,7 +253,7 @@ def test_servers_inside_of_i2p(farm: Farm) -> None:
             view.close()
         assert proxy.heads
     far = given_of(farm, i2p="true", urls="tcp://10.0.0.1:80")
-    with pytest.raises(OptionError, match=r"10\.0\.0\.1: without TLS or a proxy only this machine"):
+    with pytest.raises(OptionError, match=r"10\.0\.0\.1: without TLS or a proxy only loopback"):
         FarmView(batch_options(far))
 
 
