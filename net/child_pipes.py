@@ -1,4 +1,4 @@
-"""A child process that an actor speaks with by its standard input and output, without waiting."""
+"""The standard input and output of a child process, without blocking."""
 
 import os
 import subprocess
@@ -10,10 +10,10 @@ READ_BYTES = 1 << 18
 
 
 class ChildPipes:
-    """Two pipes: what is written waits until the child has room for it."""
+    """Two pipes; written data waits until the child reads it."""
 
     def __init__(self, loop: PollLoop, process: "subprocess.Popen[bytes]") -> None:
-        """The process was started with `stdin=PIPE`, `stdout=PIPE` and `bufsize=0`."""
+        """process   started with `stdin=PIPE`, `stdout=PIPE` and `bufsize=0`"""
         assert process.stdin is not None
         assert process.stdout is not None
         self._loop = loop
@@ -24,7 +24,7 @@ class ChildPipes:
         self._waiting: deque[memoryview] = deque()
 
     def write(self, data: bytes) -> None:
-        """Writes as much as there is room for, the rest when there is room."""
+        """Writes as much as the pipe takes, and the rest later."""
         self._waiting.append(memoryview(data))
         if len(self._waiting) == 1:
             self._on_writable()
@@ -40,11 +40,11 @@ class ChildPipes:
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            self._waiting.clear()  # Its output ends, too: that says why.
+            self._waiting.clear()  # The child has ended: read() reports it.
         self._loop.watch_writable(self.stdin, self._on_writable if self._waiting else None)
 
     def read(self) -> bytes | None:
-        """What the child has said; None: nothing now. Empty: it has ended."""
+        """Output of the child; None: none now. Empty: it has closed its output."""
         try:
             return os.read(self.stdout, READ_BYTES)
         except BlockingIOError:

@@ -1,7 +1,7 @@
-"""One child of the supervisor: an actor as a process or as a thread, with its log file.
+"""A child of the supervisor: an actor as a process or as a thread, with its log file.
 
-Both kinds get the same three ties: a pipe whose end means that the supervisor is gone, a pipe that
-takes their log, and the control socket, which is the supervisor's own.
+Both kinds have three connections to the supervisor: a pipe whose end means that the supervisor has
+ended, a pipe for log lines, and the control socket.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from . import data_dir
 from .actor import Actor
 from .setup import EXIT_BROKEN, ActorSetup, Host
 
-LOG_BYTES_MAX = 4 << 20  # Of one file; the one before it is kept.
+LOG_BYTES_MAX = 4 << 20  # Of one file; the file before it stays.
 LOG_LINE_BYTES_MAX = 16 << 10
 TAIL_LINES = 20
 READ_BYTES = 64 << 10
 
 
 class LogFile:
-    """The log of one actor: bounded, with one older file beside it. It never fails its caller."""
+    """The log of one actor: bounded, with one older file beside it. It raises no OSError."""
 
     def __init__(self, path: Path) -> None:
         data_dir.make(path.parent)
@@ -39,7 +39,7 @@ class LogFile:
         self._fd, self._size = self._open()
 
     def follow(self) -> None:
-        """Goes on under its path when the file was moved away, as with all of a node's data."""
+        """Opens the path again when the file was moved away, as with all of a node's data."""
         try:
             moved = not os.path.samestat(self.path.stat(), os.fstat(self._fd))
         except OSError:
@@ -62,7 +62,7 @@ class LogFile:
             self.dropped += 1  # A full disk must not stop the supervisor.
 
     def _rotate(self) -> None:
-        """Goes on in a new file. What fails on the way leaves the old one in use."""
+        """Begins a new file. After an error the old file stays in use."""
         mode = os.fstat(self._fd).st_mode
         self.path.rename(self.path.with_suffix(".log.1"))
         fd, size = self._open()
@@ -90,12 +90,12 @@ class Child(ABC):
         self.log = log
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.pid = 0
-        self.log_fd = -1  # The reading end of what the actor writes.
+        self.log_fd = -1  # The reading end of the actor's log pipe.
         self._stop_fd = -1  # The writing end of its stdin.
         self._rest = b""
 
     def read_log(self) -> bool:
-        """Takes in what the actor has written; False at the end."""
+        """Reads the log lines of the actor; False at the end of the pipe."""
         while True:
             try:
                 data = os.read(self.log_fd, READ_BYTES)
@@ -110,18 +110,18 @@ class Child(ABC):
 
     @abstractmethod
     def poll(self) -> int | None:
-        """The exit code once it has ended (negative: the signal), else None."""
+        """The exit code after its end (negative: the signal), else None."""
 
     @abstractmethod
     def request_stop(self) -> None:
-        """Asks it to finish what is open and end."""
+        """Requests that it finish open work and end."""
 
     @abstractmethod
     def kill(self) -> None:
         """Ends it at once."""
 
     def close(self) -> None:
-        """Closes both pipes: to an actor that still runs this is the supervisor's end."""
+        """Closes both pipes; an actor that still runs takes this for the supervisor's end."""
         for fd in (self._stop_fd, self.log_fd):
             if fd >= 0:
                 os.close(fd)
@@ -193,7 +193,7 @@ class ThreadChild(Child):
         self._thread.start()
 
     def _run(self, module: str, host: Host) -> None:
-        code = EXIT_BROKEN  # Stays so when a bug ends the thread: threading prints where.
+        code = EXIT_BROKEN  # When a bug ends the thread; threading prints the traceback.
         try:
             code = actor_class(module)(self.setup, host).run()
         finally:
@@ -210,7 +210,7 @@ class ThreadChild(Child):
             os.write(self._stop_fd, b"T")
 
     def kill(self) -> None:
-        """A thread can't be killed: it is told that the supervisor is gone."""
+        """Signals the supervisor's end, since a thread can't be killed."""
         if self._stop_fd >= 0:
             os.close(self._stop_fd)
             self._stop_fd = -1
@@ -225,5 +225,5 @@ def actor_class(module: str) -> type[Actor]:
 
 
 def python_command(module: str, setup_path: Path) -> list[str]:
-    """How an actor is started; -P keeps the current directory off the module path."""
+    """The command of an actor; -P keeps the current directory off the module path."""
     return [sys.executable, "-P", "-m", module, "--setup", str(setup_path)]

@@ -1,4 +1,4 @@
-"""Who may enter a node's data directory: its own user, and a group if an operator says so."""
+"""Access to a node's data directory: its user has it, and a group if the operator allows that."""
 
 import contextlib
 import os
@@ -11,14 +11,17 @@ GROUP, OTHERS = stat.S_IRWXG, stat.S_IRWXO
 
 
 def make(path: Path) -> None:
-    """Makes a folder that only this user can enter, or closes it."""
+    """Makes a folder that only this user can enter; restricts an existing one."""
     path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     close(path)
 
 
 def close(path: Path) -> None:
-    """Takes everybody else's rights to a folder of this user that all users can enter, as older
-    versions made it. A folder that only its group can enter stays: an operator has wanted that."""
+    """Removes other users' rights to a folder of this user that all users can enter.
+
+    Older versions made such folders. A folder that only its group can enter stays: an operator has
+    allowed that.
+    """
     with contextlib.suppress(OSError):
         found = path.stat()
         if found.st_uid == os.getuid() and found.st_mode & OTHERS:
@@ -26,7 +29,7 @@ def close(path: Path) -> None:
 
 
 def folders(node: Path) -> list[Path]:
-    """A node's data directory and what is in it; nothing before its first start."""
+    """A node's data directory and its folders; none before its first start."""
     try:
         return [node, *sorted(path for path in node.iterdir() if path.is_dir())]
     except OSError:
@@ -34,12 +37,12 @@ def folders(node: Path) -> list[Path]:
 
 
 def open_folders(node: Path) -> list[str]:
-    """What users other than ours may enter of it, and what that means."""
+    """Warnings about folders that other users may enter."""
     found = []
     for path in folders(node):
         try:
             state = path.stat()
-        except OSError:  # It has just gone.
+        except OSError:  # It was just removed.
             continue
         mode = stat.S_IMODE(state.st_mode)
         if not mode & (GROUP | OTHERS):

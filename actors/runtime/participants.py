@@ -1,4 +1,4 @@
-"""Who of a node applies the log, and which worker has a table. It opens nothing."""
+"""The processes of a node that apply the log, and the worker of each table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +19,10 @@ def worker_names(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def worker_of(options: Mapping[str, Any], table: int) -> int:
-    """The number of the worker that has a table."""
+    """The number of the worker that holds a table."""
     return table % int(options["zerodb"]["workers"])
 
 
 def participants(options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Everybody whose state a snapshot holds: nothing is applied until all of them have it."""
+    """The processes whose state a snapshot holds. None applies entries before all installed it."""
     return (STATE_MACHINE, *worker_names(options))

@@ -1,4 +1,4 @@
-"""Where the processes of a node meet: the run directory and the endpoints in it. Never a port."""
+"""Endpoints of the pipes between a node's processes, and the run directory that holds them."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from ..errors import OperatorError
 
 IPC_PATH_BYTES_MAX = 107  # zmq.IPC_PATH_MAX_LEN: what fits into sockaddr_un with its final zero.
 INPROC = "inproc://"
-TRIES_MAX = 8  # How often a directory may go as it is made.
+TRIES_MAX = 8  # Other processes may remove a directory while we make it.
 
 
 def endpoint(run_dir: str, node: str, actor: str, socket: str) -> str:
@@ -41,26 +41,26 @@ def run_dir_base() -> Path:
 
 
 def run_dir_of(key: str) -> Path:
-    """The run directory of a topology: short, and the same in every process that asks.
+    """The run directory of a topology: a short path, and the same in every process.
 
     key   the topology's absolute path, or what else identifies it
     """
-    import hashlib  # Loads OpenSSL, which an actor has no use for.
+    import hashlib  # Loads OpenSSL, which actors do not need.
 
     return run_dir_base() / hashlib.sha256(os.fsencode(key)).hexdigest()[:10]
 
 
 def make_private(path: Path) -> None:
-    """Makes a directory that only we can enter, and its parents; refuses one that is not ours.
+    """Makes a directory that only this user can enter, and its parents.
 
-    Raises OperatorError: somebody else's directory in /tmp could hand us their sockets.
+    Raises OperatorError for a directory of another user, who could replace our sockets in it.
     """
     try:
         for _ in range(TRIES_MAX - 1):
             with contextlib.suppress(FileNotFoundError, FileExistsError):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 found = path.lstat()
-                break  # Else somebody's end, or start, removed it as we came.
+                break  # Else another process has just removed it.
         else:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             found = path.lstat()
@@ -72,7 +72,7 @@ def make_private(path: Path) -> None:
         ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise OperatorError(
-            str(path), "is not a directory of ours", "remove it, or set XDG_RUNTIME_DIR"
+            str(path), "is not a directory of this user", "remove it, or set XDG_RUNTIME_DIR"
         )
     if found.st_mode & 0o077:
         path.chmod(0o700)

@@ -1,4 +1,4 @@
-"""Which actors make a node, and which of them restart together. It starts nothing."""
+"""The actors of a node, and which of them restart together. It starts no process."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,17 +25,17 @@ MODULES = {
     "zre_node": "zre.node",
 }
 ACTORS = __package__.rpartition(".")[0]
-LOG_ROLES = ("raft_peer", "log_writer")  # Without their data the node has none.
+LOG_ROLES = ("raft_peer", "log_writer")  # Damage to their data takes the whole node out.
 
 
 class ActorPlan(NamedTuple):
-    """One actor: what runs, and what it is told besides what all of its node are told."""
+    """One actor: its module, and its setup besides that of its node."""
 
     role: str
     name: str
-    module: str  # What `python -m` gets.
+    module: str  # For `python -m`.
     data_dir: str
-    stop_rank: int  # SIGTERM goes to rank 0 first; the next rank serves it until it has ended.
+    stop_rank: int  # SIGTERM goes to rank 0 first; higher ranks serve it until it has ended.
 
 
 class UnitPlan(NamedTuple):
@@ -53,7 +53,7 @@ class NodePlan(NamedTuple):
     options: dict[str, Any]
     places: dict[str, str]
     units: tuple[UnitPlan, ...]
-    first_options: dict[str, Any] = {}  # Besides, until they have been ready once.
+    first_options: dict[str, Any] = {}  # Additional options until its units have been ready once.
 
 
 def _actor(role: str, data_dir: str, stop_rank: int, name: str = "") -> ActorPlan:
@@ -61,8 +61,11 @@ def _actor(role: str, data_dir: str, stop_rank: int, name: str = "") -> ActorPla
 
 
 def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> list[NodePlan]:
-    """The actors of all nodes that one supervisor runs. It alone can say that a farm is a new one:
-    all servers that begin it are here, and none has kept anything."""
+    """The actors of all nodes that one supervisor runs.
+
+    A farm is new when all its initial servers are here and none has a hard state. Only the
+    supervisor of all of them can decide that.
+    """
     begins = []
     for name, farm in topology.farms.items():
         ids = farm["servers"] if farm["begin"] is None else farm["begin"]
@@ -98,7 +101,7 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
     if topology.nodes[node].broker:
         alone.append(_actor("broker", str(data_dir), 0))
     if topology.nodes[node].zre:
-        # The goodbye of zre_node leaves by zre_beacon.
+        # zre_beacon sends zre_node's goodbye.
         alone.append(_actor("zre_beacon", str(data_dir), 1))
         alone.append(_actor("zre_node", str(data_dir), 0))
         if topology.nodes[node].zre["log_service"] != "off":

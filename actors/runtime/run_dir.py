@@ -1,9 +1,9 @@
-"""A node's run directory: locked by its supervisor, gone when it has stopped. It knows no socket.
+"""A node's run directory: its supervisor locks it, and removes it when it stops.
 
-RUN/NODE/lock                locked by the supervisor and by its children, who inherit the lock:
-                             it is free when the last of them has ended, whatever ended them
+RUN/NODE/lock                locked by the supervisor and its children, which inherit the lock:
+                             it is free when the last of them has ended
 RUN/NODE/supervisor.control  the supervisor's ROUTER
-RUN/NODE/ACTOR.json          what an actor is told (0600)
+RUN/NODE/ACTOR.json          the setup of an actor (0600)
 RUN/NODE/ACTOR.SOCKET        pipes
 """
 
@@ -20,16 +20,16 @@ from . import pipes
 
 BUILT_IN = Path(__file__).resolve().parents[2] / "topology.yaml"
 LOCK = "lock"
-LEFT_OVER_S = 3.0  # What children of a killed supervisor may need to end.
+LEFT_OVER_S = 3.0  # Children of a killed supervisor end within this time.
 
 
 def default_path() -> str:
-    """The topology that is meant when none is given: ./topology.yaml, or the demo's."""
+    """The topology of a command without one: ./topology.yaml, or the demo's."""
     return "topology.yaml" if Path("topology.yaml").is_file() else str(BUILT_IN)
 
 
 def home(path: str) -> Path:
-    """The directory that `data` is relative to: the file's; for the built-in demo ours."""
+    """The directory that `data` is relative to: the file's; for the built-in demo the current."""
     where = Path(path).resolve()
     if where == BUILT_IN and "site-packages" in BUILT_IN.parts:
         return Path.cwd()
@@ -37,7 +37,7 @@ def home(path: str) -> Path:
 
 
 def of_topology(path: str) -> Path:
-    """The run directory of a topology, known without reading the file."""
+    """The run directory of a topology, without reading the file."""
     return pipes.run_dir_of(f"{home(path)}\0{Path(path).resolve()}")
 
 
@@ -50,13 +50,13 @@ class RunDir:
         self.lock_fd = -1
 
     def acquire(self) -> None:
-        """Takes the lock. Raises OperatorError that says who runs already."""
+        """Takes the lock. Raises OperatorError that names the process which holds it."""
         pipes.make_private(self.path.parent.parent)
         until = time.monotonic() + LEFT_OVER_S
         while not self._try():
             found = holder(self.path)
             if is_alive(found.get("pid", 0)) or time.monotonic() > until:
-                raise OperatorError(str(self.path), *_who(self.node, found))
+                raise OperatorError(str(self.path), *_holder_problem(self.node, found))
             time.sleep(0.02)
         for entry in self.path.iterdir():
             if entry.name != LOCK:
@@ -70,7 +70,7 @@ class RunDir:
     def _lock(self) -> bool:
         try:
             lock_fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:  # Its owner, or a sweep, removed it as we came.
+        except FileNotFoundError:  # Its owner, or a sweep, has just removed it.
             return False
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,20 +78,20 @@ class RunDir:
         except (BlockingIOError, FileNotFoundError):
             os.close(lock_fd)
             return False
-        if current.st_ino != os.fstat(lock_fd).st_ino:  # Its owner removed it as we came.
+        if current.st_ino != os.fstat(lock_fd).st_ino:  # Its owner has just removed it.
             os.close(lock_fd)
             return False
         self.lock_fd = lock_fd
         return True
 
     def note(self, **values: Any) -> None:
-        """Writes who we are into the lock file, for those who ask."""
+        """Writes facts about this process into the lock file (holder)."""
         text = json.dumps(values).encode()
         os.pwrite(self.lock_fd, text, 0)
         os.ftruncate(self.lock_fd, len(text))
 
     def write(self, name: str, text: str) -> Path:
-        """Writes a file that only we can read."""
+        """Writes a file that only this user can read."""
         path = self.path / name
         path.unlink(missing_ok=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -99,12 +99,12 @@ class RunDir:
         return path
 
     def release(self) -> None:
-        """Removes everything and the directory itself; the lock goes last."""
+        """Removes the directory and its files, the lock last."""
         if self.lock_fd < 0:
             return
         for entry in sorted(self.path.iterdir(), key=lambda entry: entry.name == LOCK):
             entry.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # Another node of the topology, or another topology.
+        with contextlib.suppress(OSError):  # Another node or topology still uses it.
             self.path.rmdir()
             self.path.parent.rmdir()
         os.close(self.lock_fd)
@@ -112,7 +112,7 @@ class RunDir:
 
 
 def sweep(base: Path) -> None:
-    """Removes what killed supervisors have left and nobody has come back for.
+    """Removes the run directories of killed supervisors.
 
     base   the directory of all run directories
     """
@@ -124,19 +124,19 @@ def sweep(base: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a supervisor has made it: with a lock first of all. Whatever else somebody keeps
-    under our name, a clone of us in a runtime directory of his choice, stays as it is."""
+    """Whether a supervisor made it: it writes the lock first. Other directories stay, such as a
+    clone of this repository in the runtime directory."""
     names = [entry.name for entry in _entries(path)]
     return path.is_dir() and (not names or LOCK in names)
 
 
 def running(base: Path) -> dict[str, dict[str, Any]]:
-    """The nodes of a topology that run on this machine: node -> what their lock file says."""
+    """The nodes of a topology that run on this machine: name -> contents of the lock file."""
     return {path.name: holder(path) for path in _entries(base) if is_locked(path)}
 
 
 def _entries(path: Path) -> list[Path]:
-    """What is in a directory; nothing if it goes as we come: others end and sweep, too."""
+    """The entries of a directory; none if another process has just removed it."""
     try:
         return sorted(path.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -158,7 +158,7 @@ def is_locked(path: Path) -> bool:
 
 
 def holder(path: Path) -> dict[str, Any]:
-    """What the lock file says: {pid, topology, children}; empty when it says nothing yet."""
+    """Contents of the lock file: {pid, topology, children}; {} when it is still empty."""
     try:
         found = json.loads((path / LOCK).read_text() or "{}")
     except (OSError, ValueError):
@@ -167,7 +167,7 @@ def holder(path: Path) -> dict[str, Any]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: one that has ended and waits for its parent does not."""
+    """Whether a process runs; a zombie does not."""
     if pid <= 0:
         return False
     try:
@@ -178,12 +178,12 @@ def is_alive(pid: int) -> bool:
         return True
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    except OSError:  # Not Linux, or just gone: the lock tells the rest.
+    except OSError:  # Not Linux, or the process has just ended: the lock decides.
         return True
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
-def _who(node: str, found: dict[str, Any]) -> tuple[str, str]:
+def _holder_problem(node: str, found: dict[str, Any]) -> tuple[str, str]:
     pid = found.get("pid", 0)
     if is_alive(pid):
         return (

@@ -1,4 +1,4 @@
-"""Starts the actors of some nodes, restarts them, stops them. It never touches their data."""
+"""The supervisor: starts, restarts and stops actors of some nodes. It never opens their data."""
 
 import contextlib
 import errno
@@ -26,23 +26,23 @@ from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
 from .log_lines import format_event, timestamp
 from .plan import LOG_ROLES, ActorPlan, NodePlan, UnitPlan
 from .process_loop import STOP_SIGNALS, ProcessLoop
-from .profiles import Profiles, decode_wish
+from .profiles import Profiles, decode_request
 from .run_dir import RunDir, sweep
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup
 from .tracing import allow_tracer
 
 BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
-HEALTH_MS = 5000  # So long without a failure, and the backoff begins anew.
-SILENT_MS = 2000  # No report for so long: shown as silent, it may hang.
+HEALTH_MS = 5000  # After this time without a failure the backoff begins anew.
+SILENT_MS = 2000  # Without a report for this time an actor is shown as silent: it may hang.
 STOP_NEXT_MS = 2000  # How long one stop rank may hold up the next.
 STOP_KILL_MS = 4000
 STOP_MS_MAX = 4800
 CONTROL = "supervisor", "control"
-STDOUT_BYTES_MAX = 4096  # PIPE_BUF: a pipe that polls writable takes so much without blocking.
+STDOUT_BYTES_MAX = 4096  # PIPE_BUF: a pipe that polls writable takes as much without blocking.
 
 
 class StartOptions(NamedTuple):
-    """What `supervisor start` was told besides the topology."""
+    """Options of `supervisor start` besides the topology."""
 
     topology: str
     run_dir: Path
@@ -51,7 +51,7 @@ class StartOptions(NamedTuple):
 
 
 class Member:
-    """One actor of a unit, through all its restarts."""
+    """One actor of a unit, across restarts."""
 
     def __init__(self, plan: ActorPlan, log: LogFile) -> None:
         self.plan = plan
@@ -65,7 +65,7 @@ class Member:
 
 
 class Unit:
-    """Actors that start and end together."""
+    """A restart unit: actors that start and end together."""
 
     def __init__(self, node: NodePlan, plan: UnitPlan, members: list[Member]) -> None:
         self.node = node
@@ -73,15 +73,15 @@ class Unit:
         self.members = members
         self.epoch = 0
         self.restarts = 0
-        self.failures = 0  # In a row, without HEALTH_MS between two.
-        self.failed = False  # One of its actors has ended: the others are being ended.
+        self.failures = 0  # In a row, less than HEALTH_MS apart.
+        self.failed = False  # One of its actors has ended: the others are being killed.
         self.fault_code = EXIT_BROKEN
         self.fault_role = ""
         self.fault = ""
         self.was_ready = False
         self.ready_ms: int | None = None
         self.restart_ms: int | None = None
-        self.asked_ms: int | None = None  # Somebody asked for a restart: it is being stopped.
+        self.restart_requested_ms: int | None = None  # By an operator; the unit is being stopped.
         self.given_up = ""
 
     @property
@@ -100,10 +100,10 @@ class Supervisor(ProcessLoop):
                        [id, ask-status] -> [list of maps]   from `supervisor status`
                        [id, ask-stop] -> ['']   from `supervisor stop`
                        [id, ask-restart, [node, unit]] -> ['' or why not]   `supervisor restart`
-                       [id, ask-profile, profiles.Wish] -> [path, reason]   `supervisor profile`,
+                       [id, ask-profile, ProfileRequest] -> [path, reason]   `supervisor profile`,
                                                           once py-spy has ended
 
-    All that is asked and answered is msgpack.
+    Requests and answers are msgpack.
     """
 
     def __init__(self, nodes: Sequence[NodePlan], options: StartOptions) -> None:
@@ -111,15 +111,19 @@ class Supervisor(ProcessLoop):
         self.drain_ms_max = STOP_MS_MAX
         self.exit_code = EXIT_STOPPED
         self.options = options
-        self._secret = secrets.token_hex(OWNER_BYTES)  # By which our actors know each other.
+        self._secret = secrets.token_hex(
+            OWNER_BYTES
+        )  # By which actors of this start authenticate to each other.
         self.nodes = nodes
         self.run_dirs = {node.name: RunDir(options.run_dir, node.name) for node in nodes}
         self.units: list[Unit] = []
         self._logs: dict[str, LogFile] = {}
-        self._begun_ms = monotonic_ms()
-        self._stop_begun_ms = 0
+        self._start_ms = monotonic_ms()
+        self._stop_start_ms = 0
         self._stop_rank = -1
-        self._complete = False  # Every unit has been ready: from now on a failure is not ours.
+        self._complete = (
+            False  # Every unit has been ready: later failures are not failures of the start.
+        )
         self._profiles = Profiles()
         self._pipes_dir = "inproc://kelek" if options.one_process else str(options.run_dir)
 
@@ -140,10 +144,10 @@ class Supervisor(ProcessLoop):
         return self.exit_code
 
     def _acquire(self) -> None:
-        """Takes the run directories, makes the data directories and the control socket."""
+        """Locks the run directories, makes the data directories and the control socket."""
         sockets = sockets_for_files(raise_nofile_limit())
         if self.options.one_process:
-            self.context.set(zmq.MAX_SOCKETS, sockets)  # It is the actors', too.
+            self.context.set(zmq.MAX_SOCKETS, sockets)  # The actors share it.
         for node in self.nodes:
             self.run_dirs[node.name].acquire()
             self.run_dirs[node.name].write("secret", self._secret)
@@ -178,7 +182,12 @@ class Supervisor(ProcessLoop):
     def _start_unit(self, unit: Unit) -> None:
         unit.epoch = max(time.time_ns(), unit.epoch + 1)
         self._follow_data(unit)
-        unit.failed, unit.restart_ms, unit.ready_ms, unit.asked_ms = False, None, None, None
+        unit.failed, unit.restart_ms, unit.ready_ms, unit.restart_requested_ms = (
+            False,
+            None,
+            None,
+            None,
+        )
         for member in unit.members:
             member.child = self._spawn(unit, member)
             member.state = "starting"
@@ -188,7 +197,7 @@ class Supervisor(ProcessLoop):
         self._note(unit.node.name)
 
     def _follow_data(self, unit: Unit) -> None:
-        """Makes the folders anew that were moved away; where that fails the actors say why."""
+        """Makes folders again that were moved away; where that fails, the actors report why."""
         with contextlib.suppress(OSError):
             data_dir.make(Path(unit.node.data_dir))
         self._logs[unit.node.name].follow()
@@ -209,7 +218,7 @@ class Supervisor(ProcessLoop):
             data_dir=plan.data_dir,
             control=pipes.endpoint(self._pipes_dir, "all" if one_process else node.name, *CONTROL),
             epoch=unit.epoch,
-            # Of the first start alone: a directory that is empty later has been lost.
+            # Only at the first start: a directory that is empty later has lost its data.
             bootstrap=self.options.bootstrap
             and not unit.was_ready
             and unit.fault_code != EXIT_DAMAGED,
@@ -232,7 +241,7 @@ class Supervisor(ProcessLoop):
         return child
 
     def _note(self, node: str) -> None:
-        """Keeps the lock file's word on who runs here up to date."""
+        """Writes the current process ids into the lock file."""
         children = [
             child.pid for unit in self.units if unit.node.name == node for child in unit.children
         ]
@@ -251,7 +260,7 @@ class Supervisor(ProcessLoop):
             self.request_stop()
 
     def _wake_reaper(self) -> None:
-        """Called by a thread that ends: what SIGCHLD does for a process."""
+        """Called by a thread that ends, as SIGCHLD for a process."""
         os.write(self._signal_out, bytes([signal.SIGCHLD]))
 
     def _on_log(self, child: Child) -> None:
@@ -269,9 +278,11 @@ class Supervisor(ProcessLoop):
                 self.event("stopping", reason="asked")
                 self.request_stop()
             elif kind == b"ask-restart":
-                self.send(self._control, [routing_id, msgpack.packb(self._on_restart_asked(rest))])
+                self.send(
+                    self._control, [routing_id, msgpack.packb(self._on_restart_request(rest))]
+                )
             elif kind == b"ask-profile":
-                reason = self._on_profile_asked(routing_id, rest)
+                reason = self._on_profile_request(routing_id, rest)
                 if reason:
                     self.send(self._control, [routing_id, msgpack.packb(["", reason])])
             else:
@@ -304,7 +315,7 @@ class Supervisor(ProcessLoop):
         self._check_complete(now_ms)
 
     def _check_complete(self, now_ms: int) -> None:
-        """Whether all have been ready once, but for those that were given up."""
+        """Reports all-ready once every unit that was not given up has been ready."""
         units = [unit for unit in self.units if not unit.given_up]
         if self._complete or self.stopping or not all(unit.is_ready for unit in units):
             return
@@ -312,7 +323,7 @@ class Supervisor(ProcessLoop):
         words: dict[str, object] = {
             "nodes": len({unit.node.name for unit in units}),
             "actors": sum(len(unit.members) for unit in units),
-            "ms": now_ms - self._begun_ms,
+            "ms": now_ms - self._start_ms,
         }
         if len(units) < len(self.units):
             words["given_up"] = ",".join(
@@ -320,10 +331,10 @@ class Supervisor(ProcessLoop):
             )
         self.event("all-ready", **words)
 
-    # ---- What is asked about one unit or process ----
+    # ---- Requests about one unit or process ----
 
-    def _on_restart_asked(self, rest: list[bytes]) -> str:
-        """Begins to restart a unit; returns '' or why not. One that was given up gets new tries."""
+    def _on_restart_request(self, rest: list[bytes]) -> str:
+        """Begins to restart a unit, also one that was given up; returns '' or why not."""
         node, name = msgpack.unpackb(rest[0])
         for unit in self.units:
             if (unit.node.name, unit.plan.name) == (node, name) and not self.stopping:
@@ -331,40 +342,40 @@ class Supervisor(ProcessLoop):
                 unit.failures, unit.given_up = 0, ""
                 self.event("restarting", node=node, unit=name, reason="asked")
                 if unit.children:
-                    unit.asked_ms = now_ms
-                    self._go_on_restarting(unit, now_ms)
+                    unit.restart_requested_ms = now_ms
+                    self._continue_restart(unit, now_ms)
                 else:
                     unit.restart_ms = now_ms
                 return ""
-        return f"nothing is called {name} in node {node} here"
+        return f"node {node} has no unit {name} here"
 
-    def _go_on_restarting(self, unit: Unit, now_ms: int) -> None:
-        """Stops a unit as all are stopped: by rank, and at last by SIGKILL."""
-        assert unit.asked_ms is not None
+    def _continue_restart(self, unit: Unit, now_ms: int) -> None:
+        """Stops a unit by rank, and by SIGKILL after STOP_KILL_MS."""
+        assert unit.restart_requested_ms is not None
         running = [member for member in unit.members if member.child is not None]
         lowest = min((member.plan.stop_rank for member in running), default=0)
         for member in running:
             assert member.child is not None
-            if now_ms - unit.asked_ms >= STOP_KILL_MS:
+            if now_ms - unit.restart_requested_ms >= STOP_KILL_MS:
                 member.child.kill()
             elif member.plan.stop_rank == lowest and member.state != "stopping":
                 member.state = "stopping"
                 member.child.request_stop()
 
-    def _on_profile_asked(self, asker: bytes, rest: list[bytes]) -> str:
+    def _on_profile_request(self, asker: bytes, rest: list[bytes]) -> str:
         """Starts py-spy; returns '' or why not."""
-        wish = decode_wish(msgpack.unpackb(rest[0]))
-        if wish is None:
-            return "that is no profile to be made; is the command of the same version?"
+        request = decode_request(msgpack.unpackb(rest[0]))
+        if request is None:
+            return "the request is malformed; is the command of the same version?"
         for unit in self.units:
             for member in unit.members:
-                if (unit.node.name, member.plan.name) != (wish.node, wish.role):
+                if (unit.node.name, member.plan.name) != (request.node, request.role):
                     continue
                 if member.child is None:
-                    return f"{wish.node}/{wish.role} does not run now; try again when it does"
-                folder = self.run_dirs[wish.node].path
-                return self._profiles.start(wish, member.child.pid, folder, asker)
-        return f"nothing is called {wish.role} in node {wish.node} here"
+                    return f"{request.node}/{request.role} does not run now; try again when it does"
+                folder = self.run_dirs[request.node].path
+                return self._profiles.start(request, member.child.pid, folder, asker)
+        return f"node {request.node} has no process {request.role} here"
 
     def _answer_profiles(self) -> None:
         for profile, reason in self._profiles.finished():
@@ -389,7 +400,7 @@ class Supervisor(ProcessLoop):
         member.child = None
         member.state = "exited"
         member.status = {}
-        expected = self.stopping or unit.failed or unit.asked_ms is not None
+        expected = self.stopping or unit.failed or unit.restart_requested_ms is not None
         role = member.plan.name
         words: dict[str, object] = {"node": unit.node.name, "role": role, "pid": child.pid}
         self.event("exited", **words, **_cause(code))
@@ -400,8 +411,8 @@ class Supervisor(ProcessLoop):
             unit.fault = child.tail[-1] if child.tail else f"{role} ended"
         if self.stopping:
             return
-        if unit.asked_ms is not None:
-            self._go_on_restarting(unit, monotonic_ms())
+        if unit.restart_requested_ms is not None:
+            self._continue_restart(unit, monotonic_ms())
         else:
             for other in unit.children:
                 other.kill()
@@ -409,19 +420,19 @@ class Supervisor(ProcessLoop):
             self._on_unit_down(unit)
 
     def _show_tail(self, member: Member, child: Child, words: dict[str, object]) -> None:
-        """The last lines that an actor wrote; a crash that repeats itself is shown once."""
+        """Logs the last lines of an actor; a repeated crash is shown once."""
         tail = list(child.tail)
         for line in tail if tail != member.tail_shown else ["as before"]:
             self.event("log-tail", **words, line=line)
         member.tail_shown = tail
 
     def _on_unit_down(self, unit: Unit) -> None:
-        """Decides whether a unit that has ended starts again, and when."""
+        """Decides whether and when an ended unit starts again."""
         now_ms = monotonic_ms()
-        if unit.asked_ms is not None:
+        if unit.restart_requested_ms is not None:
             unit.restart_ms = now_ms
             return
-        if unit.given_up:  # With its node.
+        if unit.given_up:  # Together with its node.
             for member in unit.members:
                 member.state = "given-up"
             return
@@ -454,7 +465,7 @@ class Supervisor(ProcessLoop):
             code = EXIT_SETUP
             goes_on = self._leave_out(unit)
             if unit.fault_role in LOG_ROLES:
-                self._error(self._way_back(unit.node, goes_on))
+                self._error(self._recovery_hint(unit.node, goes_on))
             if goes_on:
                 self._check_complete(monotonic_ms())
                 return
@@ -463,8 +474,10 @@ class Supervisor(ProcessLoop):
         self.request_stop()
 
     def _leave_out(self, unit: Unit) -> bool:
-        """Goes on without a unit whose data is damaged, and without its node when that is the log:
-        whatever else runs there works on the same directory. Returns whether any unit is left."""
+        """Continues without a unit whose data is damaged; returns whether any unit is left.
+
+        A damaged log takes its whole node out: the other units work on the same directory.
+        """
         for other in self.units:
             if other.node is unit.node and not other.given_up and unit.fault_role in LOG_ROLES:
                 other.given_up = unit.given_up
@@ -476,11 +489,11 @@ class Supervisor(ProcessLoop):
                     self._on_unit_down(other)
         return not all(other.given_up for other in self.units)
 
-    def _way_back(self, node: NodePlan, goes_on: bool) -> str:
-        """The commands after which a node copies everything from the others."""
+    def _recovery_hint(self, node: NodePlan, goes_on: bool) -> str:
+        """The commands after which a node copies all data from the others."""
         topology, data = shlex.quote(self.options.topology), shlex.quote(node.data_dir)
         if len(node.options.get("members", ())) < 2:
-            return f"no other node has a copy: bring {data} back from a backup"
+            return f"no other node has a copy: restore {data} from a backup"
         if goes_on:
             begun, start = "the others go on", f"restart {topology} {node.name}"
         else:
@@ -493,35 +506,39 @@ class Supervisor(ProcessLoop):
 
     def on_wake(self, now_ms: int) -> None:
         if self.stopping:
-            self._go_on_stopping(now_ms)
+            self._continue_stop(now_ms)
             return
         for unit in self.units:
             if unit.restart_ms is not None and now_ms >= unit.restart_ms:
                 unit.restarts += 1
                 self._start_unit(unit)
-            elif unit.asked_ms is not None:
-                self._go_on_restarting(unit, now_ms)
+            elif unit.restart_requested_ms is not None:
+                self._continue_restart(unit, now_ms)
 
     def deadline_ms(self) -> int | None:
         if self.stopping:
             return monotonic_ms() + 50
         restarts = [unit.restart_ms for unit in self.units if unit.restart_ms]
-        asked = [unit.asked_ms for unit in self.units if unit.asked_ms is not None]
+        asked = [
+            unit.restart_requested_ms
+            for unit in self.units
+            if unit.restart_requested_ms is not None
+        ]
         kills = [max(asked_ms + STOP_KILL_MS, monotonic_ms() + 50) for asked_ms in asked]
         return min(restarts + kills, default=None)
 
     # ---- Stop ----
 
     def on_stop_requested(self) -> None:
-        self._stop_begun_ms = monotonic_ms()
-        self._go_on_stopping(self._stop_begun_ms)
+        self._stop_start_ms = monotonic_ms()
+        self._continue_stop(self._stop_start_ms)
 
     def drained(self) -> bool:
         return not any(unit.children for unit in self.units)
 
-    def _go_on_stopping(self, now_ms: int) -> None:
-        """SIGTERM by rank, then SIGKILL for whoever is left."""
-        elapsed_ms = now_ms - self._stop_begun_ms
+    def _continue_stop(self, now_ms: int) -> None:
+        """Sends SIGTERM by rank, and SIGKILL after STOP_KILL_MS."""
+        elapsed_ms = now_ms - self._stop_start_ms
         running = [
             member for unit in self.units for member in unit.members if member.child is not None
         ]
@@ -537,19 +554,19 @@ class Supervisor(ProcessLoop):
         self._stop_rank = max(self._stop_rank, rank)
 
     def _end(self) -> None:
-        self._profiles.end()
+        self._profiles.stop()
         left = [child for unit in self.units for child in unit.children]
         for child in left:
             child.kill()
-        if self._stop_begun_ms:
-            self.event("stopped", ms=monotonic_ms() - self._stop_begun_ms)
+        if self._stop_start_ms:
+            self.event("stopped", ms=monotonic_ms() - self._stop_start_ms)
         for run_dir in self.run_dirs.values():
             run_dir.release()
         if left and self.options.one_process:
             os._exit(EXIT_BROKEN)  # A thread that does not end can't be killed otherwise.
         self.close_sockets()
 
-    # ---- What it tells ----
+    # ---- Reports ----
 
     def report(self) -> list[dict[str, Any]]:
         """One map for each process, itself first: what `supervisor status` shows."""
@@ -563,7 +580,7 @@ class Supervisor(ProcessLoop):
                 "pid": os.getpid(),
                 "state": "stopping" if self.stopping else "ready",
                 "restarts": 0,
-                "uptime": round((now_ms - self._begun_ms) / 1000, 3),
+                "uptime": round((now_ms - self._start_ms) / 1000, 3),
             }
         ]
         for unit in self.units:
@@ -591,7 +608,7 @@ class Supervisor(ProcessLoop):
         return {**member.status, **row}
 
     def event(self, event: str, **values: object) -> None:
-        """One lifecycle line, on stdout and in the log of the node that it concerns."""
+        """Writes a lifecycle line to stdout and to the supervisor log of its node."""
         line = format_event(event, values)
         stamped = f"{timestamp()} {line}\n".encode()
         node = values.get("node")
@@ -611,8 +628,8 @@ def _cause(code: int) -> dict[str, object]:
 
 
 def _add_lag(rows: list[dict[str, Any]]) -> None:
-    """How many committed entries a node has not applied: against the newest commit that we know."""
-    rows = [row for row in rows if "farms" not in row]  # Whose logs are others.
+    """Adds how many committed entries each process has not applied, by the newest known commit."""
+    rows = [row for row in rows if "farms" not in row]  # Farms have logs of their own.
     commit_index = max((row.get("commit_index") or 0 for row in rows), default=0)
     for row in rows:
         if row.get("applied_index") is not None and "commit_index" in row:
@@ -620,7 +637,7 @@ def _add_lag(rows: list[dict[str, Any]]) -> None:
 
 
 def _write_if_writable(fd: int, text: str) -> None:
-    """Whoever reads our lines slowly, or no longer, must not stop the nodes."""
+    """Writes unless that would block: a slow reader of our output must not stop the nodes."""
     data = text.encode("utf-8", "backslashreplace")[:STDOUT_BYTES_MAX]
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
@@ -632,7 +649,7 @@ def _write_if_writable(fd: int, text: str) -> None:
 
 
 def data_error(place: str, error: OSError) -> OperatorError:
-    """Why a directory of ours can't be used."""
+    """The operator's error for a data directory that can't be used."""
     way_out = {
         errno.EACCES: "give this user the right to write there, or change `data`",
         errno.EROFS: "mount it for writing, or change `data`",

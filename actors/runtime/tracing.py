@@ -1,8 +1,8 @@
-"""Lets py-spy look into a process of ours (profiles.py runs it).
+"""Allows py-spy to trace an actor (profiles.py runs it).
 
-Linux with Yama lets a process be traced only by its ancestors. Actors are the supervisor's
-children, and py-spy is their sibling: so each actor names the supervisor as its tracer, which
-allows it, and whoever it starts, to attach.
+Linux with Yama lets only ancestors trace a process. Actors are children of the supervisor, and
+py-spy is their sibling. So each actor names the supervisor as its tracer: the supervisor and its
+children may then attach.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ PR_SET_PTRACER = 0x59616D61
 
 
 def allow_tracer(pid: int) -> None:
-    """Allows a process, and those that it starts, to trace this one. Without Yama it may anyway."""
+    """Allows a process and its children to trace this one. Without Yama they may anyway."""
     if not YAMA.exists():
         return
     import ctypes  # Slow to import, and needed nowhere else.

@@ -448,7 +448,7 @@ def test_a_run_directory_must_be_ours_alone(
     pipes.make_private(base)
     assert base.stat().st_mode & 0o777 == 0o700
     (base / "link").symlink_to(tmp_path)
-    with pytest.raises(OperatorError, match="is not a directory of ours"):
+    with pytest.raises(OperatorError, match="is not a directory of this user"):
         pipes.make_private(base / "link")
 
 
