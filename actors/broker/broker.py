@@ -1,7 +1,7 @@
-"""The broker of services: clients' requests go to workers, their answers back.
+"""The broker of services: forwards clients' requests to workers, and their answers back.
 
-What is decided is in protocols/majordomo/broker.py and csrc/broker/exchange.c; bodies never become
-objects here.
+The rules are in protocols/majordomo/broker.py and csrc/broker/exchange.c. Message bodies never
+become Python objects here, except those of durable services.
 """
 
 import gc
@@ -23,21 +23,21 @@ from ...protocols.majordomo.values import Headers
 from ..runtime.actor import Actor, main
 from .store import BrokerStore, StoreTarget
 
-REQUESTS_HWM = 4096  # Of one client, or worker, that wait to be taken in.
-ANSWERS_HWM = 16_384  # That a slow client may leave lying; what is beyond is dropped.
-ANSWERS_BYTES_MAX = 128 << 20  # That it may leave lying.
+REQUESTS_HWM = 4096  # Of one client or worker, that wait to be received.
+ANSWERS_HWM = 16_384  # For a slow client; further messages are dropped.
+ANSWERS_BYTES_MAX = 128 << 20  # Unread bytes of one client.
 FRAMES_MAX = 4096  # Of one message.
-GARBAGE_MIN = 200_000  # New objects, before a collection looks for rings of them.
+GARBAGE_MIN = 200_000  # New objects before the garbage collector searches for cycles.
 
 
 class BrokerActor(Actor):
-    """Speaks the broker's protocol and MDP (docs/protocols/majordomo.md).
+    """Speaks the broker protocol and MDP (docs/protocols/majordomo.md).
 
     clients    ROUTER  requests in, answers out    at `clients_url`
-    workers    ROUTER  answers in, requests out    at `workers_url`; the same socket when it is the
-                                                   same address
-    links      DEALER  requests for the tables     to servers of them (broker/store.py), if a
-                                                   service is durable
+    workers    ROUTER  answers in, requests out    at `workers_url`; the same socket if the address
+                                                   is the same
+    links      DEALER  requests for the tables     to table servers (broker/store.py), if a service
+                                                   is durable
     """
 
     role = "broker"
@@ -58,7 +58,8 @@ class BrokerActor(Actor):
                 settings["inflight_max"],
                 settings["service_bytes_max"],
                 settings["bytes_max"],
-                first_number=int.from_bytes(os.urandom(6), "big"),  # Nobody takes it for another's.
+                # Random, so that it differs after a restart.
+                first_number=int.from_bytes(os.urandom(6), "big"),
                 durable=self._durable(settings),
             ),
             self.now_ms,
@@ -66,7 +67,7 @@ class BrokerActor(Actor):
         self._store: BrokerStore | None = None
         self._message_bytes_max = settings["message_bytes_max"]
         self._budget = Budget(ANSWERS_BYTES_MAX, in_order=True)
-        # Requests for a worker are bounded by its window, and all of them by bytes_max.
+        # Windows bound the requests of a worker, and bytes_max all requests.
         self._unbounded = Budget((1 << 64) - 1)
         self._clients = self._open_router("clients_url", ANSWERS_HWM)
         self._server: Server | None = None
@@ -75,7 +76,7 @@ class BrokerActor(Actor):
             self.listen(self._clients, self._on_messages)
         else:
             self._workers = self._open_router("workers_url", 0)
-            # Answers first: they make room for requests.
+            # Answers first, because they make room for requests.
             self._answers = self.listen(self._workers, self._on_answers)
             self._requests = self.listen(self._clients, self._on_requests)
             self._server = Server(
@@ -84,13 +85,13 @@ class BrokerActor(Actor):
                 ServedRouter(self._clients, self._requests, self._budget),
                 ServedRouter(self._workers, self._answers, self._unbounded),
             )
-        # Behind our addresses: nobody else of our name can be there any more (Durable).
+        # After binding: no other process of this node name can have the addresses (Durable).
         if self._machine.durable is not None:
             store = settings["store"]
             secret = bytes.fromhex(self.options.get("secret", ""))
             target = StoreTarget(tuple(store["urls"]), store["table"], secret)
             self._store = BrokerStore(self, target, self._machine.durable)
-            gc.set_threshold(GARBAGE_MIN)  # Many records live long, and none is in a ring.
+            gc.set_threshold(GARBAGE_MIN)  # Many records live long, without cycles.
         self.ready()
 
     def _durable(self, settings: dict[str, Any]) -> DurableOptions | None:
@@ -127,7 +128,7 @@ class BrokerActor(Actor):
     # ---- the loop ----
 
     def wait(self, timeout_ms: int) -> list[tuple[Socket | int, int]]:
-        """Plain requests and answers go their way in C; what does not is seen to here."""
+        """Runs the C loop for ordinary requests and answers, and handles what it leaves."""
         if self._server is None:
             return super().wait(timeout_ms)
         ready, served, position, unsent = self._server.wait(timeout_ms)
@@ -171,7 +172,8 @@ class BrokerActor(Actor):
             self._on_clients_unsent(unsent, now_ms)
 
     def _on_clients_unsent(self, unsent: Unsent, now_ms: int) -> None:
-        """A client that does not read loses answers, and is told; one that is gone its requests."""
+        """Handles unsent answers: a slow client is sent an error, a disconnected one loses its
+        requests."""
         messages = self._machine.clients
         gone = self._unreachable(messages, unsent)
         dropped = [messages.head(position, 6) for position in (*unsent.over, *unsent.full)]
@@ -191,7 +193,7 @@ class BrokerActor(Actor):
 
     @staticmethod
     def _unreachable(messages: Frames, unsent: Unsent) -> list[bytes]:
-        """The routing ids of those that are not there."""
+        """The routing ids of peers that are not connected."""
         return [messages.head(position, 1)[0] for position in unsent.gone]
 
     def deadline_ms(self) -> int | None:
@@ -201,11 +203,12 @@ class BrokerActor(Actor):
         return min((each for each in times if each is not None), default=None)
 
     def on_stop_requested(self) -> None:
-        """Workers go to another broker at once; clients ask one when they hear nothing."""
+        """Disconnects the workers, so that they go to another broker; clients go when it is
+        silent."""
         self._machine.disconnect_all(self.now_ms)
 
     def drained(self) -> bool:
-        """Not before the store is another broker's to have."""
+        """Waits until the ownership of the store is released."""
         durable = self._machine.durable
         return durable is None or durable.is_idle
 

@@ -1,6 +1,6 @@
-"""The store of a broker's durable requests: a table that is replicated, asked as any client asks.
+"""The store of a broker's durable requests: a replicated table, used like by any client.
 
-What is to be written, and what that means, protocols/majordomo/durable.py decides.
+protocols/majordomo/durable.py decides what is written and read.
 """
 
 import os
@@ -27,21 +27,21 @@ from ..raft.leader_link import LeaderLink
 from ..runtime.process_loop import ProcessLoop
 
 PAGE_BYTES = 4 << 20  # Of a read.
-WATCH_MS = 1000  # A server answers by then, with or without changes.
-PATIENCE_MS = 24 * 3600 * 1000  # Of a request; until then it is sent again and again.
+WATCH_MS = 1000  # A server answers after this time even without changes.
+PATIENCE_MS = 24 * 3600 * 1000  # Of a request, which is repeated until then.
 LIMITS = LinkLimits(message_bytes_max=256 << 20, message_frames_max=1 << 18)
 
 
 class StoreTarget(NamedTuple):
-    """Where the store is."""
+    """The table of the store."""
 
-    urls: tuple[str, ...]  # Of servers of the tables, the nearest first.
+    urls: tuple[str, ...]  # Of table servers, the nearest first.
     table: int
-    secret: bytes = b""  # By which they know that the table is ours.
+    secret: bytes = b""  # Proves that the table is the broker's.
 
 
 class BrokerStore:
-    """Does what a Durable wants, and tells it what came of that."""
+    """Executes the orders of a Durable, and reports their results."""
 
     def __init__(self, loop: ProcessLoop, target: StoreTarget, durable: Durable) -> None:
         self._loop = loop
@@ -51,7 +51,7 @@ class BrokerStore:
         self._link = LeaderLink(loop, self._client, LIMITS)
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3), "big"))
-        self._reqids: dict[int, bytes] = {}  # Of writes: one that comes again is done once.
+        self._reqids: dict[int, bytes] = {}  # Of writes: a repeat is applied once.
         self._in_flight: dict[Exchange, Order] = {}
         self._has_new_requests = True
         self._client.add(self._exchange(requests.OpenTable(target.table), self._new_reqid()))
@@ -62,10 +62,10 @@ class BrokerStore:
     def _exchange(self, request: requests.Request, reqid: bytes) -> Exchange:
         return Exchange(request, reqid, self._loop.now_ms + PATIENCE_MS)
 
-    # ---- what came of it ----
+    # ---- results ----
 
     def receive_answers(self, now_ms: int) -> None:
-        """Tells what has been answered."""
+        """Reports the results of answered orders."""
         done = [exchange for exchange in self._in_flight if exchange.done]
         for exchange in done:
             order = self._in_flight.pop(exchange)
@@ -80,7 +80,7 @@ class BrokerStore:
             self._loop.log_rarely("store-junk", key=key.hex(), problem=problem)
 
     def _report(self, order: Order, exchange: Exchange, now_ms: int) -> None:
-        """Raises RemoteProtocolError: the answer is to something else."""
+        """Raises RemoteProtocolError: the answer has another form."""
         durable, answer, ticket = self._durable, exchange.answer, order.ticket
         if answer is None or (answer.failed and answer.code != values.GONE):
             problem = exchange.refusal if answer is None else answer.text
@@ -103,14 +103,12 @@ class BrokerStore:
             if len(changes) == len(found_changes):
                 durable.on_watched(ticket, index, changes, now_ms)
             else:
-                durable.on_changes_lost(
-                    ticket
-                )  # Somebody else has emptied the table, or a part of it.
+                durable.on_changes_lost(ticket)  # Another client emptied the table or a part of it.
 
-    # ---- what is wanted ----
+    # ---- orders ----
 
     def send_orders(self, now_ms: int) -> None:
-        """Once a wake, behind all that the machine was told."""
+        """Sends new orders; called at the end of a wake."""
         for order in self._durable.pop_orders():
             reqid = self._reqids.get(order.ticket) or self._new_reqid()
             if isinstance(order, StoreWrite):
@@ -150,7 +148,7 @@ class BrokerStore:
 
 
 def _decode_change(done: Sequence[ops.Op]) -> StoreChange | None:
-    """None: the table was changed as none of ours changes it."""
+    """The change of an entry; None: an operation that brokers do not use."""
     puts: list[tuple[bytes, bytes]] = []
     deletes: list[bytes] = []
     for op in done:

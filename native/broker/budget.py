@@ -1,7 +1,7 @@
-"""What the clients of a ROUTER leave unread, bounded by bytes for each of them.
+"""A limit in bytes for the unread messages of each client of a ROUTER.
 
-libzmq bounds it by messages, of any size. Here it says when it is done with a large one: sent, or
-given up with its connection.
+libzmq limits their number only. This module learns from libzmq when a large message is released:
+sent, or dropped with its connection.
 """
 
 import errno
@@ -23,13 +23,13 @@ COUNTED_BYTES_MIN: int = lib.KLK_BUDGET_BYTES_MIN
 class Unsent(NamedTuple):
     """Positions of the messages that were not sent."""
 
-    over: list[int]  # Too much for what their client leaves unread.
-    full: list[int]  # The socket has no room for them.
-    gone: list[int]  # Their client is not there.
+    over: list[int]  # They would exceed their client's budget.
+    full: list[int]  # The socket has no room.
+    gone: list[int]  # Their client is not connected.
 
     @classmethod
     def of(cls, pairs: Any, count: int) -> Self:
-        """C's: a position and a reason each."""
+        """Converts C's pairs of position and reason."""
         found = cls([], [], [])
         numbers = ffi.unpack(pairs, 2 * count) if count else ()
         for place, reason in zip(numbers[::2], numbers[1::2], strict=True):
@@ -41,27 +41,27 @@ class Budget:
     """The budgets of all clients of one socket."""
 
     def __init__(self, bytes_max: int, in_order: bool = False) -> None:
-        """bytes_max   that one client may leave unread; what comes to it when it has read all is
-        sent however large it is. Messages below COUNTED_BYTES_MIN are not counted.
-        in_order    what stands behind a message to the same client that was not sent is not sent
-        either, in one send(): whoever learns of that can still say so first."""
+        """bytes_max   unread bytes of one client; a single message may exceed it if nothing else is
+                    unread. Messages below COUNTED_BYTES_MIN are not counted.
+        in_order    after an unsent message, later ones of the same send() to the same client are
+                    not sent either, so that the caller can send an error first"""
         self.bytes_max, self.in_order = bytes_max, in_order
         self._budget: Any = lib.klk_budget_open(int.from_bytes(os.urandom(8), "little"), in_order)
         if not self._budget:
             raise MemoryError("a budget")
         weakref.finalize(self, lib.klk_budget_close, self._budget)
-        self._trackers: dict[bytes, list[tuple[Any, int]]] = {}  # Of pyzmq, where C can't send.
+        self._trackers: dict[bytes, list[tuple[Any, int]]] = {}  # For pyzmq's backend.
 
     def queued(self, routing_id: bytes) -> int:
-        """Bytes for a client that have not left."""
+        """Unsent bytes for a client."""
         if backend() == "pyzmq":
             return self._tracked(routing_id)
         return int(lib.klk_budget_queued(self._budget, routing_id, len(routing_id)))
 
     def send(self, socket: "zmq.Socket[bytes]", messages: Arena, skip: int = 0) -> Unsent:
-        """Sends all that a client's budget and the socket have room for; it never blocks.
+        """Sends messages while their client's budget and the socket have room; never blocks.
 
-        skip   frames at the start of each message that stay here; a routing id follows
+        skip   frames at the start of each message that are not sent; a routing id follows
         """
         if backend() == "pyzmq":
             return self._send_pyzmq(socket, messages, skip)
@@ -81,7 +81,7 @@ class Budget:
             raise os_error("zmq_msg_send")
         return Unsent.of(unsent, unsents[0])
 
-    # ---- without libzmq's symbols ----
+    # ---- pyzmq's backend ----
 
     def _tracked(self, routing_id: bytes) -> int:
         left = [pair for pair in self._trackers.pop(routing_id, ()) if not pair[0].done]
@@ -92,7 +92,7 @@ class Budget:
     def _send_pyzmq(self, socket: "zmq.Socket[bytes]", messages: Arena, skip: int) -> Unsent:
         from zmq import DONTWAIT, ZMQError
 
-        socket.copy_threshold = 0  # What is copied is not tracked.
+        socket.copy_threshold = 0  # pyzmq does not track copied messages.
         found = Unsent([], [], [])
         lost: set[bytes] = set()  # Clients that did not get a message.
         for position in range(messages.count):

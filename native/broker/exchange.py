@@ -1,7 +1,7 @@
-"""The broker's requests and workers in C: taken in, matched and forwarded by the batch.
+"""The broker's requests and workers in C: received, matched and forwarded by the batch.
 
-It knows who waits for whom and what each message is. What a worker's READY or DISCONNECT means,
-what the broker's own services answer and who is held dead protocols/majordomo/broker.py says.
+C knows the state of requests and the kinds of messages. protocols/majordomo/broker.py handles READY
+and DISCONNECT, the broker's internal services, and the expiry of workers.
 """
 
 import os
@@ -32,7 +32,7 @@ COUNTERS = (
 
 
 class Stop(IntEnum):
-    """Why a message is left to the caller."""
+    """Why the caller must handle a message."""
 
     INVALID = lib.KLK_STOP_INVALID
     INTERNAL = lib.KLK_STOP_INTERNAL
@@ -42,15 +42,15 @@ class Stop(IntEnum):
     DURABLE = lib.KLK_STOP_DURABLE
 
 
-_STOPS = {int(stop): stop for stop in Stop}  # An enumeration's call costs as much as the rest.
+_STOPS = {int(stop): stop for stop in Stop}  # An Enum's constructor is slow.
 
 
 class Wants(IntEnum):
-    """What a worker wants to hear with each request."""
+    """What a worker wants with each request."""
 
     NOTHING = lib.KLK_WANTS_NOTHING
-    DEADLINE = lib.KLK_WANTS_DEADLINE  # How much time it has left.
-    CREDIT = lib.KLK_WANTS_CREDIT  # That, how many parts may be sent, and when it is cancelled.
+    DEADLINE = lib.KLK_WANTS_DEADLINE  # The remaining time.
+    CREDIT = lib.KLK_WANTS_CREDIT  # Also credit for parts, and cancellations.
 
 
 class ExchangeSetup(NamedTuple):
@@ -60,36 +60,33 @@ class ExchangeSetup(NamedTuple):
     worker_header: bytes
     deadline_header: bytes  # Of clients that send a deadline with each request.
     named_header: bytes  # Of clients that send a deadline, credit for parts, and their name.
-    refusals: tuple[
-        bytes, bytes, bytes
-    ]  # To a client over its limit, a full queue, an old request.
+    # To a client over its limit, a full queue, an expired request.
+    refusals: tuple[bytes, bytes, bytes]
     inflight_max: int = 4096  # Requests of one client.
     services_max: int = 65_536
     request_ttl_ms: int = 60_000
-    bytes_max: int = 1 << 30  # Of all requests that are held.
-    service_bytes_max: int = 1 << 28  # Of those that wait for one service.
+    bytes_max: int = 1 << 30  # Of all requests.
+    service_bytes_max: int = 1 << 28  # Of the waiting requests of one service.
     collected_bytes_max: int = 1 << 24  # Of PARTIALs for one request of an RFC 7 client.
-    first_number: int = 1  # Of clients and workers, as others are told of them.
-    durable_services: tuple[
-        bytes, ...
-    ] = ()  # Services whose requests are left to the caller: Stop.KEPT.
+    first_number: int = 1  # Of the first client and worker.
+    durable_services: tuple[bytes, ...] = ()  # The caller handles their requests: Stop.DURABLE.
 
 
 class WorkerInfo(NamedTuple):
-    """One worker, as it is now."""
+    """The state of a worker."""
 
     number: int
     routing_id: bytes
     service: bytes
     framing: int
     window: int
-    load: int  # Requests that it works on.
+    load: int  # Requests in work.
     done: int
     last_seen_ms: int
 
 
 class ServiceInfo(NamedTuple):
-    """One service, as it is now."""
+    """The state of a service."""
 
     name: bytes
     workers: int
@@ -97,11 +94,11 @@ class ServiceInfo(NamedTuple):
     waiting_bytes: int
     working: int
     done: int
-    oldest_ms: int | None  # Since when the oldest of those that wait does so.
+    oldest_ms: int | None  # When the oldest waiting request arrived.
 
 
 class NewWorker(NamedTuple):
-    """What a READY says."""
+    """The contents of READY."""
 
     routing_id: bytes
     service: bytes
@@ -111,13 +108,13 @@ class NewWorker(NamedTuple):
 
 
 class Exchange:
-    """Requests wait for workers, workers for requests; `clients` and `workers` get what is sent.
+    """Matches requests and workers; `clients` and `workers` hold the outgoing messages.
 
-    Both are to be sent and cleared by the caller. All times are monotonic milliseconds.
+    The caller sends and clears both. All times are monotonic milliseconds.
     """
 
     def __init__(self, setup: ExchangeSetup) -> None:
-        """ValueError: a header is empty or too long, a limit or a lifetime is 0."""
+        """ValueError: a header is empty or too long, or a limit is 0."""
         self.clients = Frames()
         self.workers = Frames()
         numbers = {
@@ -146,17 +143,17 @@ class Exchange:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What has happened so far."""
+        """Counts since the start."""
         numbers = lib.klk_exchange_counters(self._exchange)
         return dict(zip(COUNTERS, ffi.unpack(numbers, len(COUNTERS)), strict=True))
 
-    # ---- what arrives ----
+    # ---- receiving ----
 
     def receive_requests(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
-        """Takes in messages of clients, from one on.
+        """Receives messages of clients, from a position on.
 
-        Returns (position, None) behind the last one, or the position of a message that is the
-        caller's, and why.
+        Returns (position, None) after the last message, or the position of a message that the
+        caller must handle, and why.
         """
         return self._receive(
             lambda: lib.klk_exchange_receive_requests(
@@ -172,12 +169,12 @@ class Exchange:
         )
 
     def count_durable(self, arena: Arena, position: int) -> int:
-        """How many messages from one on, where take_requests() stopped with Stop.KEPT, are kept
-        ones, one behind the other."""
+        """How many consecutive messages from a position on are requests of durable services; for
+        the position where receive_requests() returned Stop.DURABLE."""
         return int(lib.klk_exchange_count_durable(self._exchange, arena._struct, position))
 
     def receive_answers(self, arena: Arena, position: int, now_ms: int) -> tuple[int, Stop | None]:
-        """Takes in messages of workers, as take_requests() does those of clients."""
+        """Receives messages of workers, like receive_requests()."""
         return self._receive(
             lambda: lib.klk_exchange_receive_answers(
                 self._exchange,
@@ -198,7 +195,7 @@ class Exchange:
         return int(self._position[0]), stop
 
     def _fill(self, call: Any) -> int:
-        """Calls until what it writes has had room."""
+        """Repeats a call until its output has room."""
         while (result := int(call())) == lib.KLK_EFULL:
             self.clients._double()
             self.workers._double()
@@ -210,10 +207,10 @@ class Exchange:
         if result < 0:
             raise NativeError(result)
 
-    # ---- what is done with it ----
+    # ---- dispatch ----
 
     def dispatch(self, now_ms: int) -> None:
-        """Sends requests to workers, as far as there are both."""
+        """Sends waiting requests to workers with room."""
         self._fill(
             lambda: lib.klk_exchange_dispatch(
                 self._exchange, now_ms, self.clients._struct, self.workers._struct
@@ -221,11 +218,11 @@ class Exchange:
         )
 
     def expire(self, now_ms: int) -> None:
-        """Ends requests that no worker has taken in request_ttl_ms, or in their clients' time."""
+        """Ends requests that waited for request_ttl_ms, or whose clients' time is over."""
         self._fill(lambda: lib.klk_exchange_expire(self._exchange, now_ms, self.clients._struct))
 
     def heartbeat(self, before_ms: int, now_ms: int) -> None:
-        """HEARTBEATs for MDP workers to whom nothing was sent since before_ms."""
+        """Sends HEARTBEATs to MDP workers that were sent nothing since before_ms."""
         self._fill(
             lambda: lib.klk_exchange_heartbeat(
                 self._exchange, before_ms, now_ms, self.workers._struct
@@ -233,7 +230,7 @@ class Exchange:
         )
 
     def add_worker(self, worker: NewWorker, now_ms: int) -> bool:
-        """False: it is one already, breaks a limit, or there are too many services."""
+        """False: it is a worker already, breaks a limit, or there are too many services."""
         result = lib.klk_exchange_worker_add(
             self._exchange,
             worker.routing_id,
@@ -248,18 +245,18 @@ class Exchange:
         return bool(result == lib.KLK_OK)
 
     def remove_worker(self, routing_id: bytes, now_ms: int) -> int | None:
-        """Others get its requests: how many it had. None: it is no worker."""
+        """Gives the worker's requests to others; returns their number. None: no such worker."""
         count = lib.klk_exchange_worker_remove(self._exchange, routing_id, len(routing_id), now_ms)
         return None if count < 0 else int(count)
 
     def remove_client(self, routing_id: bytes, now_ms: int) -> int:
-        """It is gone: how many requests of it were queued, which nobody will do."""
+        """Removes a disconnected client's queued requests; returns their number."""
         size = len(routing_id)
         return int(lib.klk_exchange_client_remove(self._exchange, routing_id, size, now_ms))
 
     def probe_clients(self, now_ms: int) -> None:
-        """Each LOOK_MS: looks whether clients are there that wait, and cancels what those have at
-        workers that are not."""
+        """Every PROBE_MS: sends a sign of life to waiting clients, and cancels the requests in work
+        of disconnected ones."""
         self._fill(
             lambda: lib.klk_exchange_probe(
                 self._exchange, now_ms, self.clients._struct, self.workers._struct
@@ -267,7 +264,7 @@ class Exchange:
         )
 
     def drop_part(self, client: bytes, request_id: bytes) -> bool:
-        """Cancels a request, a part of whose answer was dropped. False: it has ended, or was."""
+        """Cancels a request after a part of its answer was dropped. False: it has ended already."""
         count = self._fill(
             lambda: lib.klk_exchange_drop_part(
                 self._exchange,
@@ -281,7 +278,7 @@ class Exchange:
         return count > 0
 
     def drop_mdp_part(self, client: bytes) -> None:
-        """The same of a client of MDP: of all that workers do for it."""
+        """Like drop_part() for an MDP client: cancels all of its requests in work."""
         self._fill(
             lambda: lib.klk_exchange_drop_mdp_part(
                 self._exchange, client, len(client), self.workers._struct
@@ -289,45 +286,45 @@ class Exchange:
         )
 
     def silent_worker(self, before_ms: int) -> bytes | None:
-        """The worker that was not heard for the longest, when that is not since before_ms."""
+        """The worker with the longest silence, if it was last seen before before_ms."""
         routing_id = ffi.new("uint8_t[]", NAME_BYTES_MAX)
         size = lib.klk_exchange_silent_worker(self._exchange, before_ms, routing_id)
         return bytes(ffi.buffer(routing_id, size)) if size else None
 
-    # ---- what is known ----
+    # ---- status ----
 
     @property
     def last_seen_ms(self) -> int | None:
-        """When the most silent worker was heard last."""
+        """When the worker with the longest silence was last seen."""
         last_seen_ms = lib.klk_exchange_last_seen_ms(self._exchange)
         return None if last_seen_ms < 0 else int(last_seen_ms)
 
     @property
     def expires_ms(self) -> int | None:
-        """When the next request that waits is ended."""
+        """When the next waiting request expires."""
         expires_ms = lib.klk_exchange_expires_ms(self._exchange)
         return None if expires_ms < 0 else int(expires_ms)
 
     @property
     def held(self) -> tuple[int, int]:
-        """Requests that are held, and what they take, in bytes."""
+        """The number of requests, and their size in bytes."""
         size = ffi.new("uint64_t *")
         return int(lib.klk_exchange_held(self._exchange, size)), int(size[0])
 
     def service(self, name: bytes) -> ServiceInfo | None:
-        """None: it has neither workers nor requests."""
+        """None: no workers and no requests."""
         info = ffi.new("struct klk_service_info *")
         if lib.klk_exchange_service(self._exchange, name, len(name), info) < 0:
             return None
         return _service(info)
 
     def services(self) -> list[ServiceInfo]:
-        """All that have workers or requests."""
+        """All services with workers or requests."""
         infos = self._all("struct klk_service_info[]", lib.klk_exchange_services)
         return sorted(map(_service, infos))
 
     def worker_infos(self) -> list[WorkerInfo]:
-        """All workers, the one that was heard first, first."""
+        """All workers, the longest silent first."""
         infos = self._all("struct klk_worker_info[]", lib.klk_exchange_workers)
         return [
             WorkerInfo(

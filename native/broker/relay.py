@@ -1,4 +1,4 @@
-"""Messages that pass through: sent on from where they lie, and kept until they are done with."""
+"""Forwarding of messages from an arena without copying them to Python objects."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -18,11 +18,11 @@ def send_messages(
     mode: Literal["drop", "keep"] = "drop",
     skip: int = 0,
 ) -> tuple[int, int]:
-    """As send_batch, of any arena from a message on; the arena stays as it is.
+    """Like send_batch(), for an arena's messages from a position on; does not change the arena.
 
     skip   frames at the start of each message that are not sent
 
-    Returns (position of the first message that is left, messages that were dropped).
+    Returns (position of the first message that is left, number of dropped messages).
     """
     view = _Sending(messages, position, skip)
     send_batch(socket, view, mode)
@@ -30,7 +30,7 @@ def send_messages(
 
 
 class _Sending(Frames):
-    """An arena's messages while they are sent: what has left is counted here, not there."""
+    """Counts the sent messages here instead of in the arena."""
 
     __slots__ = ()
 
@@ -47,9 +47,9 @@ class _Sending(Frames):
 
 
 def heads(messages: Arena, size: int) -> bytes:
-    """The first frames of all messages, joined: each has size bytes.
+    """The first frames of all messages, joined; each has size bytes.
 
-    NativeError: one has another size.
+    Raises NativeError: a frame has another size.
     """
     out = ffi.new("uint8_t[]", messages.count * size + 1)
     code = lib.klk_messages_heads(messages._struct, size, out)
@@ -59,9 +59,9 @@ def heads(messages: Arena, size: int) -> bytes:
 
 
 def stamp(messages: Arena, offset: int, data: bytes) -> None:
-    """Writes data over a part of the first frame of every message.
+    """Overwrites a part of the first frame of every message.
 
-    NativeError: a first frame ends before that.
+    Raises NativeError: a first frame is too short.
     """
     code = lib.klk_messages_stamp(messages._struct, offset, data, len(data))
     if code < 0:

@@ -1,4 +1,4 @@
-"""A broker's inner loop in C: Python is needed only for what is no plain request or answer."""
+"""The broker's inner loop in C, which handles ordinary requests and answers without Python."""
 
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from .exchange import Exchange
 
 
 class Served(IntEnum):
-    """What is left to the caller, besides what is ready."""
+    """What the caller must handle, besides ready sources."""
 
     ALL = lib.KLK_SERVED_ALL
     REQUESTS = lib.KLK_SERVED_REQUESTS
@@ -24,7 +24,7 @@ class Served(IntEnum):
 
 
 class ServedRouter(NamedTuple):
-    """A ROUTER that is in the poller, how it is read, and what its peers may leave unread."""
+    """A ROUTER in the poller, with its drain and its clients' budget."""
 
     socket: "zmq.Socket[bytes]"
     drain: Drain
@@ -32,19 +32,18 @@ class ServedRouter(NamedTuple):
 
 
 class WaitResult(NamedTuple):
-    """How a wait has ended."""
+    """The result of a wait."""
 
-    ready: list[tuple[Source, int]]  # As Poller.poll() tells it.
+    ready: list[tuple[Source, int]]  # As Poller.poll() returns them.
     served: Served
-    position: int = 0  # With REQUESTS and ANSWERS: from there on the drain's arena is unread.
-    unsent: Unsent | None = None  # With CLIENTS and WORKERS: of all that there was to send.
+    position: int = 0  # With REQUESTS and ANSWERS: the first unread message in the drain's arena.
+    unsent: Unsent | None = None  # With CLIENTS and WORKERS: of all outgoing messages.
 
 
 class Server:
-    """Waits as the poller does, and meanwhile does the wakes of a broker.
+    """Waits like the poller, and runs the broker's wakes meanwhile: receive, dispatch, send.
 
-    That is: takes in what comes at both doors, dispatches, and sends what the exchange has for
-    them, as long as nothing else is ready and no message is left to the caller.
+    It returns when another source is ready or the caller must handle a message.
     """
 
     def __init__(
@@ -65,13 +64,13 @@ class Server:
         self._references: Any = (exchange, unsent)  # C has pointers to them.
 
     def wait(self, timeout_ms: int) -> WaitResult:
-        """Until something is the caller's, or timeout_ms have passed, or a request expires.
+        """Waits until the caller must act, for timeout_ms, or until a request expires.
 
-        What is left of the arenas, what could not be sent and what waits to be sent is to be seen
-        to before the next wait. Raises OSError with libzmq's errno.
+        Before the next wait handle the rest of the arenas, the unsent and the outgoing messages.
+        Raises OSError with libzmq's errno.
         """
         if backend() == "pyzmq" or any(router.drain.is_grown for router in self._routers):
-            # Whoever reads there gives back what a large message has needed.
+            # Reading in Python shrinks an arena that grew for a large message.
             return WaitResult(self._poller.poll(timeout_ms), Served.ALL)
         for router in self._routers:
             native_socket(router.socket)
