@@ -1,21 +1,21 @@
-/* What the clients of a ROUTER leave unread, bounded by bytes: a part of api.h. */
+/* A limit in bytes for the unread messages of a ROUTER's clients: a part of api.h. */
 #ifndef KLK_BUDGET_H
 #define KLK_BUDGET_H
 #include "api.h"
 
 enum klk_budget_limits {
-    KLK_BUDGET_SLOTS = 4096,        /* clients whose routing ids fall into one share its budget */
-    KLK_BUDGET_BYTES_MIN = 16384    /* smaller messages are not counted, the HWM bounds them */
+    KLK_BUDGET_SLOTS = 4096, /* clients with the same hash of the routing id share a budget */
+    KLK_BUDGET_BYTES_MIN = 16384    /* smaller messages are not counted; the HWM bounds them */
 };
 
 struct klk_budget;
 
-/* A new budget, or NULL when there is no memory; seed keeps others from finding ids of one slot.
- * in_order: what stands behind a message that was not sent, for the same client and in the same
- * call, is not sent either, as if there were no room. */
+/* A new budget, or NULL when there is no memory; the seed is secret, so that clients can't choose
+ * their slot. in_order: after an unsent message, later ones of the same call to the same client are
+ * not sent either, as if there were no room. */
 struct klk_budget *klk_budget_open(uint64_t seed, int in_order);
 
-/* Its owner needs it no more. It lives on until the last message that it counts has left. */
+/* Releases the budget; it is freed after the last message that it counts. */
 void klk_budget_close(struct klk_budget *budget);
 
 /* Bytes of messages to this client that libzmq holds. */
@@ -23,18 +23,18 @@ uint64_t klk_budget_queued(const struct klk_budget *budget, const uint8_t *routi
 
 /* Why a message was not sent. */
 enum klk_unsent {
-    KLK_UNSENT_OVER, /* it would bring what its client leaves unread above bytes_max */
+    KLK_UNSENT_OVER, /* its client would have more than bytes_max unread */
     KLK_UNSENT_FULL, /* the socket has no room for its client */
-    KLK_UNSENT_GONE, /* its client is not there; it has nothing behind skip */
+    KLK_UNSENT_GONE, /* its client is not connected, or the message ends before a routing id */
     KLK_UNSENT_REASONS
 };
 
-/* As klk_send with KLK_DROP, of messages whose first frame behind skip is a routing id. One that
- * would bring what its client leaves unread above bytes_max, where there is something already, is
- * not sent.
+/* Like klk_send with KLK_DROP, for messages whose first frame behind skip is a routing id. A
+ * message that brings its client's unread bytes above bytes_max is not sent, unless nothing else is
+ * unread.
  *
- *   unsent     room for 2 numbers of each message: positions of those that were not sent, and why
- *   unsents    out: how many they are
+ *   unsent     room for 2 numbers for each message: positions of unsent messages, and why
+ *   unsents    out: their number
  *
  * Returns as klk_send. */
 int klk_budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,

@@ -1,4 +1,4 @@
-/* Requests, workers and clients of a broker: who waits for whom. exchange_wire.c moves messages. */
+/* The requests, workers and clients of a broker. exchange_wire.c handles messages. */
 #include "exchange_state.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ enum {
     TABLE_MIN = 64,
     REQUEST_OVERHEAD = sizeof(struct request) + 64,
     CLIENT_OVERHEAD = sizeof(struct client) + sizeof(struct client_queue),
-    NAMES_MAX = 8 /* clients of one connection: they are found one after the other */
+    NAMES_MAX = 8 /* clients of one connection, which are searched one by one */
 };
 
 /* ---- tables ---- */
@@ -37,7 +37,7 @@ static int table_open(struct table *table) {
     return table->buckets != NULL;
 }
 
-/* Twice the buckets; without memory the chains get longer. */
+/* Doubles the buckets; without memory the chains get longer. */
 static void table_grow(struct table *table) {
     uint32_t size = 2 * table->size;
     struct node **buckets = calloc(size, sizeof *buckets);
@@ -137,7 +137,7 @@ int klk_exchange_add_durable(struct klk_exchange *exchange, const uint8_t *servi
     return KLK_OK;
 }
 
-/* There may be something to dispatch now. */
+/* Marks a service that may have something to dispatch. */
 static void service_wake(struct klk_exchange *exchange, struct service *service) {
     if (klk_link_is_empty(&service->dirty)) klk_link_insert(&service->dirty, &exchange->dirty);
 }
@@ -165,7 +165,7 @@ static struct client *client_named(const struct klk_exchange *exchange, struct k
     return NULL;
 }
 
-/* Whether a connection has as many clients as it may have. */
+/* Whether a connection has the most clients allowed. */
 static int is_crowded(const struct klk_exchange *exchange, struct klk_octets id) {
     const struct client *client = NULL;
     uint32_t count = 0;
@@ -173,8 +173,8 @@ static int is_crowded(const struct klk_exchange *exchange, struct klk_octets id)
     return count >= NAMES_MAX;
 }
 
-/* A new connection of a client takes over. What is left in an old one may be read behind the first
- * words by the new one: it does not take the client back. */
+/* Moves a client to a new connection. A late message of its previous connection does not move it
+ * back. */
 static void client_move(struct klk_exchange *exchange, struct client *client,
                         struct klk_octets id) {
     uint64_t hash = klk_exchange_hash(exchange, 2, id.data, id.size);
@@ -237,7 +237,7 @@ void klk_client_free_unused(struct klk_exchange *exchange, struct client *client
     free(client);
 }
 
-/* The line of a client for a service, found or made. */
+/* The queue of a client for a service, found or made. */
 static struct client_queue *line_get(struct client *client, struct service *service) {
     for (struct link *at = client->client_queues.next;
          at != &client->client_queues; at = at->next) {
@@ -295,7 +295,7 @@ static void due_put(struct klk_exchange *exchange, uint32_t place, struct reques
     request->heap_index = place;
 }
 
-/* Puts a request where it belongs, from a free place of the heap on. */
+/* Moves a request to its place in the heap, from a free place on. */
 static void due_settle(struct klk_exchange *exchange, uint32_t place, struct request *request) {
     struct request **expiry_heap = exchange->expiry_heap;
     for (; place > 1 && is_due_before(request, expiry_heap[place / 2]); place /= 2)
@@ -310,7 +310,7 @@ static void due_settle(struct klk_exchange *exchange, uint32_t place, struct req
     due_put(exchange, place, request);
 }
 
-/* Room for all requests that are held, and one more. */
+/* Makes room in the heap for all requests and one more. */
 static int due_fit(struct klk_exchange *exchange) {
     uint32_t need = exchange->requests.count + 2;
     if (need <= exchange->expiry_max) return 1;
@@ -322,7 +322,7 @@ static int due_fit(struct klk_exchange *exchange) {
     return 1;
 }
 
-/* It begins to wait. */
+/* Adds a request to the heap of waiting ones. */
 static void request_wait(struct klk_exchange *exchange, struct request *request) {
     struct service *service = request->service;
     due_settle(exchange, ++exchange->expiry_count, request);
@@ -397,7 +397,7 @@ void klk_request_assign(struct klk_exchange *exchange, struct request *request,
         klk_link_remove(&worker->ready);
 }
 
-/* Its worker is not busy with it any more. */
+/* Removes a request from its worker. */
 static void request_leave_worker(struct klk_exchange *exchange, struct request *request) {
     struct worker *worker = request->worker;
     klk_link_remove(&request->place);
@@ -435,7 +435,7 @@ void klk_request_end(struct klk_exchange *exchange, struct request *request) {
     klk_service_free_unused(exchange, service);
 }
 
-/* Back among those that wait: behind older ones, in front of all that no worker has had. */
+/* Puts a request into redelivery: after older ones, before all requests that no worker had. */
 static void request_return(struct klk_exchange *exchange, struct request *request, int64_t now_ms) {
     struct link *at = &request->service->redelivery;
     collected_free(exchange, request);
@@ -448,11 +448,11 @@ static void request_return(struct klk_exchange *exchange, struct request *reques
     request_wait(exchange, request);
 }
 
-/* ---- PARTIALs of clients that want one answer ---- */
+/* ---- PARTIALs of clients with a single answer (RFC 7) ---- */
 
 static int collected_fit(struct klk_exchange *exchange, struct collected *collected, uint64_t size,
                          uint32_t frames) {
-    /* Each frame counts with its size's four bytes, so that empty ones are bounded, too. */
+    /* Each frame counts with the four bytes of its size, so that empty ones are bounded, too. */
     uint64_t need = collected->used + size + 4ull * ((uint64_t)collected->frames + frames);
     uint64_t room = exchange->setup.bytes_max - exchange->bytes + collected->bytes_max;
     if (need > exchange->setup.collected_bytes_max || need > room) return 0;
@@ -586,7 +586,7 @@ int64_t klk_exchange_expires_ms(const struct klk_exchange *exchange) {
 
 static uint32_t client_end(struct klk_exchange *exchange, struct client *client) {
     uint32_t count = 0;
-    client->inflight++; /* Kept until all is done. */
+    client->inflight++; /* Keeps the client until all are removed. */
     while (!klk_link_is_empty(&client->client_queues)) {
         struct client_queue *client_queue =
             KLK_OF(client->client_queues.next, struct client_queue, of_client);
@@ -614,7 +614,7 @@ uint32_t klk_exchange_client_remove(struct klk_exchange *exchange, const uint8_t
     return count;
 }
 
-/* ---- the whole ---- */
+/* ---- the exchange ---- */
 
 struct klk_exchange *klk_exchange_open(const struct klk_exchange_setup *setup) {
     if (!setup->inflight_max || !setup->services_max || !setup->request_ttl_ms) return NULL;
@@ -644,7 +644,7 @@ static void nodes_free(struct table *table) {
     for (uint32_t i = 0; table->buckets && i < table->size; i++) {
         for (struct node *node = table->buckets[i], *next; node; node = next) {
             next = node->next;
-            free(node); /* The first member of what it is in. */
+            free(node); /* The first member of its struct. */
         }
     }
     free(table->buckets);
@@ -691,7 +691,7 @@ uint64_t klk_exchange_held(const struct klk_exchange *exchange, uint64_t *bytes)
     return exchange->requests.count;
 }
 
-/* Since when the first request of a list waits. */
+/* When the first request of a list began to wait. */
 static int64_t first_ms(const struct link *requests, int64_t ttl_ms) {
     return KLK_OF(requests->next, struct request, place)->expires_ms - ttl_ms;
 }

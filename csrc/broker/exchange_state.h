@@ -1,25 +1,25 @@
-/* What an exchange holds: for the C files, not for cffi.
+/* The state of an exchange: for the C files, not for cffi.
  *
- * A request waits in a line (of one client for one service), or among those taken back from a
- * worker that is gone (again), or is in work at a worker: it is in exactly one of these lists. */
+ * Each request is in exactly one list: a client queue (of one client for one service), the
+ * redelivery list of its service (its worker was lost), or the list of its worker. */
 #ifndef KLK_EXCHANGE_STATE_H
 #define KLK_EXCHANGE_STATE_H
 #include "exchange.h"
 
-/* A place in a list whose head is a link, too; alone it points to itself. */
+/* An element of a list; the list's head is one, too. An empty list's head points to itself. */
 struct link {
     struct link *next;
     struct link *prev;
 };
 
-/* What a table finds by hash and name. */
+/* An element of a hash table. */
 struct node {
     struct node *next;
     uint64_t hash;
 };
 
 struct table {
-    struct node **buckets; /* a power of two of them */
+    struct node **buckets; /* the number is a power of two */
     uint32_t size;
     uint32_t count;
 };
@@ -31,10 +31,10 @@ struct name {
 
 struct service {
     struct node node;
-    struct link dirty; /* of all that may have something to dispatch */
+    struct link dirty; /* of services that may have something to dispatch */
     struct link ready; /* workers with room, the one that has had it the longest first */
     struct link client_queues; /* with requests, the one whose turn it is first */
-    struct link redelivery; /* requests taken back, the oldest first */
+    struct link redelivery; /* requests of lost workers, the oldest first */
     uint64_t bytes;
     uint64_t done;
     uint32_t workers;
@@ -43,7 +43,7 @@ struct service {
     struct name name;
 };
 
-/* A service whose requests are the caller's. */
+/* A service whose requests the caller handles. */
 struct durable {
     struct node node;
     struct name name;
@@ -52,17 +52,17 @@ struct durable {
 struct client {
     struct node node; /* by its routing id; several clients may have the same */
     struct node by_number;
-    struct node by_name; /* of one that has said its name */
+    struct node by_name; /* of a client with a name */
     struct link client_queues;
-    uint64_t previous_hash; /* the hash of the routing id that it had before */
+    uint64_t previous_hash; /* the hash of its previous routing id */
     int64_t last_seen_ms;
     int64_t sent_ms;
-    int64_t gone_since_ms; /* since when it is gone */
+    int64_t gone_since_ms; /* when it became unreachable */
     uint32_t inflight;
     uint8_t is_gone;   /* it can't be reached */
-    uint8_t number[8]; /* as workers are told it, big-endian */
+    uint8_t number[8]; /* as workers see it, big-endian */
     struct name id;    /* the routing id of its newest connection */
-    struct name name;  /* its own, a secret of it; empty: it has said none */
+    struct name name;  /* its name, a secret; empty: none */
 };
 
 struct client_queue {
@@ -76,7 +76,7 @@ struct client_queue {
 struct worker {
     struct node node;
     struct link ready; /* alone while it has no room */
-    struct link by_last_seen; /* of all, by when they were heard */
+    struct link by_last_seen; /* in the exchange's list */
     struct link requests;
     struct service *service;
     uint64_t number;
@@ -90,7 +90,7 @@ struct worker {
     struct name id;
 };
 
-/* PARTIALs that a client of RFC 7 gets in front of the last answer. */
+/* PARTIALs that an RFC 7 client gets with the last answer. */
 struct collected {
     uint8_t *bytes;
     uint32_t *sizes;
@@ -101,34 +101,34 @@ struct collected {
     int overflowed;
 };
 
-/* What a request's client does with parts of the answer. */
+/* How a request's client accepts parts. */
 enum klk_parts {
-    KLK_PARTS_PLAIN,    /* takes them as they come */
-    KLK_PARTS_NUMBERED, /* takes as many as it gives credit for; each with its number */
+    KLK_PARTS_PLAIN,    /* all parts, as they come */
+    KLK_PARTS_NUMBERED, /* as many as it gives credit for, each with its position */
     KLK_PARTS_UNWANTED
 };
 
 struct request {
     struct node node;
-    struct link place; /* in a line, in `again`, or of its worker */
+    struct link place; /* in its client queue, redelivery or its worker */
     struct client *client;
     struct service *service;
     struct worker *worker; /* NULL while it waits */
-    struct client_queue *client_queue;     /* NULL in `again` and in work */
+    struct client_queue *client_queue;     /* NULL in redelivery and in work */
     struct collected *collected;
-    uint64_t number;  /* their order */
-    uint64_t bytes;   /* that it costs */
-    int64_t credit;   /* that its client gave and parts have not used up yet */
-    uint32_t run;     /* of all that workers were given, which one this is */
-    uint32_t parts;   /* that came of this run */
+    uint64_t number;  /* in order of arrival */
+    uint64_t bytes;   /* its cost */
+    int64_t credit;   /* of its client, not used up by parts */
+    uint32_t run;     /* counts the workers that have had it */
+    uint32_t parts;   /* of this run */
     int64_t expires_ms;  /* request_ttl_ms after it began to wait */
     int64_t deadline_ms; /* of its client; INT64_MAX: none */
-    uint32_t heap_index;  /* in the heap of all that wait; 0: in work */
+    uint32_t heap_index;  /* in the expiry heap; 0: in work */
     uint32_t body_size;
     uint32_t frames;
     uint8_t framing; /* of its client */
     uint8_t parts_mode; /* enum klk_parts */
-    uint8_t is_abandoned; /* in work for nobody: what comes of it is dropped */
+    uint8_t is_abandoned; /* in work, but its answers are dropped */
     uint8_t id_size;
     /* u32 sizes of the frames, their bytes, the id */
     uint32_t sizes[];
@@ -145,16 +145,16 @@ struct klk_exchange {
     struct table durable;
     struct link dirty;
     struct link by_last_seen;
-    struct request **expiry_heap; /* a heap from 1 on: requests that wait, by when they are ended */
+    struct request **expiry_heap; /* from 1 on: waiting requests by expiry */
     uint32_t expiry_count;
     uint32_t expiry_max;
     uint64_t number; /* of the last request */
-    uint64_t next_client; /* its number, as workers are told it */
-    uint64_t next_worker; /* its number, as those are told it who list workers */
+    uint64_t next_client; /* its number for workers */
+    uint64_t next_worker; /* its number in lists of workers */
     uint32_t run;
     uint64_t bytes;
     uint64_t counters[KLK_EXCHANGE_COUNTERS];
-    uint32_t patient; /* answers since serve.c sent some, while others wait for their service */
+    uint32_t patient; /* answers since serve.c last sent some, of services with waiting requests */
     uint32_t refusal_sizes[KLK_REFUSALS];
     uint8_t refusals[KLK_REFUSALS][512];
 };
@@ -171,7 +171,7 @@ static inline void klk_link_remove(struct link *link) {
     klk_link_init(link);
 }
 
-/* In front of another one; of a list's head: at its end. */
+/* Inserts a link before another one; before a list's head means at its end. */
 static inline void klk_link_insert(struct link *link, struct link *other) {
     link->next = other;
     link->prev = other->prev;
@@ -197,11 +197,11 @@ uint64_t klk_exchange_hash(const struct klk_exchange *exchange, uint64_t seed, c
 
 struct service *klk_service_find(const struct klk_exchange *exchange, const uint8_t *name,
                                  uint32_t size);
-/* Whether requests for it are the caller's. */
+/* Whether the caller handles its requests. */
 int klk_service_is_durable(const struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
 /* Finds or makes it; NULL: no memory, or too many. */
 struct service *klk_service_get(struct klk_exchange *exchange, const uint8_t *name, uint32_t size);
-/* A service without workers and requests is nothing that need be kept. */
+/* Frees a service without workers and requests. */
 void klk_service_free_unused(struct klk_exchange *exchange, struct service *service);
 
 /* Octets of a message. */
@@ -210,36 +210,36 @@ struct klk_octets {
     uint32_t size;
 };
 
-/* By routing id and name; by its name alone when it comes by a new connection, which is then where
- * it is answered. NULL: there is none. */
+/* Finds a client by routing id and name, or by name alone after a new connection, which it then
+ * uses. NULL: none. */
 struct client *klk_client_find(struct klk_exchange *exchange, struct klk_octets id,
                                struct klk_octets name);
-/* Finds or makes it; NULL: no memory, or too many names by one connection. */
+/* Finds or makes it; NULL: no memory, or too many names on one connection. */
 struct client *klk_client_get(struct klk_exchange *exchange, struct klk_octets id,
                               struct klk_octets name);
 struct client *klk_client_numbered(const struct klk_exchange *exchange, struct klk_octets number);
-/* The next client with this routing id behind another one, or the first behind NULL. */
+/* The next client with this routing id after another one; behind NULL: the first. */
 struct client *klk_client_next(const struct klk_exchange *exchange, struct klk_octets id,
                                const struct client *behind);
-/* A client without requests is nothing that need be kept. */
+/* Frees a client without requests. */
 void klk_client_free_unused(struct klk_exchange *exchange, struct client *client);
 
 struct worker *klk_worker_find(const struct klk_exchange *exchange, const uint8_t *id,
                                uint32_t size);
-/* It was heard. */
+/* Marks a worker as seen. */
 void klk_worker_touch(struct klk_exchange *exchange, struct worker *worker, int64_t now_ms);
 
 struct request *klk_request_find(const struct klk_exchange *exchange, const struct client *client,
                                  const uint8_t *id, uint32_t size);
 
-/* What a new request is made of. */
+/* The contents of a new request. */
 struct klk_new_request {
     struct client *client;
     struct service *service;
     const uint8_t *id;
     uint32_t id_size;
     const uint8_t *body;
-    const uint32_t *offsets; /* of its frames, and where the last one ends */
+    const uint32_t *offsets; /* of its frames, and the end of the last one */
     uint32_t frames;
     uint8_t framing;
     uint8_t parts_mode;
@@ -248,26 +248,26 @@ struct klk_new_request {
     int64_t expires_ms;
 };
 
-/* When a request that waits is ended: its client's time is over, or request_ttl_ms. */
+/* When a waiting request ends: its client's deadline, or request_ttl_ms. */
 static inline int64_t klk_request_due_ms(const struct request *request) {
     return request->deadline_ms < request->expires_ms ? request->deadline_ms : request->expires_ms;
 }
-/* The one that is ended next; NULL: none waits. */
+/* The waiting request that ends next; NULL: none waits. */
 static inline struct request *klk_request_due(const struct klk_exchange *exchange) {
     return exchange->expiry_count ? exchange->expiry_heap[1] : NULL;
 }
 
-/* Bytes that such a request costs. */
+/* The cost of the request in bytes. */
 uint64_t klk_new_request_bytes(const struct klk_new_request *added);
-/* Puts it in line; NULL: no memory. */
+/* Queues a request; NULL: no memory. */
 struct request *klk_request_add(struct klk_exchange *exchange, const struct klk_new_request *added);
-/* Gives it to a worker that has room. */
+/* Gives a request to a worker with room. */
 void klk_request_assign(struct klk_exchange *exchange, struct request *request,
                         struct worker *worker);
-/* It is answered, or never will be: its worker has room again. Its client and service may go. */
+/* Ends a request; its worker has room again. Its client and service may be freed. */
 void klk_request_end(struct klk_exchange *exchange, struct request *request);
 
-/* Frames of a PARTIAL are kept for the client of RFC 7. */
+/* Stores frames of a PARTIAL for an RFC 7 client. */
 void klk_request_collect(struct klk_exchange *exchange, struct request *request,
                          const uint8_t *bytes, const uint32_t *offsets, uint32_t frames);
 

@@ -1,8 +1,8 @@
-/* The messages of a broker: parsed, forwarded and answered without an object for each.
+/* The messages of a broker, parsed, forwarded and answered without an object for each.
  *
- * Frames, behind the routing id (docs/protocols/majordomo.md):
+ * Frames after the routing id (docs/protocols/majordomo.md):
  *
- *   the text    client: header, command, service, id, [time, credit and name], body ..
+ *   TEXT        client: header, command, service, id, [time, credit and name], body ..
  *               worker: header, command, address, empty, id, [time, credit], body ..
  *   RFC 7       client: empty, header, service, body ..
  *               worker: empty, header, command, address, empty, body ..
@@ -19,14 +19,14 @@ enum client_command {
     CLIENT_REQUEST = 1,
     CLIENT_PARTIAL = 2,
     CLIENT_FINAL = 3,
-    CLIENT_CREDIT = 4, /* ours, to the broker: more parts may come */
-    CLIENT_CANCEL = 5, /* ours, to the broker: nothing more is wanted */
-    CLIENT_PART = 4,   /* ours, to the client: a PARTIAL with its place */
-    CLIENT_END = 5,    /* ours, to the client: a FINAL with the number of parts before it */
-    CLIENT_ALIVE = 6   /* ours, to the client: the broker is there */
+    CLIENT_CREDIT = 4, /* extension, to the broker: more parts may be sent */
+    CLIENT_CANCEL = 5, /* extension, to the broker: withdraws a request */
+    CLIENT_PART = 4,   /* extension, to the client: a PARTIAL with its position */
+    CLIENT_END = 5,    /* extension, to the client: a FINAL with the number of parts before it */
+    CLIENT_ALIVE = 6   /* extension, to the client: a sign of life */
 };
 
-/* What a worker's message is, whatever it is called in its framing. */
+/* The kinds of a worker's messages, whatever their octet in a framing. */
 enum action {
     ACT_NONE,
     ACT_READY,
@@ -38,8 +38,9 @@ enum action {
 };
 
 static const uint8_t REQUEST_COMMAND = 2; /* To a worker, in all framings. */
-static const uint8_t CREDIT_COMMAND = 7;  /* Ours, to a worker: so many more parts may come. */
-static const uint8_t CANCEL_COMMAND = 8;  /* Ours, to a worker: nobody waits for it any more. */
+static const uint8_t CREDIT_COMMAND = 7;  /* Extension, to a worker: more parts may be sent. */
+/* Extension, to a worker: the client withdrew the request. */
+static const uint8_t CANCEL_COMMAND = 8;
 static const int64_t CREDIT_MAX = (int64_t)1 << 62;
 static const uint8_t HEARTBEATS[] = {0, 4, 5};
 static const uint8_t ACTIONS[][8] = {
@@ -52,9 +53,9 @@ static const char *const MDP_CLIENTS[] = {NULL, "MDPC01", "MDPC02"};
 static const char *const MDP_WORKERS[] = {NULL, "MDPW01", "MDPW02"};
 static const uint8_t ERROR_FRAME[] = {'K', 'L', 'K', '-', 'E', 'R', 'R', 'O', 'R'};
 
-/* ---- reading ---- */
+/* ---- parsing ---- */
 
-/* A message, and how far it was read. */
+/* A message and the position of the parser. */
 struct reader {
     const struct klk_messages *in;
     uint32_t first;
@@ -98,7 +99,7 @@ static void put_u64_big(uint8_t *data, uint64_t value) {
     for (int i = 0; i < 8; i++) data[i] = (uint8_t)(value >> (56 - 8 * i));
 }
 
-/* Reads the header. Returns the framing, or -1; own is the text's header. */
+/* Parses the header. Returns the framing, or -1; own is the specification's header. */
 static int framing_read(struct reader *reader, const uint8_t *own, uint32_t own_size,
                         const char *const *mdp) {
     if (!frames_left(reader)) return -1;
@@ -111,7 +112,7 @@ static int framing_read(struct reader *reader, const uint8_t *own, uint32_t own_
 
 /* ---- writing ---- */
 
-/* What is sent so that a message's size is known before anything is written. */
+/* A message in parts, so that its size is known before it is written. */
 struct frames {
     struct klk_octets items[8];
     uint32_t count;
@@ -152,8 +153,7 @@ static void frames_worker(const struct klk_exchange *exchange, const struct work
     frames_add(frames, command, size);
 }
 
-/* CREDIT or CANCEL to the worker that has a request, if it knows them. Returns KLK_OK or
- * KLK_EFULL. */
+/* Writes CREDIT or CANCEL to a request's worker, if it knows them. Returns KLK_OK or KLK_EFULL. */
 static int order_write(struct klk_exchange *exchange, struct request *request,
                        uint8_t command, uint64_t credit, struct klk_messages *workers) {
     const struct worker *worker = request->worker;
@@ -172,7 +172,7 @@ static int order_write(struct klk_exchange *exchange, struct request *request,
     return KLK_OK;
 }
 
-/* Its client takes parts for so much more. */
+/* The client accepts so many more octets of parts. */
 static int credit_add(struct klk_exchange *exchange, struct request *request, int64_t credit,
                       struct klk_messages *workers) {
     int result = order_write(exchange, request, CREDIT_COMMAND, (uint64_t)credit, workers);
@@ -181,7 +181,7 @@ static int credit_add(struct klk_exchange *exchange, struct request *request, in
     return KLK_OK;
 }
 
-/* Its client takes no parts: its worker need not wait for it. */
+/* The client wants no parts, so the worker needs no credit. */
 static int parts_unwanted(struct klk_exchange *exchange, struct request *request,
                           struct klk_messages *workers) {
     if (request->parts_mode != KLK_PARTS_NUMBERED) return KLK_OK;
@@ -190,8 +190,7 @@ static int parts_unwanted(struct klk_exchange *exchange, struct request *request
     return result;
 }
 
-/* Its client has come back by a new connection and takes parts for so much: what was on its way by
- * the old one is lost. */
+/* The client has a new connection, with so much credit: parts on the old connection are lost. */
 static int credit_set(struct klk_exchange *exchange, struct request *request, int64_t credit,
                       struct klk_messages *workers) {
     if (!credit) return parts_unwanted(exchange, request, workers);
@@ -200,7 +199,7 @@ static int credit_set(struct klk_exchange *exchange, struct request *request, in
     return credit_add(exchange, request, credit - request->credit, workers);
 }
 
-/* Nobody waits for it any more: it leaves the queue, or its worker may leave it. */
+/* Ends a queued request, or cancels it at its worker. */
 static int cancel(struct klk_exchange *exchange, struct request *request,
                   struct klk_messages *workers) {
     if (request->is_abandoned) return KLK_OK;
@@ -214,7 +213,7 @@ static int cancel(struct klk_exchange *exchange, struct request *request,
     return KLK_OK;
 }
 
-/* Tells a request's client that it won't be answered, and ends it. MDP knows no such message. */
+/* Writes an error to a request's client, and ends the request. MDP has no errors. */
 static int refuse(struct klk_exchange *exchange, struct request *request, int refusal,
                   struct klk_messages *clients) {
     static const uint8_t command = CLIENT_FINAL;
@@ -236,7 +235,7 @@ static int refuse(struct klk_exchange *exchange, struct request *request, int re
 
 struct asking {
     struct klk_octets client;
-    struct klk_octets name; /* empty: it has said none */
+    struct klk_octets name; /* empty: it has no name */
     struct klk_octets service;
     struct klk_octets id;
     int64_t deadline_ms;
@@ -245,7 +244,7 @@ struct asking {
     uint8_t command;
 };
 
-/* Which of our headers stands before the text's commands; 0: none of them. */
+/* Which of kelek's headers a message has; 0: none. */
 enum own_header { OWN_NONE, OWN_DEADLINE, OWN_NAMED };
 
 static enum own_header own_header(const struct klk_exchange_setup *setup,
@@ -256,7 +255,7 @@ static enum own_header own_header(const struct klk_exchange_setup *setup,
     return OWN_NONE;
 }
 
-/* Reads what stands behind a request's id in our framings. Returns 0: it does not. */
+/* Parses the frame after the request id of an extension. Returns 0: it is malformed. */
 static int options_read(struct reader *reader, enum own_header own, int64_t now_ms,
                         struct asking *asking) {
     if (own == OWN_NONE) return 1;
@@ -271,7 +270,7 @@ static int options_read(struct reader *reader, enum own_header own, int64_t now_
     asking->credit = credit < (uint64_t)CREDIT_MAX ? (int64_t)credit : CREDIT_MAX;
     asking->name =
         (struct klk_octets){options.data + OPTIONS_BYTES, options.size - OPTIONS_BYTES};
-    return is_name(asking->name) && asking->name.data[0]; /* 0 begins what libzmq makes. */
+    return is_name(asking->name) && asking->name.data[0]; /* libzmq's routing ids begin with 0. */
 }
 
 /* Returns KLK_OK, or a stop. */
@@ -318,7 +317,7 @@ static int request_read(const struct klk_exchange *exchange, struct reader *read
     return KLK_OK;
 }
 
-/* Whether a client or a service has too much, and which. -1: it has not. */
+/* Which limit a request exceeds: the client's or the queue's. -1: none. */
 static int over(const struct klk_exchange *exchange, const struct klk_new_request *added) {
     uint64_t bytes = klk_new_request_bytes(added);
     if (added->client->inflight >= exchange->setup.inflight_max) return KLK_REFUSAL_CLIENT;
@@ -328,7 +327,7 @@ static int over(const struct klk_exchange *exchange, const struct klk_new_reques
     return -1;
 }
 
-/* As refuse(), of what has become no request. */
+/* Like refuse(), for a message that made no request. */
 static int refuse_asking(struct klk_exchange *exchange, const struct asking *asking, int refusal,
                          struct klk_messages *clients) {
     static const uint8_t command = CLIENT_FINAL;
@@ -353,7 +352,7 @@ static int refuse_asking(struct klk_exchange *exchange, const struct asking *ask
 static int request_repeat(struct klk_exchange *exchange, struct request *request,
                           const struct asking *asking, struct klk_messages *clients,
                           struct klk_messages *workers) {
-    /* Its client has cancelled it, and its worker not heard of that yet: the id is free soon. */
+    /* It is cancelled, and its id becomes free when its worker answers. */
     if (request->is_abandoned) return refuse_asking(exchange, asking, KLK_REFUSAL_CLIENT, clients);
     if (asking->name.size) {
         int result = credit_set(exchange, request, asking->credit, workers);
@@ -363,7 +362,7 @@ static int request_repeat(struct klk_exchange *exchange, struct request *request
     return KLK_OK;
 }
 
-/* CREDIT or CANCEL; of a request that has had its answer it means nothing. */
+/* CREDIT or CANCEL; it has no effect after the answer. */
 static int command_take(struct klk_exchange *exchange, const struct asking *asking, int64_t now_ms,
                         struct klk_messages *workers) {
     struct client *client = klk_client_find(exchange, asking->client, asking->name);
@@ -392,7 +391,7 @@ static int request_take(struct klk_exchange *exchange, struct reader *reader,
     struct request *known = NULL;
     if (asking->framing != KLK_FRAMING_TEXT) {
         id = (struct klk_octets){made, sizeof made};
-        do { /* The next request's number, unless its client has taken that for an id itself. */
+        do { /* The next request number, unless the client has used it as an id. */
             put_u64_big(made, exchange->number + 1);
         } while (klk_request_find(exchange, client, made, sizeof made) && ++exchange->number);
     } else if ((known = klk_request_find(exchange, client, id.data, id.size)) != NULL) {
@@ -454,7 +453,7 @@ uint32_t klk_exchange_count_durable(const struct klk_exchange *exchange,
 
 /* ---- answers ---- */
 
-/* The request that a worker's PARTIAL or FINAL is for; NULL: it was not asked that. */
+/* The request of a worker's PARTIAL or FINAL; NULL: the worker does not have it. */
 static struct request *answered(const struct klk_exchange *exchange, const struct worker *worker,
                                 struct klk_octets address, struct klk_octets id) {
     const struct client *client = klk_client_numbered(exchange, address);
@@ -462,7 +461,7 @@ static struct request *answered(const struct klk_exchange *exchange, const struc
     struct request *request;
     if (worker->framing == KLK_FRAMING_TEXT) {
         request = klk_request_find(exchange, client, id.data, id.size);
-    } else { /* It has one at most. */
+    } else { /* An MDP worker has at most one. */
         if (klk_link_is_empty(&worker->requests)) return NULL;
         request = KLK_OF(worker->requests.next, struct request, place);
         if (request->client != client) return NULL;
@@ -487,7 +486,7 @@ static int answer_write(struct klk_exchange *exchange, struct request *request, 
         frames_add(&frames, place, sizeof place);
     }
     uint64_t bytes = frames.bytes + in->offsets[reader->end] - in->offsets[reader->first];
-    int is_bare = !frames_left(reader); /* A client's has one frame of body at least. */
+    int is_bare = !frames_left(reader); /* A client's message has at least one frame of body. */
     uint64_t count = (uint64_t)frames.count + frames_left(reader) + (uint64_t)is_bare;
     if (collected) bytes += collected->used, count += collected->frames;
     if (!klk_messages_fit(clients, bytes, count)) return KLK_EFULL;
@@ -551,7 +550,7 @@ static int pong(struct klk_exchange *exchange, struct worker *worker, int64_t no
     return KLK_OK;
 }
 
-/* Address, empty frame and id stand before the body. Returns 0: they do not. */
+/* Parses address, empty frame and id. Returns 0: malformed. */
 static int answer_read(struct reader *reader, int framing, struct klk_octets *address,
                        struct klk_octets *id) {
     uint32_t before = framing == KLK_FRAMING_TEXT ? 3 : 2;
@@ -563,7 +562,7 @@ static int answer_read(struct reader *reader, int framing, struct klk_octets *ad
     return is_name(*id);
 }
 
-/* One message of a worker. Returns KLK_OK, KLK_EFULL, or KLK_MORE with a stop. */
+/* Handles one message of a worker. Returns KLK_OK, KLK_EFULL, or KLK_MORE with a stop. */
 static int worker_take(struct klk_exchange *exchange, struct reader *reader, int64_t now_ms,
                        struct klk_messages *clients, struct klk_messages *workers, int32_t *stop) {
     const struct klk_exchange_setup *setup = &exchange->setup;
@@ -611,7 +610,7 @@ int klk_exchange_receive_answers(struct klk_exchange *exchange, const struct klk
     return KLK_OK;
 }
 
-/* ---- sending requests ---- */
+/* ---- dispatch ---- */
 
 /* Writes a request to its worker. Returns KLK_OK or KLK_EFULL. */
 static int request_write(struct klk_exchange *exchange, struct request *request,
@@ -645,7 +644,7 @@ static int request_write(struct klk_exchange *exchange, struct request *request,
     return KLK_OK;
 }
 
-/* The one whose turn it is; NULL: none waits. */
+/* The next request to dispatch; NULL: none waits. */
 static struct request *request_next(const struct service *service) {
     const struct link *requests = &service->redelivery;
     if (klk_link_is_empty(requests)) {
@@ -718,10 +717,10 @@ int klk_exchange_heartbeat(struct klk_exchange *exchange, int64_t before_ms, int
     return KLK_OK;
 }
 
-/* ---- clients that are gone, or have lost a part ---- */
+/* ---- disconnected clients and dropped parts ---- */
 
-/* Anything but silence to a client that waits: what can't be sent says that it is gone. The longer
- * it has said nothing itself, the more seldom: it may not be reading. */
+/* A sign of life for a waiting client: a send that fails shows that it is disconnected. The
+ * interval grows with the client's own silence, because the client may not be reading. */
 static int alive_write(struct klk_exchange *exchange, struct client *client, int64_t now_ms,
                        struct klk_messages *clients) {
     static const uint8_t command = CLIENT_ALIVE;
@@ -743,7 +742,7 @@ static int request_look(struct klk_exchange *exchange, struct request *request, 
     struct client *client = request->client;
     if (!client->is_gone) return alive_write(exchange, client, now_ms, clients);
     if (now_ms - client->gone_since_ms < KLK_EXCHANGE_PROBE_MS) return KLK_OK;
-    /* Without a deadline it goes on for its client, who may come back for the answer. */
+    /* Without a deadline the client may come back for the answer. */
     if (request->framing == KLK_FRAMING_TEXT && request->deadline_ms == INT64_MAX)
         return parts_unwanted(exchange, request, workers);
     return cancel(exchange, request, workers);

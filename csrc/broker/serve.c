@@ -1,4 +1,4 @@
-/* The inner loop of a broker: poll, drain, match, send, without a return to Python. */
+/* The inner loop of a broker: poll, drain, match and send, without a return to Python. */
 #define _GNU_SOURCE
 #include "serve.h"
 
@@ -9,7 +9,7 @@
 
 typedef int (*door_take)(struct klk_serve *, uint32_t *position, int64_t now_ms);
 
-enum { LEFT = 1 }; /* Something is the caller's. */
+enum { LEFT = 1 }; /* The caller must handle something. */
 enum { HELD_MS = 1 };
 
 static int64_t monotonic_ms(void) {
@@ -24,7 +24,7 @@ static struct klk_poll_item *item_of(const struct klk_serve *serve, const struct
     return NULL;
 }
 
-/* Whether anything is ready that is not a door to be read. */
+/* Whether a source other than the two ROUTERs is ready. */
 static int others_ready(const struct klk_poll *poll, const struct klk_poll_item *clients,
                         const struct klk_poll_item *workers) {
     for (uint32_t i = 0; i < poll->count; i++) {
@@ -48,8 +48,8 @@ static int take_requests(struct klk_serve *serve, uint32_t *position, int64_t no
                                       now_ms, serve->clients.out, serve->workers.out, &stop);
 }
 
-/* Takes in what waits at a door. An item that stays ready tells the caller to read on there.
- * Returns KLK_OK, LEFT when messages from serve->position on are the caller's, or KLK_EOS. */
+/* Receives from a ROUTER. An item that stays ready tells the caller to continue there. Returns
+ * KLK_OK, LEFT when the caller must handle messages from serve->position on, or KLK_EOS. */
 static int door_serve(struct klk_serve *serve, struct klk_door *door, struct klk_poll_item *item,
                       door_take take, int64_t now_ms) {
     if (!item->ready && !door->more) return KLK_OK;
@@ -57,17 +57,17 @@ static int door_serve(struct klk_serve *serve, struct klk_door *door, struct klk
     int result = klk_drain_receive(door->drain, door->socket, 1);
     if (result < 0 && result != KLK_ESPACE) return result;
     door->more = result == KLK_MORE;
-    /* A message that needs more room is read there, one that was thrown away told of. */
+    /* A message that needs more room is read by the caller, which also counts dropped ones. */
     item->ready = result == KLK_ESPACE || door->drain->dropped != dropped ? KLK_POLL_IN : 0;
     serve->position = 0;
     return take(serve, &serve->position, now_ms) == KLK_OK ? KLK_OK : LEFT;
 }
 
-/* Sends what is for a door. Returns KLK_OK, LEFT when some of it was not sent, or KLK_EOS. */
+/* Sends a ROUTER's messages. Returns KLK_OK, LEFT when some were not sent, or KLK_EOS. */
 static int door_send(struct klk_door *door, struct klk_poll_item *item) {
     uint32_t position = 0;
     if (!door->out->messages) return KLK_OK;
-    item->check = 1; /* Sending takes up what its descriptor would have shown. */
+    item->check = 1; /* Sending consumes the event that the descriptor would have shown. */
     int result = klk_budget_send(door->budget, door->socket, door->out, 0, door->bytes_max,
                                  &position, door->unsent, &door->unsents);
     if (result != KLK_OK) return result;
@@ -76,8 +76,8 @@ static int door_send(struct klk_door *door, struct klk_poll_item *item) {
     return KLK_OK;
 }
 
-/* Whether what is for clients goes with what comes behind it: when wakes come fast, and all of it
- * is for those of whom more wait. */
+/* Whether answers are held for the next wake: when wakes follow fast, and all answers are of
+ * services with more waiting requests. */
 static int holds(struct klk_serve *serve, int64_t now_ms) {
     uint32_t count = serve->clients.out->messages, patient = serve->exchange->patient;
     int is_fast = now_ms - serve->woke_ms <= HELD_MS;
@@ -99,7 +99,7 @@ static int is_too_much(const struct klk_serve *serve) {
 /* One wake. Returns KLK_OK, LEFT with serve->served, or KLK_EOS. */
 static int wake(struct klk_serve *serve, struct klk_poll_item *clients,
                 struct klk_poll_item *workers, int64_t now_ms) {
-    /* Answers first: they make room for requests. */
+    /* Answers first, because they make room for requests. */
     serve->served = KLK_SERVED_ANSWERS;
     int result = door_serve(serve, &serve->workers, workers, take_answers, now_ms);
     if (result != KLK_OK) return result;
@@ -108,7 +108,7 @@ static int wake(struct klk_serve *serve, struct klk_poll_item *clients,
     if (result != KLK_OK) return result;
     serve->served = KLK_SERVED_ALL;
     result = klk_exchange_dispatch(serve->exchange, now_ms, serve->clients.out, serve->workers.out);
-    if (result != KLK_OK || is_too_much(serve)) return LEFT; /* Whoever has more room goes on. */
+    if (result != KLK_OK || is_too_much(serve)) return LEFT; /* The caller can make more room. */
     serve->served = KLK_SERVED_WORKERS;
     result = door_send(&serve->workers, workers);
     if (result != KLK_OK) return result;
@@ -119,7 +119,7 @@ static int wake(struct klk_serve *serve, struct klk_poll_item *clients,
     return KLK_OK;
 }
 
-/* What a drain has left is told of as if it had just come. */
+/* Reports what a drain has left as if it had just arrived. */
 static void door_leave(struct klk_door *door, struct klk_poll_item *item) {
     if (door->more) item->ready = KLK_POLL_IN;
     door->more = 0;

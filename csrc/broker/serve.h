@@ -1,25 +1,24 @@
-/* A broker's wakes without Python, as long as nothing but plain requests and answers comes: a part
- * of api.h. */
+/* A broker's wakes without Python, while only ordinary requests and answers arrive: a part of
+ * api.h. */
 #ifndef KLK_SERVE_H
 #define KLK_SERVE_H
 #include "exchange.h"
 
 enum klk_serve_limit {
-    KLK_SERVE_MESSAGES_MAX = 4096, /* that one wake sends at a door */
-    KLK_SERVE_HELD_MAX = 24        /* answers that go together */
+    KLK_SERVE_MESSAGES_MAX = 4096, /* messages of one wake to a ROUTER */
+    KLK_SERVE_HELD_MAX = 24        /* answers that are sent together */
 };
 
-/* What was left to the caller. What the poll's items show besides is the caller's, too, and what
- * waits to be sent. */
+/* What the caller must handle, besides the ready items of the poll and outgoing messages. */
 enum klk_served {
-    KLK_SERVED_ALL,      /* nothing: the time is over, or something else is ready */
+    KLK_SERVED_ALL,      /* nothing: timeout, or another source is ready */
     KLK_SERVED_REQUESTS, /* the clients' arena, from position on */
     KLK_SERVED_ANSWERS,  /* the workers' arena, from position on */
-    KLK_SERVED_CLIENTS,  /* some messages to clients could not be sent; all were tried */
-    KLK_SERVED_WORKERS   /* the same of messages to workers */
+    KLK_SERVED_CLIENTS,  /* unsent messages to clients; all were tried */
+    KLK_SERVED_WORKERS   /* unsent messages to workers; all were tried */
 };
 
-/* A ROUTER, and what it takes in and sends. */
+/* A ROUTER with its drain and outgoing messages. */
 struct klk_door {
     void *socket;
     struct klk_drain *drain;
@@ -33,25 +32,25 @@ struct klk_door {
 
 struct klk_serve {
     struct klk_exchange *exchange;
-    struct klk_poll *poll; /* both doors are in it, and what else the caller waits for */
+    struct klk_poll *poll; /* has both ROUTERs, and the caller's other sources */
     struct klk_door clients;
     struct klk_door workers;
-    int64_t held_ms;   /* since when answers are held; 0: none are */
+    int64_t held_ms;   /* since when answers are held; 0: none */
     int64_t woke_ms;   /* the last wake */
     int32_t served;    /* out: enum klk_served */
     uint32_t position; /* out */
 };
 
-/* Waits as klk_poll_wait() does. While only the doors are ready it does a wake's work: takes in
- * what has come, answers first, dispatches, and sends; then it waits again. It ends when something
- * else is ready, when a message is the caller's, when anything needs more room or could not be
- * sent, and after timeout_ms or when the oldest request expires.
+/* Waits like klk_poll_wait(). While only the two ROUTERs are ready it runs a broker's wake: it
+ * receives answers, then requests, dispatches, and sends; then it waits again. It returns when
+ * another source is ready, when the caller must handle a message, when something needs more room or
+ * was not sent, and after timeout_ms or when the oldest request expires.
  *
- * Answers of services for which still more requests wait are held for a millisecond, or until they
- * are KLK_SERVE_HELD_MAX: a message alone costs its way through libzmq's thread and a TCP segment,
- * and who waits in a queue for its turn misses nothing. Workers get their requests at once.
+ * Answers of services with more waiting requests are held for a millisecond, or up to
+ * KLK_SERVE_HELD_MAX: each separate send costs a hand-over to libzmq's thread and a TCP segment,
+ * and their clients wait in a queue anyway. Workers get their requests at once.
  *
- * Returns KLK_OK with served, KLK_EINVAL when a door is not in poll, or KLK_EOS. */
+ * Returns KLK_OK with served, KLK_EINVAL when a ROUTER is not in poll, or KLK_EOS. */
 int klk_serve_wait(struct klk_serve *serve, int64_t timeout_ms);
 
 #endif
