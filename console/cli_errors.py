@@ -22,7 +22,7 @@ class CliError(Exception):
         self.code = code
 
 
-def spoken(command: Callable[..., None]) -> Callable[..., None]:
+def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     """A command whose foreseen failures are one line: place, problem, way out."""
 
     @functools.wraps(command)

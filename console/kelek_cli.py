@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from ..version import __version__
-from . import cli_errors as endings
-from . import completion
+from . import cli_errors, completion
 from .broker.cli import broker, call, worker
 from .farm.cli import farm
 from .node.cli import discover, node
@@ -27,7 +26,7 @@ from .table.cli import table
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group("kelek", cls=endings.Program, context_settings=CONTEXT)
+@click.group("kelek", cls=cli_errors.Program, context_settings=CONTEXT)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 def main() -> None:
     """A client of a kelek cluster.
@@ -51,7 +50,7 @@ def log() -> None:
 @cluster_options
 @output_option
 @click.argument("data", nargs=-1, required=True)
-@endings.spoken
+@cli_errors.report_errors
 def append(data: tuple[str, ...], output: str, **where: Any) -> None:
     """Appends each DATA as one entry, in order, and prints its index once it is committed.
 
@@ -70,7 +69,7 @@ def append(data: tuple[str, ...], output: str, **where: Any) -> None:
               help="Without --after: how many of the last entries.")  # fmt: skip
 @follow_option
 @click.option("--all-kinds", is_flag=True, help="Also the cluster's own entries.")
-@endings.spoken
+@cli_errors.report_errors
 def entries(
     after: int | None, count: int, follow: bool, all_kinds: bool, output: str, **where: Any
 ) -> None:
@@ -86,7 +85,7 @@ def entries(
 @output_option
 @after_option("Print the entries after this index first (default: only new entries).")
 @click.option("--all-kinds", is_flag=True, help="Also the cluster's own entries.")
-@endings.spoken
+@cli_errors.report_errors
 def watch(after: int | None, all_kinds: bool, output: str, **where: Any) -> None:
     """Prints entries as they are committed, until it is interrupted.
 
@@ -106,7 +105,7 @@ old_command(log, "subscribe", watch)
 @log.command()
 @cluster_options
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def info(output: str, **where: Any) -> None:
     """Prints who leads, and how far the log is written, committed and applied."""
     from .log import commands as log_commands
@@ -117,7 +116,7 @@ def info(output: str, **where: Any) -> None:
 @log.command()
 @cluster_options
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def snapshot(output: str, **where: Any) -> None:
     """Has every node make a snapshot now, and forget the entries in it.
 
@@ -136,7 +135,7 @@ def members() -> None:
 @members.command("list")
 @cluster_options
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def members_list(output: str, **where: Any) -> None:
     """Prints each member's name and url, and who leads."""
     from .log import members as member_commands
@@ -149,7 +148,7 @@ def members_list(output: str, **where: Any) -> None:
 @output_option
 @click.argument("name", metavar="ID")
 @click.argument("new_url", metavar="URL")
-@endings.spoken
+@cli_errors.report_errors
 def members_add(name: str, new_url: str, output: str, **where: Any) -> None:
     """Takes the node ID in, whose clients' address is URL.
 
@@ -165,7 +164,7 @@ def members_add(name: str, new_url: str, output: str, **where: Any) -> None:
 @cluster_options
 @output_option
 @click.argument("name", metavar="ID", shell_complete=completion.members)
-@endings.spoken
+@cli_errors.report_errors
 def members_remove(name: str, output: str, **where: Any) -> None:
     """Leaves the node ID out from now on; its supervisor may then be stopped."""
     from .log import members as member_commands
@@ -177,7 +176,7 @@ def members_remove(name: str, output: str, **where: Any) -> None:
 @cluster_options
 @output_option
 @click.argument("to", required=False, shell_complete=completion.members)
-@endings.spoken
+@cli_errors.report_errors
 def transfer(to: str | None, output: str, **where: Any) -> None:
     """Has the leader hand over to the node TO, or to whoever is furthest.
 
@@ -196,7 +195,7 @@ def transfer(to: str | None, output: str, **where: Any) -> None:
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N",
               help="Leave out the first N lines that would be entries.")  # fmt: skip
 @click.argument("file", type=click.Path(allow_dash=True))
-@endings.spoken
+@cli_errors.report_errors
 def load(
     file: str, skip_header: bool, limit: int | None, skip: int, output: str, **where: Any
 ) -> None:
@@ -230,7 +229,7 @@ def data_options(command: F) -> F:
 @output_option
 @after_option("Print the entries after this index (default: all that are stored).")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="At most N entries.")
-@endings.spoken
+@cli_errors.report_errors
 def dump(after: int | None, count: int | None, output: str, **where: Any) -> None:
     """Prints the entries in a node's DATA_DIR, committed or not, without contacting the node.
 
@@ -244,7 +243,7 @@ def dump(after: int | None, count: int | None, output: str, **where: Any) -> Non
 @log.command()
 @data_options
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def verify(output: str, **where: Any) -> None:
     """Verifies the files in a node's DATA_DIR, without contacting the node.
 
@@ -266,7 +265,7 @@ def verify(output: str, **where: Any) -> None:
               help="Bytes in each.")  # fmt: skip
 @click.option("--alone", type=click.IntRange(0, 1_000_000), default=200, show_default=True,
               help="How many more, each sent when the one before is committed.")  # fmt: skip
-@endings.spoken
+@cli_errors.report_errors
 def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
     """Measures updates a second and their latency on a cluster that runs. It writes to its log!
 
@@ -286,7 +285,7 @@ def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
 @click.option("--lose-what-only-others-have", "confirmed", is_flag=True,
               help="Really do it: without this only the warnings are shown, at once.")  # fmt: skip
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def recover(node: str, cluster: str, topology: str | None, confirmed: bool, output: str) -> None:
     """Begins a cluster anew from one node's data, when a majority is lost FOR GOOD.
 
@@ -303,7 +302,7 @@ def recover(node: str, cluster: str, topology: str | None, confirmed: bool, outp
 @click.option("-t", "--topology", metavar="FILE", type=click.Path(),
               help="Of the commands (default: ./topology.yaml, else the demo's).")  # fmt: skip
 @click.argument("number", metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX), required=False)
-@endings.spoken
+@cli_errors.report_errors
 def shell(topology: str | None, number: int | None) -> None:
     """Takes one command after the other, with history and completion.
 
@@ -317,7 +316,7 @@ def shell(topology: str | None, number: int | None) -> None:
 
 @main.command()
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def doctor(output: str) -> None:
     """Says which optional parts of kelek work here: Spark with its Java, Arrow, mappers, profiles.
 

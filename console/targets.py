@@ -8,7 +8,7 @@ Where = dict[str, Any]
 
 
 def load_topology(where: Where) -> tuple[str, Any]:
-    """The path of the topology that is meant, and what it says. Raises Ending."""
+    """The path of the topology that is meant, and what it says. Raises CliError."""
     # And with it YAML, for nothing with --url.
     from ..actors.errors import OperatorError
     from ..actors.runtime import run_dir
@@ -23,7 +23,7 @@ def load_topology(where: Where) -> tuple[str, Any]:
 
 def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...]:
     """What --url says; the other options that say where something is are then left out. A zre:// is
-    looked up: it stands for those who offer that service. Raises Ending."""
+    looked up: it stands for those who offer that service. Raises CliError."""
     from ..clients.io.urls import check_url
 
     for other in others:
@@ -40,7 +40,7 @@ def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...
 
 
 def look_up(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
-    """Has each zre:// among them found. Raises Ending."""
+    """Has each zre:// among them found. Raises CliError."""
     from ..clients.io.urls import SCHEME
 
     if not any(url.startswith(SCHEME) for url in urls):

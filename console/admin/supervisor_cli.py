@@ -22,8 +22,7 @@ from typing import Any, NamedTuple, ParamSpec
 import click
 
 from ...version import __version__
-from .. import cli_errors as endings
-from .. import completion
+from .. import cli_errors, completion
 from .supervisor_client import (
     EXIT_NOTHING,
     EXIT_WRONG,
@@ -99,7 +98,7 @@ def _command(function: Callable[P, int]) -> Callable[P, None]:
 
 @click.group(
     "supervisor",
-    cls=endings.Program,
+    cls=cli_errors.Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="%(prog)s %(version)s")

@@ -166,7 +166,7 @@ def bench(name: str | None, bodies: Sequence[bytes], output: str, options: Where
 
 
 def find_body(name: str | None, bodies: Sequence[bytes], options: Where) -> list[bytes]:
-    """The frames of each request. Raises Ending."""
+    """The frames of each request. Raises CliError."""
     try:
         if name is not None:
             checked_service(name)
@@ -183,7 +183,7 @@ def find_body(name: str | None, bodies: Sequence[bytes], options: Where) -> list
 
 
 def find_workers_url(options: Where) -> str:
-    """Where our own workers are to come. Raises Ending."""
+    """Where our own workers are to come. Raises CliError."""
     given: str = options["workers_url"]
     if given:
         return find_brokers({**options, "urls": (given,), "topology": None}, WORKERS_URL).urls[0]
@@ -196,7 +196,7 @@ def find_workers_url(options: Where) -> str:
 
 
 def check_served(found: bytes, place: str) -> None:
-    """Raises Ending where nobody would answer."""
+    """Raises CliError where nobody would answer."""
     if found != MMI_FOUND:
         way_out = "start one: kelek worker run; or leave SERVICE out, to measure workers of our own"
         raise CliError(f"{place}: it has no worker; {way_out}", FAILED)
@@ -210,7 +210,7 @@ def make_echo(doors: BrokerTarget, url: str, service: str, options: Where) -> Ec
 
 @contextmanager
 def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
-    """With workers of our own, all of which the broker knows. Raises Ending."""
+    """With workers of our own, all of which the broker knows. Raises CliError."""
     command = [sys.executable, "-P", "-m", f"{__package__}.echo"]
     with subprocess.Popen(
         [*command, json.dumps(setup._asdict())],
@@ -233,7 +233,7 @@ def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
 def wait_known(
     broker: Broker, setup: Echo, workers: "subprocess.Popen[bytes]", timeout_ms: int
 ) -> None:
-    """Until the broker knows all workers. Raises Ending."""
+    """Until the broker knows all workers. Raises CliError."""
     until = time.monotonic() + timeout_ms / 1000
     while True:
         rows = ask(broker, OWN_SERVICES, "name")
@@ -285,7 +285,7 @@ def bar(number: int) -> Iterator[Callable[[int], object]]:
 
 
 def show(figures: dict[str, Any], output: str) -> None:
-    """Raises Ending where requests have failed, behind the figures."""
+    """Raises CliError where requests have failed, behind the figures."""
     failures = figures.pop("failures")
     if output == "json":
         show_json(figures)

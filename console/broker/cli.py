@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .. import cli_errors as endings
+from .. import cli_errors
 from ..options import DATA, F, Seconds, output_option
 
 CONCURRENCY_MAX = 1024  # As clients/broker/service_worker.py has it.
@@ -45,7 +45,7 @@ def broker_options(whose: str) -> Callable[[F], F]:
 @output_option
 @click.argument("service")
 @click.argument("bodies", metavar="[BODY]...", type=DATA, nargs=-1)
-@endings.spoken
+@cli_errors.report_errors
 def call(service: str, bodies: tuple[bytes, ...], output: str, **options: Any) -> None:
     """Asks SERVICE, and prints its answer.
 
@@ -57,7 +57,7 @@ def call(service: str, bodies: tuple[bytes, ...], output: str, **options: Any) -
     broker_commands.call(service, bodies, output, options)
 
 
-@click.group(cls=endings.Program)
+@click.group(cls=cli_errors.Program)
 def worker() -> None:
     """Workers that offer services at a broker: run."""
 
@@ -70,7 +70,7 @@ def worker() -> None:
 @click.option("--window", type=click.IntRange(1, WINDOW_MAX), metavar="N",
               help="Have so many handed out ahead.")  # fmt: skip
 @click.argument("target", metavar="MODULE:FUNCTION")
-@endings.spoken
+@cli_errors.report_errors
 def run(target: str, **options: Any) -> None:
     """Serves with a function, or with what @kelek.service has made of one.
 
@@ -82,7 +82,7 @@ def run(target: str, **options: Any) -> None:
     worker_commands.work(target, options)
 
 
-@click.group(cls=endings.Program)
+@click.group(cls=cli_errors.Program)
 def broker() -> None:
     """Brokers: services, workers, queue, bench."""
 
@@ -92,7 +92,7 @@ def listing(command: Callable[..., None]) -> Callable[..., None]:
     timeout = click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=2.0,
                            show_default=True, metavar="SECONDS",
                            help="Wait so long for a broker.")  # fmt: skip
-    return broker_options("clients")(timeout(output_option(endings.spoken(command))))
+    return broker_options("clients")(timeout(output_option(cli_errors.report_errors(command))))
 
 
 @broker.command()
@@ -142,7 +142,7 @@ def queue(**options: Any) -> None:
 @output_option
 @click.argument("service", required=False)
 @click.argument("bodies", metavar="[BODY]...", type=DATA, nargs=-1)
-@endings.spoken
+@cli_errors.report_errors
 def bench(service: str | None, bodies: tuple[bytes, ...], output: str, **options: Any) -> None:
     """Measures requests a second and their latency at a broker that runs.
 

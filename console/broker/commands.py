@@ -55,7 +55,7 @@ def call(name: str, bodies: Sequence[bytes], output: str, options: Where) -> Non
 
 
 def check_ids(options: Where) -> tuple[bytes | None, bytes | None]:
-    """The identity and the id that were given. Raises Ending."""
+    """The identity and the id that were given. Raises CliError."""
     identity, request_id = options["identity"], options["request_id"]
     if request_id is not None and identity is None:
         raise CliError("--id: it counts within an --identity; give one, too")

@@ -26,7 +26,7 @@ class BrokerTarget(NamedTuple):
 
 def find_brokers(where: Where, key: str) -> BrokerTarget:
     """The doors for clients (CLIENTS_URL) or workers (WORKERS_URL): from --url, or from a topology.
-    Raises Ending."""
+    Raises CliError."""
     if where["urls"]:
         service = services.BROKER if key == CLIENTS_URL else services.WORKERS
         urls = check_given_urls(where, service, "topology")

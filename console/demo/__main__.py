@@ -18,7 +18,7 @@ from ...actors.errors import OperatorError
 from ...actors.topology import topology as topologies
 from ...clients.errors import BrokerError, LogError, TableError
 from ...clients.log.log import Log
-from .. import cli_errors as endings
+from .. import cli_errors
 from . import pipeline as demo_pipeline
 from . import services as demo_services
 from .changes import Changes, step
@@ -248,21 +248,23 @@ def left_out(what: str, why_not: str) -> bool:
 
 
 def run(options: Options) -> None:
-    """The whole demo. Raises Ending when it can't run or the proof fails."""
+    """The whole demo. Raises CliError when it can't run or the proof fails."""
     try:
         topology = topologies.load(options.topology)
     except OperatorError as error:
-        raise endings.CliError(str(error)) from error
+        raise cli_errors.CliError(str(error)) from error
     nodes = topology.own_nodes
     if len(nodes) < NODES_MIN:
         way_out = f"give a topology with {NODES_MIN} or more"
-        raise endings.CliError(f"{options.topology}: {len(nodes)} nodes can't lose one; {way_out}")
+        raise cli_errors.CliError(
+            f"{options.topology}: {len(nodes)} nodes can't lose one; {way_out}"
+        )
     file = read_flights(options.data or flights_path())
     flights = file.lines[: options.flights]
     cluster = Cluster(topology)
     if cluster.processes():
         problem, way_out = "runs already", f"first: supervisor stop {options.topology}"
-        raise endings.CliError(f"{options.topology}: {problem}; {way_out}")
+        raise cli_errors.CliError(f"{options.topology}: {problem}; {way_out}")
     wipe(topology.data_dir)
     began = time.monotonic()
     try:
@@ -328,13 +330,13 @@ def what_next(topology: str, outcome: Outcome) -> list[str]:
     ]
 
 
-@click.command(cls=endings.Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=cli_errors.Command, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--short", is_flag=True, help=f"Only the first {SHORT_FLIGHTS:,} flights.")
 @click.option("--fast", is_flag=True, help="Without Spark.")
 @click.option("--flights", type=click.IntRange(min=10), help="Only the first so many flights.")
 @click.option("--topology", default=DEFAULT, show_default=True, help="The nodes to start.")
 @click.option("--data", type=click.Path(path_type=Path), help="Another zip archive with a CSV.")
-@endings.spoken
+@cli_errors.report_errors
 def main(short: bool, flights: int | None, **options: Any) -> None:
     """Loads all flights into three nodes and proves that all of them are there.
 

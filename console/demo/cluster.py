@@ -21,7 +21,7 @@ import click
 import yaml
 
 from ...actors.topology.topology import Topology
-from .. import cli_errors as endings
+from .. import cli_errors
 
 STATUS_S = 0.1
 MARKER = "made-by-the-kelek-demo"  # Only a directory with this file in it is ever wiped.
@@ -37,7 +37,7 @@ def say(line: str = "") -> None:
 
 
 def fail(line: str) -> NoReturn:
-    raise endings.CliError(line, endings.FAILED)
+    raise cli_errors.CliError(line, cli_errors.FAILED)
 
 
 class Cluster:
@@ -56,7 +56,7 @@ class Cluster:
         for process, (output, error) in zip(starting, told, strict=True):
             if process.returncode != 0:
                 lines = (error.strip() or output.strip()).splitlines()
-                raise endings.CliError(lines[-1] if lines else "supervisor start said nothing")
+                raise cli_errors.CliError(lines[-1] if lines else "supervisor start said nothing")
 
     def stop(self, node: str) -> None:
         _begin("stop", self._paths[node], "--node", node).communicate()
@@ -162,7 +162,7 @@ def wipe(data_dir: Path) -> None:
     if data_dir.exists() and any(data_dir.iterdir()):
         if not (data_dir / MARKER).is_file():
             problem = "holds a log that the demo has not made"
-            raise endings.CliError(f"{data_dir}: {problem}; move it away, or remove it")
+            raise cli_errors.CliError(f"{data_dir}: {problem}; move it away, or remove it")
         say(f"wiping {data_dir}, which an earlier demo left")
         shutil.rmtree(data_dir)
     data_dir.mkdir(parents=True, exist_ok=True)

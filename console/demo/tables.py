@@ -34,7 +34,7 @@ class Question(NamedTuple):
 
 
 def rows_of(header: bytes, flights: Sequence[bytes]) -> list[Pair]:
-    """carrier/time/number of the line -> the line. Raises Ending when a column is missing."""
+    """carrier/time/number of the line -> the line. Raises CliError when a column is missing."""
     names = header.decode().replace('"', "").split(",")
     missing = [name for name in COLUMNS if name not in names]
     if missing:

@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from .. import cli_errors as endings
-from .. import completion
+from .. import cli_errors, completion
 from ..options import F, Seconds, after_option, follow_option, output_option
 
 SERVER_ID = click.IntRange(-(1 << 31), (1 << 31) - 1)
@@ -49,7 +48,7 @@ def farm_options(command: F) -> F:
 
 def farm_command(command: Callable[..., None]) -> Callable[..., None]:
     """The options of all commands that speak with a farm."""
-    return farm_options(output_option(endings.spoken(command)))
+    return farm_options(output_option(cli_errors.report_errors(command)))
 
 
 all_kinds_option = click.option(
@@ -59,7 +58,7 @@ all_kinds_option = click.option(
 )
 
 
-@click.group(cls=endings.Program)
+@click.group(cls=cli_errors.Program)
 def farm() -> None:
     """Farms: servers that share a log by Garlic Farm's protocol; docs/farm.md.
 
@@ -230,7 +229,7 @@ def import_(file: str, **options: Any) -> None:
 # ---- files ----
 
 
-@farm.group(cls=endings.Program)
+@farm.group(cls=cli_errors.Program)
 def user() -> None:
     """Password files of servers: add, passwd, remove, list, check."""
 
@@ -256,7 +255,7 @@ def secret_options(command: F) -> F:
 @secret_options
 @click.argument("file", type=click.Path())
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@endings.spoken
+@cli_errors.report_errors
 def user_add(file: str, names: tuple[str, ...], **options: Any) -> None:
     """Adds users to a password FILE, which is made if need be, for its owner alone.
 
@@ -273,7 +272,7 @@ def user_add(file: str, names: tuple[str, ...], **options: Any) -> None:
 @secret_options
 @click.argument("file", type=click.Path())
 @click.argument("name", metavar="NAME")
-@endings.spoken
+@cli_errors.report_errors
 def user_passwd(file: str, name: str, **options: Any) -> None:
     """Gives a user of a password FILE another password.
 
@@ -289,7 +288,7 @@ def user_passwd(file: str, name: str, **options: Any) -> None:
 @realm_option
 @click.argument("file", type=click.Path())
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@endings.spoken
+@cli_errors.report_errors
 def user_remove(file: str, names: tuple[str, ...], **options: Any) -> None:
     """Removes users from a password FILE. Servers that run send them away within seconds."""
     from . import files as farm_files
@@ -300,7 +299,7 @@ def user_remove(file: str, names: tuple[str, ...], **options: Any) -> None:
 @user.command("list")
 @output_option
 @click.argument("file", type=click.Path())
-@endings.spoken
+@cli_errors.report_errors
 def user_list(file: str, output: str) -> None:
     """Prints the users in a password FILE, of which farm, and for which algorithms."""
     from . import files as farm_files
@@ -316,7 +315,7 @@ def user_list(file: str, output: str) -> None:
                    "for).")  # fmt: skip
 @click.argument("file", type=click.Path())
 @click.argument("name", metavar="[NAME]", required=False)
-@endings.spoken
+@cli_errors.report_errors
 def user_check(file: str, name: str | None, **options: Any) -> None:
     """Says whether servers will take a password FILE; with NAME, whether it has that password."""
     from . import files as farm_files
@@ -332,7 +331,7 @@ def user_check(file: str, name: str | None, **options: Any) -> None:
               help="So long the certificate is valid.")  # fmt: skip
 @click.argument("place", metavar="DIR", type=click.Path())
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
-@endings.spoken
+@cli_errors.report_errors
 def cert(place: str, hosts: tuple[str, ...], **options: Any) -> None:
     """Makes a certificate for servers at each HOST, to try things out (default: 127.0.0.1).
 

@@ -78,7 +78,7 @@ def committed_line(how: object, count: int) -> str:
 
 @contextmanager
 def lines_of(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """The file and its size, or standard input. Raises Ending when it can't be read."""
+    """The file and its size, or standard input. Raises CliError when it can't be read."""
     if name == "-":
         yield stdin(), None
         return

@@ -152,7 +152,7 @@ def _report_json(path: Path, report: Report) -> dict[str, object]:
 
 
 def folders(where: Where) -> list[Path]:
-    """The directories that are meant, each with a peer's data. Raises Ending."""
+    """The directories that are meant, each with a peer's data. Raises CliError."""
     if where["data_dir"]:
         if where["topology"] or where["nodes"]:
             raise CliError("DATA_DIR: a topology or node is given too; leave one of them out")

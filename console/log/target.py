@@ -25,7 +25,7 @@ class ClusterTarget(NamedTuple):
 
 
 def find_place(where: Where) -> ClusterTarget:
-    """From --url and --cluster, or from a topology. Raises Ending."""
+    """From --url and --cluster, or from a topology. Raises CliError."""
     urls, cluster = where["urls"], where["cluster"]
     if cluster and not NAME.fullmatch(cluster):
         raise CliError(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .. import cli_errors as endings
+from .. import cli_errors
 from ..options import F, Seconds, output_option
 
 PORT = 5670  # As in protocols/zre/values.py.
@@ -40,7 +40,7 @@ def timeout_option(text: str, default: float | None) -> Callable[[F], F]:
 @timeout_option("Duration of the search.", 2.0)
 @output_option
 @click.argument("cluster", required=False, default="")
-@endings.spoken
+@cli_errors.report_errors
 def discover(cluster: str, output: str, **options: Any) -> None:
     """Lists the services of kelek nodes in this network: cluster and urls.
 
@@ -54,7 +54,7 @@ def discover(cluster: str, output: str, **options: Any) -> None:
     node_commands.discover(cluster, options, output)
 
 
-@click.group(cls=endings.Program)
+@click.group(cls=cli_errors.Program)
 def node() -> None:
     """A ZRE node in this network: watch, chat."""
 
@@ -64,7 +64,7 @@ def node() -> None:
 @timeout_option("End after this time.", None)
 @click.option("--name", default="", help="Name of this node (default: kelek).")
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def watch(output: str, **options: Any) -> None:
     """Shows the nodes of the network with groups and headers, as they change.
 
@@ -84,7 +84,7 @@ def watch(output: str, **options: Any) -> None:
 @click.option("--wait-for", "peers", type=click.IntRange(0), default=0, metavar="N",
               help="Wait for so many other nodes in the group.")  # fmt: skip
 @click.argument("group")
-@endings.spoken
+@cli_errors.report_errors
 def chat(group: str, **options: Any) -> None:
     """Shouts each line of standard input to GROUP, and prints what others shout.
 

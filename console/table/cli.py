@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .. import cli_errors as endings
+from .. import cli_errors
 from ..options import (
     DATA,
     TABLE_MAX,
@@ -37,7 +37,7 @@ format_option = click.option(
 )
 
 
-@click.group(cls=endings.Program)
+@click.group(cls=cli_errors.Program)
 def table() -> None:
     """Tables of keys and values: open, put, get, delete, scan, count, load, export, copy, map, ...
 
@@ -71,7 +71,7 @@ SIZE = Size()
 @click.option("--write-buffer", type=SIZE, metavar="SIZE", help="What is held before it is sorted.")
 @click.option("--bloom-bits", type=click.IntRange(0, 64), metavar="N", help="Per key, of a filter.")
 @click.option("--no-compression", is_flag=True, help="Store blocks as they are.")
-@endings.spoken
+@cli_errors.report_errors
 def open(number: int, **options: Any) -> None:
     """Makes TABLE with options of its own; one that is there keeps those it has.
 
@@ -92,7 +92,7 @@ def open(number: int, **options: Any) -> None:
               help="Only if the key holds this.")  # fmt: skip
 @click.argument("key", type=DATA)
 @click.argument("value", type=DATA)
-@endings.spoken
+@cli_errors.report_errors
 def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
     """Stores VALUE under KEY; VALUE `-` is all of standard input.
 
@@ -110,7 +110,7 @@ def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
 @output_option
 @click.option("--raw", is_flag=True, help="The bytes of one value and nothing else.")
 @click.argument("keys", metavar="KEY...", type=DATA, nargs=-1, required=True)
-@endings.spoken
+@cli_errors.report_errors
 def get(number: int, keys: tuple[bytes, ...], output: str, **options: Any) -> None:
     """Prints what each KEY holds; exit code 1 when one is not there.
 
@@ -127,7 +127,7 @@ def get(number: int, keys: tuple[bytes, ...], output: str, **options: Any) -> No
 @sync_option
 @range_options
 @click.argument("keys", metavar="[KEY...]", type=DATA, nargs=-1)
-@endings.spoken
+@cli_errors.report_errors
 def delete(number: int, keys: tuple[bytes, ...], **options: Any) -> None:
     """Deletes each KEY, or all keys of a range, in one step."""
     from . import commands as table_commands
@@ -145,7 +145,7 @@ def delete(number: int, keys: tuple[bytes, ...], **options: Any) -> None:
 )
 @click.option("--reverse", is_flag=True, help="From the largest key down.")
 @click.option("--keys-only", is_flag=True, help="Only the keys.")
-@endings.spoken
+@cli_errors.report_errors
 def scan(number: int, output: str, **options: Any) -> None:
     """Prints keys and values in the order of the keys, a tab between them."""
     from . import commands as table_commands
@@ -158,7 +158,7 @@ def scan(number: int, output: str, **options: Any) -> None:
 @stale_option
 @range_options
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def count(number: int, output: str, **options: Any) -> None:
     """Prints how many keys there are."""
     from . import commands as table_commands
@@ -182,7 +182,7 @@ def count(number: int, output: str, **options: Any) -> None:
               help="Of keys and values in CSV.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows.")
 @click.argument("file", type=click.Path(allow_dash=True))
-@endings.spoken
+@cli_errors.report_errors
 def load(number: int, file: str, output: str, **options: Any) -> None:
     """Stores every row of FILE: CSV with a header, JSON lines or Parquet; `-` is standard input.
 
@@ -206,7 +206,7 @@ def load(number: int, file: str, output: str, **options: Any) -> None:
               help="The table as it is now; without it what is written meanwhile may be in FILE or "
                    "not.")  # fmt: skip
 @click.argument("file", type=click.Path(allow_dash=True))
-@endings.spoken
+@cli_errors.report_errors
 def export(number: int, file: str, output: str, **options: Any) -> None:
     """Writes the keys and values to FILE, which `load` can read; `-` is standard output."""
     from . import files as table_files
@@ -217,7 +217,7 @@ def export(number: int, file: str, output: str, **options: Any) -> None:
 @table.command()
 @table_options
 @range_options
-@endings.spoken
+@cli_errors.report_errors
 def compact(number: int, **options: Any) -> None:
     """Has every node rewrite TABLE, so that what is deleted takes no room."""
     from . import commands as table_commands
@@ -229,7 +229,7 @@ def compact(number: int, **options: Any) -> None:
 @table_options
 @click.option("--yes", is_flag=True, help="Really do it.")
 @click.option("--owner", default="", metavar="HEX", help="The token of a reserved table.")
-@endings.spoken
+@cli_errors.report_errors
 def truncate(number: int, yes: bool, owner: str, **options: Any) -> None:
     """Removes all keys of TABLE, and its options."""
     from . import commands as table_commands
@@ -242,7 +242,7 @@ def truncate(number: int, yes: bool, owner: str, **options: Any) -> None:
 @server_options
 @stale_option
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def info(number: int | None, output: str, **options: Any) -> None:
     """Prints what a node knows of TABLE, or of all tables."""
     from . import commands as table_commands
@@ -255,7 +255,7 @@ def info(number: int | None, output: str, **options: Any) -> None:
 @range_options
 @output_option
 @after_option("Print the changes after this LOG INDEX first (default: only new changes).")
-@endings.spoken
+@cli_errors.report_errors
 def watch(number: int, output: str, **options: Any) -> None:
     """Prints changes as they happen, until it is interrupted: log index, key, value.
 
@@ -276,7 +276,7 @@ def watch(number: int, output: str, **options: Any) -> None:
               help="Bytes of each value.")  # fmt: skip
 @click.option("--alone", type=click.IntRange(0, 1_000_000), default=200, show_default=True,
               help="How many puts and gets, each after the answer to the one before.")  # fmt: skip
-@endings.spoken
+@cli_errors.report_errors
 def bench(number: int, output: str, **options: Any) -> None:
     """Measures puts, gets and scans on a cluster that runs. It writes to TABLE, below `bench/`!"""
     from . import commands as table_commands
@@ -301,7 +301,7 @@ def job_options(command: F) -> F:
 @job_options
 @range_options
 @output_option
-@endings.spoken
+@cli_errors.report_errors
 def copy(number: int, target: int, output: str, **options: Any) -> None:
     """Has a node put a snapshot of TABLE, or of a range of it, into the table TARGET.
 
@@ -337,7 +337,7 @@ class Parameter(click.ParamType[tuple[bytes, bytes]]):
               help="So many mappers at once: their output is written in any order.")  # fmt: skip
 @output_option
 @click.argument("mapper", metavar="MAPPER", type=click.Path(allow_dash=True))
-@endings.spoken
+@cli_errors.report_errors
 def map_(number: int, target: int, output: str, **options: Any) -> None:
     """Has a node run the program in the file MAPPER over a snapshot of TABLE, and write what it
     returns to the table TARGET.
@@ -359,7 +359,7 @@ def map_(number: int, target: int, output: str, **options: Any) -> None:
               show_default=True, metavar="N", help="At most N jobs of each node.")  # fmt: skip
 @click.option("--wait", is_flag=True, help="Until JOB has ended; exit code 1 when it failed.")
 @click.option("--end", is_flag=True, help="End JOB; what it has written stays.")
-@endings.spoken
+@cli_errors.report_errors
 def jobs(output: str, **options: Any) -> None:
     """Prints the newest copies, mappers and range jobs of each node, or all about one JOB."""
     from . import jobs as job_commands

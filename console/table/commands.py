@@ -119,7 +119,7 @@ def delete(number: int, keys: Sequence[bytes], options: Where) -> None:
 
 
 def bounds(options: Where) -> dict[str, Any]:
-    """A range for a Table's method. Raises Ending."""
+    """A range for a Table's method. Raises CliError."""
     if options["prefix"] is not None and (options["start"] or options["end"]):
         raise CliError("--prefix: --start or --end is given too; leave one of them out")
     return {name: options[name] for name in ("prefix", "start", "end")}

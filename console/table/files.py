@@ -84,7 +84,7 @@ def stored_line(how: object, count: int) -> str:
 
 
 def form_of(name: str) -> str:
-    """By the file's name. Raises Ending."""
+    """By the file's name. Raises CliError."""
     form = SUFFIXES.get(Path(name).suffix.lower())
     if form is None:
         raise CliError(f"{name}: its name tells no format; add --format csv, jsonl or parquet")
@@ -96,7 +96,7 @@ def form_of(name: str) -> str:
 
 @contextmanager
 def rows_of(name: str, form: str) -> Iterator[tuple[RowReader, int | None]]:
-    """The rows of a file, and its size in what they count. Raises Ending."""
+    """The rows of a file, and its size in what they count. Raises CliError."""
     if form == "parquet":
         with parquet_of(name) as found:
             yield found
@@ -228,7 +228,7 @@ def need_parquet() -> Any:
 
 
 def pairs_of(name: str, rows: Iterable[Row], columns: Columns, limit: int | None) -> Iterator[Pair]:
-    """Each row as a key and a value. Raises Ending."""
+    """Each row as a key and a value. Raises CliError."""
     for number, row in enumerate(rows, 1):
         if limit is not None and number > limit:
             return
@@ -314,7 +314,7 @@ def export(number: int, name: str, output: str, options: Where) -> None:
 
 @contextmanager
 def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
-    """The file; it has its name only once all of it is written. Raises Ending."""
+    """The file; it has its name only once all of it is written. Raises CliError."""
     if name == "-":
         if form == "parquet":
             raise CliError("-: Parquet is no text; give a file")
@@ -359,7 +359,7 @@ def quoted(text: str) -> str:
 
 
 def encoded(data: bytes, encoding: str) -> str:
-    """Raises Ending when it is no text."""
+    """Raises CliError when it is no text."""
     if encoding == "hex":
         return data.hex()
     if encoding == "base64":

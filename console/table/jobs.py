@@ -59,7 +59,7 @@ class JobNode(NamedTuple):
 
 
 def nodes_of(where: Where) -> list[JobNode]:
-    """All that are meant. Raises Ending."""
+    """All that are meant. Raises CliError."""
     doors = find_tables(where)
     found = []
     for name, url in doors.urls.items():
@@ -104,7 +104,7 @@ def map_(number: int, target: int, output: str, options: Where) -> None:
 
 
 def mapper_of(name: str) -> bytes:
-    """WebAssembly or bitcode as it is, WebAssembly's text compiled. Raises Ending."""
+    """WebAssembly or bitcode as it is, WebAssembly's text compiled. Raises CliError."""
     try:
         if name == "-":
             data = stdin().read(MAPPER_BYTES_MAX + 1)
@@ -315,7 +315,7 @@ def asked(
 
 
 def found_jobs(apid: int, options: Where) -> list[tuple[JobNode, Job]]:
-    """The nodes that know a job of that number, and what they tell; one at least. Raises Ending."""
+    """The nodes that know a job of that number, and what they tell; one at least. Raises CliError."""
     known: list[tuple[JobNode, Job]] = []
     problems: list[str] = []
     nodes = nodes_of(options)

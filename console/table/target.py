@@ -24,7 +24,7 @@ class TableTarget(NamedTuple):
 
 
 def find_tables(where: Where) -> TableTarget:
-    """The doors to a cluster's tables: from --url, or from a topology. Raises Ending."""
+    """The doors to a cluster's tables: from --url, or from a topology. Raises CliError."""
     if where["urls"]:
         urls = check_given_urls(where, services.TABLES, "topology", "nodes")
         return TableTarget(", ".join(urls), {url: url for url in urls}, False)
@@ -45,7 +45,7 @@ def find_tables(where: Where) -> TableTarget:
 
 
 def check_whose(doors: TableTarget, number: int | None) -> None:
-    """Raises Ending for a table of which each node has its own, when any of them may be asked."""
+    """Raises CliError for a table of which each node has its own, when any of them may be asked."""
     if number in doors.local and len(doors.urls) > 1:
         nodes = ", ".join(doors.urls)
         raise CliError(f"table {number}: each node has its own; say whose with --node: {nodes}")

@@ -13,7 +13,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from kelek.console import cli_errors as endings
+from kelek.console import cli_errors
 from kelek.console.admin import supervisor_cli
 from kelek.console.kelek_cli import main
 from kelek.console.log.entry_output import entry_json, entry_line
@@ -51,7 +51,7 @@ def run(*words: str) -> tuple[int, str]:
 )
 def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
     code, line = run(*words, "--timeout", "0.2")
-    assert code == endings.IMPOSSIBLE
+    assert code == cli_errors.IMPOSSIBLE
     assert said in line
 
 
@@ -61,7 +61,7 @@ def test_nobody_answers_is_said_soon_and_with_what_to_do(words: list[str], tmp_p
     urls = "tcp://127.0.0.1:9", "ipc:///nobody"
     code, line = run("log", *words, "--url", urls[0], "--url", urls[1], "--cluster", "c")
     assert (code, line) == (
-        endings.FAILED,
+        cli_errors.FAILED,
         f"kelek: no answer from {urls[0]}, {urls[1]} within 2 s; "
         "does it run there, and is 'c' its ident?",
     )
@@ -70,7 +70,7 @@ def test_nobody_answers_is_said_soon_and_with_what_to_do(words: list[str], tmp_p
     path.write_text(f"cluster: c\ndata: data\nnodes: {{{node}}}\n")
     code, line = run("log", *words, "-t", str(path), "--timeout", "0.2")
     assert (code, line) == (
-        endings.FAILED,
+        cli_errors.FAILED,
         f"kelek: {path}: no answer from tcp://127.0.0.1:9 within 0.2 s; "
         f"start it: supervisor start {path}",
     )
@@ -121,7 +121,7 @@ def test_the_shell_completes_what_the_topology_knows(
 
 def test_not_a_number_is_no_timeout() -> None:
     code, line = run("log", "info", "--timeout", "nan")
-    assert (code, "nan" in line) == (endings.IMPOSSIBLE, True)
+    assert (code, "nan" in line) == (cli_errors.IMPOSSIBLE, True)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_not_a_number_is_no_timeout() -> None:
 def test_streams_that_do_not_work_are_one_line(command: str, said: str) -> None:
     shell = f"{shlex.quote(sys.executable)} -m kelek.console.{command}"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, check=False)
-    assert done.returncode in (endings.FAILED, endings.IMPOSSIBLE)
+    assert done.returncode in (cli_errors.FAILED, cli_errors.IMPOSSIBLE)
     assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == 1
 
@@ -146,7 +146,7 @@ def test_streams_that_do_not_work_are_one_line(command: str, said: str) -> None:
 def test_info_of_nobody_fails_and_still_shows_the_nodes() -> None:
     words = ["log", "info", "--url", "ipc:///nobody", "--cluster", "c", "--timeout", "0.1"]
     result = CliRunner().invoke(main, [*words, "-o", "json"])
-    assert result.exit_code == endings.FAILED
+    assert result.exit_code == cli_errors.FAILED
     (node,) = json.loads(result.stdout)["nodes"]
     assert node["answers"] is False
     assert {node[key] for key in ("role", "leader", "term", "commit_index")} == {None}
@@ -204,8 +204,8 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
-        (endings.CliError("f:9: too long"), endings.FAILED, "f:9: too long"),
-        (KeyboardInterrupt(), endings.INTERRUPTED, "f: interrupted"),
+        (cli_errors.CliError("f:9: too long"), cli_errors.FAILED, "f:9: too long"),
+        (KeyboardInterrupt(), cli_errors.INTERRUPTED, "f: interrupted"),
     ],
 )
 def test_a_load_that_ends_early_says_how_far_it_came(
@@ -216,7 +216,7 @@ def test_a_load_that_ends_early_says_how_far_it_came(
             note(1200)
             raise error
 
-    with pytest.raises(endings.CliError) as ended:
+    with pytest.raises(cli_errors.CliError) as ended:
         load()
     assert ended.value.code == code
     assert str(ended.value).startswith(f"{line}; at least the first 1,234 updates are committed: ")
@@ -257,7 +257,7 @@ def test_log_commands_on_a_cluster(shell: Any) -> None:
             shell.ok("kelek log append later")
             assert followed.stdout.readline().endswith(b"later\n")
             followed.send_signal(signal.SIGINT)
-            assert followed.wait(20) == endings.INTERRUPTED
+            assert followed.wait(20) == cli_errors.INTERRUPTED
         finally:
             followed.kill()
     with shell.begin(f"kelek log watch --after {indexes[0]} -o json") as watched:
@@ -299,6 +299,6 @@ def test_what_a_snapshot_took_the_place_of(shell: Any) -> None:
         done = shell.run(f"kelek log {command}")
         found = re.search(r"read what follows: --after (\d+)\n", done.stderr)
         assert found is not None, done.stderr
-        assert done.returncode == endings.FAILED
+        assert done.returncode == cli_errors.FAILED
         assert int(found[1]) < int(kept)
         assert shell.ok(f"kelek log entries --after {found[1]}").split()[::2] == [kept, "kept"]

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import kelek
-from kelek.console import cli_errors as endings
+from kelek.console import cli_errors
 from kelek.console.broker.bench import Measured
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
@@ -74,14 +74,14 @@ def test_a_service_of_somebody_s(broker: BrokerProcess) -> None:
         few = ["--count", "9", "--outstanding", "3", "--alone", "0"]
         code, shown, said = run(broker, "fails", *few)
         assert shown.startswith("pipelined  9 x 64 B")
-        assert code == endings.FAILED
+        assert code == cli_errors.FAILED
         assert said.endswith("9 requests have failed: 500 ValueError: no good\n")
 
 
 def test_more_at_a_time_than_the_broker_takes(broker: BrokerProcess) -> None:
     words = ["--workers-url", broker.workers_url, "--outstanding", "500", "--count", "600"]
     code, _, said = run(broker, *words)
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "429 this client has too many requests in work; take fewer --outstanding" in said
 
 
@@ -91,7 +91,7 @@ def test_a_worker_that_says_nothing(broker: BrokerProcess) -> None:
     wait_until(lambda: services(broker).get("mute"))
     code, _, said = run(broker, "mute", "--timeout", "0.2", "--count", "5")
     worker.send_multipart([b"KLKW01", b"\6"])
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "requests are unanswered, and nothing came for 0.2 s" in said
 
 
@@ -110,7 +110,7 @@ def test_what_can_not_be_measured_is_one_line(
     broker: BrokerProcess, words: list[str], said: str
 ) -> None:
     code, _, line = run(broker, *(word.replace("FRONT", broker.clients_url) for word in words))
-    assert code in (endings.FAILED, endings.IMPOSSIBLE)
+    assert code in (cli_errors.FAILED, cli_errors.IMPOSSIBLE)
     assert said in line
     assert line.count("\n") == 1
 

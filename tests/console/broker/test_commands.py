@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import kelek
-from kelek.console import cli_errors as endings
+from kelek.console import cli_errors
 from kelek.console.broker import worker as worker_commands
 from kelek.console.broker.target import BrokerTarget
 from kelek.console.kelek_cli import main
@@ -85,7 +85,7 @@ def test_a_service_from_a_shell(host: Host, tmp_path: Path) -> None:
         assert call("add", "1", "--identity", "desk", "--id", "0xff", *front) == "1\n"
         assert b"desk" in host.names
         code, line = refused("call", "add", "x", *front)
-        assert code == endings.FAILED
+        assert code == cli_errors.FAILED
         assert line.startswith(f"kelek: {host.front}: service add: ValueError: invalid literal")
         assert "no sevens (code 409)" in refused("call", "add", "7", *front)[1]
         worker.send_signal(signal.SIGTERM)
@@ -144,7 +144,7 @@ def test_a_call_loads_little() -> None:
 def test_what_the_broker_says(host: Host) -> None:
     host.refuse.append(Failure(504, "no worker took it in time"))
     code, line = refused("call", "x", "--url", host.front)
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "no worker took it in time; does a worker run? kelek worker run" in line
 
 
@@ -178,7 +178,7 @@ def test_what_can_not_work_is_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     code, line = refused(*words)
-    assert code == endings.IMPOSSIBLE
+    assert code == cli_errors.IMPOSSIBLE
     assert line.startswith("kelek: ")
     assert said in line
 
@@ -188,24 +188,24 @@ def test_modules_that_can_not_be_loaded(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     code, line = refused("worker", "run", "broken_service:f", "--url", "ipc:///x")
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "broken_service.py:1:" in line
     (tmp_path / "needs_more.py").write_text("import no_such_library\n", encoding="utf-8")
     code, line = refused("worker", "run", "needs_more:f", "--url", "ipc:///x")
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "no_such_library" in line
 
 
 def test_a_module_that_is_not_there_is_a_wrong_argument_as_a_function_is() -> None:
     for target in ("no_such_service:f", "no_such.service:f", "json.no_such:f", "json:no_such"):
         code, line = refused("worker", "run", target, "--url", "ipc:///x")
-        assert code == endings.IMPOSSIBLE, line
+        assert code == cli_errors.IMPOSSIBLE, line
         assert "no_such" in line
 
 
 def test_nobody_there_is_said_soon(tmp_path: Path) -> None:
     code, line = refused("call", "x", "--url", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "is this its url for clients?" in line
 
 

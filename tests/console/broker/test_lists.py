@@ -7,7 +7,7 @@ import pytest
 import zmq
 from click.testing import CliRunner
 
-from kelek.console import cli_errors as endings
+from kelek.console import cli_errors
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.values import OWN_ROWS_MAX
 from kelek.tests.actors.broker.broker_process import BrokerProcess
@@ -62,5 +62,5 @@ def test_services_workers_and_what_waits(broker: BrokerProcess) -> None:
 def test_nobody_there_is_said_in_one_line(broker: BrokerProcess) -> None:
     command = ["broker", "queue", "--url", "ipc:///tmp/nobody.kelek", "--timeout", "0.2"]
     result = CliRunner().invoke(main, command, prog_name="kelek")
-    assert result.exit_code == endings.FAILED
+    assert result.exit_code == cli_errors.FAILED
     assert "is this its url for clients?" in result.stderr

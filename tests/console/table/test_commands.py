@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from kelek.console import cli_errors as endings
+from kelek.console import cli_errors
 from kelek.console.kelek_cli import main
 from kelek.console.table.shell import Shell
 from kelek.protocols.zerodb.wire.requests import RangeJob
@@ -71,7 +71,7 @@ def test_put_get_delete(cluster: Cluster) -> None:
     assert rows[0] == {"key": "k", "value": "v"}
     assert rows[1] == {"key_base64": "AP8=", "value_base64": "/go="}
     code, line = fails("table", "get", "7", "no")
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert line == "kelek: table 7: no key no; see what is there: kelek table scan 7"
     ok("table", "delete", "7", "k", "no")
     assert ok("table", "count", "7") == "1\n"
@@ -133,7 +133,7 @@ def test_the_table_itself(cluster: Cluster) -> None:
     cluster.servers[0].silent = True
     two = [word for url in cluster.urls[:2] for word in ("--url", url)]
     said = run("table", "compact", "3", "--timeout", "0.2", *two)
-    assert (said.exit_code, said.stdout.split()[0]) == (endings.FAILED, cluster.urls[1])
+    assert (said.exit_code, said.stdout.split()[0]) == (cli_errors.FAILED, cluster.urls[1])
     assert said.stderr.endswith("table 3: 1 of 2 nodes did not compact it; do so again later\n")
     cluster.servers[0].silent = False
     code, line = fails("table", "truncate", "3")
@@ -230,7 +230,7 @@ def test_columns_of_other_types(cluster: Cluster) -> None:
 def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str) -> None:
     Path(name).write_text(text)
     code, line = fails("table", "load", "1", name)
-    assert code == endings.IMPOSSIBLE
+    assert code == cli_errors.IMPOSSIBLE
     assert said in line
     assert not cluster.world.tables.get(1)
 
@@ -270,7 +270,7 @@ def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str)
 )
 def test_what_can_not_work_is_one_line(cluster: Cluster, words: list[str], said: str) -> None:
     code, line = fails("table", *words)
-    assert code == endings.IMPOSSIBLE
+    assert code == cli_errors.IMPOSSIBLE
     assert said in line
 
 
@@ -279,7 +279,7 @@ def test_nobody_answers(cluster: Cluster, words: list[str]) -> None:
     for server in cluster.servers:
         server.silent = True
     code, line = fails("table", "count", "1", "--timeout", "0.2", *words)
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert ("is this its ZeroDB url?" if words else "start it: supervisor start") in line
     assert ("ipc:///nobody" if words else cluster.urls[0]) in line
 
@@ -293,7 +293,7 @@ def test_a_topology_without_tables(tmp_path: Path) -> None:
 def test_what_is_no_utf8_is_named(cluster: Cluster) -> None:
     cluster.world.tables[1] = dict(BINARY)
     code, line = fails("table", "export", "1", "f.csv")
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "is no UTF-8; add --encoding base64, or --format jsonl" in line
     assert not Path("f.csv").exists()
 
@@ -311,7 +311,7 @@ def test_a_local_table_is_one_node_s(cluster: Cluster) -> None:
         ["copy", "7", "8"],
         ["copy", "8", "7"],
     ):
-        assert fails("table", *words) == (endings.IMPOSSIBLE, said)
+        assert fails("table", *words) == (cli_errors.IMPOSSIBLE, said)
     ok("table", "put", "7", "k", "v", "--node", "n2")
     assert "table 7" in ok("table", "info")
     ok("table", "compact", "7")
@@ -322,7 +322,7 @@ def test_an_export_to_a_full_disk(cluster: Cluster) -> None:
     cluster.world.tables[1] = {b"k": b"v" * 100_000}
     Path("f.csv.part").symlink_to("/dev/full")
     assert fails("table", "export", "1", "f.csv") == (
-        endings.FAILED, "kelek: f.csv: No space left on device; it is not written"
+        cli_errors.FAILED, "kelek: f.csv: No space left on device; it is not written"
     )  # fmt: skip
 
 
@@ -330,7 +330,7 @@ def test_a_load_that_breaks_off_says_how_far_it_came(cluster: Cluster) -> None:
     lines = [json.dumps({"key": f"{n}", "value": "v" * 300}) for n in range(20_000)]
     Path("f.jsonl").write_text("\n".join([*lines, "nonsense"]))
     code, line = fails("table", "load", "1", "f.jsonl")
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "f.jsonl:20001: no JSON" in line
     assert "rows are stored: load again" in line
 
@@ -338,7 +338,7 @@ def test_a_load_that_breaks_off_says_how_far_it_came(cluster: Cluster) -> None:
 def test_an_export_that_nobody_answers_keeps_no_file(cluster: Cluster) -> None:
     cluster.servers[0].mute_scans = True
     code, line = fails("table", "export", "1", "f.csv", "--timeout", "0.3")
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert "table 1: the server at" in line
     assert sorted(os.listdir()) == ["s0", "s1", "s2", "topology.yaml"]
 
@@ -375,7 +375,7 @@ def test_watch(cluster: Cluster) -> None:
         assert watching.stdout is not None
         found = [json.loads(watching.stdout.readline()) for _ in range(3)]
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(60) == endings.INTERRUPTED
+        assert watching.wait(60) == cli_errors.INTERRUPTED
     assert found == [
         {"index": 1, "key": "a", "value": "1"},
         {"index": 2, "key": "a", "deleted": True},
@@ -412,13 +412,13 @@ def test_copy(cluster: Cluster) -> None:
 def test_a_job_that_ends_badly(cluster: Cluster, state: str, said: str) -> None:
     cluster.world.job_state = state
     for words in (["copy", "7", "9"], ["jobs", str(JOB), "--wait"]):
-        assert fails("table", *words) == (endings.FAILED, f"kelek: job {JOB} of n1 {said}")
+        assert fails("table", *words) == (cli_errors.FAILED, f"kelek: job {JOB} of n1 {said}")
 
 
 def test_a_job_that_is_lost(cluster: Cluster) -> None:
     cluster.world.lost_jobs.add(JOB)
     code, line = fails("table", "copy", "7", "9")
-    assert code == endings.FAILED
+    assert code == cli_errors.FAILED
     assert line.startswith(f"kelek: job {JOB} of n1 is lost with its process: no such job; what it")
 
 
@@ -433,7 +433,7 @@ def test_map(cluster: Cluster) -> None:
     assert cluster.world.job_request.mapper == b"BC\xc0\xde and so on"
     Path("wrong.wat").write_text("(module\n  (funk))")
     code, line = fails("table", "map", "7", "9", "wrong.wat")
-    assert code == endings.IMPOSSIBLE
+    assert code == cli_errors.IMPOSSIBLE
     assert line.startswith("kelek: wrong.wat: 2:4: expected valid module field")
 
 
@@ -446,16 +446,16 @@ def test_jobs(cluster: Cluster) -> None:
     assert "state          done" in ok("table", "jobs", "8")
     assert json.loads(ok("table", "jobs", str(JOB), "--end", "-o", "json"))["state"] == "cancelled"
     assert fails("table", "jobs", "5", "--end") == (
-        endings.FAILED, "kelek: job 5 of n1: there is no data job 5"
+        cli_errors.FAILED, "kelek: job 5 of n1: there is no data job 5"
     )  # fmt: skip
     cluster.world.lost_jobs.add(6)
     cluster.world.job_state = "failed"
     assert "state          failed" in ok("table", "jobs", "8")
-    assert fails("table", "jobs", "6") == (endings.FAILED, "kelek: job 6: no such job")
+    assert fails("table", "jobs", "6") == (cli_errors.FAILED, "kelek: job 6: no such job")
     two = f"--url {cluster.urls[0]} --url {cluster.urls[1]}"
     assert ok("table", "jobs", "8", *two.split()).count("state") == 2
     code, line = fails("table", "jobs", "8", "--end", *two.split())
-    assert code == endings.IMPOSSIBLE
+    assert code == cli_errors.IMPOSSIBLE
     assert line == "kelek: job 8: several nodes have one of that number; add " + two.replace(
         " --url", " or --url"
     )
@@ -465,7 +465,7 @@ def test_jobs(cluster: Cluster) -> None:
     assert said.stderr.startswith(f"{cluster.urls[1]}: no server answered")
     cluster.servers[0].silent = True
     said = run("table", "jobs", "--timeout", "0.2")
-    assert (said.exit_code, said.stdout) == (endings.FAILED, "")
+    assert (said.exit_code, said.stdout) == (cli_errors.FAILED, "")
 
 
 def test_a_command_loads_little() -> None:
