@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -90,6 +91,22 @@ def test_every_error_is_a_kelek_error() -> None:
 def test_an_old_name_is_the_new_class_and_warns(old: str) -> None:
     with pytest.warns(DeprecationWarning, match=rf"kelek\.{old} is now kelek\.{ALIASES[old]}"):
         assert getattr(kelek, old) is getattr(kelek, ALIASES[old])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("open_lease", "open_snapshot"),
+        ("lease_chunks", "snapshot_chunks"),
+        ("lease_chunks_arrow", "snapshot_chunks_arrow"),
+    ],
+)
+def test_an_old_method_warns_and_calls_the_new_one(old: str, new: str) -> None:
+    for kind in (kelek.Table, kelek.AsyncTable):
+        assert getattr(kind, old).__doc__ == f"Deprecated: use {new}()."
+    arguments = () if old == "open_lease" else (7,)
+    with pytest.warns(DeprecationWarning, match=rf"{old}\(\) is deprecated: use {new}\(\)"):
+        getattr(kelek.Table, old)(Mock(), *arguments)
 
 
 def test_the_version_has_one_source() -> None:

@@ -1,7 +1,4 @@
-"""kelek.AsyncTable: one table of a cluster for asyncio, with the methods of kelek.Table.
-
-Any number of tasks of one loop may share one AsyncTable: their requests travel side by side.
-"""
+"""kelek.AsyncTable: the asyncio client of a table."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
@@ -12,6 +9,7 @@ from ...protocols.zerodb.client.client import Exchange, ServerInfo
 from ...protocols.zerodb.wire.answers import Answer
 from ...protocols.zerodb.wire.requests import MapTable
 from ...protocols.zerodb.wire.values import TableOptions
+from ..aliases import old_name
 from ..errors import TableError, TableRefused, TableTimeout
 from ..io.async_driver import AsyncDriver
 from ..io.async_links import AsyncLinks
@@ -25,11 +23,11 @@ from .operations import (
     DEFAULT_OPTIONS,
     TABLE_LINKS,
     TIMEOUT_MS,
-    LeaseRead,
+    ClusterSnapshot,
     Puts,
     RangeJob,
     ScanQuery,
-    SharedLease,
+    SnapshotRead,
     TableOperations,
     TableTuning,
     arrow,
@@ -41,18 +39,19 @@ if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
-GETS_MAX = 256  # In one request: an answer has room for values of some size.
+GETS_MAX = 256  # In one request, so that the answer has room for values of some size.
 
 
 class AsyncTable(AsyncDriver):
-    """A connection to one table of a cluster, for the tasks of one asyncio loop.
+    """A client of one table for asyncio, with the arguments and methods of kelek.Table.
 
         async with kelek.AsyncTable("tcp://127.0.0.1:7100", 7) as table:
             await table.put(b"key", b"value")
             async for key, value in table.scan(prefix=b"k"): ...
 
-    The arguments are kelek.Table's. Writes of one AsyncTable happen in the order in which they were
-    begun; one whose task is cancelled may still happen. Connections are made with the first call.
+    Any number of tasks of one loop may share an AsyncTable; their requests run concurrently. Writes
+    take effect in the order in which the calls began. Cancelling a task does not withdraw its
+    write. The first call connects.
     """
 
     def __init__(
@@ -79,30 +78,32 @@ class AsyncTable(AsyncDriver):
     # ---- reading ----
 
     async def get(self, key: Data) -> bytes | None:
-        """What the key holds; None: it is not there. The gets of several tasks travel together."""
+        """The value of a key; None: it does not exist. One request carries the gets of several
+        tasks.
+        """
         self._check_open()
         wanted = checked_key(key)
         try:
             found, place = await self._gets.add(wanted, len(wanted))
             return found[place]
         except TableRefused:
-            # All of them may be too much for one answer.
+            # The values of all tasks may exceed one answer: get this one alone.
             return (await self._run(self._steps.get_many([wanted])))[0]
 
     async def get_many(self, keys: Iterable[Data]) -> list[bytes | None]:
-        """What each key holds, in their order; None: it is not there."""
+        """The value of each key, in order; None: the key does not exist."""
         return await self._run(self._steps.get_many(keys))
 
     async def exists(self, key: Data) -> bool:
-        """Whether the key is there."""
+        """Whether the key exists."""
         return (await self._run(self._steps.exists_many([key])))[0]
 
     async def exists_many(self, keys: Iterable[Data]) -> list[bool]:
-        """Whether each key is there, in their order."""
+        """Whether each key exists, in order."""
         return await self._run(self._steps.exists_many(keys))
 
     async def count(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> int:
-        """How many keys begin with prefix, or lie in start <= key < end."""
+        """The number of keys that begin with prefix, or lie in start <= key < end."""
         return await self._run(self._steps.count(checked_range(prefix, start, end)))
 
     async def scan(
@@ -114,7 +115,9 @@ class AsyncTable(AsyncDriver):
         reverse: bool = False,
         limit: int | None = None,
     ) -> AsyncGenerator[Pair, None]:
-        """(key, value) of a range, in order; see kelek.Table.scan()."""
+        """The (key, value) pairs whose keys begin with prefix, or lie in start <= key < end, in
+        order; see kelek.Table.scan().
+        """
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
         async with aclosing(self._iterate(self._steps.scan(asked))) as pages:
             async for page in pages:
@@ -130,7 +133,7 @@ class AsyncTable(AsyncDriver):
         reverse: bool = False,
         limit: int | None = None,
     ) -> AsyncGenerator[bytes, None]:
-        """The keys alone; as scan(), but no value is sent."""
+        """The keys alone, as scan(); the server sends no values."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
         async with aclosing(self._iterate(self._steps.scan(asked))) as pages:
             async for page in pages:
@@ -146,14 +149,16 @@ class AsyncTable(AsyncDriver):
         reverse: bool = False,
         limit: int | None = None,
     ) -> AsyncGenerator[list[Pair], None]:
-        """As scan(): all pairs of a page in one list, which is never empty."""
+        """As scan(): a list, never empty, of the pairs of each page."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
         return self._iterate(self._steps.scan(asked))
 
     async def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
-        """The range as Arrow record batches with the columns key and value, both binary."""
+        """The range as Arrow record batches with the binary columns key and value; see
+        kelek.Table.to_arrow().
+        """
         asked = ScanQuery(checked_range(prefix, start, end))
         async with aclosing(self._iterate(self._steps.scan_columns(asked))) as pages:
             async for page in pages:
@@ -165,7 +170,7 @@ class AsyncTable(AsyncDriver):
     async def put(
         self, key: Data, value: Data, *, ttl_s: float | None = None, session: int = 0
     ) -> None:
-        """Stores a value; see kelek.Table.put(). The puts of several tasks travel together."""
+        """Stores a value; see kelek.Table.put(). One request carries the puts of several tasks."""
         self._check_open()
         if ttl_s is None and not session:
             pair = checked_key(key), checked_value(value)
@@ -180,10 +185,10 @@ class AsyncTable(AsyncDriver):
         ttl_s: float | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Stores pairs in order, pipelined, and returns how many once all are acknowledged.
+        """Stores pairs in order, pipelined; returns their count once all are acknowledged.
 
-        A pack is sent when it is full or the source has ended: use put() for a source that may
-        wait long. progress is called with the number acknowledged so far.
+        It sends a pack when it is full or the source has ended; use put() for a source that pauses.
+        progress is called with the count acknowledged so far.
         """
         puts = self._steps.puts(ttl_s)
         added = (puts.add(pack) async for pack in _packs(pairs))
@@ -197,7 +202,9 @@ class AsyncTable(AsyncDriver):
         bytes_max: int = PACK_BYTES,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """As put_many(), with the columns key and value; see kelek.Table.put_arrow()."""
+        """As put_many(), from the binary or text columns key and value of record batches; see
+        kelek.Table.put_arrow().
+        """
         puts = self._steps.puts(ttl_s)
         packed = arrow().packs_of(batches, bytes_max)
 
@@ -227,49 +234,55 @@ class AsyncTable(AsyncDriver):
         return puts.written
 
     async def delete(self, key: Data) -> None:
-        """Deletes a key, whether it is there or not."""
+        """Deletes a key, if it exists."""
         await self._write(self._steps.delete_many([key]))
 
     async def delete_many(self, keys: Iterable[Data]) -> None:
-        """Deletes keys, whether they are there or not, all of them at once."""
+        """Deletes the keys that exist, in one atomic write."""
         await self._write(self._steps.delete_many(keys))
 
     async def delete_range(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> None:
-        """Deletes the keys that begin with prefix, or lie in start <= key < end; at once."""
+        """Deletes the keys that begin with prefix, or lie in start <= key < end, atomically."""
         await self._write(self._steps.delete_range(checked_range(prefix, start, end)))
 
     async def delete_limited(self, limit: int, *, start: Data = b"") -> None:
-        """Deletes the first limit keys that are not below start."""
+        """Deletes the first limit keys from start on."""
         await self._write(self._steps.delete_limited(limit, start))
 
     # ---- several at once ----
 
     def batch(self, *, ttl_s: float | None = None, session: int = 0) -> Batch:
-        """An empty batch for this table, to be filled and then given to commit()."""
+        """An empty batch for this table; commit() applies it."""
         return Batch(self.number, ttl_s=ttl_s, session=session)
 
     async def commit(self, batch: Batch) -> BatchResult:
-        """Does all of a batch in one step, or nothing of it; says whether its conditions held."""
+        """Applies a batch atomically: the branch that its conditions select; see
+        kelek.Table.commit().
+        """
         return await self._write(self._steps.commit(batch))
 
     async def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> bool:
-        """Stores a value if the key holds what is expected; see kelek.Table.compare_and_put()."""
+        """Stores a value if the key's present value is expected (None: no key); returns whether it
+        did; see kelek.Table.compare_and_put().
+        """
         return await self._write(self._steps.compare_and_put(key, expected, value))
 
     # ---- sessions ----
 
     async def open_session(self, ttl_s: float) -> int:
-        """Begins a session and returns its number; see kelek.Table.open_session()."""
+        """Opens a session and returns its number. Keys that are put under it are deleted when it
+        ends; see kelek.Table.open_session().
+        """
         return await self._write(self._steps.open_session(ttl_s))
 
     async def keep_session(self, session: int) -> bool:
-        """The session lives for its time from now on; False: it has ended."""
+        """Restarts the session's time to live; False: the session has ended."""
         return await self._run(self._steps.keep_session(session))
 
     async def end_session(self, session: int) -> None:
-        """Ends a session now, and its keys with it."""
+        """Ends a session and deletes its keys."""
         await self._write(self._steps.end_session(session))
 
     # ---- changes ----
@@ -295,32 +308,31 @@ class AsyncTable(AsyncDriver):
     # ---- the table ----
 
     async def open(self, options: TableOptions = DEFAULT_OPTIONS) -> None:
-        """Makes the table with these options; one that is there keeps its own."""
+        """Creates the table with these options. An existing table keeps its own."""
         await self._run(self._steps.open(options))
 
     async def unload(self) -> None:
-        """Has the node write out what it holds of the table in memory; the next request opens it
-        again."""
+        """Makes the node write the table's memory to disk. The next request reopens the table."""
         await self._run(self._steps.unload())
 
     async def truncate(self) -> None:
-        """Removes all pairs and the table's options; the next open or put makes it anew."""
+        """Deletes all pairs and the table's options. The next open() or put() creates it anew."""
         await self._write(self._steps.truncate())
 
     async def compact(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> None:
-        """Has the node that answers rewrite a range, so that what is deleted takes no room."""
+        """Makes the node that answers rewrite a range, which frees the space of deleted keys."""
         await self._run(self._steps.compact(checked_range(prefix, start, end)))
 
     async def info(self, *, content: bool = False) -> dict[str, Any] | None:
-        """What the node knows of the table by name: its options, size, ...; None: it is not
-        there. content: with a hash of all keys and values, which are read for it; two nodes
-        that have applied the same have the same."""
+        """Properties of the table on the node that answers, by name; None: it does not exist; see
+        kelek.Table.info().
+        """
         return await self._run(self._steps.info(content))
 
     async def tables(self) -> dict[int, dict[str, Any]]:
-        """The same of all tables, by number."""
+        """As info(), for all tables, by number."""
         return await self._run(self._steps.tables())
 
     async def split_points(
@@ -331,11 +343,11 @@ class AsyncTable(AsyncDriver):
         start: Data = b"",
         end: Data = b"",
     ) -> list[bytes]:
-        """At most parts - 1 keys that cut a range into parts of about equal size."""
+        """At most parts - 1 keys that divide a range into parts of about equal size."""
         return await self._run(self._steps.split_points(parts, checked_range(prefix, start, end)))
 
     async def server(self) -> ServerInfo:
-        """The server that is asked: its url, features, name and version."""
+        """The server that this client uses: url, features, name and version."""
         return await self._run(self._steps.server())
 
     # ---- jobs ----
@@ -350,34 +362,36 @@ class AsyncTable(AsyncDriver):
         lease: int | None = None,
         keys_only: bool = False,
     ) -> RangeJob:
-        """Has the node take a snapshot of a range; see kelek.Table.range_job()."""
+        """Makes the node take a snapshot of a range and serve it in chunks; see
+        kelek.Table.range_job().
+        """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         return await self._run(self._steps.range_job(asked, chunk_pairs, lease))
 
     def chunks(self, job: RangeJob) -> AsyncGenerator[list[Pair], None]:
-        """Chunks of a job, until none is left: each is given out once, also to several tasks."""
+        """The chunks of a job. The server gives each chunk to one reader, in any process; see
+        kelek.Table.chunks().
+        """
         return self._iterate(self._steps.chunks(job))
 
     async def chunks_arrow(
         self, job: RangeJob, *, packed: bool = True
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
-        """As chunks(), each as an Arrow record batch with the columns key and value.
-
-        A few are asked for before they are needed: the job is to be read by nobody else. Raises
-        TableError when pyarrow is not installed.
-
-        packed   False: in the text's framing, as servers of another kind send them
+        """As chunks(), each as an Arrow record batch with the binary columns key and value; see
+        kelek.Table.chunks_arrow().
         """
         async with aclosing(self._iterate(self._steps.chunk_columns(job, packed))) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
                     yield batch
 
-    async def open_lease(self) -> SharedLease:
-        """Has all nodes take a snapshot of a replicated table; see kelek.Table.open_lease()."""
-        return await self._run(self._steps.open_lease())
+    async def open_snapshot(self) -> ClusterSnapshot:
+        """Takes a snapshot of a replicated table on all nodes, at the same entry of the log; see
+        kelek.Table.open_snapshot().
+        """
+        return await self._run(self._steps.open_snapshot())
 
-    def lease_chunks(
+    def snapshot_chunks(
         self,
         lease: int,
         *,
@@ -387,12 +401,13 @@ class AsyncTable(AsyncDriver):
         chunk_pairs: int | None = None,
         keys_only: bool = False,
     ) -> AsyncGenerator[list[Pair], None]:
-        """A range as a lease of all nodes has it, whichever of them are lost meanwhile; see
-        kelek.Table.lease_chunks()."""
+        """A range of a cluster snapshot (open_snapshot()), in lists of pairs, in order; see
+        kelek.Table.snapshot_chunks().
+        """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._iterate(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
+        return self._iterate(self._steps.snapshot_chunks(asked, SnapshotRead(lease, chunk_pairs)))
 
-    async def lease_chunks_arrow(
+    async def snapshot_chunks_arrow(
         self,
         lease: int,
         *,
@@ -403,25 +418,22 @@ class AsyncTable(AsyncDriver):
         keys_only: bool = False,
         packed: bool = True,
     ) -> AsyncGenerator["pyarrow.RecordBatch", None]:
-        """As lease_chunks(), each as an Arrow record batch with the columns key and value.
-
-        packed   as of chunks_arrow()
-
-        Raises TableError when pyarrow is not installed.
+        """As snapshot_chunks(), each as an Arrow record batch with the binary columns key and
+        value; see kelek.Table.snapshot_chunks_arrow().
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        steps = self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed))
+        steps = self._steps.snapshot_columns(asked, SnapshotRead(lease, chunk_pairs, packed))
         async with aclosing(self._iterate(steps)) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
                     yield batch
 
     async def renew(self, lease: int) -> None:
-        """A snapshot is in use: it stays for the topology's `job_idle_s` at least."""
+        """Keeps a snapshot for at least `job_idle_s` (topology) from now."""
         await self._run(self._steps.renew(lease))
 
     async def release(self, lease: int) -> None:
-        """Gives a snapshot back; without it that happens when no job has used it for a while."""
+        """Releases a snapshot. Otherwise it ends `job_idle_s` after its last use."""
         await self._run(self._steps.release(lease))
 
     async def copy_into(
@@ -432,7 +444,7 @@ class AsyncTable(AsyncDriver):
         start: Data = b"",
         end: Data = b"",
     ) -> int:
-        """Begins a job that puts a snapshot of a range into the table target; its APID."""
+        """Starts a job that copies a snapshot of a range into table target; returns its APID."""
         return await self._run(self._steps.copy_into(target, checked_range(prefix, start, end)))
 
     async def map_into(
@@ -443,42 +455,44 @@ class AsyncTable(AsyncDriver):
         parameters: Iterable[tuple[Data, Data]] = (),
         threads: int = 1,
     ) -> int:
-        """Begins a job that runs a mapper over the table into another one; its APID."""
+        """Starts a job that maps the table into table target by a mapper; returns its APID."""
         asked = MapTable(self.number, target, threads, checked_pairs(parameters), mapper)
         return await self._run(self._steps.map_into(asked))
 
     async def job_status(self, apid: int) -> dict[str, str]:
-        """Statistics of a job by name: state, rows, bytes, started, ended."""
+        """Statistics of a job; see kelek.Table.job_status()."""
         return await self._run(self._steps.job_status(apid))
 
     async def wait_job(
         self, apid: int, *, progress: Callable[[dict[str, str]], object] | None = None
     ) -> dict[str, str]:
-        """Waits until a job has ended; its statistics then."""
+        """Waits until a job has ended; returns its statistics; see kelek.Table.wait_job()."""
         return await self._run(self._steps.wait_job(apid, progress))
 
     async def jobs(self, *, running: bool = False, limit: int = 100) -> list[dict[str, str]]:
-        """Statistics of the newest jobs that the server knows, the newest first."""
+        """Statistics of the newest jobs of the server's node, the newest first; see
+        kelek.Table.jobs().
+        """
         return await self._run(self._steps.jobs(running, limit))
 
     async def end_job(self, apid: int) -> None:
-        """Ends a job that runs; what it has written stays."""
+        """Cancels a running job; its output stays. Raises TableRefused when no such job runs."""
         await self._run(self._steps.end_job(apid))
 
     # ---- the end ----
 
     @property
     def number(self) -> int:
-        """The table's."""
+        """The table's number."""
         return self._steps.number
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened: searches, servers, again, silent, junk, strays."""
+        """Counts of events: searches, servers, again, silent, junk, strays."""
         return dict(self._client.counters)
 
     async def _write(self, steps: Generator[Step, None, T]) -> T:
-        """As _run(); behind the puts that were begun before."""
+        """Runs an operation after the puts that began before it."""
         self._puts.flush()
         return await self._run(steps)
 
@@ -493,13 +507,17 @@ class AsyncTable(AsyncDriver):
         return await self._run(self._steps.finish_get(exchange))
 
     async def aclose(self) -> None:
-        """Ends it; writes on their way may still happen, and whoever waits gets a TableError."""
+        """Closes the client. Sent writes may still happen; tasks that wait get a TableError."""
         await super().aclose()
         tasks = (*self._puts.tasks, *self._gets.tasks)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _make_links(self) -> AsyncLinks:
         return AsyncLinks(self._client, TABLE_LINKS)
+
+    open_lease = old_name("open_lease", open_snapshot)
+    lease_chunks = old_name("lease_chunks", snapshot_chunks)
+    lease_chunks_arrow = old_name("lease_chunks_arrow", snapshot_chunks_arrow)
 
     def _closed_error(self) -> TableError:
         return TableError("this AsyncTable is closed")
@@ -511,7 +529,7 @@ class AsyncTable(AsyncDriver):
 async def _packs(
     pairs: Iterable[tuple[Data, Data]] | AsyncIterable[tuple[Data, Data]],
 ) -> AsyncGenerator[list[Pair], None]:
-    """Full packs; a source that never waits lets the loop's other tasks run."""
+    """Full packs. A source that never waits yields to other tasks."""
     pack: list[Pair] = []
     size = 0
     async for one in _each(pairs):

@@ -129,7 +129,7 @@ class RangeJob(NamedTuple):
     nonce: bytes = b""  # What its file NONCE holds: so that it can be told from others' equal path.
 
 
-class LeaseRead(NamedTuple):
+class SnapshotRead(NamedTuple):
     """How a lease of all nodes is read."""
 
     lease: int
@@ -137,7 +137,7 @@ class LeaseRead(NamedTuple):
     packed: bool = True  # False: in the text's framing.
 
 
-class SharedLease(NamedTuple):
+class ClusterSnapshot(NamedTuple):
     """A snapshot of a table that every node has, and keeps as long as somebody uses it."""
 
     number: int  # For jobs, on whichever node.
@@ -535,7 +535,7 @@ class TableOperations:
         if state not in JOB_GOES_WELL:
             raise TableJobLost(f"job {job.apid} is {state}: not all of its chunks were handed out")
 
-    def open_lease(self) -> Generator[Step, None, SharedLease]:
+    def open_snapshot(self) -> Generator[Step, None, ClusterSnapshot]:
         """Has all nodes take a snapshot."""
         server = yield from self.server()
         if not server.features & values.FEATURE_SHARED_LEASES:
@@ -543,16 +543,16 @@ class TableOperations:
         asked = requests.Lease(0, requests.LEASE_OPEN, self.number)
         exchange, answer = yield from self._ask(asked)
         found = _decoded(answers.decode_lease, answer)
-        return SharedLease(found.lease, exchange.url, found.path, found.index, found.nonce)
+        return ClusterSnapshot(found.lease, exchange.url, found.path, found.index, found.nonce)
 
-    def lease_chunks(
-        self, asked: ScanQuery, read: LeaseRead
+    def snapshot_chunks(
+        self, asked: ScanQuery, read: SnapshotRead
     ) -> Generator[Step | list[Pair], None, None]:
         """Chunks of a lease, whichever nodes are lost meanwhile."""
         return self._lease_chunks(asked, read, pairs_of)
 
-    def lease_columns(
-        self, asked: ScanQuery, read: LeaseRead
+    def snapshot_columns(
+        self, asked: ScanQuery, read: SnapshotRead
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
         """The same as record batches."""
         return self._lease_chunks(asked, read, arrow().batch_of)
@@ -560,7 +560,7 @@ class TableOperations:
     def _lease_chunks(
         self,
         asked: ScanQuery,
-        read: LeaseRead,
+        read: SnapshotRead,
         decode: Callable[[Answer, requests.ClientData], Page],
     ) -> Generator[Step | list[Any], None, None]:
         """A job that is lost is followed by one on another server that begins behind the last

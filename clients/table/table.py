@@ -1,7 +1,4 @@
-"""kelek.Table: one table of a cluster for its users, without a thread of its own.
-
-All work is done inside the calls. One Table belongs to one thread at a time; make one for each.
-"""
+"""kelek.Table: the blocking client of a table."""
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
@@ -10,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...protocols.zerodb.client.client import ServerInfo
 from ...protocols.zerodb.wire.requests import MapTable
 from ...protocols.zerodb.wire.values import TableOptions
+from ..aliases import old_name
 from ..errors import TableError, TableTimeout
 from ..io.driver import BlockingDriver, Step
 from ..io.links import Links
@@ -21,11 +19,11 @@ from .operations import (
     DEFAULT_OPTIONS,
     TABLE_LINKS,
     TIMEOUT_MS,
-    LeaseRead,
+    ClusterSnapshot,
     Puts,
     RangeJob,
     ScanQuery,
-    SharedLease,
+    SnapshotRead,
     TableOperations,
     TableTuning,
     arrow,
@@ -40,25 +38,27 @@ __all__ = ["Table", "TableOptions"]
 
 
 class Table(BlockingDriver):
-    """A connection to one table of a cluster.
+    """A client of one table of a cluster. It has no thread: its calls do all work.
 
         with kelek.Table("tcp://127.0.0.1:7100,tcp://127.0.0.1:7110", 7) as table:
             table.put(b"key", b"value")
             table.put_many(pairs)
             for key, value in table.scan(prefix=b"k"): ...
 
-    urls         some nodes' ZeroDB addresses, in a list or joined by commas: one is used, the
-                 others when it is lost. A table that the topology calls local is each node's own:
-                 give the url of one node
-    number       the table's
-    timeout_ms   so long without an answer: TableTimeout, or TableUnavailable
-    sync         how a write is acknowledged: "partsync", once a majority has it on disk and it is
-                 applied, so that everybody reads it; "fullsync", once it is also on stable storage
-                 in the table; "async", on receipt, unchecked: it may be lost
-    stale        reads may be answered with what the node has, without asking the leader
+    urls         ZeroDB addresses of some nodes, as a list or joined by commas. The client uses one
+                 and switches to another when that is lost. Each node has a local table (topology)
+                 of its own: give the url of one node. zre://CLUSTER looks them up by discovery
+    number       the table's number
+    timeout_ms   a call without an answer for so long raises TableTimeout or TableUnavailable
+    sync         when a write is acknowledged. "partsync": a majority has it on disk and it is
+                 applied, so every reader sees it. "fullsync": it is also on stable storage in the
+                 table. "async": on receipt, unchecked; it may be lost
+    stale        reads may be served from the node's copy, without asking the leader
+    tuning       limits of outstanding requests, and timeouts of the search for a server
 
-    A replicated write happens once, also when it is sent again because a node was lost; writes of
-    one Table happen in the order sent. Raises TableError, or one of its kinds.
+    A replicated write takes effect once, even if the client sends it again after a node was lost.
+    The writes of one Table take effect in the order of the calls. Use a Table in one thread at a
+    time. All errors are TableErrors.
     """
 
     def __init__(
@@ -80,23 +80,23 @@ class Table(BlockingDriver):
     # ---- reading ----
 
     def get(self, key: Data) -> bytes | None:
-        """What the key holds; None: it is not there."""
+        """The value of a key; None: the key does not exist."""
         return self._run(self._steps.get_many([key]))[0]
 
     def get_many(self, keys: Iterable[Data]) -> list[bytes | None]:
-        """What each key holds, in their order; None: it is not there."""
+        """The value of each key, in order; None: the key does not exist."""
         return self._run(self._steps.get_many(keys))
 
     def exists(self, key: Data) -> bool:
-        """Whether the key is there."""
+        """Whether the key exists."""
         return self._run(self._steps.exists_many([key]))[0]
 
     def exists_many(self, keys: Iterable[Data]) -> list[bool]:
-        """Whether each key is there, in their order."""
+        """Whether each key exists, in order."""
         return self._run(self._steps.exists_many(keys))
 
     def count(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> int:
-        """How many keys begin with prefix, or lie in start <= key < end."""
+        """The number of keys that begin with prefix, or lie in start <= key < end."""
         return self._run(self._steps.count(checked_range(prefix, start, end)))
 
     def scan(
@@ -108,12 +108,14 @@ class Table(BlockingDriver):
         reverse: bool = False,
         limit: int | None = None,
     ) -> Generator[Pair, None, None]:
-        """(key, value) of the keys that begin with prefix, or of start <= key < end, in order.
+        """The (key, value) pairs whose keys begin with prefix, or lie in start <= key < end, in
+        order.
 
-        It is read by the page, each as it is then; a range_job() reads a snapshot.
+        The client reads page by page, so later pages may show later writes. For a consistent view
+        use open_snapshot() or range_job().
 
-        reverse   from the largest key down
-        limit     so many pairs at most
+        reverse   descending keys
+        limit     at most so many pairs
         """
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
         return self._items(asked)
@@ -127,7 +129,7 @@ class Table(BlockingDriver):
         reverse: bool = False,
         limit: int | None = None,
     ) -> Generator[bytes, None, None]:
-        """The keys alone; as scan(), but no value is sent."""
+        """The keys alone, as scan(); the server sends no values."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
         for key, _ in self._items(asked):
             yield key
@@ -141,14 +143,14 @@ class Table(BlockingDriver):
         reverse: bool = False,
         limit: int | None = None,
     ) -> Generator[list[Pair], None, None]:
-        """As scan(): all pairs of a page in one list, which is never empty."""
+        """As scan(): a list, never empty, of the pairs of each page."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
         return self._iterate(self._steps.scan(asked))
 
     def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> Generator["pyarrow.RecordBatch", None, None]:
-        """The range as Arrow record batches with the columns key and value, both binary.
+        """The range as Arrow record batches with the binary columns key and value.
 
         Raises TableError when pyarrow is not installed.
         """
@@ -166,9 +168,10 @@ class Table(BlockingDriver):
     def put(self, key: Data, value: Data, *, ttl_s: float | None = None, session: int = 0) -> None:
         """Stores a value.
 
-        ttl_s     the key vanishes after so long
-        session   the key vanishes when this session ends (open_session). Raises SessionEnded, and
-                  stores nothing, when it has ended already
+        ttl_s     the table deletes the key after so many seconds
+        session   the table deletes the key when this session ends (open_session())
+
+        Raises SessionEnded, and stores nothing, when the session has ended already.
         """
         self._run(self._steps.put([(key, value)], ttl_s, session))
 
@@ -179,10 +182,10 @@ class Table(BlockingDriver):
         ttl_s: float | None = None,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """Stores pairs in order, pipelined, and returns how many once all are acknowledged.
+        """Stores pairs in order, pipelined; returns their count once all are acknowledged.
 
-        progress is called with the number acknowledged so far. Raises TableRefused with the number
-        written before.
+        progress is called with the count acknowledged so far. Raises TableRefused, whose `written`
+        is the number of pairs stored before.
         """
         puts = self._steps.puts(ttl_s)
         return self._write_all(puts, (puts.add(pack) for pack in packs(pairs)), progress)
@@ -195,10 +198,13 @@ class Table(BlockingDriver):
         bytes_max: int = PACK_BYTES,
         progress: Callable[[int], object] | None = None,
     ) -> int:
-        """As put_many(), with what the columns key and value hold, binary or text: no object is
-        made for a row. Raises TableError when pyarrow is not installed.
+        """As put_many(), from the binary or text columns key and value of record batches.
 
-        bytes_max   of keys and values in one request, if they are more than one
+        It makes no Python object for a row.
+
+        bytes_max   of keys and values in a request of several pairs
+
+        Raises TableError when pyarrow is not installed.
         """
         puts = self._steps.puts(ttl_s)
         packed = arrow().packs_of(batches, bytes_max)
@@ -224,56 +230,60 @@ class Table(BlockingDriver):
         return puts.written
 
     def delete(self, key: Data) -> None:
-        """Deletes a key, whether it is there or not."""
+        """Deletes a key, if it exists."""
         self._run(self._steps.delete_many([key]))
 
     def delete_many(self, keys: Iterable[Data]) -> None:
-        """Deletes keys, whether they are there or not, all of them at once."""
+        """Deletes the keys that exist, in one atomic write."""
         self._run(self._steps.delete_many(keys))
 
     def delete_range(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> None:
-        """Deletes the keys that begin with prefix, or lie in start <= key < end; at once."""
+        """Deletes the keys that begin with prefix, or lie in start <= key < end, atomically."""
         self._run(self._steps.delete_range(checked_range(prefix, start, end)))
 
     def delete_limited(self, limit: int, *, start: Data = b"") -> None:
-        """Deletes the first limit keys that are not below start."""
+        """Deletes the first limit keys from start on."""
         self._run(self._steps.delete_limited(limit, start))
 
     # ---- several at once ----
 
     def batch(self, *, ttl_s: float | None = None, session: int = 0) -> Batch:
-        """An empty batch for this table, to be filled and then given to commit()."""
+        """An empty batch for this table; commit() applies it."""
         return Batch(self.number, ttl_s=ttl_s, session=session)
 
     def commit(self, batch: Batch) -> BatchResult:
-        """Does all of a batch in one step, or nothing of it; says whether its conditions held.
+        """Applies a batch atomically: the branch that its conditions select.
 
-        Raises SessionEnded when the batch has a session that has ended: nothing is done then.
+        Raises SessionEnded when the batch has a session that has ended; it changes nothing then.
         """
         return self._run(self._steps.commit(batch))
 
     def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> bool:
-        """Stores a value if the key holds what is expected (None: nothing); says whether it did.
+        """Stores a value if the key's present value is expected (None: no key); returns whether it
+        did.
 
-        One step of the log: of several who try at once, with the same expectation, one succeeds.
+        It is one atomic step: of several callers with the same expectation, one succeeds.
         """
         return self._run(self._steps.compare_and_put(key, expected, value))
 
     # ---- sessions ----
 
     def open_session(self, ttl_s: float) -> int:
-        """Begins a session: the keys put with it vanish when it ends. It ends when it has not been
-        kept for ttl_s, whoever leads. Returns its number."""
+        """Opens a session and returns its number. Keys that are put under it are deleted when it
+        ends.
+
+        A session ends by end_session(), or ttl_s seconds after the last keep_session().
+        """
         return self._run(self._steps.open_session(ttl_s))
 
     def keep_session(self, session: int) -> bool:
-        """The session lives for its time from now on; False: it has ended."""
+        """Restarts the session's time to live; False: the session has ended."""
         return self._run(self._steps.keep_session(session))
 
     def end_session(self, session: int) -> None:
-        """Ends a session now, and its keys with it."""
+        """Ends a session and deletes its keys."""
         self._run(self._steps.end_session(session))
 
     # ---- changes ----
@@ -307,30 +317,31 @@ class Table(BlockingDriver):
     # ---- the table ----
 
     def open(self, options: TableOptions = DEFAULT_OPTIONS) -> None:
-        """Makes the table with these options; one that is there keeps its own."""
+        """Creates the table with these options. An existing table keeps its own."""
         self._run(self._steps.open(options))
 
     def unload(self) -> None:
-        """Has the node write out what it holds of the table in memory; the next request opens it
-        again."""
+        """Makes the node write the table's memory to disk. The next request reopens the table."""
         self._run(self._steps.unload())
 
     def truncate(self) -> None:
-        """Removes all pairs and the table's options; the next open or put makes it anew."""
+        """Deletes all pairs and the table's options. The next open() or put() creates it anew."""
         self._run(self._steps.truncate())
 
     def compact(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> None:
-        """Has the node that answers rewrite a range, so that what is deleted takes no room."""
+        """Makes the node that answers rewrite a range, which frees the space of deleted keys."""
         self._run(self._steps.compact(checked_range(prefix, start, end)))
 
     def info(self, *, content: bool = False) -> dict[str, Any] | None:
-        """What the node knows of the table by name: its options, size, ...; None: it is not
-        there. content: with a hash of all keys and values, which are read for it; two nodes
-        that have applied the same have the same."""
+        """Properties of the table on the node that answers, by name; None: it does not exist.
+
+        content   include a hash of all keys and values, for which the node reads them all. Nodes
+                  that have applied the same entries have the same hash
+        """
         return self._run(self._steps.info(content))
 
     def tables(self) -> dict[int, dict[str, Any]]:
-        """The same of all tables, by number."""
+        """As info(), for all tables, by number."""
         return self._run(self._steps.tables())
 
     def split_points(
@@ -341,11 +352,11 @@ class Table(BlockingDriver):
         start: Data = b"",
         end: Data = b"",
     ) -> list[bytes]:
-        """At most parts - 1 keys that cut a range into parts of about equal size."""
+        """At most parts - 1 keys that divide a range into parts of about equal size."""
         return self._run(self._steps.split_points(parts, checked_range(prefix, start, end)))
 
     def server(self) -> ServerInfo:
-        """The server that is asked: its url, features, name and version."""
+        """The server that this client uses: url, features, name and version."""
         return self._run(self._steps.server())
 
     # ---- jobs ----
@@ -360,45 +371,50 @@ class Table(BlockingDriver):
         lease: int | None = None,
         keys_only: bool = False,
     ) -> RangeJob:
-        """Has the node take a snapshot of a range and hand it out in chunks.
+        """Makes the node take a snapshot of a range and serve it in chunks.
 
-        lease       0: keep the snapshot for other jobs, too; the job then names its lease.
-                    Its number: use that snapshot, and take none
-        keys_only   the values are empty
+        chunk_pairs   pairs of a chunk; None: the server decides
+        lease         0: keep the snapshot for other jobs; RangeJob.lease names it. A number: use
+                      the snapshot of this lease
+        keys_only     the values are empty
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         return self._run(self._steps.range_job(asked, chunk_pairs, lease))
 
     def chunks(self, job: RangeJob) -> Generator[list[Pair], None, None]:
-        """Chunks of a job, until none is left: each is given out once, to whoever asks first, here
-        or in another process. Raises TableJobLost, after which nobody gets the rest."""
+        """The chunks of a job. The server gives each chunk to one reader, in any process.
+
+        Raises TableJobLost; the remaining chunks are then lost for all readers.
+        """
         return self._iterate(self._steps.chunks(job))
 
     def chunks_arrow(
         self, job: RangeJob, *, packed: bool = True
     ) -> Generator["pyarrow.RecordBatch", None, None]:
-        """As chunks(), each as an Arrow record batch with the columns key and value.
+        """As chunks(), each as an Arrow record batch with the binary columns key and value.
 
-        A few are asked for before they are needed: the job is to be read by nobody else. Raises
-        TableError when pyarrow is not installed.
+        It requests some chunks ahead, so use it only if no other reader shares the job.
 
-        packed   False: in the text's framing, as servers of another kind send them
+        packed   False: in the specification's framing, which foreign servers use
+
+        Raises TableError when pyarrow is not installed.
         """
         with closing(self._iterate(self._steps.chunk_columns(job, packed))) as chunks:
             for chunk in chunks:
                 yield from chunk
 
-    def open_lease(self) -> SharedLease:
-        """Has all nodes take a snapshot of a replicated table, at the same place of the log: what
-        was written before is in it, nothing that is written later.
+    def open_snapshot(self) -> ClusterSnapshot:
+        """Takes a snapshot of a replicated table on all nodes, at the same entry of the log.
 
-        It lives while somebody reads it, on whichever node (lease_chunks(), range_job(lease=..)),
-        or renews it, and the topology's `job_idle_s` longer; or until release(). Raises
-        TableRefused, TableUnsupported.
+        It contains every write acknowledged before the call. It lasts until release(), or
+        `job_idle_s` (topology) after the last read or renew(). Read it with snapshot_chunks() or
+        range_job(lease=...).
+
+        Raises TableRefused, TableUnsupported.
         """
-        return self._run(self._steps.open_lease())
+        return self._run(self._steps.open_snapshot())
 
-    def lease_chunks(
+    def snapshot_chunks(
         self,
         lease: int,
         *,
@@ -408,19 +424,22 @@ class Table(BlockingDriver):
         chunk_pairs: int | None = None,
         keys_only: bool = False,
     ) -> Generator[list[Pair], None, None]:
-        """A range as a lease of all nodes has it (open_lease()), in lists of pairs, in order.
+        """A range of a cluster snapshot (open_snapshot()), in lists of pairs, in order.
 
-        Where a node is lost it is read on from another one, behind the last pair that was given
-        out: each comes once. Raises TableRefused when the lease has ended, TableTimeout when no
-        server that can be reached has it.
+        When a node is lost, the client continues on another one after the last pair: each pair
+        comes once.
 
-        chunk_pairs   in one list, at most
+        lease         ClusterSnapshot.number
+        chunk_pairs   pairs in a list, at most
         keys_only     the values are empty
+
+        Raises TableRefused when the snapshot has ended, TableTimeout when no reachable server has
+        it.
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._iterate(self._steps.lease_chunks(asked, LeaseRead(lease, chunk_pairs)))
+        return self._iterate(self._steps.snapshot_chunks(asked, SnapshotRead(lease, chunk_pairs)))
 
-    def lease_chunks_arrow(
+    def snapshot_chunks_arrow(
         self,
         lease: int,
         *,
@@ -431,25 +450,28 @@ class Table(BlockingDriver):
         keys_only: bool = False,
         packed: bool = True,
     ) -> Generator["pyarrow.RecordBatch", None, None]:
-        """As lease_chunks(), each as an Arrow record batch with the columns key and value.
+        """As snapshot_chunks(), each as an Arrow record batch with the binary columns key and
+        value.
 
-        packed   as of chunks_arrow()
+        packed   as for chunks_arrow()
 
         Raises TableError when pyarrow is not installed.
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         with closing(
-            self._iterate(self._steps.lease_columns(asked, LeaseRead(lease, chunk_pairs, packed)))
+            self._iterate(
+                self._steps.snapshot_columns(asked, SnapshotRead(lease, chunk_pairs, packed))
+            )
         ) as chunks:
             for chunk in chunks:
                 yield from chunk
 
     def renew(self, lease: int) -> None:
-        """A snapshot is in use: it stays for the topology's `job_idle_s` at least."""
+        """Keeps a snapshot for at least `job_idle_s` (topology) from now."""
         self._run(self._steps.renew(lease))
 
     def release(self, lease: int) -> None:
-        """Gives a snapshot back; without it that happens when no job has used it for a while."""
+        """Releases a snapshot. Otherwise it ends `job_idle_s` after its last use."""
         self._run(self._steps.release(lease))
 
     def copy_into(
@@ -460,7 +482,7 @@ class Table(BlockingDriver):
         start: Data = b"",
         end: Data = b"",
     ) -> int:
-        """Begins a job that puts a snapshot of a range into the table target; its APID."""
+        """Starts a job that copies a snapshot of a range into table target; returns its APID."""
         return self._run(self._steps.copy_into(target, checked_range(prefix, start, end)))
 
     def map_into(
@@ -471,7 +493,7 @@ class Table(BlockingDriver):
         parameters: Iterable[tuple[Data, Data]] = (),
         threads: int = 1,
     ) -> int:
-        """Begins a job that runs a mapper over the table into another one; its APID."""
+        """Starts a job that maps the table into table target by a mapper; returns its APID."""
         asked = MapTable(self.number, target, threads, checked_pairs(parameters), mapper)
         return self._run(self._steps.map_into(asked))
 
@@ -486,35 +508,40 @@ class Table(BlockingDriver):
     def wait_job(
         self, apid: int, *, progress: Callable[[dict[str, str]], object] | None = None
     ) -> dict[str, str]:
-        """Waits until a job has ended; its statistics then: state is done, failed with a reason,
-        expired or cancelled. progress is called with those of meanwhile."""
+        """Waits until a job has ended; returns its statistics.
+
+        Their state is done, failed with a reason, expired or cancelled. progress is called with the
+        statistics of a running job.
+        """
         return self._run(self._steps.wait_job(apid, progress))
 
     def jobs(self, *, running: bool = False, limit: int = 100) -> list[dict[str, str]]:
-        """Statistics of the newest jobs that the server knows, the newest first; it knows those of
-        its own node.
+        """Statistics of the newest jobs of the server's node, the newest first.
 
-        running   only those that have not ended
+        running   only jobs that have not ended
         limit     1 to 1000
         """
         return self._run(self._steps.jobs(running, limit))
 
     def end_job(self, apid: int) -> None:
-        """Ends a job that runs; what it has written stays. Raises TableRefused when none of that
-        number runs."""
+        """Cancels a running job; its output stays. Raises TableRefused when no such job runs."""
         self._run(self._steps.end_job(apid))
 
     # ---- the end ----
 
     @property
     def number(self) -> int:
-        """The table's."""
+        """The table's number."""
         return self._steps.number
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened: searches, servers, again, silent, junk, strays."""
+        """Counts of events: searches, servers, again, silent, junk, strays."""
         return dict(self._client.counters)
+
+    open_lease = old_name("open_lease", open_snapshot)
+    lease_chunks = old_name("lease_chunks", snapshot_chunks)
+    lease_chunks_arrow = old_name("lease_chunks_arrow", snapshot_chunks_arrow)
 
     def _closed_error(self) -> TableError:
         return TableError("this Table is closed")

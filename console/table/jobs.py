@@ -315,7 +315,7 @@ def asked(
 
 
 def found_jobs(apid: int, options: Where) -> list[tuple[JobNode, Job]]:
-    """The nodes that know a job of that number, and what they tell; one at least. Raises CliError."""
+    """The nodes that know the job, at least one, and its state there. Raises CliError."""
     known: list[tuple[JobNode, Job]] = []
     problems: list[str] = []
     nodes = nodes_of(options)

@@ -256,7 +256,7 @@ class SnapshotReader:
         packed = options.framing != FRAMING_TEXT
         try:
             if is_shared(snapshot.lease):
-                yield from table.lease_chunks_arrow(snapshot.lease, packed=packed, **arguments)
+                yield from table.snapshot_chunks_arrow(snapshot.lease, packed=packed, **arguments)
                 return
             job = table.range_job(lease=snapshot.lease, **arguments)
             yield from table.chunks_arrow(job, packed=packed)

@@ -192,7 +192,7 @@ def _take_snapshot(table: "Table", replicated: bool) -> Snapshot:
 
     if replicated and table.server().features & FEATURE_SHARED_LEASES:
         with suppress(TableRefused):  # The cluster may hold too many; a single node may have room.
-            lease = table.open_lease()
+            lease = table.open_snapshot()
             return Snapshot("", lease.number, lease.path, lease.nonce)
     # A range that few tables have; the job is only needed for its snapshot.
     job = table.range_job(end=b"\0\0", lease=0)

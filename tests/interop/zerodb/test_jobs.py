@@ -89,8 +89,8 @@ def test_a_mapper_that_never_ends_is_ended(table: kelek.Table) -> None:
 
 def test_a_lease_of_all_nodes_outlives_its_job_server(table: kelek.Table, node: Tables) -> None:
     pid = node.cluster.pid("n1", "job_server")
-    lease = table.open_lease()
-    chunks = table.lease_chunks(lease.number, chunk_pairs=5000)
+    lease = table.open_snapshot()
+    chunks = table.snapshot_chunks(lease.number, chunk_pairs=5000)
     found = [next(chunks) for _ in range(3)]
     os.kill(pid, signal.SIGKILL)
     found += chunks

@@ -243,7 +243,7 @@ def test_nodes_that_can_not_share_a_snapshot_leave_it_to_one(
         assert sum(batch.num_rows for batch in found) == len(ROWS)
         [key] = snapshots(node).keys() - before.keys()
         taken.append(snapshots(node)[key])
-        monkeypatch.setattr(kelek.Table, "open_lease", refuse)
+        monkeypatch.setattr(kelek.Table, "open_snapshot", refuse)
     assert [(one.url, one.lease > 2**63) for one in taken] == [("", True), (node, False)]
 
 
