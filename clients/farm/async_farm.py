@@ -1,6 +1,6 @@
 """kelek.AsyncFarm: a farm for asyncio, with the methods of kelek.Farm.
 
-Any number of tasks of one loop may share one AsyncFarm: what they append travels together.
+The tasks of one loop may share an AsyncFarm; their appends share requests.
 """
 
 import os
@@ -53,7 +53,7 @@ class AsyncFarm(AsyncDriver):
         tuning = tuning or FarmTuning()
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, Credentials(user, password, secret_file), tuning)
-        self._steps = FarmOperations(self._client, timeout_ms)
+        self._operations = FarmOperations(self._client, timeout_ms)
         self._settings = make_connect_settings(ca_file, tuning)
 
     # ---- the log ----
@@ -62,12 +62,12 @@ class AsyncFarm(AsyncDriver):
         """Appends a value; returns its index once it is committed; see kelek.Farm.append()."""
         if not isinstance(value, bytes | str):
             warn_renamed("append() of several values", "append_many()")
-            return await self._run(self._steps.append(value))
+            return await self._run(self._operations.append(value))
         return await self.append_many([value])
 
     async def append_many(self, values: Iterable[bytes]) -> int:
         """Appends values; returns the index of the last; see kelek.Farm.append_many()."""
-        next_index = await self._run(self._steps.append(values))
+        next_index = await self._run(self._operations.append(values))
         return max(0, next_index - 1)
 
     async def read(
@@ -80,7 +80,7 @@ class AsyncFarm(AsyncDriver):
     ) -> FarmPage:
         """One page of committed entries after an index; see kelek.Farm.read()."""
         first_index = entry_range(from_index, after).first_index
-        return await self._run(self._steps.read(first_index, count, all_kinds))
+        return await self._run(self._operations.read(first_index, count, all_kinds))
 
     def entries(
         self,
@@ -98,75 +98,74 @@ class AsyncFarm(AsyncDriver):
         return self._pages(EntryRange(after + 1, True), all_kinds)
 
     async def _pages(self, wanted: EntryRange, all_kinds: bool) -> AsyncIterator[FarmEntry]:
-        async with aclosing(self._iterate(self._steps.entries(*wanted, all_kinds))) as pages:
+        async with aclosing(self._iterate(self._operations.entries(*wanted, all_kinds))) as pages:
             async for page in pages:
                 for entry in page:
                     yield entry
 
     async def commit_index(self) -> int:
-        """The index of the last committed entry, as the leader knows it; when there is none, as any
-        server does."""
-        return await self._run(self._steps.commit_index())
+        """The index of the last committed entry; see kelek.Farm.commit_index()."""
+        return await self._run(self._operations.commit_index())
 
-    # ---- what there is ----
+    # ---- views ----
 
     async def reach(self, timeout_ms: int) -> None:
-        """Waits until one of the servers has let us in, at most so long."""
-        await self._run(self._steps.reach(timeout_ms))
+        """Waits up to timeout_ms until a server accepts the user."""
+        await self._run(self._operations.reach(timeout_ms))
 
     async def status(self) -> dict[str, Any]:
-        """The leader's view; see kelek.Farm.status()."""
-        return await self._run(self._steps.status())
+        """The leader's status; see kelek.Farm.status()."""
+        return await self._run(self._operations.status())
 
     async def servers(self) -> list[FarmServer]:
-        """The members, each with what it says of itself."""
-        return await self._run(self._steps.servers())
+        """The members, each with its own status."""
+        return await self._run(self._operations.servers())
 
     async def documents(self, server_id: int | None = None) -> dict[str, Any]:
-        """What the log amounts to; see kelek.Farm.documents()."""
-        return await self._run(self._steps.documents(server_id))
+        """The state of the log; see kelek.Farm.documents()."""
+        return await self._run(self._operations.documents(server_id))
 
     async def publisher(self) -> int | None:
-        """Which server publishes the MetaLS; None: nobody does."""
-        return await self._run(self._steps.publisher())
+        """The id of the server that publishes the MetaLS, or None."""
+        return await self._run(self._operations.publisher())
 
     # ---- members ----
 
     async def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> bool:
-        """Takes a server in; see kelek.Farm.add_server()."""
-        return await self._run(self._steps.add_server(server_id, endpoint, wait))
+        """Adds a server; see kelek.Farm.add_server()."""
+        return await self._run(self._operations.add_server(server_id, endpoint, wait))
 
     async def remove_server(self, server_id: int, *, wait: bool = True) -> bool:
-        """Leaves a server out; see kelek.Farm.remove_server()."""
-        return await self._run(self._steps.remove_server(server_id, wait))
+        """Removes a server; see kelek.Farm.remove_server()."""
+        return await self._run(self._operations.remove_server(server_id, wait))
 
     # ---- orders of an administrator ----
 
     async def publish(self, server: int | str | None) -> None:
-        """Says who publishes the MetaLS; see kelek.Farm.publish()."""
-        await self._run(self._steps.publish(server))
+        """Orders who publishes the MetaLS; see kelek.Farm.publish()."""
+        await self._run(self._operations.publish(server))
 
     async def exclude(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
-        """Leaves destinations out of the MetaLS, or all of a server's; see kelek.Farm.exclude()."""
-        await self._run(self._steps.order_exclusion(OrderKind.EXCLUDE, hashes, servers))
+        """Excludes destinations from the MetaLS; see kelek.Farm.exclude()."""
+        await self._run(self._operations.order_exclusion(OrderKind.EXCLUDE, hashes, servers))
 
     async def include(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
-        """Takes in again what was left out."""
-        await self._run(self._steps.order_exclusion(OrderKind.INCLUDE, hashes, servers))
+        """Ends exclusions."""
+        await self._run(self._operations.order_exclusion(OrderKind.INCLUDE, hashes, servers))
 
     async def export(self) -> dict[str, Any]:
-        """What an administrator has set, and who the members are."""
-        return await self._run(self._steps.from_leader("configuration"))
+        """The administrators' configuration and the members; see kelek.Farm.export()."""
+        return await self._run(self._operations.from_leader("configuration"))
 
     async def import_(self, configuration: Mapping[str, Any]) -> None:
-        """Sets all that an administrator may set as an export has it; see kelek.Farm.import_()."""
-        await self._run(self._steps.import_config(configuration))
+        """Sets the administrators' configuration; see kelek.Farm.import_()."""
+        await self._run(self._operations.import_config(configuration))
 
-    # ---- the end ----
+    # ---- counters ----
 
     @property
     def counters(self) -> dict[str, int]:
-        """As kelek.Farm's."""
+        """See kelek.Farm.counters."""
         return dict(self._client.counters)
 
     def _make_links(self) -> AsyncWaits:

@@ -1,6 +1,6 @@
-"""kelek.Farm: a farm's log and its members, without a thread of its own.
+"""kelek.Farm: a farm's log and members, without a background thread.
 
-All work is done inside the calls. One Farm belongs to one thread at a time; make one for each.
+All work happens inside the calls. A Farm belongs to one thread at a time.
 """
 
 import os
@@ -25,7 +25,7 @@ from .values import EntryRange, FarmEntry, FarmPage, FarmServer, Servers, entry_
 
 
 class Farm(BlockingDriver):
-    """A user of a farm: servers that share a log, by Garlic Farm's protocol.
+    """A client of a farm: servers that share a log by Garlic Farm's protocol.
 
         with kelek.Farm("tls://127.0.0.1:7401", "farm", user="demo", secret_file="secret",
                         ca_file="ca.pem") as farm:
@@ -33,18 +33,17 @@ class Farm(BlockingDriver):
             farm.append_many([b"two", b"three"])
             for entry in farm.entries(): ...
 
-    servers       where some of them are, in a list or joined by commas, or by id: {1: "tls://.."};
-                  the others are learned. zre://CLUSTER is looked up
-    farm          its name
-    user          as the servers' password file knows him; secret_file holds his password alone, and
-                  is readable by nobody else; password may be given instead
-    ca_file       the certificates (PEM) that the servers' have to be signed with; None: those that
-                  the system trusts
-    timeout_ms    of a call
-    tuning        TLS, proxies, servers of JRaft without either
+    servers       some of them, in a list, joined by commas, or by id: {1: "tls://.."}; the
+                  client learns the others. zre://CLUSTER is looked up
+    farm          the farm's name
+    user          a user in the servers' password file. secret_file holds its password alone and
+                  must have mode 0600 or less; or give password
+    ca_file       the CA certificates (PEM) of the servers; None: the system's
+    timeout_ms    of each call
+    tuning        TLS versions, proxies, JRaft servers
 
-    What is appended may be there twice when a leader is lost meanwhile: the protocol knows no
-    sessions. Raises FarmError, or one of its kinds.
+    A value may be in the log twice if a leader is lost during the call: the protocol has no
+    sessions. Raises FarmError or one of its subclasses.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Farm(BlockingDriver):
         credentials = Credentials(user, password, secret_file)
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, credentials, tuning)
-        self._steps = FarmOperations(self._client, timeout_ms)
+        self._operations = FarmOperations(self._client, timeout_ms)
         self._own(FarmLinks(self._client, make_connect_settings(ca_file, tuning)))
 
     # ---- the log ----
@@ -80,7 +79,7 @@ class Farm(BlockingDriver):
         """
         if not isinstance(value, bytes | str):
             warn_renamed("append() of several values", "append_many()")
-            return self._run(self._steps.append(value))
+            return self._run(self._operations.append(value))
         return self.append_many([value])
 
     def append_many(self, values: Iterable[bytes]) -> int:
@@ -90,7 +89,7 @@ class Farm(BlockingDriver):
         of a request are consecutive in the log, so up to 1000 small values have the indexes up to
         the result. 0: there was no value. Raises as append() does.
         """
-        next_index = self._run(self._steps.append(values))
+        next_index = self._run(self._operations.append(values))
         return max(0, next_index - 1)
 
     def read(
@@ -109,7 +108,7 @@ class Farm(BlockingDriver):
         Raises FarmCompacted when the first of them is no longer stored.
         """
         first_index = entry_range(from_index, after).first_index
-        return self._run(self._steps.read(first_index, count, all_kinds))
+        return self._run(self._operations.read(first_index, count, all_kinds))
 
     def entries(
         self,
@@ -139,94 +138,100 @@ class Farm(BlockingDriver):
         return self._pages(EntryRange(after + 1, True), all_kinds)
 
     def _pages(self, wanted: EntryRange, all_kinds: bool) -> Iterator[FarmEntry]:
-        for page in self._iterate(self._steps.entries(*wanted, all_kinds)):
+        for page in self._iterate(self._operations.entries(*wanted, all_kinds)):
             yield from page
 
     def commit_index(self) -> int:
-        """The index of the last committed entry, as the leader knows it; when there is none, as any
-        server does."""
-        return self._run(self._steps.commit_index())
+        """The index of the last committed entry: the leader's, or without a leader any server's."""
+        return self._run(self._operations.commit_index())
 
-    # ---- what there is ----
+    # ---- views ----
 
     def reach(self, timeout_ms: int) -> None:
-        """Waits until one of the servers has let us in, at most so long; what it is told is of no
-        interest. Raises FarmUnavailable, FarmDenied, FarmUntrusted, FarmRefused."""
-        self._run(self._steps.reach(timeout_ms))
+        """Waits up to timeout_ms until a server accepts the user.
+
+        Raises FarmUnavailable, FarmDenied, FarmUntrusted, FarmRefused.
+        """
+        self._run(self._operations.reach(timeout_ms))
 
     def status(self) -> dict[str, Any]:
-        """The leader's view: term, indexes, members, the change in work, counters.
+        """The leader's status: term, indexes, members, the member change in progress, counters.
 
-        docs/protocols/garlic-farm.md has its keys. Without a leader it is that of any server.
+        docs/protocols/garlic-farm.md lists its keys. Without a leader, any server's status.
         """
-        return self._run(self._steps.status())
+        return self._run(self._operations.status())
 
     def servers(self) -> list[FarmServer]:
-        """The members, each with what it says of itself."""
-        return self._run(self._steps.servers())
+        """The members, each with its own status."""
+        return self._run(self._operations.servers())
 
     def documents(self, server_id: int | None = None) -> dict[str, Any]:
-        """What the log amounts to: the last document of each server, who publishes, what is left
-        out, settings. docs/protocols/garlic-farm.md has its keys.
+        """The state of the log: each server's last document, the publisher, exclusions,
+        settings. docs/protocols/garlic-farm.md lists its keys.
 
-        server_id   only that server's document: of many large ones some are null, unless alone
+        server_id   only this server's document. Large documents are null in the whole list
         """
-        return self._run(self._steps.documents(server_id))
+        return self._run(self._operations.documents(server_id))
 
     def publisher(self) -> int | None:
-        """Which server publishes the MetaLS; None: nobody does."""
-        return self._run(self._steps.publisher())
+        """The id of the server that publishes the MetaLS, or None."""
+        return self._run(self._operations.publisher())
 
     # ---- members ----
 
     def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> bool:
-        """Takes a server in that has been started and waits for it; the user is an administrator.
+        """Adds a server that runs and waits for an invitation. Needs an administrator.
 
-        endpoint   where the others reach it: tcp://HOST:PORT
-        wait       until it is a member, not only until the leader has begun
+        endpoint   its address for the other servers: tcp://HOST:PORT
+        wait       True: until it is a member. False: until the leader has started
 
-        Returns False when it is one already. Raises FarmDenied, FarmRefused, FarmTimeout.
+        Returns False if it is a member already. Raises FarmDenied, FarmRefused, FarmTimeout.
         """
-        return self._run(self._steps.add_server(server_id, endpoint, wait))
+        return self._run(self._operations.add_server(server_id, endpoint, wait))
 
     def remove_server(self, server_id: int, *, wait: bool = True) -> bool:
-        """Leaves a server out, the leader too: another one leads then. Its process stays.
+        """Removes a server. If it leads, another server becomes leader. Its process keeps
+        running.
 
-        Returns False when it is no member. Raises FarmDenied, FarmRefused, FarmTimeout.
+        Returns False if it is not a member. Raises FarmDenied, FarmRefused, FarmTimeout.
         """
-        return self._run(self._steps.remove_server(server_id, wait))
+        return self._run(self._operations.remove_server(server_id, wait))
 
     # ---- orders of an administrator ----
 
     def publish(self, server: int | str | None) -> None:
-        """Says who publishes the MetaLS: a server's id, "auto" for the one that the rule finds, or
-        None for nobody. Raises FarmDenied."""
-        self._run(self._steps.publish(server))
+        """Orders who publishes the MetaLS: a server's id, "auto" for the rule's choice, or None
+        for no server. Raises FarmDenied.
+        """
+        self._run(self._operations.publish(server))
 
     def exclude(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
-        """Leaves destinations out of the MetaLS, or all of a server's: its own and the right to
-        publish. A hash is I2P's base64, HASH.b32.i2p, or the whole destination."""
-        self._run(self._steps.order_exclusion(OrderKind.EXCLUDE, hashes, servers))
+        """Excludes destinations from the MetaLS, or all destinations of servers, which then do
+        not publish. A hash is I2P's base64, HASH.b32.i2p, or the whole destination.
+        """
+        self._run(self._operations.order_exclusion(OrderKind.EXCLUDE, hashes, servers))
 
     def include(self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()) -> None:
-        """Takes in again what was left out."""
-        self._run(self._steps.order_exclusion(OrderKind.INCLUDE, hashes, servers))
+        """Ends exclusions."""
+        self._run(self._operations.order_exclusion(OrderKind.INCLUDE, hashes, servers))
 
     def export(self) -> dict[str, Any]:
-        """What an administrator has set, and who the members are: what import_() takes, of this
-        farm or of another one."""
-        return self._run(self._steps.from_leader("configuration"))
+        """The administrators' configuration and the members: the argument of import_(), here or
+        in another farm.
+        """
+        return self._run(self._operations.from_leader("configuration"))
 
     def import_(self, configuration: Mapping[str, Any]) -> None:
-        """Sets all that an administrator may set as an export has it. The members in it are left
-        alone: add_server() and remove_server() change them."""
-        self._run(self._steps.import_config(configuration))
+        """Sets the administrators' configuration from an export. It does not change the members;
+        see add_server() and remove_server().
+        """
+        self._run(self._operations.import_config(configuration))
 
-    # ---- the end ----
+    # ---- counters ----
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened: connections, lost, requests, redirects, refused, junk."""
+        """Counts of connections, lost, requests, redirects, refused, junk."""
         return dict(self._client.counters)
 
     def _iterate(self, steps: Generator[Any, None, None]) -> Generator[list[Any], None, None]:

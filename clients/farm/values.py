@@ -1,4 +1,4 @@
-"""What users of a farm's client are given, and how their arguments are judged."""
+"""The values that a farm's client returns, and the checks of its arguments."""
 
 import json
 import os
@@ -30,12 +30,12 @@ _KINDS = {1: APPLICATION, 2: CONFIGURATION}
 class FarmEntry(NamedTuple):
     """A committed entry of the farm's log.
 
-    kind   "application": what a client or a server has appended; "configuration": who the members
-           are; "poster": a leader's own note of which user the entries behind it are of
-    user   who has appended it, as a server of kelek has noted it when it led; None: not known
+    kind   "application": appended by a client or a server; "configuration": the members; "poster":
+           a leader's record of the user of the entries after it
+    user   the user that appended it, if a kelek leader recorded it; otherwise None
     """
 
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index: int  # type: ignore[assignment]  # It hides tuple.index.
     term: int
     kind: str
     value: bytes
@@ -43,7 +43,7 @@ class FarmEntry(NamedTuple):
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """The value, if it is a JSON object: a server's status, or an administrator's order."""
+        """The value as a JSON object (a status document or an order), or None."""
         try:
             found = json.loads(self.value)
         except (ValueError, RecursionError):
@@ -52,12 +52,12 @@ class FarmEntry(NamedTuple):
 
 
 class FarmPage(NamedTuple):
-    """A piece of the log.
+    """A page of the log.
 
-    entries        none: there is nothing more yet
+    entries        empty: no more entries yet
     next_index     the index after the page, which counts entries of other kinds too
-    first_index    the first one that is kept
-    commit_index   the last committed one, as far as this server knows
+    first_index    the oldest index in the log
+    commit_index   the last committed index known to the server
     """
 
     entries: tuple[FarmEntry, ...]
@@ -72,9 +72,9 @@ class FarmPage(NamedTuple):
 
 
 class FarmServer(NamedTuple):
-    """A member, and what it says of itself.
+    """A member and its status.
 
-    state   leader, follower, candidate, waiting, silent; "" when it has not answered: see problem
+    state   leader, follower, candidate, waiting, silent; "" without an answer, see problem
     """
 
     id: int
@@ -104,14 +104,15 @@ def entry_range(from_index: int | None, after: int, follow: bool | None = None) 
 
 
 class ServerAddresses(NamedTuple):
-    """Where servers are."""
+    """Addresses of servers, some with ids."""
 
     known: tuple[Address, ...]
     ids: tuple[tuple[int, Address], ...] = ()
 
 
 def checked_servers(servers: Servers) -> ServerAddresses:
-    """From a list, or joined by commas, or id -> endpoint. A zre://CLUSTER is looked up.
+    """Addresses from a list, a string joined by commas, or a mapping from ids. Looks up
+    zre://CLUSTER.
 
     Raises ValueError, TypeError, NodeError.
     """
@@ -121,7 +122,7 @@ def checked_servers(servers: Servers) -> ServerAddresses:
     else:
         listed = servers.split(",") if isinstance(servers, str) else list(servers)
         if any(isinstance(each, str) and each.startswith(SCHEME) for each in listed):
-            from ..node.discovery import resolve_urls  # It loads ZeroMQ, which farms do without.
+            from ..node.discovery import resolve_urls  # Imports ZeroMQ only if needed.
 
             listed = list(resolve_urls(listed, services.FARM))
         places = ServerAddresses(tuple(dict.fromkeys(map(_address, listed))))
@@ -132,10 +133,10 @@ def checked_servers(servers: Servers) -> ServerAddresses:
 
 def _address(endpoint: str) -> Address:
     if not isinstance(endpoint, str):
-        raise TypeError(f"a server's address is str, not {type(endpoint).__name__}")
+        raise TypeError(f"a server's address must be str, not {type(endpoint).__name__}")
     scheme, separator, _ = endpoint.strip().rpartition("://")
     if separator and scheme not in ("tls", "tcp"):
-        raise ValueError(f"{scheme}:// is not spoken here; write tls://HOST:PORT")
+        raise ValueError(f"{scheme}:// is not supported; write tls://HOST:PORT")
     try:
         return parse_address(endpoint.strip())
     except RemoteProtocolError as error:
@@ -145,36 +146,38 @@ def _address(endpoint: str) -> Address:
 def checked_id(server_id: int) -> int:
     """Raises TypeError, ValueError."""
     if not isinstance(server_id, int) or isinstance(server_id, bool):
-        raise TypeError(f"a server's id is a number, not {type(server_id).__name__}")
+        raise TypeError(f"a server's id must be a number, not {type(server_id).__name__}")
     if not ID_MIN <= server_id <= ID_MAX:
-        raise ValueError(f"a server's id has 32 bits: {server_id}")
+        raise ValueError(f"a server's id must have 32 bits: {server_id}")
     return server_id
 
 
 def checked_hash(text: str) -> str:
-    """A destination of I2P, its hash, or HASH.b32.i2p, as a hash. Raises TypeError, ValueError."""
+    """The hash of an I2P destination, given as hash, HASH.b32.i2p, or whole. Raises TypeError,
+    ValueError.
+    """
     if not isinstance(text, str):
-        raise TypeError(f"a hash is str, not {type(text).__name__}")
+        raise TypeError(f"a hash must be str, not {type(text).__name__}")
     found = hash_of(text)
     if found is None:
         short = text if len(text) <= 60 else f"{text[:57]}..."
         raise ValueError(
-            f"{short!r} is no destination: give its hash, or HASH.b32.i2p, or all of it"
+            f"{short!r} is not a destination: give its hash, HASH.b32.i2p, or the whole destination"
         )
     return found
 
 
 def checked_endpoint(endpoint: str) -> str:
-    """Where a server is to be reached by the others. Raises TypeError, ValueError."""
+    """A server's endpoint for the other servers. Raises TypeError, ValueError."""
     if not _address(endpoint).host.isascii():
-        raise ValueError(f"{endpoint!r}: a host is ASCII on this wire")
+        raise ValueError(f"{endpoint!r}: a host must be ASCII")
     return endpoint.strip()
 
 
 def read_secret(path: str | os.PathLike[str]) -> str:
-    """The password in a file of its own: UTF-8; a line's end behind it is no part of it.
+    """The password in a file: UTF-8, without the line end.
 
-    Raises FarmError when others may read the file, or it holds none; OSError.
+    Raises FarmError if others may read the file or it holds no password; OSError.
     """
     with Path(path).open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -186,25 +189,27 @@ def read_secret(path: str | os.PathLike[str]) -> str:
 
 
 def secret_of(data: bytes, place: str) -> str:
-    """The password that a file, or standard input, holds. Raises FarmError."""
+    """The password in the contents of a file or of standard input. Raises FarmError."""
     line = data.removesuffix(b"\n").removesuffix(b"\r")
     if not line or len(data) > SECRET_BYTES_MAX or b"\n" in line or b"\0" in line:
-        raise FarmError(f"{place}: a password is one line of 1 to {SECRET_BYTES_MAX} bytes")
+        raise FarmError(f"{place}: a password must be one line of 1 to {SECRET_BYTES_MAX} bytes")
     try:
         return line.decode()
     except UnicodeDecodeError:
-        raise FarmError(f"{place}: a password is UTF-8") from None
+        raise FarmError(f"{place}: a password must be UTF-8") from None
 
 
 def make_tls(ca_file: str | os.PathLike[str] | None, version: str) -> ssl.SSLContext:
-    """For connections to servers whose certificates a CA in this file has signed, or one that the
-    system trusts. version: "1.3", or "1.2" and 1.3. Raises FarmError, ValueError."""
+    """A TLS context that trusts the CAs in this file, or the system's.
+
+    version: "1.3", or "1.2" for both versions. Raises FarmError, ValueError.
+    """
     if version not in ("1.2", "1.3"):
-        raise ValueError(f"TLS is 1.3, or 1.2 for old servers, not {version!r}")
+        raise ValueError(f"the TLS version must be 1.3, or 1.2 for old servers, not {version!r}")
     try:
         context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
     except ssl.SSLError:
-        raise FarmError(f"{ca_file}: no certificate of a CA is in it (PEM)") from None
+        raise FarmError(f"{ca_file}: it contains no CA certificate (PEM)") from None
     except OSError as error:
         raise FarmError(f"{ca_file}: {error.strerror}") from None
     old, new = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
@@ -213,7 +218,7 @@ def make_tls(ca_file: str | os.PathLike[str] | None, version: str) -> ssl.SSLCon
 
 
 def page_of(found: Mapping[str, Any]) -> FarmPage:
-    """What the servers' `entries` say, with `raw=1`. Raises FarmError."""
+    """A page from the servers' `entries` view with `raw=1`. Raises FarmError."""
     try:
         entries = tuple(
             FarmEntry(
@@ -227,11 +232,11 @@ def page_of(found: Mapping[str, Any]) -> FarmPage:
         )
         return FarmPage(entries, int(found["next"]), int(found["first"]), int(found["commit"]))
     except (KeyError, TypeError, ValueError, BinasciiError) as error:
-        raise FarmError(f"a server's answer holds no entries: {error!r}") from None
+        raise FarmError(f"a server's response has no entries: {error!r}") from None
 
 
 def server_of(member: Mapping[str, Any], status: Mapping[str, Any] | str) -> FarmServer:
-    """From how others name it, and its own status, or why there is none. Raises FarmError."""
+    """A member from another server's list, with its own status or a problem. Raises FarmError."""
     try:
         found = FarmServer(int(member["id"]), str(member["endpoint"]))
         if isinstance(status, str):
@@ -243,4 +248,4 @@ def server_of(member: Mapping[str, Any], status: Mapping[str, Any] | str) -> Far
             last_index=int(status["last"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise FarmError(f"a server's answer is no status: {error!r}") from None
+        raise FarmError(f"a server's response is not a status: {error!r}") from None

@@ -1,7 +1,7 @@
-"""The command `kelek farm`: farms, from a shell.
+"""The command line of `kelek farm`.
 
-Only click is imported before a command runs; what commands do is in farm/commands.py,
-farm/changes.py, farm/files.py and farm/cert.py.
+Only click is imported before a command runs. The commands are in commands.py, changes.py, files.py
+and cert.py.
 """
 
 from collections.abc import Callable
@@ -16,30 +16,30 @@ SERVER_ID = click.IntRange(-(1 << 31), (1 << 31) - 1)
 
 
 def farm_options(command: F) -> F:
-    """Which farm is meant, and as whom."""
+    """The options for the farm and the user."""
     options = [
         click.option("-t", "--topology", metavar="FILE", type=click.Path(),
-                     help="The farm of this file (default: ./topology.yaml, else the demo's)."),
+                     help="Topology of the farm (default: ./topology.yaml, else the demo's)."),
         click.option("--url", "urls", multiple=True, metavar="URL",
-                     help="A server, tls://HOST:PORT, instead of a topology; may be given again."),
+                     help="A server, tls://HOST:PORT, instead of a topology; repeatable."),
         click.option("--farm", "name", metavar="NAME", shell_complete=completion.farms,
-                     help="Its name (default: the topology's only one; with --url: farm)."),
+                     help="Name of the farm (default: the topology's only one; with --url: farm)."),
         click.option("--user", metavar="NAME",
-                     help="As whom (default: the topology's servers' own, for changes its only "
+                     help="User (default: the servers' user in the topology, for changes the only "
                           "administrator)."),
         click.option("--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
-                     help="The user's password is all that is in it; `-` is standard input "
-                          "(default: it is asked for)."),
+                     help="File with the user's password alone; `-` is standard input "
+                          "(default: the command asks)."),
         click.option("--ca", metavar="FILE", type=click.Path(),
-                     help="Who signs certificates (default: the topology's, else the system's)."),
+                     help="CA certificates (default: the topology's, else the system's)."),
         click.option("--tls", type=click.Choice(["1.2", "1.3"]),
                      help="With --url: the lowest version (default: 1.3)."),
         click.option("--proxy", metavar="HOST:PORT", help="With --url: I2P's HTTP proxy."),
         click.option("--i2p", is_flag=True, help="With --url: a tunnel on this machine, no TLS."),
         click.option("--insecure-jraft", is_flag=True,
-                     help="With --url: a server of JRaft on this machine: no TLS, no user."),
+                     help="With --url: a JRaft server on this machine: no TLS, no user."),
         click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0,
-                     show_default=True, metavar="SECONDS", help="Give up after so long."),
+                     show_default=True, metavar="SECONDS", help="Time limit."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -47,7 +47,7 @@ def farm_options(command: F) -> F:
 
 
 def farm_command(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of all commands that speak with a farm."""
+    """Adds the options of all commands that connect to a farm."""
     return farm_options(output_option(cli_errors.report_errors(command)))
 
 
@@ -70,8 +70,9 @@ def farm() -> None:
 @farm.command()
 @farm_command
 def status(**options: Any) -> None:
-    """Who leads, how far the log is committed, who publishes, and the members as the leader sees
-    them."""
+    """Shows the leader, how far the log is committed, the publisher, and the members as the
+    leader sees them.
+    """
     from . import commands as farm_commands
 
     farm_commands.status(options)
@@ -80,7 +81,7 @@ def status(**options: Any) -> None:
 @farm.command()
 @farm_command
 def servers(**options: Any) -> None:
-    """The members, each with what it says of itself, or why it says nothing."""
+    """Shows the members, each with its own status or the reason why there is none."""
     from . import commands as farm_commands
 
     farm_commands.servers(options)
@@ -89,7 +90,7 @@ def servers(**options: Any) -> None:
 @farm.command()
 @farm_command
 def documents(**options: Any) -> None:
-    """The last status that each server has posted, and who publishes; with -o json all of it."""
+    """Shows the last status of each server and the publisher; -o json prints everything."""
     from . import commands as farm_commands
 
     farm_commands.documents(options)
@@ -103,7 +104,7 @@ def documents(**options: Any) -> None:
 def entries(after: int, follow: bool, all_kinds: bool, **options: Any) -> None:
     """Prints committed entries, one a line: index, term, user and value.
 
-    The user is the one that appended the entry, `-` where that is not known.
+    The user is the one that appended the entry, `-` if unknown.
     """
     from . import commands as farm_commands
 
@@ -127,7 +128,7 @@ def watch(after: int, all_kinds: bool, **options: Any) -> None:
 def append(values: tuple[str, ...], **options: Any) -> None:
     """Appends each DATA as an entry, in order, and ends when they are committed.
 
-    DATA is UTF-8, or with 0x in front hexadecimal; `-` is all of standard input, a line an entry.
+    DATA is UTF-8, or hexadecimal after 0x; `-` reads standard input, a line an entry.
     """
     from . import commands as farm_commands
 
@@ -142,9 +143,9 @@ def append(values: tuple[str, ...], **options: Any) -> None:
 @click.argument("endpoint", metavar="ENDPOINT")
 @farm_command
 def add(server_id: int, endpoint: str, **options: Any) -> None:
-    """Takes the server ID in, which the others reach at ENDPOINT: tcp://HOST:PORT.
+    """Adds the server ID, which the others reach at ENDPOINT: tcp://HOST:PORT.
 
-    It has to be running, and to wait for that. The command ends when it is a member.
+    It must be running and waiting for an invitation. The command ends when it is a member.
     """
     from . import changes as farm_changes
 
@@ -155,9 +156,9 @@ def add(server_id: int, endpoint: str, **options: Any) -> None:
 @click.argument("server_id", metavar="ID", type=SERVER_ID, shell_complete=completion.farm_servers)
 @farm_command
 def remove(server_id: int, **options: Any) -> None:
-    """Leaves the server ID out, the leader too: then another one leads.
+    """Removes the server ID. If it leads, another server becomes leader.
 
-    Its process stays, and may be stopped afterwards.
+    Its process keeps running; you may stop it afterwards.
     """
     from . import changes as farm_changes
 
@@ -168,7 +169,9 @@ def remove(server_id: int, **options: Any) -> None:
 @click.argument("server", metavar="ID|auto|nobody", shell_complete=completion.farm_publishers)
 @farm_command
 def publish(server: str, **options: Any) -> None:
-    """Says who publishes the MetaLS: the server ID, the one that the rule finds, or nobody."""
+    """Orders who publishes the MetaLS: the server ID, the rule's choice (auto), or no server
+    (nobody).
+    """
     from . import changes as farm_changes
 
     farm_changes.publish(server, options)
@@ -177,7 +180,7 @@ def publish(server: str, **options: Any) -> None:
 def exclusion_arguments(command: F) -> F:
     hashes = click.argument("hashes", metavar="[HASH]...", nargs=-1)
     ids = click.option("--server", "ids", metavar="ID", type=SERVER_ID, multiple=True,
-                       help="All of this server's; may be given again.")  # fmt: skip
+                       help="All destinations of this server; repeatable.")  # fmt: skip
     return hashes(ids(command))
 
 
@@ -185,7 +188,7 @@ def exclusion_arguments(command: F) -> F:
 @exclusion_arguments
 @farm_command
 def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> None:
-    """Leaves destinations out of the MetaLS.
+    """Excludes destinations from the MetaLS.
 
     HASH is a destination's hash in I2P's base64, HASH.b32.i2p, or the whole destination.
     """
@@ -198,7 +201,7 @@ def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> No
 @exclusion_arguments
 @farm_command
 def include(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> None:
-    """Takes in again what was left out."""
+    """Includes excluded destinations again."""
     from . import changes as farm_changes
 
     farm_changes.include(hashes, ids, options)
@@ -207,7 +210,7 @@ def include(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> No
 @farm.command()
 @farm_command
 def export(**options: Any) -> None:
-    """Prints what administrators have set, and who the members are, as JSON that import takes."""
+    """Prints the administrators' configuration and the members as JSON for import."""
     from . import changes as farm_changes
 
     farm_changes.export(options)
@@ -217,9 +220,9 @@ def export(**options: Any) -> None:
 @click.argument("file", type=click.Path(allow_dash=True))
 @farm_command
 def import_(file: str, **options: Any) -> None:
-    """Sets what an export has kept, of this farm or of another one; `-` is standard input.
+    """Sets an exported configuration, of this farm or of another one; `-` is standard input.
 
-    The members in it are left alone.
+    It does not change the members.
     """
     from . import changes as farm_changes
 
@@ -236,16 +239,16 @@ def user() -> None:
 
 def realm_option(command: F) -> F:
     option = click.option("--farm", "realm", default="farm", show_default=True, metavar="NAME",
-                          help="The farm's name: a file may have users of several.")  # fmt: skip
+                          help="The farm's name; a file may serve several farms.")  # fmt: skip
     return option(command)
 
 
 def secret_options(command: F) -> F:
     given = click.option("--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
-                         help="The password is all that is in it; `-` is standard input (default: "
-                              "it is asked for).")  # fmt: skip
+                         help="File with the password alone; `-` is standard input (default: "
+                              "the command asks).")  # fmt: skip
     made = click.option("--make", "made", metavar="DIR", type=click.Path(),
-                        help="Make up a password, and write it to DIR/NAME.secret.")  # fmt: skip
+                        help="Generate a password and write it to DIR/NAME.secret.")  # fmt: skip
     return given(made(command))
 
 
@@ -257,9 +260,9 @@ def secret_options(command: F) -> F:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @cli_errors.report_errors
 def user_add(file: str, names: tuple[str, ...], **options: Any) -> None:
-    """Adds users to a password FILE, which is made if need be, for its owner alone.
+    """Adds users to a password FILE, which is created if needed, with mode 0600.
 
-    Servers that run see it within seconds.
+    Running servers see it within seconds.
     """
     from . import files as farm_files
 
@@ -274,9 +277,9 @@ def user_add(file: str, names: tuple[str, ...], **options: Any) -> None:
 @click.argument("name", metavar="NAME")
 @cli_errors.report_errors
 def user_passwd(file: str, name: str, **options: Any) -> None:
-    """Gives a user of a password FILE another password.
+    """Changes the password of a user in a password FILE.
 
-    Servers that run send away, within seconds, who came with the old one.
+    Running servers disconnect users of the old password within seconds.
     """
     from . import files as farm_files
 
@@ -290,7 +293,7 @@ def user_passwd(file: str, name: str, **options: Any) -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @cli_errors.report_errors
 def user_remove(file: str, names: tuple[str, ...], **options: Any) -> None:
-    """Removes users from a password FILE. Servers that run send them away within seconds."""
+    """Removes users from a password FILE. Running servers disconnect them within seconds."""
     from . import files as farm_files
 
     farm_files.remove(file, names, options)
@@ -301,7 +304,7 @@ def user_remove(file: str, names: tuple[str, ...], **options: Any) -> None:
 @click.argument("file", type=click.Path())
 @cli_errors.report_errors
 def user_list(file: str, output: str) -> None:
-    """Prints the users in a password FILE, of which farm, and for which algorithms."""
+    """Prints the users in a password FILE, with farm and algorithms."""
     from . import files as farm_files
 
     farm_files.show(file, output)
@@ -311,13 +314,13 @@ def user_list(file: str, output: str) -> None:
 @output_option
 @realm_option
 @click.option("--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
-              help="The password is all that is in it; `-` is standard input (default: it is asked "
-                   "for).")  # fmt: skip
+              help="File with the password alone; `-` is standard input (default: the command "
+                   "asks).")  # fmt: skip
 @click.argument("file", type=click.Path())
 @click.argument("name", metavar="[NAME]", required=False)
 @cli_errors.report_errors
 def user_check(file: str, name: str | None, **options: Any) -> None:
-    """Says whether servers will take a password FILE; with NAME, whether it has that password."""
+    """Checks whether servers accept a password FILE; with NAME, whether the password is right."""
     from . import files as farm_files
 
     farm_files.check(file, name, options)
@@ -326,17 +329,17 @@ def user_check(file: str, name: str | None, **options: Any) -> None:
 @farm.command()
 @output_option
 @click.option("--name", default="server", show_default=True, metavar="NAME",
-              help="Of the files: NAME.pem and NAME.key.")  # fmt: skip
+              help="Names the files NAME.pem and NAME.key.")  # fmt: skip
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, metavar="N",
-              help="So long the certificate is valid.")  # fmt: skip
+              help="Validity of the certificate.")  # fmt: skip
 @click.argument("place", metavar="DIR", type=click.Path())
 @click.argument("hosts", metavar="[HOST]...", nargs=-1)
 @cli_errors.report_errors
 def cert(place: str, hosts: tuple[str, ...], **options: Any) -> None:
-    """Makes a certificate for servers at each HOST, to try things out (default: 127.0.0.1).
+    """Makes a certificate for servers at each HOST, for trials (default: 127.0.0.1).
 
-    DIR has a CA of its own, ca.pem, made the first time; ca.key stays with whoever signs. HOST is a
-    name or an address, as clients and other servers connect to it.
+    DIR gets its own CA, ca.pem, with the first certificate; keep ca.key with the person who signs.
+    HOST is the name or address that clients and other servers connect to.
     """
     from . import cert as farm_cert
 

@@ -1,4 +1,4 @@
-"""What `kelek farm status`, `servers`, `documents`, `entries` and `append` do."""
+"""`kelek farm status`, `servers`, `documents`, `entries`, `watch` and `append`."""
 
 import sys
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from ..table.output import data_json
 from ..targets import Where
 from .target import open_farm
 
-DATE_MS_MAX = 253_402_300_799_999  # The last of year 9999, with which calendars end.
+DATE_MS_MAX = 253_402_300_799_999  # The end of the year 9999, the last one of datetime.
 
-# Not what somebody has done wrong, but what there is, or what the log is made of.
+# Counters of normal operation; `status` does not print them.
 NORMAL_COUNTERS = frozenset(("inbound", "status", "order", "other", "foreign"))
 
 
 class EntrySelection(NamedTuple):
-    """Which entries are printed."""
+    """The entries to print."""
 
     after: int
     follow: bool
@@ -30,24 +30,24 @@ class EntrySelection(NamedTuple):
 
 
 def status(options: Where) -> None:
-    """Prints the leader's view."""
+    """Prints the leader's view of the farm."""
     with open_farm(options) as farm:
         found = farm.status()
     if found.get("state") == "waiting":
-        way_out = "kelek farm add takes it in; ask a member with --url"
-        raise CliError(f"server {found.get('id')} is no member of its farm: {way_out}", FAILED)
+        way_out = "add it with kelek farm add, or ask a member with --url"
+        raise CliError(f"server {found.get('id')} is not a member of its farm: {way_out}", FAILED)
     if options["output"] == "json":
         show_json(found)
         return
     leader = found.get("leader")
-    leads = "nobody leads" if leader is None else f"server {leader} leads"
+    leads = "no leader" if leader is None else f"server {leader} leads"
     click.echo(f"farm {found.get('cluster')}: {leads}, term {found.get('term')}")
     click.echo(f"log: {found.get('commit')} of {found.get('last')} entries are committed")
     publisher = found.get("publisher")
     click.echo("publisher: " + ("nobody" if publisher is None else f"server {publisher}"))
     change = found.get("change")
     if change:
-        click.echo(f"change in work: server {change.get('server')}, {change.get('stage')}")
+        click.echo(f"change in progress: server {change.get('server')}, {change.get('stage')}")
     if counted := counts_of(found):
         click.echo(f"counted: {', '.join(f'{name} {n}' for name, n in counted.items())}")
     server_id = found.get("id")
@@ -61,7 +61,7 @@ def status(options: Where) -> None:
 
 
 def counts_of(found: dict[str, Any]) -> dict[str, int]:
-    """What a server has counted of connections and requests that were none, by name."""
+    """The counters of problems that are not zero, by name."""
     groups = (found.get("connections"), found.get("counters"))
     pairs = [pair for group in groups if isinstance(group, dict) for pair in group.items()]
     return {
@@ -70,7 +70,7 @@ def counts_of(found: dict[str, Any]) -> dict[str, int]:
 
 
 def servers(options: Where) -> None:
-    """Prints what each member says."""
+    """Prints each member with its own status."""
     with open_farm(options) as farm:
         found = farm.servers()
     if options["output"] == "json":
@@ -87,7 +87,7 @@ def servers(options: Where) -> None:
 
 
 def documents(options: Where) -> None:
-    """Prints what the log amounts to."""
+    """Prints each server's last status document, the publisher, and exclusions."""
     with open_farm(options) as farm:
         found = farm.documents()
     if options["output"] == "json":
@@ -121,7 +121,7 @@ def _document_line(posted: dict[str, Any], publisher: object) -> tuple[object, .
 
 
 def date_text(date_ms: object) -> str | None:
-    """In UTC."""
+    """A time as text in UTC."""
     import datetime
 
     if not isinstance(date_ms, int) or not 0 <= date_ms <= DATE_MS_MAX:
@@ -165,8 +165,8 @@ def append(values: tuple[str, ...], options: Where) -> None:
                 yield DATA.convert(value, None, None)
 
     if "-" in values and options["secret_file"] == "-":
-        raise CliError("-: standard input can't be both the password and the data")
-    data = None if "-" in values else list(read())  # A mistake is told before anybody is asked.
+        raise CliError("-: standard input cannot be both the password and the data")
+    data = None if "-" in values else list(read())  # Report mistakes before asking for a password.
     count = 0
 
     def counted() -> Iterator[bytes]:

@@ -138,7 +138,7 @@ def test_what_never_answers_is_told_soon(servers: Servers) -> None:
             with pytest.raises(kelek.FarmUnavailable, match="connection refused"):
                 act(farm)
             assert time.monotonic() - began < TIMEOUT_MS / 2000
-    with pytest.raises(ValueError, match=r"http:// is not spoken here; write tls://HOST:PORT"):
+    with pytest.raises(ValueError, match=r"http:// is not supported; write tls://HOST:PORT"):
         opened(servers, servers="http://127.0.0.1:7401")
 
 
@@ -398,7 +398,7 @@ def test_a_server_of_old_tls(tmp_path: Path) -> None:
         ({"user": "a:b"}, "is not a user name"),
         ({"password": None}, "secret_file or password"),
         ({"timeout_ms": 0}, "1 to 86400000 ms"),
-        ({"tuning": kelek.FarmTuning(tls="1.1")}, "TLS is 1.3, or 1.2"),
+        ({"tuning": kelek.FarmTuning(tls="1.1")}, "TLS version must be 1.3, or 1.2"),
         (
             {"servers": "tcp://10.0.0.1:7401", "tuning": kelek.FarmTuning(insecure_jraft=True)},
             "only loopback addresses are allowed",

@@ -84,7 +84,7 @@ def test_a_server_that_is_no_member(farm: Farm) -> None:
     """Its view is not the farm's: another one is asked; where there is none, the command fails."""
     assert "leads, term" in ok("status", *by_urls(farm, 3, 1))
     assert "log: 0 of 0" not in ok("status", *by_urls(farm, 3, 1))
-    assert "server 3 is no member" in refused(1, "status", *by_urls(farm, 3))
+    assert "server 3 is not a member" in refused(1, "status", *by_urls(farm, 3))
     assert "server 99 is no member" in refused(1, *here(farm, "publish", 99, admin=True))
 
 
@@ -126,7 +126,7 @@ def test_members(farm: Farm) -> None:
     assert f"server 3 is already a member, at {three}" in elsewhere
     leader = farm.leader()
     assert ok(*here(farm, "remove", leader, admin=True)) == f"server {leader} is removed\n"
-    assert ok(*here(farm, "remove", leader, admin=True)) == f"server {leader} is no member\n"
+    assert ok(*here(farm, "remove", leader, admin=True)) == f"server {leader} is not a member\n"
     assert json.loads(ok(*here(farm, "remove", 9, admin=True), "-o", "json")) == {"changed": False}
     endpoint = farm.endpoint(leader)
     assert ok(*here(farm, "add", leader, endpoint, admin=True)) == f"server {leader} is added\n"
@@ -216,9 +216,9 @@ def test_what_goes_wrong_is_one_line(error: Exception, by_topology: bool, said: 
         (["add", "4", "nowhere", "-t", "t.yaml"], "write tcp://HOST:PORT"),
         (["publish", "somebody", "-t", "t.yaml"], "give a server's id, auto or nobody"),
         (["exclude", "-t", "t.yaml"], "HASH: missing"),
-        (["exclude", "xyz", "-t", "t.yaml"], "'xyz' is no destination"),
+        (["exclude", "xyz", "-t", "t.yaml"], "'xyz' is not a destination"),
         (["import", "nowhere.json", "-t", "t.yaml"], "nowhere.json: No such file"),
-        (["append", "-", "--secret-file", "-", "-t", "t.yaml"], "can't be both"),
+        (["append", "-", "--secret-file", "-", "-t", "t.yaml"], "cannot be both"),
     ],
 )
 def test_what_is_no_command(words: list[str], said: str) -> None:
