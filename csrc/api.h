@@ -1,7 +1,16 @@
-/* The contract of kelek's C core, read by the compiler and by cffi: declarations only.
+/* The interface of kelek's C core. The compiler and cffi read it: declarations only.
  *
- * Functions return 0 (or a count) or a negative KLK_E*; results go through out parameters and stay
- * untouched on error; the caller owns all memory; no global state but the libzmq symbols. */
+ * A function returns 0 or a count, or a negative KLK_E*. Results leave by out parameters, which
+ * stay unchanged on an error. The caller owns all memory. The only global state is the table of
+ * libzmq's symbols.
+ *
+ * Parts, in this order: log/crc32c.c (checksums), log/frame.c (records, blocks), log/segment.c
+ * (files of the log), log/syncer.c (background syncs), net/sockets.c (message batches, polling),
+ * log/entries.c (messages of entries), log/reqids.c (request ids), log/updates.c and log/reads.c
+ * (updates and linearizable reads at the leader), tables/ops.c (packed operations),
+ * tables/mapper.c (input and output of mappers), tables/requests.c (requests of tables).
+ * Other headers: net/{beacons,zre,farm}.h, broker/{exchange,serve,budget}.h,
+ * tables/{columns,runs,sst}.h. */
 #ifndef KLK_API_H
 #define KLK_API_H
 #include <stddef.h>
@@ -13,10 +22,10 @@ enum klk_error {
     KLK_EINVAL = -1,   /* an argument breaks the contract */
     KLK_ESPACE = -2,   /* the output does not fit: nothing was written */
     KLK_ECORRUPT = -3, /* a checksum or a length is wrong */
-    KLK_ETORN = -4,    /* the data ends early, as a write that never finished would */
+    KLK_ETORN = -4,    /* the data ends early, as after an unfinished write */
     KLK_EOS = -5,      /* the operating system or libzmq refused: see errno */
-    KLK_EGROW = -6,    /* a table wants more memory from its owner: call again afterwards */
-    KLK_EFULL = -7     /* the outgoing messages want more room: call again afterwards */
+    KLK_EGROW = -6,    /* a table needs more memory: add it and call again */
+    KLK_EFULL = -7     /* the outgoing messages need more room: add it and call again */
 };
 
 /* ---- crc32c.c ---- */
@@ -26,7 +35,7 @@ enum klk_crc32c_kind { KLK_CRC32C_SLICED = 0, KLK_CRC32C_SSE42 = 1, KLK_CRC32C_A
 /* CRC32C (Castagnoli, RFC 3720 appendix B.4) of size bytes, continued from value (0 at first). */
 uint32_t klk_crc32c(uint32_t value, const uint8_t *data, size_t size);
 
-/* The same without the processor's instructions, for the tests and for other processors. */
+/* The same without special instructions, for tests and other processors. */
 uint32_t klk_crc32c_sliced(uint32_t value, const uint8_t *data, size_t size);
 
 /* Which of enum klk_crc32c_kind klk_crc32c() uses on this processor. */
@@ -38,13 +47,13 @@ enum klk_frame_limit {
     KLK_REQID_SIZE = 12,
     KLK_KIND_MAX = 127,
     KLK_TAG_REQID = 0x80,          /* in a tag: 12 bytes of reqid follow */
-    KLK_RECORD_BYTES_MAX = 10 << 20, /* of data in a record that a client of the log may append */
+    KLK_RECORD_BYTES_MAX = 10 << 20, /* of data in a record that a client appends */
     KLK_LONE_BYTES_MAX = 64 << 20, /* of data in a record that is alone in its block */
     KLK_RECORD_OVERHEAD_MAX = 17,  /* 4 of varint, 1 of tag, 12 of reqid */
     KLK_HEADER_SIZE = 32,
     KLK_BLOCK_BYTES_MAX = 16 << 20, /* of a block of several records, padding included */
     KLK_BLOCK_COUNT_MAX = 1 << 20, /* of records in one block */
-    KLK_ENTRY_PREFIX = 20          /* of an entry on the text's wire: reqid, type, term */
+    KLK_ENTRY_PREFIX = 20          /* of an entry in the specification's form: reqid, type, term */
 };
 
 enum klk_frame_magic {
@@ -52,7 +61,7 @@ enum klk_frame_magic {
     KLK_MAGIC_MARK = 0x4d4b4c4b   /* "KLKM" on disk */
 };
 
-/* One record where it lies; the pointers are into the caller's bytes. */
+/* A record within the caller's bytes. */
 struct klk_record {
     const uint8_t *reqid; /* 12 bytes, or NULL */
     const uint8_t *data;
@@ -60,8 +69,8 @@ struct klk_record {
     uint8_t kind;
 };
 
-/* What the 32 bytes before a block's records say. Of a mark: first_index is the offset up to
- * which its segment was synced, term the writer's epoch; count and payload_size are 0. */
+/* The header of a block: 32 bytes. In a mark first_index is the offset up to which the segment was
+ * synced, term the writer's epoch; count and payload_size are 0. */
 struct klk_header {
     uint64_t first_index;
     uint64_t term;
@@ -71,72 +80,78 @@ struct klk_header {
     uint32_t payload_size;
 };
 
-/* Reads the record at data. Returns the bytes that it takes (at least 2), KLK_ETORN when size ends
- * before it does, KLK_ECORRUPT when its length is not minimal, over the limit or too short. */
+/* Reads the record at data. Returns its size in bytes (at least 2), KLK_ETORN when it reaches
+ * beyond size, KLK_ECORRUPT when its length is not minimal, over the limit or too short. */
 ssize_t klk_record_read(const uint8_t *data, size_t size, struct klk_record *record);
 
-/* Bytes that a record takes; data_size up to KLK_LONE_BYTES_MAX. */
+/* The size of a record. data_size is at most KLK_LONE_BYTES_MAX. */
 size_t klk_record_size(uint32_t data_size, int has_reqid);
 
-/* Writes a record of klk_record_size() bytes to out and returns how many. reqid may be NULL. */
+/* Writes a record of klk_record_size() bytes to out and returns its size. reqid may be NULL. */
 size_t klk_record_write(uint8_t *out, uint8_t kind, const uint8_t *reqid, const uint8_t *data,
                         uint32_t data_size);
 
-/* Bytes of a block with that much payload: header and padding to 8 added. */
+/* The size of a block with this payload: with header, and padding to a multiple of 8. */
 size_t klk_block_size(size_t payload_size);
 
-/* Writes header and padding around a payload that stands already at block + 32; the block has room
- * for klk_block_size(payload_size). Returns that, or KLK_EINVAL (first_index, term or count 0 or
- * over their limits, payload_size over the limit). Does not look at the records. */
+/* Writes header and padding around a payload at block + 32, without checking its records. The block
+ * has room for klk_block_size(payload_size). Returns that size, or KLK_EINVAL: first_index, term or
+ * count are 0 or over their limits, or payload_size is over its limit. */
 ssize_t klk_block_seal(uint8_t *block, uint64_t first_index, uint64_t term, uint32_t count,
                        size_t payload_size);
 
-/* Reads a header without judging it. data has 32 bytes. */
+/* Reads a header without checks. data has 32 bytes. */
 void klk_header_read(const uint8_t *data, struct klk_header *header);
 
 /* Writes a mark (32 bytes) to out. */
 void klk_mark_write(uint8_t *out, uint64_t synced_offset, uint64_t epoch);
 
-/* Checks that a mark or block stands at data: magic, limits, checksum, padding, every record.
- * Returns its size (the rest of data is not looked at), KLK_ETORN when size ends before it does,
- * KLK_ECORRUPT when anything is wrong. header is filled on success. */
+/* Checks the mark or block at data: magic, limits, checksum, padding, every record. It ignores the
+ * bytes after it. Returns its size, KLK_ETORN when it reaches beyond size, or KLK_ECORRUPT. header
+ * is filled on success. */
 ssize_t klk_block_check(const uint8_t *data, size_t size, struct klk_header *header);
 
-/* Frames count records into one block. tags: kind and KLK_TAG_REQID of each; sizes: bytes of data
- * of each; reqids: those of the tagged ones, joined; data: all of it, joined.
- * Returns the size, KLK_EINVAL on a wrong limit or sum, KLK_ESPACE when capacity is short. */
+/* Writes count records as one block.
+ *
+ *   tags     kind and KLK_TAG_REQID of each record
+ *   sizes    bytes of data of each record
+ *   reqids   the ids of the tagged records, joined
+ *   data     the data of all records, joined
+ *
+ * Returns the block's size, KLK_EINVAL on a wrong limit or sum, KLK_ESPACE when capacity is too
+ * small. */
 ssize_t klk_block_encode(uint64_t first_index, uint64_t term, uint32_t count, const uint8_t *tags,
                          const uint32_t *sizes, const uint8_t *reqids, size_t reqids_size,
                          const uint8_t *data, size_t data_size, uint8_t *out, size_t capacity);
 
-/* The records of a checked block: 3 numbers for each into out (tag, offset of the data from the
- * block's start, size of the data). out has room for 3 * count. Returns KLK_OK or KLK_ECORRUPT. */
+/* Lists the records of a checked block: out gets 3 numbers each (tag, offset of the data in the
+ * block, size of the data) and has room for 3 * count. Returns KLK_OK or KLK_ECORRUPT. */
 int klk_block_walk(const uint8_t *block, size_t size, uint32_t *out);
 
-/* Copies the records first..last of a checked block into a block of their own. out has room for
- * size bytes. Returns the new block's size, KLK_EINVAL when the range is not within the block. */
+/* Copies records first_index to last_index of a checked block into a new block. out has room for
+ * size bytes. Returns the new block's size, or KLK_EINVAL when the range is not in the block. */
 ssize_t klk_block_slice(const uint8_t *block, size_t size, uint64_t first_index,
                         uint64_t last_index, uint8_t *out);
 
-/* What the records with this kind hold, each as u32 little endian size and data, joined. counts has
- * KLK_KIND_MAX + 1 places and gets the number of records of every kind in the block.
- * out has room for klk_block_states_size(). Returns the bytes written, or KLK_ECORRUPT. */
+/* Copies the data of all records of this kind: each as u32 little endian size and data, joined.
+ * counts has KLK_KIND_MAX + 1 elements and gets the number of records of each kind. out has room
+ * for klk_block_states_size(). Returns the bytes written, or KLK_ECORRUPT. */
 ssize_t klk_block_states(const uint8_t *block, size_t size, uint8_t kind, uint8_t *out,
                          uint32_t *counts);
 size_t klk_block_states_size(const uint8_t *block, size_t size);
 
-/* The records first..last of a checked block as entries of the text's wire (12 reqid, zero when
- * there is none | 1 kind | 7 term, little endian | data), joined into out; the size of each into
- * sizes (last - first + 1 places). Returns the bytes written, KLK_EINVAL on a range that is not
- * within the block, KLK_ESPACE when capacity is short (klk_block_entries_size() says what fits). */
+/* Writes records first_index to last_index of a checked block as entries in the specification's
+ * form (12 bytes reqid, zeros if there is none | 1 kind | 7 term, little endian | data), joined.
+ * sizes gets the size of each. Returns the bytes written, KLK_EINVAL when the range is not in the
+ * block, KLK_ESPACE when capacity is too small (klk_block_entries_size() is always enough). */
 ssize_t klk_block_entries(const uint8_t *block, size_t size, uint64_t first_index,
                           uint64_t last_index, uint8_t *out, size_t capacity, uint32_t *sizes);
 size_t klk_block_entries_size(const uint8_t *block, size_t size);
 
-/* One block of the longest run of equal terms at the start of count entries of the text's wire
- * (sizes, joined data), within a block's limits. out has room for klk_block_size() of
- * data_size; used gets the number of entries taken. Returns the block's size, KLK_ECORRUPT on an
- * entry without data, over the limit, of an unknown kind (above 127) or of term 0. */
+/* Makes one block of the first run of equal terms among count entries in the specification's form
+ * (sizes, joined data), within a block's limits. out has room for klk_block_size(data_size). used
+ * gets the number of entries in the block. Returns the block's size, or KLK_ECORRUPT: an entry
+ * without data, over the limit, of an unknown kind (above 127) or of term 0. */
 ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t data_size,
                                const uint32_t *sizes, uint32_t count, uint8_t *out,
                                uint32_t *used);
@@ -145,111 +160,114 @@ ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t
 
 enum klk_segment_io { KLK_IO_PWRITE = 0, KLK_IO_MMAP = 1 };
 
-/* An open file that is written in place. The caller owns and closes fd. */
+/* An open file of fixed size. The caller owns and closes fd. */
 struct klk_segment {
     uint8_t *map; /* NULL with KLK_IO_PWRITE */
     uint64_t size;
-    uint64_t dirty_from; /* written and not yet synced: dirty_from to dirty_to */
+    uint64_t dirty_from; /* the bytes from dirty_from to dirty_to are not synced */
     uint64_t dirty_to;
     int fd;
 };
 
-/* What a walk over a segment's marks and blocks knows; see klk_segment_scan(). */
+/* The state of klk_segment_scan(). */
 struct klk_scan {
-    uint64_t offset;     /* in: where to go on; out: the end of what is good */
-    uint64_t next_index; /* in and out: the index that the next block must begin with */
-    uint64_t term;       /* in and out: the term of the entry before it */
-    uint64_t synced;     /* in and out: the largest synced offset that a mark gave */
-    uint64_t epoch;      /* in and out: the epoch of the last mark */
-    uint32_t runs;       /* out: how many runs of equal terms were written */
-    int order;           /* out: 1 when a sound block or mark stands where it must not */
+    uint64_t offset;     /* in: where to continue; out: the end of the sound part */
+    uint64_t next_index; /* in, out: the first index of the next block */
+    uint64_t term;       /* in, out: the term of the entry before it */
+    uint64_t synced;     /* in, out: the largest synced offset of a mark */
+    uint64_t epoch;      /* in, out: the epoch of the last mark */
+    uint32_t runs;       /* out: runs of equal terms that were written */
+    int order;           /* out: 1 when a sound block or mark does not follow the one before */
 };
 
 /* A checked block within a buffer. */
 struct klk_block_info {
-    uint64_t offset; /* from the buffer's start */
+    uint64_t offset; /* in the buffer */
     uint64_t first_index;
     uint64_t term;
     uint32_t size;
     uint32_t count;
 };
 
-/* Opens size bytes of fd, all of them allocated and written before. KLK_EOS: mmap failed. */
+/* Opens the first size bytes of fd, which must be allocated and written. KLK_EOS: mmap failed. */
 int klk_segment_open(struct klk_segment *segment, int fd, uint64_t size, int io);
 
-/* Writes count parts one behind the other at offset. Durable only after klk_segment_sync().
+/* Writes count parts one after the other at offset. klk_segment_sync() makes them durable.
  * Returns KLK_ESPACE when they reach beyond the segment's size, KLK_EOS when the system refused:
- * some of the bytes may then be written. */
+ * then some of the bytes may be written. */
 int klk_segment_write(struct klk_segment *segment, uint64_t offset, const uint8_t *const *parts,
                       const size_t *sizes, size_t count);
 
-/* Makes what was written durable: fdatasync, or msync of the pages that were touched. KLK_EOS: it
- * is unknown what is on the disk, and no later success says otherwise. */
+/* Makes written bytes durable: fdatasync, or msync of the dirty pages. KLK_EOS: the contents of the
+ * disk are unknown, even if a later sync succeeds. */
 int klk_segment_sync(struct klk_segment *segment);
 
 /* Ends the mapping; syncs nothing. */
 int klk_segment_close(struct klk_segment *segment);
 
-/* Writes size zeros at offset and has the system begin to carry them to the disk. KLK_EOS. */
+/* Writes size zeros at offset and starts their writeback. KLK_EOS. */
 int klk_segment_zero(int fd, uint64_t offset, uint64_t size);
 
-/* Walks marks and blocks from scan->offset on, checking everything. runs gets (first index, term)
- * of each run of equal terms that begins here; capacity is in runs.
- * Returns KLK_OK when only zeros are left, KLK_ESPACE when runs is full (take them and call again),
- * KLK_ETORN when the data ends within a block, KLK_ECORRUPT when something else stands at
- * scan->offset (scan->order says whether it was sound in itself). */
+/* Checks marks and blocks from scan->offset on. runs gets (first index, term) of each run of equal
+ * terms that starts here; capacity counts runs.
+ * Returns KLK_OK when only zeros are left, KLK_ESPACE when runs is full (read them and call again),
+ * KLK_ETORN when the data ends within a block, KLK_ECORRUPT for anything else at scan->offset
+ * (scan->order says whether it is sound, but does not follow). */
 int klk_segment_scan(const uint8_t *data, size_t size, struct klk_scan *scan, uint64_t *runs,
                      uint32_t capacity);
 
-/* Whether what klk_segment_scan() refused at offset is a write that never finished.
- * Returns KLK_ETORN when it is: then everything from offset on was never synced.
- * Returns KLK_ECORRUPT when a mark behind it says that it was synced, when one flipped bit explains
- * it, or when no sector of it is missing. */
+/* Decides whether the bytes that klk_segment_scan() refused at offset are an unfinished write.
+ * Returns KLK_ETORN if they are: then nothing from offset on was synced. Returns KLK_ECORRUPT when
+ * a later mark says that they were synced, when one flipped bit explains the fault, or when no
+ * sector is missing. */
 int klk_segment_judge(const uint8_t *data, size_t size, uint64_t offset);
 
-/* Finds the block that holds index, by headers alone. offset: in, where a block or mark begins;
- * out, where the block begins, or how far the walk came. Returns 1 when found, 0 when data ends
- * or what stands there is no header of a block (also when index lies before it). */
+/* Finds the block that holds index. It reads headers only.
+ *
+ *   offset   in: the start of a block or mark; out: the start of the block, or the end of the walk
+ *
+ * Returns 1 when found; 0 when the data ends, at bytes that are no header, or when index is before
+ * the first block. */
 int klk_segment_find(const uint8_t *data, size_t size, uint64_t index, uint64_t *offset);
 
-/* Checks marks and blocks from data on. places gets the blocks, at most capacity; used gets the
- * bytes walked, marks included. Returns their number; it stops without an error where the data ends
- * or nothing sound stands. */
+/* Lists the sound blocks at the start of data. places gets at most capacity blocks; used gets the
+ * bytes checked, marks included. Returns the number of blocks. It stops without an error at the end
+ * of the data or at the first fault. */
 ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_block_info *places,
                            uint32_t capacity, uint64_t *used);
 
-/* The number of zero bytes that data begins with. */
+/* The number of zero bytes at the start of data. */
 size_t klk_zeros(const uint8_t *data, size_t size);
 
-/* ---- syncer.c: a thread that syncs segments beside its owner ---- */
+/* ---- syncer.c: a thread that syncs segments in the background ---- */
 
-enum klk_syncer_limit { KLK_SYNCS_MAX = 16 }; /* begun and not ended */
+enum klk_syncer_limit { KLK_SYNCS_MAX = 16 }; /* started and not ended */
 
-/* One thread and two pipes to talk to it; all calls come from one thread, its owner. A process
- * forked from the owner's must not call anything here: it has the pipes and not the thread. */
+/* A thread and two pipes to it. One thread, the owner, makes all calls. A forked process must not
+ * call these functions: it has the pipes, but not the thread. */
 struct klk_syncer {
     uint64_t thread;  /* a pthread_t */
-    uint32_t running; /* syncs begun and not ended */
+    uint32_t running; /* syncs started and not ended */
     int orders[2];
-    int answers[2];   /* the first is readable when a sync has ended: to be watched, never read */
+    int answers[2];   /* poll the first: readable when a sync has ended; never read it */
 };
 
-/* Starts the thread, which takes no signals. KLK_EOS: no pipe or thread is to be had. */
+/* Starts the thread, which blocks all signals. KLK_EOS: the system gave no pipe or thread. */
 int klk_syncer_open(struct klk_syncer *syncer);
 
-/* Has the thread call klk_segment_sync(), behind those begun before. Nobody else may touch the
- * segment until klk_syncer_poll() has said that it ended. KLK_EINVAL: too many; KLK_EOS. */
+/* Queues a klk_segment_sync() in the thread. Do not use the segment until klk_syncer_poll() has
+ * reported the end. KLK_EINVAL: too many; KLK_EOS. */
 int klk_syncer_start(struct klk_syncer *syncer, struct klk_segment *segment);
 
-/* Takes in the end of the sync that was begun first.
+/* Reports the end of the sync that was started first.
  *
- *   wait   1: blocks until it has ended
+ *   wait   1: block until it has ended
  *
- * Returns KLK_OK, KLK_MORE when it still runs, KLK_EINVAL when none does, KLK_EOS when it failed:
- * errno says why, and it has ended all the same. */
+ * Returns KLK_OK, KLK_MORE when it still runs, KLK_EINVAL when none runs, KLK_EOS when the sync has
+ * failed with errno. */
 int klk_syncer_poll(struct klk_syncer *syncer, int wait);
 
-/* Waits for what runs, ends the thread and closes the pipes; how the syncs ended is lost. */
+/* Waits for running syncs, drops their results, ends the thread and closes the pipes. */
 int klk_syncer_close(struct klk_syncer *syncer);
 
 /* ---- sockets.c: whole messages in and out of pyzmq's own sockets ---- */
@@ -332,23 +350,23 @@ int klk_messages_stamp(struct klk_messages *messages, uint32_t offset, const uin
 
 /* ---- entries.c: a block's records as frames of a message ---- */
 
-/* A message of entries, and what of it is written. */
+/* The state of a message of entries. */
 struct klk_entries {
     uint64_t index;      /* in, out: the next entry */
-    uint64_t last_index; /* no entry behind it is wanted */
+    uint64_t last_index; /* the last entry of the message */
     uint64_t bytes;      /* in, out: bytes of entries in the message, 0 at first */
-    uint64_t bytes_max;  /* the first entry of a message goes beyond it when it must */
+    uint64_t bytes_max;  /* the first entry of a message may exceed it */
     uint32_t count;      /* in, out: entries in the message, 0 at first */
     uint32_t count_max;
 };
 
-/* Adds the records of a checked block, from entries->index on, to the message that grows at the
- * end of out: one frame each, as an entry of the text's wire (klk_block_entries()). With out NULL
- * it only counts.
+/* Adds the records of a checked block, from entries->index on, to the growing message at the end of
+ * out: one frame each, in the specification's form (klk_block_entries()). With out NULL it only
+ * counts.
  *
- * Returns KLK_OK when the block or what is wanted of it has ended, KLK_MORE when the next entry is
- * over the message's limits, KLK_EFULL when out must grow (go on afterwards), KLK_EINVAL when the
- * index is not within the block, KLK_ECORRUPT. */
+ * Returns KLK_OK at the end of the block or after last_index, KLK_MORE when the next entry exceeds
+ * the message's limits, KLK_EFULL when out must grow (then call again), KLK_EINVAL when the index
+ * is not in the block, KLK_ECORRUPT. */
 int klk_entries_add(struct klk_entries *entries, const uint8_t *block, size_t size,
                     struct klk_messages *out);
 
@@ -381,7 +399,7 @@ struct klk_poll {
  * Returns how many items are ready, KLK_EINVAL without libzmq, or KLK_EOS. */
 int klk_poll_wait(struct klk_poll *poll_state, int64_t timeout_ms);
 
-/* ---- reqids.c: request ids seen, each with the index of its entry ---- */
+/* ---- reqids.c: known request ids, each with the index of its entry ---- */
 
 enum klk_reqid_limit {
     KLK_REQID_SHARDS = 256,
@@ -389,38 +407,39 @@ enum klk_reqid_limit {
     KLK_REQID_NEED_MAX = 65535 /* ids of one shard in one pack, or block */
 };
 
-/* 16 bytes an id. All zero is a free slot: an id of zero bytes (a checkpoint's) is never kept. */
+/* 16 bytes per id. A free slot is all zeros: the table stores no id of zero bytes (of a checkpoint
+ * entry). */
 struct klk_reqid_slot {
     uint8_t reqid[12];
-    uint32_t index; /* its low 32 bits: all that are kept lie within 2^32 of last_index */
+    uint32_t index; /* the low 32 bits: all stored indexes are within 2^32 of last_index */
 };
 
 /* Open addressing; full at seven tenths. */
 struct klk_reqid_shard {
     struct klk_reqid_slot *slots;
     uint32_t size;
-    uint32_t count; /* slots taken, by forgotten ids too: they go when the shard moves */
+    uint32_t count; /* used slots; those of forgotten ids become free when the shard moves */
 };
 
 struct klk_reqids {
     struct klk_reqid_shard shards[256];
-    uint16_t need[256];   /* on KLK_EGROW: how many more ids each shard must take */
-    uint32_t *seconds;    /* KLK_REQID_SECONDS numbers: the ids of each second, a ring */
-    uint64_t seeds[2];    /* secret, so that nobody can choose ids that collide */
+    uint16_t need[256];   /* out, on KLK_EGROW: how many more ids each shard needs */
+    uint32_t *seconds;    /* a ring of KLK_REQID_SECONDS numbers: the ids of each second */
+    uint64_t seeds[2];    /* secret, so that clients can't choose colliding ids */
     uint64_t count;       /* ids that are not forgotten */
-    uint64_t last_index;  /* the largest of any id */
+    uint64_t last_index;  /* the largest index of any id */
     uint32_t newest_s;    /* the largest time of any id */
-    uint32_t forgotten_s; /* ids of this second and before are not kept */
+    uint32_t forgotten_s; /* ids of this second and before are forgotten */
 };
 
-/* A shard that lacks the room that `need` asks for, or -1. */
+/* A shard that is too small for its `need`, or -1. */
 int klk_reqids_crowded(const struct klk_reqids *reqids);
 
 /* Ids of a shard that are not forgotten. */
 uint32_t klk_reqids_live(const struct klk_reqids *reqids, int shard);
 
-/* Moves what is not forgotten of a shard to a new place of size slots, uninitialised: a multiple of
- * 8, and more than it has live ids. Best aligned to 64 bytes. The old place is the owner's again.
+/* Moves the ids of a shard that are not forgotten to size uninitialised slots: a multiple of 8, and
+ * more than its live ids. Align them to 64 bytes for speed. The caller may free the old slots.
  * Returns KLK_OK or KLK_EINVAL. */
 int klk_reqids_move(struct klk_reqids *reqids, int shard, struct klk_reqid_slot *slots,
                     uint32_t size);
@@ -428,79 +447,79 @@ int klk_reqids_move(struct klk_reqids *reqids, int shard, struct klk_reqid_slot 
 /* The index of an id, or 0. */
 uint64_t klk_reqids_find(const struct klk_reqids *reqids, const uint8_t *reqid);
 
-/* Asks for room in the shard of an id, or says that there is enough: KLK_EGROW or KLK_OK. */
+/* Asks for room in the shard of an id. Returns KLK_OK if there is enough, or KLK_EGROW. */
 int klk_reqids_want(struct klk_reqids *reqids, uint64_t hash);
 
-/* Keeps an id in the free slot that is its own: its shard has room, its time is not forgotten. */
+/* Stores an id in its free slot. The shard must have room, and the id's time not be forgotten. */
 void klk_reqids_keep(struct klk_reqids *reqids, struct klk_reqid_slot *slot, const uint8_t *reqid,
                      uint64_t hash, uint64_t index);
 
-/* Keeps the ids of a checked block. An id that is there keeps its smaller index.
+/* Stores the ids of a checked block. A known id keeps its smaller index.
  *
- *   offset, index   in, out: where to go on; KLK_HEADER_SIZE and the block's first index at first
+ *   offset, index   in, out: where to continue; at first KLK_HEADER_SIZE and the first index
  *   newest_s        in, out: the largest time of any id so far
  *
- * Returns KLK_OK, KLK_ECORRUPT, or KLK_EGROW: make room in the crowded shards and go on. */
+ * Returns KLK_OK, KLK_ECORRUPT, or KLK_EGROW: make room in the crowded shards and call again. */
 int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size, size_t *offset,
                    uint64_t *index, uint32_t *newest_s);
 
-/* Forgets the ids of entries behind last_index: they are no longer in the log. */
+/* Removes the ids of entries after last_index, which are no longer in the log. */
 void klk_reqids_truncate(struct klk_reqids *reqids, uint64_t last_index);
 
 /* Forgets the ids of this second and before, for good. */
 void klk_reqids_forget(struct klk_reqids *reqids, uint32_t seconds);
 
-/* Forgets whole seconds, the oldest first, until at most count_max ids are kept. */
+/* Forgets whole seconds, oldest first, until at most count_max ids are left. */
 void klk_reqids_bound(struct klk_reqids *reqids, uint64_t count_max);
 
-/* Writes the ids of entries up to last_index to out, in their order: each with last_index - index,
- * little endian, in the place of its index (docs/disk-format.md, "Request ids").
+/* Writes the ids of entries up to last_index to out, ordered by index. The index field of each slot
+ * holds last_index - index, little endian (docs/disk-format.md, "Request ids").
  *
- *   room   of out, in slots: the table's count is always enough
+ *   room   slots of out: the table's count is always enough
  *
- * Returns how many, or KLK_ESPACE. */
+ * Returns the number of ids, or KLK_ESPACE. */
 int64_t klk_reqids_export(const struct klk_reqids *reqids, uint64_t last_index,
                           struct klk_reqid_slot *out, uint64_t room);
 
-/* Keeps ids as klk_reqids_export() writes them, in any number of pieces.
+/* Stores ids as klk_reqids_export() writes them, in any number of pieces.
  *
  *   reqids       its forgotten_s and newest_s are already those of the exported table
  *   data, size   whole slots
- *   offset       in, out: where to go on in data; 0 at first
- *   index        in, out: of the last id taken; 0 at first
+ *   offset       in, out: where to continue in data; 0 at first
+ *   index        in, out: the index of the last stored id; 0 at first
  *
- * Returns KLK_OK, KLK_EINVAL, KLK_ECORRUPT (an id that is forgotten, newer than newest_s or there
- * already, or an index out of order), or KLK_EGROW: make room in the crowded shards and go on. */
+ * Returns KLK_OK, KLK_EINVAL, KLK_ECORRUPT (an id that is forgotten, newer than newest_s or known,
+ * or an index out of order), or KLK_EGROW: make room in the crowded shards and call again. */
 int klk_reqids_import(struct klk_reqids *reqids, uint64_t last_index, const uint8_t *data,
                       size_t size, size_t *offset, uint64_t *index);
 
-/* ---- updates.c: the leader's intake ---- */
+/* ---- updates.c: updates at the leader ---- */
 
 enum klk_updates_limit {
-    KLK_PACK_BYTES_MAX = 1 << 20, /* of records, unless it is a single one */
+    KLK_PACK_BYTES_MAX = 1 << 20, /* of records; a single one may be larger */
     KLK_PACK_COUNT_MAX = 4096,
-    KLK_INTAKE_BYTES = 1 << 20,   /* of records in one block, unless it is a single one */
+    KLK_INTAKE_BYTES = 1 << 20,   /* of records in one block; a single one may be larger */
     KLK_REQID_AHEAD_S = 900,
     KLK_REMIND_MS = 100
 };
 
 enum klk_updates_counter {
     KLK_UPDATES_TAKEN,
-    KLK_UPDATES_REPEATED, /* known: answered with their index, or wait for it */
+    KLK_UPDATES_REPEATED, /* known: answered with their index, or waiting for it */
     KLK_UPDATES_REFUSED,  /* for good: empty, over a limit, expired, too early */
-    KLK_UPDATES_DROPPED,  /* messages without an answer: malformed, or of a foreign cluster */
-    KLK_UPDATES_OVER,     /* messages without an answer: beyond what may be in flight */
+    KLK_UPDATES_DROPPED,  /* messages without an answer: malformed, or of another cluster */
+    KLK_UPDATES_OVER,     /* messages without an answer: over the limits in flight */
     KLK_UPDATES_GAPS,     /* packs whose previous update is unknown */
     KLK_UPDATES_ASTRAY,   /* messages refused because this peer is not the leader */
     KLK_UPDATES_COUNTERS
 };
 
-/* What the leader knows at the moment of an intake. */
+/* The state of the peer during klk_updates_receive(). */
 struct klk_updates_view {
-    const uint8_t *refusal; /* msgpack of the leader's id, or of nil, for whoever must go there */
+    const uint8_t *refusal; /* msgpack of the leader's PEER ID or of nil, for refused clients */
     uint32_t refusal_size;
     int32_t leader;
-    uint64_t next_index;    /* the last index of the log + 1; what waits here comes on top */
+    uint64_t next_index;    /* the log's last index + 1; updates in `blocks` follow it */
     uint64_t commit_index;
     uint64_t now_ms;
     uint32_t unix_s;
@@ -508,11 +527,11 @@ struct klk_updates_view {
     uint32_t kind;          /* of the records that are written */
 };
 
-/* What becomes of updates whose data begin with the mark of packed operations. */
+/* How to treat updates whose data start with the mark of packed operations. */
 enum klk_updates_marked {
-    KLK_MARKED_ACCEPTED = 0,   /* as all others: the log takes any data */
-    KLK_MARKED_REFUSED = 1, /* from clients, once tables know their entries by the kind */
-    KLK_MARKED_ALONE = 2,   /* from table servers: in packs, and no other data */
+    KLK_MARKED_ACCEPTED = 0, /* like other data */
+    KLK_MARKED_REFUSED = 1,  /* from clients, once table entries have a kind of their own */
+    KLK_MARKED_ALONE = 2,    /* from table servers: accept them in packs, and no other data */
 };
 
 struct klk_updates {
@@ -521,66 +540,65 @@ struct klk_updates {
     uint32_t ident_size;
     uint32_t record_bytes_max;
     uint32_t ttl_s;
-    uint32_t position;       /* the message of the arena that comes next; 0 between arenas */
-    uint64_t inflight_max;   /* updates that wait for their commit, and their bytes */
+    uint32_t position;       /* the next message of the arena; 0 between arenas */
+    uint64_t inflight_max;   /* updates that wait for a commit, and their bytes */
     uint64_t inflight_bytes_max;
     uint64_t inflight;
     uint64_t inflight_bytes;
-    /* Updates taken, as blocks that only lack their header. */
+    /* Accepted updates, as blocks without headers. */
     uint8_t *blocks;
     size_t blocks_max;
     size_t blocks_need;      /* out, on KLK_ESPACE */
     size_t first;            /* the first block */
-    size_t open;             /* the last block, the one that grows */
+    size_t open;             /* the last block, which grows */
     size_t used;
     uint32_t open_count;     /* its records */
-    uint64_t first_index;    /* of the first update taken */
-    uint64_t records;        /* taken and not handed out */
-    /* Who waits for an answer, in the order of arrival. */
+    uint64_t first_index;    /* of the first update in blocks */
+    uint64_t records;        /* updates in blocks */
+    /* Requests that wait for an answer, in the order of arrival. */
     uint64_t *waiters;
     size_t waiters_max;      /* bytes, a power of two */
     uint64_t head, tail;     /* bytes, never wrapped */
     uint64_t waiting;
     uint64_t remind_ms;      /* no reminder is due before */
     uint64_t counters[8];    /* enum klk_updates_counter */
-    uint8_t runs[49152];     /* of the pack at hand: 12 * KLK_PACK_COUNT_MAX */
+    uint8_t runs[49152];     /* of the current pack: 12 * KLK_PACK_COUNT_MAX */
 };
 
-/* Takes in the messages of an arena, from updates->position on (docs/protocols/zmq-raft.md).
+/* Handles the messages of an arena, from updates->position on (docs/protocols/zmq-raft.md).
  *
- *   others         out: numbers of the messages that are not updates; room for all of them
+ *   others         out: the numbers of messages that are not updates; room for all messages
  *   others_count   in, out: 0 at first
  *
  * Returns KLK_OK; KLK_EGROW when shards of the table are crowded; KLK_ESPACE when `blocks` is
  * smaller than blocks_need; KLK_EFULL when out must grow: make room and call again. KLK_EINVAL when
- * next_index is not that of the first update which was taken and not handed out. */
+ * next_index is not that of the first update in `blocks`. */
 int klk_updates_receive(struct klk_updates *updates, const struct klk_messages *arena,
-                     const struct klk_updates_view *view, struct klk_messages *out,
-                     uint32_t *others, uint32_t *others_count);
+                        const struct klk_updates_view *view, struct klk_messages *out,
+                        uint32_t *others, uint32_t *others_count);
 
-/* Seals the next block of what was taken; it stays in place until the next call.
- * Returns its size, 0 when there is none, KLK_EINVAL when first_index does not follow. */
+/* Seals the next block of accepted updates. It is valid until the next call.
+ * Returns its size, 0 without a block, KLK_EINVAL when first_index does not follow. */
 ssize_t klk_updates_block(struct klk_updates *updates, uint64_t first_index, uint64_t term,
                           const uint8_t **block, uint32_t *count);
 
-/* Answers whoever waits for an index up to this one. Returns KLK_OK, or KLK_EFULL: out must
- * grow. */
+/* Answers the requests for entries up to index. Returns KLK_OK, or KLK_EFULL: out must grow. */
 int klk_updates_commit(struct klk_updates *updates, uint64_t index, struct klk_messages *out);
 
-/* Tells whoever has waited for KLK_REMIND_MS, and again each as long, that the update is accepted.
+/* Sends "accepted" to requests that wait for KLK_REMIND_MS, and again after each such time.
  * Returns KLK_OK, or KLK_EFULL: out must grow. */
 int klk_updates_remind(struct klk_updates *updates, uint64_t now_ms, struct klk_messages *out);
 
-/* Sends everybody who waits to the leader in refusal, and forgets what was taken but not handed
- * out. Returns KLK_OK, or KLK_EFULL: out must grow. */
+/* Refuses all waiting requests, naming the leader in refusal, and drops the updates in `blocks`.
+ * Returns KLK_OK, or KLK_EFULL: out must grow. */
 int klk_updates_refuse(struct klk_updates *updates, const uint8_t *refusal, uint32_t refusal_size,
                        struct klk_messages *out);
 
-/* ---- reads.c: linearizable reads that wait until the leader is confirmed ---- */
+/* ---- reads.c: linearizable reads at the leader ---- */
 
 enum klk_reads_limit { KLK_READ_ID_MAX = 12 };
 
-/* What a read waits for. */
+/* The event that a read waits for. */
 enum klk_reads_wait {
     KLK_READS_APPLIED = 0,   /* the leader has applied the index */
     KLK_READS_CONFIRMED = 1, /* the index is confirmed */
@@ -589,22 +607,22 @@ enum klk_reads_wait {
 
 enum klk_reads_counter {
     KLK_READS_RECEIVED,
-    KLK_READS_DROPPED, /* without an answer: malformed, or of a foreign cluster */
-    KLK_READS_OVER,    /* without an answer: no room for one more who waits */
+    KLK_READS_DROPPED, /* without an answer: malformed, or of another cluster */
+    KLK_READS_OVER,    /* without an answer: the queue is full */
     KLK_READS_ASTRAY,  /* refused because this peer is not the leader */
     KLK_READS_COUNTERS
 };
 
-/* What the leader knows at the moment of an intake. */
+/* The state of the peer during klk_reads_receive(). */
 struct klk_reads_view {
-    const uint8_t *refusal; /* msgpack of the leader's id, or of nil, for whoever must go there */
+    const uint8_t *refusal; /* msgpack of the leader's PEER ID or of nil, for refused clients */
     uint32_t refusal_size;
     int32_t leader;
-    uint64_t round; /* confirms what is taken in now; never goes back */
+    uint64_t round; /* the round that will confirm these reads; never goes back */
     uint64_t now_ms;
 };
 
-/* Who waits, in the order of arrival. */
+/* A queue of waiting reads, in the order of arrival. */
 struct klk_readers {
     uint64_t *ring;
     size_t ring_max;     /* bytes, a power of two */
@@ -616,33 +634,33 @@ struct klk_readers {
 struct klk_reads {
     const uint8_t *ident;
     uint32_t ident_size;
-    uint32_t position;   /* where an intake goes on; 0 between intakes */
+    uint32_t position;   /* where klk_reads_receive() continues; 0 between arenas */
     uint32_t others;
     struct klk_readers readers[2]; /* enum klk_reads_wait */
     uint64_t counters[4];          /* enum klk_reads_counter */
 };
 
-/* Takes in the reads among some messages of an arena.
+/* Handles the reads among some messages of an arena.
  *
- *   numbers   in: the messages to look at; out: those among them that are no reads
- *   count     in, out: how many
+ *   numbers   in: the messages to examine; out: those that are not reads
+ *   count     in, out: the size of numbers
  *
- * Returns KLK_OK; KLK_EFULL when out must grow: make room and call again with the same; KLK_EINVAL
- * when the arena has no such message. */
+ * Returns KLK_OK; KLK_EFULL when out must grow: make room and call again with the same arguments;
+ * KLK_EINVAL when the arena has no such message. */
 int klk_reads_receive(struct klk_reads *reads, const struct klk_messages *arena,
-                   const struct klk_reads_view *view, struct klk_messages *out, uint32_t *numbers,
-                   uint32_t *count);
+                      const struct klk_reads_view *view, struct klk_messages *out,
+                      uint32_t *numbers, uint32_t *count);
 
-/* Answers whoever waits so (enum klk_reads_wait) for this round or an earlier one with index.
+/* Answers the reads of one queue (enum klk_reads_wait) up to this round with index.
  * Returns KLK_OK, or KLK_EFULL: out must grow. */
 int klk_reads_answer(struct klk_reads *reads, int wait, uint64_t round, uint64_t index,
                      struct klk_messages *out);
 
-/* Tells whoever has waited for KLK_REMIND_MS, and again each as long, that the read is taken.
+/* Sends "accepted" to reads that wait for KLK_REMIND_MS, and again after each such time.
  * Returns KLK_OK, or KLK_EFULL: out must grow. */
 int klk_reads_remind(struct klk_reads *reads, uint64_t now_ms, struct klk_messages *out);
 
-/* Sends everybody who waits to the leader in refusal. Returns KLK_OK, or KLK_EFULL: out must
+/* Refuses all waiting reads, naming the leader in refusal. Returns KLK_OK, or KLK_EFULL: out must
  * grow. */
 int klk_reads_refuse(struct klk_reads *reads, const uint8_t *refusal, uint32_t refusal_size,
                      struct klk_messages *out);

@@ -1,4 +1,4 @@
-/* CRC32C by the fastest means that the processor has, chosen once when the library is loaded. */
+/* CRC32C by the processor's fastest instructions, selected once when the library is loaded. */
 #include "api.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@
 
 typedef uint32_t crc_function(uint32_t crc, const uint8_t *data, size_t size);
 
-/* Filled before main() by crc_load(), read only from then on. */
+/* crc_load() fills them before main(); constant afterwards. */
 static uint32_t table[8][256];
 static crc_function *crc_fastest;
 static int crc_kind;
@@ -116,7 +116,7 @@ static int arm_has_crc(void) {
     enum { HWCAP_CRC32_BIT = 1 << 7 };
     return (getauxval(AT_HWCAP) & HWCAP_CRC32_BIT) != 0;
 #else
-    return 1; /* every other 64-bit Arm system that we build on has it */
+    return 1; /* every other 64-bit Arm system that kelek supports has it */
 #endif
 }
 #endif

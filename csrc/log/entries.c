@@ -1,8 +1,8 @@
-/* A block's records as the frames of one message: no caller makes an object for each. */
+/* A block's records as frames of one message, without a Python object for each. */
 #include "bytes.h"
 #include "messages.h"
 
-/* Writes one entry as a frame; the caller has seen that it fits. */
+/* Writes one entry as a frame. The caller has checked that it fits. */
 static void entry_write(struct klk_messages *out, const struct klk_record *record, uint64_t term) {
     uint32_t offset = klk_messages_bytes(out);
     uint8_t *at = out->bytes + offset;

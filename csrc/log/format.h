@@ -1,11 +1,10 @@
-/* Formats for Python's struct module: for the C files, not for cffi. */
+/* Formats for Python's struct module. Only C files include it, not cffi. */
 #ifndef KLK_FORMAT_H
 #define KLK_FORMAT_H
 #include <stddef.h>
 #include <stdint.h>
 
-/* Writes a number and a letter, at most 11 characters, without printf, which would cost more than
- * all the rest. */
+/* Writes a number and a letter, at most 11 characters. printf would cost more than the rest. */
 static inline size_t klk_format_item(char *out, uint32_t number, char letter) {
     char digits[10];
     size_t count = 0, at = 0;

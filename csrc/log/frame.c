@@ -1,10 +1,11 @@
-/* Records and blocks: framed and checksummed once, checked at each border (docs/disk-format.md). */
+/* Records and blocks: framed and checksummed once, checked by each process
+ * (docs/disk-format.md). */
 #include "api.h"
 #include "bytes.h"
 
 #include <string.h>
 
-/* The wire's numbers end at 2^53 - 1, so indexes and terms do. */
+/* The largest index and term: the specification's numbers end at 2^53 - 1. */
 #define NUMBER_MAX ((1ull << 53) - 1)
 
 static int all_zero(const uint8_t *data, size_t size) {
@@ -36,12 +37,12 @@ static size_t varint_write(uint8_t *out, uint32_t value) {
     return size;
 }
 
-/* What a record's length counts: tag, reqid, data. */
+/* The length of a record: tag, reqid and data. */
 static uint32_t body_size(uint32_t data_size, int has_reqid) {
     return (has_reqid ? 1u + KLK_REQID_SIZE : 1u) + data_size;
 }
 
-/* At most four bytes, and no longer than needed: one value has one encoding. */
+/* A varint of at most four bytes in its shortest form: each value has one encoding. */
 static ssize_t varint_read(const uint8_t *data, size_t size, uint32_t *value) {
     uint32_t result = 0;
     for (size_t i = 0; i < 4; i++) {
@@ -201,14 +202,14 @@ ssize_t klk_block_encode(uint64_t first_index, uint64_t term, uint32_t count, co
     return klk_block_seal(out, first_index, term, count, payload_size);
 }
 
-/* The records of a block that was checked before; end is where the payload ends. */
+/* An iterator over a checked block's records; end is the end of the payload. */
 struct walk {
     const uint8_t *at;
     const uint8_t *end;
     uint32_t left;
 };
 
-/* KLK_ECORRUPT when the block does not fit into size: it was not checked. */
+/* Returns KLK_ECORRUPT when the block is larger than size: it was not checked. */
 static int walk_start(const uint8_t *block, size_t size, struct klk_header *header,
                       struct walk *walk) {
     if (size < KLK_HEADER_SIZE) return KLK_ECORRUPT;
@@ -224,7 +225,7 @@ static int walk_start(const uint8_t *block, size_t size, struct klk_header *head
     return KLK_OK;
 }
 
-/* 1 and the next record, 0 at the end, KLK_ECORRUPT. */
+/* Returns 1 with the next record, 0 at the end, or KLK_ECORRUPT. */
 static int walk_next(struct walk *walk, struct klk_record *record) {
     if (walk->left == 0) return walk->at == walk->end ? 0 : KLK_ECORRUPT;
     ssize_t taken = klk_record_read(walk->at, (size_t)(walk->end - walk->at), record);
@@ -275,7 +276,7 @@ ssize_t klk_block_slice(const uint8_t *block, size_t size, uint64_t first_index,
                           (size_t)(end - start));
 }
 
-/* ---- expansion: what the other layers want of a block ---- */
+/* ---- contents of blocks for other layers ---- */
 
 size_t klk_block_states_size(const uint8_t *block, size_t size) {
     struct klk_header header;

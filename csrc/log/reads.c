@@ -1,5 +1,5 @@
-/* Linearizable reads: cut out of an arena, kept until the leader is confirmed, answered by the
- * batch (docs/protocols/zmq-raft.md, "Read index"). */
+/* Linearizable reads: queued until the leader is confirmed, answered in batches
+ * (docs/protocols/zmq-raft.md, "Read index"). */
 #include "bytes.h"
 #include "messages.h"
 
@@ -11,10 +11,10 @@ static const uint8_t READ_INDEX[] = {0x6b, 0x52};
 static const uint8_t ASTRAY[] = {0};
 static const uint8_t TAKEN[] = {1};
 
-/* One who waits; behind it its routing id. */
+/* A read that waits. Its routing id follows. */
 struct reader {
     uint32_t size;  /* in the ring, a multiple of 8 */
-    uint16_t skip;  /* nobody: go on at the ring's start */
+    uint16_t skip;  /* unused space: continue at the ring's start */
     uint8_t routing_id_size;
     uint8_t id_size;
     uint64_t round;
@@ -93,7 +93,7 @@ static struct request reader_request(const struct reader *reader) {
                             .id_size = reader->id_size};
 }
 
-/* The reader at a position that may be the empty end of the ring; NULL behind the last one. */
+/* The reader at a position, which may be the empty end of the ring; NULL after the last one. */
 static struct reader *reader_next(const struct klk_readers *readers, uint64_t *position) {
     if (*position == readers->tail) return NULL;
     struct reader *reader = reader_at(readers, *position);
@@ -108,9 +108,10 @@ static void reader_remove(struct klk_readers *readers, const struct reader *read
     if (!--readers->waiting) readers->head = readers->tail = 0;
 }
 
-/* ---- the intake ---- */
+/* ---- messages of an arena ---- */
 
-/* [routing id, id, 6b 52, ident, what to wait for?]: frame 5 is one byte, 0 when it is missing. */
+/* Decodes [routing id, id, 6b 52, ident, wait?]: wait is one byte (enum klk_reads_wait), 0 if it is
+ * missing. */
 static int request_shape(const struct klk_reads *reads, const struct klk_messages *arena,
                          uint32_t message, struct request *from) {
     uint32_t size, frames = klk_messages_frames(arena, message);
@@ -151,8 +152,8 @@ static int take_message(struct klk_reads *reads, const struct klk_messages *aren
 }
 
 int klk_reads_receive(struct klk_reads *reads, const struct klk_messages *arena,
-                   const struct klk_reads_view *view, struct klk_messages *out, uint32_t *numbers,
-                   uint32_t *count) {
+                      const struct klk_reads_view *view, struct klk_messages *out,
+                      uint32_t *numbers, uint32_t *count) {
     for (uint32_t i = reads->position; i < *count; i++) {
         int result = numbers[i] < arena->messages
                          ? take_message(reads, arena, numbers[i], view, out)
@@ -166,7 +167,7 @@ int klk_reads_receive(struct klk_reads *reads, const struct klk_messages *arena,
     return KLK_OK;
 }
 
-/* ---- what became of them ---- */
+/* ---- confirmations, reminders, refusals ---- */
 
 int klk_reads_answer(struct klk_reads *reads, int wait, uint64_t round, uint64_t index,
                      struct klk_messages *out) {

@@ -1,11 +1,12 @@
-/* Request ids seen: sharded open addressing in its owner's memory, one shard growing at a time. */
+/* The table of request ids: sharded open addressing in the caller's memory. One shard grows at a
+ * time. */
 #include "reqids.h"
 
 #include "bytes.h"
 
 enum {
     AHEAD = 24,     /* Records between the prefetch of a slot and its use. */
-    INSERT_MAX = 16 /* So few are sorted by insertion. */
+    INSERT_MAX = 16 /* Up to this number slots are sorted by insertion. */
 };
 
 static const struct klk_reqid_slot free_slot;
@@ -82,7 +83,7 @@ void klk_reqids_keep(struct klk_reqids *reqids, struct klk_reqid_slot *slot, con
     reqids->count++;
 }
 
-/* Keeps an id of a block. Returns KLK_OK or KLK_EGROW. */
+/* Stores an id of a block. Returns KLK_OK or KLK_EGROW. */
 static int reqid_add(struct klk_reqids *reqids, const uint8_t *reqid, uint64_t index) {
     uint64_t hash = klk_reqid_hash(reqids, reqid);
     if (klk_reqid_is_forgotten(reqids, reqid)) return KLK_OK;
@@ -128,7 +129,7 @@ int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size,
     return KLK_OK;
 }
 
-/* Takes a slot out: whatever was pushed past it by it moves back, so that no chain is broken. */
+/* Empties a slot. Ids that collided with it move back, so that no probe sequence breaks. */
 static void slot_remove(const struct klk_reqids *reqids, struct klk_reqid_shard *shard,
                         uint32_t hole) {
     for (uint32_t i = slot_next(shard, hole); !klk_reqid_is_free(&shard->slots[i]);
@@ -137,7 +138,7 @@ static void slot_remove(const struct klk_reqids *reqids, struct klk_reqid_shard 
         uint32_t home = klk_reqid_home(shard, reqid, klk_reqid_hash(reqids, reqid));
         uint32_t from_home = i >= home ? i - home : i + shard->size - home;
         uint32_t from_hole = i >= hole ? i - hole : i + shard->size - hole;
-        if (from_home < from_hole) continue; /* Its home lies behind the hole. */
+        if (from_home < from_hole) continue; /* Its home is after the hole. */
         shard->slots[hole] = shard->slots[i];
         hole = i;
     }
@@ -159,14 +160,14 @@ void klk_reqids_truncate(struct klk_reqids *reqids, uint64_t last_index) {
                 --*second_of(reqids, klk_reqid_seconds(slot->reqid));
                 reqids->count--;
             }
-            slot_remove(reqids, shard, i); /* And look again: another id may stand here now. */
+            slot_remove(reqids, shard, i); /* Check this slot again: another id may be here. */
         }
     }
     reqids->last_index = last_index;
 }
 
 void klk_reqids_forget(struct klk_reqids *reqids, uint32_t seconds) {
-    /* Beyond a whole turn of the ring there is nothing left to count. */
+    /* After a whole turn of the ring no second is left to count. */
     for (uint32_t turn = 0; reqids->forgotten_s < seconds && turn < KLK_REQID_SECONDS; turn++) {
         uint32_t *ids = second_of(reqids, ++reqids->forgotten_s);
         reqids->count -= *ids;
@@ -179,7 +180,7 @@ void klk_reqids_bound(struct klk_reqids *reqids, uint64_t count_max) {
     while (reqids->count > count_max) klk_reqids_forget(reqids, reqids->forgotten_s + 1);
 }
 
-/* ---- as bytes: in a snapshot ---- */
+/* ---- export and import, for snapshots ---- */
 
 static uint32_t digit_of(const struct klk_reqid_slot *slot, int shift) {
     return 255 - (slot->index >> shift & 255); /* The largest first. */
@@ -191,8 +192,8 @@ static void slots_swap(struct klk_reqid_slot *one, struct klk_reqid_slot *other)
     *other = held;
 }
 
-/* Sorts slots by index, the largest first, in place: by one byte of it, then each part by the
- * next. What lies above that byte is equal in all of them. */
+/* Sorts slots by index in place, largest first: by one byte, then each part by the next byte. The
+ * bytes above it are equal in all of them. */
 static void slots_sort(struct klk_reqid_slot *slots, size_t count, int shift) {
     if (count <= INSERT_MAX) {
         for (size_t i = 1; i < count; i++)

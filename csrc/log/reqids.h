@@ -1,4 +1,4 @@
-/* The table of request ids, for updates.c: what is called for every update stands inline. */
+/* Functions of the request id table that updates.c calls for every update: inline. */
 #ifndef KLK_REQIDS_H
 #define KLK_REQIDS_H
 #include <string.h>
@@ -21,11 +21,11 @@ static inline uint64_t klk_reqid_hash(const struct klk_reqids *reqids, const uin
     return hash ^ hash >> 29;
 }
 
-/* The high bits choose the shard, the low half the slot, so the two are independent. */
+/* The high bits choose the shard and the low half the slot, so the two are independent. */
 static inline int klk_reqid_shard_of(uint64_t hash) { return (int)(hash >> 56); }
 
-/* Ids whose last three bits alone differ, as of one client's counter, have neighbouring slots:
- * eight of them cost two lines of cache instead of eight. */
+/* Ids that differ in their last three bits only, as from a client's counter, have neighbouring
+ * slots: eight of them cost two cache lines instead of eight. */
 static inline uint32_t klk_reqid_home(const struct klk_reqid_shard *shard, const uint8_t *reqid,
                                       uint64_t hash) {
     return (uint32_t)((hash & 0xffffffffu) * (shard->size / 8) >> 32) * 8 + (reqid[11] & 7);
@@ -36,9 +36,9 @@ static inline const struct klk_reqid_shard *klk_reqid_shard_at(const struct klk_
     return &reqids->shards[klk_reqid_shard_of(hash)];
 }
 
-/* Brings the slot of an id nearer: a table of a million ids is in no cache. Whoever calls this from
- * a function that does nothing else marks that one too: gcc takes what only prefetches for a
- * function without effect, and drops its calls before it inlines them. */
+/* Prefetches the slot of an id: a table of a million ids fits no cache. A caller that does nothing
+ * else needs the same attribute: gcc treats a function that only prefetches as one without effect,
+ * and drops its calls before it inlines them. */
 #define KLK_PREFETCHES __attribute__((always_inline)) static inline
 KLK_PREFETCHES void klk_reqids_prefetch(const struct klk_reqids *reqids, const uint8_t *reqid,
                                         uint64_t hash) {
@@ -65,7 +65,7 @@ static inline int klk_reqid_is_free(const struct klk_reqid_slot *slot) {
     return klk_reqid_is(slot, zeros);
 }
 
-/* The slot of an id, or the free one where it would be. A shard is never full. */
+/* The slot of an id, or the free slot where it belongs. A shard is never full. */
 static inline struct klk_reqid_slot *klk_reqid_slot_of(const struct klk_reqids *reqids,
                                                        const uint8_t *reqid, uint64_t hash) {
     const struct klk_reqid_shard *shard = klk_reqid_shard_at(reqids, hash);
@@ -81,7 +81,7 @@ static inline uint64_t klk_reqid_index(const struct klk_reqids *reqids,
     return reqids->last_index - (uint32_t)((uint32_t)reqids->last_index - slot->index);
 }
 
-/* Whether a shard has room for so many more. */
+/* Whether a shard has room for this many more ids. */
 static inline int klk_reqid_shard_fits(const struct klk_reqid_shard *shard, uint32_t more) {
     return (uint64_t)shard->count + more <= (uint64_t)shard->size * 7 / 10;
 }

@@ -18,7 +18,7 @@ int klk_segment_open(struct klk_segment *segment, int fd, uint64_t size, int io)
     if (io == KLK_IO_MMAP) {
         void *mapped = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (mapped == MAP_FAILED) return KLK_EOS;
-        /* Without read-ahead the page cache keeps single pages: a sync then writes only these. */
+        /* Without read-ahead the page cache holds single pages, and a sync writes only these. */
         (void)madvise(mapped, (size_t)size, MADV_RANDOM);
         map = mapped;
     }
@@ -189,7 +189,7 @@ int klk_segment_scan(const uint8_t *data, size_t size, struct klk_scan *scan, ui
     return KLK_OK;
 }
 
-/* The last byte that is not zero, plus one. */
+/* The offset after the last byte that is not zero. */
 static size_t written_end(const uint8_t *data, size_t size) {
     while (size > 0 && data[size - 1] == 0) size--;
     return size;
@@ -206,7 +206,7 @@ static int marked_behind(const uint8_t *data, size_t size, uint64_t offset) {
     return 0;
 }
 
-/* The header's fields say how far the checksum reaches, so each of its bits is tried out. */
+/* The header says how far the checksum reaches, so try every single bit of it. */
 static int header_flipped(const uint8_t *block, size_t size) {
     uint8_t tried[KLK_HEADER_SIZE];
     struct klk_header header;
@@ -231,7 +231,7 @@ static int payload_flipped(const uint8_t *block, size_t size) {
     if (header.magic != KLK_MAGIC_BLOCK || header.payload_size > size - KLK_HEADER_SIZE) return 0;
     uint32_t found = klk_crc32c(0, block + 8, KLK_HEADER_SIZE - 8 + header.payload_size);
     uint32_t difference = found ^ header.crc;
-    if (difference == 0) return 1; /* in the padding, or it was written so */
+    if (difference == 0) return 1; /* a bit of the padding, or the block was written like this */
     uint32_t change = 0x82f63b78u; /* of the last byte's highest bit */
     for (uint64_t bits = (uint64_t)header.payload_size * 8; bits > 0; bits--) {
         if (change == difference) return 1;
@@ -240,7 +240,7 @@ static int payload_flipped(const uint8_t *block, size_t size) {
     return 0;
 }
 
-/* A sector that never reached the disk still holds the zeros written ahead. */
+/* A sector that never reached the disk still holds the zeros that were written ahead. */
 static int sector_missing(const uint8_t *data, size_t size, uint64_t offset) {
     struct klk_header header;
     size_t end = written_end(data, size);

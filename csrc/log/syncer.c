@@ -1,5 +1,5 @@
-/* One thread that syncs segments beside its owner. All that the two say to each other goes through
- * two pipes: who has read an order, or its answer, owns the segment that it names. */
+/* A thread that syncs segments in the background. Orders and answers go through two pipes: the
+ * thread that reads an order or its answer owns the segment in it. */
 #define _GNU_SOURCE
 #include "api.h"
 
@@ -15,8 +15,8 @@ enum { READ = 0, WRITE = 1 };
 
 _Static_assert(sizeof(pthread_t) <= sizeof(uint64_t), "klk_syncer has no room for a thread");
 
-/* An order's bytes or an answer's come in one piece: a pipe never cuts so few. Returns size, 0 when
- * a pipe that does not block is empty, or -1. */
+/* Reads an order or an answer in one piece: a pipe does not split so few bytes. Returns size, 0
+ * when a non-blocking pipe is empty, or -1. */
 static int take(int fd, void *data, size_t size) {
     for (;;) {
         ssize_t count = read(fd, data, size);
@@ -58,7 +58,7 @@ static void close_pipe(const int fds[2]) {
     (void)close(fds[WRITE]);
 }
 
-/* Signals are for the owner's thread: it waits for them. */
+/* Blocks all signals: the owner's thread handles them. */
 static int start(struct klk_syncer *syncer) {
     sigset_t all, before;
     pthread_t thread;

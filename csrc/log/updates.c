@@ -1,5 +1,5 @@
-/* The leader's intake: client updates cut straight out of an arena into blocks for the log, and the
- * answers to whoever waits for their commit (docs/protocols/zmq-raft.md). */
+/* Updates at the leader: it copies client updates from an arena into blocks for the log, and
+ * answers them when they are committed (docs/protocols/zmq-raft.md). */
 #include "bytes.h"
 #include "messages.h"
 #include "reqids.h"
@@ -11,7 +11,7 @@ enum {
     RUN_SIZE = 12, /* u32 count, u64 first index */
 };
 
-#define SKIP UINT32_MAX /* of waiter.updates: nobody, go on at the ring's start */
+#define SKIP UINT32_MAX /* in waiter.updates: unused space, continue at the ring's start */
 
 static const uint8_t YES[] = {1};
 static const uint8_t UPDATE_PACK[] = {0x6b, 0x3d};
@@ -22,11 +22,11 @@ static const uint8_t PACK_TAKEN[] = {1};
 static const uint8_t PACK_GAP[] = {2};
 static const uint8_t PACK_REFUSED[] = {3};
 
-/* One who waits for an answer; behind it its routing id, then the runs of its pack. */
+/* A request that waits for an answer. Its routing id and the runs of its pack follow. */
 struct waiter {
     uint32_t size;    /* in the ring, a multiple of 8 */
-    uint32_t updates; /* that this one brought in: they count as in flight */
-    uint64_t index;   /* answered once this is committed */
+    uint32_t updates; /* new updates of this request, which count as in flight */
+    uint64_t index;   /* the answer follows when this entry is committed */
     uint64_t due_ms;  /* of the next reminder */
     uint32_t bytes;
     uint16_t runs;
@@ -59,8 +59,8 @@ static uint32_t msgpack_uint(uint8_t *out, uint64_t value) {
 
 /* ---- answers ---- */
 
-/* Sends [reqid, status, payload], or for a pack [reqid, 6b 3d, status, payload]. A plain answer has
- * no payload frame where payload is NULL, a pack's always has one. */
+/* Sends [reqid, status, payload], or for a pack [reqid, 6b 3d, status, payload]. With payload NULL
+ * a plain answer has no payload frame, and a pack's answer an empty one. */
 static int answer(struct klk_messages *out, const struct request *to, const uint8_t *status,
                   uint32_t status_size, const uint8_t *payload, uint32_t payload_size) {
     uint64_t size = (uint64_t)to->routing_id_size + KLK_REQID_SIZE + 3 + payload_size;
@@ -88,7 +88,7 @@ static int answer_index(struct klk_messages *out, const struct request *to, uint
     return answer(out, to, YES, 1, number, msgpack_uint(number, index));
 }
 
-/* Why a pack is refused for good: msgpack [position, reason], the reason of at most 31 bytes. */
+/* The reason why a pack is refused for good: msgpack [position, reason of at most 31 bytes]. */
 static int answer_refused(struct klk_messages *out, const struct request *to, uint32_t position,
                           const char *reason) {
     uint8_t payload[64] = {0x92};
@@ -111,14 +111,14 @@ static uint32_t waiter_size(uint32_t routing_id_size, uint32_t runs) {
     return (uint32_t)((sizeof(struct waiter) + routing_id_size + runs * RUN_SIZE + 7) & ~7ull);
 }
 
-/* Whether a waiter finds room, whatever of the ring's end it must leave empty. */
+/* Whether a waiter fits, even if the end of the ring stays empty. */
 static int waiter_fits(const struct klk_updates *updates, uint32_t size) {
     uint64_t to_end = updates->waiters_max - (updates->tail & (updates->waiters_max - 1));
     uint64_t need = size <= to_end ? size : to_end + size;
     return updates->tail - updates->head + need <= updates->waiters_max;
 }
 
-/* Makes somebody wait for index; the caller has seen that it fits. */
+/* Adds a waiter for index. The caller has checked that it fits. */
 static void waiter_add(struct klk_updates *updates, const struct request *from, uint64_t index,
                        uint32_t count, uint32_t bytes, uint32_t runs, uint64_t now_ms) {
     uint32_t size = waiter_size(from->routing_id_size, runs);
@@ -158,7 +158,7 @@ static struct request waiter_request(const struct waiter *waiter) {
                             .pack = waiter->pack};
 }
 
-/* The waiter at a position that may be the empty end of the ring; NULL behind the last one. */
+/* The waiter at a position, which may be the empty end of the ring; NULL after the last one. */
 static struct waiter *waiter_next(const struct klk_updates *updates, uint64_t *position) {
     if (*position == updates->tail) return NULL;
     struct waiter *waiter = waiter_at(updates, *position);
@@ -171,7 +171,7 @@ static void waiter_remove(struct klk_updates *updates, const struct waiter *wait
     updates->inflight -= waiter->updates;
     updates->inflight_bytes -= waiter->bytes;
     updates->head += waiter->size;
-    /* An empty ring starts over: its first pages are in the cache, the next may never have been. */
+    /* An empty ring starts over: its first pages are in the cache, later ones may be untouched. */
     if (!--updates->waiting) updates->head = updates->tail = 0;
 }
 
@@ -181,7 +181,7 @@ static size_t open_size(const struct klk_updates *updates) {
     return updates->used - updates->open - KLK_HEADER_SIZE;
 }
 
-/* Until it is sealed, a block's header holds its count and size alone. */
+/* Until a block is sealed, its header holds only count and size. */
 static void records_note(struct klk_updates *updates) {
     uint8_t *open = updates->blocks + updates->open;
     memset(open, 0, KLK_HEADER_SIZE);
@@ -195,7 +195,7 @@ static void records_open(struct klk_updates *updates, size_t offset) {
     updates->used = offset + KLK_HEADER_SIZE;
 }
 
-/* Where so many bytes of records go: into the last block, or into a new one when it is full. */
+/* Reserves room for records in the last block, or in a new one if that is full. */
 static uint8_t *records_place(struct klk_updates *updates, uint64_t first_index, size_t bytes) {
     if (!updates->records) {
         updates->first_index = first_index;
@@ -215,8 +215,8 @@ static void records_count(struct klk_updates *updates, uint32_t count, size_t by
     updates->counters[KLK_UPDATES_TAKEN] += count;
 }
 
-/* What the blocks need at most for all of an arena. A record is at most 4 bytes longer than its
- * message; of two blocks side by side at least one is half full. */
+/* Upper bound of the blocks' size for a whole arena. A record is at most 4 bytes longer than its
+ * message, and of two adjacent blocks at least one is half full. */
 static size_t records_need(const struct klk_updates *updates, const struct klk_messages *arena) {
     size_t bytes = klk_messages_bytes(arena) + 4 * (size_t)arena->messages;
     size_t used = updates->records ? updates->used : 0;
@@ -225,7 +225,7 @@ static size_t records_need(const struct klk_updates *updates, const struct klk_m
 
 /* ---- admission ---- */
 
-/* Why an id that is not in the table is refused for good, or NULL. */
+/* The reason why an unknown id is refused for good, or NULL. */
 static const char *reqid_refusal(const struct klk_updates *updates,
                                  const struct klk_updates_view *view, const uint8_t *reqid) {
     uint64_t seconds = klk_reqid_seconds(reqid);
@@ -234,7 +234,7 @@ static const char *reqid_refusal(const struct klk_updates *updates,
     return seconds <= updates->reqids->forgotten_s ? "forgotten" : NULL;
 }
 
-/* Why data are refused that are for tables, or are not, or NULL. */
+/* The reason why data with or without the mark of tables is refused, or NULL. */
 static const char *mark_refusal(const struct klk_updates_view *view, const uint8_t *data,
                                 size_t size) {
     if (view->marked == KLK_MARKED_ACCEPTED) return NULL;
@@ -243,14 +243,14 @@ static const char *mark_refusal(const struct klk_updates_view *view, const uint8
 }
 
 static int over_limits(const struct klk_updates *updates, uint64_t count, uint64_t bytes) {
-    if (!updates->inflight) return 0; /* Whatever is allowed alone is taken some time. */
+    if (!updates->inflight) return 0; /* An update of any permitted size is accepted alone. */
     return updates->inflight + count > updates->inflight_max ||
            updates->inflight_bytes + bytes > updates->inflight_bytes_max;
 }
 
 /* ---- one update in text or node form ---- */
 
-/* A known id: its index once it is committed, else "accepted" now and the index later. */
+/* Answers a known id: with its index if it is committed, else "accepted" now, the index later. */
 static int take_repeated(struct klk_updates *updates, const struct request *from, uint64_t index,
                          const struct klk_updates_view *view, struct klk_messages *out) {
     int result = KLK_OK;
@@ -303,8 +303,8 @@ static int take_single(struct klk_updates *updates, const struct request *from,
 
 /* ---- packs ---- */
 
-/* Looks at every record of a pack before any is taken: it is taken whole or not at all.
- * Returns NULL, or why not, with the position of the record at fault. */
+/* Checks every record of a pack first: a pack is accepted whole or not at all.
+ * Returns NULL, or the reason and the position of the wrong record. */
 static const char *pack_fault(struct klk_updates *updates, const struct request *from,
                               const struct klk_updates_view *view, uint32_t *position) {
     struct klk_reqids *reqids = updates->reqids;
@@ -332,7 +332,7 @@ static const char *pack_fault(struct klk_updates *updates, const struct request 
     return NULL;
 }
 
-/* The index that an id has already, or 0: it is new, and kept. */
+/* The index of a known id. Stores a new id and returns 0. */
 static uint64_t record_keep(struct klk_reqids *reqids, const uint8_t *reqid, uint64_t index) {
     uint64_t hash = klk_reqid_hash(reqids, reqid);
     struct klk_reqid_slot *slot = klk_reqid_slot_of(reqids, reqid, hash);
@@ -341,7 +341,7 @@ static uint64_t record_keep(struct klk_reqids *reqids, const uint8_t *reqid, uin
     return 0;
 }
 
-/* Writes the kind into records that came as state entries. */
+/* Writes the kind into records that arrived as state entries. */
 static void records_kind(uint8_t *records, size_t size, uint32_t kind) {
     struct klk_record record;
     if (kind == KLK_KIND_STATE) return;
@@ -351,8 +351,8 @@ static void records_kind(uint8_t *records, size_t size, uint32_t kind) {
     }
 }
 
-/* Takes in the records whose ids are new and joins the indexes of all in runs; returns how many
- * runs. index is that of the first new one, last the largest of any. */
+/* Copies the records with new ids and joins the indexes of all records into runs. Returns the
+ * number of runs. index is that of the first new record, last the largest of all. */
 static uint32_t pack_records(struct klk_updates *updates, const struct request *from,
                              const struct klk_updates_view *view, uint64_t *last, uint32_t *count,
                              uint32_t *bytes) {
@@ -364,7 +364,7 @@ static uint32_t pack_records(struct klk_updates *updates, const struct request *
     while (offset < from->data_size) {
         ssize_t taken = klk_record_read(from->data + offset, from->data_size - offset, &record);
         uint64_t known = record_keep(updates->reqids, record.reqid, index);
-        if (known) { /* What stands before it moves in one piece. */
+        if (known) { /* Copy the new records before it at once. */
             memcpy(place + *bytes, from->data + start, offset - start);
             *bytes += offset - start;
             start = offset + (uint32_t)taken;
@@ -387,7 +387,7 @@ static uint32_t pack_records(struct klk_updates *updates, const struct request *
     return runs;
 }
 
-/* The records are in; says so when they all were already, else the answer waits. */
+/* Answers a pack whose records are all committed; otherwise the answer waits. */
 static int pack_answer(struct klk_updates *updates, const struct request *from,
                        const struct klk_updates_view *view, struct klk_messages *out) {
     uint64_t last;
@@ -422,13 +422,13 @@ static int take_pack(struct klk_updates *updates, const struct request *from,
         return KLK_OK;
     }
     if (klk_reqids_crowded(updates->reqids) >= 0) return KLK_EGROW;
-    /* From here on nothing may fail: the records go in once. */
+    /* Nothing may fail from here on: the records are added once. */
     uint64_t room = (uint64_t)from->routing_id_size + KLK_REQID_SIZE + 3 + position * RUN_SIZE;
     if (!klk_messages_fit(out, room, 5)) return KLK_EFULL;
     return pack_answer(updates, from, view, out);
 }
 
-/* ---- the intake ---- */
+/* ---- messages of an arena ---- */
 
 static int ident_is_ours(const struct klk_updates *updates, const struct klk_messages *arena,
                          uint32_t message, uint32_t frame) {
@@ -437,9 +437,8 @@ static int ident_is_ours(const struct klk_updates *updates, const struct klk_mes
     return size == updates->ident_size && memcmp(ident, updates->ident, size) == 0;
 }
 
-/* Frame 0 is the routing id: `=` has 3 frames behind it (text form), or the ident and 3 or more
- * (node form). With the ident alone there is no data: a client that drops an empty frame sends
- * that, and the ident is not what it wants in the log.
+/* Finds the data. Frame 0 is the routing id. The text form has 3 further frames, the node form the
+ * ident and 3 or more. A client that drops an empty frame sends the ident alone: that is no data.
  * Returns KLK_OK with data set, or KLK_EINVAL. */
 static int single_shape(const struct klk_updates *updates, const struct klk_messages *arena,
                         uint32_t message, struct request *from) {
@@ -492,7 +491,7 @@ static int take_message(struct klk_updates *updates, const struct klk_messages *
     return take_single(updates, &from, view, out);
 }
 
-/* Brings the table's slot for a message that comes soon nearer. */
+/* Prefetches the table's slot for a message that follows soon. */
 KLK_PREFETCHES void prefetch_message(const struct klk_updates *updates,
                                      const struct klk_messages *arena, uint32_t message) {
     uint32_t size;
@@ -503,8 +502,8 @@ KLK_PREFETCHES void prefetch_message(const struct klk_updates *updates,
 }
 
 int klk_updates_receive(struct klk_updates *updates, const struct klk_messages *arena,
-                     const struct klk_updates_view *view, struct klk_messages *out,
-                     uint32_t *others, uint32_t *others_count) {
+                        const struct klk_updates_view *view, struct klk_messages *out,
+                        uint32_t *others, uint32_t *others_count) {
     if (updates->records && updates->first_index != view->next_index) return KLK_EINVAL;
     updates->blocks_need = records_need(updates, arena);
     if (!updates->position && updates->blocks_need > updates->blocks_max) return KLK_ESPACE;
@@ -519,7 +518,7 @@ int klk_updates_receive(struct klk_updates *updates, const struct klk_messages *
     return KLK_OK;
 }
 
-/* ---- what was taken, and what became of it ---- */
+/* ---- blocks, commits, refusals ---- */
 
 ssize_t klk_updates_block(struct klk_updates *updates, uint64_t first_index, uint64_t term,
                           const uint8_t **block, uint32_t *count) {
