@@ -1,4 +1,4 @@
-"""CRC32C and checksummed blocks of records, by the block (csrc/log/crc32c.c, frame.c)."""
+"""CRC32C and checksummed blocks of records, one call per block (csrc/log/crc32c.c, frame.c)."""
 
 from array import array
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ def crc32c(data: Readable, value: int = 0) -> int:
 
 
 def crc32c_sliced(data: Readable, value: int = 0) -> int:
-    """The same without the processor's instructions: for tests."""
+    """CRC32C without special instructions, for tests."""
     buffer = ffi.from_buffer(data)
     return int(lib.klk_crc32c_sliced(value, buffer, len(buffer)))
 
 
 def crc32c_backend() -> str:
-    """By what means crc32c() works here: `sse4.2`, `arm` or `slice-by-8`."""
+    """The implementation of crc32c() on this processor: `sse4.2`, `arm` or `slice-by-8`."""
     return ("slice-by-8", "sse4.2", "arm")[lib.klk_crc32c_kind()]
 
 
 def block_encode(
     first_index: int, term: int, records: Sequence[tuple[int, bytes | None, bytes]]
 ) -> bytes:
-    """One block of (kind, reqid, data) records. NativeError: a number or size over its limit."""
+    """Encodes (kind, reqid, data) records as a block. NativeError: a value is over its limit."""
     tags = bytes([kind | 0x80 if reqid is not None else kind for kind, reqid, _ in records])
     sizes = array("I", [len(data) for _, _, data in records])
     reqids = b"".join([reqid for _, reqid, _ in records if reqid is not None])
@@ -51,19 +51,19 @@ def block_encode(
 
 
 def block_size(payload_size: int) -> int:
-    """Bytes of a block whose records take payload_size: header and padding added."""
+    """The size of a block with payload_size bytes of records: with header and padding."""
     return (HEADER_SIZE + payload_size + 7) & ~7
 
 
 def block_check(data: Readable) -> int:
-    """Size of the block or mark that data begins with, checked in full, or a negative KLK_E*."""
+    """Checks the block or mark at the start of data. Returns its size or a negative KLK_E*."""
     buffer = ffi.from_buffer(data)
     header = ffi.new("struct klk_header *")
     return int(lib.klk_block_check(buffer, len(buffer), header))
 
 
 def block_walk(block: Readable, count: int) -> list[int]:
-    """Three numbers for each of a checked block's records: tag, offset of its data, size of it."""
+    """Three numbers per record of a checked block: tag, offset of its data, size of its data."""
     buffer = ffi.from_buffer(block)
     out = uncleared("uint32_t[]", 3 * count)
     code = lib.klk_block_walk(buffer, len(buffer), out)
@@ -73,7 +73,7 @@ def block_walk(block: Readable, count: int) -> list[int]:
 
 
 def block_slice(block: Readable, first_index: int, last_index: int) -> bytes:
-    """The records first_index..last_index of a checked block as a block of their own."""
+    """A new block with the records first_index to last_index of a checked block."""
     buffer = ffi.from_buffer(block)
     out = uncleared("uint8_t[]", len(buffer))
     return checked_bytes(
@@ -82,7 +82,7 @@ def block_slice(block: Readable, first_index: int, last_index: int) -> bytes:
 
 
 def block_states(block: Readable, kind: int) -> tuple[bytes, list[int]]:
-    """The records of one kind (u32 little endian size, data; joined), and counts by kind."""
+    """The records of one kind, each as size (u32 little endian) and data, and counts by kind."""
     buffer = ffi.from_buffer(block)
     out = uncleared("uint8_t[]", lib.klk_block_states_size(buffer, len(buffer)))
     counts = ffi.new("uint32_t[]", KIND_MAX + 1)
@@ -91,7 +91,7 @@ def block_states(block: Readable, kind: int) -> tuple[bytes, list[int]]:
 
 
 def block_entries(block: Readable, first_index: int, last_index: int) -> tuple[bytes, list[int]]:
-    """Records as entries of the text's wire: joined, and the size of each."""
+    """Records as entries in the specification's form: joined, and the size of each."""
     buffer = ffi.from_buffer(block)
     capacity = lib.klk_block_entries_size(buffer, len(buffer))
     count = max(last_index - first_index + 1, 0)
@@ -104,7 +104,8 @@ def block_entries(block: Readable, first_index: int, last_index: int) -> tuple[b
 def block_from_entries(
     first_index: int, joined: Readable, sizes: Sequence[int]
 ) -> tuple[bytes, int]:
-    """A block of the first run of equal terms among the text's entries; how many entries it took.
+    """A block of the first run of equal terms among entries in the specification's form, and the
+    number of its entries.
 
     NativeError: an entry without data, over a limit, of an unknown kind or of term 0.
     """

@@ -1,4 +1,4 @@
-"""Blocks cut into messages of entries, in C: no object stands for an entry."""
+"""Cuts blocks into messages of entries in C, without an object per entry."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,26 +9,26 @@ from ..net.messages import Frames
 
 
 class MessageLimits(NamedTuple):
-    """What one message may hold: bytes of entries (a single larger one goes alone), and entries."""
+    """Limits of one message: bytes of entries (a larger entry goes alone), and entries."""
 
     bytes: int
     entries: int
 
 
 class Fit(NamedTuple):
-    """What of some blocks goes into a message."""
+    """How many entries fit into a message."""
 
     last_index: int
     bytes: int
-    full: bool  # No further entry fits.
+    full: bool  # No more entries fit.
 
 
 def entries_fit(
     blocks: Sequence[Readable], first_index: int, last_index: int, room: MessageLimits
 ) -> Fit:
-    """How far the entries from first_index on, which contiguous blocks hold, fit into a message.
+    """How many entries of contiguous blocks, from first_index on, fit into a message.
 
-    The first entry always does. NativeError: first_index is not within the first block.
+    The first entry always fits. NativeError: first_index is not in the first block.
     """
     entries = _entries(first_index, last_index, room)
     code = lib.KLK_OK
@@ -52,7 +52,7 @@ def add_entries(
 ) -> None:
     """Adds one message: the frames of head, then a frame for each entry of contiguous blocks.
 
-    NativeError: they do not hold first_index to last_index; nothing was added.
+    NativeError: the blocks lack entries of first_index to last_index; nothing was added.
     """
     entries = _entries(first_index, last_index, _ALL)
     code = lib.KLK_EINVAL

@@ -1,6 +1,6 @@
-"""Linearizable reads in C: cut out of an arena, kept until they are confirmed, answered.
+"""Linearizable reads in C: queued from an arena, answered when they are confirmed.
 
-It knows nothing of Raft: its callers say which round a read belongs to, and what that round showed.
+It does not know Raft: the caller names the round of a read, and the index that the round confirmed.
 """
 
 from collections.abc import Sequence
@@ -12,25 +12,26 @@ from ..net.messages import Arena, Frames
 
 WAIT_APPLIED: int = lib.KLK_READS_APPLIED
 WAIT_CONFIRMED: int = lib.KLK_READS_CONFIRMED
-RING_BYTES = 1 << 22  # For those who wait in one way: some 80,000 with libzmq's own routing ids.
+RING_BYTES = 1 << 22  # Per queue: about 80,000 reads with libzmq's own routing ids.
 _COUNTERS = ("reads", "reads_dropped", "reads_over", "reads_astray")
 _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages cost nothing.
 
 
 class ReadView(NamedTuple):
-    """What the peer knows at the moment of an intake."""
+    """The state of the peer during receive()."""
 
     leader: bool
-    refusal: bytes  # msgpack of the leader's PEER ID or of nil: where to go instead.
-    round: int  # Confirms what is taken in now; it never goes back.
+    refusal: bytes  # msgpack of the leader's PEER ID or of nil, for refused clients.
+    round: int  # The round that will confirm these reads; it never goes back.
     now_ms: int  # Monotonic.
 
 
 class Reads:
-    """Reads that wait for their round, in the order of arrival, in two queues.
+    """Reads that wait for their round, in two queues, in the order of arrival.
 
-    WAIT_CONFIRMED ones are answered when their round is, WAIT_APPLIED ones when its index is
-    applied, too. Beyond ring_bytes (a power of two) a read stays unanswered: it comes again.
+    A WAIT_CONFIRMED read is answered when its round is confirmed, a WAIT_APPLIED read when the
+    index is applied, too. If a queue exceeds ring_bytes (a power of two), further reads get no
+    answer, and clients repeat them.
     """
 
     def __init__(self, ident: bytes, ring_bytes: int = RING_BYTES) -> None:
@@ -52,25 +53,25 @@ class Reads:
         return int(self._struct.readers[0].waiting + self._struct.readers[1].waiting)
 
     def waits(self, wait: int) -> bool:
-        """Whether anybody waits in this way."""
+        """Whether a read waits in this queue."""
         return bool(self._struct.readers[wait].waiting)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When remind() has something to do, at the earliest."""
+        """The earliest time of the next reminder."""
         readers = self._struct.readers
         return min((int(each.remind_ms) for each in readers if each.waiting), default=None)
 
     def counters(self) -> dict[str, int]:
-        """Reads taken; dropped (malformed), over what may wait, astray (not the leader)."""
+        """Reads received; dropped (malformed), over the queue's limit, astray (not the leader)."""
         counts = ffi.unpack(self._struct.counters, len(_COUNTERS))
         return dict(zip(_COUNTERS, counts, strict=True))
 
     def receive(
         self, arena: Arena, numbers: Sequence[int], view: ReadView, out: Frames
     ) -> tuple[int, list[int]]:
-        """Takes in the reads among the messages with these numbers, and refuses them, into out,
-        when we do not lead. Returns how many wait now that did not, and the other messages."""
+        """Handles the reads among the messages with these numbers: queues them, or refuses them if
+        this peer does not lead. Returns the number of queued reads, and the other messages."""
         reads, count = self._struct, len(numbers)
         before = reads.counters[lib.KLK_READS_RECEIVED]
         if count > len(self._numbers):
@@ -94,7 +95,7 @@ class Reads:
         out._double()
 
     def answer(self, wait: int, round_: int, index: int, out: Frames) -> int:
-        """Answers whoever waits so for this round or an earlier one; returns how many."""
+        """Answers the reads of a queue up to this round. Returns their number."""
         readers = self._struct.readers[wait]
         waited = readers.waiting
         while code := lib.klk_reads_answer(self._struct, wait, round_, index, out._struct):
@@ -102,13 +103,12 @@ class Reads:
         return int(waited - readers.waiting)
 
     def remind(self, now_ms: int, out: Frames) -> None:
-        """Says that the read is taken to whoever has waited for REMIND_MS, and again each as
-        long."""
+        """Sends "accepted" to reads that wait for REMIND_MS, and again after each such time."""
         while code := lib.klk_reads_remind(self._struct, now_ms, out._struct):
             self._make_room(code, out)
 
     def refuse(self, refusal: bytes, out: Frames) -> int:
-        """Sends whoever waits to the leader in refusal (as ReadView.refusal); how many."""
+        """Refuses all waiting reads with refusal (as in ReadView). Returns their number."""
         waited = self.waiting
         while code := lib.klk_reads_refuse(self._struct, refusal, len(refusal), out._struct):
             self._make_room(code, out)

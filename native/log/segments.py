@@ -1,4 +1,4 @@
-"""Segments of the log as C writes, syncs and walks them; the files stay their caller's."""
+"""Writes, syncs and scans segments of the log in C. The caller owns the files."""
 
 import errno
 import weakref
@@ -13,7 +13,7 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten page
 
 
 class Segment:
-    """An open file that is written in place, its size allocated before (fd stays the caller's)."""
+    """An open file of fixed, allocated size. The caller owns fd."""
 
     def __init__(self, fd: int, size: int, io: str) -> None:
         self._segment = ffi.new("struct klk_segment *")
@@ -21,47 +21,48 @@ class Segment:
         _system(lib.klk_segment_open(self._segment, fd, size, mode))
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
-        """Writes parts one behind the other, in one call. OSError; NativeError beyond the size."""
+        """Writes parts one after the other, in one call. OSError; NativeError beyond the size."""
         pointers = [ffi.from_buffer("uint8_t[]", part) for part in parts]
         sizes = [len(part) for part in parts]
         _system(lib.klk_segment_write(self._segment, offset, pointers, sizes, len(parts)))
 
     def sync(self) -> None:
-        """Makes what was written durable. OSError: nothing is known about it any more."""
+        """Makes written bytes durable. After an OSError their state is unknown."""
         _system(lib.klk_segment_sync(self._segment))
 
     def close(self) -> None:
-        """Ends the mapping; syncs nothing."""
+        """Ends the mapping without a sync."""
         _system(lib.klk_segment_close(self._segment))
 
 
 class Syncer:
-    """A thread of its own, of C alone, that syncs segments beside whoever calls.
+    """A thread of C that syncs segments in the background.
 
-    Of one process: in one forked from it begin() and end() raise OSError, close() does nothing.
+    It belongs to one process: in a forked one start() and poll() raise OSError, and close() does
+    nothing.
     """
 
     def __init__(self) -> None:
         self._syncer = ffi.new("struct klk_syncer *")
         _system(lib.klk_syncer_open(self._syncer))
         self._forks = fork_count()
-        self._segments: deque[Segment] = deque()  # They must live while the thread works on them.
+        self._segments: deque[Segment] = deque()  # Keeps them alive while the thread uses them.
         self._close = weakref.finalize(self, _close_syncer, self._syncer, self._forks)
 
     def fileno(self) -> int:
-        """Readable while the end of a sync is to be taken in by end(); never read it."""
+        """Readable while poll() has an ended sync to report. Never read it."""
         return int(self._syncer.answers[0])
 
     def start(self, segment: Segment) -> None:
-        """Begins a sync behind those that run. The segment must not be used until its end()."""
+        """Queues a sync. Do not use the segment until poll() reports its end."""
         self._check()
         _system(lib.klk_syncer_start(self._syncer, segment._segment))
         self._segments.append(segment)
 
     def poll(self, wait: bool = False) -> bool:
-        """Takes in the end of the sync that was begun first; False: it still runs, or none does.
+        """Reports the end of the sync that was started first. False: it still runs, or none does.
 
-        Raises OSError when the sync has failed: nothing is known about the segment any more.
+        Raises OSError when the sync has failed: the state of the segment is unknown.
         """
         self._check()
         if not self._segments:
@@ -74,12 +75,12 @@ class Syncer:
         return True
 
     def close(self) -> None:
-        """Waits for what runs and ends the thread."""
+        """Waits for running syncs and ends the thread."""
         self._close()
 
     def _check(self) -> None:
         if self._forks != fork_count() or not self._close.alive:
-            raise OSError(errno.EBADF, "this thread is closed, or of the process before the fork")
+            raise OSError(errno.EBADF, "the syncer is closed or belongs to another process")
 
 
 def _close_syncer(syncer: Any, made_behind: int) -> None:
@@ -88,17 +89,18 @@ def _close_syncer(syncer: Any, made_behind: int) -> None:
 
 
 class SegmentScan:
-    """A walk over a whole segment's bytes; see klk_segment_scan()."""
+    """A scan of a whole segment; see klk_segment_scan()."""
 
     def __init__(self, offset: int, next_index: int, term: int) -> None:
         self._scan = ffi.new("struct klk_scan *")
         self._scan.offset = self._scan.synced = offset
         self._scan.next_index = next_index
         self._scan.term = term
-        self.runs: list[tuple[int, int]] = []  # (first index, term) of each run that begins
+        self.runs: list[tuple[int, int]] = []  # (first index, term) of each run of equal terms.
 
     def walk(self, data: Readable) -> int:
-        """0: only zeros are left. ETORN: data ends within a block. ECORRUPT: see order()."""
+        """Scans data. Returns 0: only zeros are left; ETORN: data ends within a block; ECORRUPT:
+        anything else, see misplaced."""
         buffer = ffi.from_buffer(data)
         runs = ffi.new("uint64_t[]", 2 * _RUNS_MAX)
         while True:
@@ -110,7 +112,7 @@ class SegmentScan:
 
     @property
     def offset(self) -> int:
-        """Where the good part ends."""
+        """The end of the sound part."""
         return int(self._scan.offset)
 
     @property
@@ -124,12 +126,12 @@ class SegmentScan:
 
     @property
     def synced(self) -> int:
-        """The largest offset that a mark calls synced."""
+        """The largest synced offset of a mark."""
         return int(self._scan.synced)
 
     @property
     def misplaced(self) -> bool:
-        """What stopped the walk is sound in itself, but does not belong there."""
+        """Whether the scan stopped at a sound block or mark that does not follow."""
         return bool(self._scan.order)
 
 
@@ -138,15 +140,15 @@ _PLACES_MAX = 4096
 
 
 def segment_torn(data: Readable, offset: int) -> bool:
-    """Whether what a Scan refused at offset is a write that never finished; False: corruption."""
+    """Whether the bytes that a scan refused at offset are an unfinished write. False: corrupt."""
     buffer = ffi.from_buffer(data)
     return bool(lib.klk_segment_judge(buffer, len(buffer), offset) == ETORN)
 
 
 def segment_find(data: Readable, index: int) -> tuple[bool, int]:
-    """Walks headers from data's start to the block that holds index.
+    """Walks headers from the start of data to the block that holds index.
 
-    Returns whether it is there, and where; or how far the walk came (that may be behind data).
+    Returns whether it was found, and its offset or the end of the walk, which may be after data.
     """
     buffer = ffi.from_buffer(data)
     offset = ffi.new("uint64_t *")
@@ -155,8 +157,8 @@ def segment_find(data: Readable, index: int) -> tuple[bool, int]:
 
 
 def segment_blocks(data: Readable) -> tuple[list[tuple[int, int, int, int, int]], int]:
-    """The sound blocks that data begins with, at most 4096: (offset, size, first index, count,
-    term) of each, and how many bytes were walked (marks included)."""
+    """The sound blocks at the start of data, at most 4096: (offset, size, first index, count, term)
+    of each, and the number of bytes checked, marks included."""
     buffer = ffi.from_buffer(data)
     places = ffi.new("struct klk_block_info[]", min(len(buffer) // HEADER_SIZE + 1, _PLACES_MAX))
     used = ffi.new("uint64_t *")
@@ -168,19 +170,19 @@ def segment_blocks(data: Readable) -> tuple[list[tuple[int, int, int, int, int]]
 
 
 def segment_zero(fd: int, offset: int, size: int) -> None:
-    """Writes size zeros at offset and has them carried to the disk. OSError."""
+    """Writes size zeros at offset and starts their writeback. OSError."""
     _system(lib.klk_segment_zero(fd, offset, size))
 
 
 def mark(synced_offset: int, epoch: int) -> bytes:
-    """A mark: everything in its segment up to synced_offset was synced by this epoch's writer."""
+    """A mark: the writer of this epoch has synced its segment up to synced_offset."""
     out = _uncleared("uint8_t[]", HEADER_SIZE)
     lib.klk_mark_write(out, synced_offset, epoch)
     return bytes(ffi.buffer(out))
 
 
 def zeros(data: Readable) -> int:
-    """The number of zero bytes that data begins with."""
+    """The number of zero bytes at the start of data."""
     buffer = ffi.from_buffer(data)
     return int(lib.klk_zeros(buffer, len(buffer)))
 

@@ -1,6 +1,6 @@
-"""The leader's intake in C: request ids seen, updates cut out of an arena, answers at commit.
+"""Updates at the leader in C: known request ids, blocks of new updates, answers after the commit.
 
-It knows nothing of Raft: its callers say what is the log's last index and what is committed.
+It does not know Raft: the caller passes the log's last index and the commit index.
 """
 
 import os
@@ -23,10 +23,10 @@ _CACHE_LINE = 64
 
 
 class Reqids:
-    """Request ids seen, each with the index of its entry: 23 to 32 bytes an id, no dict.
+    """Known request ids, each with the index of its entry: 23 to 32 bytes per id.
 
-    Ids of 12 zero bytes (a checkpoint's) are never kept. `secret` (16 bytes) keeps others from
-    choosing ids that collide.
+    It stores no ids of 12 zero bytes (of checkpoint entries). With a `secret` (16 bytes) clients
+    can't choose colliding ids.
     """
 
     def __init__(self, secret: bytes | None = None) -> None:
@@ -49,18 +49,18 @@ class Reqids:
         self._shards[shard] = held
 
     def _grow(self) -> None:
-        """Makes the room that the last call has asked for; forgotten ids make room for others."""
+        """Makes the room that the last call asked for, and drops forgotten ids."""
         while (shard := lib.klk_reqids_crowded(self._struct)) >= 0:
             ids = lib.klk_reqids_live(self._struct, shard) + self._struct.need[shard]
             self._move(shard, max(_SHARD_SLOTS_MIN, 2 * ids + -2 * ids % 8))
 
     def __len__(self) -> int:
-        """Ids kept, without those forgotten."""
+        """The number of ids that are not forgotten."""
         return int(self._struct.count)
 
     @property
     def forgotten_s(self) -> int:
-        """Ids of this second (Unix time) and before are not kept."""
+        """Ids of this second (Unix time) and before are forgotten."""
         return int(self._struct.forgotten_s)
 
     @property
@@ -75,9 +75,9 @@ class Reqids:
         return lib.klk_reqids_find(self._struct, reqid) or None
 
     def add_block(self, block: Readable) -> int:
-        """Keeps the ids of a checked block; returns the largest time among them, 0 without any.
+        """Stores the ids of a checked block. Returns their largest time; 0 without ids.
 
-        An id that is there already keeps the smaller index.
+        A known id keeps the smaller index.
         """
         buffer = ffi.from_buffer(block)
         header = ffi.new("struct klk_header *")
@@ -93,31 +93,30 @@ class Reqids:
         return int(newest_s[0])
 
     def truncate(self, last_index: int) -> None:
-        """Forgets the ids of entries behind last_index: they may come again."""
+        """Removes the ids of entries after last_index: they may come again."""
         lib.klk_reqids_truncate(self._struct, last_index)
 
     def forget(self, seconds: int) -> None:
-        """Forgets the ids of this second (Unix time) and before, for good; costs little."""
+        """Forgets the ids of this second (Unix time) and before, for good. It is cheap."""
         lib.klk_reqids_forget(self._struct, seconds)
 
     def bound(self, count_max: int) -> None:
-        """Forgets whole seconds, the oldest first, until at most count_max ids are kept.
+        """Forgets whole seconds, oldest first, until at most count_max ids are left.
 
-        What that leaves depends on the ids alone, not on how often it is called.
+        The result depends on the ids only, not on the number of calls.
         """
         lib.klk_reqids_bound(self._struct, count_max)
 
     def settle(self, kept_s: int, count_max: int) -> None:
-        """Bounds the table by what the log alone decides: ids more than kept_s older than log time
-        are forgotten, then the oldest until count_max are left."""
+        """Bounds the table by values of the log only: forgets ids that are more than kept_s older
+        than log time, then the oldest until count_max are left."""
         if self.newest_s - kept_s > self.forgotten_s:
             self.forget(self.newest_s - kept_s)
         self.bound(count_max)
 
     def export(self, last_index: int) -> memoryview:
-        """The ids of entries up to last_index as a snapshot holds them (docs/disk-format.md,
-        "Request ids"): who has added the same blocks up to it and then settled gets the same bytes.
-        """
+        """The ids of entries up to last_index as a snapshot stores them (docs/disk-format.md,
+        "Request ids"). Equal blocks up to last_index and settle() give equal bytes."""
         room = len(self)
         out = _uncleared("uint8_t[]", _TABLE.size + _SLOT_BYTES * room)
         slots = ffi.cast("struct klk_reqid_slot *", out + _TABLE.size)
@@ -129,9 +128,9 @@ class Reqids:
         return exported[: _TABLE.size + _SLOT_BYTES * count]
 
     def load(self, pieces: Iterable[Readable]) -> None:
-        """Replaces the table by what export() gave, in pieces of any size; nothing: no ids.
+        """Replaces the table by the bytes of export(), in pieces of any size. No bytes: no ids.
 
-        NativeError: it is malformed, and the table as it was.
+        NativeError: the bytes are malformed; the table is unchanged.
         """
         table = Reqids(self._secret)
         table._import(pieces)
@@ -184,31 +183,31 @@ MARKED_ALONE: int = lib.KLK_MARKED_ALONE
 
 
 class View(NamedTuple):
-    """What the peer knows at the moment of an intake."""
+    """The state of the peer during receive()."""
 
     leader: bool
-    refusal: bytes  # msgpack of the leader's PEER ID or of nil: where to go instead.
+    refusal: bytes  # msgpack of the leader's PEER ID or of nil, for refused clients.
     next_index: int  # The log's last index + 1.
     commit_index: int
     now_ms: int  # Monotonic.
-    unix_s: int  # For the age of a reqid.
-    marked: int = MARKED_ACCEPTED  # What becomes of data that begin as operations of tables do.
-    kind: int = 0  # Of the records that are written.
+    unix_s: int  # For the age of a request id.
+    marked: int = MARKED_ACCEPTED  # How to treat data that start with the mark of tables.
+    kind: int = 0  # Of the written records.
 
 
 class IntakeResult(NamedTuple):
-    """What an intake found in an arena."""
+    """The result of receive()."""
 
     count: int  # type: ignore[assignment]  # New updates.
-    others: list[int]  # Messages that are no updates, by number.
+    others: list[int]  # The numbers of messages that are not updates.
 
 
 class Updates:
-    """The leader's intake: updates cut out of an arena into blocks, and the answers to them.
+    """Updates at the leader: copies them from an arena into blocks, and answers them.
 
-    Speaks RequestUpdate in text and node form and our own packs (docs/protocols/zmq-raft.md). What
-    can't be answered at once waits, in the order of arrival, until commit() or refuse(). Beyond
-    inflight_max updates or inflight_bytes_max bytes a message stays unanswered: it comes again.
+    It handles RequestUpdate in text and node form, and packs (docs/protocols/zmq-raft.md). A
+    request that can't be answered at once waits until commit() or refuse(). Above inflight_max
+    updates or inflight_bytes_max bytes a message gets no answer, and the client repeats it.
     """
 
     def __init__(
@@ -246,25 +245,24 @@ class Updates:
 
     @property
     def pending(self) -> int:
-        """Updates taken that block() has not handed out yet."""
+        """Accepted updates that block() has not returned yet."""
         return int(self._struct.records)
 
     @property
     def deadline_ms(self) -> int | None:
-        """When remind() has something to do, at the earliest."""
+        """The earliest time of the next reminder."""
         return int(self._struct.remind_ms) if self._struct.waiting else None
 
     def counters(self) -> dict[str, int]:
-        """Updates taken; requests repeated, refused for good, dropped, over what may be in flight,
-        packs with a gap before them, requests astray (not the leader)."""
+        """Updates accepted; requests repeated, refused for good, dropped, over the limits in
+        flight; packs with a gap before them; requests astray (not the leader)."""
         counts = ffi.unpack(self._struct.counters, len(_COUNTERS))
         return dict(zip(_COUNTERS, counts, strict=True))
 
     def receive(self, arena: Arena, view: View, out: Frames) -> IntakeResult:
-        """Takes in the updates of an arena; the answers that are due at once go to out.
+        """Handles the updates of an arena, and adds immediate answers to out.
 
-        next_index counts what the log has: updates that block() has not handed out come on top.
-        Whatever view.refusal is, it must live only as long as this call.
+        view.next_index does not count updates that block() has not returned yet.
         """
         before, messages = self._struct.records, arena.count
         if messages > len(self._others):
@@ -283,7 +281,7 @@ class Updates:
         return IntakeResult(self._struct.records - before, others)
 
     def _make_room(self, code: int, out: Frames) -> None:
-        """What a call in C has asked for before it goes on."""
+        """Makes the room that a C function has asked for."""
         if code == lib.KLK_EGROW:
             self.reqids._grow()
         elif code == lib.KLK_EFULL:
@@ -299,9 +297,9 @@ class Updates:
             raise NativeError(code)
 
     def block(self, first_index: int, term: int) -> tuple[bytes, int] | None:
-        """The next block of what was taken, sealed, and how many updates it holds; or None.
+        """The next sealed block of accepted updates and the number of its updates; or None.
 
-        NativeError: first_index is not what take() was told.
+        NativeError: first_index does not follow the view of receive().
         """
         block, count = ffi.new("uint8_t **"), ffi.new("uint32_t *")
         size = lib.klk_updates_block(self._struct, first_index, term, block, count)
@@ -312,21 +310,21 @@ class Updates:
         return bytes(ffi.buffer(block[0], size)), int(count[0])
 
     def commit(self, index: int, out: Frames) -> int:
-        """Answers whoever waits for an index up to this one; returns how many."""
+        """Answers the requests for entries up to index. Returns their number."""
         waited = self._struct.waiting
         while code := lib.klk_updates_commit(self._struct, index, out._struct):
             self._make_room(code, out)
         return int(waited - self._struct.waiting)
 
     def remind(self, now_ms: int, out: Frames) -> None:
-        """Says "accepted" to whoever has waited for REMIND_MS, and again each as long."""
+        """Sends "accepted" to requests that wait for REMIND_MS, and again after each such time."""
         while code := lib.klk_updates_remind(self._struct, now_ms, out._struct):
             self._make_room(code, out)
 
     def refuse(self, refusal: bytes, out: Frames) -> int:
-        """Sends whoever waits to the leader in refusal (as View.refusal); returns how many.
+        """Refuses all waiting requests with refusal (as in View). Returns their number.
 
-        What block() has not handed out is forgotten: its ids must be, too, by Reqids.truncate().
+        It drops updates that block() has not returned: remove their ids by Reqids.truncate().
         """
         waited = self._struct.waiting
         while code := lib.klk_updates_refuse(self._struct, refusal, len(refusal), out._struct):
