@@ -83,8 +83,8 @@ class Syncer:
             raise OSError(errno.EBADF, "the syncer is closed or belongs to another process")
 
 
-def _close_syncer(syncer: Any, made_behind: int) -> None:
-    if made_behind == fork_count():
+def _close_syncer(syncer: Any, fork_number: int) -> None:
+    if fork_number == fork_count():
         _system(lib.klk_syncer_close(syncer))
 
 
