@@ -30,7 +30,7 @@ def rows(title: str) -> list[list[str]]:
 def test_every_type_is_there() -> None:
     shown = {
         int(row[0], 16)
-        for title in ("Requests of the text", "Requests of ours")
+        for title in ("Requests of the specification", "Requests of kelek")
         for row in rows(title)
         if re.fullmatch(r"0x[0-9a-f]{2}", row[0]) and len(row) == 4
     }
