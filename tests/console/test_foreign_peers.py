@@ -62,6 +62,6 @@ def test_the_command_names_peers_that_make_no_snapshot(url: str) -> None:
 def test_a_client_in_the_text_form_hears_that_the_peer_knows_another(url: str) -> None:
     with (
         kelek.Log([url], IDENT.decode(), timeout_ms=1500, form="text") as log,
-        pytest.raises(kelek.LogNoLeader, match=r"speaks node's form alone: leave out form='text'"),
+        pytest.raises(kelek.LogNoLeader, match=r"answers in node form only: leave out form='text'"),
     ):
         log.append(b"never sent")

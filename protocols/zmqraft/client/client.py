@@ -1,7 +1,8 @@
-"""The client's side of ZMQ RAFT without IO: finds the leader, keeps order, sends again.
+"""A client of ZMQ RAFT without I/O: it finds the leader, keeps the order, and repeats requests.
 
-Connections are named by their url. The owner tells what happens to them and what arrives, then does
-what ready() returns. No update is ever sent to find out who leads (docs, "Finding the leader").
+URLs name its connections. Its owner reports events and messages, and then carries out what ready()
+returns. The client never sends an update to find the leader (docs/protocols/zmq-raft.md, "Finding
+the leader").
 """
 
 from collections import Counter, deque
@@ -46,26 +47,27 @@ from .requests import EntryRun, EntryStream, Query, TransferQuery
 from .subscription import Subscription
 from .window import PendingUpdates, Window, WindowLimits
 
-POLL_RETRY_MS = 200  # For a peer that has not answered the last question.
-RESEND_PAUSE_MS = 50  # Between two answers to gaps.
-PEERS_MAX = 256  # Connections at a time: whoever answers may name others for ever.
+POLL_RETRY_MS = 200  # After an unanswered request to a peer.
+RESEND_PAUSE_MS = 50  # Between two repeats of the window after gaps.
+PEERS_MAX = 256  # Connections at a time: the answers of peers may name ever more.
 LEADER_BYTES_PER_MS = (
     4 << 10
-)  # A busy leader takes in that much at least: it is not silent meanwhile.
-HELLO_TRIES = 3  # So many questions answered, and never the hello before them: a foreign peer.
+)  # A busy leader receives at least so much; it may be silent meanwhile.
+HELLO_TRIES = 3  # A peer that answers so many requests, but not their hellos, is foreign.
 
 
 class LogClientSetup(NamedTuple):
-    """Who the cluster is, and the text's times."""
+    """Settings of a client: the cluster, and the specification's times."""
 
     cluster: bytes
     urls: tuple[str, ...]
     version: str = ""
-    form: Form | None = None  # None: packs for a leader that names them, else node form.
+    form: Form | None = None  # None: packs if the leader knows them, else node form.
     limits: WindowLimits = WindowLimits()
-    response_ttl_ms: int = 500  # The text's SERVER_RESPONSE_TTL.
-    search_ms: int = 25  # How often each peer is asked who leads, instead of one grace period.
-    for_tables: bool = False  # Updates are operations of tables: they go to a leader's `peer_url`.
+    response_ttl_ms: int = 500  # SERVER_RESPONSE_TTL in the specification.
+    search_ms: int = 25  # How often each peer is asked for the leader, instead of one grace period.
+    # Updates are operations on tables: they go to the leader's `peer_url`.
+    for_tables: bool = False
 
 
 Action = Connect | Disconnect | Send | Listen | Unlisten
@@ -74,7 +76,7 @@ _QueryT = TypeVar("_QueryT", bound=AnyQuery)
 
 
 class _PeerConnection:
-    """One connection."""
+    """The state of one connection."""
 
     __slots__ = (
         "answered",
@@ -96,53 +98,55 @@ class _PeerConnection:
         self.hello: Hello | None = None
         self.hello_id = b""
         self.unanswered_hellos = 0
-        self.poll_id = b""  # Of the last question of this search.
+        self.poll_id = b""  # The id of the last RequestConfig of this search.
         self.poll_ms: int | None = None
         self.answered = True
-        self.node_id = b""  # Of the same question in node's form, where we use the text's.
-        self.node_only = False  # It has answered that one alone.
-        self.says_it_leads = False  # It said so in this search.
+        self.node_id = b""  # The id of the same request in node form, if we use text form.
+        self.node_only = False  # It has answered only in node form.
+        self.says_it_leads = False  # It says in this search that it leads.
 
     def has_feature(self, feature: str) -> bool:
-        """Whether it has named this extension."""
+        """Whether its hello names this feature."""
         return self.hello is not None and feature in self.hello.features
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it answers, and knows no hello: it is no kelek."""
+        """Whether it answers requests but no hello: it is of another implementation."""
         return self.hello is None and self.unanswered_hellos >= HELLO_TRIES
 
 
 class LogClientMachine:
-    """The machine. Every method that takes now_ms may be followed by ready()."""
+    """The client's state machine. Call ready() after any method that takes now_ms."""
 
     def __init__(self, setup: LogClientSetup, new_id: Callable[[], bytes], now_ms: int) -> None:
         self.setup = setup
         self.window = Window(setup.cluster, setup.limits)
         self.reads = ReadWindow(setup.cluster, new_id)
-        self.leader: str | None = None  # Its url, once it has said itself that it leads.
+        self.leader: str | None = None  # The URL of the peer that says it leads.
         self.leader_form: Form | None = None  # None: packs.
-        self._updates_url: str | None = None  # Where the leader takes our updates.
-        self._updates_up = False  # Whether the connection to there is made.
-        self.heard = False  # Any peer of the cluster has answered.
-        self.members: dict[str, str] = {}  # PEER ID and url, as last heard.
+        self._updates_url: str | None = None  # The leader's URL for our updates.
+        self._updates_up = False  # Whether that connection is made.
+        self.heard = False  # A peer of the cluster has answered.
+        self.members: dict[str, str] = {}  # The URL of each PEER ID, by the last answer.
         self.counters: Counter[str] = Counter()
         self.new_id = new_id
-        self._subscriptions: dict[Subscription, str | None] = {}  # And where its SUB is connected.
+        # The URL of each subscription's SUB socket.
+        self._subscriptions: dict[Subscription, str | None] = {}
         self._peers: dict[str, _PeerConnection] = {}
         self._actions: list[Action] = []
         self._queries: dict[bytes, AnyQuery] = {}
         self._streams: dict[bytes, EntryStream] = {}
-        self._leader_streams: deque[EntryStream] = deque()  # To be asked for (again).
-        self._peer_streams: list[EntryStream] = []  # The same of those that need no leader.
+        # To be requested from the leader (again).
+        self._leader_streams: deque[EntryStream] = deque()
+        self._peer_streams: list[EntryStream] = []  # To be requested from any peer (again).
         self._resend_due_ms: int | None = None  # After a gap.
         self._resent_ms: int | None = None
         self._search(now_ms)
 
-    # ---- what the owner wants ----
+    # ---- requests of the owner ----
 
     def query(self, ask: _QueryT) -> _QueryT:
-        """Puts a question to the leader, or to one peer."""
+        """Sends a query to the leader, or to the peer at its URL."""
         self._queries[ask.request.reqid] = ask
         if isinstance(ask, Query) and self.setup.form is not Form.TEXT:
             ask.accepts_no_url = True
@@ -151,31 +155,31 @@ class LogClientMachine:
         return ask
 
     def drop_query(self, ask: AnyQuery) -> None:
-        """Forgets a question, and a connection that was made for it alone."""
+        """Forgets a query, and a connection that was made for it alone."""
         self._queries.pop(ask.request.reqid, None)
         if self.leader is not None and ask.url is not None:
             self._disconnect_unused(ask.url)
 
     def _disconnect_unused(self, url: str) -> None:
-        """Ends a connection that nobody needs any more."""
+        """Ends a connection that nothing needs any more."""
         if url in self._peers and url != self.leader and url not in self._queried_urls():
             self._disconnect(url)
 
     def subscribe(self, subscription: Subscription) -> Subscription:
-        """Keeps it going until unsubscribe()."""
+        """Maintains a subscription until unsubscribe()."""
         self._subscriptions[subscription] = None
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Ends it, with whatever it asks for."""
+        """Ends a subscription with its requests."""
         if self._subscriptions.pop(subscription, None) is not None:
             self._actions.append(Unlisten(subscription))
         subscription.close(self)
 
     def open_stream(self, stream: EntryStream) -> EntryStream:
-        """Asks the leader for entries, or the peer at the stream's url."""
+        """Requests entries from the leader, or from the peer at the stream's URL."""
         if self.setup.form is not None:
-            stream.url = None  # It takes a form of ours.
+            stream.url = None  # Other peers need kelek's own form.
         if not stream.done and stream.url is None:
             self._leader_streams.append(stream)
         elif not stream.done:
@@ -183,7 +187,7 @@ class LogClientMachine:
         return stream
 
     def next_run(self, stream: EntryStream, now_ms: int) -> EntryRun | None:
-        """The next entries for their reader; with it the peer is told to go on."""
+        """Returns the next entries for their reader, and sends the follow-up."""
         part, follow_up = stream.next_run()
         url = stream.url or self.leader
         if follow_up is not None and url is not None:
@@ -207,7 +211,7 @@ class LogClientMachine:
         if stream.url is not None and self.leader is not None:
             self._disconnect_unused(stream.url)
 
-    # ---- what happens ----
+    # ---- events ----
 
     def on_connected(self, url: str, now_ms: int) -> None:
         """The connection is made, or made again: it can be sent to."""
@@ -221,7 +225,7 @@ class LogClientMachine:
         peer.hello_id, peer.unanswered_hellos = self.new_id(), 0
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
-        """The connection is lost. Of the leader's: the search starts at once."""
+        """The connection is lost. If it was the leader's, the search starts at once."""
         if url == self._updates_url and url != self.leader:
             self._search(now_ms)
             return
@@ -235,12 +239,12 @@ class LogClientMachine:
         for stream in self._streams_of(url):
             self._move_to_leader(stream)
         if url == self.leader:
-            # A new socket: nothing that waits in the old one may reach a later leader out of order.
+            # With a new socket no message in the old one can reach a later leader out of order.
             self._disconnect(url)
             self._search(now_ms)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
-        """A message arrived; junk is dropped and counted."""
+        """A message has arrived. An invalid one is dropped and counted."""
         if url == self._updates_url and self.leader is not None:
             url = self.leader
         peer = self._peers.get(url)
@@ -254,7 +258,7 @@ class LogClientMachine:
     def on_broadcast(
         self, subscription: Subscription, frames: Sequence[bytes], now_ms: int
     ) -> None:
-        """A message of a subscription's SUB arrived; junk is dropped and counted."""
+        """A message of a subscription's SUB has arrived. An invalid one is dropped and counted."""
         if subscription not in self._subscriptions:
             return
         try:
@@ -308,9 +312,9 @@ class LogClientMachine:
             self.window.on_pack_answer(reqid, answer, now_ms)
 
     def _on_gap(self, now_ms: int) -> None:
-        """An update before this one is missing there: the whole window goes again, once a while.
+        """The leader lacks an update before this one: repeats the whole window, after a pause.
 
-        The leader drops what it has no room for: so fewer packs go at once, until it keeps up.
+        A leader drops what it cannot queue; so fewer packs are sent at once until it keeps up.
         """
         self.counters["gaps"] += 1
         if self._resend_due_ms is None:
@@ -348,16 +352,17 @@ class LogClientMachine:
 
     @property
     def hint(self) -> str:
-        """What may be wrong with our setup, where no leader is found."""
+        """A possible error in the settings, when no leader is found."""
         urls = [peer.url for peer in self._peers.values() if peer.node_only]
         if not urls or self.leader is not None:
             return ""
-        return f"; {', '.join(urls)} speaks node's form alone: leave out form='text'"
+        return f"; {', '.join(urls)} answers in node form only: leave out form='text'"
 
     # ---- the leader ----
 
     def _on_refused(self, peer: _PeerConnection, now_ms: int) -> None:
-        """The text's first broken-leader case; whom it names is asked like all the others."""
+        """The leader no longer leads: search again. A peer that it names is asked like all
+        others."""
         if peer.url == self.leader:
             self.counters["refused"] += 1
             self._search(now_ms)
@@ -374,7 +379,7 @@ class LogClientMachine:
             self._try_leader(peer)
 
     def _try_leader(self, peer: _PeerConnection) -> None:
-        """Takes a peer that says that it leads, once it is known what it speaks."""
+        """Accepts a peer that says it leads, once its features are known."""
         if self.leader is not None or not (peer.connected and peer.says_it_leads):
             return
         form = self.setup.form
@@ -396,9 +401,9 @@ class LogClientMachine:
             self._disconnect(url)
 
     def _search(self, now_ms: int) -> None:
-        """The text's second broken-leader case: asks all known peers until one says it leads."""
+        """Asks all known peers for the leader, after it was lost or silent."""
         if self._updates_url is not None and self._updates_url != self.leader:
-            # As on_disconnected() does: nothing that waits in it may reach a later leader.
+            # As in on_disconnected(): no message in it may reach a later leader.
             self._actions.append(Disconnect(self._updates_url))
         self._updates_url = None
         self.leader = None
@@ -433,10 +438,10 @@ class LogClientMachine:
         del self._peers[url]
         self._actions.append(Disconnect(url))
 
-    # ---- what is to be done ----
+    # ---- actions ----
 
     def ready(self, now_ms: int) -> list[Action]:
-        """Everything to be done now, in order."""
+        """Returns the actions to carry out now, in order."""
         if self.leader is not None and self._silent_ms(self.leader) <= now_ms:
             self.counters["silent"] += 1
             if self.leader_form is not None and self.window.heard_ms is not None:
@@ -466,7 +471,7 @@ class LogClientMachine:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When ready() must be called at the latest, whatever happens."""
+        """When ready() must be called next, at the latest."""
         times = [
             ask.sent_ms + self.setup.response_ttl_ms
             for ask in self._queries.values()
@@ -490,7 +495,7 @@ class LogClientMachine:
         return min((time for time in times if time < _NEVER), default=None)
 
     def _silent_ms(self, leader: str) -> int:
-        """When the leader has been silent for too long about what it should answer."""
+        """Returns when the leader will have been silent for too long."""
         since = [_NEVER]
         ttl_ms = self.setup.response_ttl_ms
         if self.window.heard_ms is not None:
@@ -516,12 +521,13 @@ class LogClientMachine:
         return peer.poll_ms + (self.setup.search_ms if peer.answered else POLL_RETRY_MS)
 
     def _poll(self, peer: _PeerConnection, now_ms: int) -> None:
-        """Asks who leads; before it says hello, until the peer has answered one."""
+        """Asks a peer whether it leads, with a hello before that until the peer has answered
+        one."""
         if self.setup.form is None and peer.hello is None:
             hello = Hello("", self.setup.version)
             self._send(peer.url, encode_hello(peer.hello_id, self.setup.cluster, hello))
         if self.setup.form is Form.TEXT and not peer.answered:
-            # Is it away, or does it not know the text's form? A question changes nothing.
+            # It may be unreachable, or not know text form. The request changes nothing.
             peer.node_id = self.new_id()
             self._send(
                 peer.url, encode_client_request(RequestConfig(peer.node_id), self.setup.cluster)
@@ -550,13 +556,13 @@ class LogClientMachine:
             packed = self.leader_form is None and knows
             self._send_request(leader, stream.start(reqid, packed))
 
-    # ---- streams of peers that need not lead ----
+    # ---- streams from any peer ----
 
     def _streams_of(self, url: str) -> list[EntryStream]:
         return [it for it in (*self._peer_streams, *self._streams.values()) if it.url == url]
 
     def _move_to_leader(self, stream: EntryStream) -> None:
-        """The peer at its url does not serve it: the leader does."""
+        """The peer at the stream's URL does not serve it: the leader does."""
         if stream in self._peer_streams:
             self._peer_streams.remove(stream)
         if stream.reqid is not None:
@@ -568,8 +574,10 @@ class LogClientMachine:
             self._disconnect_unused(url)
 
     def _send_peer_streams(self, now_ms: int) -> None:
-        """Asks peers for entries once they have said that they serve them; whoever has not, or is
-        silent, is given up."""
+        """Requests entries from peers whose hello names that feature.
+
+        A stream of a peer without the feature, or of a silent one, moves to the leader.
+        """
         for stream in [*self._peer_streams, *self._streams.values()]:
             if stream.url is None or not (stream.awaits_peer or stream.reqid is None):
                 continue
@@ -602,11 +610,13 @@ class LogClientMachine:
             if peer is None or not peer.connected or ask.done:
                 continue
             if isinstance(ask, TransferQuery) and not peer.has_feature(FEATURE_TRANSFER):
-                ask.refuse(f"the leader at {peer.url} hands nothing over: it knows no transfer")
+                ask.refuse(f"the leader at {peer.url} knows no leadership transfer")
             elif ask.makes_snapshot and self.setup.form is None and peer.hello is None:
-                # One of another make drops what it does not know without a word.
+                # A foreign peer drops an unknown request without an answer.
                 if peer.is_foreign:
-                    ask.refuse(f"{peer.url} makes none when it is asked: it is no kelek")
+                    ask.refuse(
+                        f"{peer.url} does not make snapshots on request: it is no kelek peer"
+                    )
                 elif self.leader is not None and self._poll_due_ms(peer) <= now_ms:
                     self._poll(peer, now_ms)
             elif again:

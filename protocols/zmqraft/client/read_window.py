@@ -1,25 +1,25 @@
-"""The linearizable reads of one client that are on their way: shared, sent again, answered.
+"""The read window: a client's linearizable reads that are not yet answered.
 
-Reads that begin before a request is sent share it. Whatever becomes of the leader, a read is asked
-again until a leader has answered it: the answer counts from the moment it was begun.
+Reads that start before a request is sent share it. After a failure they are requested again until a
+leader answers; an answer is valid for every read that started before its request.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 from ..wire.read_codec import decode_read_answer, encode_read_index
 
-REQUESTS_MAX = 64  # On their way; reads beyond share the next one.
+REQUESTS_MAX = 64  # Unanswered requests; further reads share the next one.
 
 
 class PendingRead:
-    """A read that has begun."""
+    """A read that has started."""
 
     __slots__ = ("index", "refusal", "wait")
 
     def __init__(self, wait: int) -> None:
-        self.wait = wait  # For what (native.reads.WAIT_*).
+        self.wait = wait  # What the answer waits for (WAIT_* of native.log.reads).
         self.index = 0  # The answer.
-        self.refusal = ""  # Why there will be none.
+        self.refusal = ""  # The reason of a refusal.
 
     @property
     def done(self) -> bool:
@@ -27,7 +27,7 @@ class PendingRead:
 
 
 class _Request:
-    """What was sent, and who waits for its answer."""
+    """A request, and the reads that wait for its answer."""
 
     __slots__ = ("heard_ms", "reads")
 
@@ -37,7 +37,7 @@ class _Request:
 
 
 class ReadWindow:
-    """All reads that are not answered yet."""
+    """All unanswered reads."""
 
     def __init__(self, cluster: bytes, new_id: Callable[[], bytes]) -> None:
         self._cluster = cluster
@@ -49,23 +49,23 @@ class ReadWindow:
         return len(self._unsent) + sum(len(each.reads) for each in self._requests.values())
 
     def add(self, read: PendingRead) -> PendingRead:
-        """Begins a read."""
+        """Starts a read."""
         self._unsent.append(read)
         return read
 
     def drop(self, read: PendingRead) -> None:
-        """Forgets a read that nobody waits for any more."""
+        """Forgets a read that no caller waits for."""
         if read in self._unsent:
             self._unsent.remove(read)
 
     def rewind(self) -> None:
-        """The leader is lost: everything unanswered is asked again."""
+        """The leader is lost: all unanswered reads are requested again."""
         for request in self._requests.values():
             self._unsent += request.reads
         self._requests.clear()
 
     def refuse(self, reason: str) -> None:
-        """The leader knows no such reads."""
+        """The leader does not know such reads."""
         for read in self._unsent:
             read.refusal = reason
         self._unsent.clear()
@@ -74,7 +74,7 @@ class ReadWindow:
         return id_ in self._requests
 
     def unsent(self, now_ms: int) -> Iterable[list[bytes]]:
-        """The requests for everything that has begun and was not sent, one for each kind."""
+        """Yields the requests for all reads that were not sent, one for each kind."""
         if not self._unsent or len(self._requests) >= REQUESTS_MAX:
             return
         reads, self._unsent = self._unsent, []
@@ -85,7 +85,7 @@ class ReadWindow:
             yield encode_read_index(id_, self._cluster, wait)
 
     def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
-        """Takes in the answer to a request that it knows; False: the peer is not the leader."""
+        """Processes the answer to a known request. Returns False when the peer does not lead."""
         id_, answer = decode_read_answer(frames)
         request = self._requests[id_]
         if not isinstance(answer, int):

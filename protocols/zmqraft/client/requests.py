@@ -1,6 +1,6 @@
-"""What a client asks beside updates: questions with one answer, and streams of entries.
+"""Requests of a client other than updates: queries with one answer, and streams of entries.
 
-The objects are shared with the owner of the client machine: it makes them, the machine fills them.
+The machine's owner creates these objects and reads the results that the machine stores in them.
 """
 
 from collections import deque
@@ -43,11 +43,11 @@ from ..wire.transfer_codec import (
     encode_transfer,
 )
 
-RUNS_MAX = 64  # Of a stream, waiting for its reader; a peer sends 5 without a follow-up.
+RUNS_MAX = 64  # Waiting runs of a stream. A peer sends 5 without a follow-up.
 
 
 class Query:
-    """A question with one answer, for the leader or for the peer at url."""
+    """A request with one answer, for the leader or for the peer at url."""
 
     __slots__ = (
         "accepted_count",
@@ -73,10 +73,11 @@ class Query:
         self.request = request
         self.url = url
         self.sent_ms: int | None = None
-        self.refusals = 0  # Answers that a leader would not give.
-        self.accepted_count = 0  # Times that a leader said that it works on it.
-        self.is_foreign = False  # Of a snapshot: the peer is no kelek.
-        self.accepts_no_url = False  # Node form: without a url nobody broadcasts, leader or not.
+        self.refusals = 0  # Answers of peers that do not lead.
+        self.accepted_count = 0  # Answers of a leader that it is in progress.
+        self.is_foreign = False  # The peer is no kelek, and cannot make a snapshot on request.
+        # Accept an answer without a URL from any peer: it does not broadcast.
+        self.accepts_no_url = False
         self.done = False
         self.answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None = None
 
@@ -86,7 +87,7 @@ class Query:
         return isinstance(self.request, MakeSnapshot)
 
     def refuse(self, reason: str) -> None:
-        """The peer is of another make: it would never answer."""
+        """The peer is foreign: it would never answer."""
         self.is_foreign = True
         self.answer, self.done = SnapshotMade(reason=reason), True
 
@@ -94,7 +95,7 @@ class Query:
         return encode_client_request(self.request, cluster, form)
 
     def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
-        """Takes the answer in; False: it is not a leader's, so the leader must be looked for."""
+        """Processes an answer. Returns False when it is not a leader's: search the leader."""
         answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
         match self.request:
             case RequestConfig():
@@ -110,12 +111,12 @@ class Query:
                 answer = decode_config_update_answer(frames)[1]
                 if answer.status is ConfigStatus.TAKEN and answer.log_index is None:
                     self.accepted_count += 1
-                    self.sent_ms = now_ms  # It will be heard of again.
+                    self.sent_ms = now_ms  # Another answer will follow.
                     return True
                 leads = answer.status is not ConfigStatus.NOT_LEADER
             case MakeSnapshot():
                 answer = decode_snapshot_made(frames)[1]
-                leads = True  # Every peer makes its own.
+                leads = True  # Every peer makes its own snapshots.
         if self.url is None and not leads:
             self.refusals += 1
             self.sent_ms = None
@@ -125,14 +126,14 @@ class Query:
 
 
 class TransferQuery:
-    """An operator's request to the leader: hand over to a peer."""
+    """An operator's request to the leader: transfer the leadership."""
 
     makes_snapshot = False
     __slots__ = ("answer", "done", "request", "sent_ms", "url")
 
     def __init__(self, request: RequestTransfer) -> None:
         self.request = request
-        self.url = None  # The leader's.
+        self.url = None  # The leader's URL.
         self.sent_ms: int | None = None
         self.done = False
         self.answer: TransferAnswer | None = None
@@ -141,7 +142,7 @@ class TransferQuery:
         return encode_transfer(self.request, cluster)
 
     def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
-        """As Ask's; True and not done: it is on its way."""
+        """As Query.on_answer(). True without done means in progress."""
         answer = decode_transfer_answer(frames)[1]
         if answer.status == TRANSFER_NOT_LEADER:
             self.sent_ms = None
@@ -157,7 +158,7 @@ class TransferQuery:
 
 
 class EntryRun(NamedTuple):
-    """Consecutive entries, still as they came: in their frames, or in whole blocks."""
+    """Consecutive entries, still encoded: as frames, or as whole blocks."""
 
     first_index: int
     entries: tuple[bytes, ...]
@@ -170,21 +171,21 @@ class EntryRun(NamedTuple):
         return self.first_index + len(self.entries) - 1
 
     def decoded(self) -> list[Entry]:
-        """All of them, taken apart. Raises RemoteProtocolError on what is no entry."""
+        """Decodes the entries. Raises RemoteProtocolError on invalid ones."""
         if self.batches:
             return [entry for batch in self.batches for entry in block_log_entries(batch)]
         return decode_entries(self.first_index, self.entries)
 
 
 class Compacted(NamedTuple):
-    """Entries up to here are no longer stored; a snapshot has their state."""
+    """Entries up to last_index are no longer stored; a snapshot has their state."""
 
     last_index: int
     size: int  # Of the state, in bytes.
 
 
 class EntryStream:
-    """Entries from prev_index on, up to what is committed, or count of them."""
+    """Entries after prev_index: up to the commit index, or `count` of them."""
 
     __slots__ = (
         "_follow_ups",
@@ -209,38 +210,42 @@ class EntryStream:
         wants_state: bool = False,
         url: str | None = None,
     ) -> None:
-        """With wants_state it ends with the snapshot's state, or with the first entry; with url it
-        is the peer's there, until that is found not to serve it."""
+        """Creates a stream.
+
+        wants_state   it ends with a snapshot's state, or with the first entry
+        url           the peer to read from, until it proves not to serve the stream; None: the leader
+        """
         self.url = url  # None: the leader's.
         self.wants_state = wants_state
         self.compacted: Compacted | None = None
-        self.chunks: list[bytes] = []  # Of the state, so far.
-        self.prev_index = prev_index  # The last one received.
+        self.chunks: list[bytes] = []  # The chunks of the state so far.
+        self.prev_index = prev_index  # The last index received.
         self.remaining = count
-        self.reqid: bytes | None = None  # None: to be asked for (again).
-        self.packed = False  # It is asked for whole blocks.
+        self.reqid: bytes | None = None  # None: to be requested (again).
+        self.packed = False  # Requested as whole blocks.
         self.runs: deque[EntryRun] = deque()
         self.done = count == 0
         self.heard_ms = 0
-        self._follow_ups: deque[int] = deque()  # Of the parts that wait for their reader.
+        # The follow-ups of the runs that wait for the reader.
+        self._follow_ups: deque[int] = deque()
 
     @property
     def awaits_peer(self) -> bool:
-        """Whether it is the peer's turn."""
+        """Whether the peer has to send the next message."""
         return self.reqid is not None and not self.done and not self._follow_ups
 
     def start(self, reqid: bytes, packed: bool = False) -> RequestEntries:
-        """The first request, or the one that goes on after a failure."""
+        """Returns the first request, or the one that continues after a failure."""
         self.reqid, self.packed = reqid, packed
         self._follow_ups.clear()
         self.chunks.clear()
         return self._request(self.prev_index, self.remaining)
 
     def on_answer(self, answer: EntriesAnswer) -> RequestEntries | None:
-        """Takes one answer in; returns the follow-up when nothing is left for the reader in it."""
+        """Processes an answer. Returns the follow-up if no entries wait for the reader."""
         assert answer.status is not EntriesStatus.NOT_LEADER
         if len(self.runs) >= RUNS_MAX:
-            return None  # A peer sends a few without a follow-up, never so many.
+            return None  # A peer sends a few messages without a follow-up, never so many.
         if answer.chunk is not None:
             return self._on_chunk(answer.last_index, answer.chunk)
         if self.wants_state:
@@ -249,7 +254,7 @@ class EntryStream:
         count = answer.entries_count
         first_index = answer.last_index - count + 1
         if first_index > self.prev_index + 1 and count:
-            return None  # Something is missing: silence follows, and a new request.
+            return None  # Entries are missing: after a silence comes a new request.
         if not count and answer.last_index > self.prev_index:
             raise RemoteProtocolError("an entries answer skips entries")
         last_index = answer.last_index
@@ -270,9 +275,9 @@ class EntryStream:
         return self._follow_up(answer.last_index)
 
     def _on_chunk(self, last_index: int, chunk: StateChunk) -> RequestEntries | None:
-        """The entries asked for are no longer stored: what comes is the state they have made."""
+        """The requested entries are no longer stored: processes a chunk of its state."""
         if last_index <= self.prev_index:
-            raise RemoteProtocolError("a snapshot of what is known already")
+            raise RemoteProtocolError("a snapshot up to an index that was received before")
         compacted = Compacted(last_index, chunk.size)
         if not self.wants_state:
             self.compacted = compacted
@@ -282,14 +287,15 @@ class EntryStream:
             self.chunks.clear()
         offset = sum(map(len, self.chunks))
         if chunk.offset != offset:
-            return None  # Something is missing: silence follows, and a new request.
+            return None  # Entries are missing: after a silence comes a new request.
         self.chunks.append(chunk.data)
         if offset + len(chunk.data) == chunk.size:
             return self.stop()
         return self._request(last_index, None)
 
     def next_run(self) -> tuple[EntryRun | None, RequestEntries | None]:
-        """The next part for the reader, and the follow-up that lets the peer send more."""
+        """Returns the next entries for the reader, and the follow-up that lets the peer send
+        more."""
         if not self.runs:
             return None, None
         part = self.runs.popleft()
@@ -298,7 +304,7 @@ class EntryStream:
         return part, self._follow_up(self._follow_ups.popleft())
 
     def stop(self) -> RequestEntries | None:
-        """The request that ends it at the peer."""
+        """Returns the request that ends the stream at the peer, if it was started."""
         self.done = True
         if self.reqid is None:
             return None
@@ -318,7 +324,7 @@ class EntryStream:
 
 
 def _part(answer: EntriesAnswer, first_index: int, last_index: int) -> EntryRun:
-    """What of an answer is wanted: it may begin before, and end behind."""
+    """Returns the wanted entries of an answer, which may begin before and end after them."""
     if not answer.batches:
         begin = answer.last_index - len(answer.entries) + 1
         return EntryRun(first_index, answer.entries[first_index - begin : last_index + 1 - begin])

@@ -1,8 +1,8 @@
-"""A subscriber without IO: broadcasts as they come, and what they leave out from the leader's log.
+"""A subscription without I/O: broadcasts, and what they lack from the leader's log.
 
-Nothing is lost or doubled, whatever happens to broadcasts, leaders and connections: an index alone
-says what comes next. The owner connects a SUB to `url`, and a Client carries the questions.
-docs/protocols/zmq-raft.md, "StateBroadcast".
+No entry is lost or doubled by failures of broadcasts, leaders and connections: an index alone says
+which entry comes next. The owner connects a SUB to `url`, and a LogClientMachine sends the
+requests. docs/protocols/zmq-raft.md, "StateBroadcast".
 """
 
 from collections import deque
@@ -14,34 +14,36 @@ from .requests import Compacted, EntryRun, EntryStream, Query
 if TYPE_CHECKING:
     from .client import LogClientMachine
 
-SILENCE_MS_MAX = 750  # Half more than the text's heartbeat: the leader is asked what is wrong.
-POLL_MS = 10, 160  # Pauses between two questions to a leader that does not broadcast.
-QUEUED_BYTES_MAX = 8 << 20  # Of broadcasts that wait for the reader, or for what is missing.
+# 1.5 heartbeats of the specification: after this silence the leader is queried.
+SILENCE_MS_MAX = 750
+# Shortest and longest pause between requests to a leader that does not broadcast.
+POLL_MS = 10, 160
+QUEUED_BYTES_MAX = 8 << 20  # Of broadcasts that wait for the reader, or for missing entries.
 
 
 class Subscription:
-    """Entries from prev_index on, in order, each once, for ever."""
+    """All entries after prev_index, in order, each once."""
 
     def __init__(self, prev_index: int) -> None:
-        self.prev_index = prev_index  # The last one queued for the reader, by broadcasts or stream.
-        self.url: str | None = None  # Where to listen.
+        self.prev_index = prev_index  # The last index queued for the reader.
+        self.url: str | None = None  # The URL to listen at.
         self.stream: EntryStream | None = (
             None  # What is asked for, because no broadcast brought it.
         )
         self._runs: deque[EntryRun] = deque()
-        self._queued_bytes = 0  # Bytes in it.
-        self._ahead: deque[EntryRun] = deque()  # Broadcasts behind the stream.
+        self._queued_bytes = 0  # The bytes in _runs.
+        self._ahead: deque[EntryRun] = deque()  # Broadcasts after the stream's entries.
         self._ahead_bytes = 0
-        self._known_index = 0  # The leader has applied so much.
+        self._known_index = 0  # The highest index known to be applied by the leader.
         self._leader: str | None = None
         self._url_query: Query | None = None
-        self._check_ms: int | None = None  # When the leader is asked again; None: at once.
+        self._check_ms: int | None = None  # When the leader is queried again; None: at once.
         self._pause_ms = POLL_MS[0]
 
-    # ---- what arrives ----
+    # ---- events ----
 
     def on_broadcast(self, message: StateBroadcast, now_ms: int) -> None:
-        """A broadcast of the SUB that is connected now."""
+        """A broadcast of the connected SUB has arrived."""
         self._check_ms = now_ms + SILENCE_MS_MAX
         last_index = message.applied_index
         self._known_index = max(self._known_index, last_index)
@@ -54,7 +56,7 @@ class Subscription:
             self._buffer_ahead(part)
 
     def _queue(self, part: EntryRun) -> None:
-        """The next entries; with too many in the queue they are asked for again later."""
+        """Queues the next entries. If the queue is full they are dropped and requested later."""
         last_index = part.last_index
         if last_index <= self.prev_index or self._queued_bytes > QUEUED_BYTES_MAX:
             return
@@ -78,12 +80,12 @@ class Subscription:
 
     @property
     def compacted(self) -> Compacted | None:
-        """What comes next is no longer stored: this is as far as it goes."""
+        """Set when the next entries are no longer stored: the subscription cannot continue."""
         return None if self.stream is None else self.stream.compacted
 
     def next_run(self, client: "LogClientMachine", now_ms: int) -> EntryRun | None:
-        """The next entries, if there are any."""
-        if self._runs:  # They were queued before there was a stream.
+        """Returns the next entries, if there are any."""
+        if self._runs:  # They were queued before the stream started.
             part = self._runs.popleft()
             self._queued_bytes -= sum(map(len, part.entries))
             return part
@@ -93,12 +95,12 @@ class Subscription:
         self._pause_ms = POLL_MS[0] // 2
         return client.next_run(stream, now_ms)
 
-    # ---- what is to be done ----
+    # ---- actions ----
 
     def step(self, client: "LogClientMachine", now_ms: int) -> None:
-        """Asks where to listen and for what is missing; to be called before each wait."""
+        """Queries the broadcast URL and requests missing entries. Call it before each wait."""
         if client.leader is not None and client.leader != self._leader:
-            # Also after a failover to the same one: it may have been another process.
+            # Also after a failover to the same URL, where another process may run.
             self._leader, self._check_ms = client.leader, None
             self._drop_url_query(client)
         elif client.leader is None:
@@ -116,7 +118,7 @@ class Subscription:
             self.stream = client.open_stream(EntryStream(self.prev_index))
 
     def _end_stream(self, now_ms: int) -> None:
-        """Goes on with broadcasts, once the reader has what the stream has brought."""
+        """Continues with broadcasts once the reader has the entries of the stream."""
         stream = self.stream
         if stream is None or stream.runs or not stream.done or stream.compacted:
             return
@@ -132,14 +134,14 @@ class Subscription:
                 self._buffer_ahead(part)
 
     def _check_leader(self, client: "LogClientMachine", now_ms: int) -> None:
-        """A new leader, or silence: where does it broadcast, and what has it applied meanwhile?
+        """After a new leader or a silence: queries its broadcast URL and its latest entries.
 
-        One that does not broadcast is asked for entries alone, from time to time.
+        A leader that does not broadcast is only asked for entries, from time to time.
         """
         first = self._check_ms is None
         if self._url_query is None and (first or self.url is not None):
             self._url_query = client.query(Query(RequestBroadcastStateUrl(client.new_id())))
-            self._url_query.accepts_no_url = True  # Who leads is found out by asking for entries.
+            self._url_query.accepts_no_url = True  # The request for entries finds the leader.
         if self.stream is None and not self._queued_bytes:
             self.stream = client.open_stream(EntryStream(self.prev_index))
         self._check_ms = now_ms + SILENCE_MS_MAX

@@ -1,8 +1,8 @@
-"""The updates of one client that are on their way: sent in order, sent again in order, answered.
+"""The window: a client's updates that are sent and not yet answered, in order.
 
-A pack travels as one message to a leader that knows packs, and as single updates to any other. The
-chain of packs (each names the reqid before it) lets a leader see that something is missing, so no
-update overtakes an earlier one, whatever fails (docs/protocols/zmq-raft.md, "Order").
+A pack is one message to a leader that knows packs, and single updates to any other. Each pack names
+the request id of the update before it, so a leader recognises a gap; no update overtakes an earlier
+one (docs/protocols/zmq-raft.md, "Order").
 """
 
 from collections import deque
@@ -28,19 +28,15 @@ from ..wire.extensions import (
 )
 
 AFTER_REFUSED = "an update before it was refused"
-SINGLES_FIRST = 256  # Single updates on their way at first, ...
+SINGLES_FIRST = 256  # Unanswered single updates at first, ...
 SINGLES_MIN = 16  # ... and at least.
-FAST_MS, SLOW_MS = 100, 250  # The time for as many commits that lets more go, or fewer.
-DOUBLINGS_MAX = 4  # Of the time that a silent leader is given.
+# If so many commits take less or more than this, the limit grows or shrinks.
+FAST_MS, SLOW_MS = 100, 250
+DOUBLINGS_MAX = 4  # Of the time limit of a silent leader.
 
 
 class WindowLimits(NamedTuple):
-    """How much a Log sends before it waits for commits.
-
-    packs     messages
-    updates   items of data
-    bytes     bytes of data
-    """
+    """Limits of unanswered updates."""
 
     packs: int = 16
     updates: int = 1 << 15
@@ -48,11 +44,11 @@ class WindowLimits(NamedTuple):
 
 
 class FlowControl:
-    """How many single updates may be on their way to a leader without packs, and its patience.
+    """Limits the unanswered single updates to a leader without packs, and its response time.
 
-    A leader of another kind takes in one message at a time. With thousands of them to take in, it
-    answers nobody for longer than followers and clients wait: so it is sent only as many as it
-    commits in a fraction of that.
+    A foreign leader processes one message at a time. With thousands queued it would be silent for
+    longer than followers and clients wait. So it gets only as many as it commits in a fraction of
+    that time.
     """
 
     __slots__ = (
@@ -66,19 +62,20 @@ class FlowControl:
 
     def __init__(self, singles_max: int) -> None:
         self.singles_allowed = min(SINGLES_FIRST, singles_max)
-        self.silences = 0  # Since its last answer; each doubles the time that it is given.
+        self.silences = 0  # Since its last answer; each doubles its time limit.
         self._singles_max = singles_max
-        self._is_limited = False  # Something waits because of the limit, ...
-        self._limited_since_ms = 0  # ... since then, ...
-        self._commits = 0  # ... and so many were committed meanwhile.
+        self._is_limited = False  # An update waits because of the limit, ...
+        self._limited_since_ms = 0  # ... since this time, ...
+        self._commits = 0  # ... and so many commits followed.
 
     def on_limited(self, now_ms: int) -> None:
-        """As many as may be are on their way."""
+        """The limit is reached."""
         if not self._is_limited:
             self._is_limited, self._limited_since_ms, self._commits = True, now_ms, 0
 
     def on_commit(self, now_ms: int) -> None:
-        """Once as many are committed as were on their way, the time shows what the leader bears."""
+        """An update is committed. After as many commits as the limit, their time adjusts the
+        limit."""
         self._commits += 1
         if not self._is_limited or self._commits < self.singles_allowed:
             return
@@ -90,7 +87,7 @@ class FlowControl:
             self._shrink()
 
     def on_silence(self) -> None:
-        """The leader has not answered in time: everything is sent again, less at once."""
+        """The leader did not answer in time: all updates are repeated, fewer at once."""
         self.silences = min(self.silences + 1, DOUBLINGS_MAX)
         self._is_limited = False
         self._shrink()
@@ -100,7 +97,7 @@ class FlowControl:
 
 
 class PendingUpdates:
-    """Some updates on their way, in order: at most a pack's worth."""
+    """Some unanswered updates in order, at most one pack."""
 
     __slots__ = (
         "encoded_records",
@@ -120,34 +117,36 @@ class PendingUpdates:
         self.reqids = reqids
         self.updates = updates
         self.size = sum(map(len, updates))
-        self.heard_ms = 0  # When it was sent, became the first, or was last answered.
-        self.runs: tuple[tuple[int, int], ...] = ()  # (count, first index), in order; when done.
-        self.refusal = ""  # Why it will never be taken; the window has let it go.
-        self.refused_position = 0  # Of the update that is to blame.
+        self.heard_ms = 0  # When it was sent, became the first, or got its last answer.
+        # When committed: pairs (count, first index), in order.
+        self.runs: tuple[tuple[int, int], ...] = ()
+        self.refusal = ""  # Why it is refused for good; it has left the window then.
+        self.refused_position = 0  # The position of the refused update.
         self.encoded_records: bytes | None = None  # The records, framed once.
-        self.single_indexes: list[int] = []  # Of single updates: their indexes, 0 while unknown.
+        self.single_indexes: list[int] = []  # The indexes of single updates, 0 while unknown.
         self.missing = len(updates)
-        self.sent = 0  # Of single updates: so many, from the first, went to the leader of now.
+        self.sent = 0  # So many of them went to the present leader as single updates.
 
     def records(self) -> bytes:
+        """Returns the records of its pack."""
         if self.encoded_records is None:
             self.encoded_records = pack_records(self.reqids, self.updates)
         return self.encoded_records
 
 
 class Window:
-    """What is on its way, first to last; what the leader of now has been sent is a prefix of it."""
+    """All unanswered updates. The present leader has been sent a prefix of them."""
 
     def __init__(self, cluster: bytes, limits: WindowLimits) -> None:
         self.cluster = cluster
         self.limits = limits
         self.items: deque[PendingUpdates] = deque()
-        self.sent = 0  # So many of them, from the first, were sent to the leader of now.
-        self.packs_allowed = limits.packs  # So many of them may be sent.
+        self.sent = 0  # So many items were sent to the present leader.
+        self.packs_allowed = limits.packs  # So many items may be sent.
         self.count = 0
         self.size = 0
         self.flow = FlowControl(limits.updates)
-        self._unanswered_singles = 0  # Single updates that the leader of now has not answered.
+        self._unanswered_singles = 0  # Single updates without an answer of the present leader.
         self._packs: dict[bytes, PendingUpdates] = {}
         self._singles: dict[bytes, tuple[PendingUpdates, int]] = {}
 
@@ -162,14 +161,14 @@ class Window:
     def accepts(self, reqids: Sequence[bytes]) -> bool:
         """Whether there is room for a pack with these ids.
 
-        A caller who has given up may send the same again: that waits until the first has left.
+        A caller may repeat updates after a timeout: they wait until the first ones have left.
         """
         if not self.has_room or reqids[0] in self._packs:
             return False
         return not self._singles or self._singles.keys().isdisjoint(reqids)
 
     def add(self, pending: PendingUpdates) -> None:
-        """Queues updates behind all others."""
+        """Appends updates to the window."""
         assert pending.updates
         assert pending.reqids[0] not in self._packs
         assert len(pending.reqids) == len(pending.updates)
@@ -180,28 +179,28 @@ class Window:
         self.size += pending.size
 
     def rewind(self) -> None:
-        """Another leader, or a gap: everything is sent again before anything new."""
+        """After a new leader or a gap: all updates are sent again before any new one."""
         self.sent = self._unanswered_singles = 0
         for pending in self.items:
             pending.sent = 0
 
     def halve_packs(self) -> None:
-        """The leader could not take so much at once; each commit lets one more go."""
+        """The leader could not queue so many packs. Each commit allows one more."""
         self.packs_allowed = max(1, min(self.packs_allowed, self.sent) // 2)
 
     def awaits(self, reqid: bytes) -> bool:
-        """Whether an answer to this id is still waited for."""
+        """Whether an answer to this id is outstanding."""
         return reqid in self._packs or reqid in self._singles
 
     @property
     def heard_ms(self) -> int | None:
-        """Since when the leader of now owes an answer; None: it has been sent nothing."""
+        """Since when the present leader owes an answer; None: it has been sent nothing."""
         if self.items and (self.sent or self.items[0].sent):
             return self.items[0].heard_ms
         return None
 
     def unsent(self, form: Form | None, now_ms: int) -> Iterable[list[bytes]]:
-        """The messages to be sent now to the leader of now; form None: packs."""
+        """Yields the messages to send to the present leader now; form None: packs."""
         if form is not None:
             yield from self._unsent_singles(form, now_ms)
             return
@@ -209,7 +208,7 @@ class Window:
         for position in range(self.sent, end):
             pending = self.items[position]
             pending.heard_ms = now_ms
-            # Empty: everything before is known to be committed, for it has left the window.
+            # Empty: all earlier updates are committed, because they have left the window.
             previous = self.items[position - 1].reqids[-1] if position else b""
             pack = Pack(pending.reqids[0], previous, pending.records())
             yield encode_pack(self.cluster, pack)
@@ -235,13 +234,13 @@ class Window:
             self.sent += 1
 
     def on_pack_answer(self, reqid: bytes, answer: PackAnswer, now_ms: int) -> None:
-        """Takes in TAKEN and REFUSED; answers to what is no longer in the window say nothing."""
+        """Processes TAKEN and REFUSED. Ignores answers to packs that have left the window."""
         pending = self._packs.get(reqid)
         if pending is None:
             return
         if answer.status == PACK_REFUSED:
             if answer.position >= len(pending.updates):
-                raise RemoteProtocolError("a pack refused for a record that it has not")
+                raise RemoteProtocolError("a pack is refused for a record that it does not have")
             self._refuse(pending, answer.position, answer.reason or "refused")
         elif answer.status == PACK_TAKEN:
             pending.heard_ms = now_ms
@@ -253,11 +252,11 @@ class Window:
                 self._collect(now_ms)
 
     def on_update_answer(self, reqid: bytes, answer: UpdateAnswer, now_ms: int) -> None:
-        """Takes in the answers to single updates but REFUSED."""
+        """Processes the answers to single updates, except REFUSED."""
         pending, position = self._singles.get(reqid, (None, 0))
         if pending is None:
             return
-        self.items[0].heard_ms = now_ms  # Any answer shows that the leader is at work.
+        self.items[0].heard_ms = now_ms  # Any answer shows that the leader works.
         self.flow.silences = 0
         if answer.status is UpdateStatus.REJECTED:
             self._refuse(pending, position, "rejected")
@@ -276,15 +275,16 @@ class Window:
     def _collect(self, now_ms: int) -> None:
         while self.items and self.items[0].runs:
             pending = self.items.popleft()
-            self.sent = max(self.sent - 1, 0)  # An answer may come late, after a rewind.
+            self.sent = max(self.sent - 1, 0)  # An answer may arrive late, after a rewind.
             self.packs_allowed = min(self.packs_allowed + 1, self.limits.packs)
             self._forget(pending)
         if self.items:
-            # Nobody could answer it before those in front of it.
+            # The leader could not answer it before the earlier ones.
             self.items[0].heard_ms = now_ms
 
     def _refuse(self, pending: PendingUpdates, position: int, reason: str) -> None:
-        """What follows has named the refused one as its predecessor: no leader will take it."""
+        """Refuses it and all later ones: they name a refused update as previous, so no leader
+        accepts them."""
         while pending.refusal == "":
             last = self.items.pop()
             last.refusal, last.refused_position = AFTER_REFUSED, 0
@@ -304,7 +304,7 @@ class Window:
 
 
 def runs_of(indexes: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """(count, first index) of each run of consecutive indexes."""
+    """Returns (count, first index) of each run of consecutive indexes."""
     runs: list[tuple[int, int]] = []
     count = first = 0
     for index in indexes:

@@ -1,7 +1,7 @@
-"""What clients and peers say to each other, in the text's and in node's form.
+"""Codec of messages between clients and peers, in text form and node form.
 
-Pure functions over frames, as they are on a DEALER: without a routing id. Snapshot chunks and
-ConfigUpdate are not in here. Entries stay opaque frames (entry.py).
+Pure functions over frames as on a DEALER: without a routing id. Entries stay encoded (entry.py).
+config_codec.py has ConfigUpdate.
 """
 
 from collections.abc import Sequence
@@ -43,11 +43,11 @@ from .values import (
     expect,
 )
 
-ENTRIES_ANSWER_MAX = 4096  # Entries in one answer to RequestEntries.
+ENTRIES_ANSWER_MAX = 4096  # Entries of one answer to RequestEntries.
 
 
 class Form(Enum):
-    """How a client writes its requests."""
+    """The two forms of a client's requests."""
 
     TEXT = "text"  # [id, type, args...]
     NODE = "node"  # [id, type, cluster ident, args...]
@@ -83,10 +83,11 @@ class RequestEntries(NamedTuple):
     reqid: bytes
     prev_index: int
     count: int | None = None  # type: ignore[assignment]  # None: no limit; 0: stop.
-    offset: int | None = None  # Node form, while snapshot chunks are outstanding.
-    packed: bool = False  # Our own type: whole blocks in large messages (extensions.py).
-    text: bool = False  # It came in the text's form, and is answered so.
-    any_peer: bool = False  # With packed: whoever is asked answers, leader or not.
+    # Node form: the next offset, while the client receives a snapshot's state.
+    offset: int | None = None
+    packed: bool = False  # Kelek's own type: whole blocks in large messages (extensions.py).
+    text: bool = False  # In text form; the answers are, too.
+    any_peer: bool = False  # With packed: any peer answers, leader or not.
 
 
 ClientRequest = (
@@ -110,14 +111,13 @@ _SHAPES = {
 
 
 def client_form(frames: Sequence[bytes], cluster: bytes) -> Form | None:
-    """Tells by shape alone how a request is written ("Two forms"); None: drop and count it.
+    """Returns the form of a request by its shape alone ("Two forms"); None: drop and count it.
 
-    node     frame 3 is our ident byte for byte, and ^ % * = have 3 frames or more, < 4 or more,
-             & exactly 4
+    node     frame 3 equals our ident, and ^ % * = have 3 frames or more, < 4 or more, & exactly 4
     text     exactly 2 frames for ^ % *, exactly 3 for =, 3 or 4 for <; & does not exist
 
-    [id, <, X] is text also when X equals the ident. [id, =, ident] is an update without data. An
-    update of another cluster's client, [id, =, WRONG, data], has neither form.
+    [id, <, X] has text form also when X equals the ident. [id, =, ident] is an update without data.
+    An update of another cluster's client, [id, =, WRONG, data], has neither form.
     """
     count = len(frames)
     if count < 2:
@@ -136,7 +136,7 @@ def client_form(frames: Sequence[bytes], cluster: bytes) -> Form | None:
 def encode_client_request(
     request: ClientRequest, cluster: bytes, form: Form = Form.NODE
 ) -> list[bytes]:
-    """Encodes any request of a client; the frames are under decode_client_request."""
+    """Encodes any request of a client; decode_client_request lists the frames."""
     ident = [cluster] if form is Form.NODE else []
     match request:
         case RequestConfig(reqid):
@@ -149,9 +149,9 @@ def encode_client_request(
             return [reqid, REQUEST_UPDATE, *ident, data]
         case RequestEntries():
             return _encode_request_entries(request, ident)
-        case ConfigUpdate(reqid, payload):  # It exists in node's form only.
+        case ConfigUpdate(reqid, payload):  # It exists in node form only.
             return [reqid, CONFIG_UPDATE, cluster, payload]
-        case MakeSnapshot(reqid):  # Ours, in one form only.
+        case MakeSnapshot(reqid):  # Kelek's own, in one form only.
             return encode_make_snapshot(reqid, cluster)
 
 
@@ -174,9 +174,8 @@ def decode_client_request(frames: Sequence[bytes], cluster: bytes) -> tuple[Form
              4 uint    count of entries; absent or empty: no limit; 0: stop
              5 uint    next byte offset of a snapshot, in node form only
 
-    Returns (form, request).
-    Raises RemoteProtocolError when it has neither form, on a wrong id, an over-long number.
-    Empty and too long updates are returned: they are answered, not dropped.
+    Returns (form, request). Raises RemoteProtocolError when it has neither form, on a wrong id and
+    on a number over its limit. It returns empty and too long updates, because they get an answer.
     """
     form = client_form(frames, cluster)
     if form is None or frames[1] == CONFIG_UPDATE:
@@ -223,8 +222,7 @@ def decode_config_answer(frames: Sequence[bytes]) -> tuple[bytes, ConfigAnswer]:
              3 json    LEADER ID, or null
     or also  4 json    [[PEER ID, url], ...]
 
-    Returns (reqid, answer).
-    Raises RemoteProtocolError on a wrong frame count or other json.
+    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count or other json.
     """
     expect(frames, "a config answer", 3, 4)
     members = decode_members(frames[3]) if len(frames) == 4 else None
@@ -235,16 +233,16 @@ def decode_config_answer(frames: Sequence[bytes]) -> tuple[bytes, ConfigAnswer]:
 class UpdateStatus(Enum):
     """The four answers to RequestUpdate."""
 
-    ACCEPTED = "accepted"  # Not committed yet; may come several times.
+    ACCEPTED = "accepted"  # Not committed yet; may be sent several times.
     COMMITTED = "committed"
-    REFUSED = "refused"  # Not by this peer: look for the leader.
-    REJECTED = "rejected"  # For good: the reqid has expired, or the data can never be taken.
+    REFUSED = "refused"  # By this peer: the client looks for the leader.
+    REJECTED = "rejected"  # For good: the request id has expired, or the data is invalid.
 
 
 class UpdateAnswer(NamedTuple):
     status: UpdateStatus
     log_index: int = 0  # COMMITTED.
-    leader: str | None = None  # REFUSED: where to go, if known.
+    leader: str | None = None  # REFUSED: the leader, if known.
 
 
 def encode_update_answer(reqid: bytes, answer: UpdateAnswer) -> list[bytes]:
@@ -264,11 +262,10 @@ def decode_update_answer(frames: Sequence[bytes]) -> tuple[bytes, UpdateAnswer]:
     """Decodes the answer to RequestUpdate ("Client messages").
 
     frames   1 reqid   of the request
-             2 bool    true: accepted, with frame 3 committed; false: refused, without it for good
+             2 bool    true: accepted, with frame 3 committed; false: refused, without 3 for good
     or also  3 json    true: the LOG INDEX; false: LEADER ID, or null
 
-    Returns (reqid, answer).
-    Raises RemoteProtocolError on a wrong frame count or other json.
+    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count or other json.
     """
     expect(frames, "an update answer", 2, 3)
     reqid, taken = decode_reqid(frames[0]), decode_bool(frames[1])
@@ -289,21 +286,21 @@ class EntriesStatus(Enum):
 
 
 class StateChunk(NamedTuple):
-    """A piece of a snapshot's state, in the place of the entries that the snapshot includes."""
+    """A chunk of a snapshot's state, sent instead of the entries that the snapshot includes."""
 
     offset: int
     size: int  # Of the whole state.
-    term: int | None  # Of the last included entry; the text's form does not say it.
+    term: int | None  # Of the last included entry; absent in text form.
     data: bytes
 
 
 class EntriesAnswer(NamedTuple):
     status: EntriesStatus
-    last_index: int = 0  # Of the last entry here; of the previous one when there is none.
+    last_index: int = 0  # The last entry's index; without entries the previous one's.
     entries: tuple[bytes, ...] = ()
     leader: str | None = None
     batches: tuple[EntryBatch, ...] = ()  # Instead of entries, in packed answers.
-    chunk: StateChunk | None = None  # SNAPSHOT; last_index is the last one that it includes.
+    chunk: StateChunk | None = None  # SNAPSHOT: last_index is the last included index.
 
     @property
     def entries_count(self) -> int:
@@ -326,17 +323,16 @@ def decode_entries_answer(frames: Sequence[bytes]) -> tuple[bytes, EntriesAnswer
     """Decodes one answer to RequestEntries ("Client messages").
 
     frames   1 reqid   of the request
-             2 uint    status: 0 not the leader, 1 the last of them, 2 more are coming, 3 a chunk
-                       of the state that the entries up to a snapshot have made
-             3 json    0: LEADER ID or null; 1 and 2: ignored; 3: [offset, size], in node's form
+             2 uint    status: 0 not the leader, 1 last answer, 2 more answers follow, 3 a chunk of
+                       a snapshot's state
+             3 json    0: LEADER ID or null; 1 and 2: ignored; 3: [offset, size], in node form
                        [offset, size, LOG TERM of the last included entry]
              4 uint    1 and 2: LOG INDEX of the last entry here; 3: of the last included one
              5.. entry 1 and 2: the entries
              5 bytes   3: the chunk
 
-    Returns (reqid, answer).
-    Raises RemoteProtocolError on a wrong frame count, another status, an entry of a wrong size, a
-    chunk that is not within the state.
+    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count, another status, an
+    entry of a wrong size, or a chunk that is not within the state.
     """
     expect(frames, "an entries answer", 3, 4 + ENTRIES_ANSWER_MAX)
     reqid, status = decode_id(frames[0]), decode_uint(frames[1])
@@ -370,18 +366,7 @@ def _decode_chunk(frames: Sequence[bytes]) -> EntriesAnswer:
 
 
 class LogInfo(NamedTuple):
-    """The state of one peer's log (docs/protocols/zmq-raft.md, "Client messages").
-
-    leading          this peer is the leader
-    leader           the leader's PEER ID; None: none is known
-    term             the peer's current term
-    first_index      the first entry that is stored
-    applied_index    the last entry that the state machine has applied
-    commit_index     the last committed entry, as far as this peer knows
-    last_index       the last entry of the log
-    snapshot_bytes   size of the newest snapshot
-    prune_index      node's form only: all request ids up to this index have expired
-    """
+    """The state of a peer's log."""
 
     leading: bool
     leader: str | None
@@ -395,7 +380,7 @@ class LogInfo(NamedTuple):
 
 
 def encode_log_info_answer(reqid: bytes, answer: LogInfo) -> list[bytes]:
-    """Encodes the answer to RequestLogInfo; with a prune index in node's form."""
+    """Encodes the answer to RequestLogInfo; with a prune index in node form."""
     numbers = [encode_uint(number) for number in answer[2:8]]
     if answer.prune_index is not None:
         numbers.append(encode_uint(answer.prune_index))
@@ -414,10 +399,10 @@ def decode_log_info_answer(frames: Sequence[bytes]) -> tuple[bytes, LogInfo]:
              7 uint    COMMIT INDEX
              8 uint    last LOG INDEX
              9 uint    bytes of the snapshot
-    node    10 uint    prune index: every reqid up to it has expired
+    node    10 uint    prune index: every request id up to it has expired
 
-    Returns (reqid, answer).
-    Raises RemoteProtocolError on a wrong frame count, other json or an over-long number.
+    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count, other json or a
+    number over its limit.
     """
     expect(frames, "a log info answer", 9, 10)
     numbers = [decode_uint(frame) for frame in frames[3:]]
@@ -426,7 +411,8 @@ def decode_log_info_answer(frames: Sequence[bytes]) -> tuple[bytes, LogInfo]:
 
 
 def encode_state_url_answer(reqid: bytes, url: str | None) -> list[bytes]:
-    """Encodes the answer to RequestBroadcastStateUrl; None: no such state here, or no leader."""
+    """Encodes the answer to RequestBroadcastStateUrl; None: no broadcast here, or not the
+    leader."""
     return [reqid] if url is None else [reqid, url.encode()]
 
 
@@ -434,10 +420,10 @@ def decode_state_url_answer(frames: Sequence[bytes]) -> tuple[bytes, str | None]
     """Decodes the answer to RequestBroadcastStateUrl ("Client messages").
 
     frames   1 reqid   of the request
-    or also  2 string  url of the PUB socket
+    or also  2 string  URL of the PUB socket
 
-    Returns (reqid, url or None).
-    Raises RemoteProtocolError on a wrong frame count or a url that is empty, long or not UTF-8.
+    Returns (reqid, URL or None). Raises RemoteProtocolError on a wrong frame count or a URL that is
+    empty, too long or not UTF-8.
     """
     expect(frames, "a state url answer", 1, 2)
     reqid = decode_id(frames[0])
@@ -449,7 +435,7 @@ def decode_state_url_answer(frames: Sequence[bytes]) -> tuple[bytes, str | None]
 
 
 class StateBroadcast(NamedTuple):
-    """What the leader's PUB socket sends after each apply, and empty as a heartbeat."""
+    """A message of the leader's PUB socket: entries after each apply, or none as a heartbeat."""
 
     term: int
     applied_index: int
@@ -457,7 +443,7 @@ class StateBroadcast(NamedTuple):
 
 
 def encode_state_broadcast(cluster: bytes, message: StateBroadcast) -> list[bytes]:
-    """Encodes a StateBroadcast; its first frame is the subscription's topic."""
+    """Encodes a StateBroadcast. Its first frame is the subscription's topic."""
     numbers = [encode_uint(message.term), encode_uint(message.applied_index)]
     return [cluster, *numbers, *message.entries]
 
@@ -470,9 +456,9 @@ def decode_state_broadcast(frames: Sequence[bytes], cluster: bytes) -> StateBroa
              3 uint    LAST APPLIED INDEX
              4.. entry the entries just applied, the last one has that index
 
-    Raises RemoteProtocolError on a wrong frame count, a foreign cluster ident, an over-long
-    number, what is no entry, or more of them than there can be. Nobody asks its sender again: what
-    is dropped here the subscriber gets by RequestEntries.
+    Raises RemoteProtocolError on a wrong frame count, a foreign cluster ident, a number over its
+    limit, an invalid entry, or too many entries. A subscriber gets dropped entries by
+    RequestEntries.
     """
     expect(frames, "a StateBroadcast", 3, 3 + ENTRIES_ANSWER_MAX)
     decode_ident(frames[0], cluster)
@@ -486,5 +472,5 @@ def decode_state_broadcast(frames: Sequence[bytes], cluster: bytes) -> StateBroa
 
 
 def update_data_fits(data: bytes) -> bool:
-    """Whether an update can be taken at all: 1 byte to 10 MiB."""
+    """Whether the data of an update has a valid size: 1 byte to 10 MiB."""
     return 0 < len(data) <= RECORD_BYTES_MAX

@@ -1,4 +1,4 @@
-"""Configurations on the wire and in the log: config entries, ConfigUpdate and its answers.
+"""Codec of configurations: config entries, ConfigUpdate and its answers.
 
 Pure functions over frames and data (docs/protocols/zmq-raft.md, "ConfigUpdate").
 """
@@ -27,34 +27,35 @@ from .values import (
     expect,
 )
 
-Members = tuple[tuple[str, str], ...]  # Pairs of PEER ID and url.
+Members = tuple[tuple[str, str], ...]  # Pairs of PEER ID and URL.
 
 
 class ConfigEntry(NamedTuple):
-    """What a config entry says: the members, and those before them while both count."""
+    """The data of a config entry: the members, and while it is joint also the members before."""
 
     new: Members
     old: Members = ()
-    tables_from: int = 0  # Behind this LOG INDEX tables believe their own kind alone; 0: nowhere.
+    # After this LOG INDEX tables accept only entries of their own kind; 0: disabled.
+    tables_from: int = 0
 
     @property
     def configuration(self) -> Configuration:
-        """The same in the core's words: ids alone."""
+        """The core's configuration: the ids alone."""
         return Configuration(member_ids(self.new), member_ids(self.old))
 
     @property
     def members(self) -> Members:
-        """The union of both; where they differ in a url the new one counts."""
+        """The union of both sets. If they differ in a URL, the new one counts."""
         return tuple({**dict(self.old), **dict(self.new)}.items())
 
 
 def member_ids(members: Members) -> tuple[str, ...]:
-    """Who is in a list of members."""
+    """Returns the PEER IDs of members."""
     return tuple(peer for peer, _ in members)
 
 
 def encode_config_entry(entry: ConfigEntry) -> bytes:
-    """Encodes the data of a config entry; it is under decode_config_entry."""
+    """Encodes the data of a config entry; decode_config_entry describes it."""
     new = [list(member) for member in entry.new]
     if entry.tables_from:
         old = [list(member) for member in entry.old]
@@ -71,7 +72,7 @@ def decode_config_entry(data: bytes) -> ConfigEntry:
     sealed  {"old": as above, or [], "new": as above, "tables_from": LOG INDEX}
     else    [[PEER ID, url], ...]
 
-    Raises RemoteProtocolError when it is anything else, names nobody or somebody twice.
+    Raises RemoteProtocolError on other data, on no member and on a member named twice.
     """
     value = decode_json(data)
     if isinstance(value, dict):
@@ -88,9 +89,9 @@ def decode_config_entry(data: bytes) -> ConfigEntry:
 
 
 def batch_config(batch: EntryBatch) -> ConfigEntry | None:
-    """What a batch of one entry says of the configuration; None when it is of another kind.
+    """Returns the config entry in a checked batch; None when it holds entries of other kinds.
 
-    The block has been checked. Raises RemoteProtocolError as decode_config_entry does.
+    Raises RemoteProtocolError as decode_config_entry does.
     """
     if batch.count != 1 or block_kind(batch.block) != KIND_CONFIG:
         return None
@@ -98,7 +99,8 @@ def batch_config(batch: EntryBatch) -> ConfigEntry | None:
 
 
 def check_configs(batches: list[EntryBatch]) -> list[EntryBatch]:
-    """Returns the batches; raises RemoteProtocolError unless their config entries can be read."""
+    """Returns the batches. Raises RemoteProtocolError unless their config entries can be
+    decoded."""
     for batch in batches:
         batch_config(batch)
     return batches
@@ -108,22 +110,22 @@ def check_configs(batches: list[EntryBatch]) -> list[EntryBatch]:
 
 
 class ConfigUpdate(NamedTuple):
-    """A client's wish for other members."""
+    """A client's request for other members."""
 
     reqid: bytes
-    payload: bytes  # msgpack [[PEER ID, url], ...], not looked at.
+    payload: bytes  # msgpack [[PEER ID, url], ...], not yet checked.
 
 
 def decode_config_update(frames: Sequence[bytes], cluster: bytes) -> ConfigUpdate:
-    """Decodes a ConfigUpdate ("ConfigUpdate"); it exists in node's form only.
+    """Decodes a ConfigUpdate ("ConfigUpdate"), which exists in node form only.
 
     frames   1 reqid   12 bytes
              2 bytes   message type, 0x26
              3 bytes   cluster ident
              4 json    [[PEER ID, url], ...]: all members from then on
 
-    Raises RemoteProtocolError on a wrong frame count, type or id, or a foreign cluster ident. What
-    frame 4 holds is looked at later, as its sender is told what is wrong with it.
+    Raises RemoteProtocolError on a wrong frame count, type or id, or a foreign cluster ident.
+    MemberChanges checks frame 4, because the client gets the reason of a refusal.
     """
     decode_type(frames, CONFIG_UPDATE, "ConfigUpdate")
     expect(frames, "ConfigUpdate", 4, 4)
@@ -135,18 +137,18 @@ class ConfigStatus(IntEnum):
     """Frame 2 of an answer to ConfigUpdate."""
 
     NOT_LEADER = 0
-    TAKEN = 1  # In work, or with an index committed.
+    TAKEN = 1  # Accepted: in progress, or with an index committed.
     ERROR = 2
-    BUSY = 3  # Another change is in work.
-    EXPIRED = 4  # The reqid is too old, or from the future.
+    BUSY = 3  # Another change is in progress.
+    EXPIRED = 4  # The request id is too old, or from the future.
 
 
 class ConfigUpdateAnswer(NamedTuple):
-    """What became of a ConfigUpdate; the status says which of the other fields counts."""
+    """The answer to a ConfigUpdate. The status tells which of the other fields are valid."""
 
     status: ConfigStatus
     leader: str | None = None  # NOT_LEADER
-    log_index: int | None = None  # TAKEN: of the client's entry, once all is committed.
+    log_index: int | None = None  # TAKEN: the index of the client's entry, once all is committed.
     name: str = ""  # ERROR: one word ...
     message: str = ""  # ... and a sentence.
 
@@ -168,13 +170,13 @@ def decode_config_update_answer(frames: Sequence[bytes]) -> tuple[bytes, ConfigU
     """Decodes an answer to ConfigUpdate ("ConfigUpdate").
 
     frames   1 reqid   of the request
-             2 uint    status: 0 not the leader, 1 taken, 2 error, 3 busy, 4 expired
+             2 uint    status: 0 not the leader, 1 accepted, 2 error, 3 busy, 4 expired
              3 json    0: LEADER ID or null
-                       1: absent while it is in work, then the LOG INDEX
+                       1: absent while it is in progress, then the LOG INDEX
                        2: {"name": .., "message": ..}
 
-    Returns (reqid, answer).
-    Raises RemoteProtocolError on a wrong frame count, another status or other json.
+    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count, another status or
+    other json.
     """
     expect(frames, "a ConfigUpdate answer", 2, 3)
     reqid, number = decode_reqid(frames[0]), decode_uint(frames[1])
@@ -189,7 +191,7 @@ def decode_config_update_answer(frames: Sequence[bytes]) -> tuple[bytes, ConfigU
         match decode_json(frames[2]):
             case {"name": str(name), "message": str(message)}:
                 return reqid, ConfigUpdateAnswer(status, name=name, message=message)
-        raise RemoteProtocolError("a ConfigUpdate's error has a name and a message")
+        raise RemoteProtocolError("the error of a ConfigUpdate has a name and a message")
     taken = status is ConfigStatus.TAKEN and len(frames) > 2
     index = decode_json_uint(frames[2]) if taken else None
     return reqid, ConfigUpdateAnswer(status, log_index=index)

@@ -1,6 +1,6 @@
-"""Log entries as they are on the text's wire, one at a time: for clients and tests.
+"""Codec of single log entries in the specification's form, for clients and tests.
 
-Peers turn whole blocks into entries and back in C (record.block_entries, block_from_entries).
+Peers convert whole blocks in C (record.block_entries, record.block_from_entries).
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,7 @@ NO_REQID = bytes(REQID_BYTES)
 
 
 class Entry(NamedTuple):
-    """One committed entry of the log.
-
-    index   LOG INDEX, from 1
-    term    the term of the leader that appended it
-    type    0 state (a client's data), 1 config, 2 checkpoint, 3 table
-    reqid   the request id of its append, 12 bytes; None: the cluster appended it
-    data    1 byte to 10 MiB
-    """
+    """One log entry with its index and term."""
 
     index: int  # type: ignore[assignment]  # Hides tuple.index.
     term: int
@@ -36,9 +29,9 @@ class Entry(NamedTuple):
 
 
 def encode_entry(term: int, record: Record) -> bytes:
-    """Encodes a log entry; the layout is under decode_entry.
+    """Encodes a log entry; decode_entry describes the layout.
 
-    Raises LocalProtocolError on a kind, term or size that no entry can have.
+    Raises LocalProtocolError on a kind, term or size over its limit.
     """
     if not (0 <= record.kind <= KIND_MAX and 0 < term <= TERM_MAX):
         raise LocalProtocolError(f"an entry of type {record.kind}, term {term}")
@@ -51,20 +44,20 @@ def encode_entry(term: int, record: Record) -> bytes:
 def decode_entry(frame: bytes) -> tuple[int, Record]:
     """Decodes a log entry (docs/protocols/zmq-raft.md, "Types").
 
-    12 bytes  reqid; all zero: none
+    12 bytes  request id; all zero: none
      1 byte   entry type: 0 state, 1 config, 2 checkpoint
      7 bytes  term, little endian
      n bytes  data, at least one
 
-    Returns (term, record).
-    Raises RemoteProtocolError on a type above 127, term 0 or over 2**53 - 1, or a wrong size.
+    Returns (term, record). Raises RemoteProtocolError on a type above 127, term 0 or over 2**53 -
+    1, or a wrong size.
     """
     entry = decode_entries(0, (frame,))[0]
     return entry.term, Record(entry.type, entry.reqid, entry.data)
 
 
 def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
-    """Decodes consecutive entries; raises RemoteProtocolError as decode_entry does."""
+    """Decodes consecutive entries. Raises RemoteProtocolError as decode_entry does."""
     entries = []
     for index, frame in enumerate(frames, first_index):
         if not 0 < len(frame) - ENTRY_HEADER_BYTES <= RECORD_BYTES_MAX:
@@ -77,14 +70,14 @@ def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
 
 
 def check_heads(frames: Sequence[bytes]) -> None:
-    """Raises RemoteProtocolError unless decode_entries would take these, whose sizes are right."""
+    """Raises RemoteProtocolError unless decode_entries accepts these entries of valid size."""
     for frame in frames:
         if frame[12] > KIND_MAX or not 0 < int.from_bytes(frame[13:20], "little") <= TERM_MAX:
-            raise RemoteProtocolError(f"an entry that begins with {frame[:20].hex()}")
+            raise RemoteProtocolError(f"invalid entry header {frame[:20].hex()}")
 
 
 def block_log_entries(batch: EntryBatch) -> list[Entry]:
-    """The entries of a checked block, each with its place."""
+    """Decodes the entries of a checked block, with index and term."""
     block, index, term = batch.block, batch.first_index, batch.term
     entries = []
     numbers = iter(block_walk(block, batch.count))

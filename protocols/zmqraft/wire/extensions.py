@@ -1,7 +1,7 @@
-"""Our own messages beside the text's: hello, pre-vote, and whole blocks of entries and updates.
+"""Codec of kelek's own messages: hello, pre-vote, and whole blocks of entries and updates.
 
-Their types have two bytes and begin with 0x6b, so foreign peers drop them; and none is sent before
-the other side's hello has named the feature (docs/protocols/zmq-raft.md, "Extensions").
+Their types have two bytes and begin with 0x6b, so foreign peers drop them. Until a peer's hello
+lists a feature, it is sent nothing but hello (docs/protocols/zmq-raft.md, "Extensions").
 """
 
 import struct
@@ -57,11 +57,11 @@ FEATURE_MEMBERS = "members"
 FEATURE_ANYWHERE = "anywhere"
 FEATURE_TABLES = "tables"
 
-BLOCKS_MAX = 256  # In one packed AppendEntries.
-ENTRIES_BLOCKS_MAX = 1024  # In one packed answer to RequestEntries.
+BLOCKS_MAX = 256  # Of one packed AppendEntries.
+ENTRIES_BLOCKS_MAX = 1024  # Of one packed answer to RequestEntries.
 PACK_BYTES_MAX = 1 << 20
 PACK_COUNT_MAX = 4096
-PACK_FRAME_BYTES_MAX = (10 << 20) + 32  # One record of the largest size is allowed alone.
+PACK_FRAME_BYTES_MAX = (10 << 20) + 32  # A record of the largest size is allowed alone.
 
 PACK_NOT_LEADER = 0
 PACK_TAKEN = 1
@@ -70,24 +70,25 @@ PACK_REFUSED = 3
 
 _APPEND_HEADER = struct.Struct("<QQQQ")
 _APPEND_ANSWER = struct.Struct("<QQQ")
-_SUCCESS_WAITS = b"\x03"  # Any number but 0 is true.
+_SUCCESS_WAITS = b"\x03"  # Success; any number but 0 is true.
 _RUN = struct.Struct("<IQ")
 
 
 class Hello(NamedTuple):
-    """Who speaks, and what it understands beyond the text."""
+    """The state and features of a peer or client."""
 
-    peer: str  # '' for a client.
+    peer: str  # Empty for a client.
     version: str = ""
     features: tuple[str, ...] = ()
-    incarnation: int = 0  # Another one: the process was restarted and forgot what was in flight.
-    empty: bool = False  # Nothing in its log and no term: a cluster may be begun with it.
+    incarnation: int = 0  # A new one after each start: messages in flight are forgotten.
+    empty: bool = False  # An empty log and no term: a cluster may start with it.
     last_index: int = 0
-    voter: bool = True  # False: it has still to catch up, its acknowledgements don't count.
-    # The members and their incarnations that it saw empty together: the cluster's first start.
+    voter: bool = True  # False: its acknowledgements do not count yet.
+    # The members, with incarnations, that it has seen empty at the same time: the cluster's first
+    # start.
     witnessed: tuple[tuple[str, int], ...] = ()
-    peer_url: str = ""  # Its door for peers.
-    # Whom the cluster began with, while its log begins there, too.
+    peer_url: str = ""  # Its URL for kelek peers.
+    # The initial members, while its log begins at index 1.
     members: tuple[tuple[str, str], ...] | None = None
 
 
@@ -106,7 +107,8 @@ def _hello_map(hello: Hello) -> dict[str, object]:
 
 
 def encode_hello(message_id: bytes, cluster: bytes, hello: Hello) -> list[bytes]:
-    """Encodes a hello; its id is echoed: a message id of a peer, a reqid of a client."""
+    """Encodes a hello. The answer repeats its id: a message id of a peer, a request id of a
+    client."""
     return [message_id, HELLO, cluster, hello.peer.encode(), encode_json(_hello_map(hello))]
 
 
@@ -116,13 +118,12 @@ def decode_hello(frames: Sequence[bytes], cluster: bytes) -> tuple[bytes, Hello]
     frames   1 bytes   id, 1 to 12 bytes
              2 bytes   message type, 0x6b 0x00
              3 bytes   cluster ident
-             4 string  PEER ID of the one who speaks, empty for a client
+             4 string  PEER ID of the sender, empty for a client
              5 json    map: version, features, incarnation, empty, last_index,
                        voter, witnessed, peer_url, members; others are ignored
 
-    Returns (id, hello).
-    Raises RemoteProtocolError on a wrong frame count or type, a foreign cluster ident, or a map
-    whose values have other types.
+    Returns (id, hello). Raises RemoteProtocolError on a wrong frame count or type, a foreign
+    cluster ident, or a map whose values have other types.
     """
     decode_type(frames, HELLO, "hello")
     expect(frames, "hello", 5, 5)
@@ -141,7 +142,7 @@ def decode_hello_answer(frames: Sequence[bytes]) -> tuple[bytes, Hello]:
 
     frames   1 bytes   id of the hello
              2 bytes   message type, 0x6b 0x00
-             3 json    the same map of the one who answers, and its PEER ID as "peer"
+             3 json    the responder's map, with its PEER ID as "peer"
 
     Returns (id, hello). Raises RemoteProtocolError as decode_hello does.
     """
@@ -193,16 +194,17 @@ def _number(value: dict[object, object], key: str) -> int:
 
 
 def encode_pre_vote(message_id: int, cluster: bytes, message: RequestVote) -> list[bytes]:
-    """Encodes the question before a campaign; the frames are RequestVote's."""
+    """Encodes a pre-vote, with the frames of RequestVote."""
     frames = encode_request_vote(message_id, cluster, message)
     frames[1] = PRE_VOTE
     return frames
 
 
 def decode_pre_vote(frames: Sequence[bytes], cluster: bytes) -> tuple[int, RequestVote]:
-    """Decodes a pre-vote: RequestVote's frames with type 0x6b 0x3f, the TERM it would run in.
+    """Decodes a pre-vote: the frames of RequestVote with type 0x6b 0x3f and the next campaign's
+    TERM.
 
-    It is answered like RequestVote (encode_vote). Raises RemoteProtocolError like it.
+    encode_vote encodes its answer. Raises RemoteProtocolError as decode_request_vote does.
     """
     decode_type(frames, PRE_VOTE, "pre-vote")
     message_id, message = decode_vote_frames(frames, cluster, "pre-vote")
@@ -210,7 +212,7 @@ def decode_pre_vote(frames: Sequence[bytes], cluster: bytes) -> tuple[int, Reque
 
 
 def encode_append_packed(message_id: int, cluster: bytes, message: AppendEntries) -> list[bytes]:
-    """Encodes AppendEntries with whole blocks, as they lie in the log (docs/disk-format.md)."""
+    """Encodes AppendEntries with whole blocks, as in the log (docs/disk-format.md)."""
     header = _APPEND_HEADER.pack(
         message.term, message.prev_index, message.prev_term, message.commit_index
     )
@@ -232,9 +234,9 @@ def decode_append_packed(
                        COMMIT INDEX
              6.. bytes the blocks, if any
 
-    Returns (message id, message without batches, the blocks: checked by record.check_block).
-    Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident, a
-    PEER ID that is not UTF-8 or a number over 2**53 - 1.
+    Returns (message id, message without batches, the blocks, for record.check_block). Raises
+    RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident, a PEER ID
+    that is not UTF-8 or a number over 2**53 - 1.
     """
     decode_type(frames, APPEND_PACKED, "packed AppendEntries")
     expect(frames, "packed AppendEntries", 5, 5 + BLOCKS_MAX)
@@ -255,7 +257,7 @@ def _unpack(layout: struct.Struct, frame: bytes) -> tuple[int, ...]:
 
 
 def encode_append_packed_answer(message_id: int, message: AppendResponse) -> list[bytes]:
-    """Encodes the answer to a packed AppendEntries; the frames are under its decoder."""
+    """Encodes the answer to a packed AppendEntries; its decoder lists the frames."""
     numbers = _APPEND_ANSWER.pack(
         message.match_index, message.conflict_index, message.conflict_term
     )
@@ -274,12 +276,12 @@ def decode_append_packed_answer(frames: Sequence[bytes]) -> tuple[int, AppendRes
 
     frames   1 uint    message id of the request
              2 uint    responder's current TERM
-             3 bool    success; 3 when it is one, and somebody beside it waits for commits
+             3 bool    success; 3: success, and clients of its node wait for commits
              4 bytes   3 numbers of 8 bytes, little endian: match index, conflict LOG INDEX,
                        conflict TERM
 
-    Returns (message id, message).
-    Raises RemoteProtocolError on a wrong frame count or an over-long number.
+    Returns (message id, message). Raises RemoteProtocolError on a wrong frame count or a number
+    over its limit.
     """
     expect(frames, "a packed AppendEntries answer", 4, 4)
     match_index, conflict_index, conflict_term = _unpack(_APPEND_ANSWER, frames[3])
@@ -292,15 +294,15 @@ def decode_append_packed_answer(frames: Sequence[bytes]) -> tuple[int, AppendRes
 
 
 class Pack(NamedTuple):
-    """Consecutive updates of one client, framed as they will lie in the log."""
+    """Consecutive updates of one client, framed as in the log."""
 
-    reqid: bytes  # Of the first record: the pack's id.
-    previous: bytes  # The reqid of the update before, or empty: all earlier ones are committed.
+    reqid: bytes  # The request id of the first record is the pack's id.
+    previous: bytes  # The request id of the previous update; empty: all earlier ones are committed.
     records: bytes
 
 
 def pack_records(reqids: Sequence[bytes], updates: Sequence[bytes]) -> bytes:
-    """Frames updates as the records of a pack, in C by the batch."""
+    """Frames updates as the records of a pack, in C."""
     records = list(zip(repeat(KIND_STATE), reqids, updates))
     block = block_encode(1, 1, records)
     payload_size = BLOCK_HEADER.unpack_from(block)[5]
@@ -308,18 +310,18 @@ def pack_records(reqids: Sequence[bytes], updates: Sequence[bytes]) -> bytes:
 
 
 def encode_pack(cluster: bytes, pack: Pack) -> list[bytes]:
-    """Encodes a pack of updates; the frames are under decode_pack."""
+    """Encodes a pack of updates; decode_pack lists the frames."""
     return [pack.reqid, UPDATE_PACK, cluster, pack.previous, pack.records]
 
 
 def decode_pack(frames: Sequence[bytes], cluster: bytes) -> Pack:
-    """Decodes a pack of updates ("Extensions"); the peer cuts them in C, this is its twin.
+    """Decodes a pack of updates ("Extensions"). Peers decode packs in C; this is the Python twin.
 
     frames   1 reqid   of the first record
              2 bytes   message type, 0x6b 0x3d
              3 bytes   cluster ident
-             4 bytes   reqid of the update before, or empty
-             5 bytes   the records, each with its reqid (docs/disk-format.md, "Record")
+             4 bytes   request id of the previous update, or empty
+             5 bytes   the records, each with its request id (docs/disk-format.md, "Record")
 
     Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident or
     records that are empty or too long.
@@ -336,17 +338,18 @@ def decode_pack(frames: Sequence[bytes], cluster: bytes) -> Pack:
 
 
 class PackAnswer(NamedTuple):
-    """What became of a pack; the status says which of the other fields counts."""
+    """The answer to a pack. The status tells which of the other fields are valid."""
 
     status: int
-    runs: tuple[tuple[int, int], ...] = ()  # TAKEN: (count, first index); none: not yet committed.
+    # TAKEN: pairs (count, first index); none: not yet committed.
+    runs: tuple[tuple[int, int], ...] = ()
     leader: str | None = None  # NOT_LEADER
-    position: int = 0  # REFUSED: which record, from 0 ...
-    reason: str = ""  # ... and why: it is final.
+    position: int = 0  # REFUSED: the record's position, from 0 ...
+    reason: str = ""  # ... and the reason; a refusal is final.
 
 
 def encode_pack_answer(reqid: bytes, answer: PackAnswer) -> list[bytes]:
-    """Encodes the answer to a pack; the frames are under decode_pack_answer."""
+    """Encodes the answer to a pack; decode_pack_answer lists the frames."""
     payload = b""
     if answer.status == PACK_TAKEN:
         payload = b"".join(_RUN.pack(count, first) for count, first in answer.runs)
@@ -362,16 +365,16 @@ def decode_pack_answer(frames: Sequence[bytes]) -> tuple[bytes, PackAnswer]:
 
     frames   1 reqid   of the pack
              2 bytes   message type, 0x6b 0x3d
-             3 bytes   status: 0 not the leader, 1 taken, 2 a gap (the update before is unknown),
-                       3 refused for good
+             3 bytes   status: 0 not the leader, 1 accepted, 2 a gap (the previous update is
+                       unknown), 3 refused for good
              4         0: json  LEADER ID or null
                        1: bytes runs of a count (4 bytes) and a first LOG INDEX (8 bytes), little
                           endian, that cover the records in order; empty: not yet committed
                        2: empty
                        3: json  [position, reason]
 
-    Returns (reqid, answer).
-    Raises RemoteProtocolError on a wrong frame count, another type or a broken payload.
+    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count, another type or an
+    invalid payload.
     """
     decode_type(frames, UPDATE_PACK, "pack answer")
     expect(frames, "pack answer", 4, 4)
@@ -383,11 +386,11 @@ def decode_pack_answer(frames: Sequence[bytes]) -> tuple[bytes, PackAnswer]:
     if status == b"\x02":
         return reqid, PackAnswer(PACK_GAP)
     if status != b"\x03":
-        raise RemoteProtocolError(f"a pack's status {status[:4]!r}")
+        raise RemoteProtocolError(f"a pack answer of status {status[:4]!r}")
     match decode_json(payload):
         case [int(position), str(reason)] if 0 <= position < PACK_COUNT_MAX:
             return reqid, PackAnswer(PACK_REFUSED, position=position, reason=reason)
-    raise RemoteProtocolError("a refused pack names position and reason")
+    raise RemoteProtocolError("the answer to a refused pack needs position and reason")
 
 
 def _decode_runs(payload: bytes) -> tuple[tuple[int, int], ...]:
@@ -396,7 +399,7 @@ def _decode_runs(payload: bytes) -> tuple[tuple[int, int], ...]:
     runs: list[tuple[int, int]] = []
     for count, first_index in _RUN.iter_unpack(payload):
         if not 1 <= count <= PACK_COUNT_MAX or not 1 <= first_index <= UINT_MAX:
-            raise RemoteProtocolError("a run that no log can hold")
+            raise RemoteProtocolError("a run of indexes over the limits")
         runs.append((count, first_index))
     return tuple(runs)
 
@@ -414,7 +417,7 @@ def encode_entries_packed(cluster: bytes, request: RequestEntries) -> list[bytes
 
 
 def decode_entries_packed(frames: Sequence[bytes], cluster: bytes) -> RequestEntries:
-    """Decodes a RequestEntries that wants whole blocks ("Extensions").
+    """Decodes a RequestEntries for whole blocks ("Extensions").
 
     frames   1 bytes   id, 1 to 12 bytes
              2 bytes   message type, 0x6b 0x3c
@@ -422,10 +425,10 @@ def decode_entries_packed(frames: Sequence[bytes], cluster: bytes) -> RequestEnt
              4 uint    previous LOG INDEX
     or also  5 uint    count of entries; empty: no limit; 0: stop
              6 uint    next byte offset of a snapshot; empty: none
-             7 bool    whoever is asked answers, leader or not
+             7 bool    any peer answers, leader or not
 
-    Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident or an
-    over-long number.
+    Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident or a
+    number over its limit.
     """
     decode_type(frames, ENTRIES_PACKED, "packed RequestEntries")
     expect(frames, "packed RequestEntries", 4, 7)
@@ -438,22 +441,21 @@ def decode_entries_packed(frames: Sequence[bytes], cluster: bytes) -> RequestEnt
 
 
 def encode_entries_packed_answer(reqid: bytes, answer: EntriesAnswer) -> list[bytes]:
-    """Encodes one packed answer to RequestEntries; see decode_entries_packed_answer."""
+    """Encodes a packed answer to RequestEntries; see decode_entries_packed_answer."""
     _, *frames = encode_entries_answer(reqid, answer)
     return [reqid, ENTRIES_PACKED, *frames, *(batch.block for batch in answer.batches)]
 
 
 def decode_entries_packed_answer(frames: Sequence[bytes]) -> tuple[bytes, EntriesAnswer]:
-    """Decodes one packed answer to RequestEntries ("Extensions").
+    """Decodes a packed answer to RequestEntries ("Extensions").
 
     frames   1 bytes   id of the request
              2 bytes   message type, 0x6b 0x3c
              3..       as frames 2 to 4 of a plain answer: status, json, LOG INDEX
-             6.. bytes status 1 and 2: blocks as they lie in the log, instead of entries
+             6.. bytes status 1 and 2: blocks as in the log, instead of entries
 
-    Returns (id, answer with batches).
-    Raises RemoteProtocolError as decode_entries_answer does, and on a block that is broken or does
-    not follow the one before.
+    Returns (id, answer with batches). Raises RemoteProtocolError as decode_entries_answer does, and
+    on a block that is invalid or does not follow the one before.
     """
     decode_type(frames, ENTRIES_PACKED, "packed entries answer")
     expect(frames, "a packed entries answer", 4, 5 + ENTRIES_BLOCKS_MAX)
@@ -465,7 +467,7 @@ def decode_entries_packed_answer(frames: Sequence[bytes]) -> tuple[bytes, Entrie
     batches = tuple(check_block(block) for block in frames[5:])
     for batch, following in pairwise(batches):
         if following.first_index != batch.last_index + 1:
-            raise RemoteProtocolError("blocks of an entries answer that do not follow each other")
+            raise RemoteProtocolError("the blocks of an entries answer do not follow each other")
     if batches and batches[-1].last_index != answer.last_index:
-        raise RemoteProtocolError("an entries answer whose blocks end elsewhere")
+        raise RemoteProtocolError("the blocks of an entries answer do not end at its LOG INDEX")
     return reqid, answer._replace(batches=batches)

@@ -1,7 +1,7 @@
-"""What peers say to each other in the text's form: RequestVote, AppendEntries, their answers.
+"""Codec of messages between peers in the specification's form: RequestVote and AppendEntries.
 
-Pure functions over frames, as they are on a DEALER: without a routing id. InstallSnapshot is not
-in here. Entries stay opaque frames (entry.py, or by the batch in C).
+Pure functions over frames as on a DEALER: without a routing id. Entries stay encoded (see entry.py;
+peers decode them in C by the batch). snapshot_codec.py has InstallSnapshot.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from .values import (
     expect,
 )
 
-ENTRIES_MAX = 16384  # In one AppendEntries.
+ENTRIES_MAX = 16384  # Of one AppendEntries.
 
 Dialect = Literal["text", "node"]
 
@@ -36,7 +36,7 @@ def decode_type(frames: Sequence[bytes], wanted: bytes, name: str) -> None:
 
 
 def encode_request_vote(message_id: int, cluster: bytes, message: RequestVote) -> list[bytes]:
-    """Encodes a RequestVote RPC request; the frames are under decode_request_vote."""
+    """Encodes a RequestVote request; decode_request_vote lists the frames."""
     return [
         encode_uint(message_id),
         REQUEST_VOTE,
@@ -49,7 +49,7 @@ def encode_request_vote(message_id: int, cluster: bytes, message: RequestVote) -
 
 
 def decode_request_vote(frames: Sequence[bytes], cluster: bytes) -> tuple[int, RequestVote]:
-    """Decodes a RequestVote RPC request (docs/protocols/zmq-raft.md, "RequestVote").
+    """Decodes a RequestVote request (docs/protocols/zmq-raft.md, "RequestVote").
 
     frames   1 uint    message id, 0 to 16777215
              2 bytes   message type, 0x3f
@@ -59,9 +59,8 @@ def decode_request_vote(frames: Sequence[bytes], cluster: bytes) -> tuple[int, R
              6 uint    candidate's last LOG INDEX
              7 uint    candidate's last LOG TERM
 
-    Returns (message id, message).
-    Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident,
-    an over-long number or a PEER ID that is not UTF-8.
+    Returns (message id, message). Raises RemoteProtocolError on a wrong frame count, another type,
+    a foreign cluster ident, a number over its limit or a PEER ID that is not UTF-8.
     """
     decode_type(frames, REQUEST_VOTE, "RequestVote")
     return decode_vote_frames(frames, cluster, "RequestVote")
@@ -70,7 +69,7 @@ def decode_request_vote(frames: Sequence[bytes], cluster: bytes) -> tuple[int, R
 def decode_vote_frames(
     frames: Sequence[bytes], cluster: bytes, name: str
 ) -> tuple[int, RequestVote]:
-    """The frames that RequestVote and our pre-vote share."""
+    """Decodes the frames that RequestVote, pre-vote and transfer vote share."""
     expect(frames, name, 7, 7)
     decode_ident(frames[2], cluster)
     return decode_message_id(frames[0]), RequestVote(
@@ -93,8 +92,8 @@ def decode_vote(frames: Sequence[bytes]) -> tuple[int, Vote]:
              2 uint    responder's current TERM
              3 bool    vote granted
 
-    Returns (message id, message); whether it was a pre-vote, the request's sender knows.
-    Raises RemoteProtocolError on a wrong frame count or an over-long number.
+    Returns (message id, message). Only the requester knows whether it was a pre-vote. Raises
+    RemoteProtocolError on a wrong frame count or a number over its limit.
     """
     expect(frames, "a vote", 3, 3)
     message_id = decode_message_id(frames[0])
@@ -104,7 +103,7 @@ def decode_vote(frames: Sequence[bytes]) -> tuple[int, Vote]:
 def encode_append_entries(
     message_id: int, cluster: bytes, message: AppendEntries, entries: Sequence[bytes] = ()
 ) -> list[bytes]:
-    """Encodes an AppendEntries RPC request; message.batches is not looked at."""
+    """Encodes an AppendEntries request; it ignores message.batches."""
     return [
         encode_uint(message_id),
         APPEND_ENTRIES,
@@ -121,7 +120,7 @@ def encode_append_entries(
 def decode_append_entries(
     frames: Sequence[bytes], cluster: bytes
 ) -> tuple[int, AppendEntries, list[bytes]]:
-    """Decodes an AppendEntries RPC request ("AppendEntries").
+    """Decodes an AppendEntries request ("AppendEntries").
 
     frames   1 uint    message id
              2 bytes   message type, 0x2b
@@ -133,9 +132,9 @@ def decode_append_entries(
              8 uint    leader's COMMIT INDEX
              9.. entry the entries, if any: at least one byte of data each
 
-    Returns (message id, message without batches, the entries' frames as they came).
-    Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident, an
-    over-long number, a PEER ID that is not UTF-8 or an entry that is too short or too long.
+    Returns (message id, message without batches, the encoded entries). Raises RemoteProtocolError
+    on a wrong frame count, another type, a foreign cluster ident, a number over its limit, a PEER
+    ID that is not UTF-8 or an entry that is too short or too long.
     """
     decode_type(frames, APPEND_ENTRIES, "AppendEntries")
     expect(frames, "AppendEntries", 8, 8 + ENTRIES_MAX)
@@ -153,7 +152,7 @@ def decode_append_entries(
 
 
 def check_entries(entries: Sequence[bytes]) -> None:
-    """Raises RemoteProtocolError unless every frame is as long as an entry can be."""
+    """Raises RemoteProtocolError unless each frame has the size of an entry."""
     for entry in entries:
         if not 0 < len(entry) - ENTRY_HEADER_BYTES <= RECORD_BYTES_MAX:
             raise RemoteProtocolError(f"an entry of {len(entry)} bytes")
@@ -162,10 +161,10 @@ def check_entries(entries: Sequence[bytes]) -> None:
 def encode_append_response(
     message_id: int, message: AppendResponse, dialect: Dialect = "text"
 ) -> list[bytes]:
-    """Encodes the answer to AppendEntries, as the leader understands it.
+    """Encodes the answer to AppendEntries in the leader's dialect.
 
-    text     a log that is too short says [.., 0, last index + 1], a conflict [.., term, index]
-    node     knows only [.., last index + 1]; a conflict has three frames, like a stale term
+    text     a log that is too short: [.., 0, last index + 1]; a conflict: [.., term, index]
+    node     a log that is too short: [.., last index + 1]; a conflict has no further frames
     """
     frames = [encode_uint(message_id), encode_uint(message.term), encode_bool(message.success)]
     if message.success or not message.conflict_index:
@@ -179,7 +178,7 @@ def encode_append_response(
 
 
 def decode_append_response(frames: Sequence[bytes]) -> tuple[int, AppendResponse]:
-    """Decodes the answer to AppendEntries in the text's and in node's form ("AppendEntries").
+    """Decodes the answer to AppendEntries in text and node form ("AppendEntries").
 
     frames   1 uint    message id of the request
              2 uint    responder's current TERM
@@ -188,9 +187,9 @@ def decode_append_response(frames: Sequence[bytes]) -> tuple[int, AppendResponse
     of 5     4 uint    conflict TERM, 0 when the log is too short
              5 uint    conflict LOG INDEX
 
-    Returns (message id, message). The frames do not say how far the logs agree: on success
-    match_index is 0 and whoever knows the request fills it in.
-    Raises RemoteProtocolError on a wrong frame count or an over-long number.
+    Returns (message id, message). The frames do not name the match index: on success it is 0, and
+    the requester fills it in. Raises RemoteProtocolError on a wrong frame count or a number over
+    its limit.
     """
     expect(frames, "an AppendEntries answer", 3, 5)
     message_id, term = decode_message_id(frames[0]), decode_uint(frames[1])

@@ -1,6 +1,6 @@
-"""Linearizable reads on the wire (docs/protocols/zmq-raft.md, "Read index"): for clients and tests.
+"""Codec of linearizable reads, for clients and tests (docs/protocols/zmq-raft.md, "Read index").
 
-A peer takes the questions in C (native/log/reads.py).
+A peer decodes these requests in C (native/log/reads.py).
 """
 
 from collections.abc import Sequence
@@ -14,28 +14,28 @@ FEATURE_READS = "reads"
 
 
 def encode_read_index(id_: bytes, cluster: bytes, wait: int = WAIT_APPLIED) -> list[bytes]:
-    """Encodes a question for the read index ("Read index"); the peer takes it in C.
+    """Encodes a request for the read index ("Read index"); the peer decodes it in C.
 
     frames   1 bytes   id, 1 to 12 bytes
              2 bytes   message type, 0x6b 0x52
              3 bytes   cluster ident
-             4 byte    what the answer waits for: 0 the leader has applied the index, 1 the index is
-                       confirmed; may be left out: 0
+             4 byte    when to answer: 0 the leader has applied the index, 1 the index is confirmed;
+                       absent: 0
     """
     return [id_, READ_INDEX, cluster, bytes([wait])]
 
 
 def decode_read_answer(frames: Sequence[bytes]) -> tuple[bytes, int | str | None]:
-    """Decodes the answer to a question for the read index ("Read index").
+    """Decodes the answer to a request for the read index ("Read index").
 
     frames   1 bytes   id
              2 bytes   message type, 0x6b 0x52
-             3 byte    status: 0 not the leader, 1 taken
+             3 byte    status: 0 not the leader, 1 accepted
              4         0: json  LEADER ID or null
-                       1: uint  LOG INDEX; empty: it still waits
+                       1: uint  LOG INDEX; empty: not yet
 
-    Returns (id, index): 0 while it waits; or (id, LEADER ID or None).
-    Raises RemoteProtocolError on a wrong frame count, another type or a broken payload.
+    Returns (id, index), with 0 for not yet, or (id, LEADER ID or None). Raises RemoteProtocolError
+    on a wrong frame count, another type or an invalid payload.
     """
     decode_type(frames, READ_INDEX, "read index answer")
     expect(frames, "read index answer", 4, 4)

@@ -1,6 +1,6 @@
-"""Snapshots on the wire: InstallSnapshot in the text's form and in ours, and "make one now".
+"""Codec of snapshots: InstallSnapshot in text form and packed, and "make a snapshot".
 
-Pure functions over frames, as they are on a DEALER: without a routing id.
+Pure functions over frames as on a DEALER: without a routing id.
 """
 
 import struct
@@ -27,7 +27,7 @@ from .values import (
 )
 
 FEATURE_SNAPSHOT = "snapshot"
-CHUNK_BYTES_PLAIN = 64 << 10  # To a peer that has not said hello.
+CHUNK_BYTES_PLAIN = 64 << 10  # To a peer without a hello.
 CHUNK_BYTES_MAX = 1 << 20
 
 _INSTALL_HEADER = struct.Struct("<QQQQQ")
@@ -35,7 +35,7 @@ _INSTALL_ANSWER = struct.Struct("<QQ")
 
 
 def encode_install(message_id: int, cluster: bytes, message: InstallSnapshot) -> list[bytes]:
-    """Encodes an InstallSnapshot RPC request; the frames are under decode_install."""
+    """Encodes an InstallSnapshot request; decode_install lists the frames."""
     numbers = message.term, message.last_index, message.last_term, message.offset, message.size
     return [
         encode_uint(message_id),
@@ -48,7 +48,7 @@ def encode_install(message_id: int, cluster: bytes, message: InstallSnapshot) ->
 
 
 def decode_install(frames: Sequence[bytes], cluster: bytes) -> tuple[int, InstallSnapshot]:
-    """Decodes an InstallSnapshot RPC request (docs/protocols/zmq-raft.md, "InstallSnapshot").
+    """Decodes an InstallSnapshot request (docs/protocols/zmq-raft.md, "InstallSnapshot").
 
     frames   1 uint    message id
              2 bytes   message type, 0x24
@@ -61,9 +61,9 @@ def decode_install(frames: Sequence[bytes], cluster: bytes) -> tuple[int, Instal
              9 uint    bytes of the whole snapshot
             10 bytes   the chunk, at most 1 MiB
 
-    Returns (message id, message).
-    Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident, an
-    over-long number, a PEER ID that is not UTF-8 or a chunk that is not within the snapshot.
+    Returns (message id, message). Raises RemoteProtocolError on a wrong frame count, another type,
+    a foreign cluster ident, a number over its limit, a PEER ID that is not UTF-8 or a chunk that is
+    not within the snapshot.
     """
     decode_type(frames, INSTALL_SNAPSHOT, "InstallSnapshot")
     expect(frames, "InstallSnapshot", 10, 10)
@@ -82,8 +82,10 @@ def _install(leader: str, numbers: Sequence[int], chunk: bytes) -> InstallSnapsh
 def encode_install_answer(
     message_id: int, message: SnapshotResponse, end: int | None
 ) -> list[bytes]:
-    """Encodes the answer to InstallSnapshot; end is the end of the chunk that it answers: frame 3
-    is only there to say that something else is wanted next."""
+    """Encodes the answer to InstallSnapshot; `end` is the end of the answered chunk.
+
+    Frame 3 is present only when the next offset is another one.
+    """
     frames = [encode_uint(message_id), encode_uint(message.term)]
     if message.offset is None or message.offset == end or message.done:
         return frames
@@ -95,11 +97,11 @@ def decode_install_answer(frames: Sequence[bytes]) -> tuple[int, SnapshotRespons
 
     frames   1 uint    message id of the request
              2 uint    responder's current TERM
-    or also  3 uint    byte offset to go on from
+    or also  3 uint    byte offset to continue at
 
-    Returns (message id, message); without frame 3 its offset is None: the one who asked knows what
-    its chunk was.
-    Raises RemoteProtocolError on a wrong frame count or an over-long number.
+    Returns (message id, message). Without frame 3 its offset is None: the end of the chunk, which
+    the requester knows. Raises RemoteProtocolError on a wrong frame count or a number over its
+    limit.
     """
     expect(frames, "an InstallSnapshot answer", 2, 3)
     offset = decode_uint(frames[2]) if len(frames) == 3 else None
@@ -107,7 +109,7 @@ def decode_install_answer(frames: Sequence[bytes]) -> tuple[int, SnapshotRespons
 
 
 def encode_install_packed(message_id: int, cluster: bytes, message: InstallSnapshot) -> list[bytes]:
-    """Encodes our InstallSnapshot: of the container, in larger chunks, several in flight."""
+    """Encodes a packed InstallSnapshot: a chunk of the container, larger, several in flight."""
     numbers = message.term, message.last_index, message.last_term, message.offset, message.size
     leader = message.leader.encode()
     header = _INSTALL_HEADER.pack(*numbers)
@@ -115,7 +117,7 @@ def encode_install_packed(message_id: int, cluster: bytes, message: InstallSnaps
 
 
 def decode_install_packed(frames: Sequence[bytes], cluster: bytes) -> tuple[int, InstallSnapshot]:
-    """Decodes our InstallSnapshot ("Packed InstallSnapshot").
+    """Decodes a packed InstallSnapshot ("Packed InstallSnapshot").
 
     frames   1 uint    message id
              2 bytes   message type, 0x6b 0x24
@@ -135,21 +137,21 @@ def decode_install_packed(frames: Sequence[bytes], cluster: bytes) -> tuple[int,
 
 
 def encode_install_packed_answer(message_id: int, message: SnapshotResponse) -> list[bytes]:
-    """Encodes the answer to our InstallSnapshot; the frames are under its decoder."""
+    """Encodes the answer to a packed InstallSnapshot; its decoder lists the frames."""
     numbers = _INSTALL_ANSWER.pack(message.offset or 0, int(message.done))
     return [encode_uint(message_id), encode_uint(message.term), numbers]
 
 
 def decode_install_packed_answer(frames: Sequence[bytes]) -> tuple[int, SnapshotResponse]:
-    """Decodes the answer to our InstallSnapshot ("Packed InstallSnapshot").
+    """Decodes the answer to a packed InstallSnapshot ("Packed InstallSnapshot").
 
     frames   1 uint    message id of the request
              2 uint    responder's current TERM
-             3 bytes   2 numbers of 8 bytes, little endian: byte offset that is wanted next, and 1
-                       when the snapshot is in place or was not needed
+             3 bytes   2 numbers of 8 bytes, little endian: next byte offset, and 1 when the
+                       snapshot is installed or was not needed
 
-    Returns (message id, message).
-    Raises RemoteProtocolError on a wrong frame count or an over-long number.
+    Returns (message id, message). Raises RemoteProtocolError on a wrong frame count or a number
+    over its limit.
     """
     expect(frames, "a packed InstallSnapshot answer", 3, 3)
     offset, done = _unpack(_INSTALL_ANSWER, frames[2])
@@ -167,12 +169,7 @@ def _unpack(layout: struct.Struct, frame: bytes) -> tuple[int, ...]:
 
 
 class SnapshotMade(NamedTuple):
-    """The result of a request to make a snapshot.
-
-    last_index   the last entry in the snapshot; 0: none was made
-    size         of the file, in bytes
-    reason       why none was made
-    """
+    """The answer to a request for a new snapshot. With last_index 0 there is none, see reason."""
 
     last_index: int = 0
     size: int = 0
@@ -180,18 +177,18 @@ class SnapshotMade(NamedTuple):
 
 
 class MakeSnapshot(NamedTuple):
-    """A client's request to make a snapshot now."""
+    """A client's request for a new snapshot."""
 
     reqid: bytes
 
 
 def encode_make_snapshot(request_id: bytes, cluster: bytes) -> list[bytes]:
-    """Encodes a client's request to make a snapshot now."""
+    """Encodes a client's request for a new snapshot."""
     return [request_id, MAKE_SNAPSHOT, cluster]
 
 
 def decode_make_snapshot(frames: Sequence[bytes], cluster: bytes) -> bytes:
-    """Decodes a request to make a snapshot now ("Make a snapshot").
+    """Decodes a request for a new snapshot ("Make a snapshot").
 
     frames   1 bytes   id, 1 to 12 bytes
              2 bytes   message type, 0x6b 0x73
@@ -206,12 +203,12 @@ def decode_make_snapshot(frames: Sequence[bytes], cluster: bytes) -> bytes:
 
 
 def encode_snapshot_made(request_id: bytes, answer: SnapshotMade) -> list[bytes]:
-    """Encodes the answer to a request to make a snapshot."""
+    """Encodes the answer to a request for a new snapshot."""
     return [request_id, MAKE_SNAPSHOT, encode_json(list(answer))]
 
 
 def decode_snapshot_made(frames: Sequence[bytes]) -> tuple[bytes, SnapshotMade]:
-    """Decodes the answer to a request to make a snapshot ("Make a snapshot").
+    """Decodes the answer to a request for a new snapshot ("Make a snapshot").
 
     frames   1 bytes   id of the request
              2 bytes   message type, 0x6b 0x73

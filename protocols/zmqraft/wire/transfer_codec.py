@@ -1,7 +1,6 @@
-"""Leadership transfer on the wire: TimeoutNow, its votes, and the request of an operator.
+"""Codec of leadership transfer: TimeoutNow, its votes, and the request of an operator.
 
-What it means is in protocols/raft/transfer.py (docs/protocols/zmq-raft.md, "Transfer"). It is for
-clients, too: nothing of the algorithm comes with it.
+protocols/raft/transfer.py implements the transfer (docs/protocols/zmq-raft.md, "Transfer").
 """
 
 from collections.abc import Sequence
@@ -39,13 +38,14 @@ TRANSFER_REFUSED = 2
 
 
 def encode_timeout_now(message_id: int, cluster: bytes, message: TimeoutNow) -> list[bytes]:
-    """Encodes the leader's word to campaign; the frames are under decode_timeout_now."""
+    """Encodes TimeoutNow; decode_timeout_now lists the frames."""
     leader, term = message.leader.encode(), encode_uint(message.term)
     return [encode_uint(message_id), TIMEOUT_NOW, cluster, leader, term]
 
 
 def decode_timeout_now(frames: Sequence[bytes], cluster: bytes) -> tuple[int, TimeoutNow]:
-    """Decodes the leader's word to campaign ("Transfer"). It has no answer.
+    """Decodes TimeoutNow, by which the leader asks the peer to campaign ("Transfer"). It has no
+    answer.
 
     frames   1 uint    message id
              2 bytes   message type, 0x6b 0x54
@@ -53,9 +53,8 @@ def decode_timeout_now(frames: Sequence[bytes], cluster: bytes) -> tuple[int, Ti
              4 string  leader's PEER ID
              5 uint    leader's TERM
 
-    Returns (message id, message).
-    Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident,
-    an over-long number or a PEER ID that is not UTF-8.
+    Returns (message id, message). Raises RemoteProtocolError on a wrong frame count, another type,
+    a foreign cluster ident, a number over its limit or a PEER ID that is not UTF-8.
     """
     decode_type(frames, TIMEOUT_NOW, "TimeoutNow")
     expect(frames, "TimeoutNow", 5, 5)
@@ -65,19 +64,20 @@ def decode_timeout_now(frames: Sequence[bytes], cluster: bytes) -> tuple[int, Ti
 
 
 def encode_transfer_vote(message_id: int, cluster: bytes, message: RequestVote) -> list[bytes]:
-    """Encodes a RequestVote that the leader has asked for; the frames are RequestVote's."""
+    """Encodes a RequestVote of a campaign that the leader has asked for, with the frames of
+    RequestVote."""
     frames = encode_request_vote(message_id, cluster, message)
     frames[1] = TRANSFER_VOTE
     return frames
 
 
 def decode_transfer_vote(frames: Sequence[bytes], cluster: bytes) -> tuple[int, RequestVote]:
-    """Decodes a RequestVote that the leader has asked for: RequestVote's frames, type 0x6b 0x56.
+    """Decodes a RequestVote of a campaign that the leader has asked for, with type 0x6b 0x56.
 
-    It is answered like RequestVote (encode_vote). Raises RemoteProtocolError like it.
+    encode_vote encodes its answer. Raises RemoteProtocolError as decode_request_vote does.
     """
-    decode_type(frames, TRANSFER_VOTE, "a transfer's RequestVote")
-    message_id, message = decode_vote_frames(frames, cluster, "a transfer's RequestVote")
+    decode_type(frames, TRANSFER_VOTE, "transfer RequestVote")
+    message_id, message = decode_vote_frames(frames, cluster, "transfer RequestVote")
     return message_id, message._replace(transfer=True)
 
 
@@ -85,34 +85,34 @@ def decode_transfer_vote(frames: Sequence[bytes], cluster: bytes) -> tuple[int, 
 
 
 class RequestTransfer(NamedTuple):
-    """Hand the leadership over; to '' means whoever is furthest."""
+    """A request to transfer the leadership; to '' means to the peer with the longest log."""
 
     reqid: bytes
     to: str = ""
-    away: str = ""  # Only if this one leads: a repeat must not move it a second time.
+    away: str = ""  # Only while this peer leads, so that a repeat does not transfer again.
 
 
 class TransferAnswer(NamedTuple):
-    """What became of it; the status says which of the other fields counts."""
+    """The answer. The status tells which of the other fields are valid."""
 
     status: int
-    leader: str | None = None  # NOT_LEADER: who leads; DONE: the new leader, None: not yet.
+    leader: str | None = None  # NOT_LEADER: the leader. DONE: the new leader, None: in progress.
     reason: str = ""  # REFUSED
 
 
 def encode_transfer(request: RequestTransfer, cluster: bytes) -> list[bytes]:
-    """Encodes an operator's request; the frames are under decode_transfer."""
+    """Encodes an operator's request; decode_transfer lists the frames."""
     return [request.reqid, TRANSFER, cluster, request.to.encode(), request.away.encode()]
 
 
 def decode_transfer(frames: Sequence[bytes], cluster: bytes) -> RequestTransfer:
-    """Decodes an operator's request to hand the leadership over ("Transfer").
+    """Decodes an operator's request for a transfer ("Transfer").
 
     frames   1 bytes   id, 1 to 12 bytes
              2 bytes   message type, 0x6b 0x4c
              3 bytes   cluster ident
              4 string  PEER ID of the next leader; empty: the leader chooses
-             5 string  PEER ID of the leader that is to go; empty: whoever leads
+             5 string  PEER ID of the leader to replace; empty: any
 
     Raises RemoteProtocolError on a wrong frame count, another type, a foreign cluster ident or a
     PEER ID that is not UTF-8.
@@ -125,7 +125,7 @@ def decode_transfer(frames: Sequence[bytes], cluster: bytes) -> RequestTransfer:
 
 
 def encode_transfer_answer(reqid: bytes, answer: TransferAnswer) -> list[bytes]:
-    """Encodes the answer to an operator's request; the frames are under decode_transfer_answer."""
+    """Encodes the answer to an operator's request; decode_transfer_answer lists the frames."""
     payload = b""
     if answer.status == TRANSFER_REFUSED:
         payload = encode_json(answer.reason)
@@ -139,13 +139,13 @@ def decode_transfer_answer(frames: Sequence[bytes]) -> tuple[bytes, TransferAnsw
 
     frames   1 bytes   id
              2 bytes   message type, 0x6b 0x4c
-             3 byte    status: 0 not the leader, 1 taken, 2 refused, or given up
+             3 byte    status: 0 not the leader, 1 accepted, 2 refused or failed
              4         0: json  LEADER ID or null
-                       1: json  the new LEADER ID; empty: it is on its way
+                       1: json  the new LEADER ID; empty: in progress
                        2: json  the reason, a string
 
-    Returns (id, answer).
-    Raises RemoteProtocolError on a wrong frame count, another type or a broken payload.
+    Returns (id, answer). Raises RemoteProtocolError on a wrong frame count, another type or an
+    invalid payload.
     """
     decode_type(frames, TRANSFER, "transfer answer")
     expect(frames, "transfer answer", 4, 4)
@@ -157,5 +157,5 @@ def decode_transfer_answer(frames: Sequence[bytes]) -> tuple[bytes, TransferAnsw
         return reqid, TransferAnswer(TRANSFER_DONE, leader)
     reason = decode_json(payload)
     if status != b"\2" or not isinstance(reason, str) or len(reason) > JSON_BYTES_MAX:
-        raise RemoteProtocolError(f"a transfer's answer with status {status[:4]!r}")
+        raise RemoteProtocolError(f"a transfer answer of status {status[:4]!r}")
     return reqid, TransferAnswer(TRANSFER_REFUSED, reason=reason)

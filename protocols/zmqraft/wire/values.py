@@ -1,7 +1,7 @@
-"""The frame types of ZMQ RAFT: uint, bool, json, string, ids. It knows no message.
+"""Frame types of ZMQ RAFT: uint, bool, json, string and ids. It knows no message.
 
-Everything read is checked against a limit before memory is spent on it. Whatever is wrong raises
-RemoteProtocolError, nothing else does (docs/protocols/zmq-raft.md, "Types").
+Decoders check each value against its limit before they allocate memory for it. They raise
+RemoteProtocolError and nothing else (docs/protocols/zmq-raft.md, "Types").
 """
 
 import re
@@ -12,13 +12,14 @@ import msgpack
 
 from ...errors import RemoteProtocolError
 
-UINT_MAX = 2**53 - 1  # What a JSON number holds exactly; a term has 7 bytes in an entry.
+UINT_MAX = 2**53 - 1  # The largest exact JSON number; a term in an entry has 7 bytes.
 UINT_BYTES_MAX = 8
 MESSAGE_ID_BYTES_MAX = 3
 MESSAGE_ID_MAX = 2**24 - 1
 REQID_BYTES = 12
 MACHINE_BYTES = 3  # Of a reqid.
-ID_BYTES_MAX = REQID_BYTES  # Node clients may use shorter ids for everything that only reads.
+# Clients of the npm package may use shorter ids for requests that only read.
+ID_BYTES_MAX = REQID_BYTES
 PEER_ID_BYTES_MAX = 255
 IDENT_BYTES_MAX = 255
 URL_BYTES_MAX = 1024
@@ -40,7 +41,7 @@ REQUEST_LOG_INFO = b"\x25"
 REQUEST_BROADCAST_STATE_URL = b"\x2a"
 CONFIG_UPDATE = b"\x26"
 
-# Ours: foreign peers drop types of two bytes.
+# Types of kelek's own messages. Foreign peers drop types of two bytes.
 HELLO = b"\x6b\x00"
 UPDATE_PACK = b"\x6b\x3d"
 APPEND_PACKED = b"\x6b\x2b"
@@ -55,19 +56,19 @@ MAKE_SNAPSHOT = b"\x6b\x73"
 
 
 def expect(frames: Sequence[bytes], name: str, count_min: int, count_max: int) -> None:
-    """Raises RemoteProtocolError unless the message has so many frames."""
+    """Raises RemoteProtocolError unless the message has count_min to count_max frames."""
     if not count_min <= len(frames) <= count_max:
         wanted = f"{count_min}" if count_min == count_max else f"{count_min} to {count_max}"
         raise RemoteProtocolError(f"{name} has {wanted} frames, got {len(frames)}")
 
 
 def encode_uint(value: int) -> bytes:
-    """Least significant byte first, as few bytes as hold it; 0 is one byte."""
+    """Encodes a number in as few bytes as possible, least significant first; 0 is one byte."""
     return value.to_bytes((value.bit_length() + 7) >> 3 or 1, "little")
 
 
 def decode_uint(frame: bytes) -> int:
-    """1 to 8 bytes, high zero bytes are accepted; at most 2**53 - 1."""
+    """Decodes 1 to 8 bytes to a number of at most 2**53 - 1; high zero bytes are allowed."""
     if not 1 <= len(frame) <= UINT_BYTES_MAX:
         raise RemoteProtocolError(f"a uint has 1 to 8 bytes, got {len(frame)}")
     value = int.from_bytes(frame, "little")
@@ -77,38 +78,38 @@ def decode_uint(frame: bytes) -> int:
 
 
 def decode_count(frame: bytes) -> int | None:
-    """A uint, or None for an empty frame: the only place where a number may be missing."""
+    """Decodes a uint, or an empty frame as None."""
     return decode_uint(frame) if frame else None
 
 
 def next_message_id(message_id: int) -> int:
-    """Counts 1, 2, ... 16777215, 0, 1, ... for each peer connection."""
+    """Returns the next id on a peer connection: 1, 2, ... 16777215, 0, 1, ..."""
     return message_id + 1 & MESSAGE_ID_MAX
 
 
 def decode_message_id(frame: bytes) -> int:
-    """A uint of 1 to 3 bytes."""
+    """Decodes a uint of 1 to 3 bytes."""
     if not 1 <= len(frame) <= MESSAGE_ID_BYTES_MAX:
         raise RemoteProtocolError(f"a message id has 1 to 3 bytes, got {len(frame)}")
     return int.from_bytes(frame, "little")
 
 
 def decode_id(frame: bytes) -> bytes:
-    """An id that is only echoed: 1 to 12 bytes."""
+    """Checks an id that the answer repeats: 1 to 12 bytes."""
     if not 1 <= len(frame) <= ID_BYTES_MAX:
         raise RemoteProtocolError(f"a request id has 1 to 12 bytes, got {len(frame)}")
     return frame
 
 
 def decode_reqid(frame: bytes) -> bytes:
-    """A request id: 12 bytes."""
+    """Checks a request id: 12 bytes."""
     if len(frame) != REQID_BYTES:
         raise RemoteProtocolError(f"a reqid has 12 bytes, got {len(frame)}")
     return frame
 
 
 def reqid_seconds(reqid: bytes) -> int:
-    """The seconds since the Unix epoch at which the id was made (its first 4 bytes)."""
+    """Returns the Unix time of a request id in seconds (its first 4 bytes)."""
     return int.from_bytes(reqid[:4], "big")
 
 
@@ -125,17 +126,17 @@ def make_reqids(now_s: int, machine: bytes, pid: int, numbers: Iterable[int]) ->
 
 
 def encode_bool(value: bool) -> bytes:
-    """True is one byte 1, false an empty frame."""
+    """Encodes True as the byte 1, False as an empty frame."""
     return b"\x01" if value else b""
 
 
 def decode_bool(frame: bytes) -> bool:
-    """True when the first byte is not 0."""
+    """Decodes a bool: True when the first byte is not 0."""
     return frame[:1] not in (b"", b"\x00")
 
 
 def decode_string(frame: bytes, bytes_max: int) -> str:
-    """UTF-8, at most bytes_max bytes."""
+    """Decodes UTF-8 of at most bytes_max bytes."""
     if len(frame) > bytes_max:
         raise RemoteProtocolError(f"a string of {len(frame)} bytes, at most {bytes_max} here")
     try:
@@ -145,27 +146,27 @@ def decode_string(frame: bytes, bytes_max: int) -> str:
 
 
 def decode_peer_id(frame: bytes) -> str:
-    """A PEER ID: 1 to 255 bytes of UTF-8."""
+    """Decodes a PEER ID: 1 to 255 bytes of UTF-8."""
     if not frame:
         raise RemoteProtocolError("an empty PEER ID")
     return decode_string(frame, PEER_ID_BYTES_MAX)
 
 
 def decode_ident(frame: bytes, cluster: bytes) -> None:
-    """Raises RemoteProtocolError unless the frame is our cluster ident, byte for byte."""
+    """Raises RemoteProtocolError unless the frame equals our cluster ident."""
     if frame != cluster:
         raise RemoteProtocolError("a foreign cluster ident")
 
 
 def encode_json(value: object) -> bytes:
-    """MessagePack in its smallest encodings."""
+    """Encodes a value as MessagePack, in the smallest encodings."""
     return bytes(msgpack.packb(value))
 
 
 def decode_json(frame: bytes) -> Any:
-    """One MessagePack value of the JSON kinds: at most 64 KiB, 256 items a container.
+    """Decodes one MessagePack value of the JSON types: at most 64 KiB, 256 items a container.
 
-    The limits hold before anything is allocated: a header of five bytes may claim four billion
+    It applies the limits before it allocates memory: a header of five bytes may claim four billion
     items.
     """
     if len(frame) > JSON_BYTES_MAX:
@@ -184,7 +185,7 @@ def decode_json(frame: bytes) -> Any:
 
 
 def decode_json_uint(frame: bytes) -> int:
-    """A JSON number that is an index: 0 to 2**53 - 1."""
+    """Decodes a JSON number that is an index: 0 to 2**53 - 1."""
     value = decode_json(frame)
     if type(value) is not int or not 0 <= value <= UINT_MAX:
         raise RemoteProtocolError("a JSON number was expected")
@@ -192,46 +193,46 @@ def decode_json_uint(frame: bytes) -> int:
 
 
 def check_peer_id(value: object) -> str:
-    """A PEER ID inside json."""
+    """Checks a PEER ID inside json."""
     if not isinstance(value, str) or not 1 <= len(value.encode()) <= PEER_ID_BYTES_MAX:
         raise RemoteProtocolError("a PEER ID was expected")
     return value
 
 
 def decode_leader(frame: bytes) -> str | None:
-    """A LEADER ID as a JSON string, or null."""
+    """Decodes a LEADER ID: a JSON string, or null."""
     value = decode_json(frame)
     return None if value is None else check_peer_id(value)
 
 
 def encode_members(members: Sequence[tuple[str, str]]) -> bytes:
-    """Pairs of PEER ID and url as a JSON array of arrays."""
+    """Encodes pairs of PEER ID and URL as a JSON array of arrays."""
     return encode_json([list(member) for member in members])
 
 
 def decode_members(frame: bytes) -> tuple[tuple[str, str], ...]:
-    """[[PEER ID, url], ...]"""
+    """Decodes [[PEER ID, URL], ...]."""
     return check_members(decode_json(frame))
 
 
 def is_url(url: str) -> bool:
-    """Whether a socket can be connected to it."""
+    """Whether a socket can connect to it: tcp://HOST:PORT or ipc://PATH."""
     match = _URL.fullmatch(url)
     return match is not None and 0 < int(match[1] or 1) <= PORT_MAX
 
 
 def check_members(value: object) -> tuple[tuple[str, str], ...]:
-    """Pairs of PEER ID and url inside json."""
+    """Checks pairs of PEER ID and URL inside json."""
     if not isinstance(value, list):
         raise RemoteProtocolError("a cluster config is an array")
     return tuple(_check_member(member) for member in value)
 
 
 def check_voters(value: object) -> tuple[tuple[str, str], ...]:
-    """The same of a configuration: somebody is in it, and nobody twice."""
+    """Checks the members of a configuration: at least one, none twice."""
     members = check_members(value)
     if not members:
-        raise RemoteProtocolError("a configuration of nobody")
+        raise RemoteProtocolError("a configuration without members")
     if len({peer for peer, _ in members}) < len(members):
         raise RemoteProtocolError("a configuration names a PEER ID twice")
     return members
