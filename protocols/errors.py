@@ -2,7 +2,7 @@
 
 
 class ProtocolError(Exception):
-    """Somebody broke a rule of a protocol: the base of the two kinds below."""
+    """A rule of a protocol was broken: the base of the two kinds below."""
 
 
 class RemoteProtocolError(ProtocolError):

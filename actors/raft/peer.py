@@ -212,7 +212,7 @@ class RaftPeer(Actor):
         """An applier has (re)started: send it the commit index without waiting for a commit."""
         self._sent_commits.clear()
         if self._commit is not None:
-            self._publish_commit(self._commit._replace(scope=NotifyScope.EVERYBODY))
+            self._publish_commit(self._commit._replace(scope=NotifyScope.ALL))
 
     def _publish_commit(self, commit: CommitNotice) -> None:
         """Sends the commit to the appliers that need it: those that do not know it yet, and always

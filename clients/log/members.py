@@ -29,7 +29,7 @@ def index_of(answer: object) -> int:
     """The LOG INDEX of the change. Raises MembersRefused, MembersConflict, LogError."""
     assert isinstance(answer, ConfigUpdateAnswer)
     match answer.status:
-        case ConfigStatus.TAKEN:
+        case ConfigStatus.ACCEPTED:
             assert answer.log_index is not None
             return answer.log_index
         case ConfigStatus.BUSY:

@@ -136,7 +136,7 @@ class Leader:
         return max(message.conflict_index, term_last + 1)
 
     def on_stored_read(self, peer: str, first_index: int, batches: list[EntryBatch]) -> None:
-        """Takes entries that were read from disk. It drops them when the log has been replaced."""
+        """Keeps entries that were read from disk. It drops them when the log has been replaced."""
         follower = self._followers[peer]
         if follower.read_started_ms is None or follower.next_index != first_index:
             return

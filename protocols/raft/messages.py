@@ -23,7 +23,7 @@ class EntryBatch(NamedTuple):
     """
 
     first_index: int
-    count: int  # type: ignore[assignment]  # It hides tuple.count, which nobody misses.
+    count: int  # type: ignore[assignment]  # Hides tuple.count.
     term: int
     block: bytes
 
@@ -166,7 +166,7 @@ class ReadIndex(NamedTuple):
     """A confirmed round of reads: every commit before its start is at or below `index`."""
 
     round: int
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index: int  # type: ignore[assignment]  # Hides tuple.index.
 
 
 class Ready(NamedTuple):

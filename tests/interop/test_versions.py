@@ -103,7 +103,7 @@ def test_nodes_are_upgraded_one_by_one_while_a_client_writes(nodes: Nodes) -> No
         with connect(nodes) as log:  # What an old leader does not know.
             with pytest.raises(LogError, match="serves no linearizable reads"):
                 log.read_index()
-            with pytest.raises(LogError, match="knows no transfer"):
+            with pytest.raises(LogError, match="knows no"):
                 log.transfer()
             assert log.members() == nodes.urls
         make_lead(nodes, "n1")

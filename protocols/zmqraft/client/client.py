@@ -188,12 +188,12 @@ class LogClientMachine:
 
     def next_run(self, stream: EntryStream, now_ms: int) -> EntryRun | None:
         """Returns the next entries for their reader, and sends the follow-up."""
-        part, follow_up = stream.next_run()
+        run, follow_up = stream.next_run()
         url = stream.url or self.leader
         if follow_up is not None and url is not None:
             stream.heard_ms = now_ms
             self._send_request(url, follow_up)
-        return part
+        return run
 
     def close_stream(self, stream: EntryStream) -> None:
         """Stops a stream before its end."""

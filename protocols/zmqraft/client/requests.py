@@ -109,7 +109,7 @@ class Query:
                 leads = answer is not None or self.accepts_no_url or self.refusals > 0
             case ConfigUpdate():
                 answer = decode_config_update_answer(frames)[1]
-                if answer.status is ConfigStatus.TAKEN and answer.log_index is None:
+                if answer.status is ConfigStatus.ACCEPTED and answer.log_index is None:
                     self.accepted_count += 1
                     self.sent_ms = now_ms  # Another answer will follow.
                     return True
@@ -213,7 +213,7 @@ class EntryStream:
         """Creates a stream.
 
         wants_state   it ends with a snapshot's state, or with the first entry
-        url           the peer to read from, until it proves not to serve the stream; None: the leader
+        url           the peer to read from, while it serves the stream; None: the leader
         """
         self.url = url  # None: the leader's.
         self.wants_state = wants_state
@@ -262,7 +262,7 @@ class EntryStream:
             last_index = min(last_index, self.prev_index + self.remaining)
         fresh = count > 0 and last_index > self.prev_index
         if fresh:
-            self.runs.append(_part(answer, self.prev_index + 1, last_index))
+            self.runs.append(_wanted_run(answer, self.prev_index + 1, last_index))
             if self.remaining is not None:
                 self.remaining -= last_index - self.prev_index
             self.prev_index = last_index
@@ -298,10 +298,10 @@ class EntryStream:
         more."""
         if not self.runs:
             return None, None
-        part = self.runs.popleft()
+        run = self.runs.popleft()
         if self.done or self.reqid is None or not self._follow_ups:
-            return part, None
-        return part, self._follow_up(self._follow_ups.popleft())
+            return run, None
+        return run, self._follow_up(self._follow_ups.popleft())
 
     def stop(self) -> RequestEntries | None:
         """Returns the request that ends the stream at the peer, if it was started."""
@@ -323,7 +323,7 @@ class EntryStream:
         return RequestEntries(reqid, prev_index, count, packed=self.packed, any_peer=anywhere)
 
 
-def _part(answer: EntriesAnswer, first_index: int, last_index: int) -> EntryRun:
+def _wanted_run(answer: EntriesAnswer, first_index: int, last_index: int) -> EntryRun:
     """Returns the wanted entries of an answer, which may begin before and end after them."""
     if not answer.batches:
         begin = answer.last_index - len(answer.entries) + 1

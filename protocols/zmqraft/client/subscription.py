@@ -49,25 +49,25 @@ class Subscription:
         self._known_index = max(self._known_index, last_index)
         if not message.entries or last_index <= self.prev_index:
             return
-        part = EntryRun(last_index - len(message.entries) + 1, message.entries)
-        if self.stream is None and part.first_index <= self.prev_index + 1:
-            self._queue(part)
+        run = EntryRun(last_index - len(message.entries) + 1, message.entries)
+        if self.stream is None and run.first_index <= self.prev_index + 1:
+            self._queue(run)
         else:
-            self._buffer_ahead(part)
+            self._buffer_ahead(run)
 
-    def _queue(self, part: EntryRun) -> None:
+    def _queue(self, run: EntryRun) -> None:
         """Queues the next entries. If the queue is full they are dropped and requested later."""
-        last_index = part.last_index
+        last_index = run.last_index
         if last_index <= self.prev_index or self._queued_bytes > QUEUED_BYTES_MAX:
             return
-        fresh = part.entries[self.prev_index + 1 - part.first_index :]
+        fresh = run.entries[self.prev_index + 1 - run.first_index :]
         self._runs.append(EntryRun(self.prev_index + 1, fresh))
         self._queued_bytes += sum(map(len, fresh))
         self.prev_index = last_index
 
-    def _buffer_ahead(self, part: EntryRun) -> None:
-        self._ahead.append(part)
-        self._ahead_bytes += sum(map(len, part.entries))
+    def _buffer_ahead(self, run: EntryRun) -> None:
+        self._ahead.append(run)
+        self._ahead_bytes += sum(map(len, run.entries))
         while self._ahead_bytes > QUEUED_BYTES_MAX:
             self._ahead_bytes -= sum(map(len, self._ahead.popleft().entries))
 
@@ -86,9 +86,9 @@ class Subscription:
     def next_run(self, client: "LogClientMachine", now_ms: int) -> EntryRun | None:
         """Returns the next entries, if there are any."""
         if self._runs:  # They were queued before the stream started.
-            part = self._runs.popleft()
-            self._queued_bytes -= sum(map(len, part.entries))
-            return part
+            run = self._runs.popleft()
+            self._queued_bytes -= sum(map(len, run.entries))
+            return run
         stream = self.stream
         if stream is None or not stream.runs:
             return None
@@ -127,11 +127,11 @@ class Subscription:
             self._pause_ms = min(2 * self._pause_ms, POLL_MS[1])
             self._check_ms = now_ms + self._pause_ms
         ahead, self._ahead, self._ahead_bytes = self._ahead, deque(), 0
-        for part in ahead:
-            if part.first_index <= self.prev_index + 1:
-                self._queue(part)
+        for run in ahead:
+            if run.first_index <= self.prev_index + 1:
+                self._queue(run)
             else:
-                self._buffer_ahead(part)
+                self._buffer_ahead(run)
 
     def _check_leader(self, client: "LogClientMachine", now_ms: int) -> None:
         """After a new leader or a silence: queries its broadcast URL and its latest entries.

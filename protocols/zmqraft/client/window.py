@@ -18,9 +18,9 @@ from ..wire.client_codec import (
     encode_client_request,
 )
 from ..wire.extensions import (
+    PACK_ACCEPTED,
     PACK_BYTES_MAX,
     PACK_REFUSED,
-    PACK_TAKEN,
     Pack,
     PackAnswer,
     encode_pack,
@@ -234,7 +234,7 @@ class Window:
             self.sent += 1
 
     def on_pack_answer(self, reqid: bytes, answer: PackAnswer, now_ms: int) -> None:
-        """Processes TAKEN and REFUSED. Ignores answers to packs that have left the window."""
+        """Processes ACCEPTED and REFUSED. Ignores answers to packs that have left the window."""
         pending = self._packs.get(reqid)
         if pending is None:
             return
@@ -242,7 +242,7 @@ class Window:
             if answer.position >= len(pending.updates):
                 raise RemoteProtocolError("a pack is refused for a record that it does not have")
             self._refuse(pending, answer.position, answer.reason or "refused")
-        elif answer.status == PACK_TAKEN:
+        elif answer.status == PACK_ACCEPTED:
             pending.heard_ms = now_ms
             if answer.runs:
                 count = sum(count for count, _ in answer.runs)

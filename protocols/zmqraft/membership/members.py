@@ -154,11 +154,11 @@ class MemberChanges:
             change.reqid = reqid
             if client not in change.clients:
                 change.clients.append(client)
-            return ConfigUpdateAnswer(ConfigStatus.TAKEN)
+            return ConfigUpdateAnswer(ConfigStatus.ACCEPTED)
         if known is not None:
             last_index = self._directory.history.last_index
             done = last_index <= core.commit_index and not core.configuration.old
-            return ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=known if done else None)
+            return ConfigUpdateAnswer(ConfigStatus.ACCEPTED, log_index=known if done else None)
         age_s = self._unix_s - reqid_seconds(reqid)
         oldest_s = max(self._unix_s - self._ttl_s, self._reqids.forgotten_s)
         if reqid_seconds(reqid) <= oldest_s or age_s < -REQID_AHEAD_S_MAX:
@@ -176,7 +176,7 @@ class MemberChanges:
         self.joining = {
             peer: JoiningServer(url, now_ms) for peer, url in new if peer not in members
         }
-        return ConfigUpdateAnswer(ConfigStatus.TAKEN)
+        return ConfigUpdateAnswer(ConfigStatus.ACCEPTED)
 
     def _is_stable(self) -> bool:
         """Whether the members are committed in our term, and no transfer or removal ends our
@@ -345,7 +345,7 @@ class MemberChanges:
             self._append(self._new_reqid(), entry)
             change.stage, change.stage_started_ms = ChangeStage.FINAL, now_ms
         elif change.stage is ChangeStage.FINAL and self._is_complete(change, now_ms):
-            answer = ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=change.joint_index)
+            answer = ConfigUpdateAnswer(ConfigStatus.ACCEPTED, log_index=change.joint_index)
             members = (core.setup.peer_id, *core.peers)
             leaving = [peer for peer in members if peer not in core.configuration.voters]
             self._dismiss_due_ms = dict.fromkeys(leaving, now_ms + DISMISS_MS)
@@ -353,7 +353,7 @@ class MemberChanges:
             return
         if now_ms >= change.remind_due_ms:
             change.remind_due_ms = now_ms + REMIND_MS
-            self._answer(change, ConfigUpdateAnswer(ConfigStatus.TAKEN))
+            self._answer(change, ConfigUpdateAnswer(ConfigStatus.ACCEPTED))
 
     def _connect(self, change: ConfigChange, now_ms: int) -> None:
         """Waits until every new server has answered; kelek servers then become learners."""
@@ -450,8 +450,8 @@ class MemberChanges:
         if not self._leads_after_removal():
             return
         staying = [follower for follower in core.followers if follower.peer in members]
-        told = all(follower.sent_commit_index >= core.commit_index for follower in staying)
-        if not told and own in self._dismiss_due_ms:
+        all_know = all(follower.sent_commit_index >= core.commit_index for follower in staying)
+        if not all_know and own in self._dismiss_due_ms:
             return
         if not self._transfer_started:
             self._transfer_started = True

@@ -1,4 +1,4 @@
-"""Commit notices: when the processes beside a peer may apply more, and whether the peer leads."""
+"""Commit notices: when processes may apply more, and whether the peer leads."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -10,9 +10,9 @@ ALIVE_MS = 200  # The time after which a leader repeats a notice for its broadca
 class NotifyScope(Enum):
     """The processes that need a commit notice now."""
 
-    NOBODY = 0
+    NONE = 0
     URGENT = 1  # Processes that have reported that a client waits for them.
-    EVERYBODY = 2
+    ALL = 2
 
 
 class CommitNotice(NamedTuple):
@@ -21,7 +21,7 @@ class CommitNotice(NamedTuple):
     index: int  # type: ignore[assignment]  # The last entry that is committed and durable here.
     term: int  # The term of that entry.
     leader_term: int  # The term that this peer leads, or 0.
-    scope: NotifyScope = NotifyScope.EVERYBODY
+    scope: NotifyScope = NotifyScope.ALL
     tables_from: int = 0  # ConfigEntry.tables_from, as of the index.
 
 
@@ -52,18 +52,18 @@ class CommitNotifier:
         """Returns the processes to notify() now. A client waits until all have applied
         wanted_index."""
         if leads != self._leader_term or wanted_index > self._index_everybody < index:
-            return NotifyScope.EVERYBODY
+            return NotifyScope.ALL
         due_ms = self._due_ms
         if index == self._index_everybody:
             due_ms += ALIVE_MS
         if now_ms >= due_ms and (index > self._index_everybody or (self.urgent and leads > 0)):
-            return NotifyScope.EVERYBODY
-        return NotifyScope.URGENT if self.urgent and index > self.index else NotifyScope.NOBODY
+            return NotifyScope.ALL
+        return NotifyScope.URGENT if self.urgent and index > self.index else NotifyScope.NONE
 
     def notify(self, commit: CommitNotice, now_ms: int) -> CommitNotice:
         """Registers that a notice is sent, and returns it."""
         self.index, self._leader_term = commit.index, commit.leader_term
-        if commit.scope is NotifyScope.EVERYBODY:
+        if commit.scope is NotifyScope.ALL:
             self._index_everybody = commit.index
             self._due_ms = now_ms + PUBLISH_MS
         return commit

@@ -300,11 +300,11 @@ class PeerLink:
             case RequestKind.PACKED_SNAPSHOT:
                 return decode_install_packed_answer(frames)[1]
             case RequestKind.SNAPSHOT:
-                taken = decode_install_answer(frames)[1]
-                if taken.offset is None:
+                response = decode_install_answer(frames)[1]
+                if response.offset is None:
                     done = pending.last_index == pending.term
-                    return taken._replace(offset=pending.last_index, done=done)
-                return taken
+                    return response._replace(offset=pending.last_index, done=done)
+                return response
             case RequestKind.HELLO:
                 hello = decode_hello_answer(frames)[1]
                 self.wrong_peer = hello.peer != self.peer

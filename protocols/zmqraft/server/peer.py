@@ -724,7 +724,7 @@ class Peer:
         index, leads = self._applicable_index, self.core.term if self.is_leader else 0
         wanted_index = max(self.reads.awaited_index, self._cluster_info.awaited_index)
         scope = self._commit_notifier.scope(index, leads, now_ms, wanted_index)
-        if scope is NotifyScope.NOBODY:
+        if scope is NotifyScope.NONE:
             return None
         term = self.core.log.term_at(index)
         assert term is not None, "a committed entry is in the log"

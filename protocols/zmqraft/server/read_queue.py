@@ -87,10 +87,10 @@ class ReadQueue(Generic[T]):
 
     def pop_if(self, is_wanted: Callable[[T], bool]) -> list[T]:
         """Removes and returns the requests for which is_wanted() is true."""
-        taken = []
+        matching = []
         for queue in (self._confirmed, self._unconfirmed):
             held = [*queue]
             queue.clear()
             queue += (each for each in held if not is_wanted(each.request))
-            taken += [each.request for each in held if is_wanted(each.request)]
-        return taken
+            matching += [each.request for each in held if is_wanted(each.request)]
+        return matching

@@ -46,8 +46,8 @@ class PeerReads:
         """
         core = self._core
         view = ReadView(core.role is Role.LEADER, refusal, core.read_round, now_ms)
-        taken, others = self._reads.receive(arena, numbers, view, self._out)
-        if taken:
+        accepted, others = self._reads.receive(arena, numbers, view, self._out)
+        if accepted:
             core.start_read()
         return others
 

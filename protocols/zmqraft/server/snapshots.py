@@ -1,6 +1,6 @@
 """The peer's part of snapshots: when they are created, sent, received and compacted behind.
 
-It holds no file. A process beside it executes its orders (snapshots/orders.py), so a slow disk
+It holds no file. Another process executes its orders (snapshots/orders.py), so a slow disk
 never delays a heartbeat. docs/protocols/zmq-raft.md, "Snapshots".
 """
 

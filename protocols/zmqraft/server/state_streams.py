@@ -19,7 +19,7 @@ from ..wire.extensions import encode_entries_packed_answer
 from ..wire.snapshot_codec import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN
 from .entry_streams import SILENCE_MS_MAX
 
-PIPELINES = 2  # Chunks sent ahead of their follow-ups.
+CHUNKS_AHEAD = 2  # Chunks sent ahead of their follow-ups.
 STREAMS_MAX = 1000
 STREAM_PREFIX = "\0"  # The first character of a stream's name, which no PEER ID has.
 
@@ -43,7 +43,7 @@ class _StateStream:
         chunk_max = CHUNK_BYTES_MAX if self.request.packed else CHUNK_BYTES_PLAIN
         size = self.snapshot.state_size
         pieces = []
-        while len(self.unacknowledged) < PIPELINES and (
+        while len(self.unacknowledged) < CHUNKS_AHEAD and (
             self.next_offset < size or not self.started
         ):
             self.started = True

@@ -268,10 +268,10 @@ def decode_update_answer(frames: Sequence[bytes]) -> tuple[bytes, UpdateAnswer]:
     Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count or other json.
     """
     expect(frames, "an update answer", 2, 3)
-    reqid, taken = decode_reqid(frames[0]), decode_bool(frames[1])
+    reqid, accepted = decode_reqid(frames[0]), decode_bool(frames[1])
     if len(frames) == 2:
-        return reqid, UpdateAnswer(UpdateStatus.ACCEPTED if taken else UpdateStatus.REJECTED)
-    if taken:
+        return reqid, UpdateAnswer(UpdateStatus.ACCEPTED if accepted else UpdateStatus.REJECTED)
+    if accepted:
         return reqid, UpdateAnswer(UpdateStatus.COMMITTED, log_index=decode_json_uint(frames[2]))
     return reqid, UpdateAnswer(UpdateStatus.REFUSED, leader=decode_leader(frames[2]))
 

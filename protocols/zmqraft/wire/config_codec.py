@@ -137,7 +137,7 @@ class ConfigStatus(IntEnum):
     """Frame 2 of an answer to ConfigUpdate."""
 
     NOT_LEADER = 0
-    TAKEN = 1  # Accepted: in progress, or with an index committed.
+    ACCEPTED = 1  # In progress, or with an index committed.
     ERROR = 2
     BUSY = 3  # Another change is in progress.
     EXPIRED = 4  # The request id is too old, or from the future.
@@ -148,7 +148,9 @@ class ConfigUpdateAnswer(NamedTuple):
 
     status: ConfigStatus
     leader: str | None = None  # NOT_LEADER
-    log_index: int | None = None  # TAKEN: the index of the client's entry, once all is committed.
+    log_index: int | None = (
+        None  # ACCEPTED: the index of the client's entry, once all is committed.
+    )
     name: str = ""  # ERROR: one word ...
     message: str = ""  # ... and a sentence.
 
@@ -159,7 +161,7 @@ def encode_config_update_answer(reqid: bytes, answer: ConfigUpdateAnswer) -> lis
     match answer.status:
         case ConfigStatus.NOT_LEADER:
             frames.append(encode_json(answer.leader))
-        case ConfigStatus.TAKEN if answer.log_index is not None:
+        case ConfigStatus.ACCEPTED if answer.log_index is not None:
             frames.append(encode_json(answer.log_index))
         case ConfigStatus.ERROR:
             frames.append(encode_json({"name": answer.name, "message": answer.message}))
@@ -192,6 +194,6 @@ def decode_config_update_answer(frames: Sequence[bytes]) -> tuple[bytes, ConfigU
             case {"name": str(name), "message": str(message)}:
                 return reqid, ConfigUpdateAnswer(status, name=name, message=message)
         raise RemoteProtocolError("the error of a ConfigUpdate has a name and a message")
-    taken = status is ConfigStatus.TAKEN and len(frames) > 2
-    index = decode_json_uint(frames[2]) if taken else None
+    accepted = status is ConfigStatus.ACCEPTED and len(frames) > 2
+    index = decode_json_uint(frames[2]) if accepted else None
     return reqid, ConfigUpdateAnswer(status, log_index=index)

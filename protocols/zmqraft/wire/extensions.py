@@ -64,7 +64,7 @@ PACK_COUNT_MAX = 4096
 PACK_FRAME_BYTES_MAX = (10 << 20) + 32  # A record of the largest size is allowed alone.
 
 PACK_NOT_LEADER = 0
-PACK_TAKEN = 1
+PACK_ACCEPTED = 1
 PACK_GAP = 2
 PACK_REFUSED = 3
 
@@ -341,7 +341,7 @@ class PackAnswer(NamedTuple):
     """The answer to a pack. The status tells which of the other fields are valid."""
 
     status: int
-    # TAKEN: pairs (count, first index); none: not yet committed.
+    # ACCEPTED: pairs (count, first index); none: not yet committed.
     runs: tuple[tuple[int, int], ...] = ()
     leader: str | None = None  # NOT_LEADER
     position: int = 0  # REFUSED: the record's position, from 0 ...
@@ -351,7 +351,7 @@ class PackAnswer(NamedTuple):
 def encode_pack_answer(reqid: bytes, answer: PackAnswer) -> list[bytes]:
     """Encodes the answer to a pack; decode_pack_answer lists the frames."""
     payload = b""
-    if answer.status == PACK_TAKEN:
+    if answer.status == PACK_ACCEPTED:
         payload = b"".join(_RUN.pack(count, first) for count, first in answer.runs)
     elif answer.status == PACK_NOT_LEADER:
         payload = encode_json(answer.leader)
@@ -380,7 +380,7 @@ def decode_pack_answer(frames: Sequence[bytes]) -> tuple[bytes, PackAnswer]:
     expect(frames, "pack answer", 4, 4)
     reqid, status, payload = decode_reqid(frames[0]), frames[2], frames[3]
     if status == b"\x01":
-        return reqid, PackAnswer(PACK_TAKEN, runs=_decode_runs(payload))
+        return reqid, PackAnswer(PACK_ACCEPTED, runs=_decode_runs(payload))
     if status == b"\x00":
         return reqid, PackAnswer(PACK_NOT_LEADER, leader=decode_leader(payload))
     if status == b"\x02":

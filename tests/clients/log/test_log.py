@@ -170,7 +170,7 @@ def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
         until_ms = monotonic_ms() + log.timeout_ms
         with pytest.raises(LogError, match="serves no linearizable reads"):
             log.read_index()
-        with pytest.raises(TransferRefused, match="knows no transfer"):
+        with pytest.raises(TransferRefused, match="knows no leadership transfer"):
             log.transfer("n2")
         assert monotonic_ms() < until_ms
         assert log.append(b"still fine") == 1

@@ -96,7 +96,7 @@ def last_word(peer: Dealer) -> ConfigUpdateAnswer:
     while True:
         frames = peer.receive()
         answer = decode_config_update_answer(frames)[1]
-        if answer.status is not ConfigStatus.TAKEN or answer.log_index is not None:
+        if answer.status is not ConfigStatus.ACCEPTED or answer.log_index is not None:
             return answer
 
 
@@ -107,10 +107,10 @@ def test_a_fourth_node_joins_under_load_and_leaves_again(alone: Cluster) -> None
         with Log(list(alone.urls.values()), "interop") as log:
             assert log.append_many(b"before %d" % number for number in range(3000)) == 3000
             answer = change(alone, {**alone.urls, "n4": joiner.url})
-            assert answer.status is ConfigStatus.TAKEN
+            assert answer.status is ConfigStatus.ACCEPTED
             assert log.append_many(b"with %d" % number for number in range(3000)) == 3000
             leader = leader_of(alone)
-            assert change(alone, alone.urls).status is ConfigStatus.TAKEN
+            assert change(alone, alone.urls).status is ConfigStatus.ACCEPTED
             assert log.append_many(b"after %d" % number for number in range(3000)) == 3000
             assert leader_of(alone) == leader, "nobody was disturbed"
     finally:
@@ -170,7 +170,7 @@ def test_the_leader_leaves_and_another_one_leads(alone: Cluster) -> None:
         log.append(b"before")
         leader = leader_of(alone)
         others = {name: url for name, url in alone.urls.items() if name != leader}
-        assert change(alone, others).status is ConfigStatus.TAKEN
+        assert change(alone, others).status is ConfigStatus.ACCEPTED
         assert log.append_many(b"after %d" % number for number in range(100)) == 100
         assert leader_of(alone) in others
 

@@ -176,14 +176,14 @@ class Peer:
         elif pack.previous and pack.previous not in self.world.log.index_of:
             answer = own.PackAnswer(own.PACK_GAP)
         elif not self.commits:
-            answer = own.PackAnswer(own.PACK_TAKEN)
+            answer = own.PackAnswer(own.PACK_ACCEPTED)
         else:
             indexes = [
                 self.world.log.add(record.reqid or b"", record.data)
                 for record in records_of(pack.records)
             ]
             runs = own_runs(indexes)
-            answer = own.PackAnswer(own.PACK_TAKEN, runs=runs)
+            answer = own.PackAnswer(own.PACK_ACCEPTED, runs=runs)
         return [own.encode_pack_answer(pack.reqid, answer)]
 
     def _on_entries(self, request: codec.RequestEntries) -> list[list[bytes]]:

@@ -63,7 +63,7 @@ class Operator(Process):
         reqid, answer = decode_config_update_answer(frames)
         if self.wish is None or reqid != self.wish.reqid:
             return
-        if answer.status is ConfigStatus.TAKEN and answer.log_index is not None:
+        if answer.status is ConfigStatus.ACCEPTED and answer.log_index is not None:
             self.done[reqid] = answer.log_index
             self.world.note("the members were changed at", answer.log_index)
         elif answer.status not in (ConfigStatus.ERROR, ConfigStatus.BUSY):

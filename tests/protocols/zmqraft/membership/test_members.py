@@ -118,7 +118,7 @@ class Ring:
         return final[0]
 
     def _is_final(self, answer: ConfigUpdateAnswer) -> bool:
-        return answer.status is not ConfigStatus.TAKEN or answer.log_index is not None
+        return answer.status is not ConfigStatus.ACCEPTED or answer.log_index is not None
 
     def run_until(self, holds: Callable[[], bool]) -> None:
         """Lets everything happen; time passes by 5 ms."""
@@ -225,7 +225,7 @@ def test_a_change_is_over_when_the_new_server_votes(ring: Ring) -> None:
 def test_who_leaves_is_told_and_then_left_alone(ring: Ring) -> None:
     leader = ring.lead
     ring.change("n1", "n2")
-    assert ring.answer().status is ConfigStatus.TAKEN
+    assert ring.answer().status is ConfigStatus.ACCEPTED
     ring.run_until(lambda: "n3" not in leader.links.by_peer)
     n3 = ring.peers["n3"]
     assert n3.core.commit_index == leader.core.commit_index
@@ -234,7 +234,7 @@ def test_who_leaves_is_told_and_then_left_alone(ring: Ring) -> None:
 
 def test_a_leader_that_leaves_hands_over(ring: Ring) -> None:
     ring.change("n2", "n3")
-    assert ring.answer().status is ConfigStatus.TAKEN
+    assert ring.answer().status is ConfigStatus.ACCEPTED
     others = [ring.peers["n2"].core, ring.peers["n3"].core]
     ring.run_until(lambda: any(core.role is Role.LEADER for core in others))
     ring.run_until(lambda: ring.peers["n1"].core.role is Role.FOLLOWER)
@@ -290,13 +290,13 @@ def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: Ring) -> None:
     ring.run_until(lambda: leaving.core.role is Role.FOLLOWER)
     ring.answers.clear()
     ring.change(*OLD, reqid=reqid)
-    assert ring.answer().status is ConfigStatus.TAKEN
+    assert ring.answer().status is ConfigStatus.ACCEPTED
 
 
 def test_who_has_lost_its_disk_is_found_by_a_leader_that_it_does_not_know(ring: Ring) -> None:
     ring.start("n4", OLD)
     ring.change(*OLD, "n4")
-    assert ring.answer().status is ConfigStatus.TAKEN
+    assert ring.answer().status is ConfigStatus.ACCEPTED
     ring.run_until(lambda: ring.peers["n4"].eligibility.state == "voter")
     ring.run_until(lambda: ring.lead.core.transfer("n4", ring.now_ms) == "")
     leader = ring.peers["n4"].core
@@ -422,7 +422,7 @@ def test_a_server_that_is_not_there_is_not_taken(ring: Ring) -> None:
     assert "n4" not in ring.lead.links.by_peer
     ring.start("n4", OLD)
     ring.change(*OLD, "n4")
-    assert ring.answer().status is ConfigStatus.TAKEN
+    assert ring.answer().status is ConfigStatus.ACCEPTED
 
 
 def test_what_would_lose_the_quorum_is_refused(ring: Ring) -> None:
@@ -458,7 +458,7 @@ def test_no_change_while_an_old_version_would_not_follow_it(
     ring.lead.links.hello_pending.add("n3")
     ring.run_until(lambda: not ring.lead.links.hello_pending)
     ring.change("n1", "n3")
-    assert ring.answer().status is ConfigStatus.TAKEN
+    assert ring.answer().status is ConfigStatus.ACCEPTED
 
 
 def test_a_member_of_an_old_version_may_leave(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -466,7 +466,7 @@ def test_a_member_of_an_old_version_may_leave(ring: Ring, monkeypatch: pytest.Mo
     ring.lead.links.hello_pending.add("n3")
     ring.run_until(lambda: not ring.lead.links.hello_pending)
     ring.change("n1", "n2")
-    assert ring.answer().status is ConfigStatus.TAKEN
+    assert ring.answer().status is ConfigStatus.ACCEPTED
 
 
 def test_a_new_server_of_an_old_version_is_refused(
@@ -604,8 +604,8 @@ def test_changes_of_members_keep_what_tables_believe(
     [
         ConfigUpdateAnswer(ConfigStatus.NOT_LEADER),
         ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader="n2"),
-        ConfigUpdateAnswer(ConfigStatus.TAKEN),
-        ConfigUpdateAnswer(ConfigStatus.TAKEN, log_index=7),
+        ConfigUpdateAnswer(ConfigStatus.ACCEPTED),
+        ConfigUpdateAnswer(ConfigStatus.ACCEPTED, log_index=7),
         ConfigUpdateAnswer(ConfigStatus.ERROR, name="Empty", message="nobody"),
         ConfigUpdateAnswer(ConfigStatus.BUSY),
         ConfigUpdateAnswer(ConfigStatus.EXPIRED),

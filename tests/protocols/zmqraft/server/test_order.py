@@ -33,7 +33,7 @@ class LosingPeer(Peer):
         records = records_of(pack.records)
         indexes = [world.log.add(record.reqid or b"", record.data) for record in records]
         runs = tuple((1, index) for index in indexes)
-        committed = self._answer(pack, own.PackAnswer(own.PACK_TAKEN, runs=runs))
+        committed = self._answer(pack, own.PackAnswer(own.PACK_ACCEPTED, runs=runs))
         if max(indexes) <= world.committed:
             return [committed]
         term, generation = world.term, world.generation_of(self.url)
@@ -45,7 +45,7 @@ class LosingPeer(Peer):
                     world.reply(self.url, generation, committed)
 
         world.at(world.dice.randrange(1, 60), commit)
-        return [self._answer(pack, own.PackAnswer(own.PACK_TAKEN))]
+        return [self._answer(pack, own.PackAnswer(own.PACK_ACCEPTED))]
 
     def _on_update(self, frames: list[bytes], request: RequestUpdate) -> UpdateAnswer:
         raise AssertionError("a single update to a peer that takes packs")

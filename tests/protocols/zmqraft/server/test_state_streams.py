@@ -5,7 +5,7 @@ import pytest
 from kelek.native.net.messages import Frames
 from kelek.protocols.zmqraft.client.requests import Compacted, EntryStream
 from kelek.protocols.zmqraft.server.entry_streams import SILENCE_MS_MAX
-from kelek.protocols.zmqraft.server.state_streams import PIPELINES, StateStreams
+from kelek.protocols.zmqraft.server.state_streams import CHUNKS_AHEAD, StateStreams
 from kelek.protocols.zmqraft.snapshots.orders import ChunkRead, Snapshot
 from kelek.protocols.zmqraft.wire.client_codec import (
     EntriesAnswer,
@@ -47,7 +47,7 @@ class Server:
 def test_the_whole_state_then_entries(way: str) -> None:
     server, got, first = Server(), b"", RequestEntries(REQID, 0, text=way == "text")
     left, answers = server.ask(first)
-    assert len(answers) == PIPELINES
+    assert len(answers) == CHUNKS_AHEAD
     while answers:
         answer = answers.pop(0)
         assert (answer.status, answer.last_index) == (EntriesStatus.SNAPSHOT, 70)
@@ -142,7 +142,7 @@ def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
     elif other == "snapshot":
         server.snapshot = SNAPSHOT._replace(last_index=71)
     else:
-        request = request._replace(offset=PIPELINES * CHUNK_BYTES_PLAIN + 1)
+        request = request._replace(offset=CHUNKS_AHEAD * CHUNK_BYTES_PLAIN + 1)
     assert offsets(server.ask(request)[1]) == [0, CHUNK_BYTES_PLAIN]
 
 

@@ -194,7 +194,7 @@ def test_a_leader_that_knows_no_transfer() -> None:
     asked = world.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
     world.run(lambda: asked.done)
     assert asked.answer is not None
-    assert asked.answer.reason.endswith("it knows no transfer")
+    assert asked.answer.reason.endswith("knows no leadership transfer")
 
 
 JUNK = st.lists(

@@ -224,8 +224,8 @@ def test_hello_frames() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        own.PackAnswer(own.PACK_TAKEN),
-        own.PackAnswer(own.PACK_TAKEN, runs=((3, 7), (1, 2))),
+        own.PackAnswer(own.PACK_ACCEPTED),
+        own.PackAnswer(own.PACK_ACCEPTED, runs=((3, 7), (1, 2))),
         own.PackAnswer(own.PACK_NOT_LEADER, leader="n2"),
         own.PackAnswer(own.PACK_NOT_LEADER),
         own.PackAnswer(own.PACK_GAP),
