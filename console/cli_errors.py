@@ -1,4 +1,4 @@
-"""How a command ends when it can't go on: one line on stderr, an exit code."""
+"""Errors of a command: one line on stderr and an exit code."""
 
 import contextlib
 import functools
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 class CliError(Exception):
-    """The command ends here, for a reason that somebody can do something about."""
+    """Ends the command with a message that names the place, the problem and the way out."""
 
     def __init__(self, line: str, code: int = IMPOSSIBLE) -> None:
         super().__init__(line)
@@ -23,14 +23,14 @@ class CliError(Exception):
 
 
 def report_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose foreseen failures are one line: place, problem, way out."""
+    """A command whose CliErrors become one line on stderr and an exit code."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             command(*args, **kwargs)
-        except CliError as ending:
-            end(str(ending), ending.code)
+        except CliError as error:
+            end(str(error), error.code)
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
 
@@ -38,7 +38,7 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class Command(click.Command):
-    """A command line whose misuse, and whose output that can't be written, are one line too."""
+    """A click command that also reports usage and output errors in one line."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _in_one_line(self):
@@ -50,7 +50,7 @@ class Command(click.Command):
 
 
 class Program(Command, click.Group):
-    """The same with commands of its own."""
+    """A group of such commands."""
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def _in_one_line(program: click.Command) -> Iterator[None]:
         sys.stderr.write(f"{word}: {message}; see `{path} --help`\n")
         sys.exit(IMPOSSIBLE)
     except BrokenPipeError:
-        # Whoever read us has gone (`kelek log entries | head`): nothing is left to be said.
+        # The reader of a pipe has closed it (`kelek log entries | head`): end without an error.
         _write_nowhere()
         sys.exit(0)
     except OSError as error:
@@ -83,7 +83,7 @@ def _in_one_line(program: click.Command) -> Iterator[None]:
 
 
 def _write_nowhere() -> None:
-    """So that what is still buffered can't fail once more when Python ends."""
+    """Redirects standard output, so that flushing it cannot fail again when Python exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

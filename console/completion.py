@@ -1,5 +1,7 @@
-"""What the shell may complete: names that a topology knows. Nobody is asked, nothing is said when
-there is none. It is imported when the shell asks, and imports the rest then.
+"""Shell completion of names in the topology. It contacts no node; without a topology it offers
+none.
+
+The shell imports this module, and its functions import the rest.
 """
 
 from typing import Any
@@ -14,13 +16,13 @@ def nodes(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 def members(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """All nodes, those of other implementations too."""
+    """All nodes, including those of other implementations."""
     found = _topology(context)
     return [] if found is None else _matching(list(found.nodes), incomplete)
 
 
 def roles(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The roles of the nodes that are meant, of all when none is named."""
+    """The roles of the given nodes, or of all nodes."""
     found = _topology(context)
     if found is None:
         return []
@@ -29,7 +31,7 @@ def roles(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 def targets(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """NODE and NODE/ROLE, behind the topology if that is the first word."""
+    """NODE and NODE/ROLE, after the topology if that is the first word."""
     from .admin import processes as process_commands
 
     path, _ = process_commands.targets_of(context.params.get("words") or ())
@@ -47,7 +49,7 @@ def farms(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 
 def farm_servers(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The ids of the servers, of the farm that is named, or of all."""
+    """The server ids of the given farm, or of all farms."""
     found, name = _topology(context), context.params.get("name")
     if found is None:
         return []
@@ -59,13 +61,13 @@ def farm_servers(context: click.Context, parameter: click.Parameter, incomplete:
 def farm_publishers(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Who may be said to publish."""
+    """The choices for the publisher of a farm."""
     words = _matching(["auto", "nobody"], incomplete)
     return [*farm_servers(context, parameter, incomplete), *words]
 
 
 def _topology(context: click.Context, path: str | None = None) -> Any:
-    """The one that is meant so far; None: it can't be read."""
+    """The topology so far given, or the default; None: it cannot be loaded."""
     from ..actors.errors import OperatorError
     from ..actors.runtime import run_dir
     from ..actors.topology import topology as topologies
@@ -73,7 +75,7 @@ def _topology(context: click.Context, path: str | None = None) -> Any:
     path = path or context.params.get("topology")
     arguments = [one.name for one in context.command.params if isinstance(one, click.Argument)]
     if arguments[:1] == ["topology"]:
-        # An option whose value is wanted ends click's parsing: arguments before it are left over.
+        # click stops parsing at the option to complete, and leaves arguments in context.args.
         path = path or next(iter(context.args), None)
     try:
         return topologies.load(path or run_dir.default_path())

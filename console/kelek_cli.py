@@ -1,6 +1,6 @@
-"""The command `kelek`: what clients do, from a shell. It starts nothing; `supervisor` does that.
+"""The command `kelek`: the clients, from a shell. It starts no nodes; `supervisor` does.
 
-Only click is imported before a command runs, so that `kelek --help` answers at once.
+Each command imports its code when it runs, so `kelek --help` needs only click.
 """
 
 from typing import Any
@@ -31,9 +31,8 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 def main() -> None:
     """A client of a kelek cluster.
 
-    Every command exits with 0 when it did what was asked; 1 when that failed, also because nobody
-    answers; 2 when the command line, a file given to it or the topology is wrong; 130 when it was
-    interrupted. The reason is one line on stderr.
+    Exit codes: 0 done; 1 failed, or no node answered; 2 the command line, a file or the topology is
+    wrong; 130 interrupted. The reason is one line on stderr.
 
     Shell completion: eval "$(_KELEK_COMPLETE=bash_source kelek)" (or zsh_source, fish_source) in
     the shell's start-up file.
@@ -107,7 +106,7 @@ old_command(log, "subscribe", watch)
 @output_option
 @cli_errors.report_errors
 def info(output: str, **where: Any) -> None:
-    """Prints who leads, and how far the log is written, committed and applied."""
+    """Prints the leader, and the written, committed and applied indexes of each node."""
     from .log import commands as log_commands
 
     log_commands.info(output, where)
@@ -118,9 +117,9 @@ def info(output: str, **where: Any) -> None:
 @output_option
 @cli_errors.report_errors
 def snapshot(output: str, **where: Any) -> None:
-    """Has every node make a snapshot now, and forget the entries in it.
+    """Makes every node take a snapshot now and drop the entries in it.
 
-    Prints the last entry that each snapshot includes, and its size in bytes.
+    Prints the last entry in each snapshot, and its size in bytes.
     """
     from .log import snapshot as snapshot_commands
 
@@ -137,7 +136,7 @@ def members() -> None:
 @output_option
 @cli_errors.report_errors
 def members_list(output: str, **where: Any) -> None:
-    """Prints each member's name and url, and who leads."""
+    """Prints each member's id and url, and the leader."""
     from .log import members as member_commands
 
     member_commands.show(output, where)
@@ -150,10 +149,10 @@ def members_list(output: str, **where: Any) -> None:
 @click.argument("new_url", metavar="URL")
 @cli_errors.report_errors
 def members_add(name: str, new_url: str, output: str, **where: Any) -> None:
-    """Takes the node ID in, whose clients' address is URL.
+    """Adds the node ID, which serves clients at URL, to the members.
 
-    Its supervisor must be running, with a topology that names it and the members. The command ends
-    when the node has caught up and counts.
+    Its supervisor must be running, with a topology that names it and the members. The command
+    returns when the node has caught up and is a member.
     """
     from .log import members as member_commands
 
@@ -166,7 +165,7 @@ def members_add(name: str, new_url: str, output: str, **where: Any) -> None:
 @click.argument("name", metavar="ID", shell_complete=completion.members)
 @cli_errors.report_errors
 def members_remove(name: str, output: str, **where: Any) -> None:
-    """Leaves the node ID out from now on; its supervisor may then be stopped."""
+    """Removes the node ID from the members. You may stop its supervisor then."""
     from .log import members as member_commands
 
     member_commands.remove(name, output, where)
@@ -178,9 +177,9 @@ def members_remove(name: str, output: str, **where: Any) -> None:
 @click.argument("to", required=False, shell_complete=completion.members)
 @cli_errors.report_errors
 def transfer(to: str | None, output: str, **where: Any) -> None:
-    """Has the leader hand over to the node TO, or to whoever is furthest.
+    """Moves the leadership to the node TO, by default to the most advanced follower.
 
-    Clients wait for some milliseconds meanwhile; no update is lost.
+    Appends wait some milliseconds meanwhile; none is lost.
     """
     from .log import commands as log_commands
 
@@ -190,10 +189,10 @@ def transfer(to: str | None, output: str, **where: Any) -> None:
 @log.command()
 @cluster_options
 @output_option
-@click.option("--skip-header", is_flag=True, help="The first line is no data.")
+@click.option("--skip-header", is_flag=True, help="Leave out the first line.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N lines.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N",
-              help="Leave out the first N lines that would be entries.")  # fmt: skip
+              help="Leave out the first N entries.")  # fmt: skip
 @click.argument("file", type=click.Path(allow_dash=True))
 @cli_errors.report_errors
 def load(
@@ -201,7 +200,7 @@ def load(
 ) -> None:
     """Appends every line of FILE as one entry, in order; `-` is standard input.
 
-    The line's end is not part of the entry, and empty lines are left out.
+    It leaves out line ends and empty lines.
     """
     from .log import load as loading
 
@@ -209,7 +208,7 @@ def load(
 
 
 def data_options(command: F) -> F:
-    """Whose data directory is meant: a path, or a node of a topology."""
+    """The data directory: a path, or a node of a topology."""
     options = [
         click.argument("data_dir", required=False, type=click.Path()),
         click.option("-t", "--topology", metavar="FILE", type=click.Path(),
@@ -217,7 +216,7 @@ def data_options(command: F) -> F:
                           "the demo's)."),
         click.option("--node", "nodes", multiple=True, metavar="NODE",
                      shell_complete=completion.nodes,
-                     help="This node of the topology; repeatable."),
+                     help="A node of the topology; repeatable."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -260,14 +259,14 @@ def verify(output: str, **where: Any) -> None:
 @cluster_options
 @output_option
 @click.option("--count", type=click.IntRange(1, 100_000_000), default=100_000, show_default=True,
-              help="How many updates.")  # fmt: skip
+              help="Number of appends.")  # fmt: skip
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=64, show_default=True,
-              help="Bytes in each.")  # fmt: skip
+              help="Bytes of each value.")  # fmt: skip
 @click.option("--alone", type=click.IntRange(0, 1_000_000), default=200, show_default=True,
-              help="How many more, each sent when the one before is committed.")  # fmt: skip
+              help="Further appends, each sent when the previous one is committed.")  # fmt: skip
 @cli_errors.report_errors
 def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
-    """Measures updates a second and their latency on a cluster that runs. It writes to its log!
+    """Measures the rate and the latency of appends on a running cluster. It writes to its log!
 
     `python -m kelek.bench` measures more, on clusters of its own.
     """
@@ -278,20 +277,20 @@ def bench(count: int, size: int, alone: int, output: str, **where: Any) -> None:
 
 @main.command()
 @click.option("--from", "node", required=True, metavar="NODE", shell_complete=completion.nodes,
-              help="Whose data is gone on with.")  # fmt: skip
+              help="The node whose data the new cluster starts with.")  # fmt: skip
 @click.option("--cluster", required=True, metavar="IDENT", help="The new cluster's ident.")
 @click.option("-t", "--topology", metavar="FILE", type=click.Path(),
-              help="The lost cluster's (default: ./topology.yaml, else the demo's).")  # fmt: skip
+              help="Of the lost cluster (default: ./topology.yaml, else the demo's).")  # fmt: skip
 @click.option("--lose-what-only-others-have", "confirmed", is_flag=True,
-              help="Really do it: without this only the warnings are shown, at once.")  # fmt: skip
+              help="Do it. Without this option the command only prints the warnings.")  # fmt: skip
 @output_option
 @cli_errors.report_errors
 def recover(node: str, cluster: str, topology: str | None, confirmed: bool, output: str) -> None:
-    """Begins a cluster anew from one node's data, when a majority is lost FOR GOOD.
+    """Starts a new cluster from one node's data, when a majority is lost FOR GOOD.
 
-    It works on the data directory of a node that is stopped: makes one for a new cluster of which
-    the node is the only member, keeps the old one beside it, and writes an audit line. What only
-    the lost nodes had is lost.
+    The node must be stopped. The command makes a data directory for a new cluster with this node as
+    the only member, keeps the old directory beside it, and writes an audit line. Entries that only
+    the lost nodes had are lost.
     """
     from .admin import recovery
 
@@ -300,14 +299,14 @@ def recover(node: str, cluster: str, topology: str | None, confirmed: bool, outp
 
 @main.command()
 @click.option("-t", "--topology", metavar="FILE", type=click.Path(),
-              help="Of the commands (default: ./topology.yaml, else the demo's).")  # fmt: skip
+              help="For the commands (default: ./topology.yaml, else the demo's).")  # fmt: skip
 @click.argument("number", metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX), required=False)
 @cli_errors.report_errors
 def shell(topology: str | None, number: int | None) -> None:
-    """Takes one command after the other, with history and completion.
+    """Runs commands interactively, with history and completion.
 
-    With TABLE, or behind `use TABLE`, the commands of that table need no number: `get KEY`,
-    `scan --prefix a`. A file of commands can be given on standard input.
+    With TABLE, or after `use TABLE`, the commands of that table need no number: `get KEY`, `scan
+    --prefix a`. Standard input can be a file of commands.
     """
     from .table import shell as shells
 
@@ -318,9 +317,10 @@ def shell(topology: str | None, number: int | None) -> None:
 @output_option
 @cli_errors.report_errors
 def doctor(output: str) -> None:
-    """Says which optional parts of kelek work here: Spark with its Java, Arrow, mappers, profiles.
+    """Prints which optional parts of kelek work here: Spark with its Java, Arrow, mappers,
+    profiles.
 
-    It starts nothing but `java -version`. Exit code 1: Spark is installed and can't start.
+    It starts nothing but `java -version`. Exit code 1: Spark is installed and cannot start.
     """
     from .admin import doctor as doctor_command
 

@@ -1,4 +1,4 @@
-"""Options that many commands of `kelek` have, so that they mean the same everywhere.
+"""Options that several commands of `kelek` share.
 
 Only click is imported before a command runs.
 """
@@ -16,7 +16,7 @@ TABLE_MAX = 2**32 - 1
 
 
 class Seconds(click.FloatRange):
-    """A range that has no room for NaN either."""
+    """A range of numbers that excludes NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         seconds = super().convert(value, param, ctx)
@@ -26,7 +26,7 @@ class Seconds(click.FloatRange):
 
 
 def cluster_options(command: F) -> F:
-    """Which cluster is meant; the same options for every command."""
+    """The options that select a cluster."""
     options = [
         click.option(
             "-t",
@@ -40,9 +40,9 @@ def cluster_options(command: F) -> F:
             "urls",
             multiple=True,
             metavar="URL",
-            help="A node's url, instead of a topology; may be given again and again.",
+            help="A node's url, instead of a topology; repeatable.",
         ),
-        click.option("--cluster", metavar="IDENT", help="The cluster's ident, with --url."),
+        click.option("--cluster", metavar="IDENT", help="The cluster's ident, for --url."),
         click.option(
             "--timeout",
             "timeout_s",
@@ -50,7 +50,7 @@ def cluster_options(command: F) -> F:
             default=10.0,
             show_default=True,
             metavar="SECONDS",
-            help="Give up after so long without any progress.",
+            help="Fail after so long without progress.",
         ),
     ]
     for option in reversed(options):
@@ -65,7 +65,7 @@ def output_option(command: F) -> F:
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="json: one object, or one a line.",
+        help="json: one object, or one object a line.",
     )(command)
 
 
@@ -121,7 +121,7 @@ def old_command(group: click.Group, old: str, new: click.Command) -> None:
 
 
 class HexText(click.ParamType[bytes]):
-    """A key or value: UTF-8, or with 0x in front the bytes in hexadecimal."""
+    """A key or value: UTF-8, or hexadecimal with the prefix 0x."""
 
     name = "data"
 
@@ -142,18 +142,18 @@ DATA = HexText()
 
 
 def server_options(command: F) -> F:
-    """Whose tables are meant."""
+    """The options that select the nodes whose tables a command uses."""
     options = [
         click.option("-t", "--topology", metavar="FILE", type=click.Path(),
                      help="The cluster of this file (default: ./topology.yaml, else the demo's)."),
         click.option("--url", "urls", multiple=True, metavar="URL",
-                     help="A node's ZeroDB url, instead of a topology; may be given again."),
+                     help="A node's ZeroDB url, instead of a topology; repeatable."),
         click.option("--node", "nodes", multiple=True, metavar="NODE",
                      shell_complete=completion.members,
-                     help="Ask this node of the topology, no other; may be given again."),
+                     help="Use only this node of the topology; repeatable."),
         click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0,
                      show_default=True, metavar="SECONDS",
-                     help="Give up after so long without an answer."),
+                     help="Fail after so long without an answer."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -161,19 +161,17 @@ def server_options(command: F) -> F:
 
 
 def table_options(command: F) -> F:
-    """Which table is meant, and whose; the same for every command of a table."""
+    """The table, and the nodes whose tables a command uses."""
     number = click.argument("number", metavar="TABLE", type=click.IntRange(0, TABLE_MAX))
     return number(server_options(command))
 
 
 def range_options(command: F) -> F:
-    """Which keys are meant."""
+    """The options that select a range of keys."""
     options = [
-        click.option("--prefix", type=DATA, metavar="KEY", help="Keys that begin so."),
-        click.option(
-            "--start", type=DATA, metavar="KEY", default=b"", help="Keys from this one on."
-        ),
-        click.option("--end", type=DATA, metavar="KEY", default=b"", help="Keys below this one."),
+        click.option("--prefix", type=DATA, metavar="KEY", help="Keys with this prefix."),
+        click.option("--start", type=DATA, metavar="KEY", default=b"", help="The first key."),
+        click.option("--end", type=DATA, metavar="KEY", default=b"", help="The end, exclusive."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -186,12 +184,12 @@ def sync_option(command: F) -> F:
         type=click.Choice(["partsync", "fullsync", "async"]),
         default="partsync",
         show_default=True,
-        help="When a write counts as done: a majority has it on disk and it is applied; it is also "
-        "on stable storage in the table; on receipt.",
+        help="Acknowledge a write when a majority has it on disk and it is applied; when it is "
+        "also on stable storage in the table; on receipt.",
     )(command)
 
 
 def stale_option(command: F) -> F:
     return click.option(
-        "--stale", is_flag=True, help="Take what the node has, without asking the leader."
+        "--stale", is_flag=True, help="Read the node's copy, without asking the leader."
     )(command)

@@ -1,4 +1,4 @@
-"""Standard input; on standard output JSON, one object a line, and tables."""
+"""Standard input; JSON lines and tables on standard output."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ def show_json(value: object) -> None:
 
 
 def show_table(heads: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
-    """Columns, each as wide as it must be; None is a dash."""
+    """Prints aligned columns; None is a dash."""
     cells = [["-" if value is None else str(value) for value in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     for line in [heads, *cells]:

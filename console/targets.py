@@ -1,4 +1,4 @@
-"""What the commands of `kelek` are told of the place that they are about: a topology, or urls."""
+"""The cluster that a command uses: from a topology, or from --url."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ Where = dict[str, Any]
 
 
 def load_topology(where: Where) -> tuple[str, Any]:
-    """The path of the topology that is meant, and what it says. Raises CliError."""
-    # And with it YAML, for nothing with --url.
+    """The path of the topology, and the topology. Raises CliError."""
+    # Imported here: it loads YAML, which --url does not need.
     from ..actors.errors import OperatorError
     from ..actors.runtime import run_dir
     from ..actors.topology import topology as topologies
@@ -22,8 +22,10 @@ def load_topology(where: Where) -> tuple[str, Any]:
 
 
 def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...]:
-    """What --url says; the other options that say where something is are then left out. A zre:// is
-    looked up: it stands for those who offer that service. Raises CliError."""
+    """The urls of --url, with each zre:// resolved to the nodes that offer a service.
+
+    others are options that exclude --url. Raises CliError.
+    """
     from ..clients.io.urls import check_url
 
     for other in others:
@@ -40,7 +42,7 @@ def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...
 
 
 def look_up(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
-    """Has each zre:// among them found. Raises CliError."""
+    """Resolves each zre:// among urls. Raises CliError."""
     from ..clients.io.urls import SCHEME
 
     if not any(url.startswith(SCHEME) for url in urls):
@@ -51,6 +53,6 @@ def look_up(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
     try:
         return resolve_urls(urls, service)
     except NodeError as error:
-        raise CliError(f"--url: {error}; kelek discover lists who is there", FAILED) from error
+        raise CliError(f"--url: {error}; kelek discover lists the nodes", FAILED) from error
     except (ValueError, OSError) as error:
         raise CliError(f"--url: {error}") from error

@@ -1,4 +1,4 @@
-"""What `kelek log` does: each command over one kelek.Log. It parses no command line."""
+"""The commands of `kelek log` over a kelek.Log."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ from ..targets import Where
 from .entry_output import SHOWN, entry_json, entry_line
 from .target import find_place, opened
 
-INFO_MS = 1000  # A node that has not answered by then is shown as not answering.
+INFO_MS = 1000  # How long to wait for each node's answer.
 INFO_FIELDS = "term", "first_index", "applied_index", "commit_index", "last_index"
 
 
@@ -110,7 +110,7 @@ def _is_shown(entry: Entry, selection: EntrySelection) -> bool:
 
 
 def info(output: str, where: Where) -> None:
-    """Asks every node for the state of its log; fails when none of them knows a leader."""
+    """Prints the state of each node's log; fails when no node knows a leader."""
     place = find_place(where)
     timeout_ms = min(INFO_MS, int(where["timeout_s"] * 1000))
     with Log(place.urls.values(), place.cluster, timeout_ms=timeout_ms) as log:
@@ -159,7 +159,7 @@ def show_rows(rows: Sequence[dict[str, object]]) -> None:
 
 
 def transfer(to: str | None, output: str, where: Where) -> None:
-    """Has the leader hand over, and says who leads then."""
+    """Moves the leadership, and prints the new leader."""
     with opened(where) as (log, _):
         began = time.monotonic()
         leader = log.transfer(to)
@@ -171,9 +171,9 @@ def transfer(to: str | None, output: str, where: Where) -> None:
 
 
 def bench(options: Bench, output: str, where: Where) -> None:
-    """Measures the log as one client sees it: pipelined, then one update at a time."""
+    """Measures appends: pipelined, then one at a time."""
     with opened(where) as (log, _):
-        log.append(b"." * options.size)  # The search for the leader is not measured.
+        log.append(b"." * options.size)  # Excludes the search for the leader.
         began = time.monotonic()
         log.append_many(b"." * options.size for _ in range(options.updates))
         seconds = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""How entries are shown, one a line, as text and as JSON."""
+"""The formats of entries: one line of text, or a JSON object."""
 
 import base64
 from typing import TYPE_CHECKING
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from ...protocols.zerodb.wire import ops
 
 KIND_NAMES = {0: "state", 1: "config", 2: "checkpoint", 3: "tables"}
-SHOWN = (0, 3)  # What is not the cluster's own.
+SHOWN = (0, 3)  # Types that clients write; the others are the cluster's own.
 
 
 def tables_text(data: bytes) -> str | None:
-    """What an entry does to tables; None: it is none of theirs."""
-    from ...protocols.zerodb.wire import ops  # Most commands show no entry.
+    """The table operations of an entry; None: it has none."""
+    from ...protocols.zerodb.wire import ops  # Imported here: most commands print no entries.
 
     if not ops.is_packed(data):
         return None
@@ -38,7 +38,7 @@ def entry_line(entry: Entry) -> str:
         return f"{entry.index:>8}  {entry.term:>4}  (tables) {found}"
     text = entry.data.decode("utf-8", "backslashreplace")
     kind = "" if entry.type == 0 else f"({KIND_NAMES.get(entry.type, entry.type)}) "
-    if not text.isprintable():  # One entry is one line, whatever is in it.
+    if not text.isprintable():  # Escape line breaks and the like.
         text = "".join(c if c.isprintable() or c == "\t" else repr(c)[1:-1] for c in text)
     return f"{entry.index:>8}  {entry.term:>4}  {kind}{text}"
 

@@ -1,4 +1,4 @@
-"""`kelek log load`: the lines of a file as updates, with progress for those who watch."""
+"""`kelek log load`: appends the lines of a file, with a progress bar."""
 
 import io
 import sys
@@ -21,11 +21,11 @@ class LoadOptions(NamedTuple):
     file: str
     skip_header: bool
     limit: int | None
-    skip: int = 0  # So many updates of the file are left out, from its first.
+    skip: int = 0  # The first lines to leave out.
 
 
 def load(options: LoadOptions, output: str, where: Where) -> None:
-    """Appends the lines of a file, with a progress bar when somebody watches."""
+    """Appends the lines of a file, with a progress bar on a terminal."""
     with (
         lines_of(options.file) as (file, size),
         told_so_far(options.file, committed_line, options.skip) as note,
@@ -49,9 +49,9 @@ def load(options: LoadOptions, output: str, where: Where) -> None:
 def told_so_far(
     name: str, line: Callable[[object, int], str], skipped: int = 0
 ) -> Iterator[Callable[[int], None]]:
-    """A load that ends early says how far it came: what it has noted is done, from the first.
+    """Adds the number of completed rows to the error when a load ends early.
 
-    line      how it ended and how much was done, with what was skipped -> what is said
+    line   makes the message from the error and the number of rows done or skipped
     """
     done = 0
 
@@ -61,24 +61,24 @@ def told_so_far(
 
     try:
         yield note
-    except CliError as ending:
+    except CliError as error:
         if not done:
             raise
-        raise CliError(line(ending, skipped + done), FAILED) from ending
+        raise CliError(line(error, skipped + done), FAILED) from error
     except KeyboardInterrupt:
         raise CliError(line(f"{name}: interrupted", skipped + done), INTERRUPTED) from None
 
 
 def committed_line(how: object, count: int) -> str:
     return (
-        f"{how}; at least the first {count:,} updates are committed: see with `kelek log entries` "
-        "which was the last, and go on with --skip"
+        f"{how}; at least the first {count:,} updates are committed: find the last one with "
+        "`kelek log entries`, and continue with --skip"
     )
 
 
 @contextmanager
 def lines_of(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """The file and its size, or standard input. Raises CliError when it can't be read."""
+    """The file and its size in bytes, or standard input. Raises CliError when it cannot be read."""
     if name == "-":
         yield stdin(), None
         return
@@ -96,11 +96,11 @@ def lines_of(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
 
 
 class Lines:
-    """The lines of a file as updates, and how far it has been read."""
+    """The lines of a file as values, and the position in the file."""
 
     def __init__(self, file: IO[bytes], options: LoadOptions) -> None:
-        self.position = 0  # Bytes taken from the file.
-        self.taken = 0  # Updates made of them.
+        self.position = 0  # Bytes read from the file.
+        self.taken = 0  # Values made of them.
         self._file = file
         self._options = options
 
@@ -118,13 +118,13 @@ class Lines:
                     return
                 left -= 1
             if len(data) > RECORD_BYTES_MAX:
-                size = f"at most {RECORD_BYTES_MAX} bytes make an entry"
+                size = f"an entry has at most {RECORD_BYTES_MAX} bytes"
                 raise CliError(f"{self._options.file}:{number}: the line is too long; {size}")
             self.taken += 1
             yield data
 
     def _read(self) -> Iterator[bytes]:
-        """Lines with a largest length: a file without line ends must not fill the memory."""
+        """Lines of at most the largest entry, so that a file without line ends fits the memory."""
         try:
             while line := self._file.readline(RECORD_BYTES_MAX + 3):
                 self.position += len(line)
@@ -132,24 +132,24 @@ class Lines:
         except OSError as error:
             place = f"{self._options.file}: byte {self.position}"
             raise CliError(
-                f"{place}: {error.strerror}; nothing behind it was sent", FAILED
+                f"{place}: {error.strerror}; nothing after it was sent", FAILED
             ) from error
 
 
 class Progress(Protocol):
-    """How far a file has been read."""
+    """The position in a file."""
 
     @property
-    def position(self) -> int: ...  # In what its size is in: bytes, or rows.
+    def position(self) -> int: ...  # In the unit of the size: bytes or rows.
     @property
-    def taken(self) -> int: ...  # What was made of it.
+    def taken(self) -> int: ...  # Values made of it.
 
 
 @contextmanager
 def progress(
     reader: Progress, size: int | None, noun: str = "updates"
 ) -> Iterator[Callable[[int], None] | None]:
-    """A bar over the size of the file; nothing when nobody watches."""
+    """A progress bar over the size of the file; none without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -164,7 +164,7 @@ def progress(
 
         def on_committed(count: int) -> None:
             bar.label = f"{count:,} {noun}"
-            # What was read runs ahead of what is committed.
+            # Reading is ahead of the commits.
             position = reader.position * count // max(reader.taken, 1)
             bar.update(max(0, position - bar.pos))
 

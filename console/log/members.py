@@ -1,4 +1,4 @@
-"""What `kelek log members` does: who they are, one more, one less. It parses no command line."""
+"""`kelek log members`: lists, adds and removes members."""
 
 import click
 
@@ -11,7 +11,7 @@ from .target import opened
 
 
 def show(output: str, where: Where) -> None:
-    """Prints the members as the leader has them."""
+    """Prints the members by the leader's configuration."""
     with opened(where) as (log, _):
         config = log.config()
     members = dict(config.members or ())
@@ -25,7 +25,7 @@ def show(output: str, where: Where) -> None:
 
 
 def add(name: str, url: str, output: str, where: Where) -> None:
-    """Takes one more node in; its supervisor must be running."""
+    """Adds a node, whose supervisor must run."""
     if not NAME.fullmatch(name):
         raise CliError(f"ID: {name!r} is not a name; use {NAME_RULE}")
     problem = url_problem(url)
@@ -40,7 +40,7 @@ def add(name: str, url: str, output: str, where: Where) -> None:
 
 
 def remove(name: str, output: str, where: Where) -> None:
-    """Leaves one node out."""
+    """Removes a node."""
     with opened(where) as (log, place):
         try:
             index = log.remove_member(name)
@@ -64,4 +64,4 @@ def _report(what: str, index: int, output: str) -> None:
     if output == "json":
         show_json({"index": index})
     else:
-        click.echo(f"{what} since index {index}; write it into the topology, too")
+        click.echo(f"{what} since index {index}; change the topology, too")

@@ -1,6 +1,6 @@
-"""`kelek log dump` and `verify`: a node's data directory, read without the node.
+"""`kelek log dump` and `verify`: read a node's data directory without the node.
 
-Nothing is locked and nothing is written: a directory may be looked at while its node runs.
+They take no lock and write nothing, so the node may run.
 """
 
 import shlex
@@ -63,15 +63,16 @@ def _chosen(files: Disk, identity: Identity, part: EntrySlice) -> Iterator[Entry
         yield Entry(index, entry.term, entry.kind, entry.reqid, entry.data)
         if count == part.entries_max:
             return
-    # A damaged end looks like one that was torn: the writer's last word tells them apart.
+    # A damaged end looks like a torn write. The index that the writer recorded when it closed the
+    # log tells them apart.
     clean = read_clean(files)
     if clean is not None and index < clean.last_index >= first_index:
         problem = f"the log ends at index {index}, it was closed at {clean.last_index}"
-        raise StorageError(files.root, problem, "what is between is damaged or missing")
+        raise StorageError(files.root, problem, "the entries between are damaged or missing")
 
 
 def verify_all(output: str, where: Where) -> None:
-    """Reports on one directory after the other; fails when something is wrong in any."""
+    """Verifies each directory and prints a report. Raises CliError when a file is damaged."""
     wrong = 0
     ways_out: dict[str, None] = {}
     for path in folders(where):
@@ -91,19 +92,19 @@ def verify_all(output: str, where: Where) -> None:
 
 
 def _ways_out(path: Path, report: Report) -> Iterator[str]:
-    """What a node does with such damage at its next start, and what it can't mend."""
+    """How the node will repair the damage at its next start, and what it cannot repair."""
     node = report.identity.peer_id
     damaged = {finding.path for finding in report.findings}
     if damaged - {HARD_STATE}:
-        yield "a node mends its log and its snapshot from the others when it starts"
+        yield "a node repairs its log and its snapshot from the others when it starts"
     if HARD_STATE not in damaged:
         return
     if report.hard_state is not None:
-        yield f"{node} starts, and does not vote before it has heard the leader of a newer term"
+        yield f"{node} starts, and does not vote until it has a leader of a newer term"
         return
     folder = shlex.quote(str(path.parent if path.name == "raft" else path))
     yield (
-        f"{node} does not start; while a majority of the members is sound, it copies everything "
+        f"{node} does not start; if a majority of the members is sound, it copies everything "
         f"from them when it starts after: mv {folder} {folder}.damaged"
     )
 
@@ -125,7 +126,7 @@ def _show(path: Path, report: Report) -> None:
 
 def _span(report: Report) -> str:
     if report.last_index < report.first_index:
-        return f"no entries behind index {report.last_index}"
+        return f"no entries after index {report.last_index}"
     return f"entries {report.first_index} to {report.last_index} (term {report.last_term})"
 
 
@@ -152,7 +153,7 @@ def _report_json(path: Path, report: Report) -> dict[str, object]:
 
 
 def folders(where: Where) -> list[Path]:
-    """The directories that are meant, each with a peer's data. Raises CliError."""
+    """The data directories of the peers. Raises CliError."""
     if where["data_dir"]:
         if where["topology"] or where["nodes"]:
             raise CliError("DATA_DIR: a topology or node is given too; leave one of them out")

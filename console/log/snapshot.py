@@ -1,4 +1,4 @@
-"""What `kelek log snapshot` does. It parses no command line."""
+"""`kelek log snapshot`: orders snapshots."""
 
 from typing import Any
 
@@ -13,15 +13,17 @@ from .target import find_place
 
 
 def make(output: str, where: Where) -> None:
-    """Has every kelek node make a snapshot now; fails when one of them makes none, or there is
-    none. Members of another make are named."""
+    """Makes every kelek node take a snapshot; lists members of other implementations.
+
+    Raises CliError when a kelek node makes none, or there is no kelek node.
+    """
     place = find_place(where)
     rows: list[dict[str, Any]] = []
     for name, url in place.urls.items():
         row: dict[str, Any] = {"node": name, "index": 0, "size": 0, "problem": "", "foreign": False}
         rows.append(row)
         if name in place.foreign:
-            row |= {"problem": "no kelek: it makes snapshots by itself", "foreign": True}
+            row |= {"problem": "not kelek: it makes snapshots by itself", "foreign": True}
             continue
         try:
             with Log([url], place.cluster, timeout_ms=int(where["timeout_s"] * 1000)) as log:
@@ -42,6 +44,6 @@ def make(output: str, where: Where) -> None:
             click.echo(f"{row['node']:<{width}}  {words}")
     failed = [row["node"] for row in rows if row["problem"] and not row["foreign"]]
     if all(row["foreign"] for row in rows):
-        raise CliError(f"{place.name}: no node of it is a kelek, so none makes a snapshot", FAILED)
+        raise CliError(f"{place.name}: no node is kelek, so none makes a snapshot", FAILED)
     if failed:
         raise CliError(f"{place.name}: no snapshot of {', '.join(failed)}", FAILED)

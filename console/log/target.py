@@ -1,4 +1,4 @@
-"""Which cluster a command of `kelek` is about, and a log opened on it."""
+"""The cluster of a `kelek log` command, and a Log on it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,17 +15,17 @@ from ..targets import Where, load_topology, look_up
 
 
 class ClusterTarget(NamedTuple):
-    """The cluster that a command is about."""
+    """The cluster that a command uses."""
 
     name: str  # For errors: the topology's path, or the urls.
     cluster: str
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
     tuning: LogTuning = LogTuning()
-    foreign: frozenset[str] = frozenset()  # Nodes that the topology gives another dialect.
+    foreign: frozenset[str] = frozenset()  # Nodes with another dialect by the topology.
 
 
 def find_place(where: Where) -> ClusterTarget:
-    """From --url and --cluster, or from a topology. Raises CliError."""
+    """The cluster of --url and --cluster, or of a topology. Raises CliError."""
     urls, cluster = where["urls"], where["cluster"]
     if cluster and not NAME.fullmatch(cluster):
         raise CliError(f"--cluster: {cluster!r} is not a name; use {NAME_RULE}")
@@ -54,7 +54,7 @@ def find_place(where: Where) -> ClusterTarget:
 
 @contextmanager
 def opened(where: Where) -> Iterator[tuple[Log, ClusterTarget]]:
-    """A Log for one command; what goes wrong with it ends the command with one line."""
+    """A Log for one command. Its errors end the command with one line."""
     place = find_place(where)
     timeout_ms = int(where["timeout_s"] * 1000)
     urls = place.urls.values()
@@ -71,7 +71,7 @@ def opened(where: Where) -> Iterator[tuple[Log, ClusterTarget]]:
                 way_out = f"does a majority run, and is '{place.cluster}' its ident?"
             raise CliError(f"{place.name}: {error}; {way_out}", FAILED) from error
         except LogTimeout as error:
-            way_out = "a majority of the nodes must run; what is on its way may still commit"
+            way_out = "a majority of the nodes must run; values that were sent may still commit"
             raise CliError(f"{place.name}: {error}; {way_out}", FAILED) from error
         except LogCompacted as error:
             last = error.last_index
@@ -83,7 +83,7 @@ def opened(where: Where) -> Iterator[tuple[Log, ClusterTarget]]:
 
 
 def _way_in(place: ClusterTarget, where: Where) -> str:
-    """What to do when nobody answers at all."""
+    """What the user can do when no node answers."""
     if where["urls"]:
         return f"does it run there, and is '{place.cluster}' its ident?"
     if where["cluster"]:

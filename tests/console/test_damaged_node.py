@@ -77,5 +77,5 @@ def test_verify_says_that_a_damaged_slot_costs_a_vote_for_a_while(shell: Any) ->
     flip(shell, "n1", 4096 + 20)
     done = shell.run("kelek log verify")
     assert done.returncode == 1
-    assert "n1 starts, and does not vote before it has heard the leader of a newer" in done.stderr
+    assert "n1 starts, and does not vote until it has a leader of a newer" in done.stderr
     shell.ok("supervisor start --detach")
