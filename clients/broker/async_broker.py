@@ -1,6 +1,6 @@
 """kelek.AsyncBroker: services by name for asyncio, with the methods of kelek.Broker.
 
-Any number of tasks of one loop may share one AsyncBroker: their requests travel side by side.
+Tasks of one loop may share an AsyncBroker; their requests run concurrently.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from ..io.async_driver import AsyncDriver
 from ..io.async_links import AsyncLinks
 from .body import Body, Content
 from .operations import (
-    AWAY_MS,
     BROKER_LINKS,
+    IDLE_MS,
     TIMEOUT_MS,
     BrokerOperations,
     BrokerTuning,
@@ -26,39 +26,41 @@ from .operations import (
 
 
 class _CallLinks(AsyncLinks):
-    """Tells each call's future of its end: nobody looks through all that wait."""
+    """Resolves the futures of calls that ended, without a search."""
 
-    def __init__(self, client: BrokerClientMachine, steps: BrokerOperations) -> None:
-        self._calls, self._steps = client, steps
+    def __init__(self, client: BrokerClientMachine, operations: BrokerOperations) -> None:
+        self._calls, self._operations = client, operations
         self._woken_ms = monotonic_ms()
         super().__init__(client, BROKER_LINKS)
 
     def _on_wake(self) -> None:
-        if monotonic_ms() - self._woken_ms > AWAY_MS:
-            self.receive()  # No answer is late only because the loop was busy.
+        if monotonic_ms() - self._woken_ms > IDLE_MS:
+            self.receive()  # Read answers before timeouts: the loop may have been busy.
         super()._on_wake()
         self._woken_ms = monotonic_ms()
         for call in self._calls.pop_updated():
             if call.done and isinstance(call.owner, asyncio.Future) and not call.owner.done():
-                settle(call.owner, call, self._steps)
+                resolve_future(call.owner, call, self._operations)
 
 
-def settle(future: "asyncio.Future[Body]", call: Call, steps: BrokerOperations) -> None:
-    """Gives a future what has become of its call."""
+def resolve_future(
+    future: "asyncio.Future[Body]", call: Call, operations: BrokerOperations
+) -> None:
+    """Sets a future to the result of its call."""
     try:
-        future.set_result(steps.answer(call))
+        future.set_result(operations.answer(call))
     except BrokerError as error:
         future.set_exception(error)
 
 
 class AsyncBroker(AsyncDriver):
-    """Calls services that workers offer at a broker, for the tasks of one asyncio loop.
+    """Calls services at a broker, for the tasks of one asyncio loop.
 
         async with kelek.AsyncBroker("tcp://127.0.0.1:7300") as broker:
             answer = await broker.call("flights.delay", b"LH400")
             async for part in broker.stream("flights.all", b"FRA"): ...
 
-    The arguments are kelek.Broker's. Connections are made with the first call.
+    The arguments are kelek.Broker's. The first call connects.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class AsyncBroker(AsyncDriver):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning, identity)
-        self._steps = BrokerOperations(self._client)
+        self._operations = BrokerOperations(self._client)
 
     async def call(
         self,
@@ -81,9 +83,9 @@ class AsyncBroker(AsyncDriver):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> Body:
-        """Asks a service, and waits for its answer; see kelek.Broker.call()."""
+        """Calls a service, and waits for its answer; see kelek.Broker.call()."""
         if not self._client.has_room:
-            await self._run(self._steps.room())
+            await self._run(self._operations.wait_for_room())
         return await self.submit(service, body, timeout_ms=timeout_ms, request_id=request_id)
 
     def submit(
@@ -94,19 +96,19 @@ class AsyncBroker(AsyncDriver):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> "asyncio.Future[Body]":
-        """Sends a request; a future for its answer. Cancelled, it is forgotten.
+        """Sends a request, and returns a future for its answer. Cancel it to withdraw the request.
 
-        Raises BrokerError when 65,536 are unanswered: call() waits then.
+        Raises BrokerError while 65,536 calls are unanswered; call() waits instead.
         """
         self._connected()
         if not self._client.has_room:
             raise self._timeout_error()
-        call = self._begin(
+        call = self._start(
             service, body, CallOptions(timeout_ms or self.timeout_ms, False, request_id)
         )
         future: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         call.owner = future
-        future.add_done_callback(lambda _: self._drop(call))
+        future.add_done_callback(lambda _: self._cancel(call))
         return future
 
     def stream(
@@ -117,38 +119,38 @@ class AsyncBroker(AsyncDriver):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> "AsyncStream":
-        """Asks a service for an answer in parts: an asynchronous iterator of them."""
+        """Calls a service for an answer in parts, an asynchronous iterator."""
         self._connected()
         return AsyncStream(
             self,
-            self._begin(
+            self._start(
                 service, body, CallOptions(timeout_ms or self.timeout_ms, True, request_id)
             ),
         )
 
-    def _begin(self, service: str | bytes, body: Content, wish: CallOptions) -> Call:
-        call = self._steps.begin(service, body, wish)
+    def _start(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
+        call = self._operations.start(service, body, options)
         self._connected().wake()
         return call
 
-    def _drop(self, call: Call) -> None:
+    def _cancel(self, call: Call) -> None:
         was_done = call.done
         self._client.cancel(call)
         if not was_done and self._links is not None:
-            self._links.wake()  # The broker is told.
+            self._links.wake()  # To send the cancellation.
 
     def _make_links(self) -> AsyncLinks:
-        return _CallLinks(self._client, self._steps)
+        return _CallLinks(self._client, self._operations)
 
-    # ---- the end ----
+    # ---- closing ----
 
     @property
     def counters(self) -> dict[str, int]:
-        """As kelek.Broker's."""
+        """Counts, as kelek.Broker's."""
         return dict(self._client.counters)
 
     async def aclose(self) -> None:
-        """Ends it; whoever waits for an answer gets an error."""
+        """Closes it; unanswered calls raise an error."""
         for call in self._client.cancel_all():
             if isinstance(call.owner, asyncio.Future) and not call.owner.done():
                 call.owner.set_exception(self._closed_error())
@@ -164,7 +166,7 @@ class AsyncBroker(AsyncDriver):
 
 
 class AsyncStream(AsyncIterator[Body]):
-    """The parts of an answer, as kelek.Broker's Stream has them."""
+    """The parts of an answer, like kelek.Broker's Stream."""
 
     def __init__(self, broker: AsyncBroker, call: Call) -> None:
         self._broker = broker
@@ -172,11 +174,13 @@ class AsyncStream(AsyncIterator[Body]):
         self._parts = self._items()
 
     async def _items(self) -> AsyncGenerator[Body, None]:
-        async with aclosing(self._broker._iterate(self._broker._steps.parts(self._call))) as lists:
+        async with aclosing(
+            self._broker._iterate(self._broker._operations.parts(self._call))
+        ) as lists:
             async for parts in lists:
                 for part in parts:
                     yield part
-        self._broker._steps.answer(self._call)
+        self._broker._operations.answer(self._call)
 
     async def __anext__(self) -> Body:
         return await anext(self._parts)
@@ -186,17 +190,17 @@ class AsyncStream(AsyncIterator[Body]):
 
     @property
     def resent(self) -> int:
-        """How often the request went over another connection, as ours to the broker was lost: then
-        parts may be missing, or come twice."""
+        """How often the request was sent again by another connection to a broker. Parts may then be
+        repeated, or missing."""
         return self._call.resent
 
     async def result(self) -> Body:
-        """The FINAL, behind all parts; those that were not read are left out."""
+        """The FINAL; skips unread parts."""
         async for _ in self:
             pass
-        return self._broker._steps.answer(self._call)
+        return self._broker._operations.answer(self._call)
 
     async def aclose(self) -> None:
-        """Forgets the rest."""
+        """Withdraws the request."""
         await self._parts.aclose()
-        self._broker._drop(self._call)
+        self._broker._cancel(self._call)

@@ -1,10 +1,10 @@
-"""What travels between those who call a service and those who serve: frames of bytes."""
+"""The bodies of requests and answers: frames of bytes."""
 
 from collections.abc import Sequence
 
 from ...net.clock import monotonic_ms
 
-# A broker drops the connection of whoever sends it more than 64 MiB (docs/topology.md).
+# A broker disconnects a peer that sends more than 64 MiB (docs/topology.md).
 BODY_BYTES_MAX = (64 << 20) - (64 << 10)
 BODY_FRAMES_MAX = 4000
 
@@ -15,10 +15,10 @@ Content = Data | str | Sequence[Data] | None
 class Body(bytes):
     """The bytes of a request or an answer.
 
-    frames        the frames that it came in; most have one. The bytes are all of them, joined
-    client        of a request: a number that the broker has given the caller, as 8 octets. It is
-                  the same when this broker hands the request out again
-    request_id    of a request: the same whichever broker hands it out again
+    frames        its frames, usually one; the bytes are all frames joined
+    client        of a request: the broker's number for the caller, 8 octets; a redelivery by the
+                  same broker has the same
+    request_id    of a request: the same in each redelivery, also by another broker
     """
 
     frames: list[bytes]
@@ -28,23 +28,23 @@ class Body(bytes):
 
     @classmethod
     def of(cls, frames: list[bytes], deadline_ms: int | None = None) -> "Body":
-        """From frames; deadline_ms on our own clock."""
+        """A body of frames; deadline_ms is on our own clock."""
         body = cls(frames[0] if len(frames) == 1 else b"".join(frames))
         body.frames = frames
         body._deadline_ms = deadline_ms
         return body
 
     def remaining_ms(self) -> int | None:
-        """How long somebody still waits for the answer; None: nobody has said."""
+        """How long the caller still waits; None: unknown."""
         if self._deadline_ms is None:
             return None
         return max(0, self._deadline_ms - monotonic_ms())
 
 
 def frames_of(content: Content) -> list[bytes]:
-    """The frames to be sent for bytes, a str (as UTF-8), several of bytes, or None (nothing).
+    """The frames of bytes, a str (as UTF-8), a list of bytes, or None (empty).
 
-    Raises TypeError, and ValueError when they are more than a broker takes.
+    Raises TypeError, and ValueError when they exceed a broker's limits.
     """
     if type(content) is bytes and len(content) <= BODY_BYTES_MAX:
         return [content]

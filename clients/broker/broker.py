@@ -1,6 +1,6 @@
-"""kelek.Broker: services by name, without a thread of its own.
+"""kelek.Broker: calls of services, without a thread of its own.
 
-All work is done inside the calls. One Broker belongs to one thread at a time; make one for each.
+All work happens inside its methods. Use a Broker in one thread at a time.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -13,8 +13,8 @@ from ..io.driver import BlockingDriver
 from ..io.links import Links
 from .body import Body, Content
 from .operations import (
-    AWAY_MS,
     BROKER_LINKS,
+    IDLE_MS,
     TIMEOUT_MS,
     BrokerOperations,
     BrokerTuning,
@@ -24,7 +24,7 @@ from .operations import (
 
 
 class Broker(BlockingDriver):
-    """Calls services that workers offer at a broker.
+    """Calls services at a broker.
 
         with kelek.Broker("tcp://127.0.0.1:7300") as broker:
             answer = broker.call("flights.delay", b"LH400")
@@ -32,20 +32,19 @@ class Broker(BlockingDriver):
             delays = [future.result() for future in futures]
             for part in broker.stream("flights.all", b"FRA"): ...
 
-    urls         the brokers' front ends, in a list or joined by commas: one is used; when it is
-                 lost or silent the next one is sent what is unanswered
-    timeout_ms   of a call that gives none of its own
-    identity     1 to 255 octets, the first one not 0: the brokers' name for this client, also after
-                 a restart of its program; one program at a time may use it. Whoever knows it can
-                 have its answers: choose a secret. Default: a random one
+    urls         the brokers' front ends, a list or comma-separated. One is used; when it is lost or
+                 silent, all unanswered requests go to the next one
+    timeout_ms   the default of calls
+    identity     1 to 255 octets, the first not 0: the client's name at the brokers, also after a
+                 restart. One program at a time may use it. It is a secret: a program that knows it
+                 can receive its answers. Default: random
+    request_id   of a call, 1 to 255 octets. A repeat under the same identity, also by a later run
+                 of the program, joins the request while the broker has it in work; a durable
+                 service returns the stored answer. The request continues after timeout_ms, so that
+                 its answer can be fetched later. Default: a new one
 
-    request_id   of a call, 1 to 255 octets: sent once more under the same identity, also by the
-                 next run of a program, it is the same request while the broker has that in work;
-                 a durable service gives the same answer again. It goes on behind timeout_ms, so
-                 that somebody can come back for the answer. Default: one that is new
-
-    A service may be asked twice when a worker or a broker is lost; the answer comes once. A body is
-    bytes, a str (as UTF-8) or a list of bytes, its frames. Raises BrokerError, or one of its kinds.
+    A lost worker or broker may cause a second execution; the answer comes once. A body is bytes, a
+    str (as UTF-8) or a list of bytes (frames). Raises BrokerError or a subclass.
     """
 
     _links: Links | None
@@ -60,7 +59,7 @@ class Broker(BlockingDriver):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning, identity)
-        self._steps = BrokerOperations(self._client)
+        self._operations = BrokerOperations(self._client)
         self._turned_ms = monotonic_ms()
         self._own(Links(self._client, BROKER_LINKS))
 
@@ -72,7 +71,7 @@ class Broker(BlockingDriver):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> Body:
-        """Asks a service, and waits for its answer: the FINAL; parts before it are left out.
+        """Calls a service, and returns its FINAL; parts before it are dropped.
 
         Raises BrokerTimeout, BrokerUnavailable, ServiceRefused.
         """
@@ -86,10 +85,10 @@ class Broker(BlockingDriver):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> "Future":
-        """Sends a request, and does not wait. It waits only while 65,536 are unanswered."""
+        """Sends a request without waiting, unless 65,536 calls are unanswered."""
         return Future(
             self,
-            self._begin(
+            self._start(
                 service, body, CallOptions(timeout_ms or self.timeout_ms, False, request_id)
             ),
         )
@@ -102,49 +101,50 @@ class Broker(BlockingDriver):
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
     ) -> "Stream":
-        """Asks a service for an answer in parts: an iterator of them, see Stream.
+        """Calls a service for an answer in parts; see Stream.
 
-        They may be read slowly: the service is asked for more as they are read. A part that was
-        lost with a connection ends the stream with an error.
+        The service produces parts as far as you read them. A part that is lost with a connection
+        ends the stream with an error.
         """
         return Stream(
             self,
-            self._begin(
+            self._start(
                 service, body, CallOptions(timeout_ms or self.timeout_ms, True, request_id)
             ),
         )
 
-    def _begin(self, service: str | bytes, body: Content, wish: CallOptions) -> Call:
+    def _start(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
         if self._links is None:
             raise self._closed_error()
         if not self._client.has_room:
-            self._run(self._steps.room())
-        call = self._steps.begin(service, body, wish)
+            self._run(self._operations.wait_for_room())
+        call = self._operations.start(service, body, options)
         self._run_once(0, _sent)
         return call
 
     def _run_once(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
         self._connected()
-        if self._links is not None and monotonic_ms() - self._turned_ms > AWAY_MS:
-            self._links.receive()  # No answer is late only because nobody looked.
+        if self._links is not None and monotonic_ms() - self._turned_ms > IDLE_MS:
+            # Read answers before timeouts: the program may have done something else.
+            self._links.receive()
         super()._run_once(until_ms, is_done)
         self._turned_ms = monotonic_ms()
-        self._client.pop_updated()  # Whoever waits looks at the call itself.
+        self._client.pop_updated()  # A waiting method checks its own call.
 
-    def _drop(self, call: Call) -> None:
+    def _cancel(self, call: Call) -> None:
         self._client.cancel(call)
         if self._links is not None:
-            self._run_once(0, _sent)  # The broker is told at once.
+            self._run_once(0, _sent)  # To send the cancellation at once.
 
-    # ---- the end ----
+    # ---- closing ----
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened: brokers, lost, silent, busy, timeouts, gaps, strays, junk, overrun."""
+        """Counts: brokers, lost, silent, busy, timeouts, gaps, strays, junk, overrun."""
         return dict(self._client.counters)
 
     def close(self) -> None:
-        """Ends it; what is unanswered never will be."""
+        """Closes it; unanswered calls get no answer."""
         self._client.cancel_all()
         super().close()
 
@@ -158,36 +158,36 @@ class Broker(BlockingDriver):
 
 
 def _sent() -> bool:
-    """What is due has been sent: nothing more is waited for."""
+    """The condition of a driver that only sends what is due."""
     return True
 
 
 class Future:
-    """An answer that is to come. It comes while any method of its Broker waits, or this one."""
+    """A pending answer. It arrives while any method of its Broker waits."""
 
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
         self._call = call
 
     def done(self) -> bool:
-        """Whether result() would return, or raise, at once."""
+        """Whether result() returns or raises at once."""
         if not self._call.done and self._broker._links is not None:
             self._broker._run_once(0)
         return self._call.done
 
     def result(self) -> Body:
         """Waits for the answer. Raises BrokerTimeout, BrokerUnavailable, ServiceRefused."""
-        return self._broker._run(self._broker._steps.result(self._call))
+        return self._broker._run(self._broker._operations.result(self._call))
 
     def cancel(self) -> None:
-        """Forgets it: the service may still be asked, nobody hears its answer."""
-        self._broker._drop(self._call)
+        """Withdraws the request; the service may still execute it."""
+        self._broker._cancel(self._call)
 
 
 class Stream(Iterator[Body]):
-    """The parts of an answer, in the order in which the service gave them.
+    """The parts of an answer, in order.
 
-    When the service's worker dies the next one begins anew: parts may come twice.
+    When the service's worker is lost, another one starts anew, so parts may be repeated.
     """
 
     def __init__(self, broker: Broker, call: Call) -> None:
@@ -196,9 +196,9 @@ class Stream(Iterator[Body]):
         self._parts = self._items()
 
     def _items(self) -> Generator[Body, None, None]:
-        for parts in self._broker._iterate(self._broker._steps.parts(self._call)):
+        for parts in self._broker._iterate(self._broker._operations.parts(self._call)):
             yield from parts
-        self._broker._steps.answer(self._call)
+        self._broker._operations.answer(self._call)
 
     def __next__(self) -> Body:
         return next(self._parts)
@@ -208,17 +208,17 @@ class Stream(Iterator[Body]):
 
     @property
     def resent(self) -> int:
-        """How often the request went over another connection, as ours to the broker was lost: then
-        parts may be missing, or come twice."""
+        """How often the request was sent again by another connection to a broker. Parts may then be
+        repeated, or missing."""
         return self._call.resent
 
     def result(self) -> Body:
-        """The FINAL, behind all parts; those that were not read are left out."""
+        """The FINAL; skips unread parts."""
         for _ in self:
             pass
-        return self._broker._steps.answer(self._call)
+        return self._broker._operations.answer(self._call)
 
     def close(self) -> None:
-        """Forgets the rest."""
+        """Withdraws the request."""
         self._parts.close()
-        self._broker._drop(self._call)
+        self._broker._cancel(self._call)

@@ -1,7 +1,7 @@
-"""What a Broker does, once for both of its faces: calls, and what becomes of them.
+"""The operations of the sync and the async Broker: calls and their answers.
 
-A step is driven to its end by whoever has the connections: kelek.Broker turns them (broker.py),
-kelek.AsyncBroker leaves them to asyncio (async_broker.py). Nothing here reads, sends or sleeps.
+Operations are generators. A driver runs them and owns the connections: broker.py blocks,
+async_broker.py uses asyncio. Nothing here reads, sends or sleeps.
 """
 
 import os
@@ -42,27 +42,27 @@ from .body import Body, Content, frames_of
 TIMEOUT_MS = 30_000
 TIMEOUT_MS_MAX = 86_400_000
 NAME_BYTES = 16
-LIST_BYTES = 1 << 20  # Of parts that are handed over together.
+LIST_BYTES = 1 << 20  # Of parts in one list.
 
-AWAY_MS = 100  # Whoever did something else so long first looks what lies there.
+IDLE_MS = 100  # After a pause of this length read the connections before sending.
 BROKER_LIMITS = LinkLimits(128 << 20, 1 << 14)
 BROKER_LINKS = LinkSettings(BROKER_LIMITS, secret_ids=True)
 
 
 class BrokerTuning(NamedTuple):
-    """How much may be on its way, when a broker is given up, and its headers (ClientSetup)."""
+    """Limits, times and headers of a client (BrokerClientSetup)."""
 
     requests_max: int = 1000
     bytes_max: int = 32 << 20
     partial_bytes_max: int = 64 << 20
     silence_ms: int = 1000
     headers: Headers = HEADERS
-    deadlines: bool = True  # Whether to tell the broker how much time a call has; ours only.
+    deadlines: bool = True  # Whether to send each call's remaining time; an extension of kelek.
 
 
 def checked_urls(urls: str | Iterable[str], service: str = services.BROKER) -> tuple[str, ...]:
-    """From a list, or joined by commas; each once. service is what a zre:// among them stands for.
-    Raises ValueError, TypeError, NodeError."""
+    """The distinct urls of a list or of a comma-separated string; service is looked up for a zre://
+    url. Raises ValueError, TypeError, NodeError."""
     known = tuple(dict.fromkeys(resolve_urls(urls, service)))
     if not known:
         raise ValueError("give the url of a broker")
@@ -78,7 +78,8 @@ def checked_service(name: str | bytes) -> bytes:
     service = name.encode("utf-8", "surrogatepass") if isinstance(name, str) else name
     if not is_service(service):
         raise ValueError(
-            f"{name!r} is no service: it has 1 to {SERVICE_BYTES_MAX} printable characters of ASCII"
+            f"{name!r} is not a service name, which has 1 to {SERVICE_BYTES_MAX} printable ASCII"
+            " characters"
         )
     return service
 
@@ -86,11 +87,11 @@ def checked_service(name: str | bytes) -> bytes:
 def make_client(
     urls: str | Iterable[str], tuning: BrokerTuning | None, identity: str | bytes | None = None
 ) -> BrokerClientMachine:
-    """The machine for a Broker with these arguments. Without an identity its name is a secret of
-    its own. Raises ValueError, TypeError."""
+    """The state machine of a Broker. Without an identity its name is random and secret. Raises
+    ValueError, TypeError."""
     tuning = tuning or BrokerTuning()
     check_headers(tuning.headers)
-    name = b"k" + os.urandom(NAME_BYTES - 1)  # A first octet of 0 is none of a name.
+    name = b"k" + os.urandom(NAME_BYTES - 1)  # A name does not begin with 0.
     if identity is not None:
         name = checked_identity(identity)
     setup = BrokerClientSetup(checked_urls(urls))._replace(**tuning._asdict())
@@ -99,7 +100,7 @@ def make_client(
 
 def checked_identity(identity: str | bytes) -> bytes:
     """Raises ValueError, TypeError."""
-    octets = _octets("an identity", identity)
+    octets = _to_bytes("an identity", identity)
     if not is_name(octets):
         raise ValueError(
             f"an identity has 1 to {NAME_BYTES_MAX} octets, the first one not 0: {octets!r}"
@@ -109,51 +110,51 @@ def checked_identity(identity: str | bytes) -> bytes:
 
 def checked_request_id(request_id: str | bytes) -> bytes:
     """Raises ValueError, TypeError."""
-    octets = _octets("a request id", request_id)
+    octets = _to_bytes("a request id", request_id)
     if not 0 < len(octets) <= REQUEST_ID_BYTES_MAX:
         raise ValueError(f"a request id has 1 to {REQUEST_ID_BYTES_MAX} octets, not {len(octets)}")
     if octets in (PROBE_ID, FEATURES_ID):
-        raise ValueError(f"{octets!r} is the id of our own questions: choose another one")
+        raise ValueError(f"{octets!r} is reserved: choose another one")
     return octets
 
 
-def _octets(what: str, given: str | bytes) -> bytes:
+def _to_bytes(what: str, given: str | bytes) -> bytes:
     if not isinstance(given, str | bytes):
         raise TypeError(f"{what} is bytes or str, not {type(given).__name__}")
     return given.encode() if isinstance(given, str) else given
 
 
 class CallOptions(NamedTuple):
-    """How a call is to be made.
+    """The options of a call.
 
-    request_id  None: one that nobody has used before
+    request_id  None: a new one
     """
 
     timeout_ms: int
-    partials: bool
+    wants_parts: bool
     request_id: str | bytes | None
 
 
 class BrokerOperations:
-    """The steps of one Broker over its machine."""
+    """The operations of one Broker."""
 
     def __init__(self, client: BrokerClientMachine) -> None:
         self.client = client
 
-    def room(self) -> Generator[Step, None, None]:
-        """Waits until one more call may be begun."""
+    def wait_for_room(self) -> Generator[Step, None, None]:
+        """Waits until another call may be started."""
         yield Wait(lambda: self.client.has_room)
 
-    def begin(self, service: str | bytes, body: Content, wish: CallOptions) -> Call:
-        """Puts a call on its way. Raises ValueError, TypeError."""
-        timeout_ms, partials, chosen = wish
+    def start(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
+        """Starts a call. Raises ValueError, TypeError."""
+        timeout_ms, wants_parts, chosen = options
         if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
             raise ValueError(f"a timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
         request_id = new_reqid() if chosen is None else checked_request_id(chosen)
         if self.client.has_request(request_id):
-            raise ValueError(f"the request {request_id!r} waits for its answer already")
+            raise ValueError(f"the request {request_id!r} is unanswered already")
         request = Request(checked_service(service), request_id, frames_of(body))
-        call = Call(request, monotonic_ms() + timeout_ms, partials)
+        call = Call(request, monotonic_ms() + timeout_ms, wants_parts)
         call.outlives_owner = chosen is not None
         return self.client.add(call)
 
@@ -163,7 +164,7 @@ class BrokerOperations:
         return self.answer(call)
 
     def parts(self, call: Call) -> Generator[Step | list[Body], None, None]:
-        """Lists of PARTIALs, until the FINAL is there."""
+        """Lists of PARTIALs, until the FINAL arrives."""
         while True:
             yield Wait(lambda: bool(call.parts) or call.done, limited=False)
             bodies: list[list[bytes]] = []
@@ -179,7 +180,7 @@ class BrokerOperations:
                 return
 
     def answer(self, call: Call) -> Body:
-        """What the FINAL of a call that is done says. Raises BrokerError or one of its kinds."""
+        """The FINAL's body of a finished call. Raises BrokerError or a subclass."""
         if call.refusal:
             raise BrokerError(call.refusal)
         failure = call.failure
@@ -195,8 +196,8 @@ class BrokerOperations:
     def _timed_out(self, service: str, reason: str) -> BrokerTimeout:
         client = self.client
         if not client.broker:
-            return BrokerUnavailable(f"no broker to be had at {', '.join(client.setup.urls)}")
+            return BrokerUnavailable(f"no broker is reachable at {', '.join(client.setup.urls)}")
         if not reason and client.unserved_service == service.encode():
-            reason = "it has no worker for it"
+            reason = "the broker has no worker for it"
         why = f": {reason}" if reason else ""
         return BrokerTimeout(f"no answer of {service} from the broker at {client.broker}{why}")

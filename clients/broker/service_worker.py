@@ -1,7 +1,7 @@
 """@kelek.service: a function or a generator as a worker at a broker.
 
-A Worker is one asyncio loop that keeps the registrations alive and moves the messages. Coroutines
-run in it; plain functions run in threads of their own, so that a long one holds no heartbeat up.
+A Worker is an asyncio loop for registrations and messages. Coroutines run in it; plain functions
+run in threads, so that a long one delays no heartbeat.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ from .body import Body, frames_of
 from .operations import BROKER_LIMITS, checked_service, checked_urls
 
 CONCURRENCY_MAX = 1024
-PARTS_AHEAD = 256  # That plain functions have given and no broker has room for yet.
-SEND_MESSAGES_MAX = 256  # On their way to one broker: what is beyond slows the functions down.
-LINGER_MS = 1000  # For the last words to leave.
+PARTS_AHEAD = 256  # Parts of plain functions that are not sent yet.
+SEND_MESSAGES_MAX = 256  # Unsent ones to one broker; beyond that functions have to wait.
+LINGER_MS = 1000  # For the last messages to leave.
 DRAIN_MS = 30_000
-STOP_S = 0.1  # How soon a function that waits for room hears that there is none any more.
+STOP_S = 0.1  # How soon a waiting function notices that the worker ends.
 WORKER_LINKS = LinkSettings(
     BROKER_LIMITS, patient=True, send_messages_max=SEND_MESSAGES_MAX, linger_ms=LINGER_MS
 )
@@ -55,14 +55,13 @@ R = TypeVar("R")
 
 
 class WorkerTuning(NamedTuple):
-    """The times of the heartbeat, of the end, and the headers (WorkerSetup)."""
+    """The times of heartbeat and end, and the headers (WorkerSetup)."""
 
     interval_ms: int = INTERVAL_MS
     liveness: int = LIVENESS
     drain_ms: int = DRAIN_MS
     headers: Headers = HEADERS
-    # Whether to ask the broker how much time each request has, how many parts it takes, and when
-    # nobody waits any more; ours only.
+    # Whether to receive remaining time, credit for parts and cancellations; an extension of kelek.
     deadlines: bool = True
 
 
@@ -70,7 +69,7 @@ TUNING = WorkerTuning()
 
 
 class Service(Generic[P, R]):
-    """A function that serves. It can still be called as what it is."""
+    """A function as a service; it can still be called."""
 
     def __init__(self, name: str, function: Callable[P, R], concurrency: int, window: int) -> None:
         self.name = name
@@ -84,17 +83,17 @@ class Service(Generic[P, R]):
 
     @property
     def asynchronous(self) -> bool:
-        """Whether it runs in the loop; else in threads."""
+        """Whether it runs in the loop; otherwise it runs in threads."""
         function = self.function
         return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
     def run(self, urls: str | Iterable[str], *, tuning: WorkerTuning = TUNING) -> None:
-        """Serves until SIGTERM or SIGINT; then finishes what it has, and ends. A second one ends it
-        at once. urls are the brokers' back ends: it serves at all of them."""
+        """Serves until SIGTERM or SIGINT, then finishes its requests. A second signal ends it at
+        once. urls are the brokers' back ends; it registers at all of them."""
         Worker(self, urls, tuning=tuning).run()
 
     async def serve(self, urls: str | Iterable[str], *, tuning: WorkerTuning = TUNING) -> None:
-        """The same within a loop that runs, until it is cancelled; signals stay the loop's own."""
+        """Serves in the running loop until it is cancelled; handles no signals."""
         await Worker(self, urls, tuning=tuning).serve()
 
 
@@ -106,16 +105,16 @@ def service(
         @kelek.service("flights.delay", concurrency=4)
         def delay(body: kelek.Body) -> bytes: ...
 
-    It is given the request's body, and returns the answer: bytes, a str (as UTF-8), a list of
-    bytes, its frames, or None. A generator, plain or asynchronous, yields parts: each goes out as a
-    PARTIAL, and it is asked for as many as its caller reads; what a plain one returns is the FINAL.
-    What it raises the caller gets as ServiceRefused. A generator whose caller is gone, or does not
-    wait any longer, is closed: a plain one when it yields, an asynchronous one at once.
+    The function gets the request's body, and returns the answer: bytes, a str (as UTF-8), a list of
+    bytes (frames), or None. A generator, plain or asynchronous, yields parts, which are sent as
+    PARTIALs; it runs as far as its caller reads. A plain generator's return value is the FINAL. The
+    caller gets an exception as ServiceRefused. When the caller no longer waits, a plain generator
+    is closed at its next yield, an asynchronous one at once.
 
-    name          1 to 255 printable characters of ASCII, not those of the broker (mmi., titanic.)
-    concurrency   so many requests are served at once: in threads, or as tasks of the loop
-    window        so many the broker may hand out ahead: more than concurrency hides its distance
-                  from short functions, and lets requests wait here. Default: concurrency
+    name          1 to 255 printable characters of ASCII, not the broker's (mmi., titanic.)
+    concurrency   requests served at once, in threads or as tasks of the loop
+    window        requests that the broker may send before an answer. A window above concurrency
+                  hides the round trip for short functions. Default: concurrency
     """
     checked = checked_service(name)
     if checked.startswith((MMI, TITANIC)):
@@ -129,23 +128,23 @@ def service(
 
 
 class _Result(NamedTuple):
-    """What a function has given."""
+    """A result of a function."""
 
-    job: WorkerRequest
+    request: WorkerRequest
     frames: list[bytes] | None = None  # Of a part or an answer.
-    failure: Failure | None = None  # In place of an answer.
+    failure: Failure | None = None  # Instead of an answer.
     last: bool = True
 
 
-def body_of(job: WorkerRequest) -> Body:
-    """What a function is given."""
-    body = Body.of(job.body, job.deadline_ms)
-    body.client, body.request_id = job.client, job.request_id
+def body_of(request: WorkerRequest) -> Body:
+    """The argument of the function."""
+    body = Body.of(request.body, request.deadline_ms)
+    body.client, body.request_id = request.client, request.request_id
     return body
 
 
-class _Caught:
-    """Around a function of somebody's: what it raises is its answer, and ends nothing of ours."""
+class _CatchErrors:
+    """Catches the exceptions of a user's function, which become its answer."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -165,7 +164,7 @@ class _Caught:
 
 
 class _WorkerLinks(AsyncLinks):
-    """Has the jobs begun that each wake has brought."""
+    """Starts new requests after each wake."""
 
     def __init__(self, workers: Workers, on_woken: Callable[[], None]) -> None:
         self._on_woken = on_woken
@@ -177,15 +176,15 @@ class _WorkerLinks(AsyncLinks):
 
 
 class Worker:
-    """Serves a Service at brokers, once: run() or serve() ends when it was drained.
+    """Serves a Service at brokers, once: run() or serve() returns after drain().
 
-    on_begun     called when it takes requests, and signals that end it
-    on_failure   called with what the function has raised, in whatever thread that was
+    on_begun     called when it accepts requests and handles signals
+    on_failure   called with each exception of the function, in any thread
     """
 
     def __init__(
         self,
-        offered: Service[Any, Any],
+        service: Service[Any, Any],
         urls: str | Iterable[str],
         *,
         tuning: WorkerTuning = TUNING,
@@ -193,15 +192,15 @@ class Worker:
         on_failure: Callable[[Exception], object] = lambda error: None,
     ) -> None:
         check_headers(tuning.headers)
-        self.offered = offered
+        self.service = service
         self.tuning = tuning
         self._on_begun = on_begun
         self._on_failure = on_failure
         self._workers = Workers(
             checked_urls(urls, services.WORKERS),
             WorkerSetup(
-                offered.name.encode(),
-                offered.window,
+                service.name.encode(),
+                service.window,
                 tuning.deadlines,
                 tuning.headers,
                 tuning.interval_ms,
@@ -210,24 +209,22 @@ class Worker:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._links: _WorkerLinks | None = None
-        self._ended: asyncio.Event | None = None
-        self._jobs: queue.SimpleQueue[WorkerRequest | None] = (
-            queue.SimpleQueue()
-        )  # For the threads.
+        self._stop_event: asyncio.Event | None = None
+        self._requests: queue.SimpleQueue[WorkerRequest | None] = queue.SimpleQueue()  # To threads.
         self._results: deque[_Result] = deque()  # Of the threads.
-        self._told = False  # That there are results.
-        self._ahead = threading.Semaphore(PARTS_AHEAD)
-        self._taken = 0  # Parts that count as ahead until the brokers have room.
+        self._is_notified = False  # The loop will handle the results.
+        self._part_slots = threading.Semaphore(PARTS_AHEAD)
+        self._parts_ahead = 0  # Sent ones whose slots are released when the brokers have room.
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turns: asyncio.Semaphore | None = None  # Of the tasks.
-        self._flowing: asyncio.Event | None = None  # Cleared while brokers have no room.
+        self._task_slots: asyncio.Semaphore | None = None  # One for each concurrent task.
+        self._has_room: asyncio.Event | None = None  # Cleared while brokers have no room.
         self._stopped = threading.Event()
 
-    # ---- its life ----
+    # ---- start and stop ----
 
     def run(self) -> None:
-        """Serves in a loop of its own until it is drained; in the main thread SIGTERM and SIGINT
-        drain it, and a second one ends it."""
+        """Serves in a loop of its own until drain(). In the main thread SIGTERM and SIGINT call
+        drain(); a second signal ends it at once."""
         asyncio.run(self._run())
 
     async def _run(self) -> None:
@@ -239,118 +236,119 @@ class Worker:
 
     def _on_signal(self) -> None:
         if self._workers.draining:
-            self._end()
+            self._stop()
         self._drain()
 
     async def serve(self) -> None:
-        """Serves in the loop that runs, until it is drained or cancelled."""
+        """Serves in the running loop, until drain() or cancellation."""
         self._loop = asyncio.get_running_loop()
-        self._ended, self._flowing = asyncio.Event(), asyncio.Event()
-        self._flowing.set()
-        self._turns = asyncio.Semaphore(self.offered.concurrency)
+        self._stop_event, self._has_room = asyncio.Event(), asyncio.Event()
+        self._has_room.set()
+        self._task_slots = asyncio.Semaphore(self.service.concurrency)
         self._links = _WorkerLinks(self._workers, self._on_woken)
-        threads = 0 if self.offered.asynchronous else self.offered.concurrency
-        end = self._links.close
+        threads = 0 if self.service.asynchronous else self.service.concurrency
+        closer = self._links.close
         guard = Guard(self, "`await` for serve()", self._links.resources.abandon)
         try:
             for number in range(threads):
-                # Nobody waits for one whose function never ends.
-                name = f"{self.offered.name}-{number}"
-                threading.Thread(target=self._work, name=name, daemon=True).start()
+                # A function may never end, so these threads are not joined.
+                name = f"{self.service.name}-{number}"
+                threading.Thread(target=self._run_thread, name=name, daemon=True).start()
             self._links.wake()
             self._on_begun()
-            await self._ended.wait()
+            await self._stop_event.wait()
         except GeneratorExit:
-            end = self._links.abandon  # The task was dropped, maybe by the collector: no waiting.
+            # The task was dropped, maybe by the garbage collector: do not wait.
+            closer = self._links.abandon
             raise
         finally:
             self._stopped.set()
             for _ in range(threads):
-                self._jobs.put(None)
+                self._requests.put(None)
             guard.release()
-            end()
+            closer()
             for task in self._tasks if not self._loop.is_closed() else ():
                 task.cancel()
 
     def drain(self) -> None:
-        """Has it finish what it has, take nothing more, and end; from any thread."""
+        """Finishes the requests in work, accepts no others, and ends; callable from any thread."""
         if self._loop is None:
-            self._workers.drain()  # It will end as soon as it begins.
+            self._workers.drain()  # It ends as soon as it starts.
             return
-        with suppress(RuntimeError):  # It has just ended.
+        with suppress(RuntimeError):  # The loop has just ended.
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
         if self._workers.draining or self._loop is None or self._links is None:
             return
         self._workers.drain()
-        self._loop.call_later(self.tuning.drain_ms / 1000, self._end)
+        self._loop.call_later(self.tuning.drain_ms / 1000, self._stop)
         self._links.wake()
 
     @property
     def serving(self) -> bool:
-        """Whether it has begun and not ended."""
+        """Whether it has started and not ended."""
         return self._links is not None and not self._stopped.is_set()
 
-    def _end(self) -> None:
-        assert self._ended is not None
-        self._ended.set()
+    def _stop(self) -> None:
+        assert self._stop_event is not None
+        self._stop_event.set()
 
     @property
     def counters(self) -> dict[str, int]:
-        """What happened: connected, answered, failed, late, lost, silent, disconnected, declined,
-        overrun, junk."""
+        """Counts: connected, answered, failed, late, lost, silent, disconnected, declined, overrun,
+        junk."""
         return dict(self._workers.counters)
 
     # ---- the loop ----
 
     def _on_woken(self) -> None:
         assert self._links is not None
-        assert self._flowing is not None
-        jobs = self._workers.pop_requests()
-        if self.offered.asynchronous:
-            for job in jobs:
-                task = asyncio.get_running_loop().create_task(self._do_task(job))
+        assert self._has_room is not None
+        requests = self._workers.pop_requests()
+        if self.service.asynchronous:
+            for request in requests:
+                task = asyncio.get_running_loop().create_task(self._run_coroutine(request))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         else:
-            for job in jobs:
-                self._jobs.put(job)
+            for request in requests:
+                self._requests.put(request)
         if self._links.backlog:
-            self._flowing.clear()
+            self._has_room.clear()
         else:
-            self._flowing.set()
-            if self._taken:
-                self._ahead.release(self._taken)
-                self._taken = 0
+            self._has_room.set()
+            if self._parts_ahead:
+                self._part_slots.release(self._parts_ahead)
+                self._parts_ahead = 0
         if self._workers.stopped and not self._links.backlog:
-            self._end()
+            self._stop()
 
     def _on_results(self) -> None:
-        """Passes on what the threads have given."""
-        self._told = False
+        """Sends the results of the threads."""
+        self._is_notified = False
         while self._results:
             result = self._results.popleft()
-            self._taken += not result.last
-            self._give(result)
+            self._parts_ahead += not result.last
+            self._send_result(result)
         assert self._links is not None
         self._links.wake()
 
-    def _give(self, result: _Result) -> None:
-        job, frames, failure, last = result
+    def _send_result(self, result: _Result) -> None:
+        request, frames, failure, last = result
         if failure is not None:
-            job.worker.fail(job, failure)
+            request.worker.fail(request, failure)
         elif last:
-            job.worker.final(job, frames or [b""])
+            request.worker.final(request, frames or [b""])
         else:
-            job.worker.partial(job, frames or [b""])
+            request.worker.partial(request, frames or [b""])
 
-    def _over(self, job: WorkerRequest) -> Failure | None:
-        """Why nobody waits for an answer any more."""
-        if job.cancelled:
-            return Failure(CANCELLED, f"nobody waits for {self.offered.name} any more")
-        if job.deadline_ms is not None and monotonic_ms() >= job.deadline_ms:
-            return Failure(EXPIRED, f"{self.offered.name} was not done in time")
+    def _end_reason(self, request: WorkerRequest) -> Failure | None:
+        """Why the answer is no longer wanted; None: it is."""
+        if request.cancelled:
+            return Failure(CANCELLED, f"the request to {self.service.name} was withdrawn")
+        if request.deadline_ms is not None and monotonic_ms() >= request.deadline_ms:
+            return Failure(EXPIRED, f"{self.service.name} was not done in time")
         return None
 
     def _failed(self, error: Exception) -> Failure:
@@ -361,132 +359,132 @@ class Worker:
 
     # ---- plain functions ----
 
-    def _work(self) -> None:
-        """A thread."""
-        while (job := self._jobs.get()) is not None:
-            result = self._do(job)
+    def _run_thread(self) -> None:
+        """The main function of a thread."""
+        while (request := self._requests.get()) is not None:
+            result = self._run_function(request)
             if result is not None:
-                self._hand_over(result)
+                self._post_result(result)
 
-    def _do(self, job: WorkerRequest) -> _Result | None:
-        """What comes of a request; None: nobody waits for it."""
-        if not job.answerable:
+    def _run_function(self, request: WorkerRequest) -> _Result | None:
+        """The result of a request; None: it can't be answered any more."""
+        if not request.answerable:
             return None
-        if failure := self._over(job):
-            return _Result(job, failure=failure)
-        with _Caught() as caught:
-            answer: Any = self.offered.function(body_of(job))
+        if failure := self._end_reason(request):
+            return _Result(request, failure=failure)
+        with _CatchErrors() as caught:
+            answer: Any = self.service.function(body_of(request))
             if inspect.isgenerator(answer):
-                return self._do_parts(job, answer)
-            return _Result(job, frames_of(answer))
+                return self._run_generator(request, answer)
+            return _Result(request, frames_of(answer))
         assert caught.error is not None
-        return _Result(job, failure=self._failed(caught.error))
+        return _Result(request, failure=self._failed(caught.error))
 
-    def _do_parts(self, job: WorkerRequest, parts: Any) -> _Result | None:
-        """The parts that a generator yields, then what it returns. It is asked for one when there
-        is credit for that, so that none waits here."""
+    def _run_generator(self, request: WorkerRequest, parts: Any) -> _Result | None:
+        """Sends the parts of a generator, and returns its last result. It runs only while there is
+        credit, so that no part waits here."""
         changed = threading.Event()
-        job.on_change = changed.set
+        request.on_change = changed.set
         try:
-            while job.answerable and not self._stopped.is_set():
-                if failure := self._over(job):
-                    return _Result(job, failure=failure)
+            while request.answerable and not self._stopped.is_set():
+                if failure := self._end_reason(request):
+                    return _Result(request, failure=failure)
                 changed.clear()
-                if not job.has_credit:
+                if not request.has_credit:
                     changed.wait(STOP_S)
                     continue
                 try:
                     part = next(parts)
-                except StopIteration as end:
-                    return _Result(job, frames_of(end.value))
+                except StopIteration as stop:
+                    return _Result(request, frames_of(stop.value))
                 frames = frames_of(part)
-                job.spent += part_cost(frames)
-                while not self._ahead.acquire(timeout=STOP_S):
+                request.spent += part_cost(frames)
+                while not self._part_slots.acquire(timeout=STOP_S):
                     if self._stopped.is_set():
                         return None
-                self._hand_over(_Result(job, frames, last=False))
+                self._post_result(_Result(request, frames, last=False))
             return None
         finally:
             parts.close()
 
-    def _hand_over(self, result: _Result) -> None:
-        """To the loop, which is told once of all that it will find."""
+    def _post_result(self, result: _Result) -> None:
+        """Passes a result to the loop, which is woken once for several results."""
         self._results.append(result)
-        if not self._told and not self._stopped.is_set():
-            self._told = True
+        if not self._is_notified and not self._stopped.is_set():
+            self._is_notified = True
             assert self._loop is not None
-            with suppress(RuntimeError):  # The loop has just ended: nobody waits any more.
+            with suppress(RuntimeError):  # The loop has just ended.
                 self._loop.call_soon_threadsafe(self._on_results)
 
     # ---- coroutines ----
 
-    async def _do_task(self, job: WorkerRequest) -> None:
-        assert self._turns is not None
+    async def _run_coroutine(self, request: WorkerRequest) -> None:
+        assert self._task_slots is not None
         assert self._links is not None
-        async with self._turns:
-            if not job.answerable:
+        async with self._task_slots:
+            if not request.answerable:
                 return
-            failure = self._over(job)
+            failure = self._end_reason(request)
             if failure is None:
-                with _Caught() as caught:
-                    answer: Any = self.offered.function(body_of(job))
+                with _CatchErrors() as caught:
+                    answer: Any = self.service.function(body_of(request))
                     if inspect.isasyncgen(answer):
-                        failure = await self._do_async_parts(job, answer)
+                        failure = await self._run_async_generator(request, answer)
                         frames = [b""]
                     else:
                         frames = frames_of(await answer)
                 if caught.error is not None:
                     failure = self._failed(caught.error)
             if failure is None:
-                self._give(_Result(job, frames))
+                self._send_result(_Result(request, frames))
             else:
-                self._give(_Result(job, failure=failure))
+                self._send_result(_Result(request, failure=failure))
             self._links.wake()
 
-    async def _do_async_parts(self, job: WorkerRequest, parts: Any) -> Failure | None:
-        """The parts that an asynchronous generator yields; why it did not come to its end."""
+    async def _run_async_generator(self, request: WorkerRequest, parts: Any) -> Failure | None:
+        """Sends the parts of an asynchronous generator; returns why it was stopped, or None."""
         task = asyncio.current_task()
         assert task is not None
         changed = asyncio.Event()
 
         def on_change() -> None:
             changed.set()
-            if job.cancelled:
-                task.cancel()  # It may be waiting for something of its own.
+            if request.cancelled:
+                task.cancel()  # The generator may be waiting for something else.
 
-        job.on_change = on_change
+        request.on_change = on_change
         try:
-            return await self._pass_on(job, parts, changed)
+            return await self._send_parts(request, parts, changed)
         except asyncio.CancelledError:
-            if not job.cancelled or self._stopped.is_set():
+            if not request.cancelled or self._stopped.is_set():
                 raise
             task.uncancel()
-            return self._over(job)
+            return self._end_reason(request)
         finally:
-            job.on_change = None
+            request.on_change = None
             await parts.aclose()
 
-    async def _pass_on(
-        self, job: WorkerRequest, parts: Any, changed: asyncio.Event
+    async def _send_parts(
+        self, request: WorkerRequest, parts: Any, changed: asyncio.Event
     ) -> Failure | None:
-        """As _do_async_parts(), until the end."""
-        assert self._flowing is not None
+        """Sends parts until the generator ends."""
+        assert self._has_room is not None
         assert self._links is not None
-        while job.answerable:
-            if failure := self._over(job):
+        while request.answerable:
+            if failure := self._end_reason(request):
                 return failure
             changed.clear()
-            if not job.has_credit:
+            if not request.has_credit:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), STOP_S)
                 continue
-            await self._flowing.wait()
+            await self._has_room.wait()
             try:
                 frames = frames_of(await anext(parts))
             except StopAsyncIteration:
                 return None
-            job.spent += part_cost(frames)
-            self._give(_Result(job, frames, last=False))
+            request.spent += part_cost(frames)
+            self._send_result(_Result(request, frames, last=False))
             self._links.wake()
-            await asyncio.sleep(0)  # Until it was sent, or has to wait.
+            await asyncio.sleep(0)  # Let the loop send the part.
         return None

@@ -1,7 +1,7 @@
-"""What `kelek broker bench` does: it measures a broker that runs. It parses no command line.
+"""The command `kelek broker bench`: measures a running broker.
 
-The requests are sent and taken in by the batch, and the workers, unless others are to be measured,
-are a process that does nothing else (broker/echo.py): so what is found is the broker's doing.
+It sends and receives by the batch. Its workers, unless a SERVICE is given, are a process of their
+own (broker/echo.py). So the broker is the bottleneck.
 """
 
 import json
@@ -47,19 +47,19 @@ from .lists import ask
 from .target import CLIENTS_URL, WORKERS_URL, BrokerTarget, find_brokers, in_one_line
 
 ID = b"\xff" * 8
-ID_FRAME = 3  # Its place in requests and answers.
+ID_FRAME = 3  # Its index in requests and answers.
 REACH_MS = 2000
 LOOK_S = 0.01
-LINGER_S = 10.0  # The workers' end.
+LINGER_S = 10.0  # Before the workers are killed.
 OUTSTANDING_BYTES_MAX = 1 << 28
 BAR_STEPS = 200
 
 
 class Measured(NamedTuple):
-    """What became of some requests."""
+    """The results of a number of requests."""
 
     seconds: float
-    times_ns: Sequence[int]  # Of each, sorted.
+    times_ns: Sequence[int]  # Of each answer, sorted.
     failures: Counter[Failure]
 
     @property
@@ -71,10 +71,10 @@ class Measured(NamedTuple):
 
 
 class BenchLoad:
-    """Sends the same request again and again, so many at a time, and takes in the answers."""
+    """Sends the same request again and again, with a fixed number in flight."""
 
     def __init__(self, url: str, service: str, body: list[bytes], headers: Headers) -> None:
-        # Checked once; then only the id changes.
+        # Encoded once; only the id changes.
         request = encode_client_request(Request(service.encode(), ID, body), Framing.TEXT, headers)
         self._head, self._body = request[:ID_FRAME], request[ID_FRAME + 1 :]
         self._ids = (number.to_bytes(8) for number in count(1))
@@ -82,7 +82,7 @@ class BenchLoad:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
-            self._socket.setsockopt(option, 0)  # What is outstanding bounds both.
+            self._socket.setsockopt(option, 0)  # The number in flight bounds both.
         self._socket.connect(url)
         self._drain = Drain(
             self._socket,
@@ -94,7 +94,7 @@ class BenchLoad:
     def run(
         self, number: int, outstanding: int, timeout_ms: int, on_done: Callable[[int], object]
     ) -> Measured:
-        """Raises BrokerTimeout: for so long no answer came."""
+        """Raises BrokerTimeout: no answer for timeout_ms."""
         times, failures = array("Q"), Counter[Failure]()
         left = number
         began = time.monotonic()
@@ -102,7 +102,7 @@ class BenchLoad:
         while len(times) < number:
             if not self._drain.more and not self._socket.poll(timeout_ms):
                 unanswered = f"{len(self._sent_ns):,} of {number:,} requests are unanswered"
-                raise BrokerTimeout(f"{unanswered}, and nothing came for {timeout_ms / 1000:g} s")
+                raise BrokerTimeout(f"{unanswered}, and no answer for {timeout_ms / 1000:g} s")
             before = len(times)
             failures.update(self._take(times))
             done = len(times) - before
@@ -119,11 +119,11 @@ class BenchLoad:
         return number
 
     def _take(self, times: "array[int]") -> Iterator[Failure]:
-        """Adds the time that each took; what failed, and why."""
+        """Appends the time of each answer; yields failures."""
         arena = self._drain.receive()
         now_ns = time.monotonic_ns()
         for frames in arena.messages():
-            # Frame by frame, without the codec: what is measured is the broker.
+            # Without the codec, to keep the load on the broker.
             if len(frames) <= ID_FRAME or frames[1] != CLIENT_FINAL:
                 continue  # A PARTIAL.
             sent_ns = self._sent_ns.pop(frames[ID_FRAME], None)
@@ -144,29 +144,29 @@ class BenchLoad:
 
 
 def bench(name: str | None, bodies: Sequence[bytes], output: str, options: Where) -> None:
-    """Measures a service that has workers, or else workers of its own."""
+    """Measures a given service, or workers of its own."""
     body = find_body(name, bodies, options)
     service = name or f"bench.{uuid4().hex[:12]}"
-    doors = find_brokers(options, CLIENTS_URL)
+    target = find_brokers(options, CLIENTS_URL)
     workers_url = None if name else find_workers_url(options)
-    url, timeout_ms = doors.urls[0], int(options["timeout_s"] * 1000)
+    url, timeout_ms = target.urls[0], int(options["timeout_s"] * 1000)
     reach_ms = min(REACH_MS, timeout_ms)
     with (
-        in_one_line(doors, service),
-        Broker(url, timeout_ms=reach_ms, tuning=BrokerTuning(headers=doors.headers)) as broker,
+        in_one_line(target, service),
+        Broker(url, timeout_ms=reach_ms, tuning=BrokerTuning(headers=target.headers)) as broker,
     ):
         found = broker.call("mmi.service", service)
         if workers_url is None:
             check_served(found, f"{url}: service {service}")
-            figures = measure(BenchLoad(url, service, body, doors.headers), options)
+            figures = measure(BenchLoad(url, service, body, target.headers), options)
         else:
-            with echoing(broker, make_echo(doors, workers_url, service, options), timeout_ms):
-                figures = measure(BenchLoad(url, service, body, doors.headers), options)
+            with echoing(broker, make_echo(target, workers_url, service, options), timeout_ms):
+                figures = measure(BenchLoad(url, service, body, target.headers), options)
     show({"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}, output)
 
 
 def find_body(name: str | None, bodies: Sequence[bytes], options: Where) -> list[bytes]:
-    """The frames of each request. Raises CliError."""
+    """The frames of a request. Raises CliError."""
     try:
         if name is not None:
             checked_service(name)
@@ -183,7 +183,7 @@ def find_body(name: str | None, bodies: Sequence[bytes], options: Where) -> list
 
 
 def find_workers_url(options: Where) -> str:
-    """Where our own workers are to come. Raises CliError."""
+    """The broker's url for the bench's workers. Raises CliError."""
     given: str = options["workers_url"]
     if given:
         return find_brokers({**options, "urls": (given,), "topology": None}, WORKERS_URL).urls[0]
@@ -196,27 +196,28 @@ def find_workers_url(options: Where) -> str:
 
 
 def check_served(found: bytes, place: str) -> None:
-    """Raises CliError where nobody would answer."""
+    """Raises CliError: the service has no worker."""
     if found != MMI_FOUND:
-        way_out = "start one: kelek worker run; or leave SERVICE out, to measure workers of our own"
+        way_out = "start one: kelek worker run; or leave SERVICE out to use the bench's workers"
         raise CliError(f"{place}: it has no worker; {way_out}", FAILED)
 
 
-def make_echo(doors: BrokerTarget, url: str, service: str, options: Where) -> Echo:
-    header = doors.headers.worker.decode()
+def make_echo(target: BrokerTarget, url: str, service: str, options: Where) -> Echo:
+    header = target.headers.worker.decode()
     sizes = options["workers"], options["window"]
-    return Echo(url, service, *sizes, header, doors.interval_ms)
+    return Echo(url, service, *sizes, header, target.interval_ms)
 
 
 @contextmanager
 def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
-    """With workers of our own, all of which the broker knows. Raises CliError."""
+    """Runs workers, until the broker knows all. Raises CliError."""
     command = [sys.executable, "-P", "-m", f"{__package__}.echo"]
     with subprocess.Popen(
         [*command, json.dumps(setup._asdict())],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        start_new_session=True,  # A terminal's interrupt is for the command, which ends them.
+        # So that a terminal's interrupt reaches only the command, which ends them.
+        start_new_session=True,
     ) as workers:
         try:
             wait_known(broker, setup, workers, timeout_ms)
@@ -233,7 +234,7 @@ def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
 def wait_known(
     broker: Broker, setup: Echo, workers: "subprocess.Popen[bytes]", timeout_ms: int
 ) -> None:
-    """Until the broker knows all workers. Raises CliError."""
+    """Waits until the broker knows all workers. Raises CliError."""
     until = time.monotonic() + timeout_ms / 1000
     while True:
         rows = ask(broker, OWN_SERVICES, "name")
@@ -247,11 +248,11 @@ def wait_known(
 
 
 def measure(load: BenchLoad, options: Where) -> dict[str, Any]:
-    """First many at a time, then one behind the other."""
+    """First many requests in flight, then one at a time."""
     number, outstanding, alone = options["count"], options["outstanding"], options["alone"]
     timeout_ms = int(options["timeout_s"] * 1000)
     with load, bar(number) as on_done:
-        load.run(outstanding, outstanding, timeout_ms, ignore)  # All are awake.
+        load.run(outstanding, outstanding, timeout_ms, ignore)  # All workers are awake.
         many = load.run(number, outstanding, timeout_ms, on_done)
         lone = load.run(alone, 1, timeout_ms, ignore)
     failures = many.failures + lone.failures
@@ -268,12 +269,12 @@ def measure(load: BenchLoad, options: Where) -> dict[str, Any]:
 
 
 def ignore(done: int) -> None:
-    """Nobody watches."""
+    """Shows no progress."""
 
 
 @contextmanager
 def bar(number: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar when somebody watches."""
+    """A progress bar on a terminal."""
     with click.progressbar(
         length=number,
         label="measuring",
@@ -285,7 +286,7 @@ def bar(number: int) -> Iterator[Callable[[int], object]]:
 
 
 def show(figures: dict[str, Any], output: str) -> None:
-    """Raises CliError where requests have failed, behind the figures."""
+    """Shows the figures. Raises CliError: requests have failed."""
     failures = figures.pop("failures")
     if output == "json":
         show_json(figures)

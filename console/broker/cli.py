@@ -1,7 +1,7 @@
-"""The commands `kelek call`, `kelek worker` and `kelek broker`: services, from a shell.
+"""The commands `kelek call`, `kelek worker` and `kelek broker`.
 
-Only click is imported before a command runs; what commands do is in broker/commands.py,
-broker/worker.py, broker/lists.py and broker/bench.py.
+Only click is imported before a command runs. broker/commands.py, worker.py, lists.py and bench.py
+have the commands.
 """
 
 from collections.abc import Callable
@@ -12,12 +12,12 @@ import click
 from .. import cli_errors
 from ..options import DATA, F, Seconds, output_option
 
-CONCURRENCY_MAX = 1024  # As clients/broker/service_worker.py has it.
+CONCURRENCY_MAX = 1024  # As in clients/broker/service_worker.py.
 WINDOW_MAX = 65_535
 
 
 def broker_options(whose: str) -> Callable[[F], F]:
-    """Which broker is meant."""
+    """The options that select brokers."""
 
     def decorate(command: F) -> F:
         topology = click.option(
@@ -36,21 +36,20 @@ def broker_options(whose: str) -> Callable[[F], F]:
 @click.command()
 @broker_options("clients")
 @click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0, show_default=True,
-              metavar="SECONDS", help="Give up after so long.")  # fmt: skip
+              metavar="SECONDS", help="Timeout of the call.")  # fmt: skip
 @click.option("--identity", type=DATA, metavar="NAME",
-              help="Be the client of this name: octets, as BODY.")  # fmt: skip
+              help="Name of this client: octets, as BODY.")  # fmt: skip
 @click.option("--id", "request_id", type=DATA, metavar="ID",
-              help="The request's id: a second one of this client is the first again.")  # fmt: skip
-@click.option("--partials", is_flag=True, help="Print parts of the answer as they come.")
+              help="Request id: a repeat joins the first request.")  # fmt: skip
+@click.option("--partials", is_flag=True, help="Print parts of the answer as they arrive.")
 @output_option
 @click.argument("service")
 @click.argument("bodies", metavar="[BODY]...", type=DATA, nargs=-1)
 @cli_errors.report_errors
 def call(service: str, bodies: tuple[bytes, ...], output: str, **options: Any) -> None:
-    """Asks SERVICE, and prints its answer.
+    """Calls SERVICE, and prints its answer.
 
-    BODY is UTF-8, or with 0x in front hexadecimal; `-` is all of standard input. Each is a frame of
-    its own.
+    BODY is UTF-8, or hexadecimal after 0x; `-` reads all of standard input. Each BODY is a frame.
     """
     from . import commands as broker_commands
 
@@ -59,23 +58,23 @@ def call(service: str, bodies: tuple[bytes, ...], output: str, **options: Any) -
 
 @click.group(cls=cli_errors.Program)
 def worker() -> None:
-    """Workers that offer services at a broker: run."""
+    """Workers of services: run."""
 
 
 @worker.command()
 @broker_options("workers")
-@click.option("--name", metavar="SERVICE", help="Offer it as this one.")
+@click.option("--name", metavar="SERVICE", help="Name of the service.")
 @click.option("--concurrency", type=click.IntRange(1, CONCURRENCY_MAX), metavar="N",
-              help="Serve so many requests at once.")  # fmt: skip
+              help="Requests served at once.")  # fmt: skip
 @click.option("--window", type=click.IntRange(1, WINDOW_MAX), metavar="N",
-              help="Have so many handed out ahead.")  # fmt: skip
+              help="Requests that the broker may send before an answer.")  # fmt: skip
 @click.argument("target", metavar="MODULE:FUNCTION")
 @cli_errors.report_errors
 def run(target: str, **options: Any) -> None:
-    """Serves with a function, or with what @kelek.service has made of one.
+    """Serves with a function, or with a function decorated by @kelek.service.
 
-    MODULE is looked for in this folder first. With SIGTERM, or when it is interrupted, it finishes
-    what it has and ends; the second time it ends at once.
+    MODULE is looked up in this folder first. SIGTERM or an interrupt finishes the requests in work,
+    then ends; a second one ends at once.
     """
     from . import worker as worker_commands
 
@@ -91,14 +90,14 @@ def listing(command: Callable[..., None]) -> Callable[..., None]:
     """The options of all lists."""
     timeout = click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=2.0,
                            show_default=True, metavar="SECONDS",
-                           help="Wait so long for a broker.")  # fmt: skip
+                           help="Timeout for each broker.")  # fmt: skip
     return broker_options("clients")(timeout(output_option(cli_errors.report_errors(command))))
 
 
 @broker.command()
 @listing
 def services(**options: Any) -> None:
-    """The services that have workers or requests, of each broker."""
+    """Lists the services with workers or requests, of each broker."""
     from . import lists as broker_lists
 
     broker_lists.services(options)
@@ -107,7 +106,7 @@ def services(**options: Any) -> None:
 @broker.command()
 @listing
 def workers(**options: Any) -> None:
-    """The workers, what they offer and what they have to do."""
+    """Lists the workers, their service and their load."""
     from . import lists as broker_lists
 
     broker_lists.workers(options)
@@ -116,7 +115,7 @@ def workers(**options: Any) -> None:
 @broker.command()
 @listing
 def queue(**options: Any) -> None:
-    """The services whose requests wait for a worker, the one that waits longest first."""
+    """Lists the services with waiting requests, the longest wait first."""
     from . import lists as broker_lists
 
     broker_lists.queue(options)
@@ -126,28 +125,28 @@ def queue(**options: Any) -> None:
 @broker_options("clients")
 @click.option("--workers-url", metavar="URL", help="The broker's url for workers, with --url.")
 @click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0, show_default=True,
-              metavar="SECONDS", help="Give up after so long without an answer.")  # fmt: skip
+              metavar="SECONDS", help="Give up after this time without an answer.")  # fmt: skip
 @click.option("--count", type=click.IntRange(1, 100_000_000), default=100_000, show_default=True,
-              help="How many requests.")  # fmt: skip
+              help="Number of requests.")  # fmt: skip
 @click.option("--outstanding", type=click.IntRange(1, 65_536), default=100, show_default=True,
-              help="How many of them at a time.")  # fmt: skip
+              help="Requests in flight.")  # fmt: skip
 @click.option("--alone", type=click.IntRange(0, 1_000_000), default=200, show_default=True,
-              help="How many more, each sent when the one before is answered.")  # fmt: skip
+              help="Further requests, sent one at a time.")  # fmt: skip
 @click.option("--size", type=click.IntRange(0, 64_000_000), default=64, show_default=True,
-              help="Bytes in each, where no BODY is given.")  # fmt: skip
+              help="Size of a request in bytes, without BODY.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 1000), default=4, show_default=True,
-              help="How many workers of our own.")  # fmt: skip
+              help="Number of the bench's own workers.")  # fmt: skip
 @click.option("--window", type=click.IntRange(1, WINDOW_MAX), default=32, show_default=True,
-              help="How many requests each of them is given ahead.")  # fmt: skip
+              help="Window of each of them.")  # fmt: skip
 @output_option
 @click.argument("service", required=False)
 @click.argument("bodies", metavar="[BODY]...", type=DATA, nargs=-1)
 @cli_errors.report_errors
 def bench(service: str | None, bodies: tuple[bytes, ...], output: str, **options: Any) -> None:
-    """Measures requests a second and their latency at a broker that runs.
+    """Measures throughput and latency at a running broker.
 
-    They are for workers of our own that send back what they get, or for SERVICE, which then does
-    so much work. `python -m kelek.bench broker` measures more, on brokers of its own.
+    The requests go to workers of this command, which return the body, or to SERVICE, which has to
+    do that much work. `python -m kelek.bench broker` measures more, with brokers of its own.
     """
     from . import bench as broker_bench
 

@@ -1,4 +1,4 @@
-"""What `kelek call` does. It parses no command line."""
+"""The command `kelek call`, without its command line."""
 
 import sys
 from collections.abc import Sequence
@@ -25,21 +25,21 @@ REACH_MS = 2000
 
 
 def call(name: str, bodies: Sequence[bytes], output: str, options: Where) -> None:
-    """Asks a service and prints what it answers."""
+    """Calls a service and prints its answer."""
     try:
         checked_service(name)
         frames = frames_of([stdin().read() if one == b"-" else one for one in bodies])
     except ValueError as error:
         raise CliError(f"SERVICE: {error}" if "service" in str(error) else str(error)) from error
     identity, request_id = check_ids(options)
-    doors = find_brokers(options, CLIENTS_URL)
+    target = find_brokers(options, CLIENTS_URL)
     timeout_ms = int(options["timeout_s"] * 1000)
-    tuning = BrokerTuning(headers=doors.headers)
+    tuning = BrokerTuning(headers=target.headers)
     with (
-        Broker(doors.urls, timeout_ms=timeout_ms, identity=identity, tuning=tuning) as broker,
-        in_one_line(doors, name),
+        Broker(target.urls, timeout_ms=timeout_ms, identity=identity, tuning=tuning) as broker,
+        in_one_line(target, name),
     ):
-        # Nobody waits long for a broker that is not there at all.
+        # Fail early when no broker is reachable.
         broker.call("mmi.service", name, timeout_ms=min(REACH_MS, timeout_ms))
         left_out = 0
         with closing(broker.stream(name, frames, request_id=request_id)) as parts:
@@ -55,7 +55,7 @@ def call(name: str, bodies: Sequence[bytes], output: str, options: Where) -> Non
 
 
 def check_ids(options: Where) -> tuple[bytes | None, bytes | None]:
-    """The identity and the id that were given. Raises CliError."""
+    """The --identity and the --id. Raises CliError."""
     identity, request_id = options["identity"], options["request_id"]
     if request_id is not None and identity is None:
         raise CliError("--id: it counts within an --identity; give one, too")
@@ -69,7 +69,7 @@ def check_ids(options: Where) -> tuple[bytes | None, bytes | None]:
 
 
 def show(body: Body, final: bool, output: str) -> None:
-    """Prints one answer, or a part of it."""
+    """Prints an answer, or a part of it."""
     if output == "json":
         found: dict[str, Any] = {"final": final}
         if len(body.frames) == 1:
@@ -79,5 +79,5 @@ def show(body: Body, final: bool, output: str) -> None:
         show_json(found)
         return
     for frame in body.frames:
-        if frame or not final:  # Behind its parts an answer often has nothing more to say.
+        if frame or not final:  # After parts the FINAL is often empty.
             click.echo(frame, nl=not frame.endswith(b"\n"))

@@ -1,8 +1,8 @@
-"""The workers of `kelek broker bench`, in a process of their own: they send back what they get.
+"""The workers of `kelek broker bench`, in a process of their own: they return each body.
 
     python -P -m kelek.console.broker.echo SETUP
 
-SETUP is an Echo in JSON. They go home when standard input ends: their command has ended, too.
+SETUP is an Echo in JSON. The workers end with their standard input, that is with the command.
 """
 
 import json
@@ -18,23 +18,23 @@ from ...net.clock import monotonic_ms
 from ...protocols.majordomo.codec import Disconnect, Ping, WorkerReady, encode_worker_command
 from ...protocols.majordomo.values import DISCONNECT, FINAL, REQUEST, Framing, Headers
 
-HEAD_BYTES = 4096  # Of a message beside its body.
-LINGER_MS = 1000  # For the last words to leave.
+HEAD_BYTES = 4096  # Of a message, besides its body.
+LINGER_MS = 1000  # For the last messages to leave.
 
 
 class Echo(NamedTuple):
-    """What they are told."""
+    """The settings of the workers."""
 
     url: str  # Of the broker's back end.
     service: str
     workers: int
     window: int
-    header: str  # What a worker's commands begin with.
-    interval_ms: int  # Of PINGs, where nothing else is heard.
+    header: str  # Of a worker's commands.
+    interval_ms: int  # Between PINGs on a silent connection.
 
 
 class EchoWorker:
-    """One of them: a DEALER, and no queue of its own."""
+    """A worker without a queue: a DEALER."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> None:
         self._headers = Headers(worker=setup.header.encode())
@@ -57,9 +57,9 @@ class EchoWorker:
         self.socket.send_multipart(encode_worker_command(command, Framing.TEXT, self._headers))
 
     def answer(self) -> bool:
-        """Takes in and answers what lies there; False: the broker sends it away."""
+        """Answers all waiting requests. False: the broker sent DISCONNECT."""
         while True:
-            # Frame by frame, without the codec: what is measured is the broker.
+            # Without the codec, to keep the load on the broker.
             for message in self._drain.receive().messages():
                 if message[1] == REQUEST:
                     self._answers.add([message[0], FINAL, *message[2:]])
@@ -71,21 +71,21 @@ class EchoWorker:
                 return True
 
     def on_time(self, now_ms: int) -> int:
-        """Says PING where it is due; milliseconds until the next one is."""
+        """Sends PING when it is due; returns the milliseconds until the next one."""
         if now_ms >= self._ping_ms:
             self.say(Ping())
         return max(0, self._ping_ms - now_ms)
 
 
 def serve(setup: Echo) -> int:
-    """Returns 1 when the broker has sent them away."""
+    """Returns 1 when the broker sent DISCONNECT."""
     with zmq.Context() as context:
         workers = {worker.socket: worker for worker in made(context, setup)}
         poller = zmq.Poller()
         poller.register(sys.stdin.fileno(), zmq.POLLIN)
         for socket in workers:
             poller.register(socket, zmq.POLLIN)
-        asked = True  # By the command that has started us.
+        asked = True  # The command that started this process.
         while asked and workers:
             wait_ms = min(worker.on_time(monotonic_ms()) for worker in workers.values())
             ready = {socket for socket, _ in poller.poll(wait_ms)}

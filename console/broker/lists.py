@@ -1,4 +1,4 @@
-"""What `kelek broker` lists: it asks each broker by itself. It parses no command line."""
+"""The lists of `kelek broker`, from each broker, without their command line."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,10 +19,10 @@ from ..output import show_json, show_table
 from ..targets import Where
 from .target import CLIENTS_URL, find_brokers, in_one_line
 
-NUMBER_BYTES = 8  # Of a worker's number, behind which the next rows are asked for.
+NUMBER_BYTES = 8  # Of a worker's number, after which the next rows are requested.
 Rows = list[dict[str, Any]]
 SERVICE_KEYS = ("name", "workers", "working", "waiting", "waiting_bytes", "oldest_ms", "done")
-DURABLE_KEYS = ("durable", "durable_answers")  # Of services that are.
+DURABLE_KEYS = ("durable", "durable_answers")  # Of durable services.
 WORKER_KEYS = ("number", "service", "framing", "window", "working", "done", "silent_ms")
 
 
@@ -47,7 +47,7 @@ def queue(options: Where) -> None:
 
 
 def with_durable(keys: Sequence[str], rows: Rows) -> Sequence[str]:
-    """Requests that are written and not answered, and answers that are kept."""
+    """Adds the columns of durable services: unanswered requests, and stored answers."""
     return (*keys, *DURABLE_KEYS) if any("durable" in row for row in rows) else keys
 
 
@@ -61,15 +61,15 @@ def show(rows: Rows, keys: Sequence[str], options: Where) -> None:
 
 
 def ask_all(options: Where, service: bytes, key: str) -> Rows:
-    """The rows of every broker that answers; fails when none does."""
-    doors = find_brokers(options, CLIENTS_URL)
+    """The rows of all brokers that answer; fails when none does."""
+    target = find_brokers(options, CLIENTS_URL)
     timeout_ms = int(options["timeout_s"] * 1000)
     found: Rows = []
     lost: BrokerUnavailable | None = None
     answered = False
-    with in_one_line(doors, service.decode()):
-        for url in doors.urls:
-            tuning = BrokerTuning(headers=doors.headers)
+    with in_one_line(target, service.decode()):
+        for url in target.urls:
+            tuning = BrokerTuning(headers=target.headers)
             with Broker(url, timeout_ms=timeout_ms, tuning=tuning) as broker:
                 try:
                     found += [{"broker": url, **row} for row in ask(broker, service, key)]
@@ -82,16 +82,16 @@ def ask_all(options: Where, service: bytes, key: str) -> Rows:
 
 
 def ask(broker: Broker, service: bytes, key: str) -> Rows:
-    """All rows of one broker, some at a time."""
+    """All rows of one broker, page by page."""
     rows: Rows = []
     behind = b""
     while True:
         frames = broker.call(service, behind).frames
         if frames == [MMI_NOT_IMPLEMENTED]:
-            raise CliError("this broker is of another kind: it lists nothing", FAILED)
+            raise CliError("this is a foreign broker, without lists", FAILED)
         some = [msgpack.unpackb(frame) for frame in frames if frame]
         rows += some
-        if len(some) < OWN_ROWS_MAX or key not in some[-1]:  # An older broker tells no numbers.
+        if len(some) < OWN_ROWS_MAX or key not in some[-1]:  # An older broker sends no numbers.
             return rows
         last = some[-1][key]
         behind = last.to_bytes(NUMBER_BYTES, "big") if isinstance(last, int) else last.encode()

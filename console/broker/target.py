@@ -1,4 +1,4 @@
-"""Which broker a command of `kelek` is about, and how what goes wrong there is said."""
+"""The broker of a command of `kelek`, and errors of its calls."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +15,18 @@ WORKERS_URL = "workers_url"
 
 
 class BrokerTarget(NamedTuple):
-    """Where brokers are to be found, and how they are spoken to."""
+    """The brokers of a command, and how to talk to them."""
 
     name: str  # For errors: the topology's path, or the urls.
     urls: tuple[str, ...]
     by_topology: bool
     headers: Headers = HEADERS
-    interval_ms: int = INTERVAL_MS  # Of a worker's heartbeat: no longer than the broker's.
+    interval_ms: int = INTERVAL_MS  # Of a worker's heartbeat; at most the broker's.
 
 
 def find_brokers(where: Where, key: str) -> BrokerTarget:
-    """The doors for clients (CLIENTS_URL) or workers (WORKERS_URL): from --url, or from a topology.
-    Raises CliError."""
+    """The urls for clients (CLIENTS_URL) or workers (WORKERS_URL), from --url or a topology. Raises
+    CliError."""
     if where["urls"]:
         service = services.BROKER if key == CLIENTS_URL else services.WORKERS
         urls = check_given_urls(where, service, "topology")
@@ -42,14 +42,14 @@ def find_brokers(where: Where, key: str) -> BrokerTarget:
 
 
 @contextmanager
-def in_one_line(doors: BrokerTarget, service: str) -> Iterator[None]:
-    """Ends the command when a service can't be asked."""
-    place = f"{doors.name}: service {service}"
+def in_one_line(target: BrokerTarget, service: str) -> Iterator[None]:
+    """Turns a failed call into a one-line error."""
+    place = f"{target.name}: service {service}"
     try:
         yield
     except BrokerUnavailable as error:
-        way_out = f"start it: supervisor start {doors.name}"
-        if not doors.by_topology:
+        way_out = f"start it: supervisor start {target.name}"
+        if not target.by_topology:
             way_out = "does it run there, and is this its url for clients?"
         raise CliError(f"{place}: {error}; {way_out}", FAILED) from error
     except BrokerTimeout as error:

@@ -1,4 +1,4 @@
-"""What `kelek worker` does. It parses no command line."""
+"""The command `kelek worker`, without its command line."""
 
 import importlib
 import os
@@ -18,27 +18,27 @@ REACH_S = 2.0
 
 
 def work(target: str, options: Where) -> None:
-    """Serves until SIGTERM or an interrupt, and then to the end of what was begun."""
+    """Serves until SIGTERM or an interrupt, then finishes its requests."""
     offered = find_service(target, options)
-    doors = find_brokers(options, WORKERS_URL)
+    brokers = find_brokers(options, WORKERS_URL)
 
     def begun() -> None:
-        click.echo(f"serving service={offered.name} brokers={','.join(doors.urls)}")
+        click.echo(f"serving service={offered.name} brokers={','.join(brokers.urls)}")
         sys.stdout.flush()
 
     def failed(error: Exception) -> None:
         if isinstance(error, ServiceRefused):
-            return  # The answer that the function has chosen.
+            return  # An error that the function chose as its answer.
         sys.stderr.write(f"kelek: {offered.name}: {type(error).__name__}: {error}\n")
 
     def alone() -> None:
         if not worker.counters.get("connected"):
-            sys.stderr.write(f"kelek: {no_broker(doors)}\n")
+            sys.stderr.write(f"kelek: {no_broker(brokers)}\n")
 
-    tuning = WorkerTuning(interval_ms=doors.interval_ms, headers=doors.headers)
-    worker = Worker(offered, doors.urls, tuning=tuning, on_begun=begun, on_failure=failed)
+    tuning = WorkerTuning(interval_ms=brokers.interval_ms, headers=brokers.headers)
+    worker = Worker(offered, brokers.urls, tuning=tuning, on_begun=begun, on_failure=failed)
     timer = threading.Timer(REACH_S, alone)
-    timer.daemon = True  # It holds up no worker that ends.
+    timer.daemon = True  # It must not delay the end of the worker.
     timer.start()
     worker.run()
     timer.cancel()
@@ -47,25 +47,25 @@ def work(target: str, options: Where) -> None:
     click.echo(f"ended service={offered.name} answered={answered} failed={errors}")
 
 
-def no_broker(doors: BrokerTarget) -> str:
-    """What somebody should know who waits for requests in vain."""
-    way_out = f"start it: supervisor start {doors.name}"
-    if not doors.by_topology:
+def no_broker(brokers: BrokerTarget) -> str:
+    """A hint for a worker that has no connection."""
+    way_out = f"start it: supervisor start {brokers.name}"
+    if not brokers.by_topology:
         way_out = "does it run there, and is this its url for workers?"
-    return f"no broker yet at {', '.join(doors.urls)}: it waits for one; {way_out}"
+    return f"no broker yet at {', '.join(brokers.urls)}: waiting; {way_out}"
 
 
 def find_service(target: str, options: Where) -> Service[Any, Any]:
-    """The service at MODULE:NAME, or the function there as a service of the name that is given."""
+    """The service at MODULE:NAME, or the function there with --name."""
     module_name, colon, path = target.partition(":")
     if not colon or not module_name or not path:
         raise CliError(f"{target}: write MODULE:FUNCTION")
-    # A module of the folder that somebody is in is meant: it is named on the command line.
+    # The current folder's modules come first.
     sys.path.insert(0, os.getcwd())
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
-        # A wrong name on the command line; or a module that is there and can't be loaded.
+        # A wrong name, or a module that can't be imported.
         is_missing = f"{module_name}.".startswith(f"{error.name}.")
         raise CliError(f"{module_name}: {error}", IMPOSSIBLE if is_missing else FAILED) from error
     except SyntaxError as error:
@@ -80,9 +80,9 @@ def find_service(target: str, options: Where) -> Service[Any, Any]:
         window = window or max(found.window, concurrency)
         found = found.function
     elif not callable(found):
-        raise CliError(f"{target}: it is no function")
+        raise CliError(f"{target}: not a function")
     if not name:
-        raise CliError(f"{target}: it is no @kelek.service; say with --name which one it is")
+        raise CliError(f"{target}: not a @kelek.service; give its name with --name")
     try:
         return service(name, concurrency=concurrency or 1, window=window)(found)
     except ValueError as error:

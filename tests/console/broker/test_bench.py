@@ -92,7 +92,7 @@ def test_a_worker_that_says_nothing(broker: BrokerProcess) -> None:
     code, _, said = run(broker, "mute", "--timeout", "0.2", "--count", "5")
     worker.send_multipart([b"KLKW01", b"\6"])
     assert code == cli_errors.FAILED
-    assert "requests are unanswered, and nothing came for 0.2 s" in said
+    assert "requests are unanswered, and no answer for 0.2 s" in said
 
 
 @pytest.mark.parametrize(

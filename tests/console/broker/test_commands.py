@@ -124,10 +124,10 @@ def test_a_worker_without_a_broker_says_so(host: Host, tmp_path: Path) -> None:
     with working(tmp_path, "served:add", "--url", nobody) as worker:
         assert worker.stderr is not None
         said = worker.stderr.readline()
-    assert said.startswith(f"kelek: no broker yet at {nobody}: it waits for one; does it run there")
+    assert said.startswith(f"kelek: no broker yet at {nobody}: waiting; does it run there")
     doors = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), True)
     assert worker_commands.no_broker(doors) == (
-        "no broker yet at tcp://a:1, tcp://b:1: it waits for one; start it: supervisor start t.yaml"
+        "no broker yet at tcp://a:1, tcp://b:1: waiting; start it: supervisor start t.yaml"
     )
 
 
@@ -161,7 +161,7 @@ def test_what_the_broker_says(host: Host) -> None:
         (["call", "x", "0xq", "--url", "ipc:///x"], "hexadecimal"),
         (["call", "x", "-t", "bare.yaml"], "no node has a broker"),
         (["worker", "run", "served", "--url", "ipc:///x"], "MODULE:FUNCTION"),
-        (["worker", "run", "served:number", "--url", "ipc:///x"], "no function"),
+        (["worker", "run", "served:number", "--url", "ipc:///x"], "not a function"),
         (["worker", "run", "served:nothing", "--url", "ipc:///x"], "has no nothing"),
         (["worker", "run", "served:plain", "--url", "ipc:///x"], "--name"),
         (["worker", "run", "served:plain", "--name", "mmi.x", "--url", "ipc:///x"], "broker's own"),
