@@ -272,9 +272,9 @@ int klk_syncer_close(struct klk_syncer *syncer);
 
 /* ---- sockets.c: whole messages in and out of pyzmq's own sockets ---- */
 
-/* Whole messages in one buffer, taken in or to be sent. Frame f is bytes[offsets[f]] up to
- * bytes[offsets[f + 1]]; message m has the frames firsts[m] up to firsts[m + 1]. A message that is
- * still growing lies behind the last whole one: its frames are counted, it is not. */
+/* Whole messages in one buffer, received or to be sent. Frame f is bytes[offsets[f]] up to
+ * bytes[offsets[f + 1]]; message m has the frames firsts[m] up to firsts[m + 1]. A growing
+ * message follows the last whole one: its frames are counted, the message is not. */
 struct klk_messages {
     uint8_t *bytes;
     uint32_t *offsets;   /* frames_max + 1; the first is 0 */
@@ -289,20 +289,20 @@ struct klk_messages {
 struct klk_drain {
     struct klk_messages *arena;
     uint64_t message[8];         /* libzmq's zmq_msg_t, 64 bytes aligned to 8 */
-    uint32_t message_bytes_max;  /* over all frames; what is beyond either is dropped */
+    uint32_t message_bytes_max;  /* of all frames; a message over either limit is dropped */
     uint32_t message_frames_max;
-    uint32_t bytes_need;         /* out, on KLK_ESPACE: what arena must have for this message */
+    uint32_t bytes_need;         /* out, on KLK_ESPACE: the size that this message needs */
     uint32_t frames_need;
-    int32_t held;                /* message holds a frame that arena had no room for */
+    int32_t held;                /* message holds a frame for which arena had no room */
     int32_t discarding;          /* the rest of a message over a limit is still to come */
-    int32_t addressed;           /* behind a message's first frame put one with its address */
+    int32_t addressed;           /* put a frame with the address behind the first frame */
     uint64_t dropped;            /* messages over a limit */
 };
 
 enum klk_sockets {
     KLK_MORE = 1,   /* not the end: call again */
-    KLK_DROP = 0,   /* klk_send: a message that can't leave now is dropped and counted */
-    KLK_KEEP = 1    /* klk_send: stop at it and say where */
+    KLK_DROP = 0,   /* klk_send: drop and count a message that would block */
+    KLK_KEEP = 1    /* klk_send: stop at it and return the position */
 };
 
 /* Binds to the libzmq that is already loaded in this process as, or linked into, the shared object
@@ -313,28 +313,28 @@ enum klk_sockets {
  * Returns KLK_OK, or KLK_EOS when the object is not loaded or lacks a symbol. */
 int klk_sockets_bind(const char *path, int *version);
 
-/* Makes drain->message usable and gives back what it holds. Call close once for each open. */
+/* Initialises drain->message, and releases what it holds. Call close once for each open. */
 int klk_drain_open(struct klk_drain *drain);
 void klk_drain_close(struct klk_drain *drain);
 
 /* Receives what waits on the socket, without blocking, whole messages only.
  *
- *   fresh   1: the whole messages of the last call are done with, a growing one moves to the front;
- *           0: go on behind them (after KLK_ESPACE and more room)
+ *   fresh   1: remove the whole messages of the last call, move a growing one to the front;
+ *           0: continue behind them (after KLK_ESPACE and a larger arena)
  *
- * Returns KLK_OK when nothing more waits; KLK_MORE when something may (no room, interrupted, many
- * frames thrown away); KLK_ESPACE when the arena is empty and too small for the next message: give
- * it bytes_need and frames_need and go on; KLK_EOS when there is nothing to return but errno. */
+ * Returns KLK_OK when nothing more waits; KLK_MORE when messages may wait (no room, interrupted,
+ * many frames dropped); KLK_ESPACE when the arena is empty and too small for the next message:
+ * enlarge it to bytes_need and frames_need and continue; KLK_EOS with errno. */
 int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh);
 
 /* Sends the messages from *position on, without blocking.
  *
- *   skip       frames at the start of each that stay here; a message that has no others is dropped
+ *   skip       leading frames of each that are not sent; a message without others is dropped
  *   mode       KLK_DROP or KLK_KEEP, on EAGAIN; EHOSTUNREACH always drops
  *   position   in, out: the first message that has not been sent or dropped
  *   dropped    out, added to: messages dropped
  *
- * Returns KLK_OK when all are done with, KLK_MORE when KLK_KEEP stopped, KLK_EOS on other
+ * Returns KLK_OK when all were sent or dropped, KLK_MORE when KLK_KEEP stopped, KLK_EOS on other
  * errors. */
 int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mode,
              uint32_t *position, uint32_t *dropped);
@@ -375,15 +375,15 @@ int klk_entries_add(struct klk_entries *entries, const uint8_t *block, size_t si
 enum klk_poll_event { KLK_POLL_IN = 1, KLK_POLL_OUT = 2 }; /* ZMQ_POLLIN, ZMQ_POLLOUT */
 
 /* A socket or a file descriptor to wait for. A socket's own descriptor shows only that something
- * has happened since it was last asked: who sends on it, or does not receive until nothing is left,
- * sets check. */
+ * has happened since the last query of its events. Set check after a send, and after a receive that
+ * left messages. */
 struct klk_poll_item {
-    void *socket;   /* of libzmq; NULL: fd is an ordinary one */
+    void *socket;   /* libzmq's; NULL: fd is an ordinary descriptor */
     int fd;         /* of a socket: its ZMQ_FD */
     int16_t wanted; /* klk_poll_event; 0: leave it out */
     int16_t ready;  /* out */
-    uint8_t check;  /* ask the socket before waiting */
-    uint8_t drained; /* whoever is told of it receives until nothing is left: no need to ask */
+    uint8_t check;  /* query the socket before waiting */
+    uint8_t drained; /* its reader receives until nothing is left: no query */
 };
 
 struct pollfd;
@@ -392,11 +392,11 @@ struct klk_poll {
     struct klk_poll_item *items;
     struct pollfd *fds; /* room for count of them: 8 bytes each */
     uint32_t count, last; /* last: out, the last item that is ready */
-    int64_t checked_ms; /* when all sockets were asked last, whatever they show */
+    int64_t checked_ms; /* when all sockets were last queried */
 };
 
-/* Waits until a wanted event is there, timeout_ms have passed or a signal comes; sets ready.
- * Returns how many items are ready, KLK_EINVAL without libzmq, or KLK_EOS. */
+/* Waits for a wanted event, timeout_ms or a signal; sets ready.
+ * Returns the number of ready items, KLK_EINVAL without libzmq, or KLK_EOS. */
 int klk_poll_wait(struct klk_poll *poll_state, int64_t timeout_ms);
 
 /* ---- reqids.c: known request ids, each with the index of its entry ---- */

@@ -1,4 +1,4 @@
-"""The only door to csrc: buffers in, batches out. It never opens a file or a socket of its own."""
+"""The Python side of csrc: buffers in, batches out. Only these modules call it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ try:
     from .._native import ffi as ffi
     from .._native import lib as lib
 except ModuleNotFoundError as error:
-    if error.name != f"{__package__.rpartition('.')[0]}._native":  # One of what it needs.
+    if error.name != f"{__package__.rpartition('.')[0]}._native":  # A module that _native needs.
         raise
     from .missing import explain
 

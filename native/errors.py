@@ -1,4 +1,4 @@
-"""What all of native shares: the error of csrc, its limits, and the count of forks."""
+"""Shared by all of native: the error of csrc, limits, and the count of forks."""
 
 import os
 from typing import Any
@@ -21,10 +21,10 @@ uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten pages
 
 
 class NativeError(Exception):
-    """csrc refused its arguments; code is one of KLK_E*."""
+    """A function of csrc has refused its arguments; code is one of KLK_E*."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"csrc answered {code}")
+        super().__init__(f"csrc returned {code}")
         self.code = code
 
 
@@ -34,11 +34,14 @@ def _on_fork() -> None:
 
 
 def fork_count() -> int:
-    """Behind how many forks this process is: what belongs to one before must not be used."""
+    """The forks between the first process and this one.
+
+    Sockets and threads that were made at a smaller count belong to another process.
+    """
     return _forks
 
 
-_forks = 0  # Behind how many forks we are; os.getpid() is a system call on every batch.
+_forks = 0  # A counter, since os.getpid() would cost a system call per batch.
 os.register_at_fork(after_in_child=_on_fork)
 
 

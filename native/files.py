@@ -1,18 +1,16 @@
-"""The limit of open files: it bounds the sockets and connections of a process."""
+"""The limit of open files, which bounds the sockets and connections of a process."""
 
 import resource
 
 FILES_MAX = 65_536
-_FILES_A_SOCKET = 4  # Its own, its connection, the other side's to us; the program wants some, too.
+_FILES_A_SOCKET = 4  # Of the socket, its connection, the peer's connection, and the program.
 
 
 def raise_nofile_limit() -> int:
-    """Raises the limit of open files as far as this user may: each connection is one.
+    """Raises the limit of open files as far as this user may; returns the limit that then holds.
 
-    At the limit libzmq's thread turns in circles. Connections can't be refused before that: a
-    listener that is unbound takes the connections that it has accepted with it.
-
-    Returns the limit that holds now.
+    Each connection is a file. At the limit libzmq's thread loops without progress. Connections
+    can't be refused earlier: unbinding a listener also closes the connections it has accepted.
     """
     low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_MAX if high == resource.RLIM_INFINITY else min(high, FILES_MAX)
@@ -23,5 +21,5 @@ def raise_nofile_limit() -> int:
 
 
 def sockets_for_files(files: int) -> int:
-    """How many sockets of libzmq, one connection each, that many open files are enough for."""
+    """How many sockets with one connection each that many files allow."""
     return min(files, FILES_MAX) // _FILES_A_SOCKET

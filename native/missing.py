@@ -1,10 +1,10 @@
-"""Says why the C part of kelek is not there, and what to do."""
+"""Explains why the C part of kelek is missing, and what to do."""
 
 from pathlib import Path
 
 
 def explain(package: Path) -> str:
-    """package: the folder, or the place in an archive, that kelek was imported from."""
+    """package   the folder, or the place in an archive, that kelek was imported from"""
     if not package.is_dir():
         return (
             f"kelek was imported from the archive {package.parent}, and Python loads no C from "

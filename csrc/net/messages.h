@@ -15,7 +15,7 @@ static inline int klk_messages_fit(const struct klk_messages *messages, uint64_t
            messages->frames + frames <= messages->frames_max;
 }
 
-/* Adds a frame to the growing message; the caller has seen that it fits. */
+/* Adds a frame to the growing message; the caller has checked that it fits. */
 static inline void klk_messages_frame(struct klk_messages *messages, const void *data,
                                       uint32_t size) {
     uint32_t offset = klk_messages_bytes(messages);
@@ -23,7 +23,7 @@ static inline void klk_messages_frame(struct klk_messages *messages, const void 
     messages->offsets[++messages->frames] = offset + size;
 }
 
-/* The growing message is whole. */
+/* Completes the growing message. */
 static inline void klk_messages_end(struct klk_messages *messages) {
     messages->firsts[++messages->messages] = messages->frames;
 }

@@ -73,7 +73,7 @@ void klk_drain_close(struct klk_drain *drain) {
     drain->held = 0;
 }
 
-/* Forgets the whole messages; the frames of a growing one move to the front. */
+/* Removes the whole messages; the frames of a growing one move to the front. */
 static void drain_shift(struct klk_messages *in) {
     uint32_t first = in->firsts[in->messages];
     uint32_t start = in->offsets[first];
@@ -84,14 +84,14 @@ static void drain_shift(struct klk_messages *in) {
     in->messages = 0;
 }
 
-/* The address that the held frame's connection comes from, or nothing. */
+/* The address of the held frame's connection, or nothing. */
 static const char *drain_address(const struct klk_drain *drain, size_t *size) {
     const char *address = zmq.msg_gets(drain->message, "Peer-Address");
     *size = address ? strlen(address) : 0;
     return address;
 }
 
-/* Puts the held frame into the arena, or throws it away as part of a message over a limit. */
+/* Puts the held frame into the arena, or drops it as part of a message over a limit. */
 static int drain_place(struct klk_drain *drain) {
     struct klk_messages *in = drain->arena;
     size_t size = zmq.msg_size(drain->message), address_size = 0;
@@ -129,7 +129,7 @@ int klk_drain_receive(struct klk_drain *drain, void *socket, int fresh) {
     if (fresh) drain_shift(in);
     for (uint32_t received = 0;;) {
         if (!drain->held) {
-            /* Very many frames are thrown away in pieces: the caller has heartbeats to send. */
+            /* Very many frames are dropped in pieces: the caller has heartbeats to send. */
             if (received++ == in->frames_max + DISCARDED_MAX) return KLK_MORE;
             if (zmq.msg_recv(drain->message, socket, DONTWAIT) < 0) {
                 int error = zmq.error();
@@ -164,8 +164,8 @@ static int send_frames(void *socket, const struct klk_messages *out, uint32_t fi
     return 0;
 }
 
-/* Sends one message whole; returns 0 or an errno. A message that fails on its way is taken back by
- * libzmq, so the next one begins cleanly. */
+/* Sends one message whole; returns 0 or an errno. libzmq removes a message that fails
+ * part way, so the next one begins cleanly. */
 static int send_message(void *socket, const struct klk_messages *out, uint32_t message,
                         uint32_t skip) {
     uint32_t last = out->firsts[message + 1] - 1;
@@ -188,10 +188,10 @@ int klk_send(void *socket, const struct klk_messages *out, uint32_t skip, int mo
     return KLK_OK;
 }
 
-/* ---- what clients leave unread ---- */
+/* ---- bytes that clients have not read ---- */
 
 struct klk_budget {
-    atomic_uint_fast64_t holders; /* its owner, and every message that is counted */
+    atomic_uint_fast64_t holders; /* its owner, and every counted message */
     uint64_t seed;
     int in_order;
     uint64_t calls;
@@ -199,8 +199,8 @@ struct klk_budget {
     atomic_uint_fast64_t queued[KLK_BUDGET_SLOTS];
 };
 
-/* The last frame of a message that is counted: libzmq says when it needs that no more, which is
- * when the message has left, or will never. */
+/* The last frame of a counted message: libzmq calls back when it releases the frame, after the
+ * message was sent or dropped. */
 struct tail {
     struct klk_budget *budget;
     atomic_uint_fast64_t *queued;
@@ -236,7 +236,7 @@ uint64_t klk_budget_queued(const struct klk_budget *budget, const uint8_t *routi
     return atomic_load(&budget->queued[budget_slot(budget, routing_id, size)]);
 }
 
-/* Called by libzmq, in whatever thread. */
+/* Called by libzmq, in any thread. */
 static void tail_free(void *data, void *hint) {
     struct tail *tail = hint;
     (void)data;
@@ -262,7 +262,7 @@ static int tail_send(void *socket, struct tail *tail, size_t size) {
     return 0;
 }
 
-/* Sends one message of so many bytes, counted; returns 0 or an errno. */
+/* Sends and counts one message of so many bytes; returns 0 or an errno. */
 static int budget_send(struct klk_budget *budget, void *socket, const struct klk_messages *out,
                        uint32_t first, uint32_t last, uint64_t bytes, uint32_t slot) {
     size_t size = out->offsets[last + 1] - out->offsets[last];
@@ -349,7 +349,7 @@ static int64_t monotonic_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* What of the wanted events a socket has; this also settles its file descriptor. */
+/* The wanted events that a socket has; the query also clears its file descriptor. */
 static int poll_ask(struct klk_poll_item *item) {
     int events = 0;
     size_t size = sizeof events;
@@ -361,7 +361,7 @@ static int poll_ask(struct klk_poll_item *item) {
     return item->ready != 0;
 }
 
-/* Asks the sockets that may have events which their descriptors do not show. */
+/* Queries the sockets that may have events which their descriptors do not show. */
 static int poll_check(struct klk_poll *poll_state, int64_t now_ms) {
     int found = 0, all = now_ms - poll_state->checked_ms >= CHECK_ALL_MS;
     if (all) poll_state->checked_ms = now_ms;
@@ -377,7 +377,7 @@ static int poll_check(struct klk_poll *poll_state, int64_t now_ms) {
     return found;
 }
 
-/* Takes over what poll() has found; a socket's descriptor only says that something happened. */
+/* Evaluates the result of poll(); a socket's descriptor shows only that something happened. */
 static int poll_take(struct klk_poll *poll_state) {
     int found = 0;
     for (uint32_t i = 0; i < poll_state->count; i++) {

@@ -1,4 +1,4 @@
-"""The UDP socket of beacons: whom they reach, and what comes, by the batch."""
+"""The UDP sockets of beacons: broadcasts, and receives batches of valid beacons."""
 
 import ipaddress
 import os
@@ -13,17 +13,17 @@ from .interfaces import Interface
 
 MICROS = 1_000_000
 RECEIVED_MAX = 1024  # Beacons of one receive().
-BURST, PER_S = 4096, 8192  # Of all beacons that come; what is beyond is dropped.
-SOURCE_PART = 2  # One source has half of that at most.
-RECEIVE_BYTES = 1 << 20  # The kernel's buffer: about two thousand beacons.
+BURST, PER_S = 4096, 8192  # Of all received beacons; beacons over the rate are dropped.
+SOURCE_PART = 2  # One source has at most half of that.
+RECEIVE_BYTES = 1 << 20  # The kernel's buffer: about 2,000 beacons.
 _IPV6_MULTICAST_ALL = 29  # Linux 4.20; Python has no name for it.
-_SOURCES_MAX = 4096  # Addresses whose text is kept.
+_SOURCES_MAX = 4096  # Addresses whose text is cached.
 _ROW = struct.Struct("=16s16sI")
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class ReceivedBeacon(NamedTuple):
-    """A valid beacon, and the numeric address that it came from."""
+    """A valid beacon and its numeric source address."""
 
     uuid: bytes
     port: int
@@ -31,15 +31,15 @@ class ReceivedBeacon(NamedTuple):
 
 
 class Datagrams:
-    """One socket that hears beacons, one that sends them from the interface's own address.
+    """A socket that receives beacons, and one that sends them from the interface's own address.
 
-    Any number of processes of a machine share the port: each hears all that is broadcast.
+    Any number of processes of a machine share the port: each receives all broadcasts.
     """
 
     def __init__(self, interface: Interface, port: int) -> None:
         """Raises OSError: the port can't be bound, or the address is not of this machine."""
         self.interface, self.port = interface, port
-        self.unsent = 0  # Beacons that the machine did not let out.
+        self.unsent = 0  # Beacons that the machine refused to send.
         self.more = False  # receive() ended early: call it again before polling.
         family = socket.AF_INET6 if interface.is_v6 else socket.AF_INET
         self._in = socket.socket(family, socket.SOCK_DGRAM)
@@ -57,7 +57,7 @@ class Datagrams:
             self._in.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
             if interface.is_v6:
                 self._join(index)
-            # Bound to one address it would hear no broadcast.
+            # Bound to one address it would receive no broadcast.
             self._in.bind(("", port))
             self._out.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
             address = interface.address.partition("%")[0]
@@ -75,18 +75,20 @@ class Datagrams:
         self._sources: dict[bytes, str] = {}
 
     def _join(self, index: int) -> None:
-        """Has the group's datagrams come, of this interface alone, and ours reach others here."""
+        """Joins the group on this interface alone, and lets our datagrams reach local processes."""
         self._in.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 may share the port.
         group = socket.inet_pton(socket.AF_INET6, self.interface.broadcast)
         wanted = group + struct.pack("@I", index)
         self._in.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, wanted)
-        with suppress(OSError):  # Else what others here have joined comes, too, by other links.
+        with suppress(
+            OSError
+        ):  # Otherwise groups that other processes joined on other links arrive too.
             self._in.setsockopt(socket.IPPROTO_IPV6, _IPV6_MULTICAST_ALL, 0)
         self._out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
         self._out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
 
     def _fill(self, burst: int, per_s: int, source_burst: int, source_per_s: int) -> None:
-        """Sets how many may come at once and in a second, of all and of one source."""
+        """Sets the burst and the rate per second, of all sources and of one."""
         state = self._state
         state.burst, state.per_s = burst, per_s
         state.source_burst, state.source_per_s = source_burst, source_per_s
@@ -95,21 +97,21 @@ class Datagrams:
             bucket.left_micros = source_burst * MICROS
 
     def fileno(self) -> int:
-        """Of the socket that hears."""
+        """The descriptor of the receiving socket."""
         return self._in.fileno()
 
     @property
     def malformed(self) -> int:
-        """Datagrams that were no beacon."""
+        """Datagrams that were not beacons."""
         return int(self._state.malformed)
 
     @property
     def flooded(self) -> int:
-        """Beacons that came too fast."""
+        """Beacons over the rate."""
         return int(self._state.flooded)
 
     def receive(self, now_ms: int) -> list[ReceivedBeacon]:
-        """The beacons that wait, RECEIVED_MAX at most; never blocks."""
+        """Receives waiting beacons, RECEIVED_MAX at most, without blocking."""
         count = lib.klk_beacons_receive(
             self._state, self._in.fileno(), now_ms, self._rows, RECEIVED_MAX, self._more
         )
@@ -129,14 +131,14 @@ class Datagrams:
                 self._sources.clear()
             mapped = packed.startswith(_MAPPED)
             address = ipaddress.ip_address(packed[12:] if mapped else packed)
-            # An address that is good on its link alone can't be connected to without the link.
+            # Connecting to a link-local address needs its link.
             zoned = address.version == 6 and address.is_link_local
             found = f"{address}%{self.interface.name}" if zoned else str(address)
             self._sources[packed] = found
         return found
 
     def send(self, beacon: bytes) -> None:
-        """Broadcasts it; what the machine does not let out is counted: the next one may leave."""
+        """Broadcasts a beacon; counts it in `unsent` if the machine refuses to send it."""
         try:
             self._out.sendto(beacon, self._target)
         except OSError:

@@ -1,6 +1,6 @@
-"""Which network interfaces this machine has: where beacons go out, and what reaches all there.
+"""The network interfaces of this machine and their broadcast addresses.
 
-IPv4 has broadcast addresses; over IPv6 a multicast group stands in their place.
+Over IPv6 a multicast group replaces the broadcast address.
 """
 
 import errno
@@ -17,18 +17,18 @@ LOOPBACK_V6 = "::1"
 # Linux: netdevice(7).
 _SIOCGIFADDR, _SIOCGIFBRDADDR, _SIOCGIFFLAGS = 0x8915, 0x8919, 0x8913
 _IFF_UP, _IFF_BROADCAST, _IFF_LOOPBACK = 0x1, 0x2, 0x8
-# A line of it: address, index, prefix, scope, flags, name; the numbers are hexadecimal.
+# A line: address, index, prefix, scope, flags, name; the numbers are hexadecimal.
 _IF_INET6 = Path("/proc/net/if_inet6")
 _TENTATIVE_OR_FAILED = 0x40 | 0x08
 _LINK_LOCAL = 0x20
 
 
 class Interface(NamedTuple):
-    """Where beacons go out: its own address and the one that reaches all."""
+    """An interface for beacons: its own address, and the address that reaches all nodes."""
 
     name: str
-    address: str  # One of IPv6 that is good on its link alone has the zone behind it: fe80::1%eth0.
-    broadcast: str  # Of IPv4; or a multicast group of IPv6, and then `address` is one of IPv6, too.
+    address: str  # A link-local IPv6 address has its zone: fe80::1%eth0.
+    broadcast: str  # Of IPv4; or a multicast group of IPv6, when `address` is IPv6 too.
 
     @property
     def is_v6(self) -> bool:
@@ -36,7 +36,7 @@ class Interface(NamedTuple):
 
     @property
     def if_index(self) -> int:
-        """Its number; 0: the machine chooses. Raises OSError."""
+        """Its number; 0: the system chooses. Raises OSError."""
         return socket.if_nametoindex(self.name) if self.name else 0
 
 
@@ -44,8 +44,8 @@ _LOOPBACK = Interface("lo", LOOPBACK, LOOPBACK_BROADCAST)
 
 
 def interfaces() -> list[Interface]:
-    """The interfaces of this machine that are up and have IPv4: those that can broadcast, then
-    loopback. Only on Linux; elsewhere loopback alone."""
+    """The interfaces that are up, have IPv4 and can broadcast, then loopback. On other systems than
+    Linux loopback alone."""
     if sys.platform != "linux":
         return [_LOOPBACK]
     found = []
@@ -65,13 +65,13 @@ def interfaces() -> list[Interface]:
 
 
 def _asked(asking: socket.socket, request: int, name: str) -> bytes:
-    """What the kernel says of an interface, behind its name."""
+    """The kernel's answer about an interface, without the name."""
     return fcntl.ioctl(asking, request, struct.pack("256s", name.encode()))[16:32]
 
 
 def interfaces_v6(group: str) -> list[Interface]:
-    """The addresses of IPv6 that this machine has, loopback last, those that are good on their link
-    alone behind others. Only on Linux; elsewhere loopback alone."""
+    """The IPv6 addresses of this machine: global, then link-local, then loopback. On other systems
+    than Linux loopback alone."""
     loopback = Interface("lo", LOOPBACK_V6, group)
     lines = _IF_INET6.read_text().splitlines() if _IF_INET6.exists() else []
     found = []
@@ -85,39 +85,42 @@ def interfaces_v6(group: str) -> list[Interface]:
     return [*(one for _, one in sorted(found, key=lambda pair: pair[0])), loopback]
 
 
-def chosen(wish: str = "", broadcast: str = "") -> Interface:
-    """The interface of that name or address; without a wish the first that can broadcast.
+def chosen(name_or_address: str = "", broadcast: str = "") -> Interface:
+    """The interface of that name or address; without one, the first that can broadcast.
 
-    broadcast   an address instead of the interface's own; a multicast group of IPv6 has beacons go
-                there, and all else over IPv6, too
-    Raises OSError (ENODEV): there is none of that name, and it is no address either; (EINVAL):
-    broadcast is neither.
+    broadcast   replaces the interface's own; with an IPv6 multicast group everything uses IPv6
+    Raises OSError: ENODEV when no interface has that name or address, EINVAL when broadcast is not
+    an address.
     """
     try:
         reached = ipaddress.ip_address(broadcast) if broadcast else None
     except ValueError:
-        raise OSError(errno.EINVAL, f"{broadcast!r} is no address") from None
+        raise OSError(errno.EINVAL, f"{broadcast!r} is not an address") from None
     if isinstance(reached, ipaddress.IPv6Address):
         if not reached.is_multicast:
-            raise OSError(errno.EINVAL, f"{broadcast!r} is no multicast group, as ff02::1 is")
-        return _chosen(wish, interfaces_v6(str(reached)), ipaddress.IPv6Address)
-    # Loopback is known unasked: the kernel takes longer to list them all than to send a beacon.
-    known = [_LOOPBACK] if wish in (_LOOPBACK.name, _LOOPBACK.address) else interfaces()
-    found = _chosen(wish, known, ipaddress.IPv4Address)
+            raise OSError(errno.EINVAL, f"{broadcast!r} is not a multicast group such as ff02::1")
+        return _chosen(name_or_address, interfaces_v6(str(reached)), ipaddress.IPv6Address)
+    # No query for loopback: listing all interfaces takes longer than sending a beacon.
+    known = [_LOOPBACK] if name_or_address in (_LOOPBACK.name, _LOOPBACK.address) else interfaces()
+    found = _chosen(name_or_address, known, ipaddress.IPv4Address)
     return found._replace(broadcast=broadcast) if broadcast else found
 
 
 def _chosen(
-    wish: str, known: list[Interface], family: type[ipaddress.IPv4Address | ipaddress.IPv6Address]
+    name_or_address: str,
+    known: list[Interface],
+    family: type[ipaddress.IPv4Address | ipaddress.IPv6Address],
 ) -> Interface:
     for one in known:
-        if not wish or wish in (one.name, one.address):
+        if not name_or_address or name_or_address in (one.name, one.address):
             return one
     try:
-        address = str(family(wish))
+        address = str(family(name_or_address))
     except ValueError:
         names = ", ".join(dict.fromkeys(one.name for one in known))
-        raise OSError(errno.ENODEV, f"no interface {wish!r}; there are {names}") from None
+        raise OSError(
+            errno.ENODEV, f"no interface {name_or_address!r}; there are {names}"
+        ) from None
     if family is ipaddress.IPv6Address:
         return Interface(address.partition("%")[2], address, known[0].broadcast)
     loopback = address.startswith("127.")

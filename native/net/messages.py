@@ -1,4 +1,4 @@
-"""Whole messages in one buffer each: Arena for those received, Frames for those to send."""
+"""Whole messages in one buffer: Arena for received messages, Frames for outgoing ones."""
 
 import struct
 from array import array
@@ -11,20 +11,22 @@ from ..errors import EINVAL, NativeError, Readable, uncleared
 
 BYTES_MAX = 1 << 30  # Of one buffer of messages: offsets have 32 bits.
 FRAMES_MAX = 1 << 26
-_FEW_FRAMES = 32  # Beyond, a message is put together in C.
+_FEW_FRAMES = 32  # Above, a message is put together in C.
 _FRAMES_PIECE = 1 << 12
-_FRAMES_FEW = 8  # So many are cut faster without it.
-_JOIN_MAX = 1 << 14  # Up to here one copy more is cheaper than one call for each frame.
+_FRAMES_FEW = 8  # As few are cut faster without C.
+_JOIN_MAX = 1 << 14  # Bytes up to which one more copy is cheaper than a call per frame.
 
 
 def doubled_size(size: int, need: int, size_max: int) -> int:
-    """A new size for a buffer that must hold need: the old one where that is enough."""
+    """A new size for a buffer that must hold need; the old size if that is enough."""
     return size if need <= size else max(need, min(2 * size, size_max))
 
 
 def cut_frames(offsets: Any, count: int, data: Any, base: int) -> list[bytes]:
-    """Copies of frames. Python's struct module makes them three times faster than slices do, when C
-    writes its format; by pieces, so that formats stay in the cache.
+    """Copies of frames.
+
+    Python's struct module makes them three times faster than slices when C writes its format, piece
+    by piece so that formats stay in the cache.
 
     offsets   uint32_t *, count + 1 of them
     data      uint8_t *, what lies at offset base
@@ -43,7 +45,7 @@ def cut_frames(offsets: Any, count: int, data: Any, base: int) -> list[bytes]:
 class Arena:
     """Whole messages in one buffer. On a ROUTER the first frame of each is the routing id.
 
-    An arena from a drain is good until the next take() of that drain: copy what must live longer.
+    An arena of a drain is valid until the drain's next receive(): copy what must live longer.
     """
 
     __slots__ = ("_buffer", "_bytes", "_firsts", "_offsets", "_struct")
@@ -65,7 +67,7 @@ class Arena:
         messages.bytes_max, messages.frames_max = bytes_max, frames_max
 
     def _grow(self, bytes_max: int, frames_max: int) -> None:
-        """Room for so much in all; what is here stays."""
+        """Enlarges the buffers to these sizes; the contents stay."""
         messages = self._struct
         if bytes_max <= messages.bytes_max and frames_max <= messages.frames_max:
             return
@@ -82,12 +84,12 @@ class Arena:
         self._end()
 
     def _end(self) -> None:
-        """The message that grows is whole."""
+        """Completes the growing message."""
         self._struct.messages += 1
         self._firsts[self._struct.messages] = self._struct.frames
 
     def _put(self, frames: Sequence[bytes]) -> None:
-        """Adds frames to the message that grows."""
+        """Adds frames to the growing message."""
         if len(frames) > _FEW_FRAMES:
             self._put_many(frames)
             return
@@ -110,7 +112,7 @@ class Arena:
         messages.frames = end
 
     def _put_many(self, frames: Sequence[bytes]) -> None:
-        """The same without an object for each offset; by pieces: no copy is large."""
+        """As _put() without an object per offset, in pieces so that no copy is large."""
         for first in range(0, len(frames), _FRAMES_PIECE):
             piece = frames[first : first + _FRAMES_PIECE]
             sizes, data = array("I", list(map(len, piece))), b"".join(piece)
@@ -130,7 +132,7 @@ class Arena:
 
     @property
     def count(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return int(self._struct.messages)
 
     @property
@@ -161,8 +163,8 @@ class Arena:
         return int(self._firsts[i + 1] - self._firsts[i])
 
     def raw(self, i: int) -> tuple[bytes, bytes]:
-        """Message i, copied: where its frames begin and where the last one ends (u32 of this
-        machine, counted from anywhere), and its bytes."""
+        """Message i, copied: the offsets of its frames and of its end (native u32, from any base),
+        and its bytes."""
         first, end = self._firsts[i], self._firsts[i + 1]
         start, stop = self._offsets[first], self._offsets[end]
         offsets = ffi.buffer(self._offsets + first, 4 * (end - first + 1))
@@ -183,7 +185,7 @@ class Arena:
 
     @classmethod
     def from_messages(cls, messages: Sequence[Sequence[bytes]]) -> "Arena":
-        """What a drain would have taken in: for the simulator and for tests."""
+        """An arena as a drain would return it, for the simulator and tests."""
         arena = cls()
         for frames in messages:
             arena._add(frames)
@@ -198,30 +200,30 @@ class Frames(Arena):
     def __init__(self, bytes_max: int = 1 << 16, frames_max: int = 1 << 10) -> None:
         super().__init__(bytes_max, frames_max)
         self._position, self._lost = ffi.new("uint32_t *"), ffi.new("uint32_t *")
-        self.sent = 0  # How many of the messages have left.
-        self.dropped = 0  # Messages that could not leave, ever.
-        self.skip = 0  # Frames at the start of each message that stay here.
+        self.sent = 0  # Messages that were sent or dropped.
+        self.dropped = 0  # Messages dropped since the beginning.
+        self.skip = 0  # Leading frames of each message that are not sent.
 
     def __len__(self) -> int:
-        """Messages that have not left."""
+        """Unsent messages."""
         return int(self._struct.messages) - self.sent
 
     def add(self, frames: Sequence[bytes]) -> None:
         self._add(frames)
 
     def begin(self, frames: Sequence[bytes]) -> None:
-        """The first frames of a message whose others are added in C; end() makes it whole."""
+        """The first frames of a message to which C adds the others; end() completes it."""
         self._put(frames)
 
     def end(self) -> None:
         self._end()
 
     def add_pairs(self, frames: Sequence[bytes], columns: Sequence[Readable]) -> None:
-        """A message of frames, behind which the items of two columns stand in turns, a frame each.
+        """A message of frames, followed by the items of two columns alternately, a frame each.
 
-        columns   offsets (u32 of this machine) and bytes of the first, and of the second
+        columns   offsets (native u32) and bytes of the first column, then of the second
 
-        NativeError: EINVAL when these are no columns of equal length.
+        Raises NativeError (EINVAL) when the columns differ in length or are malformed.
         """
         if len(columns) != 4:
             raise NativeError(EINVAL)
@@ -244,7 +246,7 @@ class Frames(Arena):
         self.end()
 
     def undo(self) -> None:
-        """Forgets the message that begin() began."""
+        """Removes the message that begin() began."""
         self._struct.frames = self._firsts[self._struct.messages]
 
     def clear(self) -> None:
@@ -252,7 +254,7 @@ class Frames(Arena):
         self.sent = 0
 
     def _double(self) -> None:
-        """Room for more, for C that writes here."""
+        """Doubles the buffers, for C that writes into them."""
         messages = self._struct
         if messages.bytes_max == BYTES_MAX or messages.frames_max == FRAMES_MAX:
             raise MemoryError(f"{messages.messages} outgoing messages")

@@ -1,4 +1,4 @@
-"""Waits for many sockets at the price of one system call, where zmq_poll makes four for each."""
+"""Waits for many sockets with one system call; zmq_poll makes four for each socket."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ Source = zmq.Socket[bytes] | int  # A socket or an ordinary file descriptor.
 
 
 class Poller:
-    """As zmq.Poller, with one rule more: recheck() a socket that was sent on, or not read empty.
+    """As zmq.Poller, with one more rule: call recheck() after a send, and after an incomplete read.
 
-    libzmq shows on a socket's descriptor only that something has happened since it was last asked,
-    and sending asks it, too. Every 100 ms all are asked whatever they show.
+    A socket's descriptor shows only that something has happened since the last query of its events,
+    and a send queries them too. Every 100 ms the poller queries all sockets.
     """
 
     def __init__(self) -> None:
@@ -30,8 +30,8 @@ class Poller:
     def register(self, source: Source, flags: int, drained: bool = False) -> None:
         """Waits for zmq.POLLIN, zmq.POLLOUT or both on a source; 0 takes it out.
 
-        drained   whoever is told of it receives until nothing is left: it may then be told of a
-                  socket that has nothing
+        drained   its reader receives until nothing is left; the poller may then report it without
+                  a message
         """
         if self._plain is not None:
             self._plain.register(source, flags)
@@ -53,7 +53,7 @@ class Poller:
             self._build({})
 
     def _build(self, flags: dict[Source, int]) -> None:
-        """Makes the table anew; the sources that are not in flags keep theirs."""
+        """Builds the table again; sources that are not in flags keep their flags."""
         known = {source: self._items[place].wanted for source, place in self._places.items()}
         self._items = ffi.new("struct klk_poll_item[]", max(1, len(self._sources)))
         self._fds = ffi.new("uint64_t[]", max(1, len(self._sources)))
@@ -72,7 +72,7 @@ class Poller:
         self._poll.fds = ffi.cast("struct pollfd *", self._fds)
 
     def recheck(self, source: Source) -> None:
-        """Asks a socket before the next wait; nothing when it is not waited for."""
+        """Has the next wait query a socket first; does nothing for an unregistered source."""
         place = self._places.get(source)
         if place is not None:
             self._items[place].check = 1
@@ -90,7 +90,7 @@ class Poller:
         return self.ready() if found else []
 
     def ready(self) -> list[tuple[Source, int]]:
-        """The sources that the last wait in C has found ready, and what for."""
+        """The sources that the last wait in C found ready, and what for."""
         items = self._items
         return [
             (source, items[place].ready)

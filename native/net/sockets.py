@@ -1,4 +1,4 @@
-"""Receives and sends whole messages by the batch, in C on the sockets of pyzmq, or by pyzmq."""
+"""Receives and sends batches of whole messages, in C on sockets of pyzmq, or through pyzmq."""
 
 import errno
 import os
@@ -23,12 +23,12 @@ _backend: Backend | None = None
 
 
 class _OpenSocket:
-    """A pyzmq socket that may be used: never a closed one, never one from before a fork."""
+    """A pyzmq socket; check() refuses a closed one and one from before a fork."""
 
     __slots__ = ("_forks", "pointer", "socket")
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        # An asyncio socket learns of messages by an edge that our receive would swallow.
+        # An asyncio socket relies on an edge of its descriptor, which our receive would consume.
         if hasattr(socket, "_shadow_sock"):
             raise TypeError("an asyncio socket can't be drained: give its plain zmq.Socket")
         self.socket = socket
@@ -47,8 +47,10 @@ class _OpenSocket:
 
 
 def _libzmq_paths() -> Iterator[str]:
-    """Where the libzmq of this process's pyzmq may be: in its extension (whose symbols are those of
-    the library that it is linked to, static or not), in the memory map, beside the package."""
+    """Where libzmq of this process's pyzmq may be: its extension, the memory map, its package.
+
+    The extension has the symbols of the library that it is linked to, static or not.
+    """
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None) or ""
         if name.startswith("zmq.backend.") and not path.endswith((".py", ".pyc")):
@@ -80,9 +82,9 @@ def _bind() -> Backend:
 
 
 def backend() -> Backend:
-    """Who moves the messages: "c", or "pyzmq" where its libzmq can't be found (said once).
+    """The code that moves messages: "c", or "pyzmq" when its libzmq can't be found (one warning).
 
-    Settled at the first use of a socket; KELEK_SOCKETS=pyzmq in the environment chooses pyzmq.
+    The first use of a socket decides. KELEK_SOCKETS=pyzmq in the environment selects pyzmq.
     """
     global _backend
     if _backend is None:
@@ -91,12 +93,12 @@ def backend() -> Backend:
 
 
 class Drain:
-    """Receives everything that waits on one socket, whole messages only.
+    """Receives everything that waits on a socket, whole messages only.
 
-    Messages over message_bytes_max (all frames together) or message_frames_max are thrown away and
-    counted in `dropped`. `more` tells that take() ended early: call it again before polling.
-    With `addressed` each message gets a second frame behind its first one: the address that its
-    connection comes from, as libzmq tells it; empty where there is none.
+    Messages over message_bytes_max (all frames together) or message_frames_max are dropped and
+    counted in `dropped`. `more`: receive() ended early, call it again before polling. With
+    `addressed` each message has the address of its connection as second frame, empty if libzmq
+    knows none.
     """
 
     def __init__(
@@ -128,29 +130,29 @@ class Drain:
 
     @property
     def dropped(self) -> int:
-        """Messages over a limit, thrown away."""
+        """Messages over a limit that were dropped."""
         return int(self._drain.dropped)
 
     @property
     def arena_bytes(self) -> int:
-        """The room that the arena has now."""
+        """The current size of the arena."""
         return int(self._arena._struct.bytes_max)
 
     @property
     def arena(self) -> Arena:
-        """What take() returns."""
+        """The arena that receive() returns."""
         return self._arena
 
     @property
     def is_grown(self) -> bool:
-        """The arena has more room than it is meant to, for a large message that came lately."""
+        """Whether the arena is larger than configured, after a large message."""
         arena = self._arena._struct
         return bool(arena.bytes_max > self._arena_bytes or arena.frames_max > self._frames)
 
     def receive(self) -> Arena:
-        """Everything that waits, up to the size of the arena; never blocks.
+        """Receives what waits, up to the size of the arena, without blocking.
 
-        Returns the drain's one arena, which may hold no message. Raises OSError with libzmq's
+        Returns the drain's arena, which may hold no message. Raises OSError with libzmq's
         errno; ENOTSOCK on a closed socket and in a process forked from the socket's own.
         """
         self._open.check()
@@ -162,7 +164,7 @@ class Drain:
         return self._arena
 
     def _on_received(self, result: int) -> None:
-        """Goes on with what a first call in C has returned."""
+        """Continues after the result of the first call in C."""
         while result == _ESPACE:
             self._grow(self._drain.bytes_need, self._drain.frames_need)
             result = lib.klk_drain_receive(self._drain, self._open.pointer, 0)
@@ -171,7 +173,7 @@ class Drain:
         self.more = result == _MORE
 
     def _grow(self, bytes_need: int, frames_need: int) -> None:
-        """Room for one message that the arena is too small for."""
+        """Enlarges the arena for one message."""
         arena, drain = self._arena._struct, self._drain
         self._arena._grow(
             doubled_size(arena.bytes_max, bytes_need, drain.message_bytes_max),
@@ -180,7 +182,7 @@ class Drain:
         self._quiet, self._large = 0, self.is_grown
 
     def _shrink(self) -> None:
-        """Gives back what a large message has needed, once none has come for a while."""
+        """Returns the memory of a large message after a while without another one."""
         arena = self._arena._struct
         self._quiet += 1
         growing = arena.frames - self._arena._firsts[arena.messages]
@@ -191,7 +193,7 @@ class Drain:
             self._large = False
 
     def _receive_all_pyzmq(self) -> Arena:
-        """take() without libzmq's symbols: the same, a message at a time."""
+        """receive() without libzmq's symbols, a message at a time."""
         from zmq import EVENTS, POLLIN, ZMQError
 
         self._arena._clear()
@@ -232,11 +234,11 @@ class Drain:
 
 
 _opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], tuple[Any, int]]"
-_opened = weakref.WeakKeyDictionary()  # libzmq's own sockets, and as of how many forks.
+_opened = weakref.WeakKeyDictionary()  # libzmq's own socket, and the fork count at that time.
 
 
 def native_socket(socket: "zmq.Socket[bytes]") -> Any:
-    """libzmq's own socket, for C; OSError: it is closed, or of the process before a fork."""
+    """libzmq's own socket, for C. Raises OSError: closed, or made before a fork."""
     found = _opened.get(socket)
     if found is None:
         made = _OpenSocket(socket)
@@ -249,12 +251,12 @@ def native_socket(socket: "zmq.Socket[bytes]") -> Any:
 def send_batch(
     socket: "zmq.Socket[bytes]", frames: Frames, mode: Literal["drop", "keep"] = "drop"
 ) -> int:
-    """Sends the messages of frames that have not left yet, whole and without blocking.
+    """Sends the unsent messages of frames, whole and without blocking; returns how many it sent.
 
-    A peer that is not there (EHOSTUNREACH) loses its message: dropped and counted. What would block
-    (EAGAIN) is dropped and counted too with "drop", for a ROUTER; with "keep", for a pipe, sending
-    stops: len(frames) tells what is left, the next call goes on there. When nothing is left, frames
-    is cleared. Returns how many messages left in this call.
+    A message to an unknown peer (EHOSTUNREACH) is dropped and counted. A message that would block
+    (EAGAIN) is dropped and counted with "drop", for a ROUTER. With "keep", for a pipe, sending
+    stops: len(frames) is the rest, and the next call continues there. frames is cleared when all
+    are sent.
 
     Raises OSError with libzmq's errno; ENOTSOCK on a closed socket and in a forked process.
     """
@@ -276,7 +278,7 @@ def send_batch(
 
 
 def _send_pyzmq(socket: "zmq.Socket[bytes]", frames: Frames, keep: bool) -> int:
-    """send_batch() without libzmq's symbols: the same, a message at a time."""
+    """send_batch() without libzmq's symbols, a message at a time."""
     from zmq import ZMQError
 
     first = position = frames.sent

@@ -1,7 +1,7 @@
-"""WHISPER and SHOUT of ZRE in C: taken in and said by the batch.
+"""WHISPER and SHOUT of ZRE in C: received and sent in batches.
 
-It knows peers by place, a small number, and of each what every message needs: its sequences, its
-version, when it was heard. All other commands are protocols/zre/node.py's.
+A peer is a slot number with the state that every message needs: sequences, version, and the time of
+the last message. protocols/zre/node.py handles all other commands.
 """
 
 import os
@@ -20,9 +20,9 @@ _HEAD: int = lib.KLK_ZRE_HEAD_NUMBERS
 _RECEIVED = _HEAD + lib.KLK_ZRE_RECEIVE_MAX * _NUMBERS
 _SHOUT: int = lib.KLK_ZRE_SHOUT
 _PEERS = 16  # Room at first.
-_EVENTS = 64 * _NUMBERS  # Of a take() that needs no memory of its own.
+_EVENTS = 64 * _NUMBERS  # Up to this size take() needs no memory of its own.
 
-# (place of the peer, group of a SHOUT or None for a WHISPER, content)
+# (slot of the peer, group of a SHOUT or None for a WHISPER, content)
 Said = tuple[int, bytes | None, list[bytes]]
 
 
@@ -38,7 +38,7 @@ class Wire:
         self._events = uncleared("uint32_t[]", _EVENTS)
         self._received = uncleared("uint32_t[]", _RECEIVED)
         self._direct: bool | None = None
-        self.moves = 0  # How often what peer() has given became stale.
+        self.moves = 0  # How often earlier results of peer() became invalid.
         self._peers: Any = ffi.new("struct klk_zre_peer[]", 0)
         self._grow(_PEERS)
 
@@ -56,7 +56,7 @@ class Wire:
         lib.klk_zre_index(table)
 
     def add(self, out: Frames) -> int:
-        """A new peer, whose messages go to `out`; returns its place."""
+        """A new peer, whose messages go to `out`; returns its slot."""
         if not self._free:
             self._grow(2 * self._table.count)
         place = self._free.pop()
@@ -76,11 +76,11 @@ class Wire:
             lib.klk_zre_index(self._table)
 
     def peer(self, place: int) -> Any:
-        """Its struct klk_zre_peer: want, sent, sequences, heard_ms, send_version may be changed."""
+        """Its struct klk_zre_peer; want, sent, sequences, heard_ms, send_version are writable."""
         return self._peers[place]
 
     def greeted(self, place: int, routing_id: bytes, version: int) -> None:
-        """It has greeted us: what comes by this routing id is its."""
+        """The peer has greeted us: messages with this routing id are its own."""
         peer = self._peers[place]
         peer.routing_id, peer.routing_size = routing_id.ljust(17, b"\0"), len(routing_id)
         peer.version = version
@@ -89,8 +89,10 @@ class Wire:
     def take(
         self, messages: Arena, position: int, now_ms: int, sender: int | None = None
     ) -> tuple[int, list[Said]]:
-        """Takes in WHISPERs, SHOUTs and PING-OKs from a position on; returns (position of the first
-        message that is none, or not in order, or of nobody who has greeted us; what was said).
+        """Decodes WHISPERs, SHOUTs and PING-OKs from a position on.
+
+        Returns the position of the first message that is none of them, out of order or from a peer
+        that has not greeted us, and the contents.
 
         sender   of all messages, which then lack routing id and address
         """
@@ -121,8 +123,8 @@ class Wire:
         return self._position[0], said
 
     def receive(self, drain: Drain, now_ms: int) -> tuple[int, int, int, list[Said]]:
-        """What waits in a mailbox, taken by its drain, into its arena, and then as by take(): in
-        one go, while it is not much. Returns (messages, their bytes, and what take() returns)."""
+        """Receives what waits in a mailbox and decodes it as take(), in one call in C for few
+        messages. Returns the number of messages, their bytes, and the results of take()."""
         if self._direct is None:
             self._direct = backend() == "c"
         if not self._direct or drain._large:
@@ -139,7 +141,7 @@ class Wire:
             drain.more = False
         arena = drain._arena
         count, size, position, found = ffi.unpack(received, _HEAD)
-        if not found:  # Nothing, many, or one that the arena had to grow for.
+        if not found:  # No message, many, or one for which the arena had to grow.
             return arena.count, arena.size, *self.take(arena, position, now_ms)
         numbers = ffi.unpack(received + _HEAD, _NUMBERS * found)
         buffer, said = arena._buffer, []
@@ -151,7 +153,7 @@ class Wire:
         return count, size, position, said
 
     def say(self, places: "PeerRows", group: bytes | None, content: bytes) -> None:
-        """Adds one frame to what goes to each of the peers: a SHOUT to a group, or a WHISPER."""
+        """Adds a message to the output of each peer: a SHOUT to a group, or a WHISPER."""
         self._position[0] = 0
         while lib.klk_zre_say(
             self._table,
@@ -168,9 +170,9 @@ class Wire:
             out._double()
 
     def whisper(self, place: int, content: bytes, socket: Any) -> bool:
-        """Says it and sends it in one go; False: nothing was done.
+        """Sends a WHISPER at once; False: nothing was sent or changed.
 
-        socket   of libzmq, as opened() gives it
+        socket   of libzmq (native_socket())
         """
         if self._direct is None:
             self._direct = backend() == "c"
@@ -180,7 +182,7 @@ class Wire:
 
 
 class PeerRows:
-    """Places of some peers, as C reads them."""
+    """Slots of some peers, as C reads them."""
 
     __slots__ = ("_held", "count", "numbers")
 

@@ -149,8 +149,8 @@ def test_an_address_of_ipv6_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for wish, reached, problem in (
         ("eth77", group, "no interface 'eth77'"),
         ("10.0.0.1", group, "no interface '10.0.0.1'"),
-        ("", "fd00::1", "no multicast group"),
-        ("", "everybody", "no address"),
+        ("", "fd00::1", "not a multicast group"),
+        ("", "everybody", "not an address"),
     ):
         with pytest.raises(OSError, match=problem):
             chosen(wish, reached)
