@@ -123,7 +123,7 @@ class MapJobs:
     def pump(self, now_ms: int) -> None:
         """Continues every job. Call it once in a wake."""
         for job in list(self._jobs.values()):
-            self._table.keep(job.apid, now_ms)
+            self._table.touch(job.apid, now_ms)
             self._repeat_writes(job, now_ms)
             if job.apid in self._jobs:
                 try:
@@ -156,7 +156,7 @@ class MapJobs:
             self._table.finish(job.apid, self._door.unix_ms())
 
     def _take(self, job: MapJob) -> list[bytes]:
-        frames = self._table.take(job.apid, BATCH_PAIRS, BATCH_BYTES)
+        frames = self._table.next_pairs(job.apid, BATCH_PAIRS, BATCH_BYTES)
         if not frames:
             job.reading = False
             for process in job.processes:
@@ -209,7 +209,7 @@ class MapJobs:
             return
         write = job.writes.pop(ticket)
         del self._by_ticket[ticket]
-        self._table.wrote(job.apid, write.puts, write.deletes)
+        self._table.add_output(job.apid, write.puts, write.deletes)
 
     def on_refused(self, ticket: int, reason: str, again: bool, now_ms: int) -> None:
         """Handles a refusal. again: a later attempt may succeed, as when there is no leader for a

@@ -259,7 +259,7 @@ class JobServer(Actor):
             case requests.Lease():
                 self._or_refuse(requester, request, lambda: self._on_lease(requester, request))
             case requests.ListJobs():
-                found = self._table.listed(request.running, request.most)
+                found = self._table.list_jobs(request.running, request.most)
                 rows = ((one.apid, one.fields()) for one in found)
                 self._answer(requester, answers.encode_jobs(request, rows))
             case requests.EndJob():
@@ -283,7 +283,7 @@ class JobServer(Actor):
         try:
             step()
         except JobRefused as error:
-            self._refuse(requester, request, Refusal(str(error), again=error.again))
+            self._refuse(requester, request, Refusal(str(error), again=error.retry))
         except StorageError as error:
             # Another node may have the same snapshot.
             again = values.is_shared(request.extension.lease)
@@ -391,7 +391,7 @@ class JobServer(Actor):
         """Answers a lease request. The entry is applied here: the lease is open or released
         everywhere."""
         if request.action == requests.LEASE_RELEASE:
-            self._table.on_ended(request.lease)
+            self._table.on_lease_released(request.lease)
             self._answer(waiting.requester, answers.encode_ok(request))
             return
         lease = self._shared.adopt(values.shared_lease(log_index), self.now_ms)
@@ -538,7 +538,7 @@ class JobServer(Actor):
         pairs = tables.pieces(*range_, not request.extension.flags & values.KEYS_ONLY)
         request_type = requests.type_of(request)
         scan = JobScan(request_type, request.table, lease.number, chunk, limit)
-        apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
+        apid = self._table.start(scan, pairs, self.now_ms, unix_ms())
         shown = None
         if request.extension.flags & values.WITH_LEASE:
             shown = self._shown(lease)
@@ -560,7 +560,7 @@ class JobServer(Actor):
         pairs = tables.pieces(request.source, *bounds)
         kind = requests.type_of(request)
         scan = JobScan(kind, request.source, lease.number, target=spec.target)
-        apid = self._table.begin(scan, pairs, self.now_ms, unix_ms())
+        apid = self._table.start(scan, pairs, self.now_ms, unix_ms())
 
         def on_started(problem: str) -> None:
             if problem:
@@ -591,7 +591,7 @@ class JobServer(Actor):
         self._tick_shared(now_ms)
         if now_ms >= self._sweep_due_ms:
             self._sweep()
-        for lease in self._table.take_freed():
+        for lease in self._table.pop_freed():
             self._folder.remove(lease.number)
         self._store(now_ms)
         if self._clients is not None:
@@ -622,7 +622,7 @@ class JobServer(Actor):
         self._folder.sweep({*self._waiting, *self._spark.tickets, *held})
 
     def _store(self, now_ms: int) -> None:
-        ended = self._table.take_ended()
+        ended = self._table.pop_ended()
         for one in ended:
             if one.state == job.FAILED:
                 self.log("job-failed", apid=one.apid, reason=one.reason)

@@ -68,9 +68,9 @@ class SharedLeases:
         if what == LEASE_OPENED:
             self.adopt(number, now_ms)
         elif what == LEASE_RENEWED:
-            self._table.on_kept(number, now_ms)
+            self._table.on_lease_renewed(number, now_ms)
         elif what == LEASE_ENDED:
-            self._table.on_ended(number)
+            self._table.on_lease_released(number)
 
     def ask(
         self, ticket: int, op: ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd, reqid: bytes
@@ -87,7 +87,7 @@ class SharedLeases:
         it."""
         number = self._keeps.pop(ticket, None)
         if number is not None:
-            self._table.on_keep_failed(number, now_ms)
+            self._table.on_renewal_failed(number, now_ms)
         return number is not None
 
     def on_asks_lost(self, now_ms: int) -> None:
@@ -99,18 +99,22 @@ class SharedLeases:
 
     def tick(self, now_ms: int) -> None:
         """Reports leases in use and frees disk space. Raises StorageError."""
-        for number in self._table.due_keeps(now_ms):
+        for number in self._table.due_renewals(now_ms):
             ticket = self._door.next_ticket()
             self._keeps[ticket] = number
             self.ask(ticket, ops.LeaseKeep(0, number), b"")
         if self._table.shared and now_ms >= self._look_due_ms:
             self._look_due_ms = now_ms + LOOK_MS
             if self._folder.free() < FREE_BYTES_MIN:
-                self._table.give_up_idle()
+                self._table.drop_idle_lease()
 
     def deadline_ms(self) -> int | None:
         """Time of the next tick()."""
         if not self._table.shared:
             return None
-        keeps_due_ms = self._table.keeps_due_ms
-        return self._look_due_ms if keeps_due_ms is None else min(self._look_due_ms, keeps_due_ms)
+        renewals_due_ms = self._table.renewals_due_ms
+        return (
+            self._look_due_ms
+            if renewals_due_ms is None
+            else min(self._look_due_ms, renewals_due_ms)
+        )

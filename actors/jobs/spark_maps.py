@@ -243,7 +243,7 @@ class SparkMaps:
             if apid not in self._tools.table.jobs:
                 self._end(apid)
                 continue
-            self._tools.table.keep(apid, now_ms)
+            self._tools.table.touch(apid, now_ms)
             if one.state == CHECKING and one.process is not None:
                 one.process.tick(now_ms)
             elif one.state == WAITING:
@@ -261,7 +261,7 @@ class SparkMaps:
         The progress never decreases, although a task that ends is in neither group for a moment.
         """
         one = self._jobs[apid]
-        rows, size = self._tools.table.read_on(one.order.lease)
+        rows, size = self._tools.table.read_by_jobs(one.order.lease)
         rows, size = one.told.rows + rows, one.told.size + size
         one.rows, one.size = max(one.rows, rows), max(one.size, size)
         self._tools.table.progress(apid, one.told._replace(rows=one.rows, size=one.size))

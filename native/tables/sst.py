@@ -138,13 +138,13 @@ class Merge:
         sequence   entries with a larger number are ignored
         """
         self._runs = ffi.new("struct klk_sst_run[]", max(runs, 1))
-        self._held: list[dict[str, Any]] = [{} for _ in range(runs)]
+        self._buffers: list[dict[str, Any]] = [{} for _ in range(runs)]
         for place in range(runs):
             run = self._runs[place]
             run.state, run.key_max = lib.KLK_SST_NEXT, KEY_BYTES_MAX
-            self._hold(place, "key", KEY_BYTES_MAX)
-            self._hold(place, "window", WINDOW_BYTES)
-            self._hold(place, "block", BLOCK_BYTES)
+            self._allocate(place, "key", KEY_BYTES_MAX)
+            self._allocate(place, "window", WINDOW_BYTES)
+            self._allocate(place, "block", BLOCK_BYTES)
         self._order = ffi.new("uint32_t[]", max(runs, 1))
         self._last = _uncleared("uint8_t[]", KEY_BYTES_MAX)
         self._bounds = [ffi.from_buffer(one) for one in bounds]
@@ -155,12 +155,12 @@ class Merge:
         merge.start_size, merge.end_size = map(len, bounds)
         merge.sequence = sequence
 
-    def _hold(self, place: int, name: str, size: int) -> None:
-        self._held[place][name] = memory = _uncleared("uint8_t[]", size)
+    def _allocate(self, place: int, name: str, size: int) -> None:
+        self._buffers[place][name] = memory = _uncleared("uint8_t[]", size)
         setattr(self._runs[place], name, memory)
         setattr(self._runs[place], f"{name}_max", size)
 
-    def take(
+    def read(
         self, room: PairLimits, with_values: bool, next_file: Callable[[int], OpenFile | None]
     ) -> tuple[Pairs, bool]:
         """The next pairs, and whether the merge has ended. Raises MergeFailed, and errors of
@@ -181,7 +181,7 @@ class Merge:
                 raise MergeFailed(EUNKNOWN, merge.wants, 0)
             else:
                 name = "window" if state == lib.KLK_SST_WINDOW else "block"
-                self._hold(merge.wants, name, merge.wants_size)
+                self._allocate(merge.wants, name, merge.wants_size)
                 if name == "window":
                     self._runs[merge.wants].window_size = 0
 
@@ -189,9 +189,9 @@ class Merge:
         run = self._runs[place]
         if file is None:
             run.state = lib.KLK_SST_OVER
-            self._held[place] = {}
+            self._buffers[place] = {}
             return
-        self._held[place]["file"] = file
+        self._buffers[place]["file"] = file
         run.fd = file.fd
         run.blocks.offsets, run.blocks.sizes = file.blocks.offsets, file.blocks.sizes
         run.blocks.count = file.blocks.count
@@ -207,18 +207,18 @@ class _Columns:
         pairs_max, bytes_max = room
         self._merge = merge
         size = min(bytes_max + (64 << 10), COLUMN_BYTES_MAX)
-        self._held = {
+        self._buffers = {
             "key_offsets": _uncleared("int32_t[]", pairs_max + 1),
             "value_offsets": _uncleared("int32_t[]", pairs_max + 1),
         }
-        for name, memory in self._held.items():
+        for name, memory in self._buffers.items():
             setattr(merge, name, memory)
         merge.pairs, merge.pairs_max, merge.bytes_max = 0, pairs_max, bytes_max
         for name in ("keys", "values"):
-            self._hold(name, size)
+            self._allocate(name, size)
 
-    def _hold(self, name: str, size: int) -> None:
-        self._held[name] = memory = _uncleared("uint8_t[]", size)
+    def _allocate(self, name: str, size: int) -> None:
+        self._buffers[name] = memory = _uncleared("uint8_t[]", size)
         setattr(self._merge, name, memory)
         setattr(self._merge, f"{name}_max", size)
 
@@ -226,21 +226,21 @@ class _Columns:
         """Makes room for a pair that is larger than what was left."""
         if size > COLUMN_BYTES_MAX:
             raise MergeFailed(EUNKNOWN, self._merge.wants, 0)
-        old, used = self._held[name], self._used(name)
-        self._hold(name, size)
-        ffi.memmove(self._held[name], old, used)
+        old, used = self._buffers[name], self._used(name)
+        self._allocate(name, size)
+        ffi.memmove(self._buffers[name], old, used)
 
     def _used(self, name: str) -> int:
-        offsets = self._held["key_offsets" if name == "keys" else "value_offsets"]
+        offsets = self._buffers["key_offsets" if name == "keys" else "value_offsets"]
         return int(offsets[self._merge.pairs])
 
     def pairs(self) -> Pairs:
         count = self._merge.pairs
         offsets = [
-            ffi.buffer(self._held[name], 4 * (count + 1))
+            ffi.buffer(self._buffers[name], 4 * (count + 1))
             for name in ("key_offsets", "value_offsets")
         ]
-        data = [ffi.buffer(self._held[name], self._used(name)) for name in ("keys", "values")]
+        data = [ffi.buffer(self._buffers[name], self._used(name)) for name in ("keys", "values")]
         return Pairs(count, offsets[0], data[0], offsets[1], data[1])
 
 

@@ -158,7 +158,7 @@ def batches(pairs: Iterator[Pair]) -> Iterator[list[bytes]]:
     pieces, ended = PairChunks(pairs), False
     while not ended:
         frames: list[bytes] = []
-        ended = pieces.take(BATCH_PAIRS, BATCH_BYTES, frames.extend).ended
+        ended = pieces.read(BATCH_PAIRS, BATCH_BYTES, frames.extend).ended
         if frames:
             yield frames
 

@@ -58,7 +58,7 @@ class Guard:
     """Converts exceptions of rocksdict, which have one type, into StorageError."""
 
     def __init__(self, place: str) -> None:
-        self.place = place
+        self.path = place
 
     def __enter__(self) -> None: ...
 
@@ -71,7 +71,7 @@ class Guard:
         if error is None or kind not in (Exception, rocksdict.DbClosedError):
             return
         error.__traceback__ = None
-        raise storage_error(self.place, str(error)) from None
+        raise storage_error(self.path, str(error)) from None
 
 
 def without_traceback(error: StorageError) -> StorageError:

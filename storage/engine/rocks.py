@@ -275,7 +275,7 @@ class RocksTables:
             return iter(())
         walk = self._walk(family, (start, end), reverse)
         found = family.data.items(reverse, walk.first, walk.options)
-        return self._held(walk.pairs(cast(Iterator[Pair], found)))
+        return self._tracked(walk.pairs(cast(Iterator[Pair], found)))
 
     def keys(
         self, table: int, start: bytes = b"", end: bytes = b"", reverse: bool = False
@@ -285,7 +285,7 @@ class RocksTables:
             return iter(())
         walk = self._walk(family, (start, end), reverse)
         found = family.data.keys(reverse, walk.first, walk.options)
-        return self._held(walk.keys(cast(Iterator[bytes], found)))
+        return self._tracked(walk.keys(cast(Iterator[bytes], found)))
 
     def pieces(
         self, table: int, start: bytes = b"", end: bytes = b"", with_values: bool = True
@@ -329,7 +329,7 @@ class RocksTables:
         """Empty: the table is empty."""
         return next(self.keys(table, reverse=True), b"")
 
-    def _held(self, scan: Generator[Row, None, None]) -> Iterator[Row]:
+    def _tracked(self, scan: Generator[Row, None, None]) -> Iterator[Row]:
         self._scans.add(scan)
         return scan
 

@@ -161,7 +161,7 @@ class VarintReader:
                 return value
         raise ValueError(f"no number at {self.at}")
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         """Raises ValueError: there are fewer bytes."""
         if size > len(self.data) - self.at:
             raise ValueError(f"{size} bytes at {self.at} of {len(self.data)}")
@@ -180,5 +180,5 @@ def entries_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
         shared, own, size = numbers.next(), numbers.next(), numbers.next()
         if shared > len(key):
             raise ValueError(f"{shared} bytes of a key of {len(key)}")
-        key = key[:shared] + numbers.take(own)
-        yield key, numbers.take(size)
+        key = key[:shared] + numbers.read(own)
+        yield key, numbers.read(size)

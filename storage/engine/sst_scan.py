@@ -56,7 +56,7 @@ class FileScan:
 
     def __init__(self, wanted: SstQuery) -> None:
         runs = runs_of(wanted.files, wanted.bounds)
-        self._wanted = wanted
+        self._query = wanted
         self._runs = [deque(run) for run in runs]
         self._open: dict[int, int] = {}  # By run: number of its open file.
         self._paths = [""] * len(runs)
@@ -68,10 +68,10 @@ class FileScan:
         """The largest number of files that are open at once."""
         return len(self._runs) if self._close.alive else 0
 
-    def take(self, room: PairLimits) -> tuple[Pairs, bool]:
+    def read(self, room: PairLimits) -> tuple[Pairs, bool]:
         """The next pairs, and whether the scan has ended. Raises Unsupported and StorageError."""
         try:
-            return self._merge.take(room, self._wanted.with_values, self._next_file)
+            return self._merge.read(room, self._query.with_values, self._next_file)
         except MergeFailed as error:
             path = self._paths[error.run]
             if error.code == EOS:
@@ -85,13 +85,13 @@ class FileScan:
         _close_one(self._open, run)
         if not self._runs[run]:
             return None
-        folder, family, *_ = self._wanted
+        folder, family, *_ = self._query
         path = os.path.join(folder, f"{self._runs[run].popleft().number:06}.sst")
         self._paths[run] = path
         self._open[run] = fd = open_file(path)
         index = SortedFile(path, fd, family).index()
         try:
-            return OpenFile(fd, wanted_blocks(index, self._wanted.bounds))
+            return OpenFile(fd, wanted_blocks(index, self._query.bounds))
         except NativeError as error:
             raise problem_of(path, error.code) from None
 
@@ -120,11 +120,11 @@ class TableScan:
         self._last: bytes | None = None  # The last key returned.
         self._rest: ChunkSource | None = None  # RocksDB's scan, once it is needed.
 
-    def take(
+    def read(
         self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
     ) -> ChunkPart:
         if self._rest is not None:
-            return self._rest.take(pairs_max, bytes_max, add)
+            return self._rest.read(pairs_max, bytes_max, add)
         taken, columns = self.columns(pairs_max, bytes_max)
         keys, values = (cut_column(*columns[place : place + 2]) for place in (0, 2))
         if taken.pairs:
@@ -134,7 +134,7 @@ class TableScan:
     def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
         if self._rest is None:
             try:
-                pairs, ended = self._files.take(PairLimits(pairs_max, bytes_max))
+                pairs, ended = self._files.read(PairLimits(pairs_max, bytes_max))
             except Unsupported:
                 self._files.close()
                 start = b"" if self._last is None else self._last + b"\0"

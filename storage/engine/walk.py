@@ -27,7 +27,7 @@ class Walk:
         if end:
             self.options.set_iterate_upper_bound(end)
         self.first = None if reverse or not start else start
-        self._place = place
+        self._path = place
         self._data = data  # RocksDB's iterators fail once the column family's handle is dropped.
         self._start = start
         self._reverse = reverse
@@ -60,7 +60,7 @@ class Walk:
     def _check(self, last: bytes | None) -> None:
         """Raises StorageError if there is something behind the last key, or that is unknown."""
         behind = self._behind
-        with Guard(self._place):
+        with Guard(self._path):
             if self._reverse:
                 if last is None:
                     behind.seek_to_last()
@@ -76,7 +76,7 @@ class Walk:
             more = behind.valid() and (not self._reverse or behind.key() >= self._start)
         if more:
             problem = f"a scan ended at {last!r} before its end"
-            raise Damaged(self._place, problem, "see the kernel's log")
+            raise Damaged(self._path, problem, "see the kernel's log")
 
 
 class TableFile(NamedTuple):

@@ -46,7 +46,7 @@ def table_of(pairs: list[tuple[bytes, bytes]]) -> JobTable:
     numbers = iter(range(1, 99))
     table = JobTable(JobLimits(), lambda: next(numbers))
     table.add_lease(Lease(next(numbers), 7, "", 0, 0), True, 0)
-    table.begin(JobScan(MAP_TABLE, 7, 1), PairChunks(iter(pairs)), 0, 0)
+    table.start(JobScan(MAP_TABLE, 7, 1), PairChunks(iter(pairs)), 0, 0)
     return table
 
 
@@ -57,7 +57,7 @@ def test_a_task_cuts_batches_as_the_node_does(size: int) -> None:
     count = 9000 if size < 1000 else 20
     pairs = [(b"%06d" % i, dice.randbytes(dice.randint(size // 2, size))) for i in range(count)]
     node = table_of(pairs)
-    wanted = iter(lambda: node.take(2, map_task.BATCH_PAIRS, map_task.BATCH_BYTES), [])
+    wanted = iter(lambda: node.next_pairs(2, map_task.BATCH_PAIRS, map_task.BATCH_BYTES), [])
     assert list(map_task.batches(iter(pairs))) == list(wanted)
 
 

@@ -62,8 +62,8 @@ class TableClientSetup(NamedTuple):
     requests_max: int = 64  # Sent and unanswered.
     bytes_max: int = 32 << 20  # Of these; a larger request is sent alone.
     silence_ms: int = 1000  # Then the server is pinged; after the same time again it is lost.
-    again_ms: int = 50  # Delay before a retry of a request that the server could not serve.
-    patience: int = 4  # After so many of these in a row another server is tried.
+    retry_ms: int = 50  # Delay before a retry of a request that the server could not serve.
+    retries_max: int = 4  # After so many of these in a row another server is tried.
     owner: bytes = b""  # Owner token for reserved tables.
 
 
@@ -124,12 +124,12 @@ class Exchange:
 class _ServerConnection:
     """A connection to one server."""
 
-    __slots__ = ("asked_ms", "up", "url")
+    __slots__ = ("info_sent_ms", "up", "url")
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.up = False
-        self.asked_ms: int | None = None  # When its server info was requested.
+        self.info_sent_ms: int | None = None  # When its server info was requested.
 
 
 class TableClientMachine:
@@ -145,7 +145,7 @@ class TableClientMachine:
         self._waiting: OrderedDict[bytes, Exchange] = OrderedDict()  # Unsent, in order.
         self._sent: dict[bytes, Exchange] = {}  # Sent and unanswered.
         self._sent_bytes = 0
-        self._heard_ms = 0  # When the server last answered, or got the first unanswered request.
+        self._last_answer_ms = 0  # Or when it got the first unanswered request.
         self._pinged = False  # The server was pinged since.
         self.reason = ""  # Why the server could not serve the last request.
         self._refused = 0  # Number of such answers in a row.
@@ -189,7 +189,7 @@ class TableClientMachine:
         """The connection is open."""
         peer = self._peers.get(url)
         if peer is not None:
-            peer.up, peer.asked_ms = True, None
+            peer.up, peer.info_sent_ms = True, None
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. If it is that of the server in use, the search begins at once."""
@@ -218,7 +218,7 @@ class TableClientMachine:
     def _on_info(self, peer: _ServerConnection, answer: Answer, now_ms: int) -> None:
         """A server has sent its info, as an answer to the search or to a ping."""
         features, software = decode_server_info(answer)
-        self._heard_ms, self._pinged = now_ms, False
+        self._last_answer_ms, self._pinged = now_ms, False
         if self.server is not None:
             return
         others = any(other.up for other in self._peers.values() if other is not peer)
@@ -233,7 +233,7 @@ class TableClientMachine:
             self._disconnect(url)
 
     def _on_answer(self, answer: Answer, now_ms: int) -> None:
-        self._heard_ms, self._pinged = now_ms, False
+        self._last_answer_ms, self._pinged = now_ms, False
         reqid = answer.reqid
         if not reqid and self._sent and not self._tagged:
             reqid = next(iter(self._sent))  # The only one.
@@ -241,26 +241,26 @@ class TableClientMachine:
         if exchange is None:
             self.counters["strays"] += 1
         elif answer.retry and now_ms < exchange.deadline_ms:
-            self._on_again(exchange, answer.text, now_ms)
+            self._on_unavailable(exchange, answer.text, now_ms)
         else:
             self._refused, self.reason = 0, ""
             exchange.answer = answer
             self._forget(reqid)
 
-    def _on_again(self, exchange: Exchange, text: str, now_ms: int) -> None:
+    def _on_unavailable(self, exchange: Exchange, text: str, now_ms: int) -> None:
         """The server cannot serve it now, for example during an election."""
         self.counters["again"] += 1
         self._refused += 1
         self.reason = text
         self._forget(exchange.reqid)
-        exchange.due_ms = now_ms + self.setup.again_ms
-        self._wait_again([exchange])
-        if self._refused >= self.setup.patience and len(self.setup.urls) > 1:
+        exchange.due_ms = now_ms + self.setup.retry_ms
+        self._requeue([exchange])
+        if self._refused >= self.setup.retries_max and len(self.setup.urls) > 1:
             assert self.server is not None
             self._avoided = self.server.url
             self._leave()
 
-    def _wait_again(self, exchanges: Iterable[Exchange]) -> None:
+    def _requeue(self, exchanges: Iterable[Exchange]) -> None:
         """Requests get their old positions, so that no write overtakes an earlier one."""
         everyone = sorted((*exchanges, *self._waiting.values()), key=lambda it: it.number)
         self._waiting = OrderedDict((it.reqid, it) for it in everyone if not it.done)
@@ -285,7 +285,7 @@ class TableClientMachine:
         self.server = None
         for exchange in (*self._sent.values(), *self._waiting.values()):
             self._check_bound(exchange, "")
-        self._wait_again(self._sent.values())
+        self._requeue(self._sent.values())
         self._sent.clear()
         self._sent_bytes = 0
         self._search()
@@ -310,8 +310,8 @@ class TableClientMachine:
             self._on_silence(self.server, now_ms)
         if self.server is None:
             for peer in self._peers.values():
-                if peer.up and self._ask_due_ms(peer) <= now_ms:
-                    peer.asked_ms = now_ms
+                if peer.up and self._info_due_ms(peer) <= now_ms:
+                    peer.info_sent_ms = now_ms
                     self._actions.append(Send(peer.url, encode_request(AskServerInfo())))
         else:
             self._send_waiting(self.server, now_ms)
@@ -324,7 +324,7 @@ class TableClientMachine:
             self.reason = ""
             self._leave()
             return
-        self._pinged, self._heard_ms = True, now_ms
+        self._pinged, self._last_answer_ms = True, now_ms
         self._actions.append(Send(server.url, encode_request(AskServerInfo())))
 
     def _send_waiting(self, server: ServerInfo, now_ms: int) -> None:
@@ -366,7 +366,7 @@ class TableClientMachine:
         frames = encode_request(exchange.sent)
         exchange.size = sum(map(len, frames))
         if not self._sent:
-            self._heard_ms, self._pinged = now_ms, False
+            self._last_answer_ms, self._pinged = now_ms, False
         self._sent[exchange.reqid] = exchange
         self._sent_bytes += exchange.size
         self._actions.append(Send(server.url, frames))
@@ -375,7 +375,9 @@ class TableClientMachine:
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
         if self.server is None:
-            return min((self._ask_due_ms(it) for it in self._peers.values() if it.up), default=None)
+            return min(
+                (self._info_due_ms(it) for it in self._peers.values() if it.up), default=None
+            )
         times = [self._silent_ms] if self._silent_ms < _NEVER else []
         first = next(iter(self._waiting.values()), None)
         if first is not None and self._fits:
@@ -388,10 +390,10 @@ class TableClientMachine:
         server needs time."""
         if not self._sent:
             return _NEVER
-        return self._heard_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS
+        return self._last_answer_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS
 
-    def _ask_due_ms(self, peer: _ServerConnection) -> int:
-        return 0 if peer.asked_ms is None else peer.asked_ms + self.setup.silence_ms
+    def _info_due_ms(self, peer: _ServerConnection) -> int:
+        return 0 if peer.info_sent_ms is None else peer.info_sent_ms + self.setup.silence_ms
 
 
 _NEVER = 1 << 62

@@ -28,9 +28,9 @@ FAILED = "failed"
 EXPIRED = "expired"  # No client asked for chunks for too long.
 CANCELLED = "cancelled"  # A request ended it.
 
-KEEPS = 3  # Number of renewals by the log in the idle time of a lease.
-KEEPS_FAILED = 12  # The same after a renewal has failed.
-GONE_MAX = 1024  # Ended shared leases that are remembered.
+RENEWALS = 3  # Number of renewals by the log in the idle time of a lease.
+RENEWALS_AFTER_FAILURE = 12  # The same after a renewal has failed.
+ENDED_LEASES_MAX = 1024  # Ended shared leases that are remembered.
 UNKNOWN = "there is no data job {apid}; it ended long ago, or with its server"
 
 
@@ -110,12 +110,12 @@ class Statistics(NamedTuple):
 class JobRefused(Exception):
     """A job or lease cannot begin. The text is for the client.
 
-    again   a later try, or another node, may succeed
+    retry   a later try, or another node, may succeed
     """
 
-    def __init__(self, text: str, again: bool = False) -> None:
+    def __init__(self, text: str, retry: bool = False) -> None:
         super().__init__(text)
-        self.again = again
+        self.retry = retry
 
 
 class JobFailed(Exception):
@@ -135,7 +135,7 @@ class _Job:
         return None if limit is None else limit - self.statistics.rows
 
 
-class _Held:
+class _LeaseUse:
     """A lease and its users."""
 
     def __init__(self, lease: Lease, keeps: bool, idle_ms: int) -> None:
@@ -144,7 +144,7 @@ class _Held:
         self.jobs: set[int] = set()
         self.idle_ms = idle_ms
         self.used = False  # Since the last renewal by the log.
-        self.tell_ms = 0  # Earliest time of the next renewal.
+        self.renewal_due_ms = 0  # Earliest time of the next renewal.
 
 
 class JobTable:
@@ -154,11 +154,11 @@ class JobTable:
         self.limits = limits
         self._next_apid = next_apid
         self._jobs: dict[int, _Job] = {}
-        self._leases: dict[int, _Held] = {}
+        self._leases: dict[int, _LeaseUse] = {}
         self._ended: dict[int, Statistics] = {}  # The oldest first.
         self._new_ended: list[Statistics] = []
         self._freed: list[Lease] = []
-        self._gone: dict[int, None] = {}  # Ended shared leases, the oldest first.
+        self._ended_leases: dict[int, None] = {}  # Ended shared leases, the oldest first.
 
     # ---- leases ----
 
@@ -180,18 +180,18 @@ class JobTable:
         """Adds a lease. Without `keeps` it ends with its last job."""
         if lease.number in self._leases:
             raise LocalProtocolError(f"lease {lease.number} is there already")
-        self._leases[lease.number] = _Held(lease, keeps, now_ms + self.limits.idle_ms)
-        self._leases[lease.number].tell_ms = now_ms + self.limits.idle_ms // KEEPS
+        self._leases[lease.number] = _LeaseUse(lease, keeps, now_ms + self.limits.idle_ms)
+        self._leases[lease.number].renewal_due_ms = now_ms + self.limits.idle_ms // RENEWALS
 
     def lease(self, number: int) -> Lease:
         """Raises JobRefused if it does not exist."""
         if number in self._leases:
             return self._leases[number].lease
-        if is_shared(number) and number not in self._gone:
+        if is_shared(number) and number not in self._ended_leases:
             raise JobRefused(
                 f"this node has no snapshot of lease {number}: it ended a while ago, or the node "
                 "was down or had no room when the others took it",
-                again=True,
+                retry=True,
             )
         raise JobRefused(f"there is no lease {number}; it was released or idle for too long")
 
@@ -215,50 +215,52 @@ class JobTable:
         held = self._leases[number]
         if not held.jobs and not held.keeps:
             self._freed.append(self._leases.pop(number).lease)
-            self._note_gone(number)
+            self._note_ended(number)
 
     # ---- shared leases ----
 
-    def on_kept(self, number: int, now_ms: int) -> None:
+    def on_lease_renewed(self, number: int, now_ms: int) -> None:
         """An entry of the log says that a shared lease is in use on some node."""
         held = self._leases.get(number)
         if held is not None:
             held.idle_ms = now_ms + self.limits.idle_ms
-            held.tell_ms = now_ms + self.limits.idle_ms // KEEPS
+            held.renewal_due_ms = now_ms + self.limits.idle_ms // RENEWALS
 
-    def on_ended(self, number: int) -> None:
+    def on_lease_released(self, number: int) -> None:
         """An entry of the log has released a shared lease."""
         if number in self._leases:
             self.release(number)
         else:
-            self._note_gone(number)
+            self._note_ended(number)
 
-    def due_keeps(self, now_ms: int) -> list[int]:
+    def due_renewals(self, now_ms: int) -> list[int]:
         """Used shared leases that the log must renew now."""
         due = [
             number
             for number in self.shared
-            if self._leases[number].used and self._leases[number].tell_ms <= now_ms
+            if self._leases[number].used and self._leases[number].renewal_due_ms <= now_ms
         ]
         for number in due:
             self._leases[number].used = False
-            self._leases[number].tell_ms = now_ms + self.limits.idle_ms // KEEPS
+            self._leases[number].renewal_due_ms = now_ms + self.limits.idle_ms // RENEWALS
         return due
 
     @property
-    def keeps_due_ms(self) -> int | None:
-        """When due_keeps() has a lease."""
+    def renewals_due_ms(self) -> int | None:
+        """When due_renewals() has a lease."""
         used = [held for held in map(self._leases.__getitem__, self.shared) if held.used]
-        return min((held.tell_ms for held in used), default=None)
+        return min((held.renewal_due_ms for held in used), default=None)
 
-    def on_keep_failed(self, number: int, now_ms: int) -> None:
+    def on_renewal_failed(self, number: int, now_ms: int) -> None:
         """The renewal could not be written."""
         held = self._leases.get(number)
         if held is not None:
             held.used = True
-            held.tell_ms = min(held.tell_ms, now_ms + self.limits.idle_ms // KEEPS_FAILED)
+            held.renewal_due_ms = min(
+                held.renewal_due_ms, now_ms + self.limits.idle_ms // RENEWALS_AFTER_FAILURE
+            )
 
-    def give_up_idle(self) -> bool:
+    def drop_idle_lease(self) -> bool:
         """Ends the oldest shared lease without jobs, because this node has no room. Returns whether
         there was one. Clients go to another node."""
         number = next((it for it in self.shared if not self._leases[it].jobs), None)
@@ -266,11 +268,11 @@ class JobTable:
             self._freed.append(self._leases.pop(number).lease)
         return number is not None
 
-    def _note_gone(self, number: int) -> None:
+    def _note_ended(self, number: int) -> None:
         if is_shared(number):
-            self._gone[number] = None
-            if len(self._gone) > GONE_MAX:
-                del self._gone[next(iter(self._gone))]
+            self._ended_leases[number] = None
+            if len(self._ended_leases) > ENDED_LEASES_MAX:
+                del self._ended_leases[next(iter(self._ended_leases))]
 
     @property
     def shared(self) -> list[int]:
@@ -279,7 +281,7 @@ class JobTable:
 
     # ---- jobs ----
 
-    def begin(self, scan: JobScan, pairs: ChunkSource, now_ms: int, unix_ms: int) -> int:
+    def start(self, scan: JobScan, pairs: ChunkSource, now_ms: int, unix_ms: int) -> int:
         """Starts a job on an existing lease; returns its APID.
 
         pairs   the pairs of the scan
@@ -332,11 +334,11 @@ class JobTable:
             self._end(apid, DONE, unix_ms)
         return Chunk(PARTIAL_DATA if last else 0, columns)
 
-    def take(self, apid: int, pairs_max: int, bytes_max: int) -> list[bytes]:
+    def next_pairs(self, apid: int, pairs_max: int, bytes_max: int) -> list[bytes]:
         """The next pairs for a mapper as key, value, key, value ...; empty at the end."""
         frames: list[bytes] = []
         job = self._jobs[apid]
-        self._count(job, job.pairs.take(pairs_max, bytes_max, frames.extend))
+        self._count(job, job.pairs.read(pairs_max, bytes_max, frames.extend))
         return frames
 
     @staticmethod
@@ -347,7 +349,7 @@ class JobTable:
                 rows=was.rows + taken.pairs, size=was.size + taken.size, chunks=was.chunks + 1
             )
 
-    def wrote(self, apid: int, puts: int, deletes: int) -> None:
+    def add_output(self, apid: int, puts: int, deletes: int) -> None:
         """A mapper's output was written."""
         job = self._jobs[apid]
         was = job.statistics
@@ -358,14 +360,14 @@ class JobTable:
         job = self._jobs[apid]
         job.statistics = job.statistics._replace(**told._asdict())
 
-    def read_on(self, lease: int) -> tuple[int, int]:
+    def read_by_jobs(self, lease: int) -> tuple[int, int]:
         """Pairs and bytes that the running scans of a lease have returned."""
         held = self._leases[lease]
         found = [self._jobs[apid].statistics for apid in held.jobs]
         ranges = [one for one in found if one.request_type == RANGE_JOB]
         return sum(one.rows for one in ranges), sum(one.size for one in ranges)
 
-    def keep(self, apid: int, now_ms: int) -> None:
+    def touch(self, apid: int, now_ms: int) -> None:
         """The job is at work, so it is not idle."""
         self._renew(self._jobs[apid], now_ms)
 
@@ -393,7 +395,7 @@ class JobTable:
         job = self._jobs.get(apid)
         return job.statistics if job is not None else self._ended.get(apid)
 
-    def listed(self, running: bool, most: int) -> list[Statistics]:
+    def list_jobs(self, running: bool, most: int) -> list[Statistics]:
         """Jobs by number, the newest first: all known ones, or those that run."""
         found = {} if running else dict(self._ended)
         found.update(self.jobs)
@@ -407,11 +409,11 @@ class JobTable:
         job = self._jobs.pop(apid)
         ended = job.statistics._replace(state=state, ended_ms=unix_ms, reason=reason)
         self._new_ended.append(ended)
-        self._keep_ended(ended)
+        self._store_ended(ended)
         self._leases[job.scan.lease].jobs.discard(apid)
         self._free_unused(job.scan.lease)
 
-    def _keep_ended(self, ended: Statistics) -> None:
+    def _store_ended(self, ended: Statistics) -> None:
         self._ended[ended.apid] = ended
         while len(self._ended) > self.limits.kept_max:
             del self._ended[next(iter(self._ended))]
@@ -433,12 +435,12 @@ class JobTable:
         idle += [held.idle_ms for held in self._leases.values() if not held.jobs]
         return min(idle, default=None)
 
-    def take_freed(self) -> list[Lease]:
+    def pop_freed(self) -> list[Lease]:
         """Leases that ended: the owner removes their files."""
         freed, self._freed = self._freed, []
         return freed
 
-    def take_ended(self) -> list[Statistics]:
+    def pop_ended(self) -> list[Statistics]:
         """Final statistics, to be stored."""
         ended, self._new_ended = self._new_ended, []
         return ended
@@ -446,7 +448,7 @@ class JobTable:
     def restore(self, ended: list[Statistics]) -> None:
         """Loads stored statistics, the oldest first."""
         for one in ended:
-            self._keep_ended(one)
+            self._store_ended(one)
 
     @property
     def jobs(self) -> dict[int, Statistics]:

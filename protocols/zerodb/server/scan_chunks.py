@@ -13,7 +13,7 @@ CHUNK_BYTES = 1 << 20  # After a chunk of this size fewer pairs are read at once
 
 
 class ChunkPart(NamedTuple):
-    """The result of one take()."""
+    """The result of one read()."""
 
     pairs: int
     size: int  # Of keys and values.
@@ -24,7 +24,7 @@ class ChunkSource(Protocol):
     """A scan that is read in chunks. Errors of reading are raised by both methods; chunks before
     the error are valid."""
 
-    def take(
+    def read(
         self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
     ) -> ChunkPart:
         """Passes the next pairs to add() as lists of key, value, key, value ...
@@ -46,7 +46,7 @@ class PairChunks:
         self._piece = 4  # Few rows suffice to learn their size.
         self._rest: list[bytes] = []  # Read, but not returned yet.
 
-    def take(
+    def read(
         self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
     ) -> ChunkPart:
         count = size = 0
@@ -63,7 +63,7 @@ class PairChunks:
 
     def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
         packed = ColumnBuilder()
-        taken = self.take(pairs_max, bytes_max, packed.add)
+        taken = self.read(pairs_max, bytes_max, packed.add)
         return taken, packed.frames()
 
     def _next(self, pairs_max: int) -> tuple[list[bytes], int]:

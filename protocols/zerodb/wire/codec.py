@@ -494,7 +494,7 @@ def decode_transaction(frames: Frames, flags: int, extension: Extension) -> requ
     return requests.Transaction(compares, steps[: sizes[1]], steps[sizes[1] :], flags, extension)
 
 
-def _place(frames: Frames, place: int) -> tuple[int, int]:
+def _kind_and_table(frames: Frames, place: int) -> tuple[int, int]:
     if len(frames[place]) != _PLACE.size:
         raise ValueError(f"frame {place}: expected 5 bytes, found {len(frames[place])}")
     kind, table = _PLACE.unpack(frames[place])
@@ -502,7 +502,7 @@ def _place(frames: Frames, place: int) -> tuple[int, int]:
 
 
 def _decode_compare(frames: Frames, place: int) -> ops.Compare:
-    kind, table = _place(frames, place)
+    kind, table = _kind_and_table(frames, place)
     key, operand = frames[place + 1 : place + 3]
     if kind not in ops.COMPARE_KINDS:
         raise ValueError(f"frame {place}: expected a compare 0 to 6, found {kind}")
@@ -514,7 +514,7 @@ def _decode_compare(frames: Frames, place: int) -> ops.Compare:
 
 
 def _decode_step(frames: Frames, place: int) -> ops.Op:
-    operation, table = _place(frames, place)
+    operation, table = _kind_and_table(frames, place)
     key, value = frames[place + 1 : place + 3]
     if operation == ops.DELETE_RANGE:
         _bound(frames, place + 1, "start key")

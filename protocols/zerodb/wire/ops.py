@@ -470,9 +470,9 @@ class _Reader:
         self.data, self.offset, self.end = data, offset, end
 
     def numbers(self, form: struct.Struct) -> tuple[int, ...]:
-        return form.unpack(self.take(form.size))
+        return form.unpack(self.read(form.size))
 
-    def take(self, size: int) -> bytes:
+    def read(self, size: int) -> bytes:
         start, self.offset = self.offset, self.offset + size
         if self.offset > self.end:
             raise ValueError(f"packed operations end at {self.end}, need {self.offset}")
@@ -498,10 +498,10 @@ class _Reader:
         return items
 
     def bounds(self, count: int) -> list[bytes]:
-        sizes = struct.unpack(f"<{count}I", self.take(4 * count))
+        sizes = struct.unpack(f"<{count}I", self.read(4 * count))
         if max(sizes) > KEY_BYTES_MAX:
             raise ValueError(f"a bound of a range of {max(sizes)} bytes")
-        return [self.take(size) for size in sizes]
+        return [self.read(size) for size in sizes]
 
 
 def _unpack(data: bytes, offset: int, end: int, within: bool) -> list[Op]:
@@ -535,14 +535,14 @@ def _unpack_delete_limited(table: int, reader: _Reader) -> DeleteLimited:
 
 
 def _unpack_part(table: int, reader: _Reader) -> Part:
-    reqid, part, parts, size = _PART.unpack(reader.take(_PART.size))
+    reqid, part, parts, size = _PART.unpack(reader.read(_PART.size))
     if not part < parts <= PARTS_MAX:
         raise ValueError(f"part {part} of {parts}")
-    return Part(table, reqid, part, parts, reader.take(size))
+    return Part(table, reqid, part, parts, reader.read(size))
 
 
 def _unpack_transaction(table: int, reader: _Reader) -> Transaction:
-    reqid, count, then_size, else_size = _TRANSACTION.unpack(reader.take(_TRANSACTION.size))
+    reqid, count, then_size, else_size = _TRANSACTION.unpack(reader.read(_TRANSACTION.size))
     if count * _COMPARE.size + then_size + else_size > reader.end - reader.offset:
         raise ValueError(f"packed operations end at {reader.end}, a transaction reaches beyond")
     compares = []
@@ -552,7 +552,7 @@ def _unpack_transaction(table: int, reader: _Reader) -> Transaction:
             raise ValueError(f"a compare of kind {kind}")
         _check_keys([key_size])
         _check_values([operand_size])
-        compares.append(Compare(of_table, reader.take(key_size), kind, reader.take(operand_size)))
+        compares.append(Compare(of_table, reader.read(key_size), kind, reader.read(operand_size)))
     branches = []
     for size in (then_size, else_size):
         end = reader.offset + size

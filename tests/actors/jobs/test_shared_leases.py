@@ -112,7 +112,7 @@ class Node(Rig):
         table = self.actor._table
         for held in table._leases.values():
             held.idle_ms -= int(1000 * seconds)
-            held.tell_ms -= int(1000 * seconds)
+            held.renewal_due_ms -= int(1000 * seconds)
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_a_removed_folder_is_no_lease(node: Node) -> None:
     node.tells = False
     lease = node.open()
     node.actor._folder.remove(lease.lease)
-    node.actor._table.on_ended(lease.lease)
+    node.actor._table.on_lease_released(lease.lease)
     shutil.rmtree(lease.path, ignore_errors=True)
     node.tell(LEASE_OPENED, lease.lease)  # The worker's word comes late.
     assert node.job(lease.lease).failed

@@ -124,14 +124,14 @@ def snappy_decode(data: bytes) -> bytes:
         raise ValueError(f"{size} bytes")
     out = bytearray()
     while numbers.at < len(data):
-        tag = numbers.take(1)[0]
+        tag = numbers.read(1)[0]
         more, kind = tag >> 2, tag & 3
         if kind == 0:
             if more >= 60:
-                more = int.from_bytes(numbers.take(more - 59), "little")
-            out += numbers.take(more + 1)
+                more = int.from_bytes(numbers.read(more - 59), "little")
+            out += numbers.read(more + 1)
         else:
-            offset = int.from_bytes(numbers.take((1, 2, 4)[kind - 1]), "little")
+            offset = int.from_bytes(numbers.read((1, 2, 4)[kind - 1]), "little")
             count = more + 1
             if kind == 1:
                 count, offset = (more & 7) + 4, offset | tag >> 5 << 8
@@ -167,7 +167,7 @@ def index_of(data: bytes, stamped: bool) -> list[tuple[bytes, int, int]]:
     numbers, found = VarintReader(block[:end]), []
     while numbers.at < end:
         assert numbers.next() == 0
-        key = numbers.take(numbers.next())
+        key = numbers.read(numbers.next())
         found.append((key[:-8] if stamped else key, numbers.next(), numbers.next()))
     return found
 
@@ -180,8 +180,8 @@ def entries_of(data: bytes, stamped: bool = False) -> Iterator[tuple[bytes, int,
         numbers, key = VarintReader(block[:end]), b""
         while numbers.at < end:
             shared, own, value_size = (numbers.next() for _ in range(3))
-            key = key[:shared] + numbers.take(own)
-            yield key[:-8], u64(key, len(key) - 8), numbers.take(value_size)
+            key = key[:shared] + numbers.read(own)
+            yield key[:-8], u64(key, len(key) - 8), numbers.read(value_size)
 
 
 def merged(files: list[Path], sequence: int) -> list[tuple[bytes, bytes]]:

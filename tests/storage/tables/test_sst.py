@@ -117,7 +117,7 @@ def taken(scan: ChunkSource, dice: Random) -> list[tuple[bytes, bytes]]:
             piece = list(zip(keys, values, strict=True))
         else:
             frames: list[bytes] = []
-            one = scan.take(*room, frames.extend)
+            one = scan.read(*room, frames.extend)
             piece = list(zip(frames[::2], frames[1::2], strict=True))
         sizes = [len(key) + len(value) for key, value in piece]
         assert (one.pairs, one.size) == (len(piece), sum(sizes))
@@ -225,7 +225,7 @@ def until_damage(scan: ChunkSource) -> tuple[list[tuple[bytes, bytes]], bool]:
     with suppress(Damaged):
         while not ended:
             frames: list[bytes] = []
-            ended = scan.take(100, 1 << 20, frames.extend).ended
+            ended = scan.read(100, 1 << 20, frames.extend).ended
             found += zip(frames[::2], frames[1::2], strict=True)
     return found, not ended
 

@@ -193,7 +193,7 @@ def test_a_large_request_is_given_time() -> None:
 
 
 def test_who_can_not_now_is_asked_again_and_the_order_is_kept() -> None:
-    net = Net(again_ms=50)
+    net = Net(retry_ms=50)
     net.deliver()
     net.servers[net.server].cannot = 2
     exchanges = net.put(b"1", b"2", b"3")
@@ -210,7 +210,7 @@ def test_who_can_not_now_is_asked_again_and_the_order_is_kept() -> None:
 
 
 def test_who_never_can_is_left_for_another() -> None:
-    net = Net(again_ms=50, patience=3)
+    net = Net(retry_ms=50, retries_max=3)
     net.deliver()
     first = net.server
     net.servers[first].cannot = 1000
@@ -252,7 +252,7 @@ def test_what_is_bound_to_a_server_is_lost_with_it() -> None:
 
 
 def test_what_is_bound_is_asked_again_where_it_is() -> None:
-    net = Net(again_ms=50)
+    net = Net(retry_ms=50)
     net.deliver()
     net.servers[net.server].cannot = 1
     bound = net.begin(requests.JobStatus(1), net.server)

@@ -56,7 +56,7 @@ class Table:
 
     def job(self, rows: Iterator[tuple[bytes, bytes]], now_ms: int = 0, **scan: int) -> int:
         lease = scan.pop("lease", None) or self.lease(now_ms=now_ms)
-        return self.table.begin(JobScan(0x42, 7, lease, **scan), PairChunks(rows), now_ms, 111)
+        return self.table.start(JobScan(0x42, 7, lease, **scan), PairChunks(rows), now_ms, 111)
 
     def chunks(self, apid: int) -> list[tuple[int, int]]:
         """(flags, pairs) of each chunk, up to the one that says that it is the last."""
@@ -128,11 +128,11 @@ def test_an_idle_job_ends_and_frees_its_lease() -> None:
     assert one.table.deadline_ms() == 31_000 + IDLE_MS
     one.table.tick(31_000 + IDLE_MS - 1, 5)
     assert list(one.table.jobs) == [apid]
-    assert one.table.take_freed() == []
+    assert one.table.pop_freed() == []
     one.table.tick(31_000 + IDLE_MS, 5)
-    assert [lease.number for lease in one.table.take_freed()] == [1001]
+    assert [lease.number for lease in one.table.pop_freed()] == [1001]
     assert one.table.chunk(apid, 99_000, 0) == (NO_MORE, [])
-    [ended] = one.table.take_ended()
+    [ended] = one.table.pop_ended()
     assert (ended.state, ended.rows, ended.ended_ms) == (EXPIRED, 10, 5)
     assert one.table.deadline_ms() is None
 
@@ -147,7 +147,7 @@ def test_a_lease_lives_as_long_as_one_of_its_jobs_is_asked() -> None:
     one.table.tick(70_000, 0)
     assert one.table.lease(lease).path == f"lease.{lease}"
     one.table.tick(110_000, 0)  # The second job has expired; the lease was as idle as that.
-    assert [it.number for it in one.table.take_freed()] == [lease]
+    assert [it.number for it in one.table.pop_freed()] == [lease]
     with pytest.raises(JobRefused, match=f"no lease {lease}"):
         one.table.lease(lease)
 
@@ -157,12 +157,12 @@ def test_a_lease_is_renewed_and_released() -> None:
     lease = one.lease(keeps=True)
     one.table.renew(lease, 50_000)
     one.table.tick(60_000, 0)
-    assert one.table.take_freed() == []
+    assert one.table.pop_freed() == []
     apid = one.job(iter(pairs(3)), now_ms=60_000, lease=lease)
     one.table.release(lease)  # Its job still reads.
-    assert one.table.take_freed() == []
+    assert one.table.pop_freed() == []
     assert one.chunks(apid) == [(PARTIAL, 3)]
-    assert [it.number for it in one.table.take_freed()] == [lease]
+    assert [it.number for it in one.table.pop_freed()] == [lease]
     with pytest.raises(JobRefused):
         one.table.release(lease)
 
@@ -197,14 +197,14 @@ def test_a_failed_job_does_not_look_finished() -> None:
 
 def test_pairs_of_a_mapper_are_for_no_client() -> None:
     one = Table()
-    apid = one.table.begin(JobScan(0x41, 7, one.lease()), PairChunks(iter(pairs(30))), 0, 0)
+    apid = one.table.start(JobScan(0x41, 7, one.lease()), PairChunks(iter(pairs(30))), 0, 0)
     assert one.table.chunk(apid, 0, 0) == (NO_MORE, [])
-    assert len(one.table.take(apid, 20, 1 << 20)) == 40
-    one.table.keep(apid, 59_999)
+    assert len(one.table.next_pairs(apid, 20, 1 << 20)) == 40
+    one.table.touch(apid, 59_999)
     one.table.tick(60_000, 0)
-    assert len(one.table.take(apid, 20, 1 << 20)) == 20
-    assert one.table.take(apid, 20, 1 << 20) == []
-    one.table.wrote(apid, 12, 3)
+    assert len(one.table.next_pairs(apid, 20, 1 << 20)) == 20
+    assert one.table.next_pairs(apid, 20, 1 << 20) == []
+    one.table.add_output(apid, 12, 3)
     one.table.finish(apid, 8)
     found = one.table.statistics(apid)
     assert found is not None
@@ -217,7 +217,7 @@ def test_statistics_are_kept_in_a_limited_number() -> None:
     assert one.table.jobs[apids[0]].state == RUNNING
     for apid in apids:
         one.chunks(apid)
-    ended = one.table.take_ended()
+    ended = one.table.pop_ended()
     again = Table()
     again.table.restore(ended)
     assert again.table.statistics(apids[1]) == ended[1]

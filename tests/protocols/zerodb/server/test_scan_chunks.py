@@ -18,7 +18,7 @@ def test_takes(sizes: list[int], takes: list[tuple[int, int]]) -> None:
     while not ended:
         pairs_max, bytes_max = takes[len(got) % len(takes)]
         flat: list[bytes] = []
-        taken = pieces.take(pairs_max, bytes_max, flat.extend)
+        taken = pieces.read(pairs_max, bytes_max, flat.extend)
         ended = taken.ended
         assert (taken.pairs, taken.size) == (len(flat) // 2, sum(map(len, flat)))
         assert taken.pairs <= pairs_max
@@ -43,6 +43,6 @@ def test_large_values_are_read_one_by_one() -> None:
 
     pieces = PairChunks(large())
     for number in range(8):
-        assert pieces.take(1000, 1, lambda _: None).pairs == 1, number
+        assert pieces.read(1000, 1, lambda _: None).pairs == 1, number
     assert read < 16
     assert CHUNK_PAIRS > 16

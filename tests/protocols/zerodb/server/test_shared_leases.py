@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from kelek.protocols.zerodb.server.jobs import (
-    GONE_MAX,
+    ENDED_LEASES_MAX,
     JobLimits,
     JobRefused,
     JobScan,
@@ -55,16 +55,16 @@ class Nodes:
         self.now_ms += STEP_MS
         for node, each in enumerate(self.tables):
             while self.coming[node] and self.coming[node][0][0] <= self.now_ms:
-                each.on_kept(self.coming[node].pop(0)[1], self.now_ms)
+                each.on_lease_renewed(self.coming[node].pop(0)[1], self.now_ms)
             if not self.up[node]:
                 continue
-            for number in each.due_keeps(self.now_ms):
+            for number in each.due_renewals(self.now_ms):
                 self.ask(node, number)
             each.tick(self.now_ms, 0)
 
     def ask(self, node: int, number: int) -> None:
         if self.dice.random() < 0.1:  # No leader now.
-            self.tables[node].on_keep_failed(number, self.now_ms)
+            self.tables[node].on_renewal_failed(number, self.now_ms)
             return
         self.entries += 1
         for coming in self.coming:
@@ -106,7 +106,7 @@ def begin(nodes: Nodes, node: int) -> int:
     """A job without end."""
     scan = JobScan(0x42, 7, nodes.number, chunk_pairs=1)
     pairs = ((b"%d" % i, b"") for i in count())
-    return nodes.tables[node].begin(scan, PairChunks(pairs), nodes.now_ms, 0)
+    return nodes.tables[node].start(scan, PairChunks(pairs), nodes.now_ms, 0)
 
 
 def test_a_lease_that_nobody_reads_costs_no_entry() -> None:
@@ -122,28 +122,28 @@ def test_a_release_lets_jobs_end_first() -> None:
     one = table()
     held = lease(9)
     one.add_lease(held, True, 0)
-    apid = one.begin(JobScan(0x42, 7, held.number), PairChunks(iter([(b"k", b"v")])), 0, 0)
-    one.on_ended(held.number)
+    apid = one.start(JobScan(0x42, 7, held.number), PairChunks(iter([(b"k", b"v")])), 0, 0)
+    one.on_lease_released(held.number)
     assert one.shared == [held.number]
     one.chunk(apid, 0, 0)
-    assert one.take_freed() == [held]
+    assert one.pop_freed() == [held]
     with pytest.raises(JobRefused, match="it was released or idle") as refused:
         one.renew(held.number, 0)
-    assert not refused.value.again, "other nodes have it no more, either"
+    assert not refused.value.retry, "other nodes have it no more, either"
 
 
 def test_a_lease_that_was_never_here_may_be_elsewhere() -> None:
     one = table()
     with pytest.raises(JobRefused, match="this node has no snapshot of lease") as refused:
         one.lease(lease(9).number)
-    assert refused.value.again
-    one.on_ended(lease(9).number)  # The log says that no node has it.
+    assert refused.value.retry
+    one.on_lease_released(lease(9).number)  # The log says that no node has it.
     with pytest.raises(JobRefused, match="it was released") as refused:
         one.lease(lease(9).number)
-    assert not refused.value.again
+    assert not refused.value.retry
     with pytest.raises(JobRefused) as refused:  # Of this node alone.
         one.lease(12)
-    assert not refused.value.again
+    assert not refused.value.retry
 
 
 def test_bounds() -> None:
@@ -154,27 +154,27 @@ def test_bounds() -> None:
     with pytest.raises(JobRefused, match="2 leases are shared"):
         one.check_room(shared=True)
     one.check_room()
-    one.begin(JobScan(0x42, 7, lease(5).number), PairChunks(iter([])), 0, 0)
-    assert one.give_up_idle()
-    assert not one.give_up_idle(), "it is read"
-    assert one.take_freed() == [lease(6)]
+    one.start(JobScan(0x42, 7, lease(5).number), PairChunks(iter([])), 0, 0)
+    assert one.drop_idle_lease()
+    assert not one.drop_idle_lease(), "it is read"
+    assert one.pop_freed() == [lease(6)]
     with pytest.raises(JobRefused) as refused:
         one.lease(lease(6).number)
-    assert refused.value.again, "other nodes may have room"
-    for index in range(100, 102 + GONE_MAX):
-        one.on_ended(lease(index).number)
-    assert len(one._gone) == GONE_MAX
+    assert refused.value.retry, "other nodes may have room"
+    for index in range(100, 102 + ENDED_LEASES_MAX):
+        one.on_lease_released(lease(index).number)
+    assert len(one._ended_leases) == ENDED_LEASES_MAX
 
 
 def test_what_could_not_be_said_is_said_soon() -> None:
     one = table()
     one.add_lease(lease(5), True, 0)
     one.renew(lease(5).number, 0)
-    assert not one.due_keeps(IDLE_MS // 3 - 1), "who opens it has said so"
-    assert one.due_keeps(IDLE_MS // 3) == [lease(5).number]
-    nothing = one.keeps_due_ms
+    assert not one.due_renewals(IDLE_MS // 3 - 1), "who opens it has said so"
+    assert one.due_renewals(IDLE_MS // 3) == [lease(5).number]
+    nothing = one.renewals_due_ms
     assert nothing is None
-    one.on_keep_failed(lease(5).number, IDLE_MS // 3)
-    due_ms = one.keeps_due_ms
+    one.on_renewal_failed(lease(5).number, IDLE_MS // 3)
+    due_ms = one.renewals_due_ms
     assert due_ms == IDLE_MS // 3 + IDLE_MS // 12
-    assert one.due_keeps(due_ms) == [lease(5).number]
+    assert one.due_renewals(due_ms) == [lease(5).number]
