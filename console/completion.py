@@ -54,7 +54,7 @@ def farm_servers(context: click.Context, parameter: click.Parameter, incomplete:
     if found is None:
         return []
     meant = [settings for farm, settings in found.farms.items() if name in (None, farm)]
-    ids = [str(number) for settings in meant for number in settings["servers"]]
+    ids = [str(number) for settings in meant for number in settings.servers]
     return _matching(list(dict.fromkeys(ids)), incomplete)
 
 

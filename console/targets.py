@@ -1,13 +1,16 @@
 """The cluster that a command uses: from a topology, or from --url."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .cli_errors import FAILED, CliError
+
+if TYPE_CHECKING:
+    from ..actors.topology.topology import Topology
 
 Where = dict[str, Any]
 
 
-def load_topology(where: Where) -> tuple[str, Any]:
+def load_topology(where: Where) -> "tuple[str, Topology]":
     """The path of the topology, and the topology. Raises CliError."""
     # Imported here: it loads YAML, which --url does not need.
     from ..actors.errors import OperatorError

@@ -43,7 +43,7 @@ class Nodes:
             lines.append(f"  {name}: {{{has}}}")
         (self.folder / "topology.yaml").write_text(
             f"cluster: lost\ndata: {self.folder}/var\nraft: {{election_timeout_ms: [600, 1000]}}\n"
-            f"zerodb: {{local: [900-999], {settings}}}\nbroker: {{{broker}}}\nnodes:\n"
+            f"zerodb: {{local_tables: [900-999], {settings}}}\nbroker: {{{broker}}}\nnodes:\n"
             + "\n".join(lines)
             + "\n"
         )

@@ -5,20 +5,19 @@ from typing import Any
 
 import pytest
 
-from kelek.actors.topology import farm as farm_keys
-from kelek.actors.topology import topology
-from kelek.actors.topology.schema import Key
+from kelek.actors.topology import reference
+from kelek.actors.topology.schema import default_of
 from kelek.tests.markdown import codes, number, page, tables
 
 ROWS = tables(page("docs/limits.md"), "what", "limit", "constant", "at the limit")
-KEYS: dict[str, dict[str, Key]] = {
-    "raft": topology.RAFT_KEYS,
-    "log": topology.LOG_KEYS,
-    "zerodb": topology.ZERODB_KEYS,
-    "broker": topology.BROKER_KEYS,
-    "broker.store": topology.STORE_KEYS,
-    "farm": farm_keys.NODE_FARM_KEYS,
-    "farms": farm_keys.FARM_KEYS,
+SECTIONS = {
+    "raft": "raft",
+    "log": "log",
+    "zerodb": "zerodb",
+    "broker": "broker",
+    "broker.store": "broker.store",
+    "farm": "nodes.NAME.farm",
+    "farms": "farms.NAME",
 }
 OTHER = {"ten years": 10 * 365 * 24 * 3600 * 1000, "64 MiB less 64 KiB": (64 << 20) - (64 << 10)}
 OTHER |= {"2 GiB less 1 byte": (1 << 31) - 1, "8 h": 8 * 3600, "1 d": 24 * 3600}
@@ -29,7 +28,7 @@ def constant(cell: str) -> Any:
     name, *path = codes(cell)
     if not path:
         section, _, key = name.rpartition(".")
-        return KEYS[section][key].default
+        return default_of(reference.SECTIONS[SECTIONS[section]], key)
     module = importlib.import_module("kelek." + path[0].removesuffix(".py").replace("/", "."))
     return getattr(module, name)
 

@@ -7,7 +7,6 @@ become Python objects here, except those of durable services.
 import gc
 import os
 import time
-from typing import Any
 
 import zmq
 
@@ -21,6 +20,7 @@ from ...protocols.majordomo.broker import BrokerSetup, DurableOptions
 from ...protocols.majordomo.records import TOKEN_BYTES
 from ...protocols.majordomo.values import Headers
 from ..runtime.actor import Actor, main
+from ..topology.settings import BrokerSettings
 from .store import BrokerStore, StoreTarget
 
 REQUESTS_HWM = 4096  # Of one client or worker, that wait to be received.
@@ -43,21 +43,21 @@ class BrokerActor(Actor):
     role = "broker"
 
     def on_start(self) -> None:
-        settings = self.options["broker"]
+        settings = self.settings.broker
         self._machine = Machine(
             BrokerSetup(
                 Headers(
-                    settings["client_header"].encode(),
-                    settings["worker_header"].encode(),
-                    settings["deadline_header"].encode(),
-                    settings["named_header"].encode(),
+                    settings.client_header.encode(),
+                    settings.worker_header.encode(),
+                    settings.deadline_header.encode(),
+                    settings.named_header.encode(),
                 ),
-                settings["interval_ms"],
-                settings["liveness"],
-                settings["request_ttl_ms"],
-                settings["inflight_max"],
-                settings["service_bytes_max"],
-                settings["bytes_max"],
+                settings.heartbeat_interval_ms,
+                settings.liveness,
+                settings.request_ttl_ms,
+                settings.inflight_max,
+                settings.service_bytes_max,
+                settings.bytes_max,
                 # Random, so that it differs after a restart.
                 first_number=int.from_bytes(os.urandom(6), "big"),
                 durable=self._durable(settings),
@@ -65,13 +65,14 @@ class BrokerActor(Actor):
             self.now_ms,
         )
         self._store: BrokerStore | None = None
-        self._message_bytes_max = settings["message_bytes_max"]
+        self._message_bytes_max = settings.message_bytes_max
         self._budget = Budget(ANSWERS_BYTES_MAX, in_order=True)
         # Windows bound the requests of a worker, and bytes_max all requests.
         self._unbounded = Budget((1 << 64) - 1)
         self._clients = self._open_router("clients_url", ANSWERS_HWM)
         self._server: Server | None = None
-        if settings["workers_url"] == settings["clients_url"]:
+        endpoints = self.settings.broker_endpoints
+        if endpoints.workers_url == endpoints.clients_url:
             self._workers = self._clients
             self.listen(self._clients, self._on_messages)
         else:
@@ -87,19 +88,18 @@ class BrokerActor(Actor):
             )
         # After binding: no other process of this node name can have the addresses (Durable).
         if self._machine.durable is not None:
-            store = settings["store"]
-            secret = bytes.fromhex(self.options.get("secret", ""))
-            target = StoreTarget(tuple(store["urls"]), store["table"], secret)
+            secret = bytes.fromhex(self.setup.secret)
+            target = StoreTarget(self.settings.store_urls, settings.store.table, secret)
             self._store = BrokerStore(self, target, self._machine.durable)
             gc.set_threshold(GARBAGE_MIN)  # Many records live long, without cycles.
         self.ready()
 
-    def _durable(self, settings: dict[str, Any]) -> DurableOptions | None:
-        store = settings["store"]
+    def _durable(self, settings: BrokerSettings) -> DurableOptions | None:
+        store = settings.store
         ttls_ms = {
-            name.encode(): 1000 * service["reply_ttl_s"]
-            for name, service in settings["services"].items()
-            if service["durable"]
+            name.encode(): 1000 * service.reply_ttl_s
+            for name, service in settings.services.items()
+            if service.durable
         }
         if not ttls_ms:
             return None
@@ -108,14 +108,14 @@ class BrokerActor(Actor):
             os.urandom(TOKEN_BYTES),
             ttls_ms,
             time.time_ns() // 1_000_000 - self.now_ms,
-            1000 * store["request_ttl_s"],
-            store["bytes_max"],
-            store["lease_ms"],
+            1000 * store.request_ttl_s,
+            store.bytes_max,
+            store.lease_ms,
         )
 
     def _open_router(self, key: str, send_hwm: int) -> Socket:
         options = SocketOptions(
-            bind=(self.options["broker"][key],),
+            bind=(getattr(self.settings.broker_endpoints, key),),
             place=self.setup.places[f"broker.{key}"],
             hwm=REQUESTS_HWM,
             send_hwm=send_hwm,

@@ -5,7 +5,7 @@ A wake decides everything at once: one write and one sync of the log, and one se
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from random import SystemRandom
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +21,7 @@ from ...protocols.garlicfarm.wire.messages import ClusterServer
 from ...storage.disk.disk import Disk
 from ...storage.farm.storage import FarmStorage
 from ...storage.log.segment import Identity
+from ..topology.farm import FarmSettings, initial_servers
 from .links import FarmLink, LinkSettings, LinkState
 from .listener import InboundStream
 from .resolver import AddressResolver
@@ -47,6 +48,7 @@ class ReplicaSetup(NamedTuple):
 
     data_dir: str
     epoch: int
+    server_id: int
     may_begin: bool
     router: Router
     publish: str  # A PublishConfig.
@@ -58,19 +60,19 @@ class FarmReplica:
     """A member of one farm, or a server that waits to join it."""
 
     def __init__(
-        self, name: str, shared: ReplicaHost, options: Mapping[str, Any], setup: ReplicaSetup
+        self, name: str, shared: ReplicaHost, settings: FarmSettings, setup: ReplicaSetup
     ) -> None:
         """Raises StorageError."""
         self.name = name
-        self.server_id: int = options["server_id"]
-        self.entries_bytes_max: int = options["entries_bytes_max"]
+        self.server_id = setup.server_id
+        self.entries_bytes_max = settings.entries_bytes_max
         self.poll, self.resolver = shared.poll, shared.resolver
         self.links: dict[int, FarmLink] = {}
         # A leader that reconnects later than this could be deposed by a returning server.
-        self.retry_ms_max: int = options["election_timeout_ms_min"] // 3
+        self.retry_ms_max = settings.election_timeout_ms[0] // 3
         self.link_settings: LinkSettings  # The owner sets it before the first run_once().
         self._shared = shared
-        self._options = options
+        self._settings = settings
         self._connections: dict[int, InboundStream] = {}  # By FarmPeer.accept()'s number.
         self._has_work = True  # There is input for the peer.
         self._logged_state: tuple[object, ...] = ()
@@ -79,29 +81,29 @@ class FarmReplica:
             0,
         )  # The last logged refusal, and the earliest time of the next line.
         self._data_dir = setup.data_dir
-        servers = {int(number): url for number, url in options["servers"].items()}
-        initial_servers: tuple[ClusterServer, ...] = ()
-        if self.server_id in options["begin"]:
-            initial_servers = tuple(ClusterServer(each, servers[each]) for each in options["begin"])
+        initial: tuple[ClusterServer, ...] = ()
+        if self.server_id in initial_servers(settings):
+            initial = tuple(
+                ClusterServer(each, settings.servers[each]) for each in initial_servers(settings)
+            )
         self.storage = FarmStorage(
             Disk(setup.data_dir),
             Identity(name, str(self.server_id)),
             setup.epoch,
-            initial_servers,
+            initial,
             is_first_start=setup.may_begin,
         )
         self.peer = FarmPeer(
             FarmSetup(
                 self.server_id,
-                initial_servers,
-                options["election_timeout_ms_min"],
-                options["election_timeout_ms_max"],
-                options["heartbeat_ms"],
-                options["request_timeout_ms"],
+                initial,
+                *settings.election_timeout_ms,
+                settings.heartbeat_ms,
+                settings.request_timeout_ms,
                 self.entries_bytes_max,
                 cluster=name,
                 user=setup.user,
-                entry_bytes_max=min(options["entry_bytes_max"], self.entries_bytes_max),
+                entry_bytes_max=min(settings.entry_bytes_max, self.entries_bytes_max),
             ),
             self.storage.recovered,
             self.storage,
@@ -113,7 +115,7 @@ class FarmReplica:
                 name,
                 PublishConfig(setup.publish),
                 setup.post_interval_ms,
-                frozenset(options["admins"]),
+                frozenset(settings.admins),
             ),
             self.peer,
             setup.router,
@@ -244,10 +246,10 @@ class FarmReplica:
 
     def _make_snapshot(self) -> None:
         """Makes a snapshot after snapshot_entries applied entries."""
-        interval, index = self._options["snapshot_entries"], self.app.state.index
+        interval, index = self._settings.snapshot_entries, self.app.state.index
         if interval and index - self.storage.snapshot.last_index >= interval:
             snapshot, chunks = self.app.snapshot()
-            keep = self._options["snapshot_behind"]
+            keep = self._settings.snapshot_trailing_entries
             self.storage.make_snapshot(snapshot, chunks, max(1, index - keep + 1))
             self.peer.on_own_snapshot(self.storage.snapshot, keep)
             self._shared.log(

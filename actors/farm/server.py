@@ -14,7 +14,7 @@ from ...protocols.garlicfarm.wire.handshake import ServerHandshake
 from ...protocols.garlicfarm.wire.values import parse_address
 from ..errors import OperatorError
 from ..runtime.actor import Actor, main
-from ..topology.farm import farm_home
+from ..topology.farm import farm_directory
 from .links import LinkSettings
 from .listener import AdmittedConnection, ConnectionLimits, FarmListener, InboundStream
 from .replica import FarmReplica, ReplicaSetup
@@ -37,7 +37,9 @@ class FarmServer(Actor):
     role = "farm_server"
 
     def on_start(self) -> None:
-        self._settings = self.options["farm"]
+        farm = self.settings.farm
+        assert farm is not None
+        self._settings = farm.server
         self.poll = StreamPoll(self)
         self.resolver = AddressResolver()
         self.replicas: dict[str, FarmReplica] = {}
@@ -46,38 +48,39 @@ class FarmServer(Actor):
         self._authenticator = DigestAuthenticator(os.urandom(KEY_BYTES), os.urandom)
         self._tls = FarmTls(self._settings, self._location)
         user, secret = "", ""
-        if not self._settings["insecure_jraft"]:
-            user = self._settings["user"]
-            self._secret = SecretFile(self._settings["secret_file"], self._location("secret_file"))
+        if not self._settings.insecure_jraft:
+            user = self._settings.user
+            self._secret = SecretFile(self._settings.secret_file, self._location("secret_file"))
             secret = self._secret.text
             self._users = FarmUsers(
-                self._settings["passwords"], self._location("passwords"), self._settings["farms"]
+                self._settings.passwords_file, self._location("passwords_file"), farm.farms
             )
-        proxy = parse_address(self._settings["proxy"]) if self._settings["proxy"] else None
-        files = RouterFiles(self._settings["router_file"], self._settings["publish_file"])
-        for name, options in self._settings["farms"].items():
+        proxy = parse_address(self._settings.proxy) if self._settings.proxy else None
+        files = RouterFiles(self._settings.router_file, self._settings.publish_file)
+        for name, settings in farm.farms.items():
             setup = ReplicaSetup(
-                str(farm_home(Path(self.setup.data_dir), name)),
+                str(farm_directory(Path(self.setup.data_dir), name)),
                 self.setup.epoch,
-                self.setup.bootstrap or name in self.options.get("farms_that_begin", ()),
+                farm.server_ids[name],
+                self.setup.bootstrap or name in self.setup.new_farms,
                 files.for_farm(name),
-                self._settings["publish"],
-                self._settings["post_interval_ms"],
+                self._settings.publish,
+                self._settings.post_interval_ms,
                 user,
             )
-            replica = self.replicas[name] = FarmReplica(name, self, options, setup)
+            replica = self.replicas[name] = FarmReplica(name, self, settings, setup)
             replica.link_settings = LinkSettings(
-                self._tls.client, self._settings["server_name"], proxy, name, user, secret
+                self._tls.client, self._settings.server_name, proxy, name, user, secret
             )
         largest = max(replica.entries_bytes_max for replica in self.replicas.values())
-        limits = ConnectionLimits(self._settings["connections_max"], PARTIAL_REQUESTS * largest)
+        limits = ConnectionLimits(self._settings.connections_max, PARTIAL_REQUESTS * largest)
         self._listener = FarmListener(self, self.poll, self._tls.server, limits)
-        listen = self._settings["listen"]
+        listen = self._settings.url
         try:
             self._listener.listen(parse_address(listen))
         except OSError as error:
             raise OperatorError(
-                self._location("listen"), f"{listen} cannot be bound: {error.strerror}",
+                self._location("url"), f"{listen} cannot be bound: {error.strerror}",
                 "end the program that holds it, or choose another address",
             ) from error  # fmt: skip
         self.log("listens", address=listen, farms=",".join(self.replicas))
@@ -132,7 +135,7 @@ class FarmServer(Actor):
             replica.link_settings = replica.link_settings._replace(
                 password=self._secret.text, former_password=former
             )
-        self.log("secret", user=self._settings["user"])
+        self.log("secret", user=self._settings.user)
 
     def _reload_tls(self, now_ms: int) -> None:
         try:
@@ -144,7 +147,7 @@ class FarmServer(Actor):
         self._listener.context = self._tls.server
         for replica in self.replicas.values():
             replica.link_settings = replica.link_settings._replace(context=self._tls.client)
-        self.log("certificates", certificate=self._settings["certificate"])
+        self.log("certificates", certificate=self._settings.certificate_file)
 
     # ---- the loop ----
 

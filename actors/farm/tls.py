@@ -4,10 +4,11 @@ Open connections keep the old files; new connections use the new ones.
 """
 
 import ssl
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from ..errors import OperatorError
+from ..topology.farm import NodeFarmSettings
 from .users import CHECK_INTERVAL_MS, file_version
 
 
@@ -45,7 +46,7 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 class FarmTls:
     """The TLS contexts for both directions; None without TLS."""
 
-    def __init__(self, settings: Mapping[str, Any], location: Callable[[str], str]) -> None:
+    def __init__(self, settings: NodeFarmSettings, location: Callable[[str], str]) -> None:
         """settings: a node's `farm:`; location: where a key stands in the topology. Raises
         OperatorError.
         """
@@ -55,9 +56,9 @@ class FarmTls:
         self._files: TlsFiles | None = None
         self._next_check_ms = 0
         self._versions: tuple[tuple[int, ...], ...] = ()
-        if not (settings["i2p"] or settings["insecure_jraft"]):
+        if not (settings.i2p or settings.insecure_jraft):
             self._files = TlsFiles(
-                settings["certificate"], settings["key"], settings["ca"], settings["tls"]
+                settings.certificate_file, settings.key_file, settings.ca_file, settings.tls
             )
             self._versions = self._file_versions(self._files)
             self._load(self._files)
@@ -67,10 +68,10 @@ class FarmTls:
         return tuple(map(file_version, (files.certificate, files.key, files.ca)))
 
     def _load(self, files: TlsFiles) -> None:
-        key = "certificate"
+        key = "certificate_file"
         try:
             server = server_context(files)
-            key = "ca"
+            key = "ca_file"
             self.server, self.client = server, client_context(files)
         except OSError as error:
             problem = f"is not usable: {error.strerror or error}"

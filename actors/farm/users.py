@@ -6,7 +6,7 @@ Secret files must have mode 0600 or less; otherwise the server does not start.
 
 import os
 import stat
-from typing import Any
+from collections.abc import Mapping
 
 from ...protocols.garlicfarm.server.inbound import PeerSession
 from ...protocols.garlicfarm.wire.htdigest import (
@@ -16,6 +16,7 @@ from ...protocols.garlicfarm.wire.htdigest import (
     users_of,
 )
 from ..errors import OperatorError
+from ..topology.farm import FarmSettings
 
 CHECK_INTERVAL_MS = 1000  # How often files are checked.
 FORMER_PASSWORD_MS = 600_000  # A servers' user may use the former password for so long.
@@ -88,8 +89,8 @@ def _version(found: os.stat_result) -> tuple[int, ...]:
 class FarmUsers:
     """The users of all farms of a node."""
 
-    def __init__(self, path: str, location: str, farms: dict[str, dict[str, Any]]) -> None:
-        """farms: the options of each farm, by name. Raises OperatorError."""
+    def __init__(self, path: str, location: str, farms: Mapping[str, FarmSettings]) -> None:
+        """farms: the settings of each farm, by name. Raises OperatorError."""
         self._path, self._location = path, location
         self._farms = farms
         self.by_farm: dict[str, Users] = {}
@@ -139,7 +140,7 @@ class FarmUsers:
         password for FORMER_PASSWORD_MS, because servers do not receive the new one at the
         same time.
         """
-        after, servers = self.by_farm[name], self._farms[name]["server_users"]
+        after, servers = self.by_farm[name], self._farms[name].server_users
         changed = {
             user for user, known in before.secrets.items() if known != after.secrets.get(user)
         }
@@ -169,6 +170,6 @@ class FarmUsers:
 
     def session(self, farm: str, user: str) -> PeerSession:
         """What a user may do."""
-        options = self._farms[farm]
-        is_admin, is_server = user in options["admins"], user in options["server_users"]
-        return PeerSession(user, options["bind"].get(user), is_admin, is_server)
+        settings = self._farms[farm]
+        is_admin, is_server = user in settings.admins, user in settings.server_users
+        return PeerSession(user, settings.user_server_ids.get(user), is_admin, is_server)

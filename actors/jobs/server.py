@@ -112,16 +112,16 @@ class JobServer(Actor):
 
     def on_start(self) -> None:
         keep_freed()  # Chunks are large.
-        options = self.options["zerodb"]
-        self.features = features_of(options["open_on_the_fly"])
-        self._ownership = Ownership(b"", options["reserved"], options["local"])
-        self._allow_map = options["mapper"] != "off"
-        self._allow_native = bool(options["allow_native"])
-        self._request_ms = int(options["request_timeout_ms"])
+        settings, endpoints = self.settings.zerodb, self.settings.table_endpoints
+        self.features = features_of(settings.open_on_the_fly)
+        self._ownership = Ownership(b"", self.settings.reserved_tables, settings.local_tables)
+        self._allow_map = settings.mapper != "off"
+        self._allow_native = settings.allow_native
+        self._request_ms = settings.request_timeout_ms
         limits = JobLimits(
-            idle_ms=1000 * options["job_idle_s"],
-            chunk_pairs=options["chunk_pairs"],
-            chunk_bytes_max=min(options["response_bytes_max"], JobLimits().chunk_bytes_max),
+            idle_ms=1000 * settings.job_idle_s,
+            chunk_pairs=settings.chunk_pairs,
+            chunk_bytes_max=min(settings.response_bytes_max, JobLimits().chunk_bytes_max),
         )
         disk = Disk(self.setup.data_dir)
         self._apids = ApidCounter(disk, FOLDER)
@@ -130,7 +130,7 @@ class JobServer(Actor):
         known = len(job.Statistics._fields)  # A later version may have stored more fields.
         self._table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
         self._folder = LeaseFolder(disk.full_path(FOLDER))
-        self._local = frozenset(options["local"])
+        self._local = frozenset(settings.local_tables)
         door = LeaseDoor(partial(self._ask, LEASE), self._apids.next)
         self._shared = SharedLeases(self._table, self._folder, door)
         self._waiting: dict[int, WaitingRequest] = {}
@@ -144,12 +144,12 @@ class JobServer(Actor):
         tools = Tools(
             self._table, self._folder, self._maps, self._ask_snapshot, self._apids.next, unix_ms
         )
-        self._spark = SparkMaps(self, options["spark"], tools)
+        self._spark = SparkMaps(self, settings.spark, tools)
         self._sweep()
         self._answers = Frames()
         self._clients: Socket | None = None
-        if options["jobs_url"]:
-            self._open_door(options["jobs_url"])
+        if endpoints.jobs_url:
+            self._open_door(endpoints.jobs_url)
         self.ready()
 
     def _open_pipes(self) -> None:

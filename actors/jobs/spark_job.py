@@ -86,7 +86,8 @@ class SparkJob(Actor):
     # ---- the driver ----
 
     def _start_driver(self) -> None:
-        options = self.options["zerodb"]
+        spark = self.settings.zerodb.spark
+        assert spark is not None
         folder = Path(self.setup.data_dir) / FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
         path = os.pathsep.join(each for each in sys.path if each)
@@ -101,9 +102,9 @@ class SparkJob(Actor):
             process_group=0,  # Only the supervisor handles Ctrl-C.
         )
         self._pipes = ChildPipes(self, self._process)
-        spark = options["spark"]
         name = f"kelek {self.setup.cluster} {self.setup.node}"
-        setup = Setup(name, options["url"], str(folder), spark["master"], spark["memory"])
+        url = self.settings.table_endpoints.url
+        setup = Setup(name, url, str(folder), spark.master, spark.memory_bytes)
         self._tell(map_orders.encode(map_orders.SETUP, 0, setup))
 
     def _await_check(self) -> None:

@@ -5,8 +5,8 @@ snapshot of that table and writes it to the output like any mapper's output. Thi
 import Spark.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import zmq
 
@@ -22,6 +22,7 @@ from ...protocols.zerodb.tables.tables import Tables
 from ...storage.errors import StorageError
 from ...storage.worker.lease_folder import LeaseFolder
 from ..runtime.actor import Actor
+from ..topology.settings import SparkSettings
 from .map_jobs import MapJobs, MapSpec, Started
 
 SPARK_JOB = "spark_job"
@@ -75,14 +76,14 @@ class SparkMaps:
     reports   PULL    map_orders: READY, PROGRESS, MAPPED, FAILED              from it
     """
 
-    def __init__(self, actor: Actor, options: Mapping[str, Any], tools: Tools) -> None:
+    def __init__(self, actor: Actor, settings: SparkSettings | None, tools: Tools) -> None:
         self._actor = actor
         self._tools = tools
-        self._threshold: int | None = options["threshold_bytes"] if options else None
+        self._threshold: int | None = settings.threshold_bytes if settings else None
         self._jobs: dict[int, SparkMap] = {}
         self._epoch = 0  # Epoch of the spark_job that accepts maps; 0 if there is none.
         self._lost_ms: int | None = None
-        if not options:
+        if settings is None:
             return
         reports = actor.socket(
             zmq.PULL, SocketOptions(bind=(actor.endpoint(actor.role, "spark"),), hwm=REPORTS_HWM)

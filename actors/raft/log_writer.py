@@ -72,9 +72,9 @@ class GroupCommit:
             identity,
             base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),
             epoch=setup.epoch,
-            segment_bytes=setup.options["segment_bytes"],
-            segment_io=setup.options["segment_io"],
-            background_sync=setup.options["writer"] == "thread",
+            segment_bytes=setup.settings.log.segment_bytes,
+            segment_io=setup.settings.log.segment_io,
+            background_sync=setup.settings.log.writer == "thread",
             damage=damage,
         )
         if damage is not None:  # Not before the log has written its repair mark.

@@ -6,8 +6,8 @@ snapshots of the state. The topology's `state_machine:` selects the kind.
 
 import hashlib
 import struct
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from ...native.log.entries import MessageLimits, add_entries, entries_fit
 from ...native.net.messages import Frames
@@ -21,6 +21,7 @@ from ...protocols.raft.messages import (
 from ...protocols.record import block_kind, block_states
 from ...protocols.zmqraft.server.entry_streams import MESSAGE_ENTRIES_MAX
 from ...protocols.zmqraft.wire.client_codec import StateBroadcast, encode_state_broadcast
+from ..topology.settings import NodeSettings
 
 BROADCAST = "broadcast"
 KIND_NAMES = {KIND_STATE: "state", KIND_CONFIG: "config", KIND_CHECKPOINT: "checkpoint"}
@@ -223,6 +224,6 @@ class BroadcastStateMachine:
             index = fit.last_index + 1
 
 
-def broadcast_url(options: Mapping[str, Any]) -> str:
-    """The broadcast address of a node with these options; '' without broadcasts."""
-    return str(options["broadcast_url"]) if options["state_machine"] == BROADCAST else ""
+def broadcast_url(settings: NodeSettings) -> str:
+    """The broadcast address of a node ; '' if it does not broadcast."""
+    return settings.node.broadcast_url if settings.state_machine == BROADCAST else ""

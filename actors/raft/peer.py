@@ -72,7 +72,7 @@ class RaftPeer(Actor):
         self._commits = self.socket(zmq.XPUB, pipe(bind=(self.endpoint(self.role, "commits"),)))
         self._commit: CommitNotice | None = None
         self.listen(self._commits, self._on_subscribed)
-        self._applied_reports = dict.fromkeys(participants(self.options), (0, False))
+        self._applied_reports = dict.fromkeys(participants(self.settings), (0, False))
         self._sent_commits: dict[str, tuple[int, int, int, int]] = {}
         applied = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "applied"),)))
         self.listen(applied, self._on_applied)
@@ -83,7 +83,7 @@ class RaftPeer(Actor):
         results = self.socket(zmq.PULL, pipe(bind=(self.endpoint(self.role, "results"),)))
         self.listen(results, self._on_results)
         self._group_commit: GroupCommit | None = None  # None: log_writer has the log.
-        if self.options["writer"] != "process":
+        if self.settings.log.writer != "process":
             self._group_commit = GroupCommit(self.setup)
             self._start_peer(self.now_ms)
             if self._group_commit.sync_fd is not None:
@@ -97,7 +97,7 @@ class RaftPeer(Actor):
     def _listen_on(self, key: str, hwm: int) -> zmq.Socket[bytes]:
         """Opens the socket of `url` or `peer_url`."""
         options = SocketOptions(
-            bind=(self.options[key],),
+            bind=(getattr(self.settings.node, key),),
             place=self.setup.places.get(key, ""),
             hwm=hwm,
             linger_ms=LINGER_MS,
@@ -110,7 +110,7 @@ class RaftPeer(Actor):
     def _start_peer(self, now_ms: int) -> None:
         """Reads snapshot and log once, makes the peer, and opens the endpoints to other nodes."""
         reqids, stored, setup = Reqids(), self._hard_state, peer_setup(self.setup)
-        settings = RecoverySettings(reqid_limits(self.options), setup.urls, setup.peer_urls)
+        settings = RecoverySettings(reqid_limits(self.settings.raft), setup.urls, setup.peer_urls)
         found = recover_peer(self._peer_files, self._reader, reqids, settings)
         self._damage = damage = repair.pending_mark(self._peer_files.files, stored.repaired)
         recovered = found.recovered(self.setup.epoch, stored, damage)

@@ -1,49 +1,40 @@
-"""Makes a peer's PeerSetup from the topology's options."""
+"""Makes a peer's PeerSetup from its actor's settings."""
 
 from ...protocols.zmqraft.server.values import PeerSetup
 from ...version import __version__
 from ..runtime.setup import ActorSetup
 from .machines import broadcast_url
 
-PEER_OPTIONS = (  # Options with the same name in PeerSetup.
-    "election_timeout_ms_min",
-    "election_timeout_ms_max",
-    "heartbeat_ms",
-    "rpc_timeout_ms",
-    "append_timeout_ms",
-    "append_inflight_max",
-    "append_bytes_max",
-    "entry_bytes_max",
-    "update_ttl_s",
-    "reqids_max",
-    "inflight_max",
-    "inflight_bytes_max",
-    "pre_vote",
-    "check_quorum",
-    "snapshot_entries",
-    "snapshot_bytes",
-    "snapshot_behind",
-)
-
 
 def peer_setup(setup: ActorSetup) -> PeerSetup:
     """Translates an actor's setup into that of its peer."""
-    options = setup.options
+    settings = setup.settings
+    raft, log, members = settings.raft, settings.log, settings.members
     return PeerSetup(
         cluster=setup.cluster,
         peer_id=setup.node,
-        urls={name: member["url"] for name, member in options["members"].items()},
-        peer_urls={
-            name: member["peer_url"]
-            for name, member in options["members"].items()
-            if member["peer_url"]
-        },
-        text_peers=frozenset(
-            name for name, member in options["members"].items() if member["dialect"] == "text"
-        ),
+        urls={name: member.url for name, member in members.items()},
+        peer_urls={name: member.peer_url for name, member in members.items() if member.peer_url},
+        text_peers=frozenset(name for name, member in members.items() if member.dialect == "text"),
         version=__version__,
         bootstrap=setup.bootstrap,
-        broadcast_url=broadcast_url(options),
-        holds_tables=bool(options.get("zerodb")),
-        **{key: options[key] for key in PEER_OPTIONS},
+        broadcast_url=broadcast_url(settings),
+        holds_tables=settings.node.zerodb is not None,
+        election_timeout_ms_min=raft.election_timeout_ms[0],
+        election_timeout_ms_max=raft.election_timeout_ms[1],
+        heartbeat_ms=raft.heartbeat_ms,
+        rpc_timeout_ms=raft.vote_retry_ms,
+        append_timeout_ms=raft.append_timeout_ms,
+        append_inflight_max=raft.append_inflight_max,
+        append_bytes_max=raft.append_bytes_max,
+        entry_bytes_max=raft.entry_bytes_max,
+        update_ttl_s=raft.update_ttl_s,
+        reqids_max=raft.reqids_max,
+        inflight_max=raft.inflight_max,
+        inflight_bytes_max=raft.inflight_bytes_max,
+        pre_vote=raft.pre_vote,
+        check_quorum=raft.check_quorum,
+        snapshot_entries=log.snapshot_entries,
+        snapshot_bytes=log.snapshot_bytes,
+        snapshot_behind=log.snapshot_trailing_entries,
     )

@@ -7,7 +7,6 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import zmq
 
@@ -35,6 +34,7 @@ from ...storage.snapshot.work import ReqidLimits, SnapshotWork
 from ..runtime.actor import Actor, main
 from ..runtime.participants import participants
 from ..runtime.process_loop import ProcessLoop
+from ..topology.settings import RaftSettings
 
 BARRIER = struct.Struct("<BQQQ")  # Phase, attempt, index and term of the barrier's entry.
 PHASES = frozenset(Phase)
@@ -42,9 +42,9 @@ ORDERS_HWM = 64
 ORDERS = (ReadEntries, ReadChunk, CreateSnapshot, WriteChunk)
 
 
-def reqid_limits(options: dict[str, Any]) -> ReqidLimits:
-    """The limits of request ids, from the topology's options."""
-    return ReqidLimits(options["update_ttl_s"] + REQIDS_EXTRA_TTL_S, options["reqids_max"])
+def reqid_limits(raft: RaftSettings) -> ReqidLimits:
+    """The limits of request ids, from the topology."""
+    return ReqidLimits(raft.update_ttl_s + REQIDS_EXTRA_TTL_S, raft.reqids_max)
 
 
 # Phase, attempt, (index, term) of an entry, other frames.
@@ -74,17 +74,16 @@ class SnapshotSender(Actor):
     role = "snapshot_sender"
 
     def on_start(self) -> None:
-        options = self.options
         self._work = SnapshotWork(
             Disk(self.setup.data_dir),
             Identity(self.setup.cluster, self.setup.node),
-            reqid_limits(options),
+            reqid_limits(self.settings.raft),
         )
         for damaged in self._work.snapshots.damaged.values():
             self.log_problem(damaged)
         self._peer_epoch = 0
         self._receiving = 0, 0, 0  # Index, term, size of the last logged transfer.
-        names = participants(options)
+        names = participants(self.settings)
         self._barrier = Barrier(names)
         self._parts: dict[str, Disk] = {}  # The directories of this attempt, by process.
         self._newest_file_s = self._file_s()

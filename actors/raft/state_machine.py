@@ -94,7 +94,7 @@ class StateMachine(Actor):
         self.ready()
 
     def _make_machine(self) -> StateMachinePlugin:
-        url = broadcast_url(self.options)
+        url = broadcast_url(self.settings)
         if not url:
             return LogDigest()
         self._broadcasts: Socket = self.socket(
@@ -108,7 +108,7 @@ class StateMachine(Actor):
         )
         self.listen(self._broadcasts, self._on_subscriptions, SUBSCRIPTION_BYTES_MAX)
         self._broadcaster = BroadcastStateMachine(
-            self.setup.cluster.encode(), self.options["broadcast_heartbeat_ms"], self
+            self.setup.cluster.encode(), self.settings.raft.broadcast_heartbeat_ms, self
         )
         return self._broadcaster
 

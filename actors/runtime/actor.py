@@ -46,7 +46,7 @@ class Actor(ProcessLoop):
         host = host or Host()
         super().__init__(host.context, host.log_fd)
         self.setup = setup
-        self.options = setup.options
+        self.settings = setup.settings
         self._stop_fd = host.stop_fd
         self._started = False
         self._ready_sent = False
@@ -202,4 +202,9 @@ def main(actor: type[Actor]) -> None:
     """Entry of `python -m kelek.actors.ROLE --setup FILE.json`."""
     if len(sys.argv) != 3 or sys.argv[1] != "--setup":
         sys.exit(f"usage: python -m {actor.__module__} --setup FILE.json")
-    sys.exit(actor(ActorSetup.load(sys.argv[2])).run())
+    try:
+        setup = ActorSetup.load(sys.argv[2])
+    except OperatorError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(EXIT_SETUP)
+    sys.exit(actor(setup).run())

@@ -1,10 +1,11 @@
 """The actors of a node, and which of them restart together. It starts no process."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...storage.log.hard_state import PATH as HARD_STATE
-from ..topology.farm import farm_home
+from ..topology.farm import farm_directory, initial_servers
+from ..topology.settings import NodeSettings
 from ..topology.topology import Topology
 from .participants import TABLE_WORKER, worker_names
 
@@ -50,10 +51,10 @@ class NodePlan(NamedTuple):
     name: str
     cluster: str
     data_dir: str
-    options: dict[str, Any]
+    settings: NodeSettings
     places: dict[str, str]
     units: tuple[UnitPlan, ...]
-    first_options: dict[str, Any] = {}  # Additional options until its units have been ready once.
+    new_farms: tuple[str, ...] = ()  # Farms that start now; empty once its units have been ready.
 
 
 def _actor(role: str, data_dir: str, stop_rank: int, name: str = "") -> ActorPlan:
@@ -68,13 +69,13 @@ def node_plans(topology: Topology, nodes: Sequence[str], one_process: bool) -> l
     """
     begins = []
     for name, farm in topology.farms.items():
-        ids = farm["servers"] if farm["begin"] is None else farm["begin"]
-        homes = [farm_home(topology.data_dir / farm["servers"][each], name) for each in ids]
-        is_ours = all(farm["servers"][each] in nodes for each in ids)
+        ids = initial_servers(farm)
+        homes = [farm_directory(topology.data_dir / farm.servers[each], name) for each in ids]
+        is_ours = all(farm.servers[each] in nodes for each in ids)
         if is_ours and not any((home / HARD_STATE).exists() for home in homes):
             begins.append(name)
     plans = [node_plan(topology, node, one_process) for node in nodes]
-    return [plan._replace(first_options={"farms_that_begin": begins}) for plan in plans]
+    return [plan._replace(new_farms=tuple(begins)) for plan in plans]
 
 
 def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
@@ -86,25 +87,26 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
     data_dir = topology.data_dir / node
     raft_dir = str(data_dir / "raft")
     peer = [_actor("raft_peer", raft_dir, 0)]
-    if topology.log["writer"] == "process":
+    if topology.log.writer == "process":
         peer.insert(0, _actor("log_writer", raft_dir, 1))
     state_machine = [_actor("state_machine", raft_dir, 1)]
     snapshot_sender = [_actor("snapshot_sender", raft_dir, 1)]
     alone = [*snapshot_sender, *state_machine]
     if topology.nodes[node].zerodb:
-        names = worker_names(topology.options(node))
+        names = worker_names(topology.node_settings(node))
         alone += [_actor(TABLE_WORKER, raft_dir, 1, name) for name in names]
         alone.append(_actor("zerodb_server", str(data_dir), 0))
         alone.append(_actor("job_server", str(data_dir), 1))
-        if topology.zerodb["spark"]:
+        if topology.zerodb.spark:
             alone.append(_actor("spark_job", str(data_dir), 0))
     if topology.nodes[node].broker:
         alone.append(_actor("broker", str(data_dir), 0))
-    if topology.nodes[node].zre:
+    zre = topology.nodes[node].zre
+    if zre:
         # zre_beacon sends zre_node's goodbye.
         alone.append(_actor("zre_beacon", str(data_dir), 1))
         alone.append(_actor("zre_node", str(data_dir), 0))
-        if topology.nodes[node].zre["log_service"] != "off":
+        if zre.log_service != "off":
             alone.append(_actor("zre_log", str(data_dir), 0))
     if topology.nodes[node].farm:
         alone.append(_actor("farm_server", str(data_dir), 0))
@@ -120,7 +122,7 @@ def node_plan(topology: Topology, node: str, one_process: bool) -> NodePlan:
         node,
         topology.cluster,
         str(data_dir),
-        topology.options(node),
-        topology.option_places(node),
+        topology.node_settings(node),
+        topology.setting_places(node),
         units,
     )

@@ -1,11 +1,16 @@
 """What the supervisor and an actor agree on: the setup file, the host, and the exit codes."""
 
 import json
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import zmq
 
 from ...net.sockets import Socket
+from ..errors import OperatorError
+from ..topology.json_values import WAY_OUT, decode, encode
+from ..topology.settings import NodeSettings
 
 EXIT_STOPPED = 0
 EXIT_BROKEN = 1  # It failed while it ran: the supervisor restarts it.
@@ -13,7 +18,8 @@ EXIT_SETUP = 2  # It can't start like this: the operator has to change something
 EXIT_DAMAGED = 3  # It can't start with what is left of its data.
 
 
-class ActorSetup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ActorSetup:
     """Everything that an actor gets at its start: one JSON file of these keys, mode 0600."""
 
     node: str
@@ -25,16 +31,23 @@ class ActorSetup(NamedTuple):
     control: str  # Endpoint of the supervisor's ROUTER.
     epoch: int  # New at each start of the restart unit: nanoseconds, growing.
     bootstrap: bool  # An empty data directory is a first start: the operator said so.
-    options: dict[str, Any]  # The topology's values for this actor, with all defaults.
-    places: dict[str, str]  # Option -> FILE:LINE:COL: key.path, for the operator's errors.
+    settings: NodeSettings  # What the topology says, with all defaults.
+    places: Mapping[str, str]  # Setting -> FILE:LINE:COL: key.path, for the operator's errors.
+    secret: str = ""  # Hexadecimal; brokers and servers of this supervisor share it.
+    new_farms: tuple[str, ...] = ()  # Farms that start now: all their servers are empty.
 
     @classmethod
     def load(cls, path: str) -> Self:
-        with open(path, encoding="utf-8") as file:
-            return cls(**json.load(file))
+        """Raises OperatorError for a file that this version did not write."""
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = json.load(file)
+        except ValueError as error:
+            raise OperatorError(path, f"not a setup file: {error}", WAY_OUT) from None
+        return decode(cls, found, path)
 
     def to_json(self) -> str:
-        return json.dumps(self._asdict())
+        return json.dumps(encode(self))
 
 
 class Host(NamedTuple):

@@ -222,12 +222,10 @@ class Supervisor(ProcessLoop):
             bootstrap=self.options.bootstrap
             and not unit.was_ready
             and unit.fault_code != EXIT_DAMAGED,
-            options={
-                **node.options,
-                **({} if unit.was_ready else node.first_options),
-                "secret": self._secret,
-            },
+            settings=node.settings,
             places=node.places,
+            secret=self._secret,
+            new_farms=() if unit.was_ready else node.new_farms,
         )
         child: Child
         if one_process:
@@ -492,7 +490,7 @@ class Supervisor(ProcessLoop):
     def _recovery_hint(self, node: NodePlan, goes_on: bool) -> str:
         """The commands after which a node copies all data from the others."""
         topology, data = shlex.quote(self.options.topology), shlex.quote(node.data_dir)
-        if len(node.options.get("members", ())) < 2:
+        if len(node.settings.members) < 2:
             return f"no other node has a copy: restore {data} from a backup"
         if goes_on:
             begun, start = "the others go on", f"restart {topology} {node.name}"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import count
-from typing import Any
 
 import zmq
 
@@ -70,7 +69,7 @@ class ZerodbServer(Actor):
     clients    ROUTER  [request frames ..]                     from clients, at `url`
     pull       PULL    the same, unanswered                    from clients, at `pull_url`
     sub        SUB     the same, unanswered                    from any PUB, at `sub_url`
-    logs       PUB     [55 01 00][level][ms][sender][text]     to subscribers, at the events URL
+    logs       PUB     [55 01 00][level][ms][sender][text]     to subscribers, at `events_url`
     work       PUSH    [PIPE_HEADER][routing id][request frames ..]  to each table_worker
     taken      PUSH    [BYTES_READ]                            to each one: bytes read from `done`
     done       PULL    [ANSWER_TAG][routing id]([empty])[answer frames ..]  from table_workers and
@@ -84,12 +83,10 @@ class ZerodbServer(Actor):
     role = "zerodb_server"
 
     def on_start(self) -> None:
-        self._settings: dict[str, Any] = self.options["zerodb"]
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3), "big"))
         self._leader: str | None = None
-        members: dict[str, dict[str, str]] = self.options["members"]
-        self._names = {member["url"]: name for name, member in members.items()}
+        self._names = {member.url: name for name, member in self.settings.members.items()}
         self._client_sockets: list[Socket] = []
         self._clients: Socket | None = None
         self._budget = Budget(ANSWERS_BYTES_MAX)
@@ -109,19 +106,19 @@ class ZerodbServer(Actor):
         self.ready()
 
     def _session_setup(self) -> SessionSetup:
-        settings = self._settings
+        settings = self.settings.zerodb
         return SessionSetup(
             f"kelek {__version__}",
-            settings["workers"],
-            frozenset(settings["local"]),
-            settings["stale"] == "allowed",
-            settings["request_timeout_ms"],
-            settings["open_on_the_fly"],
-            self.options["entry_bytes_max"],
-            self.options["url"],
+            settings.workers,
+            frozenset(settings.local_tables),
+            settings.allow_stale_reads,
+            settings.request_timeout_ms,
+            settings.open_on_the_fly,
+            self.settings.raft.entry_bytes_max,
+            self.settings.node.url,
             self.setup.epoch,
-            bytes.fromhex(self.options.get("secret", "")),
-            frozenset(settings["reserved"]),
+            bytes.fromhex(self.setup.secret),
+            frozenset(self.settings.reserved_tables),
         )
 
     def _new_reqids(self, number: int) -> list[bytes]:
@@ -133,7 +130,8 @@ class ZerodbServer(Actor):
     def _open_pipes(self) -> None:
         done = SocketOptions(
             bind=(self.endpoint(self.role, "done"),),
-            message_bytes_max=max(self._settings["response_bytes_max"], PAIR_BYTES_MAX) + (1 << 20),
+            message_bytes_max=max(self.settings.zerodb.response_bytes_max, PAIR_BYTES_MAX)
+            + (1 << 20),
             message_frames_max=ANSWER_FRAMES_MAX,
         )
         # First, so that a worker's last answers are read before the first report of its successor.
@@ -151,7 +149,7 @@ class ZerodbServer(Actor):
         self.watch_connections(self._jobs, self._on_jobs_lost, self._on_jobs_back)
         self._work: list[tuple[WorkerChannel, Socket]] = []
         self._read_bytes: list[tuple[ReadBytes, Pipe]] = []
-        for channel, name in zip(self.session.channels, worker_names(self.options), strict=True):
+        for channel, name in zip(self.session.channels, worker_names(self.settings), strict=True):
             socket = self._push(name, "work")
             self._work.append((channel, socket))
             taken, report = ReadBytes(self.setup.epoch), self.pipe(self._push(name, "taken"))
@@ -167,8 +165,8 @@ class ZerodbServer(Actor):
         channel.on_lost(self.now_ms)
 
     def _open_client_sockets(self) -> None:
-        url = self._settings["url"]
-        if url:
+        endpoints = self.settings.table_endpoints
+        if endpoints.url:
             options = self._client_socket_options("url")._replace(
                 send_hwm=ANSWERS_HWM, router_mandatory=True
             )
@@ -176,20 +174,20 @@ class ZerodbServer(Actor):
             self.listen(self._clients, self._on_clients)
             self._client_sockets.append(self._clients)
         for key, kind in (("pull_url", zmq.PULL), ("sub_url", zmq.SUB)):
-            if self._settings[key]:
+            if getattr(endpoints, key):
                 topics = (b"",) if kind == zmq.SUB else ()
                 socket = self.socket(kind, self._client_socket_options(key)._replace(topics=topics))
                 self.listen(socket, self._on_one_way)
                 self._client_sockets.append(socket)
-        if self._settings["log_url"]:
-            options = self._client_socket_options("log_url")._replace(
+        if endpoints.events_url:
+            options = self._client_socket_options("events_url")._replace(
                 message_bytes_max=SUBSCRIPTION_BYTES_MAX
             )
             self._logs = self.socket(zmq.PUB, options)
 
     def _client_socket_options(self, key: str) -> SocketOptions:
         return SocketOptions(
-            bind=(self._settings[key],),
+            bind=(getattr(self.settings.table_endpoints, key),),
             place=self.setup.places.get(f"zerodb.{key}", ""),
             hwm=REQUESTS_HWM,
             message_bytes_max=REQUEST_BYTES_MAX,

@@ -5,7 +5,7 @@ The process exchanges messages with the processes of its node only.
 
 import os
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import zmq
 
@@ -66,6 +66,7 @@ from ..raft.snapshot_sender import BARRIER, barrier_messages
 from ..raft.state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS, commits_topic
 from ..runtime.actor import Actor, main
 from ..runtime.participants import TABLE_WORKER, worker_names
+from ..topology.settings import TableSettings
 from .credit import BYTES_READ, Credit
 
 WORK_HWM = 4096
@@ -115,16 +116,16 @@ class TableWorker(Actor):
     role = TABLE_WORKER
 
     def on_start(self) -> None:
-        options = self.options["zerodb"]
-        names = worker_names(self.options)
+        options = self.settings.zerodb
+        names = worker_names(self.settings)
         self._number = names.index(self.setup.name)
         self._identity = Identity(self.setup.cluster, self.setup.node)
         self._disk = Disk(self.setup.data_dir)
         self._reader = LogReader(self._disk, self._identity)
-        self._owner = TablePartition(self._number, len(names), frozenset(options["local"]))
+        self._owner = TablePartition(self._number, len(names), frozenset(options.local_tables))
         self._directory = self._open_directory(options)
         leases = LeaseFolder(os.path.join(os.path.dirname(self.setup.data_dir), FOLDER))
-        self._leases = SharedLeases(self._directory, leases, 1000 * options["job_idle_s"])
+        self._leases = SharedLeases(self._directory, leases, 1000 * options.job_idle_s)
         self._applier = Applier(self._owner, self._directory.replicated, self._open_lease)
         self._reporter = Reporter(self._number, self.setup.epoch)
         self._log_checked = not self._applier.applied[0]
@@ -147,10 +148,10 @@ class TableWorker(Actor):
         self._restore_at_start()
         self.ready()
 
-    def _open_directory(self, options: dict[str, Any]) -> TableDirectory:
+    def _open_directory(self, options: TableSettings) -> TableDirectory:
         shared = Resources.of(
-            options["cache_bytes"] // self._owner.workers,
-            options["write_buffer_bytes"] // self._owner.workers,
+            options.cache_bytes // self._owner.workers,
+            options.write_buffer_bytes // self._owner.workers,
         )
 
         def open_(path: str, replicated: bool) -> Tables:
@@ -164,14 +165,14 @@ class TableWorker(Actor):
             self.log_problem(directory.damaged)
         return directory
 
-    def _make_requests(self, options: dict[str, Any]) -> None:
+    def _make_requests(self, options: TableSettings) -> None:
         directory = self._directory
         databases = Databases(self.setup.name, self._owner, directory.replicated, directory.local)
         limits = TableRequestLimits(
-            options["response_bytes_max"],
-            options["request_timeout_ms"],
-            options["open_on_the_fly"],
-            len(self.options["members"]) == 1,
+            options.response_bytes_max,
+            options.request_timeout_ms,
+            options.open_on_the_fly,
+            len(self.settings.members) == 1,
         )
         self._requests = TableRequests(databases, limits, self._read_applied)
 
@@ -496,7 +497,7 @@ class TableWorker(Actor):
             return [data, LOG_POSITION.pack(*position)]
         if not is_local or local is None:
             raise ValueError(f"table {number} is not local")
-        known = self.options["zerodb"]["open_on_the_fly"] or number in local.tables()
+        known = self.settings.zerodb.open_on_the_fly or number in local.tables()
         if not known:
             raise ValueError(f"table {number} is not open")
         outcomes = local.write([TableEntry(0, 0, ops.unpack(data))], sync=True)

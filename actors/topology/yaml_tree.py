@@ -1,50 +1,25 @@
-"""Reads a YAML file into nodes that know their line and column. It never builds a Python object.
+"""Parses a YAML file into values that know their line and column. It never builds a Python object.
 
-Only the plain part of YAML is taken: mappings, sequences and scalars. Anchors, aliases, merge keys,
-tags and further documents are refused, so a small file can't grow in memory, and everything has a
-limit.
+The parser accepts mappings, sequences and scalars only. It refuses anchors, aliases, merge keys,
+tags and further documents, so a small file cannot grow in memory. Size, depth and number of values
+are limited.
 """
 
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import yaml
 
 from ..errors import OperatorError
+from .yaml_values import Mapping, Mark, Node, Scalar, Sequence
 
 FILE_BYTES_MAX = 256 << 10
 VALUES_MAX = 10_000
 DEPTH_MAX = 16
 
 
-class Mark(NamedTuple):
-    """A place in the file, counted from 1."""
-
-    line: int
-    column: int
-
-
-class Scalar(NamedTuple):
-    mark: Mark
-    text: str
-    plain: bool  # Written without quotes.
-
-
-class Mapping(NamedTuple):
-    mark: Mark
-    entries: list[tuple[Scalar, "Node"]]
-
-
-class Sequence(NamedTuple):
-    mark: Mark
-    items: list["Node"]
-
-
-Node = Scalar | Mapping | Sequence
-
-
 class _Builder:
-    """Turns the parser's events into nodes."""
+    """Builds the tree from PyYAML's parser events."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -75,12 +50,12 @@ class _Builder:
         if depth > DEPTH_MAX:
             self._fail(mark, f"nested deeper than {DEPTH_MAX}", "write it flat")
         if isinstance(event, yaml.AliasEvent):
-            self._fail(mark, f"alias *{event.anchor} is not taken", "write the value out")
+            self._fail(mark, f"alias *{event.anchor} is not supported", "write the value out")
         anchor, tag = getattr(event, "anchor", None), getattr(event, "tag", None)
         if anchor:
-            self._fail(mark, f"anchor &{anchor} is not taken", "write the value out")
+            self._fail(mark, f"anchor &{anchor} is not supported", "write the value out")
         if tag:
-            self._fail(mark, f"tag {tag} is not taken", "write a plain value")
+            self._fail(mark, f"tag {tag} is not supported", "write a plain value")
         if isinstance(event, yaml.ScalarEvent):
             return Scalar(mark, event.value, event.style is None)
         if isinstance(event, yaml.SequenceStartEvent):
@@ -98,11 +73,11 @@ class _Builder:
             if not isinstance(key, Scalar):
                 self._fail(key.mark, "a key must be a word", "write `key: value`")
             if key.text == "<<" and key.plain:
-                self._fail(key.mark, "merge key << is not taken", "write the values out")
+                self._fail(key.mark, "merge key << is not supported", "write the values out")
             if key.text in lines:
                 self._fail(
                     key.mark,
-                    f"key '{key.text}' is there twice, first in line {lines[key.text]}",
+                    f"key '{key.text}' is given twice, first in line {lines[key.text]}",
                     "remove one of them",
                 )
             lines[key.text] = key.mark.line
@@ -114,7 +89,7 @@ class _Builder:
 
 
 def load(path: str) -> Node:
-    """Reads one file. Raises OperatorError on whatever is wrong with it."""
+    """Parses one file. Raises OperatorError if it cannot be read or is not in the accepted YAML."""
     text = _text(path)
     try:
         return _Builder(path, text).document()
@@ -128,7 +103,7 @@ def load(path: str) -> Node:
             place = f"{path}:{error.problem_mark.line + 1}:{error.problem_mark.column + 1}"
         way_out = "correct the YAML there"
         if "'\\t'" in problem:
-            problem, way_out = "a tab can't indent in YAML", "write blanks"
+            problem, way_out = "YAML cannot be indented by a tab", "use spaces"
         raise OperatorError(place, _one_line(problem), way_out) from None
 
 
@@ -137,14 +112,16 @@ def _text(path: str) -> str:
         with Path(path).open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except FileNotFoundError:
-        raise OperatorError(path, "there is no such file", "give the topology's path") from None
+        raise OperatorError(path, "the file does not exist", "give the topology's path") from None
     except OSError as error:
         raise OperatorError(
-            path, f"can't be read: {error.strerror}", "give a file that can be read"
+            path, f"cannot be read: {error.strerror}", "give a readable file"
         ) from None
     if len(data) > FILE_BYTES_MAX:
         raise OperatorError(
-            path, f"larger than {FILE_BYTES_MAX >> 10} KiB", "is it a topology? split it"
+            path,
+            f"larger than {FILE_BYTES_MAX >> 10} KiB",
+            "split it if it is a topology",
         )
     try:
         return data.decode("utf-8-sig")

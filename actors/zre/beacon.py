@@ -31,16 +31,16 @@ class ZreBeacon(Actor):
     role = BEACON
 
     def on_start(self) -> None:
-        settings = self.options["zre"]
+        settings = self.settings.zre
         interface = interface_of(self.setup)
         try:
-            self._udp = Datagrams(interface, settings["port"])
+            self._udp = Datagrams(interface, settings.port)
         except OSError as error:
             place = self.setup.places["zre.port"]
-            problem = f"UDP port {settings['port']} can't be bound at {interface.address}"
+            problem = f"UDP port {settings.port} can't be bound at {interface.address}"
             way_out = "choose another port or interface"
             raise OperatorError(place, f"{problem}: {error.strerror}", way_out) from error
-        self._again_ms = settings["beacon_ms"] // 2
+        self._again_ms = settings.beacon_ms // 2
         self._limiter = Limiter(RATE)
         self._known: OrderedDict[ReceivedBeacon, int] = OrderedDict()  # When it was forwarded.
         self._passed: list[ReceivedBeacon] = []
@@ -50,7 +50,7 @@ class ZreBeacon(Actor):
         self.listen(self.socket(zmq.PULL, sends), self._on_sends)
         self.watch(self._udp.fileno(), self._on_udp)
         self.log("beacons", interface=interface.address, broadcast=interface.broadcast,
-                 port=settings["port"])  # fmt: skip
+                 port=settings.port)  # fmt: skip
         self.ready()
 
     def _on_udp(self) -> None:

@@ -57,7 +57,9 @@ class ZreLog(Actor):
     role = LOG
 
     def on_start(self) -> None:
-        self._table = self._table_of(self.options["zre"])
+        is_table = self.settings.node_zre.log_service == "table"
+        # None: reports go into the log.
+        self._table = self.settings.zre.log_table if is_table else None
         interface = interface_of(self.setup)
         options = SocketOptions(
             hwm=REPORTS_HWM,
@@ -81,7 +83,7 @@ class ZreLog(Actor):
         self._flying: deque[PendingUpdates] = deque()
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3)))
-        urls = tuple(member["url"] for member in self.options["members"].values())
+        urls = tuple(member.url for member in self.settings.members.values())
         setup = LogClientSetup(
             self.setup.cluster.encode(), urls, __version__, for_tables=self._table is not None
         )
@@ -89,13 +91,6 @@ class ZreLog(Actor):
         self._link = LeaderLink(self, self._client)
         self.log("reports", endpoint=self._endpoint)
         self.ready()
-
-    @staticmethod
-    def _table_of(settings: dict[str, object]) -> int | None:
-        """The table for reports; None: they become entries of the log."""
-        table = settings["log_table"]
-        assert isinstance(table, int)
-        return table if settings["log_service"] == "table" else None
 
     def _new_reqid(self) -> bytes:
         now_s = int(time.time())

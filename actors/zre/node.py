@@ -28,6 +28,7 @@ from ...protocols.zre.values import Times, Version
 from ..errors import OperatorError
 from ..runtime.actor import Actor, main
 from ..topology.farm import public_endpoint
+from ..topology.settings import NodeSettings
 from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
 from .reports import Reports, Told
 
@@ -55,7 +56,7 @@ class ZreNode(Actor):
     sockets_max = 4 * values.PEERS_MAX + 64
 
     def on_start(self) -> None:
-        settings = self.options["zre"]
+        settings = self.settings.zre
         interface = interface_of(self.setup)
         heard = SocketOptions(bind=(self.endpoint(NODE, "heard"),), hwm=HWM)
         self.listen(self.socket(zmq.PULL, heard), self._on_heard)
@@ -63,13 +64,13 @@ class ZreNode(Actor):
         self.listen(self.socket(zmq.PULL, told), self._on_services)
         sends = SocketOptions(connect=(self.endpoint(BEACON, "sends"),), hwm=HWM)
         self._sends = self.socket(zmq.PUSH, sends)
-        self._subnets = tuple(ip_network(text) for text in settings["subnets"])
+        self._subnets = tuple(ip_network(text) for text in settings.subnets)
         port = self._open_mailbox(interface.address)
         try:
             self._node = NodeMachine(self._node_setup(interface.address, port), self.now_ms)
         except LocalProtocolError as error:
             raise OperatorError(
-                self.setup.places["zre.static"], str(error), "write tcp://ADDRESS:PORT"
+                self.setup.places["zre.static_peers"], str(error), "write tcp://ADDRESS:PORT"
             ) from error
         self._peers: dict[int, Socket] = {}
         self._reports = Reports(self)
@@ -78,23 +79,23 @@ class ZreNode(Actor):
         self.ready()
 
     def _node_setup(self, address: str, port: int) -> NodeSetup:
-        settings = self.options["zre"]
+        settings = self.settings.zre
         return NodeSetup(
             own_uuid(os.urandom(14)),
             address,
             port,
             self.setup.node,
-            announced(self.setup.cluster, self.options),
-            Version.V1 if settings["greeting"] == "v1" else Version.V2,
-            static=tuple(settings["static"]),
+            announced(self.setup.cluster, self.settings),
+            Version.V1 if settings.greeting == "v1" else Version.V2,
+            static=tuple(settings.static_peers),
             subnets=self._subnets,
-            gossip=settings["gossip"],
+            gossip=settings.gossip,
             times=Times(
-                settings["beacon_ms"],
-                settings["greet_wait_ms"],
-                settings["evasive_ms"],
-                settings["silent_ms"],
-                settings["dead_ms"],
+                settings.beacon_ms,
+                settings.greet_wait_ms,
+                settings.evasive_ms,
+                settings.silent_ms,
+                settings.expired_ms,
             ),
         )
 
@@ -135,7 +136,7 @@ class ZreNode(Actor):
                 continue
             self._node.set_header(name, value, self.now_ms)
             self.log("announced", header=name, value=value)
-            if name == services.PRESENCE and self.options["zre"]["report"]:
+            if name == services.PRESENCE and self.settings.zre.report:
                 self._reports.connect(self._node.uuid, value, is_own=True)
 
     # ---- the loop ----
@@ -201,7 +202,7 @@ class ZreNode(Actor):
         if event.kind in (EventKind.ENTER, EventKind.CHANGED):
             self._report_to(event.peer)
         told = self._told(event, time.time_ns() // 1_000_000)
-        if told is not None and self.options["zre"]["report"]:
+        if told is not None and self.settings.zre.report:
             self._reports.send(told)
         if event.kind is EventKind.EXIT:
             self._reports.disconnect(event.peer.uuid)
@@ -218,7 +219,7 @@ class ZreNode(Actor):
     # RFC 20: any node wishing to send log data SHALL create a PUB socket and connect it to the
     # endpoint of the log service.
     def _report_to(self, peer: PeerInfo) -> None:
-        if self.options["zre"]["report"]:
+        if self.settings.zre.report:
             for header in (services.PRESENCE, values.LOG_SERVICE):
                 endpoint = peer.headers.get(header, "")
                 if self._is_of(endpoint, peer):
@@ -267,22 +268,19 @@ def bound_port(socket: Socket, address: str) -> int | None:
     return None
 
 
-def announced(cluster: str, options: dict[str, object]) -> dict[str, str]:
+def announced(cluster: str, settings: NodeSettings) -> dict[str, str]:
     """The headers that announce this node's services; ipc urls are left out."""
-    zerodb, broker, farm = (options.get(key) or {} for key in ("zerodb", "broker", "farm"))
-    assert isinstance(zerodb, dict)
-    assert isinstance(broker, dict)
-    assert isinstance(farm, dict)
+    node = settings.node
     urls = {
-        services.LOG: options["url"],
-        services.TABLES: zerodb.get("url", ""),
-        services.BROKER: broker.get("clients_url", ""),
-        services.WORKERS: broker.get("workers_url", ""),
-        services.FARM: public_endpoint(farm) if farm else "",
+        services.LOG: node.url,
+        services.TABLES: node.tables_url,
+        services.BROKER: node.clients_url,
+        services.WORKERS: node.workers_url,
+        services.FARM: public_endpoint(node.farm) if node.farm else "",
     }
     return {
         services.CLUSTER: cluster,
-        **{name: str(url) for name, url in urls.items() if str(url).startswith(NETWORK)},
+        **{name: url for name, url in urls.items() if url.startswith(NETWORK)},
     }
 
 

@@ -32,9 +32,9 @@ def decode_heard(frames: Iterable[bytes]) -> list[ReceivedBeacon]:
 
 def interface_of(setup: ActorSetup) -> Interface:
     """The interface for this node's beacons. OperatorError: it does not exist."""
-    settings = setup.options["zre"]
+    settings = setup.settings.node_zre
     try:
-        return chosen(settings["interface"], settings["broadcast"])
+        return chosen(settings.interface, settings.broadcast_address)
     except OSError as error:
         place = setup.places["zre.interface"]
         raise OperatorError(place, str(error.strerror), "name one of these") from error

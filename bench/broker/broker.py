@@ -24,7 +24,12 @@ from typing import Any
 import zmq
 
 from kelek.actors.runtime.setup import ActorSetup
-from kelek.actors.topology.topology import BROKER_KEYS
+from kelek.actors.topology.settings import (
+    BrokerEndpoints,
+    BrokerSettings,
+    NodeSettings,
+    NodeTopology,
+)
 from kelek.bench.broker.kills import SCALE, Kills, kills
 from kelek.bench.load.loadgen import Generator, Load, finish, libzmq
 from kelek.bench.machine import BenchError, cpu_s, ends_with_us, free_ports
@@ -95,12 +100,12 @@ class Between:
     """A process between clients and workers, and the workers. Our broker uses defaults plus the
     given settings."""
 
-    def __init__(self, name: str, directory: Path, generator: Generator, **settings: int) -> None:
+    def __init__(self, name: str, directory: Path, generator: Generator, **settings: Any) -> None:
         self.name = name
         self.directory = directory / name
         self.directory.mkdir()
         self.generator = generator
-        self.settings = {**{key: value.default for key, value in BROKER_KEYS.items()}, **settings}
+        self.settings = BrokerSettings(**settings)
         ports = free_ports(2)
         self.clients_url, self.workers_url = (f"tcp://127.0.0.1:{port}" for port in ports)
         self.processes: list[subprocess.Popen[Any]] = []
@@ -120,16 +125,13 @@ class Between:
 
     def _setup(self) -> Path:
         """Setup of the broker's actor, which runs without a supervisor."""
-        options = {
-            **self.settings,
-            "clients_url": self.clients_url,
-            "workers_url": self.workers_url,
-        }
-        places = dict.fromkeys((f"broker.{key}" for key in options), "")
+        endpoints = BrokerEndpoints(clients_url=self.clients_url, workers_url=self.workers_url)
+        settings = NodeSettings(node=NodeTopology(url="", broker=endpoints), broker=self.settings)
+        places = dict.fromkeys(("broker.clients_url", "broker.workers_url"), "")
         control = f"ipc://{self.directory}/control"
         setup = ActorSetup(
             "n1", "broker", "broker", "c", str(self.directory), str(self.directory),
-            control, 1, False, {"broker": options}, places,
+            control, 1, False, settings, places,
         )  # fmt: skip
         path = self.directory / "setup.json"
         path.write_text(setup.to_json())

@@ -62,7 +62,7 @@ def kills(between: "Between", scale: Scale = SCALE) -> Kills:
     finally:
         control.close(0)
         between.stop()
-    expiry_s = between.settings["interval_ms"] * between.settings["liveness"] / 1e3
+    expiry_s = between.settings.heartbeat_interval_ms * between.settings.liveness / 1e3
     wait_s = result["longest_us"] / 1e6
     twice = result["stray"] + result["rejected"] + result["malformed"]
     return Kills(result["done"] - twice, seen["resent"], wait_s, wait_s / expiry_s)

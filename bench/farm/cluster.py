@@ -33,16 +33,18 @@ class FarmCluster(Apart):
     name = "kelek, a farm"
 
     def __init__(self, directory: Path, *, tls: bool, servers: int = 3, settings: str = "") -> None:
-        """settings: more keys of the farm, `begin: [1]` for example."""
+        """settings: more keys of the farm, `initial_servers: [1]` for example."""
         super().__init__(directory)
         self.ports = dict(enumerate(free_ports(servers), 1))
         self.tls_folder = str(directory) if tls else "-"
-        files = "certificate: server.pem, key: server.key, ca: ca.pem" if tls else "i2p: true"
+        files = "i2p: true"
+        if tls:
+            files = "certificate_file: server.pem, key_file: server.key, ca_file: ca.pem"
         ids = ", ".join(f"{number}: {node_of(number)}" for number in self.ports)
         self.settings = f"farms: {{farm: {{servers: {{{ids}}}, admins: [{USER}]{settings}}}}}"
         self.lines = [
-            f"{line.removesuffix('}')}, farm: {{listen: 'tcp://127.0.0.1:{port}', {files}, "
-            f"passwords: passwords, user: {SERVERS}, secret_file: {SERVERS}.secret, "
+            f"{line.removesuffix('}')}, farm: {{url: 'tcp://127.0.0.1:{port}', {files}, "
+            f"passwords_file: passwords, user: {SERVERS}, secret_file: {SERVERS}.secret, "
             "post_interval_ms: 0}}"
             for line, port in zip(self.lines, self.ports.values(), strict=False)
         ]

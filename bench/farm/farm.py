@@ -237,7 +237,8 @@ def take_in(farm: FarmCluster, client: kelek.Farm) -> float:
 
 
 def snapshots(directory: Path, tls: bool, rounds: int) -> list[float]:
-    settings = f", begin: [1], snapshot_entries: {DOCUMENTS}, snapshot_behind: 0"
+    settings = f", initial_servers: [1], snapshot_entries: {DOCUMENTS}"
+    settings += ", snapshot_trailing_entries: 0"
     farm = FarmCluster(directory, tls=tls, servers=2, settings=settings)
     farm.prepare()
     try:

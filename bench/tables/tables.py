@@ -39,6 +39,7 @@ ROUNDS = 7
 SECS = 2.0
 ROWS = 300_000
 LOCAL, REPLICATED = 1, 2
+LOCAL_TABLES = f"zerodb: {{local_tables: [{LOCAL}]}}"
 SCAN_ROWS = 10_000  # Rows of one answer.
 ANSWER_MS = 500
 PUT = b"\x31\x01\x20\x01"
@@ -48,7 +49,7 @@ MANY, MORE = 256, 1024  # Unanswered requests of one row each.
 class Tables(Kelek):
     """A cluster of three nodes that serve tables; those of LOCAL are not replicated."""
 
-    def __init__(self, directory: Path, settings: str = f"zerodb: {{local: [{LOCAL}]}}") -> None:
+    def __init__(self, directory: Path, settings: str = LOCAL_TABLES) -> None:
         super().__init__(directory, settings)
         self.doors = [f"tcp://127.0.0.1:{port}" for port in free_ports(len(NODES))]
         self.lines = [

@@ -129,7 +129,7 @@ def start(
     found = load(topology)
     names = own_nodes(found, nodes)
     if detach:
-        return _detach(found.path, names, one_process, bootstrap)
+        return _detach(found, names, one_process, bootstrap)
     node_plans = plans.node_plans(found, names, one_process)
     options = StartOptions(found.path, found.run_dir, one_process, bootstrap)
     return Supervisor(node_plans, options).run()
@@ -314,6 +314,7 @@ def check(topology: str | None, output: str) -> int:
     """
     from ...actors.runtime import data_dir
     from ...actors.runtime import plan as plans
+    from ...actors.topology.json_values import encode
 
     found = load(topology)
     rows = [
@@ -327,8 +328,8 @@ def check(topology: str | None, output: str) -> int:
         line for name in found.own_nodes for line in data_dir.open_folders(found.data_dir / name)
     ]
     if output == "json":
-        settings = {"raft": found.raft, "log": found.log, "clients": found.clients}
-        settings["zerodb"] = found.zerodb
+        sections = ("raft", "log", "clients", "zerodb", "broker", "zre", "farms")
+        settings = {name: encode(getattr(found, name)) for name in sections}
         text = {"topology": found.path, "cluster": found.cluster, **settings, "processes": rows}
         click.echo(json.dumps({**text, "drift": drift, "open": is_open}, indent=2))
         return 0
@@ -346,12 +347,26 @@ def check(topology: str | None, output: str) -> int:
     return 0
 
 
-def _detach(path: str, names: list[str], one_process: bool, bootstrap: bool) -> int:
+@main.command()
+@_command
+def schema() -> int:
+    """Prints the JSON Schema of a topology, for editors and other programs that check YAML.
+
+    For editors with the YAML language server: supervisor schema > topology.schema.json, and in the
+    topology `# yaml-language-server: $schema=topology.schema.json`.
+    """
+    from ...actors.topology.reference import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=2))
+    return 0
+
+
+def _detach(found: Any, names: list[str], one_process: bool, bootstrap: bool) -> int:
     """Starts a supervisor in a session of its own; returns when it is ready or has failed."""
     flags = [f"--node={name}" for name in names]
     flags += ["--one-process"] * one_process + ["--bootstrap"] * bootstrap
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", __spec__.name, "start", str(Path(path)), *flags],
+        [sys.executable, "-P", "-m", __spec__.name, "start", str(Path(found.path)), *flags],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -362,6 +377,8 @@ def _detach(path: str, names: list[str], one_process: bool, bootstrap: bool) -> 
     signal.setitimer(signal.ITIMER_REAL, DETACH_S)
     assert process.stdout is not None
     for line in process.stdout:
+        if line.removeprefix("supervisor: ").rstrip("\n") in found.renamed:
+            continue  # This command has said so.
         failed = line.startswith("supervisor: ")
         click.echo(line, nl=False, err=failed)
         if line.startswith("all-ready "):

@@ -40,9 +40,13 @@ def path_of(topology: str | None) -> str:
 
 
 def load(topology: str | None) -> Any:
+    """The topology, checked. A line on stderr names each key that is given by its old name."""
     from ...actors.topology import topology as topologies
 
-    return topologies.load(path_of(topology))
+    found = topologies.load(path_of(topology))
+    for line in found.renamed:
+        click.echo(f"supervisor: {line}", err=True)
+    return found
 
 
 def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:

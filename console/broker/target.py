@@ -32,13 +32,13 @@ def find_brokers(where: Where, key: str) -> BrokerTarget:
         urls = check_given_urls(where, service, "topology")
         return BrokerTarget(", ".join(urls), urls, False)
     path, found = load_topology(where)
-    known = tuple(node.broker[key] for node in found.nodes.values() if node.broker.get(key))
+    known = tuple(url for node in found.nodes.values() if (url := getattr(node, key)))
     if not known:
         way_out = "give one `broker: {clients_url: ..., workers_url: ...}` (docs/topology.md)"
         raise CliError(f"{path}: no node has a broker; {way_out}")
     names = ("client_header", "worker_header", "deadline_header", "named_header")
-    headers = Headers(*(found.broker[name].encode() for name in names))
-    return BrokerTarget(path, known, True, headers, found.broker["interval_ms"])
+    headers = Headers(*(getattr(found.broker, name).encode() for name in names))
+    return BrokerTarget(path, known, True, headers, found.broker.heartbeat_interval_ms)
 
 
 @contextmanager

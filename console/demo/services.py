@@ -172,7 +172,7 @@ class Services:
 
 def broker_urls(topology: Topology) -> list[str]:
     """Where clients are to call."""
-    return [url for node in topology.nodes.values() if (url := node.broker.get("clients_url"))]
+    return [url for node in topology.nodes.values() if (url := node.clients_url)]
 
 
 def minutes(line: bytes) -> bytes:

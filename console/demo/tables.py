@@ -113,7 +113,7 @@ class Tables:
     def __init__(self, cluster: Cluster, header: bytes, flights: Sequence[bytes]) -> None:
         nodes = cluster.topology.nodes
         own = cluster.topology.own_nodes
-        self.doors = {name: url for name in own if (url := nodes[name].zerodb.get("url"))}
+        self.doors = {name: url for name in own if (url := nodes[name].tables_url)}
         self.problems: list[str] = []
         self.cluster = cluster
         self.rows = rows_of(header, flights) if self.doors else []

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ def _target_of_topology(options: Where, needs_admin: bool) -> FarmTarget:
     path, found = load_topology(options)
     name = _farm_name(options, path, found.farms)
     settings_of = {node: one.farm for node, one in found.nodes.items() if one.farm}
-    servers = found.farms[name]["servers"]
+    servers = found.farms[name].servers
     endpoints = {
         number: endpoint_of(settings_of[server]) if server in settings_of else server
         for number, server in servers.items()
@@ -83,28 +83,27 @@ def _target_of_topology(options: Where, needs_admin: bool) -> FarmTarget:
     if settings is None:
         raise CliError(f"{path}: no node serves the farm {name}; give a server with --url")
     tuning = FarmTuning(
-        settings["tls"], settings["server_name"], settings["proxy"], settings["i2p"],
-        settings["insecure_jraft"],
+        settings.tls, settings.server_name, settings.proxy, settings.i2p, settings.insecure_jraft,
     )  # fmt: skip
 
-    def file(key: str) -> str | None:
-        return str(home(path) / Path(settings[key]).expanduser()) if settings[key] else None
+    def absolute(file: str) -> str | None:
+        return str(home(path) / Path(file).expanduser()) if file else None
 
     user, secret_file = options["user"], options["secret_file"]
-    admins = found.farms[name]["admins"]
+    admins = found.farms[name].admins
     if user is None and not tuning.insecure_jraft:
-        own_secret = file("secret_file")
-        if needs_admin and settings["user"] not in admins:
+        own_secret = absolute(settings.secret_file)
+        if needs_admin and settings.user not in admins:
             user = _only_admin(path, name, admins)
         elif secret_file is None and own_secret and os.access(own_secret, os.R_OK):
-            user, secret_file = settings["user"], own_secret
+            user, secret_file = settings.user, own_secret
         elif len(admins) == 1:
             user = admins[0]
         elif secret_file is not None:
             raise CliError("--user: missing; whose password is in --secret-file?")
         else:
             raise CliError(f"--user: missing; {path}: you cannot read the servers' secret_file")
-    ca = options["ca"] or file("ca")
+    ca = options["ca"] or absolute(settings.ca_file)
     return FarmTarget(path, endpoints, name, user or "", secret_file, ca, tuning, True)
 
 
@@ -121,7 +120,7 @@ def _farm_name(options: Where, path: str, farms: Mapping[str, Any]) -> str:
     return str(name)
 
 
-def _only_admin(path: str, name: str, admins: list[str]) -> str:
+def _only_admin(path: str, name: str, admins: Sequence[str]) -> str:
     if len(admins) == 1:
         return admins[0]
     if not admins:

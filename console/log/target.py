@@ -42,14 +42,14 @@ def find_place(where: Where) -> ClusterTarget:
             if problem:
                 raise CliError(f"--url {url}: {'; '.join(problem)}")
         return ClusterTarget(", ".join(urls), cluster, {url: url for url in urls})
-    path, found = load_topology(where)
-    urls = {name: node.url for name, node in found.nodes.items()}
-    clients = found.clients
+    path, topology = load_topology(where)
+    node_urls = {name: node.url for name, node in topology.nodes.items()}
+    clients = topology.clients
     tuning = LogTuning(
-        response_ttl_ms=clients["timeout_ms"], election_grace_ms=clients["election_grace_ms"]
+        response_ttl_ms=clients.timeout_ms, election_grace_ms=clients.election_grace_ms
     )
-    foreign = frozenset(name for name, node in found.nodes.items() if node.dialect != "kelek")
-    return ClusterTarget(path, cluster or found.cluster, urls, tuning, foreign)
+    foreign = frozenset(name for name, node in topology.nodes.items() if node.dialect != "kelek")
+    return ClusterTarget(path, cluster or topology.cluster, node_urls, tuning, foreign)
 
 
 @contextmanager

@@ -29,9 +29,7 @@ def find_tables(where: Where) -> TableTarget:
         urls = check_given_urls(where, services.TABLES, "topology", "nodes")
         return TableTarget(", ".join(urls), {url: url for url in urls}, False)
     path, found = load_topology(where)
-    known = {
-        name: node.zerodb["url"] for name, node in found.nodes.items() if node.zerodb.get("url")
-    }
+    known = {name: url for name, node in found.nodes.items() if (url := node.tables_url)}
     if not known:
         way_out = "give one `zerodb: {url: ...}` (docs/topology.md)"
         raise CliError(f"{path}: no node has a door to tables; {way_out}")
@@ -40,7 +38,7 @@ def find_tables(where: Where) -> TableTarget:
             why = "has no `zerodb: {url: ...}`" if node in found.nodes else "is no node"
             raise CliError(f"{path}: --node {node}: {why}; those with one are {', '.join(known)}")
     chosen = where["nodes"] or known
-    local = frozenset(found.zerodb.get("local", ()))
+    local = frozenset(found.zerodb.local_tables)
     return TableTarget(path, {name: known[name] for name in chosen}, True, local)
 
 

@@ -3,12 +3,13 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import zmq
 
 from kelek.actors.runtime.actor import Actor
 from kelek.actors.runtime.setup import ActorSetup, Host
+from kelek.actors.topology.settings import NodeSettings
 
 DEADLINE_S = 60
 LOOK_MS = 200  # The longest wake, so that turn() looks again.
@@ -29,12 +30,12 @@ class Rig:
         self.socket(zmq.ROUTER).bind("inproc://control")
 
     def begin(
-        self, kind: type[AnyActor], folder: str, epoch: int, options: dict[str, Any]
+        self, kind: type[AnyActor], folder: str, epoch: int, settings: NodeSettings
     ) -> AnyActor:
         """Starts it; returns the actor."""
         setup = ActorSetup(
             "n1", kind.role, kind.role, "c", "inproc://rig", folder,
-            "inproc://control", epoch, False, options, self.places,
+            "inproc://control", epoch, False, settings, self.places,
         )  # fmt: skip
         actor = kind(setup, Host(self.stop_in, 2, self.context))
         self._actor = actor

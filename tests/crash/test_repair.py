@@ -93,7 +93,8 @@ def test_a_damaged_log_is_made_good_by_the_others(shell: Any, writer: str, damag
 
 @pytest.mark.parametrize(("damage", "writer"), [("header", "thread"), ("state", "process")])
 def test_a_damaged_snapshot_is_replaced(shell: Any, writer: str, damage: str) -> None:
-    log = f"writer: {writer}, segment_bytes: 64 KiB, snapshot_entries: 200, snapshot_behind: 10"
+    snapshots = "snapshot_entries: 200, snapshot_trailing_entries: 10"
+    log = f"writer: {writer}, segment_bytes: 64 KiB, {snapshots}"
     cluster = OneByOne(shell, log)
     for _ in range(4):
         cluster.load(100)

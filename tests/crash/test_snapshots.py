@@ -94,7 +94,7 @@ def nodes(shell: Any) -> Callable[[str], Running]:
 
 @pytest.mark.timeout(400)
 def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]) -> None:
-    running = nodes("snapshot_entries: 0, snapshot_behind: 0, writer: thread")
+    running = nodes("snapshot_entries: 0, snapshot_trailing_entries: 0, writer: thread")
     with kelek.Log(running.urls) as log:
         log.append_many(b"%d" % number + b"." * 100 for number in range(3000))
         running.wait(lambda: running.settled(3000))
@@ -139,7 +139,7 @@ def test_killed_at_random_points_of_making_sending_and_taking(
     nodes: Callable[[str], Running], writer: str
 ) -> None:
     random = Random(writer)
-    running = nodes(f"snapshot_entries: 500, snapshot_behind: 0, writer: {writer}")
+    running = nodes(f"snapshot_entries: 500, snapshot_trailing_entries: 0, writer: {writer}")
     load = running.shell.begin("kelek log bench --count 60000 --size 100 --timeout 110")
     wiped = 0
     for round_ in range(12):

@@ -37,7 +37,7 @@ nodes:
     url: tcp://127.0.0.1:7201
     peer_url: tcp://127.0.0.1:7221
     zerodb: {url: "tcp://127.0.0.1:7100"}
-zerodb: {local: [900-999]}
+zerodb: {local_tables: [900-999]}
 """
 
 

@@ -13,12 +13,14 @@ import msgpack
 import zmq
 
 from kelek.actors.runtime.setup import ActorSetup
-from kelek.actors.topology.topology import BROKER_KEYS
+from kelek.actors.topology.settings import BrokerEndpoints, BrokerSettings
+from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.ports import free_ports
 
 Socket = zmq.Socket[bytes]
 DEADLINE_S = 60
 LOOK_MS = 200
+OTHERS = ("clients_url", "workers_url", "store_urls")  # Not of the section `broker`.
 
 
 class BrokerProcess:
@@ -35,16 +37,16 @@ class BrokerProcess:
         self.control.bind(f"ipc://{folder}/control")
         self.clients_url = settings.get("clients_url", self.clients_url)
         self.workers_url = settings.get("workers_url", self.workers_url)
-        options = {
-            **{key: value.default for key, value in BROKER_KEYS.items()},
-            "clients_url": self.clients_url,
-            "workers_url": self.workers_url,
-            **settings,
+        urls = {"clients_url": self.clients_url, "workers_url": self.workers_url}
+        places = {f"broker.{key}": f"t.yaml: broker.{key}" for key in urls}
+        sections = {
+            "broker": BrokerSettings(**{k: v for k, v in settings.items() if k not in OTHERS}),
+            "store_urls": settings.get("store_urls", ()),
         }
-        places = {f"broker.{key}": f"t.yaml: broker.{key}" for key in options}
         setup = ActorSetup(
             node, "broker", "broker", "c", str(folder), str(folder),
-            f"ipc://{folder}/control", 1, False, {"broker": options}, places,
+            f"ipc://{folder}/control", 1, False,
+            node_settings({"broker": BrokerEndpoints(**urls)}, **sections), places,
         )  # fmt: skip
         (folder / "setup.json").write_text(setup.to_json(), encoding="utf-8")
         self.log = (folder / "log").open("wb")

@@ -20,7 +20,7 @@ PING, PONG, GONE = [W, b"PING"], [W, b"PONG"], [W, b"\6"]
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    process = BrokerProcess(interval_ms=DEADLINE_MS, message_bytes_max=MESSAGE_BYTES_MAX)
+    process = BrokerProcess(heartbeat_interval_ms=DEADLINE_MS, message_bytes_max=MESSAGE_BYTES_MAX)
     process.wait_for("ready")
     yield process
     assert process.stop() == 0

@@ -40,7 +40,7 @@ def start_worker(broker: BrokerProcess) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command)
 
 
-@pytest.mark.parametrize("broker", [{"interval_ms": PING_MS}], indirect=True)
+@pytest.mark.parametrize("broker", [{"heartbeat_interval_ms": PING_MS}], indirect=True)
 def test_each_request_is_answered_once_while_workers_are_killed(broker: BrokerProcess) -> None:
     dice, client = Random(1), broker.client()
     workers = [start_worker(broker) for _ in range(3)]

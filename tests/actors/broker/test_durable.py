@@ -9,12 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import msgpack
 import pytest
 import zmq
 
 import kelek
+from kelek.actors.topology.settings import ServiceSettings, StoreSettings
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
 from kelek.tests.clients.broker.test_broker import serving
@@ -25,7 +27,7 @@ TRY_MS = 500
 LEASE_MS = 1000
 C, W = b"KLKC01", b"KLKW01"
 FAST = kelek.BrokerTuning(silence_ms=500)
-SERVICE = {"durable": True, "reply_ttl_s": 60}
+SERVICE = ServiceSettings(durable=True)
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +48,13 @@ class Brokers:
     def __init__(self, nodes: Nodes, stack: ExitStack, **store: int) -> None:
         Brokers.tables += 1
         self.stack = stack
-        self.settings = {
-            "services": {"work": SERVICE, "short": {"durable": True, "reply_ttl_s": 1}},
-            "store": {
-                "urls": list(nodes.urls.values()), "table": Brokers.tables, "lease_ms": LEASE_MS,
-                "bytes_max": 1 << 30, "request_ttl_s": 3600, **store,
+        limits = {"lease_ms": LEASE_MS, "bytes_max": 1 << 30, "request_ttl_s": 3600, **store}
+        self.settings: dict[str, Any] = {
+            "services": {
+                "work": SERVICE, "short": ServiceSettings(durable=True, reply_ttl_s=1)
             },
+            "store": StoreSettings(table=Brokers.tables, **limits),
+            "store_urls": tuple(nodes.urls.values()),
         }  # fmt: skip
 
     def start(self, node: str, **settings: str) -> BrokerProcess:

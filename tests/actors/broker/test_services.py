@@ -42,7 +42,7 @@ DEADLINE_MS = 60_000
 
 @contextmanager
 def broker_process() -> Iterator[BrokerProcess]:
-    process = BrokerProcess(interval_ms=1000)
+    process = BrokerProcess(heartbeat_interval_ms=1000)
     process.wait_for("ready")
     try:
         yield process
@@ -154,7 +154,9 @@ def test_a_broker_that_is_back_has_its_workers_and_clients_again() -> None:
 
 def test_a_client_that_comes_back_asks_for_the_same() -> None:
     """What docs/services.md says of a broker that keeps nothing."""
-    a = BrokerProcess(interval_ms=DEADLINE_MS)  # A test that is held up is no dead worker.
+    a = BrokerProcess(
+        heartbeat_interval_ms=DEADLINE_MS
+    )  # A test that is held up is no dead worker.
     a.wait_for("ready")
     try:
         worker = a.worker()

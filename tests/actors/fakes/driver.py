@@ -1,9 +1,10 @@
 """A supervisor of dummies in a process of its own: driver.py JSON.
 
-JSON: {run_dir, data_dir, nodes, options, one_process, bootstrap, backoff_ms}
+JSON: {run_dir, data_dir, nodes, faults, one_process, bootstrap, backoff_ms}
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from kelek.actors.errors import OperatorError
 from kelek.actors.runtime import supervisor
 from kelek.actors.runtime.plan import ActorPlan, NodePlan, UnitPlan
 from kelek.actors.runtime.supervisor import StartOptions, Supervisor
+from kelek.tests.actors.node_settings import node_settings
 
 
 def node_plan(name: str, told: dict[str, object]) -> NodePlan:
@@ -26,13 +28,13 @@ def node_plan(name: str, told: dict[str, object]) -> NodePlan:
         if told.get("one_process")
         else (UnitPlan(name, "pair", pair), UnitPlan(name, "machine", single))
     )
-    options = told.get("options") or {}
-    assert isinstance(options, dict)
-    return NodePlan(name, "test", data_dir, options, {"data_dir": "t.yaml:1:1: data"}, units)
+    places = {"data_dir": "t.yaml:1:1: data"}
+    return NodePlan(name, "test", data_dir, node_settings(), places, units)
 
 
 def main() -> int:
     told = json.loads(sys.argv[1])
+    os.environ["FAULTS"] = json.dumps(told.get("faults", {}))
     supervisor.BACKOFF_MS = tuple(told.get("backoff_ms", supervisor.BACKOFF_MS))
     plans = [node_plan(name, told) for name in told["nodes"]]
     options = StartOptions(

@@ -1,5 +1,6 @@
-"""An actor for tests of the supervisor: it serves nothing and fails as its options say."""
+"""An actor for tests of the supervisor: it serves nothing and fails as $FAULTS says."""
 
+import json
 import os
 import select
 import signal
@@ -13,7 +14,7 @@ class Dummy(Actor):
     role = "dummy"
 
     def on_start(self) -> None:
-        fault = self.options.get("fault", {}).get(self.setup.name)
+        fault = json.loads(os.environ["FAULTS"]).get(self.setup.name)
         if fault == "setup":
             raise OperatorError(self.setup.data_dir, "is not what it was", "give it back")
         if fault == "damaged" and self.setup.node == "n1":

@@ -173,7 +173,7 @@ class Farm:
         begin   the ids that begin; the others wait to be taken in
         gated   servers find each other at `gates`, ports by id at which the test listens
         times   in place of TIMES
-        farm    more keys of each farm, as YAML: "snapshot_entries: 10, bind: {peer: 1}"
+        farm    more keys of each farm, as YAML: "snapshot_entries: 10, user_server_ids: {peer: 1}"
         node    more keys of each node's `farm:`, likewise; {number} is its server's id
         """
         # A short one: a Unix socket's path has 107 bytes.
@@ -222,10 +222,12 @@ class Farm:
         return self.place / "ca.pem"
 
     def _topology(self, begin: Sequence[int] | None, farm: str, node: str) -> str:
-        files = "certificate: cert.pem, key: key.pem, ca: ca.pem" if self.tls else "i2p: true"
+        files = "i2p: true"
+        if self.tls:
+            files = "certificate_file: cert.pem, key_file: key.pem, ca_file: ca.pem"
         files = "insecure_jraft: true" if self.jraft else files
         servers = ", ".join(f"{number}: n{number}" for number in self.ports)
-        first = "" if begin is None else f", begin: {list(begin)}"
+        first = "" if begin is None else f", initial_servers: {list(begin)}"
         lines = ["cluster: test", "data: data", "farms:"]
         lines += [
             f"  {name}: {{servers: {{{servers}}}{first}, admins: [{USER}], "
@@ -235,12 +237,12 @@ class Farm:
         lines.append("nodes:")
         for number, port in self.ports.items():
             more = ", " + node.replace("{number}", str(number)) if node else ""
-            more += f", endpoint: '{self.endpoint(number)}'" if self.gates else ""
+            more += f", public_url: '{self.endpoint(number)}'" if self.gates else ""
             lines += [
                 f"  n{number}:",
                 f"    url: ipc://{self.place}/{number}.url",
                 f"    peer_url: ipc://{self.place}/{number}.peer",
-                f"    farm: {{listen: 'tcp://127.0.0.1:{port}', {files}, passwords: passwords, "
+                f"    farm: {{url: 'tcp://127.0.0.1:{port}', {files}, passwords_file: passwords, "
                 f"user: peer, secret_file: secret{more}}}",
             ]
         return "\n".join(lines) + "\n"
@@ -257,7 +259,8 @@ class Farm:
         data_dir.mkdir(parents=True, exist_ok=True)
         return ActorSetup(
             node, "farm_server", "farm_server", "test", str(self.place), str(data_dir), control,
-            self._epoch, bootstrap, self.topology.options(node), self.topology.option_places(node),
+            self._epoch, bootstrap, self.topology.node_settings(node),
+            self.topology.setting_places(node),
         )  # fmt: skip
 
     def start(self, *numbers: int, bootstrap: bool = True) -> None:

@@ -89,7 +89,7 @@ def test_a_newcomer_is_taken_in_and_removed() -> None:
 
 def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
     """The log is compacted at 1; 2 has the state by its snapshot, also when it comes again."""
-    settings = "snapshot_entries: 50, snapshot_behind: 0"
+    settings = "snapshot_entries: 50, snapshot_trailing_entries: 0"
     with Farm(ids=(1, 2), begin=(1,), farm=settings, node="post_interval_ms: 0") as farm:
         farm.start()
         document = b'{"cluster":"farm","date":1,"id":1,"router":{"uptime":7}}'

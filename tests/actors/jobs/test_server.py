@@ -6,6 +6,7 @@ The test plays zerodb_server and table_worker: it makes the checkpoints and take
 import os
 import signal
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import zmq
 from kelek.actors.jobs.server import JobServer
 from kelek.actors.runtime import actor
 from kelek.actors.runtime.setup import ActorSetup, Host
+from kelek.actors.topology.settings import TableEndpoints, TableSettings
 from kelek.bench.kelek_cluster import children_of
 from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.net.clock import monotonic_ms
@@ -40,20 +42,9 @@ from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.storage.errors import StorageFull
 from kelek.storage.worker.job_store import StatisticsFile
+from kelek.tests.actors.node_settings import node_settings
 
-OPTIONS = {
-    "mapper": "wasm",
-    "local": [9],
-    "reserved": [],
-    "allow_native": False,
-    "spark": {},
-    "open_on_the_fly": True,
-    "request_timeout_ms": 5000,
-    "job_idle_s": 60,
-    "chunk_pairs": 10,
-    "response_bytes_max": 64 << 20,
-    "jobs_url": "inproc://jobs",
-}
+SETTINGS = TableSettings(mapper="wasm", local_tables=(9,), chunk_pairs=10)
 REQID = b"request-id-1"
 ROWS = 25
 
@@ -61,7 +52,7 @@ ROWS = 25
 class Rig:
     """A job_server between a client and the tables, all in one thread."""
 
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder = folder
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.stop_in, self.stop_out = os.pipe()
@@ -71,17 +62,20 @@ class Rig:
         self.tables = open_tables(str(folder / "tables"), Resources.of(8 << 20, 64 << 20), True)
         self.index = 0
         self.write(Put(7, [b"%05d" % i for i in range(ROWS)], [b"v%d" % i for i in range(ROWS)]))
-        self.start({**OPTIONS, **options})
+        self.settings = replace(SETTINGS, **settings)
+        self.start("inproc://jobs")
 
-    def start(self, options: dict[str, Any]) -> None:
+    def start(self, jobs_url: str) -> None:
+        endpoints = TableEndpoints(jobs_url=jobs_url)
+        settings = node_settings({"zerodb": endpoints}, zerodb=self.settings)
         setup = ActorSetup(
             "n1", "job_server", "job_server", "c", "inproc://rig", str(self.folder),
-            "inproc://control", 7, False, {"zerodb": options}, {},
+            "inproc://control", 7, False, settings, {},
         )  # fmt: skip
         self.actor = JobServer(setup, Host(self.stop_in, 2, self.context))
         self.actor.start()
         self.client = self.context.socket(zmq.DEALER)
-        self.client.connect(options["jobs_url"])
+        self.client.connect(jobs_url)
         self.requests = self.context.socket(zmq.PUSH)
         self.requests.connect("inproc://rig/n1/job_server.requests")
 
@@ -294,7 +288,7 @@ def test_nothing_of_an_earlier_job_server_is_left(rig: Rig) -> None:
     assert len(rig.leases) == 1
     kept = StatisticsFile(Disk(str(rig.folder)), "jobs", 10)
     kept.add([[*kept.loaded[0], "what a later version knows besides"]])
-    rig.start({**OPTIONS, "jobs_url": "inproc://again"})
+    rig.start("inproc://again")
     assert rig.leases == []
     assert rig.chunk(first) == (values.NO_MORE_DATA, [])
     assert rig.state(ended)["state"] == "done"

@@ -28,7 +28,7 @@ from kelek.storage.worker.lease_folder import (
     encode_description,
 )
 from kelek.storage.worker.shared_lease import FREE_BYTES_MIN
-from kelek.tests.actors.jobs.test_server import OPTIONS, REQID, ROWS, Rig
+from kelek.tests.actors.jobs.test_server import REQID, ROWS, Rig
 
 IDLE_S = 60.0
 
@@ -36,11 +36,11 @@ IDLE_S = 60.0
 class Node(Rig):
     """A job_server; what it wants in the log gets there."""
 
-    def __init__(self, folder: Path, options: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.log: list[ops.Op] = []  # About leases.
         self.refuses = ""  # Why the log takes nothing.
         self.tells = True  # The worker's messages arrive.
-        super().__init__(folder, options)
+        super().__init__(folder, settings)
 
     def on_ask(self, message: list[bytes]) -> None:
         kind, *_, ticket = PIPE_HEADER.unpack(message[0])
@@ -105,7 +105,7 @@ class Node(Rig):
         self.actor.close_sockets()
         self.client.close()
         self.requests.close()
-        self.start({**OPTIONS, "jobs_url": f"inproc://again{len(self.log)}"})
+        self.start(f"inproc://again{len(self.log)}")
 
     def pass_time(self, seconds: float) -> None:
         """All deadlines come so much nearer."""

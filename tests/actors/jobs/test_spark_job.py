@@ -10,6 +10,7 @@ import pytest
 from kelek.actors.errors import OperatorError, UnitBroken
 from kelek.actors.jobs import spark_job
 from kelek.actors.jobs.spark_job import SparkJob
+from kelek.actors.topology.settings import SparkSettings, TableEndpoints, TableSettings
 from kelek.protocols.zerodb.server import map_orders
 from kelek.protocols.zerodb.server.map_orders import (
     DriverReady,
@@ -24,6 +25,7 @@ from kelek.protocols.zerodb.server.map_orders import (
 )
 from kelek.tests.actors.fakes import spark_driver as fake
 from kelek.tests.actors.in_thread import Rig
+from kelek.tests.actors.node_settings import node_settings
 
 EPOCH = 11
 MODULE = bytes(3 << 20)  # More than a pipe holds.
@@ -39,8 +41,11 @@ class JobRig(Rig):
         self.folder = folder
 
     def start(self, master: str) -> None:
-        options = {"url": "inproc://tables", "spark": {"master": master, "memory": 1 << 30}}
-        self.actor: SparkJob = self.begin(SparkJob, str(self.folder), EPOCH, {"zerodb": options})
+        spark = SparkSettings(master=master)
+        settings = node_settings(
+            {"zerodb": TableEndpoints(url="inproc://tables")}, zerodb=TableSettings(spark=spark)
+        )
+        self.actor: SparkJob = self.begin(SparkJob, str(self.folder), EPOCH, settings)
 
     def map(self, apid: int, source: int) -> None:
         order = MapOrder(source, 3, 1 << 30, False, "wasm", MODULE, b"")

@@ -11,6 +11,7 @@ import zmq
 
 from kelek.actors.jobs import spark_maps
 from kelek.actors.runtime import actor
+from kelek.actors.topology.settings import SparkSettings
 from kelek.mapping.mapper import WasmEngine
 from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.native.tables.mapper import pack_records
@@ -43,8 +44,8 @@ class SparkRig(Rig):
     """A job_server whose large maps are the test's to run."""
 
     def __init__(self, folder: Path) -> None:
-        options = {"threshold_bytes": THRESHOLD, "master": "local[2]", "memory": 1 << 30}
-        super().__init__(folder, {"spark": options})
+        spark = SparkSettings(threshold_bytes=THRESHOLD, master="local[2]")
+        super().__init__(folder, {"spark": spark})
         self.orders = self.bound(zmq.PULL, "inproc://rig/n1/spark_job.orders")
         self.reports = self.context.socket(zmq.PUSH)
         self.reports.connect("inproc://rig/n1/job_server.spark")

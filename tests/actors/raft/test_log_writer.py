@@ -8,16 +8,18 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from kelek.actors.raft import log_writer
 from kelek.actors.raft.log_writer import STATE_FULL, STATE_OK, Ack, GroupCommit
 from kelek.actors.runtime.setup import ActorSetup
+from kelek.actors.topology.settings import LogSettings
 from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk.memory import MemoryDisk
+from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
 
 
@@ -93,12 +95,12 @@ def test_a_leader_whose_disk_hangs_still_leads(shell: Any) -> None:
 
 @pytest.mark.parametrize("writer", ["process", "thread", "inline"])
 def test_a_full_disk_is_said_once_and_tried_again(
-    monkeypatch: pytest.MonkeyPatch, writer: str
+    monkeypatch: pytest.MonkeyPatch, writer: Literal["process", "thread", "inline"]
 ) -> None:
     disk = MemoryDisk()
     monkeypatch.setattr(log_writer, "Disk", lambda _: disk.process())
-    options = {"segment_bytes": 16 << 10, "segment_io": "pwrite", "writer": writer}
-    setup = ActorSetup("n1", "", "", "c", "", "", "", 7, False, options, {})
+    log = LogSettings(segment_bytes=16 << 10, writer=writer)
+    setup = ActorSetup("n1", "", "", "c", "", "", "", 7, False, node_settings(log=log), {})
     commits = GroupCommit(setup)
     now_ms = 0
     seqs = itertools.count(1)

@@ -17,6 +17,7 @@ from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.wire.client_codec import StateBroadcast, decode_state_broadcast
 from kelek.protocols.zmqraft.wire.entry import Entry, decode_entries
+from kelek.tests.actors.node_settings import node_settings
 
 HEARTBEAT_MS = 500
 REQID = b"request-id-1"
@@ -209,8 +210,7 @@ def test_only_a_leader_with_subscribers_sends(
 
 
 def test_who_broadcasts_where() -> None:
-    assert broadcast_url({"state_machine": "broadcast", "broadcast_url": "tcp://h:1"}) == (
-        "tcp://h:1"
-    )
-    assert not broadcast_url({"state_machine": "broadcast", "broadcast_url": ""})
-    assert not broadcast_url({"state_machine": "digest", "broadcast_url": "tcp://h:1"})
+    node = {"broadcast_url": "tcp://h:1"}
+    assert broadcast_url(node_settings(node)) == "tcp://h:1"
+    assert not broadcast_url(node_settings())
+    assert not broadcast_url(node_settings(node, state_machine="digest"))

@@ -17,10 +17,11 @@ from kelek.storage.disk.disk import Disk
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.snapshot import Snapshots
+from kelek.tests.actors.node_settings import node_settings
 
 ME = Identity("c", "n1")
 CONFIGURATION = b"\x91\x92\xa2n1\xa1u"
-OPTIONS = {"state_machine": "digest", "broadcast_url": ""}
+SETTINGS = node_settings(state_machine="digest")
 
 
 class Watched(StateMachine):
@@ -56,7 +57,7 @@ class Rig:
         self.commits.bind("inproc://rig/n1/raft_peer.commits")
         setup = ActorSetup(
             "n1", "state_machine", "state_machine", "c", "inproc://rig", str(folder),
-            "inproc://control", 7, False, OPTIONS, {},
+            "inproc://control", 7, False, SETTINGS, {},
         )  # fmt: skip
         self.machine = Watched(setup, Host(self.stop_in, 2, self.context))
         self.machine.start()

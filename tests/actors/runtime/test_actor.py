@@ -18,6 +18,7 @@ from kelek.native.net.messages import Arena
 from kelek.net import poll_loop
 from kelek.net.clock import monotonic_ms
 from kelek.net.sockets import SocketOptions
+from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.ports import free_port
 
 Frames = list[list[bytes]]
@@ -56,7 +57,7 @@ class Rig:
         self.control.setsockopt(zmq.RCVTIMEO, 10_000)
         self.control.bind(CONTROL)
         setup = ActorSetup(
-            "n1", "probe", "probe", "c", "inproc://rig", "", CONTROL, 7, False, {}, {}
+            "n1", "probe", "probe", "c", "inproc://rig", "", CONTROL, 7, False, node_settings(), {}
         )
         self.probe = Probe(setup, Host(self.stop_in, self.log_out, self.context))
         self.probe.start()

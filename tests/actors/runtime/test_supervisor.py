@@ -110,7 +110,7 @@ def test_bootstrap_is_for_the_first_start_alone(start: Start) -> None:
 
 def test_gives_up_visibly_after_many_failures(start: Start) -> None:
     """A crash at each start: the pauses grow, then it ends and says why."""
-    running = start(options={"fault": {"peer": "crash"}}, backoff_ms=[0, 10, 20, 40])
+    running = start(faults={"peer": "crash"}, backoff_ms=[0, 10, 20, 40])
     assert running.wait_exit() == 1
     gave_up = [event for event in running.events if event["event"] == "gave-up"]
     assert gave_up[0]["unit"] == "pair"
@@ -123,7 +123,7 @@ def test_gives_up_visibly_after_many_failures(start: Start) -> None:
 
 
 def test_gives_up_at_once_when_it_can_never_start(start: Start, tmp_path: Path) -> None:
-    running = start(options={"fault": {"writer": "setup"}})
+    running = start(faults={"writer": "setup"})
     assert running.wait_exit() == 2
     assert running.stderr() == f"supervisor: {tmp_path}/n1: is not what it was; give it back\n"
     assert not [event for event in running.events if event["event"] == "restarting"]
@@ -131,8 +131,7 @@ def test_gives_up_at_once_when_it_can_never_start(start: Start, tmp_path: Path) 
 
 
 def test_damaged_data_of_one_unit_stops_no_other(start: Start) -> None:
-    options = {"fault": {"machine": "damaged"}}
-    running = start(nodes=["n1", "n2"], options=options, bootstrap=True)
+    running = start(nodes=["n1", "n2"], faults={"machine": "damaged"}, bootstrap=True)
     assert running.wait_event("all-ready")["given_up"] == "n1/machine"
     rows = ask_status(running.told["run_dir"])
     states = {(row["node"], row["role"]): row["state"] for row in rows}
@@ -164,7 +163,7 @@ def test_gives_up_one_unit_while_the_others_go_on(start: Start) -> None:
 
 
 def test_a_broken_unit_says_why(start: Start) -> None:
-    running = start(options={"fault": {"peer": "broken"}})
+    running = start(faults={"peer": "broken"})
     assert running.wait_event("exited", role="peer")["code"] == "1"
     tail = running.wait_event("log-tail", role="peer")
     while "gap" not in tail["text"]:
@@ -176,7 +175,7 @@ def test_a_broken_unit_says_why(start: Start) -> None:
 def test_children_end_when_the_supervisor_is_killed(
     start: Start, wait_gone: WaitGone, tmp_path: Path, fault: str | None
 ) -> None:
-    running = start(options={"fault": {"peer": fault}})
+    running = start(faults={"peer": fault})
     running.wait_ready("writer", "machine")
     log, until = tmp_path / "n1" / "logs" / "peer.log", time.monotonic() + DEADLINE_S
     while not (log.exists() and {"starts-slowly", "serves"} & set(log.read_text().split())):
@@ -189,7 +188,7 @@ def test_children_end_when_the_supervisor_is_killed(
 
 def test_a_child_that_outlives_its_supervisor_is_named(start: Start) -> None:
     """It still holds the lock, as one that hangs in the kernel would."""
-    running = start(options={"fault": {"machine": "can't be ended"}})
+    running = start(faults={"machine": "can't be ended"})
     running.wait_event("all-ready")
     stopped = running.pids("machine")[0]
     running.process.kill()
@@ -207,7 +206,7 @@ def test_a_child_that_outlives_its_supervisor_is_named(start: Start) -> None:
 def test_all_end_after_sigterm_whatever_one_of_them_does(
     start: Start, wait_gone: WaitGone, fault: str
 ) -> None:
-    running = start(options={"fault": {"peer": fault}})
+    running = start(faults={"peer": fault})
     running.wait_ready("writer", "machine")
     running.process.send_signal(signal.SIGTERM)
     assert running.wait_exit() == 0
@@ -280,7 +279,7 @@ def test_one_process(start: Start, wait_gone: WaitGone) -> None:
 
 
 def test_one_process_restarts_a_node_as_one(start: Start) -> None:
-    running = start(one_process=True, options={"fault": {"peer": "broken"}})
+    running = start(one_process=True, faults={"peer": "broken"})
     running.wait_event("restarting", unit="node")
     running.wait_event("started", role="machine")
 
@@ -363,7 +362,7 @@ def test_an_asked_restart_stops_by_rank_and_is_no_failure(start: Start) -> None:
 
 
 def test_a_unit_that_does_not_end_is_killed_when_a_restart_is_asked(start: Start) -> None:
-    running = start(options={"fault": {"machine": "can't be ended"}})
+    running = start(faults={"machine": "can't be ended"})
     running.wait_event("all-ready")
     [pid] = running.pids("machine")
     assert ask_restart(running.told["run_dir"], "machine") == ""
@@ -373,7 +372,7 @@ def test_a_unit_that_does_not_end_is_killed_when_a_restart_is_asked(start: Start
 
 
 def test_a_unit_that_was_given_up_gets_new_tries_when_asked(start: Start) -> None:
-    running = start(options={"fault": {"machine": "broken"}}, backoff_ms=[0, 0])
+    running = start(faults={"machine": "broken"}, backoff_ms=[0, 0])
     for _ in range(2):
         running.wait_event("gave-up", unit="machine")
         assert ask_restart(running.told["run_dir"], "machine") == ""

@@ -14,6 +14,12 @@ import zmq
 from kelek.actors.runtime import actor
 from kelek.actors.tables.credit import BYTES_READ
 from kelek.actors.tables.server import ZerodbServer
+from kelek.actors.topology.settings import (
+    NodeAddresses,
+    RaftSettings,
+    TableEndpoints,
+    TableSettings,
+)
 from kelek.protocols.zerodb.wire import answer_headers as finished
 from kelek.protocols.zerodb.wire import answers, requests, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
@@ -30,23 +36,13 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
     WRITE_STATUS,
 )
 from kelek.tests.actors.in_thread import Rig, Socket
+from kelek.tests.actors.node_settings import node_settings
 
 EMPTY = b"\x80"  # No tables, in msgpack.
 EPOCH = 11  # Of the worker.
 DOOR = "inproc://door"
-SETTINGS = {
-    "workers": 1,
-    "local": [9],
-    "reserved": [],
-    "stale": "refused",
-    "request_timeout_ms": 5000,
-    "response_bytes_max": 1 << 20,
-    "open_on_the_fly": True,
-    "url": DOOR,
-    "pull_url": "",
-    "sub_url": "",
-    "log_url": "",
-}
+SETTINGS = TableSettings(local_tables=(9,), response_bytes_max=1 << 20)
+ENDPOINTS = TableEndpoints(url=DOOR)
 LOCAL = (9).to_bytes(4, "little")
 
 
@@ -58,13 +54,14 @@ class ServerRig(Rig):
         self.work = self.bound("table_worker.work")
         self.jobs = self.bound("job_server.requests")
         self.taken_bytes = self.bound("table_worker.taken")
-        options = {
-            "zerodb": SETTINGS,
-            "members": {"n1": {"url": "inproc://raft"}},
-            "url": "inproc://raft",
-            "entry_bytes_max": 1 << 20,
-        }
-        self.actor = self.begin(ZerodbServer, str(folder), 7, options)
+        url = "inproc://raft"
+        settings = node_settings(
+            {"url": url, "zerodb": ENDPOINTS},
+            zerodb=SETTINGS,
+            members={"n1": NodeAddresses(url=url)},
+            raft=RaftSettings(entry_bytes_max=1 << 20),
+        )
+        self.actor = self.begin(ZerodbServer, str(folder), 7, settings)
         self.done = self.connected("zerodb_server.done")
         self.reports = self.connected("zerodb_server.reports")
         self.report(PROGRESS)

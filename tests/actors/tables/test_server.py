@@ -22,7 +22,7 @@ OTHER = (5).to_bytes(4, "little")  # Of the second worker.
 PUT = b"\x31\x01\x20"
 PARTSYNC = b"\x31\x01\x20\x01"
 READ = b"\x31\x01\x10"
-DOORS = ("url", "pull_url", "sub_url", "log_url")
+DOORS = ("url", "pull_url", "sub_url", "events_url")
 
 Socket = zmq.Socket[bytes]
 
@@ -37,7 +37,7 @@ class Node:
         doors = ", ".join(f"{door}: '{url}'" for door, url in self.urls.items())
         text = (
             "cluster: doors\ndata: var\nraft: {election_timeout_ms: [600, 1000]}\n"
-            "zerodb: {workers: 2, local: [9], request_timeout_ms: 20s}\nnodes:\n"
+            "zerodb: {workers: 2, local_tables: [9], request_timeout_ms: 20s}\nnodes:\n"
             f"  n1: {{url: 'tcp://127.0.0.1:7201', peer_url: 'ipc://{folder}/p', "
             f"zerodb: {{{doors}}}}}\n"
         )
@@ -86,7 +86,7 @@ def test_every_client_socket(node: Node) -> None:
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     assert node.ask(READ, TABLE, b"k", b"none") == [b"\x31\x01\x10\x00", b"1", b""]
 
-    with node.connect(zmq.PUSH, "pull_url") as push, node.connect(zmq.SUB, "log_url") as logs:
+    with node.connect(zmq.PUSH, "pull_url") as push, node.connect(zmq.SUB, "events_url") as logs:
         push.send_multipart([PUT, TABLE, b"k", b"2"])
         node.wait_value(b"2")
         text = b""
@@ -112,7 +112,7 @@ def test_a_huge_subscription_to_the_log_is_cut_off(node: Node) -> None:
         monitor = logs.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
         monitor.rcvtimeo = DEADLINE_MS
         logs.subscribe(bytes(2 << 10))
-        logs.connect(node.urls["log_url"])
+        logs.connect(node.urls["events_url"])
         assert recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
         assert recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED
         logs.disable_monitor()

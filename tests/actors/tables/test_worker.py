@@ -9,6 +9,7 @@ from kelek.actors.runtime import actor
 from kelek.actors.tables import credit
 from kelek.actors.tables.credit import BYTES_READ
 from kelek.actors.tables.worker import TableWorker
+from kelek.actors.topology.settings import NodeAddresses, TableEndpoints, TableSettings
 from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, JOB_WRITE, PIPE_HEADER, REQUEST
@@ -16,19 +17,20 @@ from kelek.storage.disk.disk import Disk
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
 from kelek.tests.actors.in_thread import Rig
+from kelek.tests.actors.node_settings import node_settings
 
 EPOCH = 7
-OPTIONS = {
-    "workers": 1,
-    "local": [9],
-    "reserved": [],
-    "cache_bytes": 8 << 20,
-    "write_buffer_bytes": 8 << 20,
-    "request_timeout_ms": 5000,
-    "response_bytes_max": 1 << 20,
-    "open_on_the_fly": False,
-    "job_idle_s": 60,
-}
+SETTINGS = node_settings(
+    {"zerodb": TableEndpoints()},
+    members={"n1": NodeAddresses(url="")},
+    zerodb=TableSettings(
+        local_tables=(9,),
+        cache_bytes=8 << 20,
+        write_buffer_bytes=8 << 20,
+        response_bytes_max=1 << 20,
+        open_on_the_fly=False,
+    ),
+)
 
 
 class WorkerRig(Rig):
@@ -42,8 +44,7 @@ class WorkerRig(Rig):
         self.done = self.bound("zerodb_server.done")
         self.bound("zerodb_server.reports")
         self.jobs = self.bound("job_server.requests")
-        options = {"zerodb": OPTIONS, "members": {"n1": {}}}
-        self.actor = self.begin(TableWorker, str(folder / "raft"), EPOCH, options)
+        self.actor = self.begin(TableWorker, str(folder / "raft"), EPOCH, SETTINGS)
         self.work = self.connected("table_worker.work")
         self.taken = self.connected("table_worker.taken")
         self.tickets = 0

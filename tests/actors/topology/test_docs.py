@@ -1,72 +1,114 @@
-"""docs/topology.md names every key with its default, and none that does not exist."""
+"""The reference of keys in docs/topology.md and the JSON Schema follow the declarations.
 
+`pytest tests/actors/topology/test_docs.py --rewrite` writes the tables of the page anew.
+"""
+
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from click.testing import CliRunner
 
-from kelek.actors.topology import farm as farm_keys
-from kelek.actors.topology import topology
-from kelek.actors.topology import zre as zre_keys
-from kelek.actors.topology.schema import REQUIRED, Key
+from kelek.actors.topology import reference, topology
+from kelek.actors.topology.schema import keys_of
+from kelek.console.admin.supervisor_cli import main
 
-TEXT = (Path(__file__).parents[3] / "docs" / "topology.md").read_text()
-UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "h": 3600, "d": 86_400}
-
-
-def table(title: str) -> dict[str, str]:
-    """key -> default, of the table whose first heading cell is the title."""
-    body = TEXT.split(f"| {title} | default | meaning |\n", 1)[1].split("\n\n", 1)[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in body.splitlines()[1:]]
-    return {key: default for keys, default in rows for key in re.findall(r"`(\w+)`", keys)}
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "topology.md"
+EXAMPLE = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
+GOOD = "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n"
 
 
-def value(text: str) -> object:
-    """What a documented default means: a number with its unit, a word, two times, or nothing."""
-    text = text.strip("`")
-    if not text:
-        return REQUIRED
-    number = re.fullmatch(r"(\d+)(?: (\w+))?", text)
-    if number:
-        return int(number[1]) * UNITS.get(number[2], 1)
-    if text == "[]":
-        return []
-    if text.startswith("["):
-        first, second = (int(word) for word in re.findall(r"\d+", text))
-        return first, second
-    return {"true": True, "false": False, "none": ""}.get(text, text)
+def test_the_reference_is_current(request: pytest.FixtureRequest) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    if request.config.getoption("--rewrite"):
+        PAGE.write_text(reference.with_tables(text), encoding="utf-8")
+        return
+    assert reference.with_tables(text) == text, "run this test with --rewrite"
+    assert set(reference.TABLE.findall(text)) == set(reference.SECTIONS), "each has one table"
+
+
+def valid(schema: dict[str, Any], value: Any) -> bool:
+    """Whether a value fits a schema, of the words that reference.json_schema() uses."""
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    python: dict[str, Any] = {
+        "object": dict, "array": list, "string": str, "boolean": bool, "integer": int,
+        "number": (int, float),
+    }  # fmt: skip
+    if kinds and not any(
+        isinstance(value, python[kind]) and (kind == "boolean" or not isinstance(value, bool))
+        for kind in kinds
+    ):
+        return False
+    if "enum" in schema and value not in schema["enum"]:
+        return False
+    if "anyOf" in schema and not any(valid(one, value) for one in schema["anyOf"]):
+        return False
+    if not all(valid(one, value) for one in schema.get("allOf", [])):
+        return False
+    if isinstance(value, str):
+        return re.search(schema.get("pattern", ""), value) is not None
+    if isinstance(value, int | float):
+        return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
+    if isinstance(value, list):
+        count = schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
+        return count and all(valid(schema.get("items", {}), one) for one in value)
+    return valid_mapping(schema, value)
+
+
+def valid_mapping(schema: dict[str, Any], value: dict[Any, Any]) -> bool:
+    if not set(schema.get("required", [])) <= value.keys():
+        return False
+    for key, one in value.items():
+        patterns = schema.get("patternProperties", {})
+        inner = schema.get("properties", {}).get(key)
+        if inner is None:
+            found = [patterns[each] for each in patterns if re.search(each, str(key))]
+            inner = found[0] if found else schema.get("additionalProperties", {})
+        if inner is False or not valid(inner, one):
+            return False
+    return True
+
+
+def test_the_schema_names_every_key() -> None:
+    schema = reference.json_schema()
+    for title, section in reference.SECTIONS.items():
+        found = schema
+        for name in [] if title == "the file" else title.split("."):
+            found = found["additionalProperties"] if name == "NAME" else found["properties"][name]
+        keys = keys_of(section)
+        old = {alias.name for key in keys.values() for alias in key.aliases}
+        assert set(found["properties"]) == set(keys) | old
+        assert {key for key in old if found["properties"][key]["deprecated"]} == old
+        for name, key in keys.items():
+            assert found["properties"][name]["description"] == key.description.replace("`", "")
+
+
+def test_the_schema_accepts_what_the_parser_accepts(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["schema"])
+    assert result.exit_code == 0
+    schema = json.loads(result.output)
+    texts = [(ROOT / "topology.yaml").read_text(), GOOD]
+    texts += [text for text in EXAMPLE.findall(PAGE.read_text()) if text.startswith("cluster:")]
+    assert len(texts) > 2
+    for text in texts:
+        path = tmp_path / "t.yaml"
+        path.write_text(text)
+        topology.load(str(path))
+        assert valid(schema, yaml.safe_load(text))
 
 
 @pytest.mark.parametrize(
-    ("title", "keys"),
+    "more",
     [
-        ("of a node", topology.NODE_KEYS),
-        ("of `raft`", topology.RAFT_KEYS),
-        ("of `log`", topology.LOG_KEYS),
-        ("of `clients`", topology.CLIENT_KEYS),
-        ("of a node's `zerodb`", topology.NODE_ZERODB_KEYS),
-        ("of `zerodb`", topology.ZERODB_KEYS),
-        ("of `spark`", topology.SPARK_KEYS),
-        ("of a node's `zre`", zre_keys.NODE_ZRE_KEYS),
-        ("of `zre`", zre_keys.ZRE_KEYS),
-        ("of `broker`", topology.BROKER_KEYS),
-        ("of a service", topology.SERVICE_KEYS),
-        ("of `store`", topology.STORE_KEYS),
-        ("of a node's `farm`", farm_keys.NODE_FARM_KEYS),
-        ("of a farm", farm_keys.FARM_KEYS),
+        "rafft: {}", "raft: {heartbeat_ms: 1}", "raft: {heartbeat_ms: 70 MiB}", "log: 7",
+        "zerodb: {allow_stale_reads: 1}", "log: {writer: proces}", "raft: {pre_vote: maybe}",
+        "raft: {election_timeout_ms: [200]}", "farms: {f: {}}", "broker: {services: {a: {b: 1}}}",
     ],
-)
-def test_keys_and_defaults(title: str, keys: dict[str, Key]) -> None:
-    odd: dict[str, dict[str, object]] = {
-        "of a node": {"peer_url": REQUIRED, "zerodb": "", "broker": "", "zre": "", "farm": ""},
-        "of `zerodb`": {"spark": ""},
-        "of `broker`": {"services": "", "store": ""},
-        "of a farm": {"begin": "", "bind": ""},
-    }
-    assert {key: value(text) for key, text in table(title).items()} == {
-        key: description.default for key, description in keys.items()
-    } | odd.get(title, {})
-
-
-def test_sections() -> None:
-    assert set(table("key")) == set(topology.TOP_KEYS)
+)  # fmt: skip
+def test_the_schema_refuses(more: str) -> None:
+    assert not valid(reference.json_schema(), yaml.safe_load(GOOD + more))

@@ -1,7 +1,9 @@
 """The topology: what is taken, and one golden line for each mistake."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,16 @@ from kelek.actors.errors import OperatorError
 from kelek.actors.runtime import pipes, plan, run_dir
 from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology import topology
+from kelek.actors.topology.farm import NodeFarmSettings
+from kelek.actors.topology.reference import renamed_keys
+from kelek.actors.topology.settings import (
+    BrokerEndpoints,
+    ClientSettings,
+    ServiceSettings,
+    SparkSettings,
+    TableEndpoints,
+)
+from kelek.actors.topology.zre import NodeZreSettings
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -28,11 +40,11 @@ clients:
   timeout_ms: 2 s
 zerodb:
   workers: 2
-  local: [7, 100-102]
-  stale: allowed
+  local_tables: [7, 100-102]
+  allow_stale_reads: true
   cache_bytes: 1 GiB
 broker: {request_ttl_ms: 2 min}
-zre: {port: 5671, static: ['tcp://10.0.0.9:61001'], subnets: [10.0.0.0/24], dead_ms: 1 min}
+zre: {port: 5671, static_peers: ['tcp://10.0.0.9:61001'], expired_ms: 1 min}
 nodes:
   a:
     url: tcp://10.0.0.1:7201
@@ -40,7 +52,7 @@ nodes:
     peer_url: tcp://10.0.0.1:7221
     zerodb: {url: 'tcp://10.0.0.1:7100', sub_url: 'epgm://eth0;239.1.1.1:5555'}
     broker: {clients_url: 'tcp://10.0.0.1:7300', workers_url: 'tcp://10.0.0.1:7300'}
-    zre: {interface: eth0, broadcast: 10.0.0.255, log_service: table}
+    zre: {interface: eth0, broadcast_address: 10.0.0.255, log_service: table}
   b:
     url: tcp://[fe80::1]:7201
     peer_url: ipc:///tmp/b.peers
@@ -69,51 +81,111 @@ def test_everything_is_read(tmp_path: Path) -> None:
     found = topology.load(write(tmp_path, GOOD))
     assert found.cluster == "ring"
     assert found.data_dir == tmp_path / "here"
-    assert found.raft["election_timeout_ms_min"] == 400
-    assert found.raft["election_timeout_ms_max"] == 600
-    assert found.raft["heartbeat_ms"] == 100
-    assert found.raft["update_ttl_s"] == 7200
-    assert found.raft["pre_vote"] is False
-    assert found.raft["rpc_timeout_ms"] == 50, "a default"
-    assert found.log["segment_bytes"] == 1 << 20
-    assert found.log["segment_io"] == "mmap"
-    assert found.log["writer"] == "inline"
-    assert found.log["snapshot_entries"] == 4_000_000, "a default"
-    assert found.clients == {"timeout_ms": 2000, "election_grace_ms": 300}
-    assert found.zerodb["local"] == [7, 100, 101, 102]
+    assert found.raft.election_timeout_ms == (400, 600)
+    assert found.raft.heartbeat_ms == 100
+    assert found.raft.update_ttl_s == 7200
+    assert found.raft.pre_vote is False
+    assert found.raft.vote_retry_ms == 50, "a default"
+    assert found.log.segment_bytes == 1 << 20
+    assert found.log.segment_io == "mmap"
+    assert found.log.writer == "inline"
+    assert found.log.snapshot_entries == 4_000_000, "a default"
+    assert found.clients == ClientSettings(timeout_ms=2000)
+    assert found.zerodb.local_tables == (7, 100, 101, 102)
+    assert found.zerodb.allow_stale_reads
     assert found.own_nodes == ["a", "b"]
     assert found.nodes["foreign"].peer_url == ""
     assert found.place("nodes.b.url").endswith("t.yaml:30:10: nodes.b.url")
-    assert found.place("raft.rpc_timeout_ms").endswith("t.yaml: raft.rpc_timeout_ms")
-    options = found.options("a")
-    assert options["members"]["b"]["peer_url"] == "ipc:///tmp/b.peers"
-    assert options["url"] == "tcp://10.0.0.1:7201"
-    assert options["zerodb"]["url"] == "tcp://10.0.0.1:7100"
-    assert options["zerodb"]["pull_url"] == ""
-    assert options["zerodb"]["sub_url"] == "epgm://eth0;239.1.1.1:5555"
-    assert options["zerodb"]["workers"] == 2
-    assert options["zerodb"]["request_timeout_ms"] == 5000, "a default"
-    places = found.option_places("a")
+    assert found.place("raft.vote_retry_ms").endswith("t.yaml: raft.vote_retry_ms")
+    settings = found.node_settings("a")
+    assert settings.members["b"].peer_url == "ipc:///tmp/b.peers"
+    assert settings.node.url == "tcp://10.0.0.1:7201"
+    assert settings.node.zerodb == TableEndpoints(
+        url="tcp://10.0.0.1:7100", sub_url="epgm://eth0;239.1.1.1:5555"
+    )
+    assert settings.zerodb.workers == 2
+    assert settings.zerodb.request_timeout_ms == 5000, "a default"
+    places = found.setting_places("a")
     assert places["zerodb.url"].endswith("t.yaml:26:19: nodes.a.zerodb.url")
-    assert places["zerodb.stale"].endswith("t.yaml:17:10: zerodb.stale")
-    assert options["broker"]["workers_url"] == options["broker"]["clients_url"]
-    assert options["broker"]["request_ttl_ms"] == 120_000
-    assert options["broker"]["client_header"] == "KLKC01", "a default"
+    assert places["zerodb.allow_stale_reads"].endswith("t.yaml:17:22: zerodb.allow_stale_reads")
+    assert settings.node.workers_url == settings.node.clients_url
+    assert settings.broker.request_ttl_ms == 120_000
+    assert settings.broker.client_header == "KLKC01", "a default"
     assert places["broker.workers_url"].endswith("t.yaml:27:63: nodes.a.broker.workers_url")
-    assert options["zre"]["interface"] == "eth0"
-    assert options["zre"]["broadcast"] == "10.0.0.255"
-    assert options["zre"]["static"] == ["tcp://10.0.0.9:61001"]
-    assert options["zre"]["dead_ms"] == 60_000
-    assert options["zre"]["evasive_ms"] == 5000, "a default"
+    assert settings.node.zre == NodeZreSettings(
+        interface="eth0", broadcast_address="10.0.0.255", log_service="table"
+    )
+    assert settings.zre.static_peers == ("tcp://10.0.0.9:61001",)
+    assert settings.zre.expired_ms == 60_000
+    assert settings.zre.evasive_ms == 5000, "a default"
     assert places["zre.interface"].endswith("t.yaml:28:22: nodes.a.zre.interface")
     assert places["zre.port"].endswith("t.yaml:20:13: zre.port")
-    assert not {"zerodb", "broker", "zre"} & set(found.options("b"))
+    other = found.node_settings("b").node
+    assert (other.zerodb, other.broker, other.zre) == (None, None, None)
+    assert found.renamed == ()
+
+
+OLD = """\
+cluster: old
+raft: {rpc_timeout_ms: 60}
+log: {snapshot_behind: 11}
+zerodb: {local: [7], stale: allowed, mapper: wasm, spark: {memory: 1 GiB}}
+broker: {interval_ms: 600}
+zre: {static: ['tcp://10.0.0.9:61001'], dead_ms: 1 min}
+farms: {f: {servers: {1: a}, begin: [1], bind: {alice: 1}, snapshot_behind: 12}}
+nodes:
+  a:
+    url: tcp://10.0.0.1:7201
+    peer_url: tcp://10.0.0.1:7221
+    zerodb: {url: 'tcp://10.0.0.1:7100', log_url: 'tcp://10.0.0.1:7103'}
+    zre: {broadcast: 10.0.0.255}
+    farm:
+      listen: tcp://10.0.0.1:7401
+      endpoint: tcp://farm.example:7401
+      certificate: c
+      key: k
+      ca: a
+      passwords: p
+      user: u
+      secret_file: s
+"""
+
+
+def test_old_names_of_keys_are_read_for_one_release(tmp_path: Path) -> None:
+    found = topology.load(write(tmp_path, OLD))
+    own = found.nodes["a"]
+    assert found.raft.vote_retry_ms == 60
+    assert found.log.snapshot_trailing_entries == 11
+    assert found.zerodb.local_tables == (7,)
+    assert found.zerodb.allow_stale_reads
+    assert found.zerodb.spark == SparkSettings(memory_bytes=1 << 30)
+    assert found.broker.heartbeat_interval_ms == 600
+    assert found.zre.static_peers == ("tcp://10.0.0.9:61001",)
+    assert found.zre.expired_ms == 60_000
+    assert found.farms["f"].initial_servers == (1,)
+    assert found.farms["f"].user_server_ids == {"alice": 1}
+    assert found.farms["f"].snapshot_trailing_entries == 12
+    assert own.zerodb is not None
+    assert own.zerodb.events_url == "tcp://10.0.0.1:7103"
+    assert own.zre == NodeZreSettings(broadcast_address="10.0.0.255")
+    assert own.farm == NodeFarmSettings(
+        url="tcp://10.0.0.1:7401", public_url="tcp://farm.example:7401", certificate_file="c",
+        key_file="k", ca_file="a", passwords_file="p", user="u", secret_file="s",
+    )  # fmt: skip
+    assert len(found.renamed) == len(renamed_keys()), "OLD has every old name"
+    path = str(tmp_path / "t.yaml")
+    assert found.renamed[0] == (
+        f"{path}:2:8: raft.rpc_timeout_ms: the key 'rpc_timeout_ms' is renamed to "
+        "'vote_retry_ms'; write `vote_retry_ms:`, the next release refuses the old name"
+    )
+    assert "write `allow_stale_reads: true`" in found.renamed[3]
+    assert found.place("zre.expired_ms") == f"{path}:6:50: zre.expired_ms"
 
 
 def test_defaults_of_one_file_do_not_leak_into_the_next(tmp_path: Path) -> None:
     path = write(tmp_path, "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n")
     assert topology.load(path) == topology.load(path)
-    assert topology.load(path).raft["election_timeout_ms_max"] == 300
+    assert topology.load(path).raft.election_timeout_ms == (200, 300)
 
 
 def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,12 +194,12 @@ def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.nodes["n2"].url == "tcp://127.0.0.1:7202"
     assert found.nodes["n3"].broadcast_url == "tcp://127.0.0.1:7213"
     assert found.nodes["n1"].peer_url == "tcp://127.0.0.1:7221"
-    assert found.nodes["n3"].zerodb["jobs_url"] == "tcp://127.0.0.1:7124"
-    assert found.nodes["n1"].broker == {
-        "clients_url": "tcp://127.0.0.1:7300",
-        "workers_url": "tcp://127.0.0.1:7301",
-    }
-    assert {found.nodes[name].zre["interface"] for name in found.own_nodes} == {"lo"}
+    assert found.node_settings("n3").table_endpoints.jobs_url == "tcp://127.0.0.1:7124"
+    assert found.nodes["n1"].broker == BrokerEndpoints(
+        clients_url="tcp://127.0.0.1:7300", workers_url="tcp://127.0.0.1:7301"
+    )
+    assert {node.zre for node in found.nodes.values()} == {NodeZreSettings(interface="lo")}
+    assert found.renamed == ()
     assert found.data_dir == ROOT / "var" / "demo"
 
 
@@ -161,9 +233,9 @@ def test_the_plan_of_a_node(tmp_path: Path) -> None:
     assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
     (unit,) = plan.node_plan(found, "a", one_process=True).units
     assert len(unit.actors) == 12
-    spark = "zerodb:\n  mapper: wasm\n  spark: {memory: 2 GiB}"
+    spark = "zerodb:\n  mapper: wasm\n  spark: {memory_bytes: 2 GiB}"
     found = topology.load(write(tmp_path, GOOD.replace("zerodb:\n  workers: 2", spark)))
-    assert found.options("a")["zerodb"]["spark"]["threshold_bytes"] == 256 << 20, "a default"
+    assert found.zerodb.spark == SparkSettings(memory_bytes=2 << 30)
     units = plan.node_plan(found, "a", one_process=False).units
     assert "spark_job" in [unit.name for unit in units]
     assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
@@ -176,12 +248,40 @@ def test_a_setup_survives_its_file(tmp_path: Path) -> None:
     found = topology.load(write(tmp_path, GOOD))
     node = plan.node_plan(found, "a", one_process=False)
     setup = ActorSetup(
-        "a", "x", "x", "c", "/r", "/d", "ipc://c", 1 << 62, False, node.options, node.places
+        "a", "x", "x", "c", "/r", "/d", "ipc://c", 1 << 62, False, node.settings, node.places
     )
     path = tmp_path / "setup.json"
     path.write_text(setup.to_json())
     assert ActorSetup.load(str(path)) == setup
     assert json.loads(setup.to_json())["epoch"] == 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda raft: raft.update(heartbeat_ms="70"), "raft.heartbeat_ms: is not int"),
+        (lambda raft: raft.pop("pre_vote"), "raft.pre_vote: is missing"),
+        (lambda raft: raft.update(later=1), "raft.later: is unknown"),
+        (lambda raft: raft.update(election_timeout_ms=3), "election_timeout_ms: is not tuple"),
+    ],
+)
+def test_a_setup_of_another_version_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], object], problem: str
+) -> None:
+    found = topology.load(write(tmp_path, GOOD))
+    node = plan.node_plan(found, "a", one_process=False)
+    setup = ActorSetup("a", "x", "x", "c", "/r", "/d", "ipc://c", 7, False, node.settings, {})
+    value = json.loads(setup.to_json())
+    change(value["settings"]["raft"])
+    path = tmp_path / "setup.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(OperatorError) as error:
+        ActorSetup.load(str(path))
+    assert str(error.value).startswith(f"{path}: settings.raft.")
+    assert problem in str(error.value)
+    path.write_text("{")
+    with pytest.raises(OperatorError, match="not a setup file"):
+        ActorSetup.load(str(path))
 
 
 NODE = "a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}"
@@ -194,7 +294,7 @@ def node(text: str) -> str:
 
 
 # (name, text, line)
-USERS = "passwords: p, user: u, secret_file: s"
+USERS = "passwords_file: p, user: u, secret_file: s"
 FARM = node("farm: {{{}}}").replace("nodes:", "farms: {{f: {{servers: {{1: a}}}}}}\nnodes:")
 MISTAKES = [
     ("empty", "", "t.yaml:1:1: the file is empty; write `cluster:` and `nodes:`"),
@@ -206,37 +306,37 @@ MISTAKES = [
     ("unknown key", HEAD + "clutser: x\n",
      "t.yaml:3:1: clutser: unknown key 'clutser'; did you mean 'cluster'?"),
     ("unknown key, nothing near", HEAD + "zzz: x\n",
-     "t.yaml:3:1: zzz: unknown key 'zzz'; known are: cluster, data, "
+     "t.yaml:3:1: zzz: unknown key 'zzz'; known: cluster, data, "
      "state_machine, nodes, raft, log, clients, zerodb, broker, zre, farms"),
     ("unknown key in a section", HEAD + "raft:\n  heartbeat: 5\n",
      "t.yaml:4:3: raft.heartbeat: unknown key 'heartbeat'; did you mean 'heartbeat_ms'?"),
     ("unknown key in a node", node("peer-url: tcp://h:3"),
      "t.yaml:6:5: nodes.a.peer-url: unknown key 'peer-url'; did you mean 'peer_url'?"),
     ("duplicate key", HEAD + "cluster: d\n",
-     "t.yaml:3:1: key 'cluster' is there twice, first in line 1; remove one of them"),
+     "t.yaml:3:1: key 'cluster' is given twice, first in line 1; remove one of them"),
     ("duplicate node", "cluster: c\nnodes:\n  a: {}\n  a: {}\n",
-     "t.yaml:4:3: key 'a' is there twice, first in line 3; remove one of them"),
+     "t.yaml:4:3: key 'a' is given twice, first in line 3; remove one of them"),
     ("anchor", "cluster: &x c\n" + NODES,
-     "t.yaml:1:10: anchor &x is not taken; write the value out"),
-    ("alias", HEAD + "data: *x\n", "t.yaml:3:7: alias *x is not taken; write the value out"),
+     "t.yaml:1:10: anchor &x is not supported; write the value out"),
+    ("alias", HEAD + "data: *x\n", "t.yaml:3:7: alias *x is not supported; write the value out"),
     ("merge key", HEAD + "raft: {<<: {}}\n",
-     "t.yaml:3:8: merge key << is not taken; write the values out"),
+     "t.yaml:3:8: merge key << is not supported; write the values out"),
     ("tag", HEAD + "data: !!python/object:os.system x\n",
-     "t.yaml:3:7: tag tag:yaml.org,2002:python/object:os.system is not taken; "
+     "t.yaml:3:7: tag tag:yaml.org,2002:python/object:os.system is not supported; "
      "write a plain value"),
     ("complex key", HEAD + "? [a]\n: b\n",
      "t.yaml:3:3: a key must be a word; write `key: value`"),
     ("deep", HEAD + "data: " + "[" * 30 + "]" * 30,
      "t.yaml:3:23: nested deeper than 16; write it flat"),
     ("tab", HEAD + "raft:\n\theartbeat_ms: 5\n",
-     "t.yaml:4:1: a tab can't indent in YAML; write blanks"),
+     "t.yaml:4:1: YAML cannot be indented by a tab; use spaces"),
     ("unclosed", HEAD + "data: [a\n",
      "t.yaml:4:1: expected ',' or ']', but got '<stream end>'; correct the YAML there"),
     ("control character", HEAD + "data: a\x01b\n",
      "t.yaml:3:8: character '\\x01' is not allowed in YAML; remove it"),
     ("not UTF-8", HEAD + "data: \udcff\n",
      "t.yaml:3:7: byte 0xff is not UTF-8; save the file as UTF-8"),
-    ("huge", "#" * 300_000, "t.yaml: larger than 256 KiB; is it a topology? split it"),
+    ("huge", "#" * 300_000, "t.yaml: larger than 256 KiB; split it if it is a topology"),
     ("no nodes", "cluster: c\n", "t.yaml:1:1: nodes: key 'nodes' is missing; add `nodes:`"),
     ("no cluster", NODES, "t.yaml:1:1: cluster: key 'cluster' is missing; add `cluster:`"),
     ("empty nodes", "cluster: c\nnodes: {}\n",
@@ -248,9 +348,9 @@ MISTAKES = [
     ("a node without url", "cluster: c\nnodes:\n  a:\n    peer_url: tcp://h:1\n",
      "t.yaml:4:5: nodes.a: key 'url' is missing; add `url:`"),
     ("a node without peer_url", "cluster: c\nnodes:\n  a:\n    url: tcp://h:1\n",
-     "t.yaml:4:5: nodes.a: key 'peer_url' is missing; add `peer_url:`, or a `dialect:`"),
+     "t.yaml:3:3: nodes.a: key 'peer_url' is missing; add `peer_url:`, or a `dialect:`"),
     ("only foreign nodes", "cluster: c\nnodes: {a: {url: 'tcp://h:1', dialect: text}}\n",
-     "t.yaml:2:8: nodes: no node is ours; remove a `dialect:`"),
+     "t.yaml:2:8: nodes: kelek runs no node of this file; remove a `dialect:`"),
     ("a node's name", f"cluster: c\nnodes: {{'../a': {NODE[3:]}}}\n",
      "t.yaml:2:9: nodes: '../a' is not a name; "
      "use 1 to 32 letters, digits, dots, dashes or underscores"),
@@ -258,11 +358,11 @@ MISTAKES = [
      f"t.yaml:1:10: cluster: '{'c' * 33}' is not a name; "
      "use 1 to 32 letters, digits, dots, dashes or underscores"),
     ("Spark without mappers", HEAD + "zerodb:\n  spark: {}\n",
-     "t.yaml:4:10: zerodb.spark: Spark runs mappers, and they are switched off; "
+     "t.yaml:4:10: zerodb.spark: Spark runs mappers, and `mapper` is off; "
      "add `mapper: wasm` to `zerodb:`, or remove this key"),
     ("Spark without a door", node("zerodb: {pull_url: 'tcp://h:3'}")
      + "zerodb: {mapper: wasm, spark: {}}\n",
-     "t.yaml:6:13: nodes.a.zerodb: key 'url' is missing, and with `zerodb: {spark: ...}` tasks "
+     "t.yaml:6:13: nodes.a.zerodb: key 'url' is missing: with `zerodb: {spark: ...}` tasks "
      "read the tables there; add `url:`"),
     ("no value", "cluster:\n" + NODES,
      "t.yaml:1:9: cluster: has no value; write a name, or remove the key"),
@@ -305,92 +405,105 @@ MISTAKES = [
      "t.yaml:6:20: nodes.a.broadcast_url: 'tcp://h:1/x' is not a url; "
      "write tcp://HOST:PORT or ipc:///PATH"),
     ("wildcard", node("broadcast_url: tcp://*:5"),
-     "t.yaml:6:20: nodes.a.broadcast_url: * is no address that others can connect to; "
+     "t.yaml:6:20: nodes.a.broadcast_url: other nodes cannot connect to *; "
      "write this node's own address"),
     ("port out of range", node("broadcast_url: tcp://h:70000"),
      "t.yaml:6:20: nodes.a.broadcast_url: port 70000 is out of range; "
      "write a port from 1 to 65535"),
     ("port twice in a node", node("broadcast_url: tcp://h:2"),
-     "t.yaml:6:20: nodes.a.broadcast_url: tcp://h:2 is taken already by nodes.a.peer_url in "
+     "t.yaml:6:20: nodes.a.broadcast_url: tcp://h:2 is already used by nodes.a.peer_url in "
      "line 5; give each its own address"),
-    ("no list of tables", HEAD + "zerodb: {local: 7}\n",
-     "t.yaml:3:17: zerodb.local: must be a list of table numbers; write [7, 100-199]"),
-    ("no table", HEAD + "zerodb: {local: [1, x]}\n",
-     "t.yaml:3:21: zerodb.local: 'x' is no table number, nor a range of them; "
+    ("no list of tables", HEAD + "zerodb: {local_tables: 7}\n",
+     "t.yaml:3:24: zerodb.local_tables: must be a list of table numbers; write [7, 100-199]"),
+    ("no table", HEAD + "zerodb: {local_tables: [1, x]}\n",
+     "t.yaml:3:28: zerodb.local_tables: 'x' is neither a table number nor a range of them; "
      "write [7, 100-199]"),
-    ("a table beyond", HEAD + "zerodb: {local: [4294967296]}\n",
-     "t.yaml:3:18: zerodb.local: '4294967296' is no table number, nor a range of them; "
-     "write [7, 100-199]"),
-    ("too many tables", HEAD + "zerodb: {local: [0-65536]}\n",
-     "t.yaml:3:18: zerodb.local: more than 65536 tables; list fewer"),
-    ("no door to the tables", node("zerodb: {log_url: 'tcp://h:3'}"),
-     "t.yaml:6:13: nodes.a.zerodb: there is no door; "
+    ("a table beyond", HEAD + "zerodb: {local_tables: [4294967296]}\n",
+     "t.yaml:3:25: zerodb.local_tables: '4294967296' is neither a table number nor a range "
+     "of them; write [7, 100-199]"),
+    ("too many tables", HEAD + "zerodb: {local_tables: [0-65536]}\n",
+     "t.yaml:3:25: zerodb.local_tables: more than 65536 tables; list fewer"),
+    ("no door to the tables", node("zerodb: {events_url: 'tcp://h:3'}"),
+     "t.yaml:6:13: nodes.a.zerodb: there is no address for requests; "
      "add one of url, pull_url, sub_url, jobs_url"),
     ("a door taken already", node("zerodb: {url: 'tcp://h:2'}"),
-     "t.yaml:6:19: nodes.a.zerodb.url: tcp://h:2 is taken already by nodes.a.peer_url in "
+     "t.yaml:6:19: nodes.a.zerodb.url: tcp://h:2 is already used by nodes.a.peer_url in "
      "line 5; give each its own address"),
     ("a broker without a door", node("broker: {clients_url: 'tcp://h:3'}"),
      "t.yaml:6:13: nodes.a.broker: key 'workers_url' is missing; add `workers_url:`"),
     ("a broker's door taken already",
      node("broker: {clients_url: 'tcp://h:2', workers_url: 'tcp://h:3'}"),
-     "t.yaml:6:27: nodes.a.broker.clients_url: tcp://h:2 is taken already by nodes.a.peer_url in "
+     "t.yaml:6:27: nodes.a.broker.clients_url: tcp://h:2 is already used by nodes.a.peer_url in "
      "line 5; give each its own address"),
     ("a broker of a foreign node",
      node("dialect: text\n    broker: {clients_url: 'tcp://h:3', workers_url: 'tcp://h:4'}"),
-     "t.yaml:7:13: nodes.a.broker: this node is not ours; remove `broker:` or `dialect:`"),
+     "t.yaml:7:13: nodes.a.broker: kelek does not run this node, its dialect is text; "
+     "remove `broker:` or `dialect:`"),
     ("one header for two", HEAD + "broker: {worker_header: KLKC01}\n",
-     "t.yaml:3:25: broker.worker_header: KLKC01 is a header of others, too; choose another one"),
+     "t.yaml:3:25: broker.worker_header: KLKC01 is already another header; choose another one"),
     ("a foreign node that is found", node("dialect: text\n    zre: {}"),
-     "t.yaml:7:10: nodes.a.zre: this node is not ours; remove `zre:` or `dialect:`"),
-    ("no address to broadcast to", node("zre: {broadcast: x}"),
-     "t.yaml:6:22: nodes.a.zre.broadcast: 'x' is no IPv4 address, nor a multicast group of IPv6; "
-     "write the address that reaches all, as 10.0.0.255 or ff02::1"),
-    ("no mailbox", HEAD + "zre: {static: ['tcp://host:1']}\n",
-     "t.yaml:3:16: zre.static: 'tcp://host:1' is no endpoint of a mailbox; "
+     "t.yaml:7:10: nodes.a.zre: kelek does not run this node, its dialect is text; "
+     "remove `zre:` or `dialect:`"),
+    ("no address to broadcast to", node("zre: {broadcast_address: x}"),
+     "t.yaml:6:30: nodes.a.zre.broadcast_address: 'x' is neither an IPv4 address nor an IPv6 "
+     "multicast group; "
+     "write a broadcast address, for example 10.0.0.255 or ff02::1"),
+    ("no mailbox", HEAD + "zre: {static_peers: ['tcp://host:1']}\n",
+     "t.yaml:3:22: zre.static_peers: 'tcp://host:1' is not a mailbox's endpoint; "
      "write tcp://ADDRESS:PORT"),
     ("no subnet", HEAD + "zre: {subnets: [10.0.0.1/24]}\n",
-     "t.yaml:3:17: zre.subnets: '10.0.0.1/24' is no subnet: 10.0.0.1/24 has host bits set; "
+     "t.yaml:3:17: zre.subnets: '10.0.0.1/24' is not a subnet: 10.0.0.1/24 has host bits set; "
      "write subnets, as 10.1.0.0/16"),
-    ("no list of mailboxes", HEAD + "zre: {static: x}\n",
-     "t.yaml:3:15: zre.static: must be a list of tcp://ADDRESS:PORT; write [first, second]"),
-    ("dead before it is asked", HEAD + "zre: {dead_ms: 4 s}\n",
-     "t.yaml:3:16: zre.dead_ms: 4000 ms is not above `silent_ms`, 10000 ms; make it larger"),
+    ("no list of mailboxes", HEAD + "zre: {static_peers: x}\n",
+     "t.yaml:3:21: zre.static_peers: must be a list of tcp://ADDRESS:PORT; write [first, second]"),
+    ("dead before it is asked", HEAD + "zre: {expired_ms: 4 s}\n",
+     "t.yaml:3:19: zre.expired_ms: 4000 ms is not above `silent_ms`, 10000 ms; make it larger"),
     ("tables of a foreign node", node("dialect: text\n    zerodb: {url: 'tcp://h:3'}"),
-     "t.yaml:7:13: nodes.a.zerodb: this node is not ours; remove `zerodb:` or `dialect:`"),
-    ("a node that no farm names", node("farm: {listen: 'tcp://127.0.0.1:3', i2p: true}"),
+     "t.yaml:7:13: nodes.a.zerodb: kelek does not run this node, its dialect is text; "
+     "remove `zerodb:` or `dialect:`"),
+    ("a node that no farm names", node("farm: {url: 'tcp://127.0.0.1:3', i2p: true}"),
      "t.yaml:6:11: nodes.a.farm: no farm names this node; "
      "name it in the `servers` of one of `farms:`"),
     ("no node of a farm", HEAD + "farms: {f: {servers: {1: b}}}\n",
      "t.yaml:3:26: farms.f.servers.1: no node 'b' has `farm:`; "
      "give that node its `farm:`, or write tcp://HOST:PORT"),
     ("no id", HEAD + "farms: {f: {servers: {x: 'tcp://h:1'}}}\n",
-     "t.yaml:3:23: farms.f.servers.x: 'x' is no server's id; write 1 to 2147483647"),
+     "t.yaml:3:23: farms.f.servers.x: 'x' is not a server id; write 1 to 2147483647"),
     ("no endpoint of a server", HEAD + "farms: {f: {servers: {1: 'tcp://h:0'}}}\n",
-     "t.yaml:3:26: farms.f.servers.1: 'tcp://h:0' is no endpoint: 'tcp://h:0' has no port that "
-     "there is; write tcp://HOST:PORT"),
-    ("begun by a stranger", HEAD + "farms: {f: {servers: {1: 'tcp://h:1'}, begin: [2]}}\n",
-     "t.yaml:3:47: farms.f.begin: 2 is not in `servers`; write ids of `servers`"),
-    ("plain for everybody", FARM.format("listen: 'tcp://10.0.0.1:3', i2p: true"),
-     "t.yaml:7:20: nodes.a.farm.listen: without TLS only a loopback address is served; "
+     "t.yaml:3:26: farms.f.servers.1: 'tcp://h:0' is not an endpoint: 'tcp://h:0' has a port "
+     "outside 1 to 65535; write tcp://HOST:PORT"),
+    ("begun by a stranger",
+     HEAD + "farms: {f: {servers: {1: 'tcp://h:1'}, initial_servers: [2]}}\n",
+     "t.yaml:3:57: farms.f.initial_servers: 2 is not in `servers`; write ids of `servers`"),
+    ("plain for everybody", FARM.format("url: 'tcp://10.0.0.1:3', i2p: true"),
+     "t.yaml:7:17: nodes.a.farm.url: without TLS it must be a loopback address; "
      "write 127.0.0.1"),
-    ("neighbours without TLS", FARM.format(f"listen: 'tcp://127.0.0.1:3', i2p: true, {USERS}")
+    ("neighbours without TLS", FARM.format(f"url: 'tcp://127.0.0.1:3', i2p: true, {USERS}")
      .replace("1: a", "1: a, 2: 'tcp://10.0.0.2:3'"),
      "t.yaml:2:32: farms.f.servers.2: node a would connect to tcp://10.0.0.2:3 without TLS; "
      "give that node `proxy:` with `i2p: true`, or TLS"),
-    ("JRaft elsewhere", FARM.format("listen: 'tcp://127.0.0.1:3', insecure_jraft: true")
+    ("JRaft elsewhere", FARM.format("url: 'tcp://127.0.0.1:3', insecure_jraft: true")
      .replace("1: a", "1: a, 2: 'tcp://farm.example:3'"),
      "t.yaml:2:32: farms.f.servers.2: node a would connect to tcp://farm.example:3 without TLS; "
      "give that node `proxy:` with `i2p: true`, or TLS"),
-    ("a proxy and TLS", FARM.format("listen: 'tcp://10.0.0.1:3', proxy: 'h:1'"),
-     "t.yaml:7:47: nodes.a.farm.proxy: a proxy has HOST:PORT, and is used with `i2p: true`; "
-     "mend one of both"),
-    ("a farm without users", FARM.format("listen: 'tcp://127.0.0.1:3', i2p: true"),
-     "t.yaml:7:11: nodes.a.farm: key 'passwords' is missing; add `passwords:`"),
+    ("a proxy and TLS", FARM.format("url: 'tcp://10.0.0.1:3', proxy: 'h:1'"),
+     "t.yaml:7:44: nodes.a.farm.proxy: a proxy needs HOST:PORT and `i2p: true`; "
+     "correct it, or add `i2p: true`"),
+    ("a farm without users", FARM.format("url: 'tcp://127.0.0.1:3', i2p: true"),
+     "t.yaml:7:11: nodes.a.farm: key 'passwords_file' is missing; add `passwords_file:`"),
+    ("old and new name", HEAD + "zre: {expired_ms: 1 min, dead_ms: 1 min}\n",
+     "t.yaml:3:26: zre.dead_ms: 'expired_ms' and 'dead_ms' are the same key; "
+     "remove `dead_ms:`, the old name"),
+    ("new and old name", HEAD + "zerodb: {stale: allowed, allow_stale_reads: true}\n",
+     "t.yaml:3:26: zerodb.allow_stale_reads: 'stale' and 'allow_stale_reads' are the same key; "
+     "remove `stale:`, the old name"),
+    ("unknown value of an old name", HEAD + "zerodb: {stale: maybe}\n",
+     "t.yaml:3:17: zerodb.stale: unknown stale 'maybe'; known: refused, allowed"),
     ("relative ipc", node("broadcast_url: ipc://x"),
      "t.yaml:6:20: nodes.a.broadcast_url: ipc path 'x' is not absolute; write ipc:///PATH"),
     ("long ipc", node("broadcast_url: ipc:///" + "x" * 107),
-     "t.yaml:6:20: nodes.a.broadcast_url: ipc path has 108 bytes, 107 fit into a socket's "
-     "address; use a shorter directory"),
+     "t.yaml:6:20: nodes.a.broadcast_url: ipc path has 108 bytes, a socket's "
+     "address holds 107; use a shorter directory"),
 ]  # fmt: skip
 
 
@@ -404,7 +517,7 @@ def test_a_mistake_has_place_problem_and_way_out(tmp_path: Path, text: str, line
 def test_a_port_is_taken_by_another_node(tmp_path: Path) -> None:
     line = problem(tmp_path, GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"))
     assert line == (
-        "t.yaml:30:10: nodes.b.url: tcp://10.0.0.1:7221 is taken already by nodes.a.peer_url in "
+        "t.yaml:30:10: nodes.b.url: tcp://10.0.0.1:7221 is already used by nodes.a.peer_url in "
         "line 25; give each its own address"
     )
 
@@ -420,7 +533,7 @@ def test_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
     """Sixty levels of nine merge keys each: a reader that expands them never ends."""
     levels = [f"l{i}: &l{i} {{<<: [{', '.join([f'*l{i - 1}'] * 9)}]}}" for i in range(1, 60)]
     line = problem(tmp_path, "l0: &l0 {a: b}\n" + "\n".join(levels))
-    assert line == "t.yaml:1:5: anchor &l0 is not taken; write the value out"
+    assert line == "t.yaml:1:5: anchor &l0 is not supported; write the value out"
     wide = problem(tmp_path, "data: [" + "a," * 60_000 + "]")
     assert wide.endswith("more than 10000 values; split the file")
 
@@ -458,23 +571,28 @@ KEPT = "broker: {services: {work: {durable: true}}}\n"
 @pytest.mark.parametrize(
     ("nodes", "broker", "place", "problem"),
     [
-        ("", KEPT, "broker.services.work.durable", "no node has a door to tables"),
+        ("", KEPT, "broker.services.work.durable", "no node has tables"),
         (
             ', zerodb: {url: "tcp://127.0.0.1:7100"}}, n2: {url: "tcp://127.0.0.1:7202", '
             'peer_url: "tcp://127.0.0.1:7222", broker: {clients_url: "tcp://127.0.0.1:7302", '
             'workers_url: "tcp://127.0.0.1:7303"}',
             KEPT,
             "broker.services.work.durable",
-            "n2 has a broker, which keeps durable requests by its own node's tables",
+            "the broker of n2 stores durable requests in the tables of its own node",
         ),
         (
             ', zerodb: {url: "tcp://127.0.0.1:7100"}',
-            "zerodb: {local: [4294967290-4294967295]}\n" + KEPT,
+            "zerodb: {local_tables: [4294967290-4294967295]}\n" + KEPT,
             "broker.store.table",
             "is local",
         ),
-        ("", "broker: {services: {mmi.x: {}}}\n", "broker.services", "the broker's own"),
-        ("", "broker: {services: {\u00e4: {}}}\n", "broker.services", "is no name of a service"),
+        (
+            "",
+            "broker: {services: {mmi.x: {}}}\n",
+            "broker.services",
+            "reserved for the broker's own services",
+        ),
+        ("", "broker: {services: {\u00e4: {}}}\n", "broker.services", "is not a service name"),
         ("", "broker: {services: {a b: {durabel: true}}}\n", "a b.durabel", "unknown key"),
         ("", "broker: {services: {a: {reply_ttl_s: 0}}}\n", "a.reply_ttl_s", "out of range"),
         ("", "broker: {store: {lease_ms: 1 ms}}\n", "broker.store.lease_ms", "out of range"),
@@ -503,6 +621,6 @@ def test_a_broker_asks_its_own_nodes_tables(tmp_path: Path) -> None:
         for n in (1, 2, 3)
     ]
     path.write_text(f"cluster: c\n{KEPT}nodes:\n" + "\n".join(lines) + "\n", encoding="utf-8")
-    options = topology.load(str(path)).options("n2")["broker"]
-    assert options["store"]["urls"] == ["tcp://127.0.0.1:7102"]
-    assert options["services"] == {"work": {"durable": True, "reply_ttl_s": 60}}
+    settings = topology.load(str(path)).node_settings("n2")
+    assert settings.store_urls == ("tcp://127.0.0.1:7102",)
+    assert settings.broker.services == {"work": ServiceSettings(durable=True)}

@@ -15,7 +15,7 @@ from kelek.protocols.zre.presence import Happening, Presence, decode_presence
 from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
-ZRE = "    zre: {interface: 127.0.0.1, broadcast: 127.255.255.255, log_service: %s}\n"
+ZRE = "    zre: {interface: 127.0.0.1, broadcast_address: 127.255.255.255, log_service: %s}\n"
 
 
 def eventually(look: Callable[[], Any], what: str) -> Any:
@@ -49,7 +49,7 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
         text = text.replace(
             f"  {node}:\n", f"  {node}:\n{ZRE % ('log' if node == 'n1' else 'off')}"
         )
-    times = "beacon_ms: 200, evasive_ms: 1000, silent_ms: 1500, dead_ms: 3000"
+    times = "beacon_ms: 200, evasive_ms: 1000, silent_ms: 1500, expired_ms: 3000"
     port = free_udp_port()
     path.write_text(f"{text}zre: {{port: {port}, {times}}}\n")
     shell.ok("supervisor start topology.yaml --detach")

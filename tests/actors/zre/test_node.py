@@ -9,7 +9,14 @@ import pytest
 import zmq
 
 from kelek.actors.errors import OperatorError
-from kelek.actors.topology.zre import NODE_ZRE_KEYS, ZRE_KEYS
+from kelek.actors.topology.farm import NodeFarmSettings
+from kelek.actors.topology.settings import (
+    BrokerEndpoints,
+    NodeAddresses,
+    NodeSettings,
+    TableEndpoints,
+)
+from kelek.actors.topology.zre import NodeZreSettings, ZreSettings
 from kelek.actors.zre import pipes as zre_pipes
 from kelek.actors.zre.beacon import ZreBeacon
 from kelek.actors.zre.log import KEY, ZreLog
@@ -25,6 +32,7 @@ from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_h
 from kelek.protocols.zre.presence import Happening, Presence, decode_presence, encode_presence
 from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
 from kelek.tests.actors.in_thread import Rig, Socket
+from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.ports import free_port, free_udp_port
 
 PEER = own_uuid(b"\x22" * 14)
@@ -42,15 +50,20 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     made.end()
 
 
-def options(**settings: object) -> dict[str, Any]:
-    """What the topology says, on loopback; members as in a cluster that nobody runs."""
-    keys = {**ZRE_KEYS, **NODE_ZRE_KEYS}
-    zre = {name: key.default for name, key in keys.items()}
-    zre |= {"interface": LOOPBACK, "broadcast": LOOPBACK_BROADCAST, "port": free_udp_port()}
-    # Nobody is impatient, however slow this machine is.
-    zre |= {"evasive_ms": 200_000, "silent_ms": 400_000, "dead_ms": 600_000}
+def settings(node: dict[str, Any] | None = None, **zre: Any) -> NodeSettings:
+    """Of a node on loopback whose cluster does not run.
+
+    node   keys of its own `zre:`
+    """
+    # No time passes for peers, however slow this machine is.
+    times = {"evasive_ms": 200_000, "silent_ms": 400_000, "expired_ms": 600_000}
+    own = {"interface": LOOPBACK, "broadcast_address": LOOPBACK_BROADCAST, **(node or {})}
     url = f"tcp://{LOOPBACK}:{free_port()}"
-    return {"zre": {**zre, **settings}, "url": url, "members": {"n1": {"url": url}}}
+    return node_settings(
+        {"url": url, "zre": NodeZreSettings(**own)},
+        zre=ZreSettings(**{"port": free_udp_port(), **times, **zre}),
+        members={"n1": NodeAddresses(url=url)},
+    )
 
 
 def received(rig: Rig, socket: Socket) -> list[bytes]:
@@ -64,7 +77,7 @@ def received(rig: Rig, socket: Socket) -> list[bytes]:
 
 def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
     told = rig.bound("zre_node.heard")
-    actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, options(beacon_ms=600_000))
+    actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, settings(beacon_ms=600_000))
     sends = rig.connected("zre_beacon.sends")
     beacon = encode_beacon(Beacon(PEER, 61_000))
     sends.send(beacon)
@@ -79,9 +92,9 @@ def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
 def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
     """Junk is counted in C; beacons of one source are passed on no faster than a rate."""
     told = rig.bound("zre_node.heard")
-    actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, options())
+    actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, settings())
     actor._limiter = Limiter(Rate(burst=100, per_s=0))
-    address = LOOPBACK, actor.options["zre"]["port"]
+    address = LOOPBACK, actor.settings.zre.port
 
     def judged() -> int:
         counts = actor.counters
@@ -105,7 +118,7 @@ def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
 def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
     rig.places["zre.interface"] = "t.yaml: nodes.n1.zre.interface"
     with pytest.raises(OperatorError, match=r"interface: no interface 'eth77'; there are .*lo; na"):
-        rig.begin(ZreBeacon, str(tmp_path), 1, options(interface="eth77"))
+        rig.begin(ZreBeacon, str(tmp_path), 1, settings({"interface": "eth77"}))
 
 
 # ---- zre_node ----
@@ -153,7 +166,7 @@ class Stranger:
 @pytest.fixture
 def node(rig: Rig, tmp_path: Path) -> ZreNode:
     rig.bound("zre_beacon.sends")
-    actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, options())
+    actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings())
     return actor
 
 
@@ -169,7 +182,7 @@ def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: ZreNode) -> Non
     assert version is Version.V2
     assert isinstance(hello, Hello)
     assert (hello.address, hello.port, hello.name) == (LOOPBACK, beacon.port, "n1")
-    assert hello.headers == {services.CLUSTER: "c", services.LOG: node.options["url"]}
+    assert hello.headers == {services.CLUSTER: "c", services.LOG: node.settings.node.url}
 
 
 @pytest.mark.parametrize("version", list(Version))
@@ -191,8 +204,8 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
     """It never greets first, as it does not know us; no time of silence passes here."""
     rig.bound("zre_beacon.sends")
     first = Stranger(rig, None, Version.V2)
-    static = [f"tcp://{LOOPBACK}:{first.port}"]
-    node: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, options(static=static))
+    static = (f"tcp://{LOOPBACK}:{first.port}",)
+    node: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings(static_peers=static))
     first.actor = node
     assert isinstance(first.next()[1], Hello)
     first.connect()
@@ -293,7 +306,7 @@ def test_who_takes_nothing_is_let_go(
 def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> None:
     """It goes on, without those that it has no socket for, and who is there is greeted later."""
     rig.bound("zre_beacon.sends")
-    actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, options())
+    actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings())
     stranger = Stranger(rig, actor, Version.V2)
     forged = [
         ReceivedBeacon(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)
@@ -330,12 +343,14 @@ def test_goodbye_is_said(rig: Rig, node: ZreNode) -> None:
 def test_what_is_announced() -> None:
     found = announced(
         "c",
-        {
-            "url": "ipc:///tmp/x",
-            "zerodb": {"url": "tcp://h:1"},
-            "broker": {"clients_url": "tcp://h:2", "workers_url": "tcp://h:3"},
-            "farm": {"listen": "tcp://h:4", "endpoint": "", "i2p": False, "insecure_jraft": False},
-        },
+        node_settings(
+            {
+                "url": "ipc:///tmp/x",
+                "zerodb": TableEndpoints(url="tcp://h:1"),
+                "broker": BrokerEndpoints(clients_url="tcp://h:2", workers_url="tcp://h:3"),
+                "farm": NodeFarmSettings(url="tcp://h:4"),
+            }
+        ),
     )
     assert found == {
         services.CLUSTER: "c",
@@ -367,7 +382,9 @@ def collected(rig: Rig, actor: ZreLog, sent: list[bytes], done: Callable[[], obj
 @pytest.mark.parametrize("frame", [encode_report(REPORT), encode_presence(SAID)])
 def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: bytes) -> None:
     told = rig.bound("zre_node.services")
-    actor: ZreLog = rig.begin(ZreLog, str(tmp_path), 1, options(log_service=into, log_table=7))
+    actor: ZreLog = rig.begin(
+        ZreLog, str(tmp_path), 1, settings({"log_service": into}, log_table=7)
+    )
     endpoint = str(actor.status()["endpoint"])
     for header in (LOG_SERVICE, services.PRESENCE):
         assert received(rig, told) == [header.encode(), endpoint.encode()]
@@ -388,7 +405,7 @@ def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: byt
 
 def test_junk_is_no_report(rig: Rig, tmp_path: Path) -> None:
     rig.bound("zre_node.services")
-    actor: ZreLog = rig.begin(ZreLog, str(tmp_path), 1, options(log_service="log"))
+    actor: ZreLog = rig.begin(ZreLog, str(tmp_path), 1, settings({"log_service": "log"}))
     junk = [b"", b"x", b"\xaa\xa2", encode_report(REPORT) + b"x", b"\xaa\xa1" + bytes(16)]
     junk += [encode_presence(SAID)[:-1], encode_presence(SAID) + b"x"]
     collected(

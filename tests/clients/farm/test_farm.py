@@ -197,7 +197,7 @@ def test_following_goes_on_when_servers_die(servers: Servers) -> None:
 
 
 def test_a_log_that_was_compacted(tmp_path: Path) -> None:
-    with Servers(ids=(1,), farm="snapshot_entries: 10, snapshot_behind: 2") as compact:
+    with Servers(ids=(1,), farm="snapshot_entries: 10, snapshot_trailing_entries: 2") as compact:
         compact.start()
         with opened(compact) as farm:
             farm.append_many([b"x"] * 50)

@@ -76,7 +76,7 @@ def test_all_nodes_restart_one_after_the_other(running: Any) -> None:
 
 def test_what_can_not_be_restarted_is_said_in_one_line(running: Any) -> None:
     for words, line in {
-        "n4": "n4: unknown node 'n4'; known are: n1, n2, n3",
+        "n4": "n4: unknown node 'n4'; known: n1, n2, n3",
         "n1/raft_pear": "n1/raft_pear: unknown role 'raft_pear'; did you mean 'raft_peer'?",
         "nowhere.yaml": "nowhere.yaml: there is no such file",
     }.items():

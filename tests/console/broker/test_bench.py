@@ -22,7 +22,7 @@ from kelek.tests.clients.broker.test_broker import echo, fails, serving, wait_un
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    process = BrokerProcess(inflight_max=50, interval_ms=60_000)
+    process = BrokerProcess(inflight_max=50, heartbeat_interval_ms=60_000)
     process.wait_for("ready")
     yield process
     assert process.stop() == 0

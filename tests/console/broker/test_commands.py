@@ -212,7 +212,7 @@ def test_nobody_there_is_said_soon(tmp_path: Path) -> None:
 def test_the_doors_of_a_topology(tmp_path: Path) -> None:
     path = tmp_path / "one.yaml"
     path.write_text(
-        "cluster: c\nbroker: {client_header: ABC, interval_ms: 700}\n"
+        "cluster: c\nbroker: {client_header: ABC, heartbeat_interval_ms: 700}\n"
         "nodes:\n  n1:\n    url: tcp://127.0.0.1:7998\n"
         "    peer_url: tcp://127.0.0.1:7999\n"
         "    broker: {clients_url: 'ipc:///c', workers_url: 'ipc:///w'}\n",

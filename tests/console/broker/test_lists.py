@@ -18,7 +18,7 @@ C, W = b"KLKC01", b"KLKW01"
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
     """One worker that does nothing for `echo`, three requests for it, and some for nobody."""
-    process = BrokerProcess(interval_ms=600_000, request_ttl_ms=600_000)
+    process = BrokerProcess(heartbeat_interval_ms=600_000, request_ttl_ms=600_000)
     process.wait_for("ready")
     worker, client = process.worker(), process.client()
     worker.send_multipart([W, b"\1", b"echo", b"\0\2"])

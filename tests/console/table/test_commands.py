@@ -303,7 +303,7 @@ def test_a_local_table_is_one_node_s(cluster: Cluster) -> None:
     text = TOPOLOGY.replace("URL", cluster.urls[0]).replace(
         "-2'}", f"-2', zerodb: {{url: '{cluster.urls[1]}'}}}}"
     )
-    Path("topology.yaml").write_text(f"{text}zerodb: {{local: [0, 7]}}\n")
+    Path("topology.yaml").write_text(f"{text}zerodb: {{local_tables: [0, 7]}}\n")
     said = "kelek: table 7: each node has its own; say whose with --node: n1, n2"
     for words in (
         ["put", "7", "k", "v"],

@@ -260,7 +260,7 @@ class DrillFarm:
 
 def run(chosen: list[Drill], tell: Callable[[str], object] = lambda text: None) -> int:
     """All of these, on one farm. Returns how often a stage was waited for."""
-    options = f"snapshot_entries: {SNAPSHOT_ENTRIES}, snapshot_behind: 0"
+    options = f"snapshot_entries: {SNAPSHOT_ENTRIES}, snapshot_trailing_entries: 0"
     with Farm(
         SERVERS, tls=False, processes=True, begin=(1, 2), gated=True, farm=options,
         node="post_interval_ms: 0", times=TIMES,

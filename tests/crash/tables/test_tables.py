@@ -25,7 +25,7 @@ DISK_BYTES = 64 << 20
 ROOM_BYTES = 2 << 20  # Left on a disk that gets full.
 NODES = ("n1", "n2", "n3")
 # A snapshot each few hundred entries: the log soon lacks its beginning.
-LOG = "segment_bytes: 64KiB, snapshot_entries: 150, snapshot_behind: 0"
+LOG = "segment_bytes: 64KiB, snapshot_entries: 150, snapshot_trailing_entries: 0"
 
 
 class Cluster:
@@ -47,7 +47,7 @@ class Cluster:
             lines.append(f"  {node}: {{url: '{url}', peer_url: '{peer}', {door}}}")
         lines.append("raft: {election_timeout_ms: [600, 1000]}")
         zerodb = settings.get("zerodb", "workers: 2")
-        lines.append(f"zerodb: {{local: [{LOCAL}], {zerodb}}}")
+        lines.append(f"zerodb: {{local_tables: [{LOCAL}], {zerodb}}}")
         text = shell.translate("\n".join(lines) + "\n")
         Path(shell.place, "tables.yaml").write_text(text)
         self.start()

@@ -109,7 +109,7 @@ def scene() -> Iterator[Scene]:
     with pytest.MonkeyPatch.context() as patch:
         # A busy machine has no elections: then a term that moves is one that was moved.
         patch.setattr(farm_servers, "TIMES", SLOW)
-        bound = f"bind: {{{BOUND}: {STRANGER}}}"
+        bound = f"user_server_ids: {{{BOUND}: {STRANGER}}}"
         with Farm(
             (1, 2, 3, WAITS), begin=(1, 2, 3), farm=bound, node="post_interval_ms: 0"
         ) as farm:

@@ -140,7 +140,7 @@ def test_servers_that_know_each_other_by_names_of_a_proxy() -> None:
     """As inside of I2P: no TLS, no CONNECT, names that only the proxy can reach; and an order of
     an administrator, who comes without it."""
     with HttpProxy({}) as proxy:
-        node = f"proxy: '127.0.0.1:{proxy.port}', endpoint: 'tcp://n{{number}}.i2p:80'"
+        node = f"proxy: '127.0.0.1:{proxy.port}', public_url: 'tcp://n{{number}}.i2p:80'"
         with Farm(tls=False, node=node) as farm:
             proxy.hosts.update({f"n{number}.i2p:80": port for number, port in farm.ports.items()})
             farm.start()

@@ -38,7 +38,7 @@ class TextClient:
 
 @pytest.fixture
 def broker() -> Iterator[BrokerProcess]:
-    process = BrokerProcess(interval_ms=INTERVAL_MS)
+    process = BrokerProcess(heartbeat_interval_ms=INTERVAL_MS)
     process.wait_for("ready")
     yield process
     assert process.stop() == 0

@@ -578,7 +578,7 @@ def test_the_log_of_what_was_dropped(tables: Tables, filled: int) -> None:
     with tables.context.socket(zmq.SUB) as log, one_way(tables, zmq.PUSH) as push:
         log.linger = 0
         log.subscribe(b"")
-        log.connect(tables.doors[tables.asked]["log_url"])
+        log.connect(tables.doors[tables.asked]["events_url"])
 
         heard: list[str] = []
 

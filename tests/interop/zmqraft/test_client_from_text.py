@@ -240,7 +240,9 @@ def test_request_log_info(cluster: Cluster, ident: bytes | None) -> None:
 def test_the_rest_of_a_state_is_sent_to_the_connection_that_had_the_first_part() -> None:
     """Under a new id, as a client of the npm package asks that paused; to others it begins anew."""
     folder = new_folder()
-    cluster = Cluster(folder, {"n1": "kelek"}, log="snapshot_entries: 0, snapshot_behind: 0")
+    cluster = Cluster(
+        folder, {"n1": "kelek"}, log="snapshot_entries: 0, snapshot_trailing_entries: 0"
+    )
     try:
         with cluster.client(IDENT) as client, cluster.client(IDENT) as other:
             client.wait_applied(client.update(b"in the state"))

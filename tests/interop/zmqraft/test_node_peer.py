@@ -47,7 +47,7 @@ NODE_LEADS = Plan()
 OURS_LEAD = Plan(ours_ms=(400, 600), nodes_ms=(1500, 3000))
 
 
-COMPACTS = "segment_bytes: 64KiB, snapshot_entries: 1000, snapshot_behind: 0"
+COMPACTS = "segment_bytes: 64KiB, snapshot_entries: 1000, snapshot_trailing_entries: 0"
 OURS_ONLY = Plan(("n1", "n2", "n3"), (), ours_ms=(600, 1000))
 
 

@@ -122,7 +122,7 @@ def test_the_page_names_columns_and_options() -> None:
 
 @pytest.fixture(scope="module")
 def farm() -> Iterator[Farm]:
-    settings = f"snapshot_entries: {EVERY}, snapshot_behind: {KEPT}"
+    settings = f"snapshot_entries: {EVERY}, snapshot_trailing_entries: {KEPT}"
     with Farm((1,), farm=settings, node="post_interval_ms: 0") as farm:
         farm.start()
         yield farm

@@ -82,11 +82,11 @@ nodes:
     peer_url: tcp://127.0.0.1:7221
     zerodb: {url: "tcp://127.0.0.1:7100"}
 zerodb:
-  local: [900-999]
+  local_tables: [900-999]
   mapper: wasm
   allow_native: true
 """
-SPARK = '  spark: {threshold_bytes: 100 KiB, master: "local[2,4]", memory: 512 MiB}\n'
+SPARK = '  spark: {threshold_bytes: 100 KiB, master: "local[2,4]", memory_bytes: 512 MiB}\n'
 
 
 def wasm(text: str) -> bytes:
