@@ -1,7 +1,7 @@
 """The peer's part of snapshots: when they are created, sent, received and compacted behind.
 
 It holds no file. Another process executes its orders (snapshots/orders.py), so a slow disk
-never delays a heartbeat. docs/protocols/zmq-raft.md, "Snapshots".
+never delays a heartbeat. docs/protocols/zmq-raft.md, "InstallSnapshot".
 """
 
 from collections import deque
