@@ -126,25 +126,23 @@ class JobServer(Actor):
         disk = Disk(self.setup.data_dir)
         self._apids = ApidCounter(disk, FOLDER)
         self._statistics = StatisticsFile(disk, FOLDER, limits.kept_max)
-        self._table = JobTable(limits, self._apids.next)
+        self.table = JobTable(limits, self._apids.next)
         known = len(job.Statistics._fields)  # A later version may have stored more fields.
-        self._table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
-        self._folder = LeaseFolder(disk.full_path(FOLDER))
+        self.table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
+        self.lease_folder = LeaseFolder(disk.full_path(FOLDER))
         self._local = frozenset(settings.local_tables)
         door = LeaseDoor(partial(self._ask, LEASE), self._apids.next)
-        self._shared = SharedLeases(self._table, self._folder, door)
+        self.shared = SharedLeases(self.table, self.lease_folder, door)
         self._waiting: dict[int, WaitingRequest] = {}
         self._requests: deque[tuple[Requester, list[bytes]]] = deque()
         self._unstored: list[job.Statistics] = []
         self._store_due_ms = 0
         self._open_pipes()
-        self._maps = MapJobs(
-            self, self._table, WritePort(self._ask_write, self._apids.next, unix_ms)
-        )
+        self.maps = MapJobs(self, self.table, WritePort(self._ask_write, self._apids.next, unix_ms))
         tools = Tools(
-            self._table, self._folder, self._maps, self._ask_snapshot, self._apids.next, unix_ms
+            self.table, self.lease_folder, self.maps, self._ask_snapshot, self._apids.next, unix_ms
         )
-        self._spark = SparkMaps(self, settings.spark, tools)
+        self.spark = SparkMaps(self, settings.spark, tools)
         self._sweep()
         self._answers = Frames()
         self._clients: Socket | None = None
@@ -259,7 +257,7 @@ class JobServer(Actor):
             case requests.Lease():
                 self._or_refuse(requester, request, lambda: self._on_lease(requester, request))
             case requests.ListJobs():
-                found = self._table.list_jobs(request.running, request.most)
+                found = self.table.list_jobs(request.running, request.most)
                 rows = ((one.apid, one.fields()) for one in found)
                 self._answer(requester, answers.encode_jobs(request, rows))
             case requests.EndJob():
@@ -301,10 +299,10 @@ class JobServer(Actor):
     def _on_client_data(self, requester: Requester, request: requests.ClientData) -> int:
         apid, extension = request.apid or 0, request.extension
         try:
-            chunk = self._table.chunk(apid, self.now_ms, unix_ms(), extension.bytes_max)
+            chunk = self.table.chunk(apid, self.now_ms, unix_ms(), extension.bytes_max)
         except (JobFailed, StorageError) as error:
             if isinstance(error, StorageError):
-                self._table.fail(apid, str(error), unix_ms())
+                self.table.fail(apid, str(error), unix_ms())
             refusal = requests.RequestError(
                 values.PROTOCOL_ERROR, values.ERROR, str(error), extension
             )
@@ -330,14 +328,14 @@ class JobServer(Actor):
             self._answers.add_pairs(head, columns)
 
     def _on_status(self, requester: Requester, request: requests.JobStatus) -> None:
-        found = self._table.statistics(request.apid)
+        found = self.table.statistics(request.apid)
         if found is None:
             raise JobRefused(job.UNKNOWN.format(apid=request.apid))
         self._answer(requester, answers.encode_status(request, found.fields()))
 
     def _on_end(self, requester: Requester, request: requests.EndJob) -> None:
-        self._table.cancel(request.apid, unix_ms())
-        self._maps.cancel(request.apid)
+        self.table.cancel(request.apid, unix_ms())
+        self.maps.cancel(request.apid)
         self._answer(requester, answers.encode_ok(request))
 
     def _on_lease(self, requester: Requester, request: requests.Lease) -> None:
@@ -345,30 +343,30 @@ class JobServer(Actor):
         if request.action == requests.LEASE_OPEN:
             if request.table in self._local:
                 raise JobRefused(f"table {request.table} is local, each node's own")
-            self._table.check_room(shared=True)
+            self.table.check_room(shared=True)
             ticket = self._add_waiting(requester, request, request.table)
             opened = ops.LeaseOpen(request.table, unix_ms())
-            self._shared.ask(ticket, opened, request.extension.reqid)
+            self.shared.ask(ticket, opened, request.extension.reqid)
         elif request.action == requests.LEASE_RENEW:
             self._lease(request.lease)
-            self._table.renew(request.lease, self.now_ms)
+            self.table.renew(request.lease, self.now_ms)
             self._answer(requester, answers.encode_ok(request))
         elif shared:
             ticket = self._add_waiting(requester, request, 0)
-            self._shared.ask(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
+            self.shared.ask(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
         else:
-            self._table.release(request.lease)
+            self.table.release(request.lease)
             self._answer(requester, answers.encode_ok(request))
 
     def _lease(self, number: int) -> Lease:
         """Returns the lease. Raises JobRefused if it does not exist, and StorageError."""
         if values.is_shared(number):
-            self._shared.adopt(number, self.now_ms)
-        return self._table.lease(number)
+            self.shared.adopt(number, self.now_ms)
+        return self.table.lease(number)
 
     def _on_lease_applied(self, what: int, number: int) -> None:
         try:
-            self._shared.on_applied(what, number, self.now_ms)
+            self.shared.on_applied(what, number, self.now_ms)
         except StorageError as error:
             self.log_rarely("lease-not-read", reason=str(error))
 
@@ -376,8 +374,8 @@ class JobServer(Actor):
         """Handles an entry that was requested and is now applied here."""
         waiting = self._waiting.pop(ticket, None)
         if waiting is None:
-            if not self._shared.on_written(ticket):
-                self._maps.on_written(ticket)
+            if not self.shared.on_written(ticket):
+                self.maps.on_written(ticket)
         elif isinstance(waiting.request, requests.Lease):
             self._or_refuse(
                 waiting.requester,
@@ -391,10 +389,10 @@ class JobServer(Actor):
         """Answers a lease request. The entry is applied here: the lease is open or released
         everywhere."""
         if request.action == requests.LEASE_RELEASE:
-            self._table.on_lease_released(request.lease)
+            self.table.on_lease_released(request.lease)
             self._answer(waiting.requester, answers.encode_ok(request))
             return
-        lease = self._shared.adopt(values.shared_lease(log_index), self.now_ms)
+        lease = self.shared.adopt(values.shared_lease(log_index), self.now_ms)
         if lease is None:
             # The client must not retry by itself: each attempt would cost all nodes a snapshot.
             raise JobRefused(
@@ -405,7 +403,7 @@ class JobServer(Actor):
     def _shown(self, lease: Lease) -> answers.SnapshotLease:
         """Returns what a client receives about a lease. Raises StorageError."""
         place = lease.number, lease.path, lease.log_index, lease.term
-        return answers.SnapshotLease(*place, self._folder.nonce(lease.number))
+        return answers.SnapshotLease(*place, self.lease_folder.nonce(lease.number))
 
     # ---- jobs begin ----
 
@@ -417,7 +415,7 @@ class JobServer(Actor):
             lease = self._lease(extension.lease)
             if (
                 request.table != lease.table
-                and request.table not in self._folder.tables(lease.number).tables()
+                and request.table not in self.lease_folder.tables(lease.number).tables()
             ):
                 raise JobRefused(f"lease {lease.number} does not hold table {request.table}")
             self._scan(WaitingRequest(requester, request, request.table, 0), lease)
@@ -442,7 +440,7 @@ class JobServer(Actor):
         self._request_snapshot(requester, request, request.source)
 
     def _check_maps(self, threads: int) -> None:
-        problem = self._maps.refusal(threads)
+        problem = self.maps.refusal(threads)
         if problem:
             raise JobRefused(problem)
 
@@ -450,12 +448,12 @@ class JobServer(Actor):
         self, requester: Requester, request: requests.Request, table: int
     ) -> None:
         """Asks for a snapshot of the table as it is after this request."""
-        self._table.check_room()
+        self.table.check_room()
         self._ask_snapshot(self._add_waiting(requester, request, table), table)
 
     def _add_waiting(self, requester: Requester, request: requests.Request, table: int) -> int:
         """Stores the waiting request and returns the ticket of its snapshot."""
-        if len(self._waiting) >= self._table.limits.leases_max or self._asks.full:
+        if len(self._waiting) >= self.table.limits.leases_max or self._asks.full:
             raise JobRefused(
                 f"{len(self._waiting)} snapshots are being made already; wait for them"
             )
@@ -466,7 +464,7 @@ class JobServer(Actor):
         return ticket
 
     def _ask_snapshot(self, ticket: int, table: int) -> None:
-        self._ask(CHECKPOINT, ticket, table, os.fsencode(self._folder.path(ticket)))
+        self._ask(CHECKPOINT, ticket, table, os.fsencode(self.lease_folder.path(ticket)))
 
     def _ask(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
         head = PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket)
@@ -477,11 +475,11 @@ class JobServer(Actor):
 
     def _on_failed(self, ticket: int, reason: str, again: bool) -> None:
         waiting = self._waiting.pop(ticket, None)
-        if self._spark.on_failed(ticket, reason, again, self.now_ms):
+        if self.spark.on_failed(ticket, reason, again, self.now_ms):
             return
         if waiting is None:
-            if not self._shared.on_failed(ticket, self.now_ms):
-                self._maps.on_refused(ticket, reason, again, self.now_ms)
+            if not self.shared.on_failed(ticket, self.now_ms):
+                self.maps.on_refused(ticket, reason, again, self.now_ms)
             return
         text = f"no snapshot of table {waiting.table} can be taken: {reason}"
         match waiting.request:
@@ -493,25 +491,25 @@ class JobServer(Actor):
         """Handles the end of zerodb_server: its answers may never come."""
         for ticket in list(self._waiting):
             self._on_failed(ticket, "the node's zerodb_server has ended", again=True)
-        self._shared.on_asks_lost(self.now_ms)
-        self._maps.repeat()
-        self._spark.repeat()
+        self.shared.on_asks_lost(self.now_ms)
+        self.maps.repeat()
+        self.spark.repeat()
 
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
         waiting = self._waiting.pop(ticket, None)
         log_index, term = LOG_POSITION.unpack(place)
-        if self._spark.on_snapshot(ticket, log_index, term):
+        if self.spark.on_snapshot(ticket, log_index, term):
             return
         if waiting is None:  # Too late: no request waits for it.
-            self._folder.remove(ticket)
+            self.lease_folder.remove(ticket)
             return
-        lease = Lease(ticket, waiting.table, self._folder.path(ticket), log_index, term)
+        lease = Lease(ticket, waiting.table, self.lease_folder.path(ticket), log_index, term)
         keeps = bool(waiting.request.extension.flags & values.WITH_LEASE)
-        self._table.add_lease(lease, keeps, self.now_ms)
+        self.table.add_lease(lease, keeps, self.now_ms)
         try:
             self._start_job(waiting, lease)
         except (JobRefused, StorageError) as error:
-            self._table.release(lease.number)
+            self.table.release(lease.number)
             refusal = Refusal(str(error), isinstance(error, StorageError))
             self._refuse(waiting.requester, waiting.request, refusal)
 
@@ -533,12 +531,12 @@ class JobServer(Actor):
         assert isinstance(request, requests.RangeJob | requests.ForwardRange)
         chunk = request.chunk_pairs if isinstance(request, requests.RangeJob) else None
         limit = request.limit if isinstance(request, requests.ForwardRange) else None
-        tables = self._folder.tables(lease.number)
+        tables = self.lease_folder.tables(lease.number)
         range_ = request.table, request.start, job.end_exclusive(request.end)
         pairs = tables.pieces(*range_, not request.extension.flags & values.KEYS_ONLY)
         request_type = requests.type_of(request)
         scan = JobScan(request_type, request.table, lease.number, chunk, limit)
-        apid = self._table.start(scan, pairs, self.now_ms, unix_ms())
+        apid = self.table.start(scan, pairs, self.now_ms, unix_ms())
         shown = None
         if request.extension.flags & values.WITH_LEASE:
             shown = self._shown(lease)
@@ -549,18 +547,18 @@ class JobServer(Actor):
         assert isinstance(request, requests.MapTable | requests.CopyTable)
         if self._ownership.is_reserved(request.target):
             raise JobRefused(f"table {request.target} is reserved: no job writes to it")
-        tables = self._folder.tables(lease.number)
+        tables = self.lease_folder.tables(lease.number)
         info = tables.info(request.source)
         size = info.size if info is not None else 0
-        on_spark = self._spark.takes(spec, size)
-        if on_spark and self._spark.full:
-            raise JobRefused(self._spark.full)
+        on_spark = self.spark.takes(spec, size)
+        if on_spark and self.spark.full:
+            raise JobRefused(self.spark.full)
         self._check_maps(spec.threads if spec.engine and not on_spark else 0)
         bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
         pairs = tables.pieces(request.source, *bounds)
         kind = requests.type_of(request)
         scan = JobScan(kind, request.source, lease.number, target=spec.target)
-        apid = self._table.start(scan, pairs, self.now_ms, unix_ms())
+        apid = self.table.start(scan, pairs, self.now_ms, unix_ms())
 
         def on_started(problem: str) -> None:
             if problem:
@@ -574,25 +572,25 @@ class JobServer(Actor):
                 request.source, lease.number, size, parted,
                 spec.engine, spec.module, spec.parameters,
             )  # fmt: skip
-            self._spark.begin(apid, spec, order, on_started)
+            self.spark.begin(apid, spec, order, on_started)
         else:
-            self._maps.begin(apid, spec, on_started)
+            self.maps.begin(apid, spec, on_started)
 
     # ---- time ----
 
     def on_wake(self, now_ms: int) -> None:
         self._serve()
-        self._maps.tick(now_ms)
-        self._maps.pump(now_ms)
-        self._spark.pump(now_ms)
-        self._table.tick(now_ms, unix_ms())
+        self.maps.tick(now_ms)
+        self.maps.pump(now_ms)
+        self.spark.pump(now_ms)
+        self.table.tick(now_ms, unix_ms())
         for ticket in [it for it, waiting in self._waiting.items() if now_ms >= waiting.due_ms]:
             self._on_failed(ticket, "no worker made it in time", again=True)
         self._tick_shared(now_ms)
         if now_ms >= self._sweep_due_ms:
             self._sweep()
-        for lease in self._table.pop_freed():
-            self._folder.remove(lease.number)
+        for lease in self.table.pop_freed():
+            self.lease_folder.remove(lease.number)
         self._store(now_ms)
         if self._clients is not None:
             self.send_batch(self._clients, self._answers)
@@ -608,21 +606,21 @@ class JobServer(Actor):
         if self._asks.full:
             return
         try:
-            self._shared.tick(now_ms)
+            self.shared.tick(now_ms)
         except StorageError as error:
             self.log_rarely("disk-not-read", reason=str(error))
 
     def _sweep(self) -> None:
         self._sweep_due_ms = self.now_ms + SWEEP_MS
         try:
-            self._shared.adopt_all(self.now_ms)
+            self.shared.adopt_all(self.now_ms)
         except StorageError as error:
             self.log_rarely("lease-not-read", reason=str(error))
-        held = {lease.number for lease in self._table.leases}
-        self._folder.sweep({*self._waiting, *self._spark.tickets, *held})
+        held = {lease.number for lease in self.table.leases}
+        self.lease_folder.sweep({*self._waiting, *self.spark.tickets, *held})
 
     def _store(self, now_ms: int) -> None:
-        ended = self._table.pop_ended()
+        ended = self.table.pop_ended()
         for one in ended:
             if one.state == job.FAILED:
                 self.log("job-failed", apid=one.apid, reason=one.reason)
@@ -642,28 +640,28 @@ class JobServer(Actor):
         due += [0] if self._requests and not self._is_full else []
         due += [self._store_due_ms] if self._unstored else []
         due += [waiting.due_ms for waiting in self._waiting.values()]
-        parts = self._table, self._maps, self._spark
+        parts = self.table, self.maps, self.spark
         due += [ms for part in parts if (ms := part.deadline_ms()) is not None]
-        shared_due_ms = self._shared.deadline_ms()
+        shared_due_ms = self.shared.deadline_ms()
         if shared_due_ms is not None and not self._asks.full:
             due.append(shared_due_ms)
         return min(due)
 
     def on_stop(self) -> None:
-        self._maps.close()
-        self._spark.close()
-        for lease in self._table.leases:
+        self.maps.close()
+        self.spark.close()
+        for lease in self.table.leases:
             if not values.is_shared(lease.number):  # The next job_server continues with these.
-                self._folder.remove(lease.number)
+                self.lease_folder.remove(lease.number)
 
     def status(self) -> dict[str, object]:
         return {
-            "jobs": len(self._table.jobs),
-            "leases": len(self._table.leases),
-            "shared_leases": len(self._table.shared),
-            "mappers": self._maps.processes,
-            "rows": sum(one.rows for one in self._table.jobs.values()),
-            **self._spark.status(),
+            "jobs": len(self.table.jobs),
+            "leases": len(self.table.leases),
+            "shared_leases": len(self.table.shared),
+            "mappers": self.maps.processes,
+            "rows": sum(one.rows for one in self.table.jobs.values()),
+            **self.spark.status(),
         }
 
 

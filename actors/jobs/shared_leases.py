@@ -33,7 +33,7 @@ class SharedLeases:
         self._table = table
         self._folder = folder
         self._door = door
-        self._keeps: dict[int, int] = {}  # By ticket: leases that a log entry is to renew.
+        self.renewals: dict[int, int] = {}  # By ticket: leases that a log entry is to renew.
         self._look_due_ms = 0
 
     # ---- what is in the folder ----
@@ -80,19 +80,19 @@ class SharedLeases:
 
     def on_written(self, ticket: int) -> bool:
         """Handles an applied entry; returns False if this object did not request it."""
-        return self._keeps.pop(ticket, None) is not None
+        return self.renewals.pop(ticket, None) is not None
 
     def on_failed(self, ticket: int, now_ms: int) -> bool:
         """Handles an entry that may not be applied; returns False if this object did not request
         it."""
-        number = self._keeps.pop(ticket, None)
+        number = self.renewals.pop(ticket, None)
         if number is not None:
             self._table.on_renewal_failed(number, now_ms)
         return number is not None
 
     def on_asks_lost(self, now_ms: int) -> None:
         """Forgets all requests, because zerodb_server has ended."""
-        for ticket in list(self._keeps):
+        for ticket in list(self.renewals):
             self.on_failed(ticket, now_ms)
 
     # ---- time ----
@@ -101,7 +101,7 @@ class SharedLeases:
         """Reports leases in use and frees disk space. Raises StorageError."""
         for number in self._table.due_renewals(now_ms):
             ticket = self._door.next_ticket()
-            self._keeps[ticket] = number
+            self.renewals[ticket] = number
             self.ask(ticket, ops.LeaseKeep(0, number), b"")
         if self._table.shared and now_ms >= self._look_due_ms:
             self._look_due_ms = now_ms + LOOK_MS

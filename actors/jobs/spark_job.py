@@ -54,7 +54,7 @@ class SparkJob(Actor):
         self._jobs: set[int] = set()  # Jobs of the driver.
         self._taken = bytearray()
         self._up = False
-        self._ready_ms = self._heard_ms = monotonic_ms()
+        self._ready_ms = self.received_ms = monotonic_ms()
         orders = self.socket(
             zmq.PULL,
             SocketOptions(
@@ -75,7 +75,7 @@ class SparkJob(Actor):
             self._await_check()
             stack.pop_all()
         self.listen(orders, self._on_orders)
-        self.watch_connections(reports, self._drop_all)
+        self.watch_connections(reports, self.on_connection_lost)
         self.watch(self._pipes.stdout, self._on_readable)
         self.ready()
 
@@ -154,7 +154,7 @@ class SparkJob(Actor):
             return
         if not data:
             self._break("it has ended; its last words are in the log")
-        self._heard_ms = self.now_ms
+        self.received_ms = self.now_ms
         self._taken += data
         try:
             for message in self._messages():
@@ -200,7 +200,7 @@ class SparkJob(Actor):
         self._jobs.discard(apid)
         self._tell(map_orders.encode(map_orders.DROP, apid))
 
-    def _drop_all(self) -> None:
+    def on_connection_lost(self) -> None:
         """Drops all jobs, because job_server has ended."""
         for apid in list(self._jobs):
             self._drop(apid)
@@ -209,7 +209,7 @@ class SparkJob(Actor):
 
     def on_wake(self, now_ms: int) -> None:
         most_ms = SILENT_MS if self._up else START_MS
-        if now_ms >= self._heard_ms + most_ms:
+        if now_ms >= self.received_ms + most_ms:
             self._break(f"it has said nothing for {most_ms // 1000} s")
         if self._up and now_ms >= self._ready_ms and not self._reports.full:
             self._ready_ms = now_ms + READY_MS

@@ -79,10 +79,10 @@ class SparkMaps:
     def __init__(self, actor: Actor, settings: SparkSettings | None, tools: Tools) -> None:
         self._actor = actor
         self._tools = tools
-        self._threshold: int | None = settings.threshold_bytes if settings else None
-        self._jobs: dict[int, SparkMap] = {}
+        self.threshold: int | None = settings.threshold_bytes if settings else None
+        self.jobs: dict[int, SparkMap] = {}
         self._epoch = 0  # Epoch of the spark_job that accepts maps; 0 if there is none.
-        self._lost_ms: int | None = None
+        self.lost_ms: int | None = None
         if settings is None:
             return
         reports = actor.socket(
@@ -94,22 +94,22 @@ class SparkMaps:
             SocketOptions(connect=(actor.endpoint(SPARK_JOB, "orders"),), immediate=True),
         )
         self._orders = actor.pipe(orders)
-        actor.watch_connections(orders, self._on_lost)
+        actor.watch_connections(orders, self.on_lost)
 
     def takes(self, spec: MapSpec, size: int) -> bool:
         """Whether Spark runs a map over so many bytes."""
-        return bool(spec.engine) and self._threshold is not None and size >= self._threshold
+        return bool(spec.engine) and self.threshold is not None and size >= self.threshold
 
     @property
     def full(self) -> str:
         """Why no further job can start; "" if it can."""
-        if len(self._jobs) < JOBS_MAX:
+        if len(self.jobs) < JOBS_MAX:
             return ""
-        return f"{len(self._jobs)} maps run on Spark already; wait until one has ended"
+        return f"{len(self.jobs)} maps run on Spark already; wait until one has ended"
 
     def begin(self, apid: int, spec: MapSpec, order: MapOrder, started: Started) -> None:
         """Starts a job that is in the table. It ends when it leaves the table."""
-        one = self._jobs[apid] = SparkMap(spec, order, started)
+        one = self.jobs[apid] = SparkMap(spec, order, started)
         try:
             process = one.process = MapperProcess(
                 self._actor, spec.engine, lambda _, event: self._on_checked(apid, event)
@@ -120,7 +120,7 @@ class SparkMaps:
         process.start(spec.module, spec.parameters)
 
     def _on_checked(self, apid: int, event: Event) -> None:
-        one = self._jobs[apid]
+        one = self.jobs[apid]
         assert one.process is not None
         one.process.kill()
         if event.kind == mapper.FAILED:
@@ -142,7 +142,7 @@ class SparkMaps:
         if message.kind == map_orders.READY:
             self._on_ready(map_orders.body_of(message, map_orders.DriverReady).epoch)
             return
-        one = self._jobs.get(message.apid)
+        one = self.jobs.get(message.apid)
         if one is None or one.state != MAPPING:  # The map has ended here.
             return
         if message.kind == map_orders.PROGRESS:
@@ -153,14 +153,14 @@ class SparkMaps:
             self._fail(message.apid, map_orders.body_of(message, map_orders.Trouble).reason)
 
     def _on_ready(self, epoch: int) -> None:
-        self._epoch, self._lost_ms = epoch, None
+        self._epoch, self.lost_ms = epoch, None
         self._fail_lost(lambda one: one.epoch != epoch)
 
-    def _on_lost(self) -> None:
-        self._epoch, self._lost_ms = 0, self._actor.now_ms
+    def on_lost(self) -> None:
+        self._epoch, self.lost_ms = 0, self._actor.now_ms
 
     def _fail_lost(self, is_lost: Callable[[SparkMap], bool]) -> None:
-        for apid, one in list(self._jobs.items()):
+        for apid, one in list(self.jobs.items()):
             if one.state == MAPPING and is_lost(one):
                 self._fail(apid, "the node's spark_job has ended while it ran this map")
 
@@ -169,14 +169,14 @@ class SparkMaps:
     def _on_mapped(self, apid: int, mapped: Mapped) -> None:
         if len(mapped.progress) != len(MapProgress._fields):
             raise RemoteProtocolError("a Mapped without its progress")
-        one = self._jobs[apid]
+        one = self.jobs[apid]
         one.mapped, one.told = mapped, MapProgress(*mapped.progress)
         one.state, one.since_ms = SNAPSHOT, self._actor.now_ms
         self._tools.table.progress(apid, one.told)
         self._ask_snapshot(apid)
 
     def _ask_snapshot(self, apid: int) -> None:
-        one = self._jobs[apid]
+        one = self.jobs[apid]
         assert one.mapped is not None
         try:
             one.ticket = self._tools.next_ticket()
@@ -187,15 +187,15 @@ class SparkMaps:
         self._tools.checkpoint(one.ticket, one.mapped.table)
 
     def _asker(self, ticket: int) -> int | None:
-        found = (it for it, one in self._jobs.items() if one.ticket == ticket)
-        return next((it for it in found if self._jobs[it].state == SNAPSHOT), None)
+        found = (it for it, one in self.jobs.items() if one.ticket == ticket)
+        return next((it for it in found if self.jobs[it].state == SNAPSHOT), None)
 
     def on_snapshot(self, ticket: int, log_index: int, term: int) -> bool:
         """Handles a snapshot; returns False if this object did not request it."""
         apid = self._asker(ticket)
         if apid is None:
             return False
-        one = self._jobs[apid]
+        one = self.jobs[apid]
         assert one.mapped is not None
         path = self._tools.folder.path(ticket)
         lease = Lease(ticket, one.mapped.table, path, log_index, term)
@@ -215,7 +215,7 @@ class SparkMaps:
         apid = self._asker(ticket)
         if apid is None:
             return False
-        one = self._jobs[apid]
+        one = self.jobs[apid]
         if again and now_ms < one.since_ms + SNAPSHOT_MS:
             one.ticket, one.due_ms = 0, now_ms + AGAIN_MS
         else:
@@ -225,11 +225,11 @@ class SparkMaps:
     @property
     def tickets(self) -> set[int]:
         """Tickets of outstanding snapshots."""
-        return {one.ticket for one in self._jobs.values() if one.state == SNAPSHOT}
+        return {one.ticket for one in self.jobs.values() if one.state == SNAPSHOT}
 
     def repeat(self) -> None:
         """Requests outstanding snapshots again, because the requests may have been lost."""
-        for one in self._jobs.values():
+        for one in self.jobs.values():
             if one.state == SNAPSHOT:
                 one.due_ms = 0
 
@@ -237,10 +237,10 @@ class SparkMaps:
 
     def pump(self, now_ms: int) -> None:
         """Continues every job. Call it once in a wake."""
-        if self._lost_ms is not None and now_ms >= self._lost_ms + LOST_MS:
-            self._lost_ms = None
+        if self.lost_ms is not None and now_ms >= self.lost_ms + LOST_MS:
+            self.lost_ms = None
             self._fail_lost(lambda one: True)
-        for apid, one in list(self._jobs.items()):
+        for apid, one in list(self.jobs.items()):
             if apid not in self._tools.table.jobs:
                 self._end(apid)
                 continue
@@ -261,14 +261,14 @@ class SparkMaps:
 
         The progress never decreases, although a task that ends is in neither group for a moment.
         """
-        one = self._jobs[apid]
+        one = self.jobs[apid]
         rows, size = self._tools.table.read_by_jobs(one.order.lease)
         rows, size = one.told.rows + rows, one.told.size + size
         one.rows, one.size = max(one.rows, rows), max(one.size, size)
         self._tools.table.progress(apid, one.told._replace(rows=one.rows, size=one.size))
 
     def _hand_over(self, apid: int, now_ms: int) -> None:
-        one = self._jobs[apid]
+        one = self.jobs[apid]
         if self._epoch and not self._orders.full:
             one.state, one.epoch = MAPPING, self._epoch
             self._orders.send([map_orders.encode(map_orders.MAP, apid, one.order)])
@@ -276,14 +276,14 @@ class SparkMaps:
             self._fail(apid, "the node's spark_job is not there; see `supervisor status`")
 
     def _repeat_snapshot(self, apid: int, now_ms: int) -> None:
-        if now_ms >= self._jobs[apid].since_ms + SNAPSHOT_MS:
+        if now_ms >= self.jobs[apid].since_ms + SNAPSHOT_MS:
             self._fail(apid, "no worker made a snapshot of what Spark has mapped in time")
         else:
             self._ask_snapshot(apid)
 
     def _fail(self, apid: int, reason: str) -> None:
         self._tools.table.fail(apid, reason, self._tools.unix_ms())
-        self._report_start(self._jobs[apid], reason)
+        self._report_start(self.jobs[apid], reason)
         self._end(apid)
 
     @staticmethod
@@ -294,7 +294,7 @@ class SparkMaps:
 
     def _end(self, apid: int) -> None:
         """Ends a job that has left the table."""
-        one = self._jobs.pop(apid)
+        one = self.jobs.pop(apid)
         self._report_start(one, "it was ended")
         if one.process is not None:
             one.process.kill()
@@ -304,14 +304,14 @@ class SparkMaps:
             self._orders.send([map_orders.encode(map_orders.DROP, apid)])
 
     def close(self) -> None:
-        for one in self._jobs.values():
+        for one in self.jobs.values():
             if one.process is not None:
                 one.process.kill()
 
     def deadline_ms(self) -> int | None:
         """Time of the next pump()."""
-        due = [] if self._lost_ms is None else [self._lost_ms + LOST_MS]
-        for one in self._jobs.values():
+        due = [] if self.lost_ms is None else [self.lost_ms + LOST_MS]
+        for one in self.jobs.values():
             if one.state == CHECKING and one.process is not None:
                 its = one.process.deadline_ms()
                 due += [] if its is None else [its]
@@ -323,7 +323,7 @@ class SparkMaps:
 
     def status(self) -> dict[str, object]:
         """Returns the fields for `supervisor status`."""
-        return {} if self._threshold is None else {"on_spark": len(self._jobs)}
+        return {} if self.threshold is None else {"on_spark": len(self.jobs)}
 
 
 def outputs(tables: Tables, table: int, attempts: Sequence[int]) -> Iterator[bytes]:

@@ -89,7 +89,7 @@ class ZerodbServer(Actor):
         self._names = {member.url: name for name, member in self.settings.members.items()}
         self._client_sockets: list[Socket] = []
         self._clients: Socket | None = None
-        self._budget = Budget(ANSWERS_BYTES_MAX)
+        self.budget = Budget(ANSWERS_BYTES_MAX)
         self._logs: Socket | None = None
         setup = LogClientSetup(
             self.setup.cluster.encode(),
@@ -146,7 +146,7 @@ class ZerodbServer(Actor):
         self._jobs_sent: dict[int, list[bytes]] = {}
         self._jobs_bytes = 0  # Of these.
         self._jobs_lost = False
-        self.watch_connections(self._jobs, self._on_jobs_lost, self._on_jobs_back)
+        self.watch_connections(self._jobs, self.on_jobs_lost, self._on_jobs_back)
         self._work: list[tuple[WorkerChannel, Socket]] = []
         self._read_bytes: list[tuple[ReadBytes, Pipe]] = []
         for channel, name in zip(self.session.channels, worker_names(self.settings), strict=True):
@@ -263,7 +263,7 @@ class ZerodbServer(Actor):
         """Sends answers. Clients that do not read neither delay others nor fill the memory."""
         if self._clients is None:
             return
-        unsent = self._budget.send(self._clients, messages, skip)
+        unsent = self.budget.send(self._clients, messages, skip)
         self.recheck(self._clients)
         self.counters["answers_dropped"] += len(unsent.full) + len(unsent.gone)
         self.counters["answers_refused"] += len(unsent.over)
@@ -372,7 +372,7 @@ class ZerodbServer(Actor):
         jobs.clear()
         self.session.jobs_full = self._jobs_bytes >= JOBS_BYTES_MAX
 
-    def _on_jobs_lost(self) -> None:
+    def on_jobs_lost(self) -> None:
         self._jobs_lost = True
         lost, self._jobs_sent = self._jobs_sent, {}
         self._jobs_bytes = 0

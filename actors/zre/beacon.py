@@ -34,32 +34,32 @@ class ZreBeacon(Actor):
         settings = self.settings.zre
         interface = interface_of(self.setup)
         try:
-            self._udp = Datagrams(interface, settings.port)
+            self.udp = Datagrams(interface, settings.port)
         except OSError as error:
             place = self.setup.places["zre.port"]
             problem = f"UDP port {settings.port} can't be bound at {interface.address}"
             way_out = "choose another port or interface"
             raise OperatorError(place, f"{problem}: {error.strerror}", way_out) from error
         self._again_ms = settings.beacon_ms // 2
-        self._limiter = Limiter(RATE)
+        self.limiter = Limiter(RATE)
         self._known: OrderedDict[ReceivedBeacon, int] = OrderedDict()  # When it was forwarded.
         self._passed: list[ReceivedBeacon] = []
         heard = SocketOptions(connect=(self.endpoint(NODE, "heard"),), hwm=HWM)
         self._heard = self.socket(zmq.PUSH, heard)
         sends = SocketOptions(bind=(self.endpoint(BEACON, "sends"),), hwm=HWM)
         self.listen(self.socket(zmq.PULL, sends), self._on_sends)
-        self.watch(self._udp.fileno(), self._on_udp)
+        self.watch(self.udp.fileno(), self._on_udp)
         self.log("beacons", interface=interface.address, broadcast=interface.broadcast,
                  port=settings.port)  # fmt: skip
         self.ready()
 
     def _on_udp(self) -> None:
         """Receives one batch; the next poll shows whether more waits."""
-        for beacon in self._udp.receive(self.now_ms):
+        for beacon in self.udp.receive(self.now_ms):
             passed_ms = self._known.get(beacon)
             if passed_ms is not None and self.now_ms < passed_ms + self._again_ms:
                 self.counters["repeated"] += 1
-            elif not self._limiter.allows(beacon.source, self.now_ms):
+            elif not self.limiter.allows(beacon.source, self.now_ms):
                 self.counters["refused"] += 1
             else:
                 self._known[beacon] = self.now_ms
@@ -70,7 +70,7 @@ class ZreBeacon(Actor):
 
     def _on_sends(self, arena: Arena) -> None:
         for frames in arena.messages():
-            self._udp.send(frames[0])
+            self.udp.send(frames[0])
             self.counters["sent"] += 1
 
     def on_wake(self, now_ms: int) -> None:
@@ -80,10 +80,10 @@ class ZreBeacon(Actor):
             self._passed.clear()
 
     def on_stop(self) -> None:
-        self._udp.close()
+        self.udp.close()
 
     def status(self) -> dict[str, object]:
-        udp = self._udp
+        udp = self.udp
         return {
             "interface": udp.interface.address,
             "malformed": udp.malformed,

@@ -80,7 +80,7 @@ class ZreLog(Actor):
         self._announce_ms = self.now_ms
         self._waiting: deque[tuple[ReportKey, bytes]] = deque()
         self._waiting_bytes = 0
-        self._flying: deque[PendingUpdates] = deque()
+        self.in_flight: deque[PendingUpdates] = deque()
         self._machine = os.urandom(MACHINE_BYTES)
         self._numbers = count(int.from_bytes(os.urandom(3)))
         urls = tuple(member.url for member in self.settings.members.values())
@@ -119,13 +119,13 @@ class ZreLog(Actor):
             for header in (LOG_SERVICE, services.PRESENCE):
                 self.send(self._services, [header.encode(), self._endpoint.encode()])
         self._link.act(now_ms, self._propose())
-        while self._flying and (self._flying[0].runs or self._flying[0].refusal):
-            done = self._flying.popleft()
+        while self.in_flight and (self.in_flight[0].runs or self.in_flight[0].refusal):
+            done = self.in_flight.popleft()
             self.counters["updates_refused" if done.refusal else "updates"] += 1
 
     def _propose(self) -> bool:
         """Hands reports to the log while it has room; returns whether there were any."""
-        before = len(self._flying)
+        before = len(self.in_flight)
         while self._waiting and self._client.window.has_room:
             size = min(len(self._waiting), BATCH_MAX)
             batch = [self._waiting.popleft() for _ in range(size)]
@@ -136,8 +136,8 @@ class ZreLog(Actor):
                 updates = [pack([Put(self._table, keys, updates)])]
             pending = PendingUpdates([self._new_reqid() for _ in updates], updates)
             self._client.window.add(pending)
-            self._flying.append(pending)
-        return len(self._flying) > before
+            self.in_flight.append(pending)
+        return len(self.in_flight) > before
 
     def _key(self, place: ReportKey) -> bytes:
         return KEY.pack(*place, next(self._numbers) & 0xFFFFFFFF)
@@ -147,13 +147,13 @@ class ZreLog(Actor):
         return self._announce_ms if due_ms is None else min(self._announce_ms, due_ms)
 
     def drained(self) -> bool:
-        return not self._waiting and not self._flying
+        return not self._waiting and not self.in_flight
 
     def on_stop(self) -> None:
         self._link.close()
 
     def status(self) -> dict[str, object]:
-        waiting = len(self._waiting) + sum(len(one.updates) for one in self._flying)
+        waiting = len(self._waiting) + sum(len(one.updates) for one in self.in_flight)
         return {"endpoint": self._endpoint, "waiting": waiting}
 
 

@@ -67,15 +67,15 @@ class ZreNode(Actor):
         self._subnets = tuple(ip_network(text) for text in settings.subnets)
         port = self._open_mailbox(interface.address)
         try:
-            self._node = NodeMachine(self._node_setup(interface.address, port), self.now_ms)
+            self.machine = NodeMachine(self._node_setup(interface.address, port), self.now_ms)
         except LocalProtocolError as error:
             raise OperatorError(
                 self.setup.places["zre.static_peers"], str(error), "write tcp://ADDRESS:PORT"
             ) from error
-        self._peers: dict[int, Socket] = {}
-        self._reports = Reports(self)
+        self.sockets: dict[int, Socket] = {}
+        self.reports = Reports(self)
         self._gone_ms: int | None = None
-        self.log("mailbox", address=interface.address, port=port, uuid=self._node.uuid.hex())
+        self.log("mailbox", address=interface.address, port=port, uuid=self.machine.uuid.hex())
         self.ready()
 
     def _node_setup(self, address: str, port: int) -> NodeSetup:
@@ -122,48 +122,50 @@ class ZreNode(Actor):
     # ---- receiving ----
 
     def _on_mailbox(self, arena: Arena) -> None:
-        self._node.on_messages(arena, self.now_ms)
+        self.machine.on_messages(arena, self.now_ms)
 
     def _on_heard(self, arena: Arena) -> None:
         for frames in arena.messages():
             for uuid, port, source in decode_heard(frames):
-                self._node.on_beacon(Beacon(uuid, port), source, self.now_ms)
+                self.machine.on_beacon(Beacon(uuid, port), source, self.now_ms)
 
     def _on_services(self, arena: Arena) -> None:
         for frames in arena.messages():
             name, value = (frame.decode() for frame in frames)
-            if self._node.setup.headers.get(name) == value:
+            if self.machine.setup.headers.get(name) == value:
                 continue
-            self._node.set_header(name, value, self.now_ms)
+            self.machine.set_header(name, value, self.now_ms)
             self.log("announced", header=name, value=value)
             if name == services.PRESENCE and self.settings.zre.report:
-                self._reports.connect(self._node.uuid, value, is_own=True)
+                self.reports.connect(self.machine.uuid, value, is_own=True)
 
     # ---- the loop ----
 
     def on_wake(self, now_ms: int) -> None:
         self._act(now_ms)
-        while self._node.has_effects:  # A peer without room is removed, and other peers hear of it.
+        while (
+            self.machine.has_effects
+        ):  # A peer without room is removed, and other peers hear of it.
             self._act(now_ms)
 
     def _act(self, now_ms: int) -> None:
         """Runs the node's effects, and reports peers without room."""
-        ready = self._node.ready(now_ms)
+        ready = self.machine.ready(now_ms)
         for action in ready.actions:
             if isinstance(action, Connect):
                 self._greet(action)
-            elif action.number in self._peers:
-                self.close_socket(self._peers.pop(action.number))
+            elif action.number in self.sockets:
+                self.close_socket(self.sockets.pop(action.number))
         full = []
         for number, frames in ready.sends:
-            peer = self._peers.get(number)
+            peer = self.sockets.get(number)
             # RFC 20: a full send buffer means "peer not responding", so no send blocks.
             if peer is not None:
                 send_batch(peer, frames, "keep")
                 if len(frames):
                     full.append(number)
             frames.clear()
-        self._node.on_full(full)
+        self.machine.on_full(full)
         for beacon in ready.beacons:
             self.send(self._sends, [beacon])
         for event in ready.events:
@@ -172,7 +174,7 @@ class ZreNode(Actor):
     def _greet(self, action: Connect) -> None:
         """RFC 20: a DEALER for each peer, with our identity, connected to its mailbox."""
         options = SocketOptions(
-            connect=(connection_of(self._node.setup.address, action.endpoint),),
+            connect=(connection_of(self.machine.setup.address, action.endpoint),),
             hwm=1,  # It receives nothing.
             send_hwm=values.SEND_HWM,
             routing_id=action.routing_id,
@@ -180,16 +182,16 @@ class ZreNode(Actor):
         )
         socket = self.try_socket(zmq.DEALER, options)
         if socket is None:
-            self._node.on_unreachable(action.number)
+            self.machine.on_unreachable(action.number)
             return
-        self._peers[action.number] = socket
+        self.sockets[action.number] = socket
         if action.watched:
             # No socket is left; the peer's silence will show the loss.
             with suppress(zmq.ZMQError):
                 self.watch_connections(socket, partial(self._on_lost, action.number))
 
     def _on_lost(self, number: int) -> None:
-        self._node.on_disconnected(number, self.now_ms)
+        self.machine.on_disconnected(number, self.now_ms)
 
     # ---- events ----
 
@@ -203,13 +205,13 @@ class ZreNode(Actor):
             self._report_to(event.peer)
         told = self._told(event, time.time_ns() // 1_000_000)
         if told is not None and self.settings.zre.report:
-            self._reports.send(told)
+            self.reports.send(told)
         if event.kind is EventKind.EXIT:
-            self._reports.disconnect(event.peer.uuid)
+            self.reports.disconnect(event.peer.uuid)
 
     def _told(self, event: Event, unix_ms: int) -> Told | None:
         """The reports of an event for log services, if any."""
-        uuid, name = self._node.uuid, self._node.setup.name
+        uuid, name = self.machine.uuid, self.machine.setup.name
         presence = presence_of(event, uuid, name, unix_ms)
         if presence is None:
             return None
@@ -224,9 +226,9 @@ class ZreNode(Actor):
                 endpoint = peer.headers.get(header, "")
                 if self._is_of(endpoint, peer):
                     is_own = header == services.PRESENCE
-                    self._reports.connect(peer.uuid, endpoint, is_own=is_own)
+                    self.reports.connect(peer.uuid, endpoint, is_own=is_own)
                     return
-        self._reports.disconnect(peer.uuid)
+        self.reports.disconnect(peer.uuid)
 
     def _is_of(self, endpoint: str, peer: PeerInfo) -> bool:
         """Whether a service is at its node's address or in our subnets; other addresses could be a
@@ -242,17 +244,17 @@ class ZreNode(Actor):
     # ---- stopping ----
 
     def on_stop_requested(self) -> None:
-        self._node.stop()
+        self.machine.stop()
         self._gone_ms = self.now_ms + LAST_WORDS_MS
 
     def drained(self) -> bool:
         return self._gone_ms is None or self.now_ms >= self._gone_ms
 
     def deadline_ms(self) -> int | None:
-        return self._gone_ms if self._gone_ms is not None else self._node.deadline_ms
+        return self._gone_ms if self._gone_ms is not None else self.machine.deadline_ms
 
     def status(self) -> dict[str, object]:
-        return {**self._node.status(), "mailbox": self._node.setup.port}
+        return {**self.machine.status(), "mailbox": self.machine.setup.port}
 
 
 def bound_port(socket: Socket, address: str) -> int | None:

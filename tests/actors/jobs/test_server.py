@@ -152,7 +152,7 @@ class Rig:
         return answers.decode_status(self.ask(requests.JobStatus(apid)))
 
     def ended(self, apid: int) -> dict[str, str]:
-        self.turn(lambda: apid not in self.actor._table.jobs)
+        self.turn(lambda: apid not in self.actor.table.jobs)
         return self.state(apid)
 
     @property
@@ -371,7 +371,7 @@ def test_a_job_whose_output_gets_no_number_ends_alone(rig: Rig) -> None:
     def full() -> int:
         raise StorageFull("jobs/apids")
 
-    maps = rig.actor._maps
+    maps = rig.actor.maps
     maps._door = maps._door._replace(next_ticket=full)
     found = rig.ended(rig.begin(requests.MapTable(7, 8, 1, [], mapper(PUTS))))
     assert found["state"] == "failed"

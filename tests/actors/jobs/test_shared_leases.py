@@ -98,7 +98,7 @@ class Node(Rig):
     @property
     def keeping(self) -> bool:
         """Whether the log was asked to keep something, and has not said yet what became of it."""
-        return bool(self.actor._shared._keeps)
+        return bool(self.actor.shared.renewals)
 
     def restart(self) -> None:
         """It was killed, and is there again."""
@@ -109,7 +109,7 @@ class Node(Rig):
 
     def pass_time(self, seconds: float) -> None:
         """All deadlines come so much nearer."""
-        table = self.actor._table
+        table = self.actor.table
         for held in table._leases.values():
             held.idle_ms -= int(1000 * seconds)
             held.renewal_due_ms -= int(1000 * seconds)
@@ -203,7 +203,7 @@ def test_who_reads_lets_the_log_say_so(node: Node) -> None:
     # What another node says keeps it here.
     node.pass_time(IDLE_S - 5)
     node.apply(kept)
-    held = node.actor._table._leases[lease.lease]
+    held = node.actor.table._leases[lease.lease]
     node.turn(lambda: held.idle_ms > node.actor.now_ms + 50_000)
     node.pass_time(IDLE_S)
     node.turn(lambda: not node.leases)
@@ -241,8 +241,8 @@ def test_a_disk_that_fills_up_costs_leases_that_nobody_reads_here(
 def test_a_removed_folder_is_no_lease(node: Node) -> None:
     node.tells = False
     lease = node.open()
-    node.actor._folder.remove(lease.lease)
-    node.actor._table.on_lease_released(lease.lease)
+    node.actor.lease_folder.remove(lease.lease)
+    node.actor.table.on_lease_released(lease.lease)
     shutil.rmtree(lease.path, ignore_errors=True)
     node.tell(LEASE_OPENED, lease.lease)  # The worker's word comes late.
     assert node.job(lease.lease).failed

@@ -134,7 +134,7 @@ def test_a_driver_that_hangs(start: Start) -> None:
     rig = start()
     rig.turn(lambda: rig.reports.poll(0))
     with pytest.raises(UnitBroken, match="said nothing for 120 s"):
-        rig.actor.on_wake(rig.actor._heard_ms + spark_job.SILENT_MS)
+        rig.actor.on_wake(rig.actor.received_ms + spark_job.SILENT_MS)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_job_server_that_ends_takes_its_maps_along(start: Start) -> None:
     rig = start()
     rig.map(5, fake.MAPS)
     assert rig.report().kind == map_orders.PROGRESS
-    rig.actor._drop_all()
+    rig.actor.on_connection_lost()
     assert rig.actor.status()["maps"] == 0
     rig.map(6, fake.FAILS)
     while rig.report().apid != 6:  # What was on its way may come.

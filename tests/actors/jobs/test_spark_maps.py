@@ -118,9 +118,9 @@ def test_a_small_table_is_mapped_here(rig: SparkRig) -> None:
 def test_a_large_one_becomes_what_it_becomes_here(rig: SparkRig) -> None:
     """Batch by batch, whatever attempts that do not count have left."""
     rig.write(Put(LOCAL, *map(list, zip(*BEFORE, strict=True))))
-    rig.actor._spark._threshold = None
+    rig.actor.spark.threshold = None
     here = rig.ended(begin(rig, PUTS, target=LOCAL))
-    rig.actor._spark._threshold = THRESHOLD
+    rig.actor.spark.threshold = THRESHOLD
     apid, order = handed_over(rig, PUTS)
     assert (order.source, order.parted, order.engine) == (LARGE, False, "wasm")
     assert order.size >= THRESHOLD
@@ -160,12 +160,12 @@ def test_progress_is_told_and_never_goes_back(rig: SparkRig) -> None:
     asked = Extension(values.WITH_LEASE, reqid=REQID, lease=order.lease)
     part = rig.begin(requests.RangeJob(order.source, BATCH_PAIRS, extension=asked))
     rig.chunk(part)
-    rig.turn(lambda: rig.actor._table.jobs[apid].rows == BATCH_PAIRS)  # Nobody has said so.
+    rig.turn(lambda: rig.actor.table.jobs[apid].rows == BATCH_PAIRS)  # Nobody has said so.
     rig.read(part)
-    rig.turn(lambda: part not in rig.actor._table.jobs)
+    rig.turn(lambda: part not in rig.actor.table.jobs)
     assert int(rig.state(apid)["rows"]) >= BATCH_PAIRS
     rig.say(map_orders.PROGRESS, apid, MapProgress(2, 1, ROWS, 77_000, 3, 17))
-    rig.turn(lambda: rig.actor._table.jobs[apid].tasks_done)
+    rig.turn(lambda: rig.actor.table.jobs[apid].tasks_done)
     found = rig.state(apid)
     assert (found["state"], found["rows"]) == ("running", str(ROWS))
     assert (found["tasks"], found["tasks_done"], found["staged"]) == ("2", "1", "17")
@@ -194,7 +194,7 @@ def test_a_map_that_somebody_ends(rig: SparkRig) -> None:
 
 def test_it_waits_for_a_spark_job_and_fails_with_it(rig: SparkRig) -> None:
     apid = begin(rig)
-    rig.turn(lambda: rig.actor._spark._jobs[apid].state == spark_maps.WAITING)
+    rig.turn(lambda: rig.actor.spark.jobs[apid].state == spark_maps.WAITING)
     assert not rig.orders.poll(0)
     rig.ready(1)
     assert rig.order().kind == map_orders.MAP
@@ -209,21 +209,21 @@ def test_it_waits_for_a_spark_job_and_fails_with_it(rig: SparkRig) -> None:
 @pytest.mark.parametrize(("late_ms", "state"), [(0, "running"), (spark_maps.LOST_MS, "failed")])
 def test_a_lost_spark_job_has_a_moment_to_say_why(rig: SparkRig, late_ms: int, state: str) -> None:
     apid, _ = handed_over(rig)
-    rig.actor._spark._on_lost()
-    lost_ms = rig.actor._spark._lost_ms
+    rig.actor.spark.on_lost()
+    lost_ms = rig.actor.spark.lost_ms
     assert lost_ms is not None
-    rig.actor._spark.pump(lost_ms + late_ms)
-    found = rig.actor._table.statistics(apid)
+    rig.actor.spark.pump(lost_ms + late_ms)
+    found = rig.actor.table.statistics(apid)
     assert found is not None
     assert found.state == state
 
 
 def test_nobody_waits_for_ever_for_a_spark_job(rig: SparkRig) -> None:
     apid = begin(rig)
-    rig.turn(lambda: rig.actor._spark._jobs[apid].state == spark_maps.WAITING)
-    since_ms = rig.actor._spark._jobs[apid].since_ms
-    assert rig.actor._spark.deadline_ms() == since_ms + spark_maps.WAIT_MS
-    rig.actor._spark.pump(since_ms + spark_maps.WAIT_MS)
+    rig.turn(lambda: rig.actor.spark.jobs[apid].state == spark_maps.WAITING)
+    since_ms = rig.actor.spark.jobs[apid].since_ms
+    assert rig.actor.spark.deadline_ms() == since_ms + spark_maps.WAIT_MS
+    rig.actor.spark.pump(since_ms + spark_maps.WAIT_MS)
     assert "spark_job is not there" in rig.state(apid)["reason"]
 
 
@@ -288,10 +288,10 @@ def test_a_mapper_that_is_checked_may_be_ended(rig: SparkRig) -> None:
     while not rig.asks.poll(0):
         rig.actor.run_once()
     rig.on_ask(rig.asks.recv_multipart())
-    rig.turn(lambda: rig.actor._spark._jobs)
-    [apid] = rig.actor._spark._jobs
-    rig.actor._table.cancel(apid, 1)
-    rig.actor._spark.pump(rig.actor.now_ms)
+    rig.turn(lambda: rig.actor.spark.jobs)
+    [apid] = rig.actor.spark.jobs
+    rig.actor.table.cancel(apid, 1)
+    rig.actor.spark.pump(rig.actor.now_ms)
     assert b"it was ended" in rig.receive()[-1]
 
 

@@ -111,7 +111,7 @@ def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
         rig.done.send_multipart([ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, ticket), routing_id, *answer])
     rig.turn(lambda: rig.actor.counters["late_answers"] == 2)
     assert client.recv_multipart() == answer
-    rig.actor._on_jobs_lost()  # It died before it sent the second answer ...
+    rig.actor.on_jobs_lost()  # It died before it sent the second answer ...
     rig.turn(lambda: client.poll(0))
     assert b"no job_server runs" in client.recv_multipart()[1]
     rig.done.send_multipart([ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, second), routing_id, *answer])
@@ -153,7 +153,7 @@ def test_what_a_client_does_not_read_is_bounded_by_bytes(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told so, others are served, and when it has read it is served again."""
-    monkeypatch.setattr(rig.actor._budget, "bytes_max", 1 << 20)
+    monkeypatch.setattr(rig.actor.budget, "bytes_max", 1 << 20)
     slow, quick = rig.client(), rig.client()
     for number in range(5):
         read_answer(rig, slow, 400_000, reqid=b"%012d" % number)

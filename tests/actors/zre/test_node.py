@@ -93,17 +93,17 @@ def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
     """Junk is counted in C; beacons of one source are passed on no faster than a rate."""
     told = rig.bound("zre_node.heard")
     actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, settings())
-    actor._limiter = Limiter(Rate(burst=100, per_s=0))
+    actor.limiter = Limiter(Rate(burst=100, per_s=0))
     address = LOOPBACK, actor.settings.zre.port
 
     def judged() -> int:
         counts = actor.counters
-        return counts["heard"] + counts["refused"] + actor._udp.flooded
+        return counts["heard"] + counts["refused"] + actor.udp.flooded
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for i in range(100):
             sender.sendto(b"ZRE\x02" + i.to_bytes(18), address)
-        rig.turn(lambda: actor._udp.malformed >= 100)
+        rig.turn(lambda: actor.udp.malformed >= 100)
         for first in range(0, 5000, 100):
             before = judged()
             for i in range(first, first + 100):
@@ -159,7 +159,7 @@ class Stranger:
         """What the node says next, and in which version."""
         routing_id, *frames = received(self.rig, self.mailbox)
         uuid, version = codec.identify(routing_id)
-        assert uuid == self.actor._node.uuid
+        assert uuid == self.actor.machine.uuid
         return version, codec.decode(frames, version)[1]
 
 
@@ -173,7 +173,7 @@ def node(rig: Rig, tmp_path: Path) -> ZreNode:
 def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: ZreNode) -> None:
     sends = rig.sockets[-1]
     beacon = decode_beacon(received(rig, sends)[0])
-    assert beacon == Beacon(node._node.uuid, node._node.setup.port)
+    assert beacon == Beacon(node.machine.uuid, node.machine.setup.port)
     assert 0xC000 <= beacon.port <= 0xFFFF
     stranger = Stranger(rig, node, Version.V2)
     heard = rig.connected("zre_node.heard")
@@ -210,17 +210,17 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
     assert isinstance(first.next()[1], Hello)
     first.connect()
     first.say(first.hello())
-    rig.turn(lambda: PEER in node._node.peers)
+    rig.turn(lambda: PEER in node.machine.peers)
     first.mailbox.close(0)
     first.dealer.close(0)
-    rig.turn(lambda: node._node.counters["disconnected"])
+    rig.turn(lambda: node.machine.counters["disconnected"])
     other = own_uuid(b"\x33" * 14)
     again = Stranger(rig, node, Version.V2, first.port, other)
     assert isinstance(again.next()[1], Hello)
-    assert list(node._node.peers) == [PEER], "a lost connection alone ends no peer"
+    assert list(node.machine.peers) == [PEER], "a lost connection alone ends no peer"
     again.connect()
     again.say(again.hello())
-    rig.turn(lambda: list(node._node.peers) == [other])
+    rig.turn(lambda: list(node.machine.peers) == [other])
 
 
 def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: ZreNode) -> None:
@@ -228,8 +228,8 @@ def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: ZreNode) 
     stranger = Stranger(rig, node, Version.V2)
     stranger.connect()
     stranger.say(stranger.hello()._replace(address="127.0.0.2"))
-    rig.turn(lambda: node._node.counters["message_address"])
-    assert node._peers == {}
+    rig.turn(lambda: node.machine.counters["message_address"])
+    assert node.sockets == {}
 
 
 def test_a_service_is_announced_and_reported_to(rig: Rig, node: ZreNode) -> None:
@@ -269,7 +269,7 @@ def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: ZreNode) -> None:
     stranger.say(codec.Join("g", 1))
     entered, joined = (decode_presence(received(rig, reports)) for _ in range(2))
     assert (entered.event, joined.event) == (Happening.ENTER, Happening.JOIN)
-    assert (entered.node, entered.node_name) == (node._node.uuid, "n1")
+    assert (entered.node, entered.node_name) == (node.machine.uuid, "n1")
     assert (entered.peer, entered.peer_name, joined.group) == (PEER, "stranger", "g")
     assert entered.headers == {services.PRESENCE: endpoint, LOG_SERVICE: endpoint}
     assert entered.endpoint == f"tcp://{LOOPBACK}:{stranger.port}"
@@ -283,7 +283,7 @@ def test_nobody_makes_it_report_elsewhere(rig: Rig, node: ZreNode) -> None:
     stranger.connect()
     stranger.say(stranger.hello(X_ZRELOG="tcp://10.0.0.9:9"))
     rig.turn(lambda: node.status()["peers"] == 1)
-    assert len(node._reports) == 0
+    assert len(node.reports) == 0
 
 
 def test_who_takes_nothing_is_let_go(
@@ -296,8 +296,8 @@ def test_who_takes_nothing_is_let_go(
     stranger.say(stranger.hello()._replace(port=free_port()))
     rig.turn(lambda: node.status()["peers"])
     stranger.say(Ping())
-    rig.turn(lambda: node._node.counters["full"])
-    assert (node.status()["peers"], node._peers) == (0, {})
+    rig.turn(lambda: node.machine.counters["full"])
+    assert (node.status()["peers"], node.sockets) == (0, {})
     stranger.say(stranger.hello())
     assert isinstance(stranger.next()[1], Hello), "it is a peer again"
 
@@ -312,9 +312,9 @@ def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> 
         ReceivedBeacon(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)
     ]
     rig.connected("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
-    protocol, counters = actor._node, actor._node.counters
+    protocol, counters = actor.machine, actor.machine.counters
     rig.turn(lambda: counters["unreachable"])
-    assert len(actor._peers) < 40
+    assert len(actor.sockets) < 40
     times = protocol.setup.times._replace(silent_ms=0)
     protocol.setup = protocol.setup._replace(times=times)  # Now it has heard nothing for too long.
     protocol._next_check_ms = 0
@@ -322,7 +322,7 @@ def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> 
     stranger.connect()
 
     def answered() -> object:
-        if not actor._peers:  # The others' sockets take a moment to close.
+        if not actor.sockets:  # The others' sockets take a moment to close.
             stranger.say(stranger.hello())
         return stranger.mailbox.poll(0)
 
@@ -390,8 +390,8 @@ def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: byt
         assert received(rig, told) == [header.encode(), endpoint.encode()]
     port = int(endpoint.rpartition(":")[2])
     assert 0xC000 <= port <= 0xFFFF
-    collected(rig, actor, [frame], lambda: actor._flying)
-    data = actor._flying[0].updates[0]
+    collected(rig, actor, [frame], lambda: actor.in_flight)
+    data = actor.in_flight[0].updates[0]
     if into == "log":
         assert data == frame
         return
