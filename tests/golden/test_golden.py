@@ -1,37 +1,37 @@
-"""Golden stories: several cores told as text (`pytest tests/golden --rewrite`, then read the diff).
+"""Golden stories: several cores in text form (`pytest tests/golden --rewrite`, then read the diff).
 
-A story is a text file of steps; a step is one or more commands, a line `----`, and what happened.
-Batches are stood in for by one byte an entry, so logs can be read: `aaab` is three entries and one.
+A story is a text file of steps. A step is one or more commands, a line `----`, and their output.
+A batch has one byte for each entry, so that logs are readable: `aaab` has four entries.
 
-    cluster n1 n2 n3 [KEY=VALUE...]      what a Setup takes; spoken=False: nobody has said hello,
-                        reads=held: a Read waits for the command `read`
+    cluster n1 n2 n3 [KEY=VALUE...]      fields of Setup; hellos=False: no peer says hello;
+                        reads=held: a StoredRead waits for the command `read`
     start n1 [log=1,1,2] [term=3] [vote=n2] [base=4@2] [may_vote=False]
-    timeout n1          the peer's election timer runs out, now
-    wait 70             so many milliseconds pass: timers run out, everything under way arrives
-    hold 70             the same, but nothing arrives meanwhile
-    deliver n1 n2       what is under way from n1 to n2 arrives; `*` stands for anybody
-    run                 everything under way arrives, and what that causes, until all is quiet
-    drop n1 n2          what is under way is lost
-    cut n1 n2           from now on everything from n1 to n2 is lost; `heal` ends all cuts
+    timeout n1          the peer's election timer expires now
+    wait 70             70 ms pass: timers expire, all messages arrive
+    hold 70             70 ms pass: timers expire, no message arrives
+    deliver n1 n2       messages in flight from n1 to n2 arrive; `*` stands for any peer
+    run                 all messages in flight arrive, and their answers, until none is left
+    drop n1 n2          messages in flight are lost
+    cut n1 n2           from now on messages from n1 to n2 are lost; `heal` ends all cuts
     propose n1 abc      three entries; propose n1 abc/d: two batches in one wake
     members n1 n1,n2,n4 [n1,n2,n3]       a config entry: the members, and the old ones while joint;
-                        it stands in the log as [n1,n2,n4|n1,n2,n3]. `start n4` begins a newcomer
-    learner n1 n4       n1 feeds n4, whom nobody counts; `unlearn n1 n4` ends that
-    slow n1             its disk confirms nothing any more; `durable n1` confirms all so far
-    read n1 n2 [1]      answers n1's Read for n2 from its disk, with so many entries
-    compact n1 5        n1 has a snapshot up to there: its log begins behind it
-    snapshot n1 n3      n1 sends its snapshot, which ends where its log begins, in one piece;
-                        whoever wants it installs it at once. `sent n1 n3 0`: it could not be sent
-    transfer n1 [n2]    n1 hands the leadership over
-    ask n1 a            a reads at n1; `n1 answers a b at 3` when it may be told index 3
-    resign n1           n1, which has left, stops leading
-    speaks n1 n2 [5]    n1 hears n2's hello, whose log ends there; `unreachable n1 n2`: it is gone
-    inject n3 n1 KIND field=value...     a message that no core of ours would send
-    wipe n1             as crash, and its disk is empty afterwards
-    crash n1            what was not durable is gone; `start n1` brings it back with the rest
+                        in the log it is [n1,n2,n4|n1,n2,n3]. `start n4` starts a new server
+    learner n1 n4       n1 replicates to n4 as a learner; `unlearn n1 n4` ends that
+    slow n1             its disk confirms nothing; `durable n1` confirms all writes so far
+    read n1 n2 [1]      answers n1's StoredRead for n2, with at most that many entries
+    compact n1 5        n1 has a snapshot up to 5: its log starts behind it
+    snapshot n1 n3      n1 sends its snapshot, which ends at its base, in one chunk; a peer that
+                        needs it installs it at once. `sent n1 n3 0`: it could not be sent
+    transfer n1 [n2]    n1 transfers the leadership
+    ask n1 a            a starts a read at n1; `n1 answers a b at 3` when index 3 is the answer
+    step_down n1        n1, which has been removed, stops leading
+    hello n1 n2 [5]     n1 gets n2's hello with its last index; `unreachable n1 n2`: connection lost
+    inject n3 n1 KIND field=value...     a message that no core sends
+    wipe n1             like crash, and the disk is empty afterwards
+    crash n1            state that is not durable is lost; `start n1` restarts with the rest
     state               every peer: role, term, vote, leader, log as runs, commit, durable
-    log                 every peer's log: index range, term and bytes
-    followers n1        what a leader knows of its followers
+    log                 every peer's log: term and byte of each entry
+    followers n1        the leader's view of its followers
 """
 
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def term_entry(first_index: int, term: int) -> EntryBatch:
 
 
 def configuration_of(batch: EntryBatch) -> Configuration | None:
-    """What a config entry says: [new|old]."""
+    """Decodes a config entry: [new|old]."""
     if not batch.block.startswith(b"["):
         return None
     new, old = (part.split(",") for part in batch.block[1:-1].decode().split("|"))
@@ -88,7 +88,7 @@ def configuration_of(batch: EntryBatch) -> Configuration | None:
 
 
 class Disk:
-    """What survives a crash: entries as (term, byte), the hard state."""
+    """The state that survives a crash: entries as (term, byte), and the hard state."""
 
     def __init__(self) -> None:
         self.hard_state = HardState()
@@ -125,24 +125,24 @@ class Disk:
 
 
 class Story:
-    """Runs the commands of one story and writes down what the cores do."""
+    """Runs the commands of one story and records the actions of the cores."""
 
     def __init__(self) -> None:
         self.now_ms = 1000
         self.options: dict[str, object] = {}
         self.members: tuple[str, ...] = ()
-        self.spoken = True
+        self.hellos = True
         self.reads_held = False
         self.rafts: dict[str, Raft] = {}
         self.disks: dict[str, Disk] = {}
-        self.way: list[tuple[str, Envelope]] = []
+        self.in_flight: list[tuple[str, Envelope]] = []
         self.cuts: set[tuple[str, str]] = set()
         self.slow: set[str] = set()
         self.unwritten: dict[str, list[EntryBatch]] = {}
         self.waiting: dict[str, list[Envelope]] = {}
         self.reads: dict[tuple[str, str], StoredRead] = {}
         self.commits: dict[str, int] = {}
-        self.snapshots: dict[tuple[str, str], int] = {}  # On their way, by leader and follower.
+        self.snapshots: dict[tuple[str, str], int] = {}  # In flight, by leader and follower.
         self.readers: dict[str, list[tuple[str, int]]] = {}
         self.lines: list[str] = []
 
@@ -156,10 +156,10 @@ class Story:
     # Commands.
 
     def do_cluster(
-        self, *members: str, spoken: str = "True", reads: str = "", **options: str
+        self, *members: str, hellos: str = "True", reads: str = "", **options: str
     ) -> None:
         self.members = members
-        self.spoken = spoken == "True"
+        self.hellos = hellos == "True"
         self.reads_held = reads == "held"
         self.options = {
             key: value == "True" if value in ("True", "False") else int(value)
@@ -204,7 +204,7 @@ class Story:
         self.unwritten[peer], self.waiting[peer] = [], []
         self.readers[peer] = []
         self.commits[peer] = raft.commit_index
-        if self.spoken:
+        if self.hellos:
             self._hello(peer)
 
     def _hello(self, peer: str) -> None:
@@ -237,17 +237,17 @@ class Story:
             self._ready(peer)
         self.now_ms = end_ms
 
-    def _take(self, source: str, target: str) -> list[tuple[str, Envelope]]:
-        taken = [
+    def _remove(self, source: str, target: str) -> list[tuple[str, Envelope]]:
+        removed = [
             (sender, envelope)
-            for sender, envelope in self.way
+            for sender, envelope in self.in_flight
             if source in ("*", sender) and target in ("*", envelope.to)
         ]
-        self.way = [item for item in self.way if item not in taken]
-        return taken
+        self.in_flight = [item for item in self.in_flight if item not in removed]
+        return removed
 
     def do_deliver(self, source: str, target: str) -> None:
-        for sender, envelope in self._take(source, target):
+        for sender, envelope in self._remove(source, target):
             self._deliver(sender, envelope)
 
     def _deliver(self, sender: str, envelope: Envelope) -> None:
@@ -257,7 +257,7 @@ class Story:
             return
         message = envelope.message
         try:
-            # A link knows by the id of a request which round its answer belongs to.
+            # A link knows the round of an answer by its message id.
             round_ = message.read_round if isinstance(message, AppendEntries) else None
             raft.step(sender, message, self.now_ms, round_)
             if isinstance(message, InstallSnapshot) and raft.wants_snapshot(message):
@@ -278,13 +278,13 @@ class Story:
 
     def do_run(self) -> None:
         for _ in range(RUN_STEPS_MAX):
-            if not self.way:
+            if not self.in_flight:
                 return
-            self._deliver(*self.way.pop(0))
-        raise AssertionError("the story never comes to rest")
+            self._deliver(*self.in_flight.pop(0))
+        raise AssertionError("the messages of the story never end")
 
     def do_drop(self, source: str, target: str) -> None:
-        self._take(source, target)
+        self._remove(source, target)
 
     def do_cut(self, source: str, target: str) -> None:
         sources = tuple(self.rafts) if source == "*" else (source,)
@@ -315,7 +315,7 @@ class Story:
         self.rafts[peer].remove_learner(learner)
         self._ready(peer)
 
-    def do_resign(self, peer: str) -> None:
+    def do_step_down(self, peer: str) -> None:
         self.rafts[peer].step_down()
         self._ready(peer)
 
@@ -365,7 +365,7 @@ class Story:
         self.rafts[leader].on_snapshot_sent(follower, int(last_index))
         self._ready(leader)
 
-    def do_speaks(self, peer: str, other: str, last_index: str = "") -> None:
+    def do_hello(self, peer: str, other: str, last_index: str = "") -> None:
         last = int(last_index) if last_index else None
         self.rafts[peer].on_capabilities(other, 4, True, last, transfer=True)
         self._ready(peer)
@@ -375,7 +375,7 @@ class Story:
         self._ready(peer)
 
     def do_inject(self, sender: str, target: str, kind: str, **fields: str) -> None:
-        """A message that no core of ours would send."""
+        """A message that no core sends."""
         values: dict[str, object] = {}
         for key, value in fields.items():
             values[key] = int(value) if value.lstrip("-").isdigit() else value == "True"
@@ -390,7 +390,7 @@ class Story:
 
     def do_crash(self, peer: str) -> None:
         del self.rafts[peer]
-        self.way = [item for item in self.way if item[0] != peer]
+        self.in_flight = [item for item in self.in_flight if item[0] != peer]
 
     def do_wipe(self, peer: str) -> None:
         self.do_crash(peer)
@@ -418,7 +418,7 @@ class Story:
                 f"paused={follower.paused}"
             )
 
-    # What a shell does.
+    # The owner of a core.
 
     def _ready(self, peer: str) -> None:
         raft = self.rafts[peer]
@@ -444,9 +444,9 @@ class Story:
             self.commits[peer] = ready.commit_index
         if ready.read_index is not None:
             round_, index = ready.read_index
-            told = [name for name, wanted in self.readers[peer] if wanted <= round_]
+            answered = [name for name, wanted in self.readers[peer] if wanted <= round_]
             self.readers[peer] = [each for each in self.readers[peer] if each[1] > round_]
-            self.lines.append(f"{peer} answers {' '.join(told)} at {index}")
+            self.lines.append(f"{peer} answers {' '.join(answered)} at {index}")
         if peer not in self.slow and (self.unwritten[peer] or self.waiting[peer]):
             self._durable(peer)
             self._ready(peer)
@@ -468,7 +468,7 @@ class Story:
                 envelope = envelope._replace(message=answer, context=None)
             message = text(envelope.message)
             self.lines.append(f"{peer} -> {envelope.to} {message}{note}")
-            self.way.append((peer, envelope))
+            self.in_flight.append((peer, envelope))
 
 
 def spell(batch: EntryBatch) -> str:
@@ -482,7 +482,7 @@ def position(words: str) -> tuple[int, int]:
 
 
 def text(message: Message) -> str:
-    """A message in one line, in the words of the wire."""
+    """A message in one line, with the names of the wire."""
     match message:
         case InstallSnapshot(term, _, last_index, last_term, _, _, _):
             return f"InstallSnapshot term={term} last={last_index}@{last_term}"
@@ -509,15 +509,15 @@ def text(message: Message) -> str:
 
 
 def play(story: str) -> str:
-    """The story with what happens now in the place of what it says."""
-    teller = Story()
+    """Returns the story with its present output."""
+    story_run = Story()
     out: list[str] = []
     in_output = False
     for line in [*story.splitlines(), ""]:
         if line == "----":
             in_output = True
-            out += [line, *teller.lines]
-            teller.lines = []
+            out += [line, *story_run.lines]
+            story_run.lines = []
         elif in_output and line:
             continue
         elif not line:
@@ -526,15 +526,15 @@ def play(story: str) -> str:
         else:
             out.append(line)
             if not line.startswith("#"):
-                teller.command(line)
+                story_run.command(line)
     return "\n".join(out).strip() + "\n"
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 def test_story(path: Path, request: pytest.FixtureRequest) -> None:
     story = path.read_text()
-    told = play(story)
+    played = play(story)
     if request.config.getoption("--rewrite"):
-        path.write_text(told)
+        path.write_text(played)
     else:
-        assert told == story
+        assert played == story
