@@ -1,12 +1,12 @@
-"""What the operator gets to read: place, problem, way out, in one line."""
+"""Errors that end an actor. An OperatorError is one line: place, problem, way out."""
 
 
 class OperatorError(Exception):
-    """The set-up can't work as it is: said in one line, then the process ends with exit code 2.
+    """The setup cannot work. The process prints one line and ends with exit code 2.
 
-    place     where: FILE:LINE:COL: key.path, a path, an endpoint
+    place     FILE:LINE:COL: key.path, a path, or an endpoint
     problem   what is wrong there
-    way_out   what to do about it
+    way_out   what the operator can do
     """
 
     def __init__(self, place: str, problem: str, way_out: str) -> None:
@@ -20,4 +20,4 @@ class OperatorError(Exception):
 
 
 class UnitBroken(Exception):
-    """The contract between the actors of a restart unit is broken: both end and restart as one."""
+    """Actors of a restart unit disagree. All of them end and restart together."""

@@ -39,14 +39,21 @@ SECTIONS: dict[str, type] = {
     "zre": ZreSettings,
     "farms.NAME": FarmSettings,
 }
+RENAMED = re.compile(r"<!-- renamed keys -->\n.*?<!-- end of renamed keys -->", re.DOTALL)
 TABLE = re.compile(r"<!-- keys of ([^>]+) -->\n.*?<!-- end of keys -->", re.DOTALL)
 
 
 def with_tables(page: str) -> str:
-    """The page with the table between each pair of markers as the declarations have it."""
-    return TABLE.sub(
+    """The page with current tables between its markers."""
+    page = TABLE.sub(
         lambda found: f"<!-- keys of {found[1]} -->\n{table(found[1])}<!-- end of keys -->", page
     )
+    rows = ["| old name | new name |", "| --- | --- |"]
+    rows += [
+        f"| `{old.removeprefix('the file.')}` | `{new}` |" for old, new in renamed_keys().items()
+    ]
+    renamed = "\n".join(["<!-- renamed keys -->", *rows, "<!-- end of renamed keys -->"])
+    return RENAMED.sub(lambda _: renamed, page)
 
 
 def table(title: str) -> str:
