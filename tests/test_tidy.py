@@ -527,7 +527,7 @@ TWINS = {
     r"klk_block_(encode|check|walk|size|seal)": (
         "storage/log/test_record.py::test_block_is_its_twin"
     ),
-    r"klk_block_slice": "storage/log/test_record.py::test_slice_is_what_encoding_the_part_gives",
+    r"klk_block_slice": "storage/log/test_record.py::test_a_slice_equals_the_encoded_part",
     r"klk_block_(states|entries)(_size)?": (
         "storage/log/test_record.py::test_expansions_are_their_twins"
     ),
@@ -545,7 +545,7 @@ TWINS = {
         "storage/log/test_segment.py::test_find_and_blocks_are_their_twins"
     ),
     r"klk_segment_(open|write|sync|close|zero)": (
-        "storage/log/test_segment.py::test_writes_land_where_they_should"
+        "storage/log/test_segment.py::test_writes_go_to_their_offsets"
     ),
     r"klk_syncer_\w+": "native/log/test_syncer.py::test_a_history_of_syncs",
     r"klk_(drain_\w+|sockets_bind)": (

@@ -1,10 +1,10 @@
-"""Writes a log on a real disk until it is killed, and says on stdout what is durable.
+"""Writes a log on a real disk until it is killed, and prints what is durable.
 
     python drill.py DIRECTORY IO EPOCH [COUNT]
 
-IO is pwrite or mmap, with `+thread` when a thread is to sync.
-The entry at an index always has the same data, whoever wrote it, so that a reader can tell.
-A line `INDEX TERM` follows each sync; `full` and `failed PROBLEM` tell of a StorageError.
+IO is pwrite or mmap, with `+thread` for background syncs.
+The data of an entry depend on its index only, so that a reader can check them.
+It prints `INDEX TERM` after each sync, and `full` or `failed PROBLEM` for a StorageError.
 """
 
 import select

@@ -42,23 +42,23 @@ from kelek.tests.interop.zerodb.zerodb_plain import (
 )
 
 WORKERS = 2
-WRITERS_EACH = 2  # Of a node; one more writes to its local tables.
+WRITERS_EACH = 2  # Per node; another writer uses its local tables.
 LOCAL = range(1, 101)
 SETTINGS = f"""
 zerodb: {{workers: {WORKERS}, local: {list(LOCAL)}, request_timeout_ms: 4000}}
 raft: {{election_timeout_ms: [400, 600]}}
 log: {{snapshot_entries: 400}}
 """
-GIVE_UP_S = 6.0  # Longer than the server takes to say that it can't.
+GIVE_UP_S = 6.0  # Longer than the server's timeout.
 STUCK_S = 60.0
 STOP_S = 60.0
 ACKS_BETWEEN = (20, 120)  # Kills.
 POLL_MS = 100
-FEW = 12  # An empty table is like any other one: what went wrong before would not show.
+FEW = 12  # An empty table would hide earlier faults.
 SHARED_BYTES = 64 << 20
 
 Rows = dict[bytes, bytes]
-Held = dict[int, Rows]  # What tables hold, by their number.
+Held = dict[int, Rows]  # The rows of tables, by table number.
 
 
 class Broken(Exception):
@@ -66,16 +66,16 @@ class Broken(Exception):
 
 
 class Left(NamedTuple):
-    """Tables that nobody writes any more: they hold the one or the other."""
+    """Tables without a writer: they hold `before` or `after`."""
 
-    node: int  # Which one's, when they are local; -1: everybody's.
+    node: int  # The node of local tables; -1: replicated.
     before: Held
     after: Held
 
 
 def newest(rows: Rows) -> list[bytes]:
-    """Keys that may go, or change: not those that are to stay, nor the oldest, which a limited
-    delete that is done twice takes."""
+    """Keys that may be deleted or changed. The others must stay, and the oldest reveal a limited
+    delete that is applied twice."""
     return sorted(key for key in rows if not key.startswith(b"~"))[-10:]
 
 
@@ -109,7 +109,7 @@ class Writer:
         self.client.send(*self.frames)
 
     def pairs(self) -> list[Pair]:
-        """The last one is there to stay: what is lost and would be deleted later shows by it."""
+        """The last pair stays: it reveals a lost write that a later delete would hide."""
         size = self.dice.choice((8, 8, 100, 4000))
         numbers = [next(self.count) for _ in range(self.dice.randint(1, 5))]
         pairs = [(b"%06d" % number, self.dice.randbytes(size)) for number in numbers]
@@ -124,7 +124,7 @@ class Writer:
         return [head(plain.PUT, flags), u32(table), *flat(pairs)]
 
     def pop(self, table: int, rows: Rows, flags: int) -> Frames:
-        """The first keys, whatever they are: done twice, it takes others with it."""
+        """Deletes the first keys: applied twice, it deletes others, too."""
         if len(rows) < FEW:
             return self.put(table, rows, flags)
         limit = self.dice.randint(1, 2)
@@ -140,7 +140,7 @@ class Writer:
         return [head(plain.DELETE, flags), u32(table), *keys]
 
     def both(self, table: int, rows: Rows, flags: int) -> Frames:
-        """Both tables at once; FULLSYNC, as nobody waits for this request with PARTSYNC."""
+        """Writes both tables at once, with FULLSYNC: PARTSYNC would not wait for this request."""
         one, two = self.after
         pairs, keys = self.pairs(), newest(self.after[two])[:1] or [b"nothing"]
         self.after[one].update(pairs)
@@ -163,7 +163,7 @@ class Writer:
             self.leave()
 
     def leave(self) -> None:
-        """Nobody knows whether it has happened."""
+        """Leaves the tables: the request may or may not be applied."""
         self.drill.left.append(Left(self.node if self.local else -1, self.held, self.after))
         self.client.close()
         self.take_new_tables()
@@ -175,12 +175,12 @@ class Writer:
 
 
 def first_tables(start: int) -> Iterator[int]:
-    """Of pairs (number, number + WORKERS), both of one worker; the workers take turns."""
+    """The first numbers of pairs (number, number + WORKERS) of one worker, by worker in turn."""
     return (start + 2 * WORKERS * number + number % WORKERS for number in itertools.count())
 
 
 class Drill:
-    """The cluster, its writers, and what they have left behind."""
+    """The cluster, its writers, and the tables that they have left."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.dice = Random(seed)
@@ -225,11 +225,11 @@ class Drill:
                 self.kill_one()
         self.write(writers, ACKS_BETWEEN[1])
         for writer in writers:
-            writer.leave()  # It is not answered yet.
+            writer.leave()  # Its request has no answer yet.
             writer.client.close()
 
     def write(self, writers: list[Writer], count: int) -> None:
-        """Until so many more requests are acknowledged."""
+        """Writes until count more requests are acknowledged."""
         until, enough = time.monotonic() + STUCK_S, self.acknowledged + count
         while self.acknowledged < enough:
             now = time.monotonic()
@@ -253,12 +253,12 @@ class Drill:
         while actor_name(pid) == name:
             os.sched_yield()
 
-    # ---- what is left of it ----
+    # ---- checks ----
 
     def check_everybody(self) -> None:
-        """Each node's door shows what it must, and never less than a node before has shown.
+        """Each node returns the expected rows, and never older ones than a node before.
 
-        A request that was left without an answer may still be done while we read.
+        A request without an answer may still be applied during the check.
         """
         done: set[int] = set()
         for node, name in enumerate(NODES):
@@ -275,9 +275,9 @@ class Drill:
             client.close()
 
     def shown(self, client: Client, left: Left, name: str) -> Held:
-        """What a node shows of a writer's tables: all of its last request, or nothing of it.
+        """The rows of a writer's tables on a node: with its whole last request, or without it.
 
-        It may be done between the reads of two tables, but only once.
+        The request may be applied between the reads of two tables, but only once.
         """
         for _ in range(2):
             found = {table: self.scan(client, table) for table in left.before}
@@ -295,14 +295,14 @@ class Drill:
                     raise Broken(f"table {table} can't be read: {refused}") from None
 
     def stop(self) -> None:
-        """As an operator does: everything is flushed."""
+        """Stops the nodes as an operator does: they flush everything."""
         for supervisor in self.cluster.supervisors.values():
             supervisor.send_signal(signal.SIGTERM)
         for supervisor in self.cluster.supervisors.values():
             supervisor.wait(STOP_S)
 
     def check_hashes(self) -> None:
-        """Read from the nodes' disks: equal applied indexes hold equal bytes."""
+        """Reads the nodes' disks: equal applied indexes must have equal bytes."""
         found: dict[tuple[str, int], dict[int, bytes]] = {}
         shared = Resources.of(SHARED_BYTES, SHARED_BYTES)
         for folder in self.cluster.directory.glob("data/*/tables/*/replicated"):
@@ -315,7 +315,7 @@ class Drill:
 
 
 def difference(left: Left, found: Held) -> str:
-    """What is wrong with a writer's tables, in one line."""
+    """Describes wrong rows of a writer's tables in one line."""
     lines = []
     for table, rows in found.items():
         before, after = left.before[table], left.after[table]

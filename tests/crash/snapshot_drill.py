@@ -71,7 +71,7 @@ def main() -> int:
         what = random.random()
         if what < 0.1:
             make(snapshots, log)
-        elif what < 0.2:  # Another leader's, later each time so that it is never a repeat.
+        elif what < 0.2:  # Of another leader, with a higher index each time.
             take(snapshots, log, log.last_index + random.randint(1, 1000), epoch)
         else:
             index = log.last_index + 1

@@ -1,4 +1,4 @@
-"""Every cut and every flipped bit of small logs: recovered or refused, never silently less."""
+"""Every cut and every flipped bit of small logs: recovered or refused, never silently shorter."""
 
 from contextlib import suppress
 from itertools import product
@@ -22,7 +22,7 @@ HEADER = 4096
 
 
 def batches(count: int) -> list[EntryBatch]:
-    """Small and large ones, texts and zeros, each a record or two, terms that rise."""
+    """Small and large batches of text or zeros, of one or two records, with rising terms."""
     made, index = [], 1
     for i in range(count):
         data = (b"entry %d" % i, bytes(700), b"x" * 1300, b"")[i % 4]
@@ -34,7 +34,7 @@ def batches(count: int) -> list[EntryBatch]:
 
 
 def log_of(count: int, close: bool) -> tuple[MemoryDisk, list[EntryBatch]]:
-    """A log of that many batches, each synced; its writer closed it or was killed."""
+    """A log of count synced batches; its writer has closed it or was killed."""
     disk, made = MemoryDisk(), batches(count)
     log = Log.open(disk.process(), ME, epoch=1, segment_bytes=SEGMENT_BYTES)
     for batch in made:
@@ -51,7 +51,7 @@ def segments(disk: MemoryDisk) -> list[str]:
 
 
 def held(files: MemoryFiles, recovered: RecoveredFiles, made: list[EntryBatch]) -> int:
-    """How many of the batches a recovered log has: the first ones, and nothing else."""
+    """The number of batches in a recovered log, which must be the first ones."""
     count = sum(batch.last_index <= recovered.runs.last_index for batch in made)
     assert recovered.runs.last_index == (made[count - 1].last_index if count else 0)
     assert recovered.runs.last_term == (made[count - 1].term if count else 0)
@@ -100,7 +100,7 @@ def test_every_cut_of_three_segments(number: int, close: bool) -> None:
 @pytest.mark.parametrize("close", [False, True], ids=["killed", "closed"])
 @pytest.mark.parametrize("part", range(8))
 def test_every_flip_of_a_small_log(part: int, close: bool) -> None:
-    """Everything was acknowledged: it is all there, or the log is refused; never less."""
+    """Everything was acknowledged: recovery finds all of it or refuses the log."""
     disk, made = log_of(5, close)
     (path,) = segments(disk)
     end = sizes(disk, path)[-1]
@@ -124,7 +124,7 @@ def test_every_flip_of_a_small_log(part: int, close: bool) -> None:
 
 
 def test_every_flip_of_the_clean_mark() -> None:
-    """A damaged clean mark says nothing: the log is recovered as after a kill."""
+    """A damaged clean mark counts as none: recovery works as after a kill."""
     disk, made = log_of(5, close=True)
     for bit in range(len(disk.names["log/clean"].cache) * 8):
         disk.flip("log/clean", bit)
@@ -177,7 +177,7 @@ def whole(disk: MemoryDisk) -> list[EntryBatch]:
     return list(LogReader(disk.process(), ME).scan())
 
 
-def test_of_a_damaged_log_the_sound_beginning_is_left() -> None:
+def test_repair_keeps_the_sound_beginning_of_a_damaged_log() -> None:
     """Wherever a bit flips or a segment is lost, in whatever log: a prefix is left, and the mark
     says as much as was acknowledged. All this survives a next start, which finds nothing wrong."""
     for close, number in product((False, True), range(3)):
@@ -191,7 +191,7 @@ def test_of_a_damaged_log_the_sound_beginning_is_left() -> None:
             else:
                 disk.flip(path, min(at, end - 9) * 8)
             if at is None and number == 2 and not close:
-                continue  # Nobody can know that there was one more.
+                continue  # No file shows that there was another entry.
             log = Log.open(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
             assert log.damage is not None
             assert log.damage.last_index >= made[-1].last_index or at is None
@@ -208,8 +208,8 @@ def test_of_a_damaged_log_the_sound_beginning_is_left() -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 3))
-def test_killed_while_it_salvages(steps: int) -> None:
-    """The mark is durable before anything is changed, so the damage is never forgotten."""
+def test_killed_during_a_repair(steps: int) -> None:
+    """The mark is durable before the first change, so the damage is never forgotten."""
     for at in (8, 700):
         disk, made = log_of(16, close=False)
         disk.flip(segments(disk)[2 if at == 8 else 1], at * 8 if at == 8 else (HEADER + at) * 8)
@@ -224,7 +224,7 @@ def test_killed_while_it_salvages(steps: int) -> None:
         assert mark.last_index >= made[-1].last_index
 
 
-def test_every_flip_of_the_mark_is_seen_and_made_good() -> None:
+def test_every_flip_of_the_mark_is_detected_and_repaired() -> None:
     disk, _ = log_of(5, close=False)
     disk.flip(segments(disk)[0], (HEADER + 40) * 8)
     Log.open(disk.process(), ME, epoch=7, segment_bytes=SEGMENT_BYTES)
@@ -240,7 +240,7 @@ def test_every_flip_of_the_mark_is_seen_and_made_good() -> None:
     assert repair.pending_mark(disk.process(), 7) == log.damage
 
 
-def test_a_reader_tells_corruption_from_what_is_not_there_yet() -> None:
+def test_a_reader_tells_corruption_from_missing_entries() -> None:
     disk, made = log_of(5, close=False)
     (path,) = segments(disk)
     ends = sizes(disk, path)

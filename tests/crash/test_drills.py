@@ -37,7 +37,7 @@ def last_line(output: str) -> str:
 
 
 def check(directory: Path, acked: int) -> int:
-    """The log holds what was acknowledged and nothing that was never written."""
+    """The log holds all acknowledged entries, and none that was never written."""
     index = 0
     for batch in LogReader(Disk(directory), drill.ME).scan():
         for record in decode_block(batch.block)[1]:
@@ -58,7 +58,7 @@ def test_killed_at_random_points(tmp_path: Path, io: str) -> None:
             held = int(process.stdout.readline().split()[0])
         process.send_signal(signal.SIGKILL)
         with process:
-            rest = process.stdout.read()  # communicate() knows nothing of what readline() has.
+            rest = process.stdout.read()  # communicate() misses bytes that readline() has buffered.
         lines = [line for line in rest.split("\n")[:-1] if line]
         acked = int(lines[-1].split()[0]) if lines else held
         assert check(tmp_path, acked) >= acked
@@ -104,7 +104,7 @@ def test_a_failed_msync_is_final(tmp_path: Path, io: str) -> None:
 
 
 def inside_namespace(script: str) -> list[str]:
-    """A shell command before the drill, in a mount namespace of its own."""
+    """Runs a shell command before the drill, in a new mount namespace."""
     command = ["unshare", "-rm", "sh", "-c", f'set -e; {script}; exec "$@"', "sh"]
     if (
         shutil.which("unshare") is None
@@ -115,7 +115,7 @@ def inside_namespace(script: str) -> list[str]:
 
 
 @pytest.mark.parametrize("io", WAYS)
-def test_a_full_disk_refuses_and_comes_back_by_itself(tmp_path: Path, io: str) -> None:
+def test_a_full_disk_refuses_until_there_is_room(tmp_path: Path, io: str) -> None:
     command = inside_namespace(
         f"mount -t tmpfs -o size=600k none {tmp_path}; head -c 300k /dev/zero >{tmp_path}/ballast"
     )
@@ -138,7 +138,7 @@ def test_a_full_disk_refuses_and_comes_back_by_itself(tmp_path: Path, io: str) -
     process.communicate(timeout=DEADLINE_S)
 
 
-def test_no_space_from_the_first_byte_on(tmp_path: Path) -> None:
+def test_no_space_at_the_first_start(tmp_path: Path) -> None:
     command = inside_namespace(f"mount -t tmpfs -o size=16k none {tmp_path}")
     output, _ = started(command, tmp_path, "pwrite", 1).communicate(timeout=DEADLINE_S)
     assert "no space is left on the disk; free some" in last_line(output)

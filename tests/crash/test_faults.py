@@ -21,7 +21,7 @@ Entry = tuple[int, bytes]  # Term and data.
 
 
 class Machine:
-    """One peer's log on a faulty disk, beside what it must hold."""
+    """One peer's log on a faulty disk, and a model of its contents."""
 
     def __init__(self, seed: int, background_sync: bool) -> None:
         self.random = Random(seed)
@@ -31,9 +31,9 @@ class Machine:
         self.acked: list[Entry] = []  # Reported as durable.
         self.states: list[list[Entry]] = [
             []
-        ]  # What it may hold: acked, and after each block since.
+        ]  # Permitted contents: acked, and after each later block.
         self.serial = 0
-        self.reading = self.disk.process()  # Of another process, that outlives the writer.
+        self.reading = self.disk.process()  # Of another process, which outlives the writer.
         self.reader = LogReader(self.reading, ME)
         self.restart()
 
@@ -41,7 +41,7 @@ class Machine:
         self.epoch += 1
         self.files = self.disk.process()
         self.files.slow = self.random
-        self.syncing: list[Entry] | None = None  # What the sync that runs beside makes durable.
+        self.syncing: list[Entry] | None = None  # The contents after the running background sync.
         if not self.reading.alive:
             self.reading = self.disk.process()
             self.reader = LogReader(self.reading, ME)
@@ -69,11 +69,11 @@ class Machine:
         try:
             self.append_some()
         finally:
-            if not self.log.syncing:  # It was waited for, if one ran.
+            if not self.log.syncing:  # append() has waited for a running sync.
                 self.synced()
 
     def synced(self) -> None:
-        """A sync beside has ended, if one ran."""
+        """A background sync has ended, if one ran."""
         if self.syncing is not None:
             self.acked, self.syncing = self.syncing, None
             while self.states[0] is not self.acked:
@@ -109,8 +109,8 @@ class Machine:
         self.serial += 1
         size = self.random.choice((1, 20, 700, 3000))
         filler = self.random.choice((b"\0", b"x"))
-        # The reqid is not only for show: a lost sector that held a single set bit looks like a
-        # flipped bit, and is refused.
+        # The request id has a purpose: a lost sector with a single set bit would look like a
+        # flipped bit, and be refused.
         return Record(0, b"request%05d" % self.serial, (b"%d" % self.serial).ljust(size, filler))
 
     def sync(self) -> None:
@@ -140,7 +140,7 @@ class Machine:
         self.restart()
 
     def crash(self) -> None:
-        """Only the writer dies, or all processes."""
+        """Kills the writer, or all processes."""
         self.random.choice((self.files.crash, self.disk.crash))()
         self.states = self.states[-1:]
         self.restart()
@@ -150,7 +150,7 @@ class Machine:
         self.restart()
 
     def killed(self) -> None:
-        """Killed at any step, in the next recovery too; sometimes the power fails as well."""
+        """A kill at any step, also in the next recovery, sometimes with a power loss."""
         self.disk.kill_after(self.random.randrange(12))
         with suppress(Killed):
             while True:
@@ -181,7 +181,7 @@ class Machine:
         self.log.background_step()
 
     def read(self) -> None:
-        """A reader that saw everything that happened gets what the log holds now."""
+        """A long-lived reader gets the current contents of the log."""
         entries = self.states[-1]
         if not entries:
             return
@@ -199,7 +199,7 @@ class Machine:
         assert not self.reader.batches(first_index, last_index, 1 << 40, bytes_max)
 
     def fill(self) -> None:
-        """The disk is full for a while, then there is space again."""
+        """The disk is full for a while."""
         self.disk.bytes_max = 0
         for _ in range(self.random.randint(1, 10)):
             self.append()
@@ -239,7 +239,7 @@ def test_no_vote_is_forgotten(seed: int) -> None:
             file = HardStateFile.open(disk.process(), ME)
             assert not file.withheld
             assert file.state in (acked, asked)
-            acked = asked = file.state  # From now on it may be told to others.
+            acked = asked = file.state  # From now on other peers may know it.
             for vote in range(random.randint(0, 3)):
                 asked = HardState(term, f"n{vote}")
                 if random.random() < 0.3:
@@ -263,7 +263,7 @@ def test_no_vote_is_forgotten(seed: int) -> None:
 
 @pytest.mark.parametrize("steps", range(30))
 def test_killed_at_every_step_of_the_first_start(steps: int) -> None:
-    """What was made but not yet durable is made so by the next start, before it is relied on."""
+    """The next start makes files durable before it depends on them."""
     for seed in range(8):
         random, disk = Random(seed), MemoryDisk()
         disk.kill_after(steps)
@@ -292,7 +292,7 @@ def test_a_damaged_slot_withholds_the_vote(number: int, bit: int) -> None:
         file.save(HardState(term, "n2"))
     disk.crash()
     disk.flip("hard_state", number * 4096 * 8 + bit)
-    for _ in range(3):  # It stays so, over restarts and new terms, until someone says otherwise.
+    for _ in range(3):  # Through restarts and new terms, until it is cleared.
         file = HardStateFile.open(disk.process(), ME)
         assert file.withheld
         assert file.state.term >= 6
@@ -306,7 +306,7 @@ def test_a_damaged_slot_withholds_the_vote(number: int, bit: int) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_no_flip_of_a_slot_goes_unseen(number: int) -> None:
+def test_every_flip_of_a_slot_is_detected(number: int) -> None:
     disk = MemoryDisk()
     file = HardStateFile.open(disk.process(), ME)
     file.save(HardState(1, "n2"))

@@ -1,4 +1,4 @@
-"""A full disk under a real cluster: leadership goes, commits go on, nothing acked is lost."""
+"""A full disk in a real cluster: the leader changes, commits continue, no acked entry is lost."""
 
 import os
 import shutil
@@ -13,12 +13,12 @@ import pytest
 import kelek
 from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
 
-DISK_BYTES = 32 << 20  # More than all of the load.
-ROOM_BYTES = 200 << 10  # Left on the disk that gets full: a few segments, of 64 KiB each.
+DISK_BYTES = 32 << 20  # More than the whole load.
+ROOM_BYTES = 200 << 10  # Left on the full disk: a few segments of 64 KiB.
 
 
 class OwnDisks(Cluster):
-    """Each node's data lies on a small disk of its own, in a mount namespace of its supervisor."""
+    """Each node has a small disk in a mount namespace of its supervisor."""
 
     def start(self) -> None:
         for node in ("n1", "n2", "n3"):
@@ -38,7 +38,7 @@ class OwnDisks(Cluster):
             )  # fmt: skip
 
     def disk(self, row: dict[str, Any]) -> Path:
-        """A node's data as its processes see it."""
+        """A node's data directory as its processes see it."""
         return Path(f"/proc/{row['pid']}/root{self.data / row['node']}")
 
     def peer_log(self, node: str) -> str:
@@ -46,7 +46,7 @@ class OwnDisks(Cluster):
 
 
 class Load:
-    """One commit after the other, each in the log's time; whatever is acknowledged must stay."""
+    """Commits entries one after the other, within the client's timeout; acked ones must stay."""
 
     def __init__(self, log: kelek.Log) -> None:
         self.log = log
@@ -72,7 +72,7 @@ def fill(disk: Path) -> Path:
 def cluster(shell: Any, writer: str) -> Iterator[OwnDisks]:
     made = OwnDisks(shell, f"writer: {writer}, segment_bytes: 64 KiB")
     yield made
-    for row in made.peers().values():  # Shown when the test failed; the disks end with the nodes.
+    for row in made.peers().values():  # Shown if the test fails; the disks end with the nodes.
         print(row, made.peer_log(row["node"]), sep="\n")
     shell.run("supervisor stop topology.yaml")
 

@@ -26,7 +26,7 @@ class Nodes:
         self.writes = 0
 
     def write(self, node: int, frames: Frames) -> bool:
-        """Whether it is answered."""
+        """Applies a write; returns whether it is answered."""
         local = table_of(frames) <= 100
         targets = [self.tables[node]] if local else self.tables
         happens = self.counts(frames, local) and self.writes == FAULT
@@ -41,7 +41,7 @@ class Nodes:
         return not (happens and self.fault in {"silent", "parted"})
 
     def counts(self, frames: Frames, local: bool) -> bool:
-        """Whether the fault could be seen in such a write."""
+        """Whether this write could reveal the fault."""
         kind = frames[0][2]
         could = {
             "lost": kind == plain.PUT,
@@ -55,7 +55,7 @@ class Nodes:
 
 
 class OneNode(Client):
-    """A connection to a node that answers at once."""
+    """A connection to a node, which answers at once."""
 
     def __init__(self, nodes: Nodes, node: int) -> None:
         self.nodes, self.node = nodes, node
@@ -79,11 +79,11 @@ class OneNode(Client):
 
 
 class Played(Drill):
-    """The drill's writers and its checker, and no processes."""
+    """The drill's writers and checker without processes."""
 
     def __init__(self, folder: Path, fault: str) -> None:
         super().__init__(folder / "d", seed=1)
-        self.context.destroy(0)  # Nobody is connected to.
+        self.context.destroy(0)  # There are no connections.
         self.nodes = Nodes(fault)
 
     def connect(self, node: int) -> Client:
@@ -110,7 +110,7 @@ def table_of(frames: Frames) -> int:
 
 
 def apply(tables: Held, frames: Frames, half: bool = False) -> None:
-    """Does what the drill's writers ask for; half: the first of several parts alone."""
+    """Applies a request of a writer; half: only the first of several parts."""
     header, first, *rest = frames
     rows = tables.setdefault(number(first[:4]), {})
     match header[2]:
@@ -134,8 +134,8 @@ def remove(rows: Rows, keys: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("fault", ["none", "silent"])
-def test_nodes_that_do_everything_right_pass(tmp_path: Path, fault: str) -> None:
-    """Also when an answer is lost: its write has happened, or not."""
+def test_correct_nodes_pass(tmp_path: Path, fault: str) -> None:
+    """Also if an answer is lost: its write is applied or not."""
     drill = Played(tmp_path, fault)
     drill.play()
     assert drill.acknowledged > 0.9 * TURNS * 9
@@ -157,7 +157,7 @@ def test_a_fault_is_found(tmp_path: Path, fault: str, found: str) -> None:
 
 
 def databases(folder: Path, contents: list[tuple[int, bytes]]) -> None:
-    """What is left of three nodes on their disks: the applied index, and a value."""
+    """The databases of three nodes: the applied index, and a value."""
     for name, (index, value) in zip(NODES, contents, strict=True):
         path = folder / "d" / "data" / name / "tables" / "table_worker" / "replicated"
         tables = open_tables(str(path), Resources.of(SHARED_BYTES, SHARED_BYTES), replicated=True)

@@ -1,4 +1,4 @@
-"""Damaged logs of real nodes: said, never voted with, made good by the other nodes."""
+"""Damaged logs of real nodes: reported, without a vote, repaired by the other nodes."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from kelek.tests.actors.real_cluster import Cluster
 
 
 class OneByOne(Cluster):
-    """Each node has a supervisor of its own."""
+    """A cluster with a supervisor for each node."""
 
     def start(self) -> None:
         for node in ("n1", "n2", "n3"):
@@ -25,7 +25,7 @@ class OneByOne(Cluster):
         return [row for row in self.shell.status() if node in (None, row["node"])]
 
     def kill_node(self, node: str) -> None:
-        """SIGKILL of everything; how the rest of a supervisor's children end is not waited for."""
+        """Sends SIGKILL to all processes of a node. It does not wait for their end."""
         for row in self.rows(node):
             with suppress(ProcessLookupError):
                 os.kill(row["pid"], signal.SIGKILL)
@@ -34,7 +34,7 @@ class OneByOne(Cluster):
         return sorted((self.data / node / "raft" / "log").glob("*.seg"))
 
     def hashes(self) -> set[str]:
-        """Of what the state machines have applied: one, when all have the same log."""
+        """The hashes of the state machines: a single one if all have the same log."""
         return {row["hash"] for row in self.rows() if "hash" in row}
 
 
@@ -50,7 +50,7 @@ def flip(path: Path, offset: int) -> None:
     ("damage", "writer"),
     [("middle", "thread"), ("header", "process"), ("missing", "inline"), ("end", "thread")],
 )
-def test_a_damaged_log_is_made_good_by_the_others(shell: Any, writer: str, damage: str) -> None:
+def test_the_others_repair_a_damaged_log(shell: Any, writer: str, damage: str) -> None:
     cluster = OneByOne(shell, f"writer: {writer}, segment_bytes: 64 KiB")
     for _ in range(4):
         cluster.load(100)
@@ -80,7 +80,7 @@ def test_a_damaged_log_is_made_good_by_the_others(shell: Any, writer: str, damag
     assert "repaired" in told
     assert len(cluster.hashes()) == 1
     cluster.check()
-    cluster.kill_node(leader)  # Now its vote is needed, or it leads itself.
+    cluster.kill_node(leader)  # Now the repaired node must vote or lead.
     cluster.load(100)
     cluster.start_node(leader)
     cluster.wait_caught_up()

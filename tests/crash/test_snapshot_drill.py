@@ -1,4 +1,4 @@
-"""A log with snapshots on a real disk, killed at random points: all of it is sound and complete."""
+"""A log with snapshots on a real disk, killed at random points: it stays sound and complete."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ DRILL = Path(__file__).with_name("snapshot_drill.py")
 
 
 def check(directory: Path, acked: int) -> None:
-    """What was acknowledged is in the snapshot or in the log behind it, and nothing else is."""
+    """Acknowledged entries, and no others, are in the snapshot or in the log after it."""
     disk = Disk(directory)
     report = verify(disk)
     assert report.findings == []
@@ -51,7 +51,7 @@ def test_killed_at_random_points(tmp_path: Path, seed: int) -> None:
             held = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         with process:
-            rest = process.stdout.read()  # communicate() knows nothing of what readline() has.
+            rest = process.stdout.read()  # communicate() misses bytes that readline() has buffered.
         lines = [line for line in rest.split("\n")[:-1] if line]
         acked = int(lines[-1]) if lines else held
         check(tmp_path, acked)

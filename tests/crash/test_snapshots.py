@@ -1,4 +1,4 @@
-"""Snapshots with real processes: a wiped node rejoins, and whoever makes or takes one is killed."""
+"""Snapshots with real processes: a wiped node rejoins; processes are killed at their work."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ TIMES = "raft: {election_timeout_ms: [600, 1000]}\n"
 
 
 class Running:
-    """Three nodes of a cluster, and what can be done to them."""
+    """A running cluster of three nodes."""
 
     def __init__(self, shell: Any, log: str) -> None:
         self.shell = shell
@@ -43,27 +43,27 @@ class Running:
         return [self.rows(role)[node]["pid"] for role in roles]
 
     def wait(self, good: Callable[[], bool]) -> None:
-        """Asks until it is so."""
+        """Polls until good() is true."""
         until = time.monotonic() + DEADLINE_S
         while not good():
             assert time.monotonic() < until, self.shell.status()
 
     def settled(self, index: int) -> bool:
-        """Whether all nodes have applied everything, and the same."""
+        """Whether all nodes have applied all entries, with equal hashes."""
         rows = self.rows("state_machine").values()
         hashes = {row.get("hash", row["pid"]) for row in rows}
         return len(hashes) == 1 and all(row.get("applied_index", 0) >= index for row in rows)
 
     def steady(self) -> bool:
-        """Whether no process is on its way down or up, and all nodes vote."""
+        """Whether every process is ready and all nodes vote."""
         rows = [row for row in self.shell.status() if row["node"]]
         names = {row["node"] for row in rows}
         return all(row["state"] == "ready" for row in rows) and all(map(self.votes, names))
 
     def wipe(self, node: str) -> None:
-        """Its processes are killed, and what they had on disk is gone.
+        """Kills a node's processes and removes their files.
 
-        Not while one of them begins anew: it would go on with files that are there no more.
+        It waits for restarting processes first: they would continue with removed files.
         """
         self.wait(self.steady)
         data = Path(self.shell.place, "var/demo", node, "raft")
@@ -75,12 +75,12 @@ class Running:
         shutil.rmtree(data.with_name("lost"))
 
     def bases(self) -> dict[str, int]:
-        """Where the log of each node begins."""
+        """The first index of each node's log."""
         rows = self.rows("raft_peer")
         return {node: row.get("base_index", 0) for node, row in rows.items()}
 
     def votes(self, node: str) -> bool:
-        """Whether a node has caught up, so that another one may be wiped."""
+        """Whether a node votes, so that the test may wipe another node."""
         return bool(self.rows("raft_peer").get(node, {}).get("vote") == "voter")
 
     def log(self, node: str, role: str) -> str:
@@ -105,7 +105,7 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]
             ("n2", ""),
             ("n3", ""),
         ]
-        ends = {row["node"]: row["index"] for row in made}  # An election between adds an entry.
+        ends = {row["node"]: row["index"] for row in made}  # An election in between adds an entry.
         assert min(ends.values()) >= 3001
         index = max(log.append_each(b"more %d" % number for number in range(500)))
         running.wait(lambda: running.bases() == ends)
@@ -115,7 +115,7 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]
         assert int(sent[-1]) in ends.values()
         assert f"restored index={sent[-1]}" in running.log("n3", "state_machine")
 
-        # Whoever reads from the start is told that it lies in a snapshot, and gets that.
+        # A reader from the start learns of the snapshot, and gets it.
         with pytest.raises(LogCompacted) as caught:
             list(log.entries())
         assert caught.value.last_index in ends.values()
@@ -126,7 +126,7 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]
             entry.data for entry in log.entries(after=index) if entry.data.startswith(b"more")
         ]
         assert updates == [b"more %d" % number for number in range(500)]
-    # Each process reports every 250 ms: what the state machine says may be newer than this.
+    # Each process reports every 250 ms: the state machine's report may be newer.
     running.wait(lambda: running.rows("snapshot_sender")["n3"].get("snapshot_index", 0) > 0)
     status = running.rows("snapshot_sender")["n3"]
     assert status["snapshot_index"] == int(sent[-1])
@@ -135,7 +135,7 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("writer", ["process", "thread"])
-def test_killed_at_random_points_of_making_sending_and_taking(
+def test_killed_while_snapshots_are_made_sent_and_received(
     nodes: Callable[[str], Running], writer: str
 ) -> None:
     random = Random(writer)
@@ -156,7 +156,9 @@ def test_killed_at_random_points_of_making_sending_and_taking(
             )
             for pid in running.pids(node, role):
                 if pid:
-                    with contextlib.suppress(ProcessLookupError):  # It has ended with its unit.
+                    with contextlib.suppress(
+                        ProcessLookupError
+                    ):  # It has ended with its restart unit.
                         os.kill(pid, signal.SIGKILL)
     out, _ = load.communicate(timeout=DEADLINE_S)
     assert load.returncode == 0, out
@@ -164,7 +166,7 @@ def test_killed_at_random_points_of_making_sending_and_taking(
     with kelek.Log(running.urls) as log:
 
         def some_are_made() -> bool:
-            """Also when most were interrupted: with what comes now."""
+            """Whether snapshots are made again after the interruptions."""
             log.append_many(b"more" for _ in range(600))
             logs = (running.log(node, "snapshot_sender") for node in ("n1", "n2", "n3"))
             return sum(text.count(" made ") for text in logs) > 3

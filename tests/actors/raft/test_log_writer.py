@@ -1,4 +1,4 @@
-"""How the log is written, by a process, a thread or the peer: real clusters, and a full disk."""
+"""The log writer as a process, as a thread and inline: real clusters, and a full disk."""
 
 import itertools
 import os
@@ -25,7 +25,7 @@ from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
 
 @contextmanager
 def tracing(pid: int, inject: str) -> Iterator[None]:
-    """System calls of a process fail meanwhile, or take long."""
+    """Makes system calls of a process fail or take long."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     command = ["strace", "-f", "-o", os.devnull, "-e", f"inject={inject}", "-p", str(pid)]
@@ -45,9 +45,9 @@ def tracing(pid: int, inject: str) -> Iterator[None]:
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
 def test_killed_and_recovered(shell: Any, io: str) -> None:
     cluster = Cluster(shell, f"writer: thread, segment_io: {io}, segment_bytes: 64 KiB")
-    for _ in range(10):  # Many segments: none has room for two of these.
+    for _ in range(10):  # Many segments: none has room for two entries.
         cluster.load(100)
-        rows = cluster.wait_caught_up()  # Who is late would get many of them in one piece.
+        rows = cluster.wait_caught_up()  # A late node would get many entries at once.
     assert len(list(cluster.data.glob("n1/raft/log/*.seg"))) >= 10
     with open(f"/proc/{rows['n1']['pid']}/task/{rows['n1']['pid']}/children") as children:
         assert not children.read()
@@ -79,7 +79,7 @@ def test_a_failed_sync_ends_the_unit(shell: Any) -> None:
 
 
 def test_a_leader_whose_disk_hangs_still_leads(shell: Any) -> None:
-    """The others make the majority; its heartbeats go out while its thread waits."""
+    """The others form the majority. The leader sends heartbeats while its thread waits."""
     cluster = Cluster(shell, "writer: thread")
     cluster.put(1)
     leader = cluster.leader()
@@ -94,7 +94,7 @@ def test_a_leader_whose_disk_hangs_still_leads(shell: Any) -> None:
 
 
 @pytest.mark.parametrize("writer", ["process", "thread", "inline"])
-def test_a_full_disk_is_said_once_and_tried_again(
+def test_a_full_disk_is_reported_once_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, writer: Literal["process", "thread", "inline"]
 ) -> None:
     disk = MemoryDisk()

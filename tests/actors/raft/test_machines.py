@@ -1,4 +1,4 @@
-"""The built-in state machines: digest and snapshots of it, broadcasts, and who gets them when."""
+"""The built-in state machines: the digest, its snapshots, and broadcasts."""
 
 from hashlib import sha256
 from random import Random
@@ -28,7 +28,7 @@ def block(first_index: int, *data: bytes, kind: int = 0, term: int = 1) -> Entry
 
 
 class Reader:
-    """What a snapshot holds, in pieces of any size."""
+    """Reads a snapshot in pieces of any size."""
 
     def __init__(self, state: bytes, piece: int = 1 << 20) -> None:
         self.state = state
@@ -51,7 +51,7 @@ def snapshot(machine: LogDigest | BroadcastStateMachine) -> bytes:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_digest_is_its_twin_and_survives_a_snapshot_anywhere(seed: int) -> None:
-    """However the entries are cut into blocks, and wherever the state went through a snapshot."""
+    """With any cut of the entries into blocks, and a snapshot after any entry."""
     dice = Random(seed)
     machine, index = LogDigest(), 1
     entries: list[bytes] = []
@@ -78,18 +78,18 @@ def test_the_first_piece_is_hashed_alone() -> None:
     assert machine.status()["hash"] == sha256(first + bytes(11)).hexdigest()
 
 
-def test_nothing_is_the_state_before_the_first_entry() -> None:
+def test_an_empty_stream_is_the_state_before_the_first_entry() -> None:
     machine = LogDigest()
     machine.apply(block(1, b"abc"))
     machine.restore(0, Reader(b""))
     assert machine.status() == LogDigest().status()
 
 
-def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
+def test_a_malformed_state_is_refused_and_changes_nothing() -> None:
     machine = LogDigest()
     machine.apply(block(1, b"abc", bytes(100_000)))
     before, state = machine.status(), snapshot(machine)
-    for cut in range(1, 65):  # Behind it comes the rest of the stream, of any length.
+    for cut in range(1, 65):  # The rest of the stream, of any length, follows.
         with pytest.raises(ValueError, match="state"):
             LogDigest().restore(1, Reader(state[:cut]))
     size = state[32]
@@ -108,7 +108,7 @@ def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
 
 
 class Outlet:
-    """Keeps what is sent."""
+    """Collects sent messages."""
 
     def __init__(self) -> None:
         self.subscribed = True
@@ -139,7 +139,7 @@ def machine(outlet: Outlet) -> BroadcastStateMachine:
 
 
 def entries_of(messages: list[StateBroadcast]) -> list[Entry]:
-    """By the rule: the first one's index is LAST APPLIED - count + 1."""
+    """The rule of the specification: the first entry's index is LAST APPLIED - count + 1."""
     return [
         entry
         for message in messages
@@ -149,7 +149,7 @@ def entries_of(messages: list[StateBroadcast]) -> list[Entry]:
     ]
 
 
-def test_what_a_wake_applied_is_one_message(machine: BroadcastStateMachine, outlet: Outlet) -> None:
+def test_a_wake_sends_one_message(machine: BroadcastStateMachine, outlet: Outlet) -> None:
     machine.apply(block(1, b"a", b"b"))
     machine.apply(block(3, b"\xc0", kind=2, term=2))
     machine.apply(block(4, b"\x90", kind=1, term=3))
@@ -165,7 +165,7 @@ def test_what_a_wake_applied_is_one_message(machine: BroadcastStateMachine, outl
 
 
 @pytest.mark.parametrize(("count", "size"), [(300, 10_000), (9000, 1), (3, 5 << 20)])
-def test_much_is_split(
+def test_many_entries_are_split(
     machine: BroadcastStateMachine, outlet: Outlet, count: int, size: int
 ) -> None:
     for index in range(1, count + 1):
@@ -180,7 +180,7 @@ def test_much_is_split(
     assert [entry.index for entry in entries_of(messages)] == list(range(1, count + 1))
 
 
-def test_silence_is_broken_by_heartbeats(machine: BroadcastStateMachine, outlet: Outlet) -> None:
+def test_heartbeats_follow_silence(machine: BroadcastStateMachine, outlet: Outlet) -> None:
     assert machine.tick(499) == 500
     assert outlet.take() == []
     assert machine.tick(500) == 1000
@@ -209,7 +209,7 @@ def test_only_a_leader_with_subscribers_sends(
     assert outlet.take() == [StateBroadcast(5, 9)]
 
 
-def test_who_broadcasts_where() -> None:
+def test_broadcast_url() -> None:
     node = {"broadcast_url": "tcp://h:1"}
     assert broadcast_url(node_settings(node)) == "tcp://h:1"
     assert not broadcast_url(node_settings())

@@ -1,4 +1,4 @@
-"""The process state_machine without a process: what it does when log and commits do not agree."""
+"""The actor state_machine in the test's thread: log and commits that do not agree."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ class Watched(StateMachine):
 
 
 class Rig:
-    """A state machine beside a log that the test writes, and its raft_peer's pipe."""
+    """A state machine, a log that the test writes, and the pipe of its raft_peer."""
 
     def __init__(self, folder: Path) -> None:
         self.disk = Disk(folder)
@@ -82,19 +82,19 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
+    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports would wake it, too.
     made = Rig(tmp_path)
     yield made
     made.close()
 
 
-def test_a_commit_that_comes_before_the_log_begins_anew_is_not_forgotten(rig: Rig) -> None:
-    """The peer has installed a snapshot, its log_writer has yet to do its part: no other commit
-    may come for long."""
+def test_a_commit_before_the_log_restarts_is_applied_later(rig: Rig) -> None:
+    """The peer has installed a snapshot, and its log_writer has not restarted the log yet. No
+    further commit may follow for long."""
     machine = rig.machine
     rig.commit(10, 1)
     machine.turn(lambda: machine.applied == 10)
-    rig.append(1, 5)  # Of an older leader: they are to go.
+    rig.append(1, 5)  # Of an older leader: the reset drops them.
     rig.commit(20, 2)
     looked = machine.looked
     machine.turn(lambda: machine.looked >= looked + 3)

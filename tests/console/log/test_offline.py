@@ -72,7 +72,7 @@ def test_verify_looks_beside_a_node_that_runs(shell: Any) -> None:
     assert "here" in shell.ok("kelek log dump var/demo/n1") + shell.ok("kelek log dump var/demo/n2")
 
 
-def test_damage_is_found_with_its_place(stopped: Any) -> None:
+def test_damage_is_found_with_file_and_offset(stopped: Any) -> None:
     path = segment(stopped)
     data = bytearray(path.read_bytes())
     data[data.rindex(b"49")] ^= 0x20

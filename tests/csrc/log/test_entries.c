@@ -1,5 +1,4 @@
-/* csrc/log/entries.c on exact-size heap buffers: every place to stop, every cut, every
- * wrong byte. */
+/* csrc/log/entries.c on exact-size heap buffers: every limit, every cut, every wrong byte. */
 #include "exact.h"
 
 enum { COUNT = 5, SIZE = 40 };
@@ -51,7 +50,7 @@ static void test_room(const uint8_t *block, size_t size) {
     struct klk_entries entries = wanted(7, 99, 2 * ENTRY, 99);
     REQUIRE(klk_entries_add(&entries, block, size, NULL) == KLK_MORE);
     REQUIRE(entries.index == 9 && entries.bytes == 2 * ENTRY && entries.count == 2);
-    entries = wanted(8, 99, 1, 99); /* The first one always goes. */
+    entries = wanted(8, 99, 1, 99); /* The first entry always fits. */
     REQUIRE(klk_entries_add(&entries, block, size, NULL) == KLK_MORE && entries.index == 9);
     entries = wanted(7, 9, 1 << 20, 2);
     REQUIRE(klk_entries_add(&entries, block, size, NULL) == KLK_MORE && entries.index == 9);
@@ -62,7 +61,7 @@ static void test_room(const uint8_t *block, size_t size) {
         int within = index >= 7 && index < 12;
         REQUIRE(klk_entries_add(&entries, block, size, NULL) == (within ? KLK_OK : KLK_EINVAL));
     }
-    /* Out grows by one frame or a few bytes at a time, and nothing is written twice. */
+    /* out grows by one frame or a few bytes at a time; no entry is written twice. */
     entries = wanted(7, 11, 1 << 20, 99);
     struct klk_messages out = make_messages(ENTRY, COUNT);
     REQUIRE(klk_entries_add(&entries, block, size, &out) == KLK_EFULL);

@@ -35,7 +35,7 @@ static struct block make_block(uint64_t first_index, uint64_t term) {
     return block;
 }
 
-/* Calls everything that reads a block; whatever its bytes are, none may leave its buffers. */
+/* Calls every function that reads a block: none may access bytes outside the buffers. */
 static void read_everything(const uint8_t *data, size_t size) {
     struct klk_header header = {0};
     uint32_t counts[KLK_KIND_MAX + 1];
@@ -90,7 +90,7 @@ static void test_round_trip(void) {
     free(block.data);
 }
 
-/* Block -> entries of the text's wire -> blocks; the entry without data is refused there. */
+/* Block -> entries in the specification's form -> blocks; an entry without data is refused. */
 static void test_entries(void) {
     struct block block = make_block(1, 3);
     size_t capacity = klk_block_entries_size(block.data, block.size);
@@ -140,7 +140,7 @@ static void test_damage(void) {
     free(block.data);
 }
 
-/* Wrong bytes under a right checksum: what a broken or hostile peer can send. */
+/* Wrong bytes with a correct checksum, as a faulty or hostile peer can send. */
 static void test_sealed_junk(void) {
     uint32_t state = 4711;
     for (int round = 0; round < 20000; round++) {

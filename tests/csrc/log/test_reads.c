@@ -1,6 +1,5 @@
-/* Reads on exact-size heap buffers, with answers that find no room until it is made, and rings that
- * are always about full: nothing may be read or written outside, and every read that was taken is
- * answered once. */
+/* csrc/log/reads.c on exact-size heap buffers, with full outgoing messages and nearly full rings:
+ * no access outside the buffers, and exactly one answer for every received read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +44,7 @@ static void frame_add(struct klk_messages *messages, const void *data, size_t si
     messages->offsets[++messages->frames] = offset + (uint32_t)size;
 }
 
-/* A copy without a byte to spare. */
+/* A copy in a buffer of exactly this size. */
 static struct klk_messages messages_exact(const struct klk_messages *from) {
     struct klk_messages exact = messages_new(from->offsets[from->frames], from->frames);
     memcpy(exact.bytes, from->bytes, exact.bytes_max);
@@ -78,7 +77,7 @@ static void message_add(struct klk_messages *messages) {
 
 static uint64_t answered; /* with an index or a refusal, not with a reminder */
 
-/* Takes the answers out, and makes more room than there was. */
+/* Removes the answers and makes more room. */
 static void answers_take(struct klk_messages *out, int reminders) {
     for (uint32_t m = 0; m < out->messages; m++) {
         uint32_t first = out->firsts[m];

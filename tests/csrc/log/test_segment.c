@@ -6,7 +6,7 @@
 
 enum { START = 64, BLOCKS = 6 };
 
-/* A block with one record of so many bytes. */
+/* A block with one record of this size. */
 static size_t put_block(uint8_t *out, uint64_t index, uint64_t term, uint32_t size, uint8_t byte) {
     uint8_t *data = exact(size);
     memset(data, byte, size);
@@ -17,7 +17,7 @@ static size_t put_block(uint8_t *out, uint64_t index, uint64_t term, uint32_t si
     return (size_t)whole;
 }
 
-/* Zeros, then mark and block in turn; all before the last mark is called synced. */
+/* Marks and blocks in turn, then zeros; the last mark says that everything before it is synced. */
 static uint8_t *make_segment(size_t size, size_t *end) {
     uint8_t *data = exact(size);
     size_t at = START;
@@ -61,7 +61,7 @@ static void test_scan(void) {
     free(data);
 }
 
-/* Every flipped bit is told from a write that never finished, even where the block holds zeros. */
+/* No flipped bit looks like an unfinished write, even if the block holds zeros. */
 static void test_flips(void) {
     size_t end;
     struct klk_scan found;

@@ -1,5 +1,4 @@
-/* csrc/log/syncer.c: syncs beside their owner, their order, their failures, the end of the
- * thread. */
+/* csrc/log/syncer.c: background syncs, their order, their failures, the end of the thread. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -27,7 +26,7 @@ static void put(struct klk_segment *segment, uint64_t offset, uint8_t byte) {
     REQUIRE(klk_segment_write(segment, offset, &part, &size, 1) == KLK_OK);
 }
 
-/* The owner writes, has it synced, waits at the descriptor, and writes again. */
+/* The owner writes, starts a sync, polls the descriptor, and writes again. */
 static void test_rounds(int io) {
     struct klk_syncer *syncer = exact(sizeof *syncer);
     struct klk_segment *segment = exact(sizeof *segment);
@@ -59,7 +58,7 @@ static void test_rounds(int io) {
     free(syncer);
 }
 
-/* They end in the order in which they began; one that fails says why, and the others go on. */
+/* Syncs end in the order of their start. A failed one reports errno, and the others continue. */
 static void test_order_and_failures(void) {
     struct klk_syncer *syncer = exact(sizeof *syncer);
     struct klk_segment *segments = exact(KLK_SYNCS_MAX * sizeof *segments);

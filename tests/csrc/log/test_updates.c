@@ -1,6 +1,6 @@
-/* The intake and its table on exact-size heap buffers that grow as they ask for it, fed with packs
- * and updates right and wrong: nothing may be read or written outside, and every update that was
- * taken is in exactly one block, found in the table and answered once. */
+/* csrc/log/updates.c and reqids.c on exact-size heap buffers that grow on request, with valid and
+ * invalid packs and updates: no access outside the buffers, and every accepted update is in exactly
+ * one block, in the table, and answered once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static void message_end(struct klk_messages *messages) {
     messages->firsts[++messages->messages] = messages->frames;
 }
 
-/* A copy without a byte to spare. */
+/* A copy in a buffer of exactly this size. */
 static struct klk_messages messages_exact(const struct klk_messages *from) {
     struct klk_messages exact = messages_new(from->offsets[from->frames], from->frames);
     memcpy(exact.bytes, from->bytes, exact.bytes_max);
@@ -186,7 +186,7 @@ static void take(struct intake *intake, uint64_t now_ms) {
     messages_free(&messages);
 }
 
-/* Every block is whole, follows, and the table knows where each of its ids is. */
+/* Every block is sound and follows, and the table knows the index of each of its ids. */
 static void propose(struct intake *intake) {
     const uint8_t *block;
     uint32_t count;
@@ -252,8 +252,8 @@ static void reqids_free(struct klk_reqids *reqids) {
     free(reqids);
 }
 
-/* Exported to a buffer without a slot to spare and taken in by another table it is the same; with
- * a flipped bit it is refused, or a table of its own. */
+/* A table that is exported to an exact buffer and imported again is equal. With a flipped bit it is
+ * refused, or another valid table. */
 static void carry(const struct klk_reqids *reqids, uint64_t last_index, unsigned seed) {
     size_t size = reqids->count * sizeof(struct klk_reqid_slot), offset = 0;
     struct klk_reqid_slot *slots = malloc(size), *again = malloc(size);

@@ -1,5 +1,5 @@
-"""A log that is compacted, or begun anew behind a snapshot: step by step, then at random against a
-model, with crashes and power losses at every step."""
+"""Compaction, and logs that restart after a snapshot: single steps, then random steps against a
+model, with crashes and power losses."""
 
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -58,15 +58,15 @@ def rest(log: Log) -> None:
 
 @pytest.fixture(params=["disk", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]:
-    """Opens the same data directory, each time as another process."""
+    """Opens the same data directory as a new process at each call."""
     if request.param == "disk":
         return lambda: Disk(tmp_path / "data")
     return MemoryDisk().process
 
 
-def test_a_peer_begins_where_its_writer_does(place: Callable[[], Files]) -> None:
-    """A snapshot covers segments that are still there: the writer removes them, so no follower may
-    be promised what is in them."""
+def test_a_peer_starts_where_its_writer_does(place: Callable[[], Files]) -> None:
+    """The writer removes old segments that the snapshot includes: the peer must not offer them to
+    followers."""
     files = place()
     filled(files, 600).close()
     with closing(Snapshots.open(files, ME)) as snapshots:
@@ -81,7 +81,7 @@ def test_a_peer_begins_where_its_writer_does(place: Callable[[], Files]) -> None
     assert (after.log.base_index, after.log.runs) == (before.log.base_index, before.log.runs)
 
 
-def test_whole_segments_below_an_index_go(place: Callable[[], Files]) -> None:
+def test_compaction_removes_whole_segments(place: Callable[[], Files]) -> None:
     files = place()
     log = filled(files, 600)
     reader = LogReader(place(), ME)
@@ -123,7 +123,7 @@ def test_whole_segments_below_an_index_go(place: Callable[[], Files]) -> None:
     log.close()
 
 
-def test_a_log_begins_anew_behind_a_snapshot(place: Callable[[], Files]) -> None:
+def test_a_log_restarts_after_a_snapshot(place: Callable[[], Files]) -> None:
     files = place()
     log = filled(files, 300)
     reader = LogReader(place(), ME)
@@ -144,7 +144,7 @@ def test_a_log_begins_anew_behind_a_snapshot(place: Callable[[], Files]) -> None
     assert reader.base() == (1000, 8)
     rest(log)
     assert len(segments(files)) == 1
-    log.reset(90, 2)  # What came instead of a damaged snapshot may be older.
+    log.reset(90, 2)  # The replacement of a damaged snapshot may be older.
     rest(log)
     assert (log.first_index, log.last_index, len(segments(files))) == (91, 90, 1)
     log.close()
@@ -158,7 +158,7 @@ def test_a_log_begins_anew_behind_a_snapshot(place: Callable[[], Files]) -> None
 def test_a_start_finds_a_snapshot_that_the_log_lacks(
     place: Callable[[], Files], base: tuple[int, int], clean: bool
 ) -> None:
-    """Its file was renamed, then all died."""
+    """The snapshot was renamed, then every process died."""
     files = place()
     log = filled(files, 300)
     if clean:
@@ -175,8 +175,8 @@ def test_a_start_finds_a_snapshot_that_the_log_lacks(
     log.close()
 
 
-def test_a_start_ignores_what_a_snapshot_includes(place: Callable[[], Files]) -> None:
-    """A segment whose removal was begun, or that is damaged, needs nobody any more."""
+def test_recovery_skips_segments_that_a_snapshot_includes(place: Callable[[], Files]) -> None:
+    """Such a segment may be removed or damaged."""
     files = place()
     log = filled(files, 600)
     log.close()
@@ -196,7 +196,7 @@ def test_a_start_ignores_what_a_snapshot_includes(place: Callable[[], Files]) ->
     log.close()
 
 
-def test_a_log_begun_anew_needs_its_snapshot(place: Callable[[], Files]) -> None:
+def test_a_restarted_log_needs_its_snapshot(place: Callable[[], Files]) -> None:
     files = place()
     log = filled(files, 100)
     log.reset(200, 3)
@@ -224,14 +224,14 @@ Entry = tuple[int, bytes]  # Term and data.
 
 
 class Machine:
-    """One peer's log and snapshots on a faulty disk, beside what they must hold."""
+    """One peer's log and snapshots on a faulty disk, and a model of their contents."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.disk = MemoryDisk()
         self.epoch = 0
-        self.entries: list[Entry] = []  # All of them; what a received snapshot includes is b"".
-        self.sure = 0  # Durable up to here.
+        self.entries: list[Entry] = []  # b"" if only a received snapshot includes it.
+        self.sure = 0  # The durable index.
         self.base = 0, 0
         self.arriving: tuple[int, int] | None = None
         self.installed = self.compacted = 0
@@ -277,13 +277,13 @@ class Machine:
         self.log.append(prev_index, prev_term, [one.block])
 
     def cut(self) -> None:
-        """A conflict, never below what is sure, as only that may be in a snapshot."""
+        """A conflict, never below the durable index, as a snapshot may include entries up to it."""
         index = self.random.randint(self.sure, self.log.last_index)
         term = self.log.last_term + 1
         one = batch(index + 1, 2, term)
         prev_term = self.log.term_at(index)
         assert prev_term is not None
-        self.log.sync()  # So that the model has one past only.
+        self.log.sync()  # So that the model has a single history.
         del self.entries[index:]
         self.entries += [(term, record.data) for record in decode_block(one.block)[1]]
         self.log.append(index, prev_term, [one.block])
@@ -306,7 +306,7 @@ class Machine:
         self.compacted += self.log.first_index > first_index
 
     def receive(self) -> None:
-        """Another peer's snapshot: of what the log lacks or has in conflict."""
+        """Installs another peer's snapshot of missing or conflicting entries."""
         index = self.random.randint(self.base[0] + 1, self.log.last_index + 50)
         index = max(index, self.sure)
         base = self.arriving = index, self.log.last_term + 1
@@ -343,7 +343,7 @@ class Machine:
         self.restart()
 
     def killed(self) -> None:
-        """Killed at any step, in the next recovery too; mostly the power fails as well."""
+        """A kill at any step, also in the next recovery, mostly with a power loss."""
         step = self.random.choice((self.compact, self.receive, self.idle, self.append))
         self.disk.kill_after(self.random.randrange(20))
         with suppress(Killed):
@@ -380,7 +380,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_nothing_sure_is_lost_and_nothing_else_appears(seed: int) -> None:
+def test_no_durable_entry_is_lost_and_no_other_appears(seed: int) -> None:
     machine = Machine(seed)
     machine.run(200)
     machine.power_loss()

@@ -56,9 +56,7 @@ def test_a_new_log_is_empty(tmp_path: Path, io: SegmentIo) -> None:
     log.close()
 
 
-def test_what_was_appended_is_read_by_others_and_after_a_restart(
-    tmp_path: Path, io: SegmentIo
-) -> None:
+def test_other_processes_and_a_restart_read_appended_entries(tmp_path: Path, io: SegmentIo) -> None:
     log = opened(tmp_path, io)
     reader = LogReader(Disk(tmp_path), ME)
     written: list[EntryBatch] = []
@@ -83,7 +81,7 @@ def test_what_was_appended_is_read_by_others_and_after_a_restart(
     log.close()
 
 
-def test_a_reader_gets_exactly_the_entries_that_it_asks_for(tmp_path: Path) -> None:
+def test_a_reader_gets_exactly_the_requested_entries(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for first_index in range(1, 400, 7):
         log.append(first_index - 1, log.last_term, [batch(first_index, 7).block])
@@ -106,7 +104,7 @@ def test_a_reader_gets_exactly_the_entries_that_it_asks_for(tmp_path: Path) -> N
     log.close()
 
 
-def test_a_conflict_supersedes_what_stood_there(tmp_path: Path, io: SegmentIo) -> None:
+def test_a_conflict_supersedes_older_entries(tmp_path: Path, io: SegmentIo) -> None:
     log = opened(tmp_path, io)
     log.append(0, 0, [batch(1, 10).block])
     log.append(10, 1, [batch(11, 10).block])
@@ -132,7 +130,7 @@ def test_a_conflict_supersedes_what_stood_there(tmp_path: Path, io: SegmentIo) -
     log.close()
 
 
-def test_what_does_not_follow_is_refused(tmp_path: Path) -> None:
+def test_blocks_that_do_not_follow_are_refused(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.append(0, 0, [batch(1, 10, 2).block])
     for prev_index, prev_term, block in [
@@ -169,7 +167,7 @@ def test_another_clusters_or_peers_directory_is_refused(tmp_path: Path, other: I
         list(LogReader(Disk(tmp_path), other).scan())
 
 
-def test_a_writer_takes_jobs_and_syncs_once(tmp_path: Path) -> None:
+def test_a_writer_syncs_once_for_its_jobs(tmp_path: Path) -> None:
     writer = Writer(opened(tmp_path), 7)
     assert writer.flush() is None
     writer.enqueue(AppendJob(6, 1, 0, 0, [batch(1).block]))
@@ -190,7 +188,7 @@ def test_a_writer_takes_jobs_and_syncs_once(tmp_path: Path) -> None:
     writer.log.close()
 
 
-def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: SegmentIo) -> None:
+def test_jobs_queued_during_a_sync_share_the_next_one(tmp_path: Path, io: SegmentIo) -> None:
     writer = Writer(opened(tmp_path, io, background_sync=True), 7)
     log = writer.log
     assert log.sync_fd is not None
@@ -205,7 +203,7 @@ def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: Seg
     assert ready
     assert writer.poll_sync() == 1
     assert writer.poll_sync() is None
-    assert writer.flush() is None  # Into several segments: all but the last are synced already.
+    assert writer.flush() is None  # All segments but the last are synced already.
     assert log.last_index == 39
     select.select([log.sync_fd], [], [], 10.0)
     assert writer.poll_sync() == 39
@@ -217,8 +215,8 @@ def test_jobs_that_come_during_a_sync_share_the_next_one(tmp_path: Path, io: Seg
     reopened.close()
 
 
-def test_a_sync_beside_is_waited_for(tmp_path: Path, io: SegmentIo) -> None:
-    """By whoever writes, syncs, cuts or closes; and the spare is synced beside, too."""
+def test_calls_wait_for_a_background_sync(tmp_path: Path, io: SegmentIo) -> None:
+    """append(), sync(), a conflict and close() wait; the spare is synced in the background, too."""
     log = opened(tmp_path, io, background_sync=True)
     assert log.sync_fd is not None
     for index in range(1, 30):

@@ -1,4 +1,4 @@
-"""CRC and framing in C against their Python twins, and the faces of protocols/record.py."""
+"""CRC and framing in C against their Python twins, and the functions of protocols/record.py."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -50,7 +50,7 @@ def test_crc32c_is_its_twin(data: bytes, value: int) -> None:
 
 @given(st.randoms(use_true_random=False), st.integers(0, 20_000), st.integers(0, 7))
 def test_crc32c_streams_join(random: Random, size: int, offset: int) -> None:
-    """Sizes around the three streams' lengths and every alignment."""
+    """Sizes around the lengths of the three streams, and every alignment."""
     data = random.randbytes(size + offset)
     view = memoryview(data)[offset:]
     assert crc32c(view) == crc32c_sliced(view)
@@ -73,7 +73,7 @@ def test_block_is_its_twin(parts: tuple[int, int, list[Record]]) -> None:
 
 
 @given(blocks, st.data())
-def test_slice_is_what_encoding_the_part_gives(
+def test_a_slice_equals_the_encoded_part(
     parts: tuple[int, int, list[Record]], data: st.DataObject
 ) -> None:
     first_index, term, held = parts
@@ -116,7 +116,7 @@ def test_entries_become_one_batch_for_each_run_of_terms(
     held = [(t, r._replace(data=r.data + b"x")) for t, r in held]
     batches = record.block_from_entries(7, [twins.entry_write(t, r) for t, r in held])
     runs = [[*run] for _, run in groupby(held, key=lambda pair: (pair[0], pair[1].kind))]
-    # A configuration stands alone.
+    # A config entry is alone in its block.
     sizes = [s for run in runs for s in ([1] * len(run) if run[0][1].kind == 1 else [len(run)])]
     assert [b.count for b in batches] == sizes
     index, found = 7, []
@@ -190,7 +190,7 @@ def test_every_truncation_and_every_flip_is_refused() -> None:
 def test_wrong_records_under_a_right_checksum_are_refused(
     bodies: list[bytes], data: st.DataObject
 ) -> None:
-    """Whoever computes the checksum over nonsense is refused all the same, as the twin does it."""
+    """A correct checksum does not make malformed records valid."""
     payload = b"".join(bodies)
     count = data.draw(st.integers(1, 6))
     block = twins.frame(b"KLKB", 1, 1, count, payload)
@@ -220,7 +220,7 @@ def test_wrong_records_under_a_right_checksum_are_refused(
         (1, 1, [Record(0, None, bytes(9 << 20))] * 2),
     ],
 )
-def test_what_no_block_can_hold_is_our_own_mistake(
+def test_encoding_more_than_a_block_holds_is_a_local_error(
     first_index: int, term: int, held: list[Record]
 ) -> None:
     with pytest.raises(LocalProtocolError):
@@ -236,7 +236,7 @@ def test_the_largest_record_fits() -> None:
 def test_entries_of_very_many_terms_cost_no_more_than_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each of them makes a block: what is handed to C for it must not be all that is left."""
+    """Each term makes a block: C must not get all remaining entries for each of them."""
     frames = [bytes(13) + term.to_bytes(7, "little") + b"x" for term in range(1, 3001)]
     handed = 0
     real = block_from_entries

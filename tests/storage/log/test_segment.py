@@ -15,7 +15,7 @@ START = 64
 
 
 def segment(random: Random) -> bytes:
-    """Marks and blocks from offset 64 on, then zeros; some stand where they must not."""
+    """Marks and blocks from offset 64 on, then zeros; some do not follow."""
     data = bytearray(START)
     index, term, synced = 5, 3, START
     for _ in range(random.randint(0, 6)):
@@ -39,7 +39,7 @@ SIZES = (0, 1, 30, 200)
 
 
 def damaged(random: Random, data: bytes) -> bytes:
-    """A flipped bit, a lost sector, a cut, junk, or several of them, or nothing."""
+    """Random damage: a flipped bit, a lost sector, a cut, junk, several of them, or none."""
     changed = bytearray(data)
     for _ in range(random.choice((0, 1, 1, 1, 2))):
         if len(changed) <= START:
@@ -95,7 +95,7 @@ def test_marks_and_zeros_are_their_twins() -> None:
         assert segments.zeros(view) == len(view) - len(bytes(view).lstrip(b"\0"))
 
 
-def test_more_runs_and_blocks_than_one_call_takes() -> None:
+def test_more_runs_and_blocks_than_one_call_returns() -> None:
     count = 5000
     data = bytes(START) + b"".join(
         block_encode(index, index, [(0, None, b"")]) for index in range(1, count + 1)
@@ -108,7 +108,7 @@ def test_more_runs_and_blocks_than_one_call_takes() -> None:
 
 
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
-def test_writes_land_where_they_should(tmp_path: Path, io: str) -> None:
+def test_writes_go_to_their_offsets(tmp_path: Path, io: str) -> None:
     random = Random(3)
     with open(tmp_path / "segment", "w+b", buffering=0) as file:
         segments.segment_zero(file.fileno(), 0, 200_000)

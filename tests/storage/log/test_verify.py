@@ -1,4 +1,4 @@
-"""What tools are told of a data directory: its owner, its entries, everything that is wrong."""
+"""Inspection of a data directory: identity, entries, damage."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ def segments(disk: MemoryDisk) -> list[str]:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("snapshot", [None, 0, 400])
-def test_nothing_is_wrong_with_a_sound_directory(snapshot: int | None, clean: bool) -> None:
+def test_a_sound_directory_has_no_findings(snapshot: int | None, clean: bool) -> None:
     disk = filled(snapshot, clean)
     before = {path: bytes(inode.cache) for path, inode in disk.names.items()}
     files = disk.process()
@@ -79,7 +79,7 @@ def test_nothing_is_wrong_with_a_sound_directory(snapshot: int | None, clean: bo
     assert {path: bytes(inode.cache) for path, inode in disk.names.items()} == before
 
 
-def test_every_entry_is_told() -> None:
+def test_every_entry_is_listed() -> None:
     files = filled().process()
     assert read_identity(files) == ME
     expected = [
@@ -143,7 +143,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("damage", "offset", "problem"), DAMAGES)
-def test_damage_is_found_with_its_place(
+def test_damage_is_found_with_file_and_offset(
     damage: Callable[[MemoryDisk], str], offset: int | None, problem: str
 ) -> None:
     disk = filled(0)
@@ -156,7 +156,7 @@ def test_damage_is_found_with_its_place(
         raise AssertionError(" ".join(one.problem for one in matching))
 
 
-def test_several_defects_are_told_each_once() -> None:
+def test_several_faults_are_reported_once_each() -> None:
     disk = filled(400)
     for path in (segments(disk)[1], snapshot_path(disk)):
         disk.flip(path, 8 * 4300)
@@ -167,7 +167,7 @@ def test_several_defects_are_told_each_once() -> None:
     assert report.last_index == LAST
 
 
-def test_a_write_that_never_finished_is_no_defect() -> None:
+def test_an_unfinished_write_is_no_finding() -> None:
     disk = filled(clean=False)
     files = disk.process()
     log = Log.open(files, ME, epoch=2, segment_bytes=SEGMENT_BYTES)
@@ -190,7 +190,7 @@ def test_a_malformed_table_of_request_ids() -> None:
     ]
 
 
-def test_a_directory_of_nobody() -> None:
+def test_a_directory_without_a_peer() -> None:
     disk = MemoryDisk()
     with pytest.raises(StorageError, match="no peer keeps its data here"):
         verify(disk.process())

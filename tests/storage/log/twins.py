@@ -1,5 +1,5 @@
-"""Plain Python twins of csrc/log/crc32c.c and csrc/log/frame.c: slow, and what the tests hold C
-to."""
+"""Plain Python twins of csrc/log/crc32c.c and csrc/log/frame.c: slow reference versions for the
+tests of C."""
 
 import struct
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ Parts = tuple[int, bytes | None, bytes]
 
 
 class Torn(Exception):
-    """The bytes end before the thing does."""
+    """The bytes end within an object."""
 
 
 class Corrupt(Exception):
@@ -21,13 +21,13 @@ class Corrupt(Exception):
 
 
 def divided(byte: int) -> int:
-    """What is left of a byte of zeros behind this one, bit by bit."""
+    """The remainder of this byte followed by zeros, bit by bit."""
     for _ in range(8):
         byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
     return byte
 
 
-DIVIDED = [divided(byte) for byte in range(256)]  # Tests take many more bytes than there are.
+DIVIDED = [divided(byte) for byte in range(256)]  # A table, as tests read many bytes.
 
 
 def crc32c(data: bytes, value: int = 0) -> int:
@@ -112,7 +112,7 @@ def mark(synced_offset: int, epoch: int) -> bytes:
 
 
 def block_decode(data: bytes) -> tuple[bytes, int, int, list[Parts], bytes]:
-    """(magic, first index or synced offset, term or epoch, records, what follows)."""
+    """(magic, first index or synced offset, term or epoch, records, rest)."""
     if len(data) < 32:
         raise Torn
     magic = data[:4]
@@ -150,7 +150,7 @@ def states(records: Iterable[Parts], kind: int) -> bytes:
 
 
 def scan(data: bytes, offset: int, next_index: int, term: int) -> dict[str, object]:
-    """Walks marks and blocks: what klk_segment_scan() finds, and `end`: zeros, torn, corrupt."""
+    """The results of klk_segment_scan(), and `end`: zeros, torn or corrupt."""
     runs: list[tuple[int, int]] = []
     synced, end, misplaced = offset, "zeros", False
     while offset < len(data):
@@ -177,7 +177,7 @@ def scan(data: bytes, offset: int, next_index: int, term: int) -> dict[str, obje
 
 
 def sound(data: bytes) -> bool:
-    """The checksum of a mark or block is right, as far as its header says that it reaches."""
+    """Whether the checksum of a mark or block is right over the size in its header."""
     if len(data) < 32 or data[:4] not in (b"KLKB", b"KLKM"):
         return False
     crc, size = struct.unpack("<I", data[4:8])[0], struct.unpack("<I", data[28:32])[0]
@@ -187,7 +187,7 @@ def sound(data: bytes) -> bool:
 
 
 def torn(data: bytes, offset: int) -> bool:
-    """What klk_segment_judge() says of something that stands at offset and is not sound."""
+    """The result of klk_segment_judge() for damaged bytes at offset."""
     for at in range(offset, len(data) - 31, 8):
         if data[at : at + 4] == b"KLKM" and sound(data[at : at + 32]):
             synced, count = struct.unpack("<Q", data[at + 8 : at + 16])[0], data[at + 24 : at + 28]
@@ -225,7 +225,7 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 
 def find(data: bytes, index: int) -> tuple[bool, int]:
-    """Walks headers to the block that holds index: found, and where or how far it came."""
+    """Walks headers to the block that holds index: found, and its offset or the end of the walk."""
     offset = 0
     while len(data) - offset >= 32:
         first_index, count, size = struct.unpack("<8xQ8xII", data[offset : offset + 32])
@@ -241,7 +241,7 @@ def find(data: bytes, index: int) -> tuple[bool, int]:
 
 
 def blocks(data: bytes) -> tuple[list[tuple[int, int, int, int, int]], int]:
-    """(offset, size, first index, count, term) of each sound block at the start; bytes walked."""
+    """(offset, size, first index, count, term) of each sound block at the start; bytes checked."""
     places: list[tuple[int, int, int, int, int]] = []
     rest = data
     while True:

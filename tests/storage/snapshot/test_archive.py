@@ -1,4 +1,4 @@
-"""The archive: files in, the same files out, and nothing from a damaged one."""
+"""Archives: packing, unpacking, damage."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ def folder(contents: dict[str, bytes]) -> MemoryFiles:
 
 
 class Packed:
-    """An archive as a snapshot's state is read."""
+    """An archive that is read like a snapshot's state."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -49,14 +49,14 @@ NAMES = st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,20}", fullmatch=True)
 
 
 @given(st.dictionaries(NAMES, st.binary(max_size=5000), max_size=6))
-def test_what_was_packed_comes_out(contents: dict[str, bytes]) -> None:
+def test_unpacking_returns_the_packed_files(contents: dict[str, bytes]) -> None:
     packed = Packed(b"".join(pack(folder_sources(folder(contents), "table_worker.2"))))
     assert is_archive(packed.read)
     expected = {f"table_worker.2/{name}": data for name, data in sorted(contents.items())}
     assert packed.unpacked() == expected
 
 
-def test_a_large_file_goes_by_pieces() -> None:
+def test_a_large_file_is_packed_in_pieces() -> None:
     data = bytes(range(256)) * 9000
     packed = [*pack([Source(folder({"a": data}), "a", "state_machine")])]
     assert max(map(len, packed)) <= 1 << 20
@@ -80,7 +80,7 @@ def test_every_flipped_bit_and_every_cut_is_found(offset: int) -> None:
 
 
 @pytest.mark.parametrize("path", [b"../a", b"a/b/c", b"/etc/x", b"..", b"w/..", b"", b"a\0b"])
-def test_no_path_leads_elsewhere(path: bytes) -> None:
+def test_no_path_leaves_the_folder(path: bytes) -> None:
     head = b"KLKA" + (1).to_bytes(4, "little")
     data = head + len(path).to_bytes(4, "little") + bytes(8) + path + bytes(4)
     found = []
@@ -90,7 +90,7 @@ def test_no_path_leads_elsewhere(path: bytes) -> None:
     assert found == []
 
 
-def test_a_file_that_disappears_is_told_of() -> None:
+def test_a_file_that_disappears_is_an_error() -> None:
     with pytest.raises(StorageError, match="disappeared"):
         b"".join(pack([Source(folder({}), "gone", "state_machine")]))
 

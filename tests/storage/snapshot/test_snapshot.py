@@ -1,4 +1,4 @@
-"""Snapshots on a real disk and on its twin in memory: made, read, received, damaged, cut."""
+"""Snapshots on a real disk and on a disk in memory: made, read, received, damaged, cut."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ REQIDS = bytes(Reqids().export(50))  # An empty table.
 
 @pytest.fixture(params=["disk", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Files]:
-    """Opens the same data directory, each time as another process."""
+    """Opens the same data directory as a new process at each call."""
     if request.param == "disk":
         return lambda: Disk(tmp_path / "data")
     return MemoryDisk().process
@@ -69,7 +69,7 @@ def names(files: Files) -> list[str]:
     return [name for name in files.names(FOLDER) if name != "lock"]
 
 
-def test_a_snapshot_is_read_as_it_was_written(place: Callable[[], Files]) -> None:
+def test_a_snapshot_reads_back_as_written(place: Callable[[], Files]) -> None:
     state = Random(1).randbytes(2 * PIECE_BYTES + 77)
     snapshots = Snapshots.open(place(), ME)
     assert newest(place(), ME) is None
@@ -92,7 +92,7 @@ def test_a_snapshot_is_read_as_it_was_written(place: Callable[[], Files]) -> Non
         newest(place(), Identity("other", "n1"))
 
 
-def test_a_cluster_begins_with_a_snapshot_that_holds_only_its_configuration(
+def test_the_first_snapshot_holds_only_the_configuration(
     place: Callable[[], Files],
 ) -> None:
     snapshots = Snapshots.open(place(), ME)
@@ -107,7 +107,7 @@ def test_a_cluster_begins_with_a_snapshot_that_holds_only_its_configuration(
     snapshots.close()
 
 
-def test_only_the_newest_is_kept_and_who_reads_an_older_one_goes_on(
+def test_only_the_newest_stays_and_open_readers_continue(
     place: Callable[[], Files],
 ) -> None:
     files = place()
@@ -125,7 +125,7 @@ def test_only_the_newest_is_kept_and_who_reads_an_older_one_goes_on(
     snapshots.close()
 
 
-def test_one_writer_only_and_what_was_being_made_is_removed(place: Callable[[], Files]) -> None:
+def test_one_writer_only_and_unfinished_files_are_removed(place: Callable[[], Files]) -> None:
     files = place()
     snapshots = Snapshots.open(files, ME)
     with pytest.raises(StorageLocked):
@@ -143,7 +143,7 @@ def test_one_writer_only_and_what_was_being_made_is_removed(place: Callable[[], 
     assert names(files) == [kept.path.removeprefix(f"{FOLDER}/")]
 
 
-def test_the_state_is_copied_from_where_its_machine_wrote_it(place: Callable[[], Files]) -> None:
+def test_the_state_is_copied_from_a_file(place: Callable[[], Files]) -> None:
     files, state = place(), Random(2).randbytes(SYNC_BYTES + 12345)
     snapshots = Snapshots.open(files, ME)
     made = files.create(STATE_PATH)
@@ -158,9 +158,7 @@ def test_the_state_is_copied_from_where_its_machine_wrote_it(place: Callable[[],
     snapshots.close()
 
 
-def test_a_snapshot_arrives_in_pieces_and_goes_on_after_a_restart(
-    place: Callable[[], Files], tmp_path: Path
-) -> None:
+def test_a_transfer_continues_after_a_restart(place: Callable[[], Files], tmp_path: Path) -> None:
     source = MemoryDisk().process()
     sent = Snapshots.open(source, OTHER)
     info = make(sent, 50, Random(3).randbytes(SYNC_BYTES + 500_000))
@@ -189,7 +187,7 @@ def test_a_snapshot_arrives_in_pieces_and_goes_on_after_a_restart(
     sent.close()
 
 
-def test_another_snapshot_begins_anew(place: Callable[[], Files]) -> None:
+def test_another_snapshot_starts_at_its_beginning(place: Callable[[], Files]) -> None:
     files = place()
     snapshots = Snapshots.open(files, ME)
     first = b"KLKS" + bytes(4996)
@@ -221,7 +219,7 @@ def test_another_snapshot_begins_anew(place: Callable[[], Files]) -> None:
 
 
 @pytest.mark.parametrize("state", [b"", b"x", b"KLK", bytes(range(256)) * 50])
-def test_a_foreign_peers_bare_state_is_wrapped(place: Callable[[], Files], state: bytes) -> None:
+def test_a_foreign_peers_plain_state_is_wrapped(place: Callable[[], Files], state: bytes) -> None:
     files = place()
     snapshots = Snapshots.open(files, ME)
     incoming = snapshots.receive(50, 5, len(state))
@@ -253,7 +251,7 @@ def small() -> tuple[SnapshotInfo, bytes]:
 
 
 def damages(size: int) -> Iterator[tuple[int, int]]:
-    """(offset, bit): each byte of what is not zero, and some of the rest."""
+    """(offset, bit): each byte that is not zero, and some of the others."""
     random = Random(5)
     for offset in [*range(100), *range(4092, size), *random.sample(range(100, 4092), 100)]:
         yield offset, random.randrange(8)
@@ -297,7 +295,7 @@ def test_another_snapshot_than_announced_is_refused() -> None:
 @pytest.mark.parametrize(
     ("configuration", "reqids", "problem"),
     [
-        (b"\x90", REQIDS, "offset 4096: no configuration: "),  # Of nobody.
+        (b"\x90", REQIDS, "offset 4096: no configuration: "),  # Without members.
         (b"\xc1", REQIDS, "offset 4096: no configuration: "),
         (b"\x81\xa3old\x90", REQIDS, "offset 4096: no configuration: "),
         (b"\x91\x92\xa2n1\x05", REQIDS, "offset 4096: no configuration: "),
@@ -305,10 +303,10 @@ def test_another_snapshot_than_announced_is_refused() -> None:
         (CONFIGURATION, bytes(8) + REQIDS[8:] * 2, "offset 4103: the table of request ids is"),
     ],
 )
-def test_what_a_peer_could_not_begin_with_is_never_put_in_place(
+def test_a_snapshot_that_no_peer_can_decode_is_never_published(
     configuration: bytes, reqids: bytes, problem: str
 ) -> None:
-    """All checksums are right: it was made so."""
+    """All checksums are right."""
     source = MemoryDisk().process()
     made = Snapshots.open(source, OTHER).create(50, 5, configuration, reqids).finish()
     file = source.open(made.path)
@@ -319,7 +317,7 @@ def test_what_a_peer_could_not_begin_with_is_never_put_in_place(
     assert names(files) == [], "it comes again from its start"
 
 
-def test_one_without_a_configuration_that_is_in_place_is_damage() -> None:
+def test_a_published_snapshot_without_configuration_is_damage() -> None:
     files = MemoryDisk().process()
     snapshots = Snapshots.open(files, ME)
     sound = make(snapshots, 40)
@@ -335,7 +333,7 @@ def test_one_without_a_configuration_that_is_in_place_is_damage() -> None:
     snapshots.close()
 
 
-def test_a_damaged_snapshot_is_told_of_and_replaced() -> None:
+def test_a_damaged_snapshot_is_reported_and_replaced() -> None:
     disk = MemoryDisk()
     files = disk.process()
     snapshots = Snapshots.open(files, ME)
@@ -423,7 +421,7 @@ def test_a_write_that_fails_on_the_disk_leaves_the_file_as_it_was(
 
 
 def test_a_crash_at_any_step_leaves_the_older_or_the_newer_one() -> None:
-    """Of the writer or of the machine, while one is made and while one arrives."""
+    """A crash of the writer or of the machine, while a snapshot is made or received."""
     source = MemoryDisk().process()
     big = make(Snapshots.open(source, OTHER), 30, bytes(5000))
     data = container(source, big)
@@ -466,7 +464,7 @@ def test_a_crash_at_any_step_leaves_the_older_or_the_newer_one() -> None:
 
 
 def _resume(snapshots: Snapshots, info: SnapshotInfo, data: bytes) -> None:
-    """As a leader does it that begins again when what came is damaged."""
+    """Sends a snapshot as a leader does: again from the start after damage."""
     for _ in range(2):
         incoming = snapshots.receive(info.index, info.term, info.size)
         incoming.write(incoming.offset, data[incoming.offset :])
@@ -478,7 +476,9 @@ def _resume(snapshots: Snapshots, info: SnapshotInfo, data: bytes) -> None:
     raise AssertionError("it never arrives")
 
 
-def test_a_look_that_the_writer_overtakes_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_is_repeated_when_the_writer_replaces_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     disk = MemoryDisk()
     snapshots = Snapshots.open(disk.process(), ME)
     make(snapshots, 10)
@@ -503,7 +503,7 @@ def test_a_look_that_the_writer_overtakes_is_repeated(monkeypatch: pytest.Monkey
 
 
 class Twin:
-    """The same steps on the real disk and in memory."""
+    """The same steps on a real disk and on a disk in memory."""
 
     def __init__(self, random: Random, root: Path) -> None:
         self.random = random
@@ -528,7 +528,7 @@ class Twin:
         return told
 
     def receive(self) -> list[object]:
-        """Sometimes damaged, sometimes of nobody we know, sometimes not to its end."""
+        """Receives a snapshot: sometimes damaged, from an unknown cluster, or incomplete."""
         source = MemoryDisk().process()
         name = self.index + self.random.randint(0, 3), 1
         data = bytearray(container(source, make(Snapshots.open(source, OTHER), name[0])))
@@ -569,7 +569,7 @@ class Twin:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_disk_and_its_twin_tell_the_same(tmp_path: Path, seed: int) -> None:
+def test_the_disk_and_its_twin_agree(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     twin = Twin(random, tmp_path)
     for _ in range(60):
@@ -581,10 +581,8 @@ def test_the_disk_and_its_twin_tell_the_same(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("byte", [9, -3], ids=["header", "state"])
-def test_a_damaged_snapshot_is_examined_and_put_aside(
-    place: Callable[[], Files], byte: int
-) -> None:
-    """Its reader is told of the one before it, or of none; the other files stay."""
+def test_a_damaged_snapshot_is_set_aside(place: Callable[[], Files], byte: int) -> None:
+    """Readers get the one before it, or none; the other files stay."""
     files = place()
     snapshots = Snapshots.open(files, ME)
     info = make(snapshots, 7)

@@ -1,4 +1,4 @@
-"""What snapshot_sender does, on a disk in memory: makes, reads, takes, and what a start finds."""
+"""The work of snapshot_sender on a disk in memory, and the start of a peer from its files."""
 
 from collections.abc import Iterator
 
@@ -52,7 +52,7 @@ def blocks(first_index: int, last_index: int, term: int = 1) -> Iterator[EntryBa
 
 
 class Node:
-    """A log with entries, and the snapshots beside it."""
+    """A log with entries, and its snapshots."""
 
     def __init__(self, entries: int = 200) -> None:
         self.disk = MemoryDisk()
@@ -86,7 +86,7 @@ class Node:
         return snapshot
 
 
-def test_it_holds_state_configuration_and_request_ids() -> None:
+def test_a_snapshot_holds_state_configuration_and_request_ids() -> None:
     node = Node()
     node.append(iter([encode_block(201, 2, [Record(KIND_CONFIG, None, THREE)])]))
     node.append(blocks(202, 230, 2))
@@ -115,14 +115,14 @@ def test_the_state_may_be_of_a_later_entry() -> None:
     assert made.last_index == 70
 
 
-def test_a_state_that_nobody_asked_for_is_removed() -> None:
+def test_a_state_without_an_order_is_removed() -> None:
     node = Node()
     write_state(node.disk.process(), 30, lambda write: write(STATE))
     node.work.on_state_written(30, 1)
     assert not [name for name in node.disk.names if "state" in name]
 
 
-def test_what_the_log_has_not_is_not_made() -> None:
+def test_no_snapshot_beyond_the_log() -> None:
     node = Node(20)
     node.work.execute(CreateSnapshot(15, 1, TWO))
     write_state(node.disk.process(), 90, lambda write: write(STATE))
@@ -134,7 +134,7 @@ def test_what_the_log_has_not_is_not_made() -> None:
     assert "not in the log" in made.problem
 
 
-def test_a_full_disk_is_told_of() -> None:
+def test_a_full_disk_is_reported() -> None:
     node = Node()
     node.work.execute(CreateSnapshot(100, 1, TWO))
     write_state(node.disk.process(), 100, lambda write: write(STATE))
@@ -168,7 +168,7 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
     again = target.work.execute(WriteChunk(150, 1, 0, made.size, b"late", b""))
     assert again == SnapshotInstalled(made)
 
-    # The log writer has not begun anew yet: a start does so.
+    # The log writer has not restarted the log yet: the next start does.
     home, reqids = PeerFiles(target.disk.process(), ME), Reqids()
     found = recover_peer(
         home, LogReader(home.files, ME), reqids, RecoverySettings(KEEP, {"n1": "tcp://n1"}, {})
@@ -179,7 +179,7 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
     assert reqids.find(reqid(150)) == 150
 
 
-def test_a_transfer_goes_on_behind_what_came() -> None:
+def test_a_transfer_continues_after_the_received_part() -> None:
     source, target = Node(), Node(0)
     made = source.made(150)
     first = source.work.execute(ReadChunk("n2", 150, 1, 0, 4500, False))
@@ -194,7 +194,7 @@ def test_a_transfer_goes_on_behind_what_came() -> None:
     )
 
 
-def test_a_damaged_one_is_wanted_from_its_start() -> None:
+def test_a_damaged_transfer_starts_again() -> None:
     source, target = Node(), Node(0)
     made = source.made(150)
     piece = source.work.execute(ReadChunk("n2", 150, 1, 0, made.size, False))
@@ -218,7 +218,7 @@ def test_a_foreign_state_is_wrapped() -> None:
     assert piece == ChunkRead("n3", 150, 3, 0, b"state", True)
 
 
-def test_the_first_configuration_is_a_snapshot_of_nothing() -> None:
+def test_the_first_configuration_is_a_snapshot_at_index_0() -> None:
     node = Node(0)
     made = node.work.execute(CreateSnapshot(0, 0, THREE))
     assert isinstance(made, SnapshotCreated)
@@ -227,7 +227,7 @@ def test_the_first_configuration_is_a_snapshot_of_nothing() -> None:
     assert node.work.execute(CreateSnapshot(0, 0, TWO)) == made
 
 
-def test_old_entries_and_what_is_gone() -> None:
+def test_old_entries_and_compacted_ones() -> None:
     node = Node()
     node.made(150)
     read = node.work.execute(ReadEntries("n2", 21, 200, 1, 500))
@@ -238,7 +238,7 @@ def test_old_entries_and_what_is_gone() -> None:
 
 
 @pytest.mark.parametrize("behind", [0, 60])
-def test_a_start_reads_snapshot_and_what_lies_behind(behind: int) -> None:
+def test_a_start_reads_snapshot_and_the_log_after_it(behind: int) -> None:
     node = Node()
     node.made(200 - behind)
     node.log.compact(100)
