@@ -1,4 +1,4 @@
-"""Requests of an asyncio loop's tasks that travel as one: nobody waits for more of them to come."""
+"""Joins the requests of concurrent asyncio tasks into one, without waiting for more of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,30 +11,30 @@ Result = TypeVar("Result")
 
 
 class RequestLimits(NamedTuple):
-    """Of one request."""
+    """Limits of one request."""
 
     items: int
     size: int  # Bytes.
 
 
 class Pack(Generic[Item, Result]):
-    """Items that travel together; the task of the first one's making sends them."""
+    """Items of one request; a task that the first item starts sends them."""
 
     __slots__ = ("done", "exchange", "items", "size")
 
     def __init__(self) -> None:
         self.items: list[Item] = []
         self.size = 0
-        self.exchange: Exchange | None = None  # Once it is on its way, and takes no more.
+        self.exchange: Exchange | None = None  # Set when it is sent: it accepts no more items.
         self.done: asyncio.Task[Result] | None = None
 
 
 class RequestCoalescer(Generic[Item, Result]):
-    """Takes items into one request until there is room to send it, or it is full.
+    """Collects items in one request until the client has room to send it, or it is full.
 
-    begin    puts a request for some items on its way
-    room     waits until that is of use, or the pack has been begun
-    finish   waits for its answer
+    begin    sends a request for some items
+    room     waits until the client has room, or the pack was sent
+    finish   waits for the answer
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class RequestCoalescer(Generic[Item, Result]):
         self.tasks: set[asyncio.Task[Result]] = set()
 
     async def add(self, item: Item, size: int) -> tuple[Result, int]:
-        """What became of the request that an item travels in, and its place there.
+        """The result of the request with this item, and the item's position in it.
 
-        Whoever is cancelled leaves the item on its way.
+        Cancelling the caller does not withdraw the item.
         """
-        pack, place = self._join(item, size)
+        pack, position = self._join(item, size)
         assert pack.done is not None
-        return await asyncio.shield(pack.done), place
+        return await asyncio.shield(pack.done), position
 
     def flush(self) -> None:
-        """Puts what has been gathered on its way: before anything that must not overtake it."""
+        """Sends the collected items. Call it before a request that must not overtake them."""
         pack, self._open = self._open, None
         if pack is not None:
             pack.exchange = self._begin(pack.items)
@@ -94,4 +94,4 @@ class RequestCoalescer(Generic[Item, Result]):
     def _on_done(self, task: "asyncio.Task[Any]") -> None:
         self.tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # Those who waited for it may all have been cancelled.
+            task.exception()  # All callers may have been cancelled: mark the error as seen.

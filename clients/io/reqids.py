@@ -19,9 +19,9 @@ os.register_at_fork(after_in_child=_on_fork)
 
 
 def new_reqids(number: int) -> list[bytes]:
-    """Ids of this moment, in order; the counter is the process's, so threads may share it.
+    """Ids of this second, in order. Threads may call this: they share the process's counter.
 
-    The 3 bytes of machine are random: two containers may agree on name and process id.
+    The 3 bytes of machine are random, since two containers may have the same name and process id.
     """
     return make_reqids(int(time.time()), _machine, os.getpid(), islice(_counter, number))
 

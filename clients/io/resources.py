@@ -1,6 +1,6 @@
-"""What a client has open, and the finalizer that closes it when the program does not.
+"""The open sockets of a client, and the finalizer that closes them when the program does not.
 
-The garbage collector may run in any thread, in the middle of any call, so nothing here waits.
+The garbage collector may run in any thread, in the middle of any call, so it must not wait.
 """
 
 import _thread
@@ -16,7 +16,7 @@ from ...native.errors import fork_count
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop  # 40 ms of a start.
 
-    import zmq  # Not every client has ZeroMQ's sockets.
+    import zmq  # Farm clients have no ZeroMQ sockets.
 
     from .zmq_context import Context
 
@@ -30,9 +30,9 @@ class Closable(Protocol):
 
 
 class Resources:
-    """The sockets of one client, and the ZeroMQ context of those that need one.
+    """The sockets of a client, and its ZeroMQ context.
 
-    Nothing here refers to the client: its finalizer refers to this object, and would keep it alive.
+    This object does not refer to the client: the client's finalizer refers to this object.
 
     loop   the asyncio loop that watches the sockets, if one does
     """
@@ -46,13 +46,13 @@ class Resources:
 
     @property
     def inherited(self) -> bool:
-        """Whether they belong to the process before a fork: libzmq would wait for ever here."""
+        """Whether the sockets were made before a fork: libzmq would block forever on close."""
         return self._forks != fork_count()
 
     @property
     def usable(self) -> bool:
-        """Whether a finalizer may still use them: not at the interpreter's exit, which takes them
-        apart in any order."""
+        """Whether a finalizer may use the sockets. At the interpreter's exit it may not: Python
+        destroys objects in any order."""
         return not (self.closed or self.inherited or _exiting)
 
     def socket(self, kind: int) -> "zmq.Socket[bytes]":
@@ -69,7 +69,7 @@ class Resources:
         self._sockets[socket] = None
 
     def replace(self, old: Closable, new: Closable) -> None:
-        """Another object has the socket from now on."""
+        """Replaces a socket object by another one for the same descriptor."""
         self._sockets.pop(old, None)
         self.add(new)
 
@@ -78,16 +78,16 @@ class Resources:
         socket.close()
 
     def close(self) -> None:
-        """Closes everything, and waits until messages that may linger have left."""
+        """Closes all sockets, and waits until lingering messages were sent."""
         self._close_sockets()
         if self._context is not None:
             self._context.term()
 
     def abandon(self) -> None:
-        """Closes everything without waiting, from any thread; queued messages are dropped."""
+        """Closes all sockets without waiting, from any thread; queued messages are dropped."""
         loop = None if self._loop is None else self._loop()
         if loop is not None and loop.is_running():
-            with suppress(RuntimeError):  # The loop was closed just now.
+            with suppress(RuntimeError):  # The loop has just been closed.
                 loop.call_soon_threadsafe(self._abandon)
                 return
         self._abandon()
@@ -101,8 +101,8 @@ class Resources:
                     socket.linger = 0
         self._close_sockets()
         if self._context is not None:
-            # In a thread of its own: libzmq's thread may be looking up a host's name, and the end
-            # of the context waits for it. When the system has no thread left, the context stays.
+            # In a thread of its own: term() waits for libzmq's thread, which may be resolving a
+            # host name. When the system has no thread left, the context stays open.
             with suppress(RuntimeError):
                 _thread.start_new_thread(self._context.term, ())
 
@@ -119,11 +119,11 @@ class Resources:
 
 
 class Guard:
-    """Ends what an object has open when the object is dropped, and warns that it was not closed.
+    """Closes an object's sockets when the object is garbage, and warns that it was not closed.
 
-    owner    the object; nothing else given here may refer to it
-    closing  how the program should have closed it
-    end      called without waiting for anything, in any thread
+    owner    the object; no other argument may refer to it
+    closing  how the program should have closed it, for the warning
+    end      closes the sockets; must not wait, and may run in any thread
     """
 
     def __init__(self, owner: object, closing: str, end: Callable[[], object]) -> None:
@@ -141,7 +141,7 @@ class Guard:
 
     def _on_dropped(self) -> None:
         _guards.discard(self)
-        if self._forks == fork_count():  # Else the process before the fork goes on with it.
+        if self._forks == fork_count():  # Otherwise the process before the fork still uses it.
             self._end()
             self.warn()
 

@@ -1,16 +1,16 @@
-"""What the url of a node may be."""
+"""Checks the urls of nodes."""
 
 import os
 import re
 
-SCHEME = "zre://"  # Of a cluster that is to be found by its name: clients/node/discovery.py.
+SCHEME = "zre://"  # Of a cluster to be discovered by name (clients/node/discovery.py).
 PORT_MAX = 65_535
-IPC_PATH_BYTES_MAX = 107  # What fits into a Unix socket's address.
+IPC_PATH_BYTES_MAX = 107  # The limit of a Unix socket's address.
 URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")
 
 
 def check_url(url: str) -> None:
-    """libzmq would say so only when it connects. Raises ValueError, TypeError."""
+    """Raises ValueError or TypeError for a bad url; libzmq would fail only when it connects."""
     if not isinstance(url, str):
         raise TypeError(f"a url is str, not {type(url).__name__}")
     match = URL.fullmatch(url)

@@ -299,18 +299,25 @@ def test_members_elsewhere_are_not_asked_in_the_open() -> None:
 
     class Told:
         troubles: list[tuple[int, ConnectFailure]] = []
+        connections: dict[int, object] = {}
+        actions = [
+            OpenConnection(3, Address("one.b32.i2p", 80)),
+            OpenConnection(4, Address("10.0.0.1", 80)),
+        ]
 
         def on_lost(self, number: int, trouble: ConnectFailure, now_ms: int) -> None:
             self.troubles.append((number, trouble))
 
+        def ready(self, now_ms: int) -> list[OpenConnection]:
+            actions, self.actions = self.actions, []
+            return actions
+
     links = FarmLinks(Told(), ConnectSettings())  # type: ignore[arg-type]
-    links._open(OpenConnection(3, Address("one.b32.i2p", 80)))
-    links._open(OpenConnection(4, Address("10.0.0.1", 80)))
+    links.run_once(0, lambda: True)
     said = ConnectFailure(
         FailureKind.LOST, "without TLS or a proxy only loopback addresses are allowed"
     )
     assert Told.troubles == [(3, said), (4, said)]
-    assert not links._connections
 
 
 # ---- what goes wrong ----
