@@ -537,9 +537,9 @@ TWINS = {
     r"klk_mark_write|klk_zeros": (
         "storage/log/test_segment.py::test_marks_and_zeros_are_their_twins"
     ),
-    r"klk_xxh3": "storage/tables/test_sst.py::test_hash_is_its_twin",
-    r"klk_snappy_(size|decode)": "storage/tables/test_sst.py::test_snappy_is_its_twin",
-    r"klk_sst_(block_check|index|merge)": "storage/tables/test_sst.py::test_merge_is_its_twin",
+    r"klk_xxh3": "storage/tables/test_sst.py::test_hash_equals_its_twin",
+    r"klk_snappy_(size|decode)": "storage/tables/test_sst.py::test_snappy_equals_its_twin",
+    r"klk_sst_(block_check|index|merge)": "storage/tables/test_sst.py::test_merge_equals_its_twin",
     r"klk_segment_(scan|judge)": "storage/log/test_segment.py::test_scan_and_judge_are_their_twins",
     r"klk_segment_(find|blocks)": (
         "storage/log/test_segment.py::test_find_and_blocks_are_their_twins"
@@ -560,9 +560,9 @@ TWINS = {
     r"klk_poll_wait": "native/net/test_poller.py::test_a_history_of_waits",
     r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
     r"klk_reads_\w+": "native/log/test_reads.py::test_a_history_of_reads",
-    r"klk_columns_add": "native/tables/test_columns.py::test_columns_are_their_twins",
-    r"klk_columns_join": "native/tables/test_columns.py::test_joined_columns_are_their_twins",
-    r"klk_columns_part": "native/tables/test_columns.py::test_parted_frames_are_their_twins",
+    r"klk_columns_add": "native/tables/test_columns.py::test_columns_equal_their_twins",
+    r"klk_columns_join": "native/tables/test_columns.py::test_joined_columns_equal_their_twins",
+    r"klk_columns_part": "native/tables/test_columns.py::test_split_frames_equal_their_twins",
     r"klk_entries_add": "native/log/test_entries.py::test_messages_of_entries_are_their_twins",
     r"klk_requests_\w+": "native/tables/test_requests.py::test_requests_are_read_as_the_twin_does",
     r"klk_runs_cut": "native/log/test_runs.py::test_a_block_is_cut_as_the_twin_does",
@@ -570,8 +570,8 @@ TWINS = {
     r"klk_offsets_format": "native/tables/test_ops.py::test_a_column_is_cut_as_the_twin_does",
     r"klk_frames_format": "native/tables/test_ops.py::test_frames_are_cut_as_the_twin_does",
     r"klk_messages_add": "native/tables/test_ops.py::test_many_frames_are_put_as_the_few_of_a_twin",
-    r"klk_records_pack": "native/tables/test_mapper.py::test_records_are_their_twins",
-    r"klk_output_ops": "native/tables/test_mapper.py::test_operations_of_an_output_are_their_twins",
+    r"klk_records_pack": "native/tables/test_mapper.py::test_records_equal_their_twins",
+    r"klk_output_ops": "native/tables/test_mapper.py::test_operations_of_an_output_equal_their_twins",
     r"klk_(exchange|service|client|worker|request|new_request)_\w+": (
         "native/broker/test_exchange.py::test_a_history_is_its_twins"
     ),

@@ -313,7 +313,7 @@ class JobTable:
             if ended is not None and ended.state == FAILED:
                 raise JobFailed(f"data job {apid} has failed: {ended.reason}")
             if ended is not None and ended.state == CANCELLED:
-                raise JobFailed(f"data job {apid} was ended by somebody's request")
+                raise JobFailed(f"data job {apid} was cancelled by a request")
             return Chunk(NO_MORE_DATA, [])
         if job.scan.request_type in (MAP_TABLE, COPY_TABLE):  # Its pairs are not for clients.
             return Chunk(NO_MORE_DATA, [])
@@ -355,10 +355,10 @@ class JobTable:
         was = job.statistics
         job.statistics = was._replace(puts=was.puts + puts, deletes=was.deletes + deletes)
 
-    def progress(self, apid: int, told: MapProgress) -> None:
+    def progress(self, apid: int, progress: MapProgress) -> None:
         """Progress of a map on Spark."""
         job = self._jobs[apid]
-        job.statistics = job.statistics._replace(**told._asdict())
+        job.statistics = job.statistics._replace(**progress._asdict())
 
     def read_by_jobs(self, lease: int) -> tuple[int, int]:
         """Pairs and bytes that the running scans of a lease have returned."""

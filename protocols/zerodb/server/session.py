@@ -608,8 +608,8 @@ class Session:
             request_type, extension = message[3][2], answer_headers.echoed(message[3])
         else:
             request_type, extension = answer_headers.request_of(message[2:])
-        told = RequestError(request_type, error_code(request_type), text, extension)
-        self._answer(prefix, answers.encode_refusal(told, retry))
+        refusal = RequestError(request_type, error_code(request_type), text, extension)
+        self._answer(prefix, answers.encode_refusal(refusal, retry))
         self.counters["failed"] += 1
 
     def refuse_job(self, message: Message) -> None:
@@ -710,8 +710,8 @@ class Session:
         for done in proposals.found_results:
             self._answer_result(done.answer, [result.data for result in done.results])
         while proposals.failures:
-            told, proposals.failures = proposals.failures, []
-            for failure in told:
+            failures, proposals.failures = proposals.failures, []
+            for failure in failures:
                 self._answer_failure(failure)
         for lost in proposals.lost_results:
             self._query_result(lost, now_ms)

@@ -452,7 +452,7 @@ def test_a_job_is_ended(rig: Rig) -> None:
     assert rig.leases == []
     refused = rig.ask(requests.ClientData(apid, Extension(reqid=REQID)))
     assert (refused.request_type, refused.reqid) == (values.PROTOCOL_ERROR, REQID)
-    assert refused.text == f"data job {apid} was ended by somebody's request"
+    assert refused.text == f"data job {apid} was cancelled by a request"
     again = rig.ask(requests.EndJob(apid))
     assert (again.code, again.text) == (1, f"data job {apid} has ended already: it is cancelled")
     assert "there is no data job 99" in rig.ask(requests.EndJob(99)).text

@@ -119,9 +119,7 @@ def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
     assert not client.poll(0)
 
 
-def test_what_job_requests_may_take_is_bounded(
-    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_job_requests_is_bounded(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kelek.actors.tables.server.JOBS_BYTES_MAX", 1000)
     client = rig.client()
     routing_id = b""
@@ -149,7 +147,7 @@ def read_answer(rig: ServerRig, client: Socket, size: int, **extension: Any) -> 
     rig.done.send_multipart([ANSWER_TAG.pack(0, 0, EPOCH, 0, ticket), routing_id, *answer])
 
 
-def test_what_a_client_does_not_read_is_bounded_by_bytes(
+def test_unread_answers_of_a_client_are_bounded_by_bytes(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told so, others are served, and when it has read it is served again."""
@@ -171,7 +169,7 @@ def test_what_a_client_does_not_read_is_bounded_by_bytes(
         assert not answers.decode_answer(slow.recv_multipart()).failed
 
 
-def test_a_worker_is_told_what_was_taken_of_its_answers(rig: ServerRig) -> None:
+def test_read_bytes_are_reported_to_workers(rig: ServerRig) -> None:
     client = rig.client()
     rig.turn(lambda: rig.taken_bytes.poll(0))
     assert BYTES_READ.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, 0)
@@ -184,14 +182,14 @@ def test_a_worker_is_told_what_was_taken_of_its_answers(rig: ServerRig) -> None:
     assert not rig.taken_bytes.poll(0)
 
 
-def test_a_chunk_that_finds_no_room_is_no_end_of_its_job(rig: ServerRig) -> None:
+def test_a_refused_chunk_does_not_end_its_job(rig: ServerRig) -> None:
     answer = answers.encode_chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
     prefix, refusal = finished.too_much_unread([b"client", b"", *answer])
     assert prefix == [b"client", b""]
     assert answers.decode_answer(refusal).request_type == values.PROTOCOL_ERROR
 
 
-def test_reports_that_are_none_end_nothing(rig: ServerRig) -> None:
+def test_malformed_reports_are_dropped(rig: ServerRig) -> None:
     junk: list[list[bytes]] = [[], [b""], [b"\xc1"], [b"\x91\x01"] * 2, [b"\x81\x01\x02", EMPTY]]
     for kind in (TABLES, WRITE_STATUS, ONE_WAY_FAILURE, 77):
         for frames in junk:

@@ -105,7 +105,7 @@ def test_every_client_socket(node: Node) -> None:
             assert time.monotonic() < until
 
 
-def test_a_huge_subscription_to_the_log_is_cut_off(node: Node) -> None:
+def test_a_huge_subscription_to_events_is_cut_off(node: Node) -> None:
     """libzmq would keep the topic, at up to 46 bytes of memory for each of its own."""
     with node.context.socket(zmq.SUB) as logs:
         logs.linger = 0
@@ -119,7 +119,7 @@ def test_a_huge_subscription_to_the_log_is_cut_off(node: Node) -> None:
         monitor.close()
 
 
-def test_a_dealer_has_many_requests_on_their_way(node: Node) -> None:
+def test_a_dealer_has_many_unanswered_requests(node: Node) -> None:
     """Of one connection and table in order, junk among them; nothing ends a process."""
     with node.connect(zmq.DEALER) as dealer:
         for number in range(300):
@@ -146,7 +146,7 @@ def test_local_tables_are_the_nodes_own(node: Node) -> None:
 
 
 @pytest.mark.skipif(zmq.has("pgm"), reason="this libzmq knows PGM")
-def test_a_multicast_door_needs_a_libzmq_that_knows_it(shell: Any) -> None:
+def test_a_multicast_socket_needs_libzmq_with_pgm(shell: Any) -> None:
     door = "zerodb: {sub_url: 'epgm://lo;239.192.1.1:5555'}"
     urls = "url: 'tcp://127.0.0.1:7201', peer_url: 'tcp://127.0.0.1:7221'"
     text = f"cluster: doors\ndata: var\nnodes: {{n1: {{{urls}, {door}}}}}\n"
@@ -157,7 +157,7 @@ def test_a_multicast_door_needs_a_libzmq_that_knows_it(shell: Any) -> None:
 
 
 @pytest.mark.parametrize("node", [""], indirect=True)
-def test_who_is_killed_comes_back_and_every_request_is_answered(node: Node) -> None:
+def test_every_request_is_answered_despite_killed_processes(node: Node) -> None:
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     assert node.ask(PARTSYNC, OTHER, b"k", b"2") == [b"\x31\x01\x20\x00"]
 
@@ -182,7 +182,7 @@ def test_who_is_killed_comes_back_and_every_request_is_answered(node: Node) -> N
                 found.add(dealer.recv_multipart()[1])
 
 
-def test_all_tables_are_told_of_by_all_workers(node: Node) -> None:
+def test_table_info_lists_tables_of_all_workers(node: Node) -> None:
     for table in (TABLE, OTHER):
         assert node.ask(PARTSYNC, table, b"k", b"1") == [b"\x31\x01\x20\x00"]
     header, *found = node.ask(b"\x31\x01\x15")
@@ -193,7 +193,7 @@ def test_all_tables_are_told_of_by_all_workers(node: Node) -> None:
     assert [info["keys"] for info in infos] == [1, 1]
 
 
-def test_the_log_is_no_way_into_the_tables(node: Node) -> None:
+def test_log_updates_cannot_write_tables(node: Node) -> None:
     """Operations of tables that a client of the log appends are refused, in each of its forms."""
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     url = node.shell.translate("tcp://127.0.0.1:7201")
@@ -209,7 +209,7 @@ def test_the_log_is_no_way_into_the_tables(node: Node) -> None:
     ]  # fmt: skip
 
 
-def test_reserved_tables_take_writes_from_their_owners_alone(node: Node) -> None:
+def test_reserved_tables_accept_writes_of_their_owners_only(node: Node) -> None:
     """At every endpoint; who opens a fresh table names the token by which it knows its owner."""
     store, fresh, url = 4_294_967_294, 3_221_225_500, node.urls["url"]
     token = TableTuning(owner=b"0123456789abcdef")

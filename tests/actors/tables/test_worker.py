@@ -87,7 +87,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRig]:
     made.end()
 
 
-def test_answers_that_nobody_takes_are_bounded_by_bytes(
+def test_unread_answers_of_a_worker_are_bounded_by_bytes(
     rig: WorkerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credit, "UNREAD_BYTES_MAX", 1_000_000)
@@ -111,7 +111,7 @@ def test_answers_that_nobody_takes_are_bounded_by_bytes(
     assert places == list(range(3, 43))
 
 
-def test_a_job_writes_open_tables_alone(rig: WorkerRig) -> None:
+def test_a_job_writes_open_tables_only(rig: WorkerRig) -> None:
     entry = ops.pack([ops.Put(9, [b"k"], [b"v"])])
     head = PIPE_HEADER.pack(JOB_WRITE, 0, 0, 0, 0, 55)
     rig.work.send_multipart([head, b"", b"\x09\0\0\0", entry])

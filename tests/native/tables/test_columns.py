@@ -17,7 +17,7 @@ from kelek.tests.native.log.some_blocks import some_blocks
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_columns_are_their_twins(seed: int) -> None:
+def test_columns_equal_their_twins(seed: int) -> None:
     """The columns, taken apart again, are the entries that plain Python makes of the blocks."""
     batches = tuple(some_blocks(Random(seed)))
     part = EntryRun(batches[0].first_index, (), batches)
@@ -36,7 +36,7 @@ def test_columns_are_their_twins(seed: int) -> None:
     ]
 
 
-def test_blocks_that_are_not_so_many_entries_are_refused() -> None:
+def test_blocks_with_another_number_of_entries_are_refused() -> None:
     block = encode_block(5, 1, [Record(0, None, b"x")] * 3).block
     for count in (0, 2, 4):
         with pytest.raises(NativeError):
@@ -46,7 +46,7 @@ def test_blocks_that_are_not_so_many_entries_are_refused() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 300, 301])
-def test_parted_frames_are_their_twins(count: int) -> None:
+def test_split_frames_equal_their_twins(count: int) -> None:
     """A message of pairs as columns is what plain Python makes of its frames, wherever it lies."""
     dice = Random(count)
     frames = [dice.randbytes(dice.randrange(9)) for _ in range(2 * count)]
@@ -76,7 +76,7 @@ def offsets_of(items: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 3000])
-def test_joined_columns_are_their_twins(count: int) -> None:
+def test_joined_columns_equal_their_twins(count: int) -> None:
     """Two columns as frames in turns, behind others, wherever there is room."""
     dice = Random(count)
     items = [[dice.randbytes(dice.randrange(30)) for _ in range(count)] for _ in range(2)]
@@ -102,7 +102,7 @@ def test_joined_columns_are_their_twins(count: int) -> None:
         [b"\1\0\0\0\1\0\0\0", b"a", *join([b"ab"])],
     ],
 )
-def test_what_are_no_columns_is_refused(columns: list[bytes]) -> None:
+def test_malformed_columns_are_refused(columns: list[bytes]) -> None:
     frames = Frames()
     with pytest.raises(NativeError):
         frames.add_pairs([b"head"], columns)

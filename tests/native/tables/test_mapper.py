@@ -46,7 +46,7 @@ def some_records(dice: Random) -> list[Record]:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_records_are_their_twins(seed: int) -> None:
+def test_records_equal_their_twins(seed: int) -> None:
     dice = Random(seed)
     frames = [dice.randbytes(dice.choice([0, 1, 9, 70_000])) for _ in range(2 * dice.randint(0, 9))]
     expected = b"".join(
@@ -59,7 +59,7 @@ def test_records_are_their_twins(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_operations_of_an_output_are_their_twins(seed: int) -> None:
+def test_operations_of_an_output_equal_their_twins(seed: int) -> None:
     records = some_records(Random(seed))
     assert output_ops(packed_output(records), 7) == twin_ops(records, 7)
 
@@ -76,7 +76,7 @@ def test_operations_of_an_output_are_their_twins(seed: int) -> None:
         b"\0",
     ],
 )
-def test_a_malformed_output_says_where(bad: bytes) -> None:
+def test_a_malformed_output_has_a_position(bad: bytes) -> None:
     good = packed_output([(0, b"key", b"value"), (1, b"key", b"")])
     with pytest.raises(MalformedOutput) as caught:
         output_ops(good + bad, 1)

@@ -135,7 +135,7 @@ def test_limits() -> None:
     assert shape(requests.DeleteLimited(1, bytes(KEY_BYTES_MAX + 1), 1)) == OTHER
 
 
-def test_columns_that_lie() -> None:
+def test_wrong_offsets_are_refused() -> None:
     header = encode_request(requests.Put(1, [], [], 1, Extension(values.PACKED, 0, b"r" * 12)))[0]
     table, good = bytes(4), struct.pack("<3I", 0, 1, 2)
     for offsets in ((0, 3, 2), (1, 1, 2), (0, 1, 3), (0, 2**32 - 1, 2), (0, 0, 2), (0, 1)):
@@ -146,7 +146,7 @@ def test_columns_that_lie() -> None:
             check_row(taken.rows[0], message)
 
 
-def test_rows_that_are_not_there() -> None:
+def test_missing_rows_are_refused() -> None:
     taken = Requests(Arena.from_messages([[b"id", b"\x31\x01\x00"]]), True, 1)
     for positions in ([1], [-1], [0, 2]):
         with pytest.raises(IndexError):

@@ -45,7 +45,7 @@ def test_a_put_under_a_session_is_a_transaction_that_older_nodes_know() -> None:
     assert entry == ops.Transaction(7, b"r" * 12, [ALIVE], put, [])
 
 
-def test_a_put_under_no_session_is_none() -> None:
+def test_a_put_without_a_session_is_no_transaction() -> None:
     (entry,) = entries(asked(PUT._replace(extension=UNDER_IT._replace(lease=0, ttl_ms=50))))
     assert entry == [ops.Put(7, [b"k"], [b"v"]), ops.Expiry(7, SENT_MS + 50, [b"k"])]
 
@@ -68,7 +68,7 @@ def test_the_answer_says_whether_the_session_was_alive(
         assert (answer.code, answer.frames) == (0, [told(result)] if request_ is BATCH else [])
 
 
-def test_a_put_whose_result_was_missed_asks_for_it() -> None:
+def test_the_result_of_a_repeated_put_is_queried() -> None:
     """Whoever is told nothing would be told that it was done."""
     world = asked(PUT)
     world.applies = True

@@ -64,7 +64,7 @@ class Node:
         return restored is not None
 
 
-def test_tables_come_back_out_of_a_snapshot(tmp_path: Path) -> None:
+def test_tables_are_restored_from_a_snapshot(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.put(3, b"three")
     node.snapshot((7, 2))
@@ -126,7 +126,7 @@ def test_a_snapshot_of_another_number_of_workers_is_refused(tmp_path: Path) -> N
     two.home.close()
 
 
-def test_damaged_tables_are_put_aside(tmp_path: Path) -> None:
+def test_damaged_tables_are_moved_away(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.put(3, b"three")
     node.home.close()
@@ -138,7 +138,7 @@ def test_damaged_tables_are_put_aside(tmp_path: Path) -> None:
     again.home.close()
 
 
-def test_tables_whose_damage_was_noted_are_put_aside(tmp_path: Path) -> None:
+def test_tables_with_noted_damage_are_moved_away(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.put(3, b"three")
     node.home.note_damage("block 7 is wrong")
@@ -155,7 +155,7 @@ def test_tables_whose_damage_was_noted_are_put_aside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", ["replicated.new", "replicated.old", "state"])
-def test_what_a_killed_worker_left_is_removed(tmp_path: Path, left: str) -> None:
+def test_remains_of_a_killed_worker_are_removed(tmp_path: Path, left: str) -> None:
     folder = tmp_path / "tables" / "table_worker" / left
     folder.mkdir(parents=True)
     (folder / "file").write_bytes(b"x")
@@ -163,7 +163,7 @@ def test_what_a_killed_worker_left_is_removed(tmp_path: Path, left: str) -> None
     assert not folder.exists()
 
 
-def test_entries_are_parted_between_workers() -> None:
+def test_entries_are_partitioned_by_worker() -> None:
     def data(*tables: int) -> bytes:
         return pack([Put(table, [b"k"], [b"v"]) for table in tables])
 

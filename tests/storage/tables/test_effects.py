@@ -49,7 +49,7 @@ def test_an_operation_that_is_refused_leaves_an_empty_record() -> None:
     assert [type(op).__name__ for op in deleted.ops] == ["Delete"]
 
 
-def test_what_belongs_to_no_log_is_not_recorded() -> None:
+def test_effects_on_local_tables_are_not_recorded() -> None:
     tables = MemoryTables()
     tables.write([TableEntry(0, 0, [Put(5, [b"a"], [b"1"]), DeleteLimited(5, b"", 1)])])
     tables.write([TableEntry(1, 1, [Delete(5, [b"b"])])])
@@ -86,7 +86,7 @@ def test_the_values_of_a_large_transaction_are_those_of_its_entry() -> None:
     assert effects.changes(op) == []
 
 
-def test_of_keys_that_went_at_once_the_values_are_not_told() -> None:
+def test_values_deleted_at_once_are_not_reported() -> None:
     """An older version has put them under a session that had ended."""
     attached: list[Op] = [Put(5, [b"a"], [LARGE]), Attach(5, 9, [b"a"])]
     op, effects = told(then=attached, other=[])
@@ -94,7 +94,7 @@ def test_of_keys_that_went_at_once_the_values_are_not_told() -> None:
     assert effects.ops == [Delete(5, [b"a"]), Delete(5, [b"a"])]
 
 
-def test_deletes_are_told_whole_however_many_there_are() -> None:
+def test_all_deletes_are_reported() -> None:
     keys = [bytes([number]) * 1000 for number in range(100)]
     tables = MemoryTables()
     tables.write([TableEntry(1, 1, [Put(5, keys, keys), DeleteLimited(5, b"", 100)])])

@@ -235,7 +235,7 @@ def test_one_expire_does_a_bounded_number(tables: Tables, monkeypatch: pytest.Mo
 # ---- sessions ----
 
 
-def test_keys_vanish_with_their_session(tables: Tables) -> None:
+def test_keys_end_with_their_session(tables: Tables) -> None:
     data = told(tables, SessionOpen(7, 1000, 5000))
     session = int.from_bytes(data, "little")
     assert session == tables.applied[0]

@@ -34,7 +34,7 @@ def test_keys_are_in_order(steps: list[tuple[str, bytes, bytes]], part_keys: int
 
 
 @given(st.lists(st.tuples(KEY, KEY), max_size=30))
-def test_ranges_hold_what_was_added(added: list[tuple[bytes, bytes]]) -> None:
+def test_ranges_contain_added_keys(added: list[tuple[bytes, bytes]]) -> None:
     ranges = Ranges()
     taken = [(start, end) for start, end in added if not end or start < end]
     for start, end in taken:

@@ -28,7 +28,7 @@ TABLE = 3
 SIZES = [*range(260), 511, 512, 1023, 1024, 1025, 1088, 1089, 2048, 5000]
 
 
-def test_hash_is_its_twin() -> None:
+def test_hash_equals_its_twin() -> None:
     dice = Random(1)
     for size in SIZES:
         data = dice.randbytes(size)
@@ -36,7 +36,7 @@ def test_hash_is_its_twin() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_snappy_is_its_twin(seed: int) -> None:
+def test_snappy_equals_its_twin(seed: int) -> None:
     """Random tags, of which many make sense: the same bytes, or both refuse."""
     dice = Random(seed)
     for _ in range(50):
@@ -130,7 +130,7 @@ def taken(scan: ChunkSource, dice: Random) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_merge_is_its_twin(tmp_path: Path, seed: int) -> None:
+def test_merge_equals_its_twin(tmp_path: Path, seed: int) -> None:
     """Files of several levels, in C, in plain Python, and as the engine has them."""
     dice = Random(seed)
     options = TableOptions(
@@ -185,7 +185,7 @@ def some_pairs(tmp_path: Path, compression: bool = True) -> RocksTables:
     return made(tmp_path, iter(steps), TableOptions(block_bytes=256, compression=compression))
 
 
-def test_a_table_that_is_empty_or_not_there(tmp_path: Path) -> None:
+def test_an_empty_or_missing_table(tmp_path: Path) -> None:
     tables = made(tmp_path, iter([]), TableOptions())
     for table in (TABLE, TABLE + 1):
         assert taken(tables.pieces(table), Random(1)) == []
@@ -252,7 +252,7 @@ def test_a_flipped_bit_of_a_block_is_damage(tmp_path: Path) -> None:
 # ---- what the engine reads itself ----
 
 
-def test_what_is_not_in_files_yet(tmp_path: Path) -> None:
+def test_unflushed_data_is_scanned(tmp_path: Path) -> None:
     tables = open_tables(f"{tmp_path}/tables", SHARED, replicated=True)
     tables.write([TableEntry(1, 1, [Put(TABLE, [b"a"], [b"1"])])])
     scan = tables.pieces(TABLE)
@@ -262,7 +262,7 @@ def test_what_is_not_in_files_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["range", "checksum", "format", "compression", "index", "files"])
-def test_what_is_of_another_kind(
+def test_unsupported_files_are_scanned_by_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The engine goes on where a file is met that only it can read: here the later one."""

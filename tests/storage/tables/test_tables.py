@@ -43,7 +43,7 @@ def content(tables: Tables, table: int) -> dict[bytes, bytes]:
     return dict(tables.scan(table))
 
 
-def test_reads_find_what_was_put(tables: Tables) -> None:
+def test_reads_find_puts(tables: Tables) -> None:
     write(tables, put(7, a="1", b="", c="3"))
     assert tables.get(7, [b"c", b"x", b"b", b"a"]) == [b"3", None, b"", b"1"]
     assert tables.exists(7, [b"b", b"x"]) == [True, False]
@@ -107,7 +107,7 @@ def test_operations_of_an_entry_see_those_before(tables: Tables) -> None:
     assert content(tables, 9) == {b"m": b"2"}
 
 
-def test_what_no_log_did_is_kept_for_those_who_watch(tables: Tables) -> None:
+def test_local_changes_are_kept_for_watches(tables: Tables) -> None:
     """Done again elsewhere it makes the same tables; what a log did is found there."""
     tables.recent = RecentChanges(50)
     tables.write([TableEntry(0, 0, [put(7, a="1", b="2", c="3"), put(9, z="1"), Truncate(9)])])
@@ -172,7 +172,7 @@ def test_a_closed_table_opens_again(tables: Tables) -> None:
     assert tables.count(7) == 2
 
 
-def test_hashes_tell_contents_apart(tables: Tables) -> None:
+def test_hashes_differ_for_different_contents(tables: Tables) -> None:
     write(tables, put(7, a="1", b="2"), put(8, b="2"), put(9, a="1b", c="2"))
     write(tables, put(8, a="1"))
     assert tables.content_hash(7) == tables.content_hash(8)
@@ -230,7 +230,7 @@ def reopen(tables: RocksTables, shared: Resources) -> RocksTables:
     return open_tables(tables.path, shared, replicated=True)
 
 
-def test_everything_is_remembered(rocks: RocksTables, shared: Resources) -> None:
+def test_tables_survive_a_restart(rocks: RocksTables, shared: Resources) -> None:
     small = TableOptions(0, 1 << 10, 1 << 20, 10, False)
     write(rocks, Open(7, small), put(7, a="1"), put(8, b="2"), Open(9, TableOptions(5 << 20)))
     write(rocks, Truncate(8), put(8, c="3"), Truncate(9))
@@ -403,7 +403,7 @@ def damage(folder: str) -> None:
     file.write_bytes(data)
 
 
-def test_damage_is_told(rocks: RocksTables, tmp_path: Path) -> None:
+def test_damage_is_reported(rocks: RocksTables, tmp_path: Path) -> None:
     keys = [b"%05d" % number for number in range(20_000)]
     write(rocks, Put(7, keys, [os.urandom(50) for _ in keys]))
     path = str(tmp_path / "lease")

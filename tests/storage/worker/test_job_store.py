@@ -42,7 +42,7 @@ def test_no_number_comes_twice_through_power_losses(seed: int) -> None:
     assert len(given) == len(set(given))
 
 
-def test_a_damaged_counter_is_no_fresh_one(tmp_path: Path) -> None:
+def test_a_damaged_counter_is_an_error(tmp_path: Path) -> None:
     ApidCounter(Disk(tmp_path), "jobs").next()
     path = tmp_path / "jobs" / "apids"
     data = bytearray(path.read_bytes())
@@ -72,7 +72,7 @@ def test_a_torn_end_is_cut_off(tmp_path: Path) -> None:
     assert StatisticsFile(Disk(tmp_path), "jobs", 10).loaded == [[1, "done"], [3, "done"]]
 
 
-def test_statistics_that_were_refused_half_way_are_added_again_once() -> None:
+def test_statistics_are_added_once_after_a_failed_write() -> None:
     disk = MemoryDisk()
     store = StatisticsFile(disk.process(), "jobs", 10)
     store.add([[1, "done"]])
@@ -85,7 +85,7 @@ def test_statistics_that_were_refused_half_way_are_added_again_once() -> None:
     assert store.loaded == StatisticsFile(disk.process(), "jobs", 10).loaded == expected
 
 
-def test_leases_that_nobody_holds_are_swept_half_made_ones_too(tmp_path: Path) -> None:
+def test_unheld_and_unfinished_leases_are_swept(tmp_path: Path) -> None:
     """A worker that is killed as it makes a checkpoint leaves hard links to files of its tables:
     what these take is never free again."""
     folder = LeaseFolder(str(tmp_path))

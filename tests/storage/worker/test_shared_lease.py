@@ -116,7 +116,7 @@ def history(dice: Random, length: int = 150) -> tuple[list[bytes], dict[int, obj
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nodes_take_the_same_at_the_same_index(seed: int, tmp_path: Path) -> None:
+def test_nodes_make_equal_snapshots_at_equal_index(seed: int, tmp_path: Path) -> None:
     log, expected = history(Random(seed))
     assert expected
     for name, batches in (("n1", 1), ("n2", 2)):
@@ -135,7 +135,7 @@ def test_nodes_take_the_same_at_the_same_index(seed: int, tmp_path: Path) -> Non
         node.home.close()
 
 
-def test_a_crash_takes_nothing_away_and_adds_nothing(tmp_path: Path) -> None:
+def test_a_crash_neither_loses_nor_adds_snapshots(tmp_path: Path) -> None:
     """A worker that was killed applies again what the engine had not made durable."""
     log, expected = history(Random(7))
     node = Node(tmp_path)
@@ -168,7 +168,7 @@ def test_a_crash_takes_nothing_away_and_adds_nothing(tmp_path: Path) -> None:
         (0, 1 << 40, 2, "2 snapshots are shared by the nodes already"),
     ],
 )
-def test_a_node_that_takes_none_says_why(
+def test_a_node_without_a_snapshot_reports_why(
     late_ms: int, free: int, taken: int, problem: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -186,7 +186,7 @@ def test_a_node_that_takes_none_says_why(
     node.home.close()
 
 
-def test_an_engine_that_refuses_leaves_nothing_behind(
+def test_a_failed_checkpoint_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Node(tmp_path)
@@ -202,7 +202,7 @@ def test_an_engine_that_refuses_leaves_nothing_behind(
     node.home.close()
 
 
-def test_what_lies_in_the_folder(tmp_path: Path) -> None:
+def test_content_of_the_folder(tmp_path: Path) -> None:
     node = Node(tmp_path)
     assert node.leases.shared() == []
     assert node.leases.description(shared_lease(3)) is None

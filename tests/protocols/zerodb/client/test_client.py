@@ -76,7 +76,7 @@ def done(exchanges: Iterable[Exchange]) -> bool:
     return all(it.answer is not None and not it.answer.failed for it in exchanges)
 
 
-def test_the_first_that_answers_is_taken_and_the_others_are_left() -> None:
+def test_the_first_server_that_answers_is_chosen() -> None:
     net = Net()
     net.servers["a"].silent = True
     net.deliver()
@@ -118,7 +118,7 @@ def test_a_foreign_server_gets_one_request_at_a_time_and_no_extension() -> None:
         requests.Transaction([], [], []),
     ],
 )
-def test_what_a_foreign_server_can_not_know_is_refused(request_: requests.Request) -> None:
+def test_requests_unknown_to_a_foreign_server_are_refused(request_: requests.Request) -> None:
     net = Net(features=7)
     net.deliver()
     exchange = net.begin(request_)
@@ -144,7 +144,7 @@ def test_a_lost_server_s_requests_go_to_the_next_one_in_order_and_happen_once() 
     assert seen == [[b"1"], [b"2"], [b"3"], [b"4"]]
 
 
-def test_a_silent_server_is_asked_and_then_left() -> None:
+def test_a_silent_server_is_pinged_and_then_left() -> None:
     net = Net(silence_ms=100)
     net.deliver()
     first = net.server
@@ -162,7 +162,7 @@ def test_a_silent_server_is_asked_and_then_left() -> None:
     assert done(exchanges)
 
 
-def test_a_slow_server_that_says_that_it_is_there_is_kept() -> None:
+def test_a_slow_server_that_answers_pings_is_kept() -> None:
     net = Net(silence_ms=100)
     net.deliver()
     first = net.server
@@ -192,7 +192,7 @@ def test_a_large_request_is_given_time() -> None:
     assert net.server != first
 
 
-def test_who_can_not_now_is_asked_again_and_the_order_is_kept() -> None:
+def test_retries_keep_the_order_of_requests() -> None:
     net = Net(retry_ms=50)
     net.deliver()
     net.servers[net.server].cannot = 2
@@ -209,7 +209,7 @@ def test_who_can_not_now_is_asked_again_and_the_order_is_kept() -> None:
     assert done(exchanges)
 
 
-def test_who_never_can_is_left_for_another() -> None:
+def test_a_server_that_keeps_refusing_is_left() -> None:
     net = Net(retry_ms=50, retries_max=3)
     net.deliver()
     first = net.server
@@ -222,7 +222,7 @@ def test_who_never_can_is_left_for_another() -> None:
     assert done(exchanges)
 
 
-def test_a_deadline_ends_trying_again() -> None:
+def test_a_deadline_ends_retries() -> None:
     net = Net()
     net.deliver()
     net.servers[net.server].cannot = 1000
@@ -234,7 +234,7 @@ def test_a_deadline_ends_trying_again() -> None:
     assert exchange.answer.text == "an election"
 
 
-def test_what_is_bound_to_a_server_is_lost_with_it() -> None:
+def test_requests_bound_to_a_server_are_lost_with_it() -> None:
     net = Net()
     net.deliver()
     first = net.server
@@ -251,7 +251,7 @@ def test_what_is_bound_to_a_server_is_lost_with_it() -> None:
     assert late.refusal
 
 
-def test_what_is_bound_is_asked_again_where_it_is() -> None:
+def test_bound_requests_are_retried_at_their_server() -> None:
     net = Net(retry_ms=50)
     net.deliver()
     net.servers[net.server].cannot = 1
@@ -281,7 +281,7 @@ def test_the_window_has_limits() -> None:
     assert rooms == [False, True, False, True]
 
 
-def test_what_is_dropped_is_not_sent_and_its_answer_is_a_stray() -> None:
+def test_a_dropped_request_is_not_sent_and_its_answer_is_a_stray() -> None:
     net = Net()
     net.deliver()
     sent, unsent = net.put(b"1")[0], None

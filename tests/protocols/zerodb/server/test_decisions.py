@@ -236,7 +236,7 @@ def test_client_data_of_a_malformed_apid_gets_an_empty_end(apid: tuple[bytes, ..
         (header(0xFF),),
     ],
 )
-def test_what_is_no_request_gets_the_protocol_error(frames: tuple[bytes, ...]) -> None:
+def test_an_unknown_request_gets_the_protocol_error(frames: tuple[bytes, ...]) -> None:
     assert peek(frames) == (values.PROTOCOL_ERROR, None)
     error = refused(*frames)
     assert error.request_type == values.PROTOCOL_ERROR
@@ -281,7 +281,7 @@ def test_unknown_write_flags_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("head", "flags"), [(header(0x10), 0), (header(0x20, 1), 1), (header(0x01, 1), 0)]
 )
-def test_our_extension_begins_behind_the_last_byte_of_the_text(head: bytes, flags: int) -> None:
+def test_the_extension_begins_behind_the_specified_header(head: bytes, flags: int) -> None:
     fields = b"\3" + b"\x10\x27\0\0" + REQID
     expected = Extension(3, 10_000, REQID)
     offsets = b"\0\0\0\0"
@@ -326,7 +326,7 @@ def test_the_answer_echoes_the_reqid() -> None:
         )
 
 
-def test_a_refusal_says_the_flags_of_the_write() -> None:
+def test_a_refusal_has_the_flags_of_the_write() -> None:
     for flags in (0, 1, 2, 3):
         assert refused(header(0x20, flags), T, b"odd").flags == flags
     assert refused(header(0x10, 3), T, b"").flags == 0

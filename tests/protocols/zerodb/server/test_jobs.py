@@ -97,7 +97,7 @@ def test_flags_of_chunks(rows: int, scan: dict[str, int], expected: list[tuple[i
     )
 
 
-def test_a_chunk_cut_by_our_limits_is_no_last_one() -> None:
+def test_a_chunk_cut_by_our_limits_is_not_the_last_one() -> None:
     """Neither large values nor a huge chunk size make a client believe that it has all."""
     one = Table(LIMITS._replace(chunk_bytes_max=100))
     assert one.chunks(one.job(iter(pairs(12, bytes(30))))) == [
@@ -137,7 +137,7 @@ def test_an_idle_job_ends_and_frees_its_lease() -> None:
     assert one.table.deadline_ms() is None
 
 
-def test_a_lease_lives_as_long_as_one_of_its_jobs_is_asked() -> None:
+def test_requests_to_a_job_keep_its_lease() -> None:
     one = Table()
     lease = one.lease(keeps=True)
     first = one.job(iter(pairs(10)), lease=lease)
@@ -167,7 +167,7 @@ def test_a_lease_is_renewed_and_released() -> None:
         one.table.release(lease)
 
 
-def test_what_is_too_much_is_refused() -> None:
+def test_requests_above_the_limits_are_refused() -> None:
     one = Table()
     lease = one.lease(keeps=True)
     for _ in range(5):
@@ -195,7 +195,7 @@ def test_a_failed_job_does_not_look_finished() -> None:
     assert (found.state, found.reason) == (FAILED, "a block is corrupt")
 
 
-def test_pairs_of_a_mapper_are_for_no_client() -> None:
+def test_pairs_of_a_mapper_are_not_returned_to_clients() -> None:
     one = Table()
     apid = one.table.start(JobScan(0x41, 7, one.lease()), PairChunks(iter(pairs(30))), 0, 0)
     assert one.table.chunk(apid, 0, 0) == (NO_MORE, [])

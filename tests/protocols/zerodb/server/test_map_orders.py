@@ -67,7 +67,7 @@ def test_junk(data: bytes, kind: type[AnyBody]) -> None:
         (MapOrder, [1, 2, 3, 1, "wasm", b"", b""]),
     ],
 )
-def test_what_a_body_may_not_be(kind: type[AnyBody], body: object) -> None:
+def test_malformed_bodies(kind: type[AnyBody], body: object) -> None:
     message = Message(map_orders.MAP, 1, msgpack.packb(body))
     with pytest.raises(RemoteProtocolError):
         body_of(message, kind)

@@ -63,7 +63,7 @@ def settings() -> dict[str, object]:
 
 @pytest.mark.parametrize("table", [BROKER_TABLE, OWNER_TABLE, LOG_TABLE, FRESH])
 @pytest.mark.parametrize("token", [b"", WRONG])
-def test_nobody_else_writes_a_reserved_table(table: int, token: bytes) -> None:
+def test_only_the_owner_writes_a_reserved_table(table: int, token: bytes) -> None:
     world = led(**settings())
     world.session.ownership.owners = {FRESH: digest(TOKEN)}
     for text in each(world, writes(table, token)):
@@ -76,7 +76,7 @@ def test_nobody_else_writes_a_reserved_table(table: int, token: bytes) -> None:
     assert entries(world) == []
 
 
-def test_many_puts_at_once_are_looked_at_one_by_one() -> None:
+def test_ownership_is_checked_for_each_put_of_a_batch() -> None:
     world = led(**settings())
     for number in range(20):
         table = BROKER_TABLE if number % 5 == 0 else 7
@@ -94,7 +94,7 @@ def test_processes_of_the_node_write_them(table: int) -> None:
     assert {op.table for entry in entries(world) for op in entry} == {table}
 
 
-def test_who_opens_a_fresh_table_owns_it() -> None:
+def test_the_client_that_opens_a_fresh_table_owns_it() -> None:
     world = led(**settings())
     assert "reserved" in each(world, writes(FRESH, TOKEN)[2:3])[0], "it is not open"
     assert each(world, writes(FRESH, TOKEN)[:1]) == [""]

@@ -10,7 +10,7 @@ SIZES = st.lists(st.integers(0, 300), max_size=400)
 
 
 @given(SIZES, st.lists(st.tuples(st.integers(1, 150), st.integers(1, 20_000)), min_size=1))
-def test_takes(sizes: list[int], takes: list[tuple[int, int]]) -> None:
+def test_reads(sizes: list[int], takes: list[tuple[int, int]]) -> None:
     pairs = [(b"%06d" % place, bytes(size)) for place, size in enumerate(sizes)]
     pieces = PairChunks(iter(pairs))
     got: list[bytes] = []

@@ -119,7 +119,7 @@ def test_a_leader_without_a_majority_is_named() -> None:
     assert answer.text.endswith("it may still be")
 
 
-def test_what_never_left_is_known_to_be_unwritten() -> None:
+def test_an_unproposed_write_is_known_to_be_unwritten() -> None:
     world = Served(request_timeout_ms=300)
     data = bytes(1_000_000)
     for number in range(12):  # More than the window holds.
@@ -131,7 +131,7 @@ def test_what_never_left_is_known_to_be_unwritten() -> None:
     assert world.session.inflight_bytes < 12 << 20, "what was given up is let go"
 
 
-def test_nothing_overtakes_a_write_that_was_given_up_and_comes_again() -> None:
+def test_no_write_overtakes_a_timed_out_write_that_is_retried() -> None:
     world = Served(request_timeout_ms=300)
 
     def put(number: int) -> None:
@@ -157,7 +157,7 @@ def test_nothing_overtakes_a_write_that_was_given_up_and_comes_again() -> None:
     ]
 
 
-def test_a_repeat_that_never_comes_is_not_waited_for_for_ever() -> None:
+def test_the_fence_of_a_missing_retry_expires() -> None:
     """Every write of everybody is looked at one by one meanwhile."""
     world = Served(request_timeout_ms=300)
     data = bytes(1_000_000)
@@ -176,7 +176,7 @@ def test_a_repeat_that_never_comes_is_not_waited_for_for_ever() -> None:
     assert not world.heard(b"c")[1].failed
 
 
-def test_reads_share_one_word_of_the_leaders_and_carry_its_index() -> None:
+def test_reads_share_one_read_index() -> None:
     world = led()
     world.ask(b"w", PARTSYNC, TABLE, b"k", b"v")
     world.run(lambda: bool(world.answers))
@@ -204,7 +204,7 @@ def test_a_stale_read_asks_no_leader(wish: str) -> None:
     assert world.workers[0].taken[0][3] == 0
 
 
-def test_reads_keep_their_order_whatever_the_leader_answers_first() -> None:
+def test_reads_keep_their_order_when_a_later_round_is_confirmed_first() -> None:
     world = led()
     world.run(lambda: world.client.leader is not None)
     for number in range(3):
@@ -218,7 +218,7 @@ def test_reads_keep_their_order_whatever_the_leader_answers_first() -> None:
     world.run(lambda: len(world.workers[0].taken) == 3)
 
 
-def test_local_tables_know_no_leader() -> None:
+def test_local_tables_need_no_leader() -> None:
     world = Served(local=frozenset({7}))
     world.ask(b"a", PUT, TABLE, b"k", b"v")
     world.ask(b"b", PARTSYNC, TABLE, b"k", b"v")
@@ -231,7 +231,7 @@ def test_local_tables_know_no_leader() -> None:
     assert world.answers == [[b"a", b"\x31\x01\x20\x00"]]
 
 
-def test_tables_are_shared_out_by_their_number() -> None:
+def test_the_number_of_a_table_decides_its_worker() -> None:
     world = led(workers=3)
     for table in range(6):
         world.ask(b"%d" % table, READ, table.to_bytes(4, "little"), b"k")
@@ -256,7 +256,7 @@ def test_open_and_truncate_go_through_the_log_and_close_does_not() -> None:
     assert world.workers[0].taken[0][6] == [b"\x31\x01\x02", TABLE]
 
 
-def test_a_malformed_write_is_acknowledged_without_a_flag_and_told_of() -> None:
+def test_a_malformed_write_without_a_flag_is_acknowledged_and_published() -> None:
     world = led()
     world.ask(b"a", PUT, TABLE, b"k")
     world.ask(b"b", PARTSYNC, TABLE, b"k")
@@ -324,7 +324,7 @@ def test_a_large_write_fails_as_a_whole_when_a_part_of_it_is_refused() -> None:
     assert all(part.part + 1 < part.parts for part in parts)
 
 
-def test_a_large_write_that_was_given_up_leaves_nothing_behind() -> None:
+def test_a_timed_out_large_write_leaves_no_parts() -> None:
     world = Served(entry_bytes_max=1000, request_timeout_ms=300)
     world.ask(b"c", PARTSYNC, TABLE, b"k", bytes(500_000))
     world.run(lambda: bool(world.answers))
@@ -332,7 +332,7 @@ def test_a_large_write_that_was_given_up_leaves_nothing_behind() -> None:
     assert world.session.proposals.size == world.client.window.size
 
 
-def test_a_large_write_and_those_behind_it_are_given_longer() -> None:
+def test_a_large_write_and_later_writes_get_more_time() -> None:
     """At 4 KiB a millisecond: else it is given up while it makes progress, and comes again."""
     world = Served(request_timeout_ms=300)
     world.lead("n1").commits = False
@@ -347,7 +347,7 @@ def test_a_large_write_and_those_behind_it_are_given_longer() -> None:
 
 
 @pytest.mark.parametrize("flags", [b"\1", b"\1\2\3", b"\0\1", b"\4\1"])
-def test_many_alike_are_taken_in_as_each_alone_would_be(flags: bytes) -> None:
+def test_uniform_requests_are_handled_as_single_ones(flags: bytes) -> None:
     """With a local table somewhere every row is looked at by itself."""
     seen = []
     tables = [bytes([number, 0, 0, 0]) for number in range(5)] * 12
@@ -410,7 +410,7 @@ def test_a_transaction_is_answered_with_what_the_worker_reports() -> None:
     assert (answer.retry, answer.reqid) == (True, b"t" * 12)
 
 
-def test_results_of_others_are_bounded_and_refusals_are_not_forgotten(
+def test_results_of_other_nodes_are_bounded_and_refusals_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kelek.protocols.zerodb.server.proposals.RESULTS_BYTES_MAX", 10_000)
@@ -449,7 +449,7 @@ def test_keys_expire_by_an_entry_of_the_leaders_server() -> None:
         assert world.session.deadline_ms is None
 
 
-def test_an_engine_that_refuses_is_said() -> None:
+def test_a_refusing_database_is_reported_to_clients() -> None:
     world = led()
     world.applies = False
     handoff = world.workers[0].channel
@@ -461,7 +461,7 @@ def test_an_engine_that_refuses_is_said() -> None:
     assert answer.text.endswith("not applied here yet: no space left on device")
 
 
-def test_an_engine_that_refuses_holds_up_no_other_workers_tables() -> None:
+def test_a_refusing_database_does_not_delay_other_workers() -> None:
     world = led(workers=2)
     world.applies = False
     world.workers[1].report(1, 100, world.now_ms)
@@ -547,7 +547,7 @@ def test_nothing_is_sent_to_a_worker_that_has_not_reported() -> None:
     assert world.heard(b"c")[0].text == "table_worker 1 does not answer"
 
 
-def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
+def test_hello_is_sent_until_the_reports_arrive() -> None:
     handoff = WorkerChannel(0, 1000)
     assert handoff.must_send_hello(10)
     assert not handoff.must_send_hello(20)
@@ -565,7 +565,7 @@ def test_a_worker_is_asked_for_its_reports_until_they_have_come() -> None:
     assert handoff.must_send_hello(2000)
 
 
-def test_a_worker_is_told_now_and_then_that_its_server_waits() -> None:
+def test_server_waits_is_sent_periodically() -> None:
     handoff = WorkerChannel(0, 1000)
     assert not handoff.must_send_waiting(0), "nobody is there to hear it"
     handoff.on_epoch(1, 0)
@@ -576,7 +576,7 @@ def test_a_worker_is_told_now_and_then_that_its_server_waits() -> None:
     assert handoff.must_send_waiting(11 + SERVER_WAITS_MS), "a new one knows nothing"
 
 
-def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice() -> None:
+def test_a_restarted_worker_gets_only_repeatable_requests_again() -> None:
     world = Served(local=frozenset({7}))
     worker = world.workers[0]
     limit = (5).to_bytes(8, "little")
@@ -598,7 +598,7 @@ def test_a_worker_that_died_gets_its_requests_again_but_what_must_not_be_twice()
     assert len(worker.taken) == 2
 
 
-def test_nobody_is_answered_twice_when_a_worker_dies() -> None:
+def test_no_client_is_answered_twice_when_a_worker_dies() -> None:
     world = led(local=frozenset({9}))
     worker, handoff = world.workers[0], world.workers[0].channel
     local = (9).to_bytes(4, "little")
@@ -625,7 +625,7 @@ def test_nobody_is_answered_twice_when_a_worker_dies() -> None:
     assert not handoff.count
 
 
-def test_what_a_worker_says_of_an_earlier_server_is_not_of_this_one() -> None:
+def test_answers_for_an_earlier_server_are_dropped() -> None:
     world = Served(local=frozenset({9}), first_ticket=1000)
     worker, handoff = world.workers[0], world.workers[0].channel
     world.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
@@ -639,7 +639,7 @@ def test_what_a_worker_says_of_an_earlier_server_is_not_of_this_one() -> None:
     assert not handoff.count
 
 
-def test_what_a_worker_never_got_is_not_in_doubt() -> None:
+def test_unsent_requests_are_repeatable() -> None:
     world = Served(local=frozenset({9}))
     worker = world.workers[0]
     worker.room = 1
@@ -656,7 +656,7 @@ def test_what_a_worker_never_got_is_not_in_doubt() -> None:
     assert [each[0] for each in world.answers] == [b"l"]
 
 
-def test_late_answers_of_a_worker_that_was_given_up_are_for_nobody() -> None:
+def test_late_answers_of_an_expired_worker_are_dropped() -> None:
     world = Served(local=frozenset({9}), request_timeout_ms=500)
     worker, handoff = world.workers[0], world.workers[0].channel
     world.ask(b"a", READ, (9).to_bytes(4, "little"), b"k")
@@ -667,7 +667,7 @@ def test_late_answers_of_a_worker_that_was_given_up_are_for_nobody() -> None:
     assert not handoff.on_answer(1, 0, worker.taken[0][4])
 
 
-def test_a_worker_that_is_gone_for_long_leaves_nobody_without_an_answer() -> None:
+def test_requests_of_a_lost_worker_are_answered_with_errors() -> None:
     world = Served(local=frozenset({7}), request_timeout_ms=500)
     world.applies = False
     world.ask(b"a", READ, TABLE, b"k")
@@ -694,7 +694,7 @@ def test_a_full_pipe_keeps_the_order() -> None:
 # ---- other doors ----
 
 
-def test_what_nobody_is_told_of() -> None:
+def test_failures_without_a_client_are_published() -> None:
     world = led(local=frozenset({9}))
     arena = Arena.from_messages(
         [
@@ -747,7 +747,7 @@ def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -
     assert told[(FAILED, 0, 0, values.DATABASE_ERROR, 0, 77)] == [b"no room"]
 
 
-def test_an_ask_that_fails_is_said_to_the_job_server() -> None:
+def test_a_failed_job_request_is_reported_to_the_job_server() -> None:
     world = Served(request_timeout_ms=200)
     world.session.on_job_request((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)
     world.run(lambda: bool(world.jobs))
@@ -755,7 +755,7 @@ def test_an_ask_that_fails_is_said_to_the_job_server() -> None:
     assert world.jobs[0][1].startswith(b"not read: no leader was found")
 
 
-def test_what_a_job_has_asked_of_a_worker_that_died_is_said_to_the_job_server() -> None:
+def test_job_requests_of_a_dead_worker_are_reported_to_the_job_server() -> None:
     """The worker answers it straight: nobody else can know that it never will."""
     world = led(request_timeout_ms=400)
     worker = world.workers[0]
@@ -774,7 +774,7 @@ def test_what_a_job_has_asked_of_a_worker_that_died_is_said_to_the_job_server() 
     assert PIPE_HEADER.unpack(world.jobs[1][0])[5] == 78
 
 
-def test_a_job_server_that_does_not_run_is_said() -> None:
+def test_a_missing_job_server_is_reported_to_clients() -> None:
     world = led()
     world.ask(b"j", b"\x31\x01\x48", bytes(8))
     world.run(lambda: bool(world.jobs))
@@ -785,7 +785,7 @@ def test_a_job_server_that_does_not_run_is_said() -> None:
     assert answer.text == "no job_server runs on this node now"
 
 
-def test_beyond_its_limits_nothing_more_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_above_its_limits_the_server_reads_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kelek.protocols.zerodb.server.session.INFLIGHT_MAX", 3)
     world = Served(request_timeout_ms=300)
     for number in range(3):

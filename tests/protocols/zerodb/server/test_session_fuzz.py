@@ -53,7 +53,7 @@ def is_idle(session: Session) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_request_is_answered_or_handed_on_once(seed: int) -> None:
+def test_each_request_is_answered_or_forwarded_once(seed: int) -> None:
     rng = Random(seed)
     world = Served(workers=2, local=frozenset({9}), open_on_the_fly=seed % 2 == 0)
     world.lead("n1")
@@ -106,7 +106,7 @@ class Mortal:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whoever_dies_each_request_is_answered_once(seed: int) -> None:
+def test_each_request_is_answered_once_despite_crashes(seed: int) -> None:
     rng = Random(seed)
     world = Served(workers=2, local=frozenset({9}), request_timeout_ms=rng.choice([300, 5000]))
     mortals = [Mortal(world, number) for number in range(2)]

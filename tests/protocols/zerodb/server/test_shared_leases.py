@@ -109,7 +109,7 @@ def begin(nodes: Nodes, node: int) -> int:
     return nodes.tables[node].start(scan, PairChunks(pairs), nodes.now_ms, 0)
 
 
-def test_a_lease_that_nobody_reads_costs_no_entry() -> None:
+def test_an_unused_lease_needs_no_entries() -> None:
     nodes = Nodes(1)
     while nodes.holds(0):
         nodes.step()
@@ -132,7 +132,7 @@ def test_a_release_lets_jobs_end_first() -> None:
     assert not refused.value.retry, "other nodes have it no more, either"
 
 
-def test_a_lease_that_was_never_here_may_be_elsewhere() -> None:
+def test_an_unknown_lease_may_be_on_another_node() -> None:
     one = table()
     with pytest.raises(JobRefused, match="this node has no snapshot of lease") as refused:
         one.lease(lease(9).number)
@@ -166,7 +166,7 @@ def test_bounds() -> None:
     assert len(one._ended_leases) == ENDED_LEASES_MAX
 
 
-def test_what_could_not_be_said_is_said_soon() -> None:
+def test_a_failed_renewal_is_retried_soon() -> None:
     one = table()
     one.add_lease(lease(5), True, 0)
     one.renew(lease(5).number, 0)

@@ -62,7 +62,7 @@ def test_a_table_that_was_opened_at_another_node_a_moment_ago_is_open() -> None:
     assert [world.answers[0][1], world.answers[1][1]] == [b"\x31\x01\x20\x00"] * 2
 
 
-def test_whether_a_table_is_open_nobody_knows_without_a_leader() -> None:
+def test_without_a_leader_existence_is_unknown() -> None:
     world = Served(open_on_the_fly=False, request_timeout_ms=300)
     world.ask(b"c", head(0x20, 1, Extension(reqid=b"r" * 12)), TABLE, b"k", b"1")
     world.session.on_job_request((JOB_WRITE, 0, 0, 0, 0, 78), [TABLE, ops.pack([])], world.now)

@@ -175,7 +175,7 @@ INFO_OF_ALL = head(values.TABLE_INFO, 0, Extension(reqid=b"r" * 12))
         st.tuples(st.booleans(), st.one_of(message(), messages.mutated(message()))), max_size=8
     )
 )
-def test_whatever_comes_is_answered_once(batch: list[Message]) -> None:
+def test_each_junk_request_is_answered_once(batch: list[Message]) -> None:
     batch = seen(batch)
     world = Whole()
     found = world.serve(batch)
@@ -188,7 +188,7 @@ def test_whatever_comes_is_answered_once(batch: list[Message]) -> None:
 
 @settings(max_examples=EXAMPLES * 3 // 10, phases=[Phase.generate])
 @given(st.lists(st.one_of(message(), messages.mutated(message())).filter(bool), max_size=8))
-def test_nothing_is_answered_that_comes_over_pull_or_sub(batch: list[list[bytes]]) -> None:
+def test_pull_and_sub_get_no_answers(batch: list[list[bytes]]) -> None:
     world = Whole()
     arena = Arena.from_messages(batch)
     world.at(0, lambda: world.session.on_one_way(arena, world.now))
@@ -199,7 +199,7 @@ def test_nothing_is_answered_that_comes_over_pull_or_sub(batch: list[list[bytes]
     assert not any(isinstance(op, ops.Transaction | ops.SessionOpen) for op in written)
 
 
-def test_a_time_to_live_beyond_all_numbers_is_refused() -> None:
+def test_a_time_to_live_above_the_limit_is_refused() -> None:
     for ttl_ms in (values.TTL_MS_MAX + 1, 2**64 - 1):
         put = requests.Put(5, [b"k"], [b"v"], 1, Extension(reqid=b"r" * 12, ttl_ms=ttl_ms))
         answer = Whole().serve([(False, encode_request(put))])[b"0"]

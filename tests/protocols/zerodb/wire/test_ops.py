@@ -125,6 +125,6 @@ def test_parts_joined_are_the_whole(batch: list[ops.Op], size: int) -> None:
         [ops.Part(1, b"", 2, 2, b"")],
     ],
 )
-def test_what_is_not_packed(batch: list[ops.Op]) -> None:
+def test_values_that_cannot_be_packed(batch: list[ops.Op]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         ops.pack(batch)

@@ -157,7 +157,7 @@ def test_reads_of_one_connection_are_answered_in_order_whatever_their_tables_and
     assert types == [requests.type_of(request) for request in asked]
 
 
-def test_a_long_scan_holds_up_nobody_else() -> None:
+def test_a_long_scan_delays_no_other_client() -> None:
     desk = Desk()
     desk.put(5, ROWS)
     desk.ask(requests.Scan(5), b"slow")
@@ -170,7 +170,7 @@ def test_a_long_scan_holds_up_nobody_else() -> None:
     assert later[0][2:] == [part for row in ROWS for part in row], "it saw what was there at first"
 
 
-def test_with_a_reqid_those_behind_a_scan_do_not_wait() -> None:
+def test_with_a_reqid_later_requests_do_not_wait_for_a_scan() -> None:
     desk = Desk()
     desk.put(5, ROWS)
     desk.ask(requests.Count(5, extension=with_id(1)))
@@ -204,7 +204,7 @@ def test_a_request_waits_for_its_index() -> None:
     assert desk.requests.completed_ticket == 3
 
 
-def test_an_index_that_does_not_come_is_told_of_in_time() -> None:
+def test_a_missing_index_is_reported_in_time() -> None:
     desk = Desk()
     desk.ask(requests.Read(5, [b"a"]), log_index=7)
     desk.ask(requests.Read(5, [b"a"], with_id(9, deadline_ms=100)), b"c2", log_index=8)
@@ -220,7 +220,7 @@ def test_an_index_that_does_not_come_is_told_of_in_time() -> None:
     assert desk.requests.deadline_ms is None
 
 
-def test_where_the_engine_refuses_nobody_waits() -> None:
+def test_no_request_waits_while_the_database_refuses() -> None:
     desk = Desk()
     desk.put(5, ROWS[:3])
     desk.ask(requests.Read(5, [b"00001"]), log_index=7)
@@ -252,7 +252,7 @@ def test_local_writes_are_one_batch_and_read_afterwards() -> None:
     assert desk.requests.completed_ticket == 5
 
 
-def test_a_write_that_the_engine_refuses_is_told_of() -> None:
+def test_a_write_refused_by_the_database_is_an_error() -> None:
     desk = Desk()
     desk.local.full = True
     desk.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.FULLSYNC))
@@ -266,7 +266,7 @@ def test_a_write_that_the_engine_refuses_is_told_of() -> None:
 @pytest.mark.parametrize(
     "request_", [requests.Put(5, [b"a"], [b"1"]), requests.Session(requests.SESSION_OPEN, 0, 1000)]
 )
-def test_what_belongs_into_the_log_is_not_written_here(request_: Request) -> None:
+def test_writes_of_replicated_tables_are_refused_here(request_: Request) -> None:
     desk = Desk()
     desk.ask(request_)
     ((_, header, text),) = desk.run_all()
@@ -297,7 +297,7 @@ def test_an_answer_over_the_limit_is_an_error_or_a_page() -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("limit", [None, 7])
-def test_pages_give_everything_once(reverse: bool, limit: int | None) -> None:
+def test_pages_return_each_pair_once(reverse: bool, limit: int | None) -> None:
     desk = Desk(TableRequestLimits(3000, 5000, True))
     desk.put(5, ROWS[:900])
     flags = values.PACKED | (values.REVERSE if reverse else 0)
@@ -332,7 +332,7 @@ def test_unknown_tables() -> None:
     assert codes == [b"\x10\0", b"\x10\x10", b"\x11\x10", b"\x20\x01", b"\x01\0", b"\x20\0"]
 
 
-def test_table_info_tells_of_the_content_at_an_index() -> None:
+def test_table_info_hashes_the_content_at_an_index() -> None:
     desk = Desk()
     desk.put(5, ROWS)
     desk.ask(requests.TableInfo(5, content=True))
@@ -350,7 +350,7 @@ def test_malformed_requests_are_answered_and_counted() -> None:
     assert desk.requests.completed_ticket == 4
 
 
-def test_tickets_are_handled_when_all_before_them_are() -> None:
+def test_a_ticket_is_complete_when_all_earlier_ones_are() -> None:
     desk = Desk()
     desk.put(5, ROWS)
     desk.ask(requests.Count(5, extension=with_id(1)))
@@ -361,7 +361,7 @@ def test_tickets_are_handled_when_all_before_them_are() -> None:
     assert desk.requests.completed_ticket == 2
 
 
-def test_a_repeated_transaction_is_told_its_result_again() -> None:
+def test_a_repeated_transaction_gets_its_result_again() -> None:
     desk = Desk()
     transaction = requests.Transaction([], [Put(5, [b"a"], [b"1"])], [], 0, with_id(7))
     desk.tables.write([TableEntry(1, 1, requests.operations(transaction, UNIX_MS))])
@@ -374,7 +374,7 @@ def test_a_repeated_transaction_is_told_its_result_again() -> None:
     assert unknown[1][:4] == b"\x31\x01\x25\x01"
 
 
-def test_what_runs_when_tables_are_replaced_may_be_tried_again() -> None:
+def test_long_requests_may_be_retried_after_a_restore() -> None:
     desk = Desk()
     desk.put(5, ROWS)
     desk.ask(requests.Scan(5))
@@ -389,7 +389,7 @@ def test_what_runs_when_tables_are_replaced_may_be_tried_again() -> None:
 # ---- watch ----
 
 
-def test_a_watch_tells_what_was_done_to_its_range() -> None:
+def test_a_watch_reports_changes_of_its_range() -> None:
     desk = Desk()
     desk.watch(0)
     assert desk.told() == (1, [])
@@ -418,7 +418,7 @@ def test_a_watch_waits_for_changes_and_ends_in_time() -> None:
     assert desk.told() == (4, [(3, [Put(5, [b"c"], [b"3"])])])
 
 
-def test_a_watch_tells_what_only_the_tables_know() -> None:
+def test_a_watch_reports_recorded_effects() -> None:
     desk = Desk()
     desk.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
     equal = Compare(5, b"a", EQUAL, b"1")
@@ -450,7 +450,7 @@ def test_a_watch_tells_what_only_the_tables_know() -> None:
     ]
 
 
-def test_large_values_are_told_as_they_are_now() -> None:
+def test_large_values_are_reported_as_of_now() -> None:
     desk = Desk()
     data = pack([Put(5, [b"b", b"c"], [b"large" * 50_000, b"small"])])
     half = len(data) // 2
@@ -509,7 +509,7 @@ def test_a_local_table_is_watched() -> None:
     assert (desk.watch_local(0) or (0, []))[0] >= begin + 5
 
 
-def test_a_lot_of_changes_is_told_by_the_page() -> None:
+def test_many_changes_are_reported_in_pages() -> None:
     desk = LocalDesk()
     index, _ = desk.watch_local(0) or (0, [])
     large = b"x" * (1 << 20)
@@ -534,7 +534,7 @@ def test_a_lot_of_changes_is_told_by_the_page() -> None:
     assert desk.local.recent._size <= 16 << 20
 
 
-def test_changes_that_are_gone_are_told_of() -> None:
+def test_lost_changes_are_an_error() -> None:
     desk = Desk()
     desk.put(5, ROWS[:3])
     desk.base = 1
@@ -544,7 +544,7 @@ def test_changes_that_are_gone_are_told_of() -> None:
     assert b"entry 1" in text
 
 
-def test_a_log_that_gives_nothing_just_now_is_asked_again_later() -> None:
+def test_an_empty_log_read_is_retried_later() -> None:
     desk = Desk()
     desk.put(5, [(b"b", b"2")])
     log, desk.log = desk.log, []
@@ -556,7 +556,7 @@ def test_a_log_that_gives_nothing_just_now_is_asked_again_later() -> None:
     assert len(desk.told()[1]) == 2
 
 
-def test_values_are_read_as_many_as_should_fit() -> None:
+def test_reads_are_sized_by_earlier_values() -> None:
     desk = Desk(TableRequestLimits(32 << 20, 5000, True))
     keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
     desk.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
@@ -576,7 +576,7 @@ def test_values_are_read_as_many_as_should_fit() -> None:
     )
 
 
-def test_no_more_of_a_request_is_read_than_may_be_sent() -> None:
+def test_no_request_reads_more_than_its_answer_may_hold() -> None:
     desk = Desk(TableRequestLimits(1 << 20, 5000, True))
     keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
     desk.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
@@ -589,7 +589,7 @@ def test_no_more_of_a_request_is_read_than_may_be_sent() -> None:
 
 
 @pytest.mark.parametrize("request_", [requests.Read(5, [b"a"]), requests.Scan(5)])
-def test_damage_is_told_to_who_asked_and_to_the_owner(
+def test_damage_is_reported_to_the_client_and_the_owner(
     request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = Desk()
@@ -606,7 +606,7 @@ def test_damage_is_told_to_who_asked_and_to_the_owner(
     assert "block 7" in desk.requests.damage
 
 
-def test_large_values_do_not_pile_up_however_small_the_others_are() -> None:
+def test_large_values_among_small_ones_use_bounded_memory() -> None:
     """Many ask for one large value of a table whose values were all small: what is made at once is
     what is sent at once."""
     desk = Desk()
@@ -632,7 +632,7 @@ def test_large_values_do_not_pile_up_however_small_the_others_are() -> None:
 
 
 @pytest.mark.parametrize("what", ["page", "hash", "text"])
-def test_no_more_large_rows_are_in_memory_than_are_wanted(what: str) -> None:
+def test_large_rows_in_memory_are_bounded(what: str) -> None:
     """A slice of 2048 rows would be 80 MB here, and 128 GiB of the largest."""
     desk = Desk()
     keys = [b"%05d" % number for number in range(2000)]
@@ -666,7 +666,7 @@ def test_no_more_large_rows_are_in_memory_than_are_wanted(what: str) -> None:
     assert most < 140
 
 
-def test_an_answer_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reads, "ANSWER_ROWS_MAX", 3000)
     desk = Desk()
     desk.put(5, ROWS)
@@ -681,7 +681,7 @@ def test_an_answer_has_so_many_rows_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     assert (len(pairs.keys), pairs.resume) == (3000, ROWS[3000][0])
 
 
-def test_changes_that_are_too_many_for_one_answer_come_in_several(
+def test_many_changes_need_several_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An answer that is larger than zerodb_server takes would break the pipe for everybody."""
@@ -701,7 +701,7 @@ def test_changes_that_are_too_many_for_one_answer_come_in_several(
     assert b"entry 6 has changed has more than 250000 bytes" in text
 
 
-def test_what_keys_hold_by_now_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_current_values_of_changes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_watch, "CURRENT_BYTES_MAX", 1_000_000)
     monkeypatch.setattr(table_watch, "CURRENT_KEYS", 2)
     desk = Desk()
