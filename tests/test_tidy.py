@@ -571,7 +571,7 @@ TWINS = {
     r"klk_frames_format": "native/tables/test_ops.py::test_frames_are_cut_as_the_twin_does",
     r"klk_messages_add": "native/tables/test_ops.py::test_many_frames_are_put_as_the_few_of_a_twin",
     r"klk_records_pack": "native/tables/test_mapper.py::test_records_equal_their_twins",
-    r"klk_output_ops": "native/tables/test_mapper.py::test_operations_of_an_output_equal_their_twins",
+    r"klk_output_ops": "native/tables/test_mapper.py::test_output_operations_equal_their_twins",
     r"klk_(exchange|service|client|worker|request|new_request)_\w+": (
         "native/broker/test_exchange.py::test_a_history_is_its_twins"
     ),

@@ -59,7 +59,7 @@ def test_records_equal_their_twins(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_operations_of_an_output_equal_their_twins(seed: int) -> None:
+def test_output_operations_equal_their_twins(seed: int) -> None:
     records = some_records(Random(seed))
     assert output_ops(packed_output(records), 7) == twin_ops(records, 7)
 

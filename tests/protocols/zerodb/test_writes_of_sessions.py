@@ -1,4 +1,4 @@
-"""Writes under a session: how they travel, and what is answered when it has ended."""
+"""Writes under a session: how they travel, and the answers after the session's end."""
 
 from collections.abc import Sequence
 
@@ -23,12 +23,12 @@ BATCH = requests.Transaction(
 
 
 def told(result: bytes) -> bytes:
-    """What a worker reports of a transaction."""
+    """A worker's result of a transaction."""
     return result + bytes(8)
 
 
 def asked(request: requests.Request) -> Served:
-    """It is in the log, and not applied."""
+    """It is committed, and not applied."""
     world = led()
     world.applies = False
     world.ask(b"c", *encode_request(request))
@@ -69,7 +69,7 @@ def test_the_answer_says_whether_the_session_was_alive(
 
 
 def test_the_result_of_a_repeated_put_is_queried() -> None:
-    """Whoever is told nothing would be told that it was done."""
+    """Without a result the server would acknowledge the write."""
     world = asked(PUT)
     world.applies = True
     world.run(lambda: bool(world.workers[0].taken))
@@ -77,11 +77,11 @@ def test_the_result_of_a_repeated_put_is_queried() -> None:
     assert (kind, index, frames[0]) == (RESULT_QUERY, 1, b"r" * 12)
 
 
-# ---- what it does to tables ----
+# ---- effects on tables ----
 
 
 def after(session: int, operations: Sequence[ops.Op]) -> Tables:
-    """A table with a key and a session, and then these operations."""
+    """A table with a key and a session, to which these operations are applied."""
     tables = MemoryTables()
     tables.write(
         [TableEntry(session, 1, [ops.SessionOpen(0, 1000, 1), ops.Put(7, [b"k"], [b"old"])])]
@@ -91,7 +91,7 @@ def after(session: int, operations: Sequence[ops.Op]) -> Tables:
 
 
 def as_older_nodes_do(operations: Sequence[ops.Op]) -> list[ops.Op]:
-    """To them the compare of the session is one among the others."""
+    """For older nodes the compare of the session is an ordinary compare."""
     return [
         op._replace(compares=[compare._replace(operand=b"") for compare in op.compares])
         if isinstance(op, ops.Transaction)
@@ -117,7 +117,7 @@ def test_older_nodes_hold_the_same_tables(
 
 
 def test_an_entry_of_an_older_version_does_what_it_did() -> None:
-    """A node that applies an old log has the tables that the others have had since then."""
+    """A node that applies an old log gets the tables that the others have had since."""
     entry: list[ops.Op] = [ops.Put(7, [b"k"], [b"new"]), ops.Attach(7, SESSION, [b"k"])]
     assert dict(after(SESSION + 1, entry).scan(7)) == {}
     assert dict(after(SESSION, entry).scan(7)) == {b"k": b"new"}

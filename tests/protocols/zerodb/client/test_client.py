@@ -1,4 +1,4 @@
-"""The client's machine of ZeroDB without sockets: which server it takes, what it sends again."""
+"""The client machine of ZeroDB without sockets: which server it chooses, and what it retries."""
 
 from collections.abc import Iterable
 from itertools import count
@@ -37,7 +37,7 @@ class Net:
         return [self.begin(requests.Put(1, [key], [b"v"], 1)) for key in keys]
 
     def send(self) -> None:
-        """Does what the machine wants; what is answered arrives later."""
+        """Carries out the machine's actions; answers arrive later."""
         for action in self.client.ready(self.now_ms):
             match action:
                 case Connect(url):
@@ -133,7 +133,7 @@ def test_a_lost_server_s_requests_go_to_the_next_one_in_order_and_happen_once() 
     first = net.server
     net.servers[first].mute = 2
     exchanges = net.put(b"1", b"2", b"3")
-    net.send()  # All three are done, none is heard of.
+    net.send()  # All three are done, but no answer has arrived.
     net.kill(first)
     exchanges += net.put(b"4")
     net.deliver()
@@ -275,7 +275,7 @@ def test_the_window_has_limits() -> None:
     rooms.append(net.client.has_room)
     net.begin(requests.Put(1, [b"k"], [bytes(2000)], 1))
     net.send()
-    rooms.append(net.client.has_room)  # So much is on its way already.
+    rooms.append(net.client.has_room)  # After so many unanswered requests.
     net.deliver()
     rooms.append(net.client.has_room)
     assert rooms == [False, True, False, True]

@@ -1,5 +1,5 @@
-"""A session in virtual time: the client machine's world, whose leader commits, and workers that
-are a list of what they were handed."""
+"""A session in virtual time: the world of the log client, whose leader commits, and workers that
+record their requests."""
 
 from itertools import count
 
@@ -15,13 +15,13 @@ TABLE = (7).to_bytes(4, "little")
 
 
 class Worker:
-    """What one worker was handed: (kind, flags, epoch, index, ticket, routing id, frames)."""
+    """A worker's requests: (kind, flags, epoch, index, ticket, routing id, frames)."""
 
     def __init__(self, session: Session, number: int) -> None:
         self.channel = session.channels[number]
         self.session = session
         self.taken: list[tuple[int, int, int, int, int, bytes, list[bytes]]] = []
-        self.room = 1 << 30  # Messages that its pipe takes.
+        self.room = 1 << 30  # Messages that its pipe accepts.
 
     def take(self, messages: Arena, position: int) -> int:
         while position < messages.count and self.room:
@@ -39,7 +39,7 @@ class Worker:
 
 
 class Served(World):
-    """The world, and a session that uses its client."""
+    """The world of the log client, and a session that uses it."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Served(World):
         self.workers = [Worker(self.session, number) for number in range(setup.workers)]
         for worker in self.workers:
             worker.report(1, 0, self.now_ms)
-        self.applies = True  # The workers keep up with the log.
+        self.applies = True  # The workers apply the log at once.
         self._due: set[int] = set()
 
     @property
@@ -65,20 +65,20 @@ class Served(World):
         self.session.on_requests(Arena.from_messages([[routing_id, *frames]]), self.now)
 
     def heard(self, routing_id: bytes) -> list[answers.Answer]:
-        """What it was answered."""
+        """The answers to a client."""
         return [answers.decode_answer(each[1:]) for each in self.answers if each[0] == routing_id]
 
     def _act(self) -> None:
         for worker in self.workers:
             if self.applies:
-                # The leader's word reaches one entry further than what was written, to the one
-                # with which it began: so it does here, too.
+                # The leader's read index is one above the last write, because of the entry of its
+                # term.
                 applied = len(self.log.records) + 1
                 worker.report(worker.channel.epoch or 1, applied, self.now_ms)
         self.session.ready(self.now)
         super()._act()
         for worker in self.workers:
-            worker.channel.must_send_hello(self.now_ms)  # A question that nobody hears here.
+            worker.channel.must_send_hello(self.now_ms)  # The message goes nowhere here.
             worker.channel.send(worker.take)
         for frames in self.session.answers:
             self.answers += frames.messages()

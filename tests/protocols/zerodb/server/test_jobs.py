@@ -98,7 +98,7 @@ def test_flags_of_chunks(rows: int, scan: dict[str, int], expected: list[tuple[i
 
 
 def test_a_chunk_cut_by_our_limits_is_not_the_last_one() -> None:
-    """Neither large values nor a huge chunk size make a client believe that it has all."""
+    """Neither large values nor a huge chunk size look like the end of the data."""
     one = Table(LIMITS._replace(chunk_bytes_max=100))
     assert one.chunks(one.job(iter(pairs(12, bytes(30))))) == [
         *[(0, 3)] * 4,
@@ -114,7 +114,7 @@ def test_clients_share_a_job_and_get_each_pair_once() -> None:
     one = Table()
     jobs = [one.job(iter(pairs(97)), chunk_pairs=7) for _ in range(3)]
     got: dict[int, list[bytes]] = {apid: [] for apid in jobs}
-    for _ in range(60):  # Any of the clients asks next, for any of the jobs.
+    for _ in range(60):  # Any client asks next, for any job.
         apid = dice.choice(jobs)
         got[apid] += flat(one.table.chunk(apid, 0, 0))
     expected = [part for pair in pairs(97) for part in pair]
@@ -146,7 +146,7 @@ def test_requests_to_a_job_keep_its_lease() -> None:
     one.table.chunk(second, 50_000, 0)
     one.table.tick(70_000, 0)
     assert one.table.lease(lease).path == f"lease.{lease}"
-    one.table.tick(110_000, 0)  # The second job has expired; the lease was as idle as that.
+    one.table.tick(110_000, 0)  # The second job has expired; the lease was idle for as long.
     assert [it.number for it in one.table.pop_freed()] == [lease]
     with pytest.raises(JobRefused, match=f"no lease {lease}"):
         one.table.lease(lease)
@@ -184,7 +184,7 @@ def test_requests_above_the_limits_are_refused() -> None:
 
 
 def test_a_failed_job_does_not_look_finished() -> None:
-    """A client that gets "no more" for it would believe that it has every pair."""
+    """A client would take "no more" as the end of all pairs."""
     one = Table()
     apid = one.job(iter(pairs(50)))
     one.table.fail(apid, "a block is corrupt", 9)

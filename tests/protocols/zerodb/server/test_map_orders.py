@@ -1,4 +1,4 @@
-"""Orders about maps on Spark: they come out as they went in, and junk is refused."""
+"""Messages about maps on Spark: encoded and decoded they are equal, and junk is refused."""
 
 import msgpack
 import pytest

@@ -1,4 +1,4 @@
-"""Reserved tables take writes from their owners alone, by whatever request."""
+"""Only owners write reserved tables, with any request."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ FRESH = RESERVED_FIRST + 77
 
 
 def writes(table: int, token: bytes = b"") -> list[Request]:
-    """One of each kind."""
+    """One request of each kind."""
     tagged = Extension(reqid=b"r" * 12, owner=token)
     put = ops.Put(table, [b"k"], [b"v"])
     return [
@@ -45,7 +45,7 @@ def writes(table: int, token: bytes = b"") -> list[Request]:
 
 
 def each(world: Served, found: list[Request]) -> list[str]:
-    """What each is answered: nothing, or why not."""
+    """The answers: empty, or the reason of the refusal."""
     told = []
     for number, request in enumerate(found):
         name = b"c%d" % len(world.answers) + b"-%d" % number

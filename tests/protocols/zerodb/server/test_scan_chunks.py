@@ -1,4 +1,4 @@
-"""Pairs by the piece: all of them, once, and no more at a time than was asked for."""
+"""Chunks of a scan: every pair once, and no more at a time than requested."""
 
 from hypothesis import given
 from hypothesis import strategies as st

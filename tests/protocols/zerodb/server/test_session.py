@@ -1,4 +1,4 @@
-"""Stories of the server in virtual time: what is answered when, and what is handed to whom."""
+"""Stories of the server in virtual time: when clients get answers, and what workers get."""
 
 from functools import partial
 
@@ -139,7 +139,7 @@ def test_no_write_overtakes_a_timed_out_write_that_is_retried() -> None:
         world.ask(b"c", header, TABLE, b"k", b"%d" % number)
 
     data = bytes(1_000_000)
-    for number in range(10):  # Fills the window, so that the others stay behind it.
+    for number in range(10):  # Fills the window, so that further writes wait behind it.
         world.ask(b"%d" % number, PARTSYNC, TABLE, b"k", data)
     put(1)
     world.at(100, lambda: put(2))
@@ -158,7 +158,7 @@ def test_no_write_overtakes_a_timed_out_write_that_is_retried() -> None:
 
 
 def test_the_fence_of_a_missing_retry_expires() -> None:
-    """Every write of everybody is looked at one by one meanwhile."""
+    """Meanwhile every write is checked one by one."""
     world = Served(request_timeout_ms=300)
     data = bytes(1_000_000)
     for number in range(20):  # Fills the window.
@@ -333,7 +333,7 @@ def test_a_timed_out_large_write_leaves_no_parts() -> None:
 
 
 def test_a_large_write_and_later_writes_get_more_time() -> None:
-    """At 4 KiB a millisecond: else it is given up while it makes progress, and comes again."""
+    """At 4 KiB a millisecond: otherwise it would time out during progress and be retried."""
     world = Served(request_timeout_ms=300)
     world.lead("n1").commits = False
     world.ask(b"large", PARTSYNC, TABLE, b"k", bytes(8 << 20))
@@ -348,7 +348,7 @@ def test_a_large_write_and_later_writes_get_more_time() -> None:
 
 @pytest.mark.parametrize("flags", [b"\1", b"\1\2\3", b"\0\1", b"\4\1"])
 def test_uniform_requests_are_handled_as_single_ones(flags: bytes) -> None:
-    """With a local table somewhere every row is looked at by itself."""
+    """With local tables each row is checked by itself."""
     seen = []
     tables = [bytes([number, 0, 0, 0]) for number in range(5)] * 12
     for local in (frozenset[int](), frozenset({99})):
@@ -420,13 +420,13 @@ def test_results_of_other_nodes_are_bounded_and_refusals_stay(
     world.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
     world.run(lambda: bool(world.log.records))
     proposals.on_results([(1, OperationResult(2, b"the pieces are missing"))])
-    for index in range(2, 1000):  # Other nodes', while this write is on its way.
+    for index in range(2, 1000):  # Of other nodes, while this write waits.
         proposals.on_results([(index, OperationResult(0, bytes(1000)))])
     assert 0 < len(proposals._results) < 12
     world.applies = True
     world.run(lambda: bool(world.answers))
     assert world.heard(b"c")[0].text == "the pieces are missing"
-    # Behind a write that was proposed later nothing of what was applied before is kept.
+    # Behind a write that was proposed later, earlier results are dropped.
     world.log.records += [(b"", b"")] * 1000
     world.run(lambda: proposals.is_idle)
     world.ask(b"d", PARTSYNC, TABLE, b"k", b"v")
@@ -496,7 +496,7 @@ def test_when_one_worker_fails_to_list_its_tables_all_of_it_fails() -> None:
     world = led(workers=2, request_timeout_ms=300)
     world.applies = False
     for worker in world.workers:
-        worker.channel.epoch = None  # Neither runs.
+        worker.channel.epoch = None  # Neither worker runs.
     world.ask(b"gone", b"\x31\x01\x15")
     world.run(lambda: bool(world.answers))
     assert "does not answer" in world.heard(b"gone")[0].text
@@ -691,7 +691,7 @@ def test_a_full_pipe_keeps_the_order() -> None:
     assert [taken[5] for taken in worker.taken] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-# ---- other doors ----
+# ---- one-way sockets and jobs ----
 
 
 def test_failures_without_a_client_are_published() -> None:
@@ -730,7 +730,7 @@ def test_a_job_request_goes_to_the_job_server_and_its_ask_to_the_worker() -> Non
 
 
 def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -> None:
-    """It is of no table, so a table that is not open, or local, is none of its business."""
+    """It concerns no table, so closed and local tables do not matter."""
     world = led(workers=2, local=frozenset({0}), open_on_the_fly=False)
     entry = ops.pack([ops.LeaseOpen(7, 1)])
     world.applies = False
@@ -756,7 +756,7 @@ def test_a_failed_job_request_is_reported_to_the_job_server() -> None:
 
 
 def test_job_requests_of_a_dead_worker_are_reported_to_the_job_server() -> None:
-    """The worker answers it straight: nobody else can know that it never will."""
+    """The worker refuses it itself."""
     world = led(request_timeout_ms=400)
     worker = world.workers[0]
     world.session.on_job_request((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], world.now)

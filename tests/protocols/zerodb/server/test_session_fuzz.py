@@ -1,4 +1,4 @@
-"""Whatever comes in, nothing ends the server, and each request is answered or handed on once."""
+"""No input ends the server, and each request is answered or forwarded once."""
 
 from collections import Counter
 from random import Random
@@ -13,7 +13,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import REQUEST
 from kelek.tests.protocols.zerodb.server.served import TABLE, Served
 
 TABLES = [TABLE, (8).to_bytes(4, "little"), (9).to_bytes(4, "little")]
-ENDS = (0, 4, 12, 20, 3)  # Of our extension, behind its reqid; 3 is none.
+ENDS = (0, 4, 12, 20, 3)  # Ends of the extension, behind its reqid; 3 is none.
 
 
 def header(rng: Random) -> bytes:
@@ -72,13 +72,13 @@ def test_each_request_is_answered_or_forwarded_once(seed: int) -> None:
     for worker in world.workers:
         handed = [taken[5] for taken in worker.taken if taken[0] == REQUEST]
         found.update(name for name in handed if not name.startswith(KEY_PREFIX))
-    # What all workers are asked at once.
+    # Requests to all workers at once.
     found.update(each.prefix[0] for each in world.session.scatter_gather._requests.values())
     assert found == Counter(asked)
 
 
 class Mortal:
-    """A worker that answers what it was handed a while later, unless it dies before."""
+    """A worker that answers its requests later, unless it dies before."""
 
     def __init__(self, world: Served, number: int) -> None:
         self.world = world
@@ -88,7 +88,7 @@ class Mortal:
         self._done = 0
 
     def work(self, share: float = 1.0) -> None:
-        """Answers a share of what it was handed, in order."""
+        """Answers a share of the requests, in order."""
         taken = self.worker.taken
         end = self._done + int((len(taken) - self._done) * share)
         for kind, _, epoch, _, _, routing_id, _ in taken[self._done : end]:
@@ -99,7 +99,7 @@ class Mortal:
             self.worker.channel.on_handled(taken[-1][4])
 
     def die(self) -> None:
-        """What it was handed and has not answered is lost with it."""
+        """Unanswered requests are lost."""
         self._done = len(self.worker.taken)
         self.epoch += 1
         self.worker.report(self.epoch, len(self.world.log.records), self.world.now_ms)
@@ -148,7 +148,8 @@ def test_each_request_is_answered_once_despite_crashes(seed: int) -> None:
     found = Counter(answer[0] for answer in world.answers)
     for mortal in mortals:
         found.update(mortal.answered)
-    # Only who was handed to a worker that died may hear twice: it had answered, and not said so.
+    # Only clients of a worker that died may get two answers: it had answered without reporting
+    # that.
     again = {
         taken[5] for mortal in mortals for taken in mortal.worker.taken if taken[2] < mortal.epoch
     }

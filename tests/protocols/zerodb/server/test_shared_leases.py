@@ -1,5 +1,5 @@
-"""Leases that every node has, in virtual time: the job tables of some nodes, and the log between
-them. Whoever reads on one node keeps the lease on all, and none is kept for nobody."""
+"""Leases of all nodes in virtual time: the job tables of some nodes, and the log between them. A
+reader on one node keeps the lease on all; without readers it ends."""
 
 from itertools import count
 from random import Random
@@ -20,7 +20,7 @@ from kelek.protocols.zerodb.wire.values import shared_lease
 IDLE_MS = 60_000
 LIMITS = JobLimits(idle_ms=IDLE_MS, leases_max=8, shared_max=2)
 STEP_MS = 500
-DELAY_MS = 4_000  # At most, from the wish for an entry until a node has applied it.
+DELAY_MS = 4_000  # At most, from a request for an entry until a node has applied it.
 
 
 def table(limits: JobLimits = LIMITS) -> JobTable:
@@ -34,14 +34,14 @@ def lease(index: int) -> Lease:
 
 
 class Nodes:
-    """Three of them; what is applied reaches each with a delay of its own, in order."""
+    """Three nodes; entries reach each with a delay of its own, in order."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
         self.tables = [table() for _ in range(3)]
         self.up = [True] * 3
         self.now_ms = 0
-        self.entries = 0  # That say that a lease is in use.
+        self.entries = 0  # Renewals.
         self.coming: list[list[tuple[int, int]]] = [[], [], []]  # By node: (when, lease).
         self.number = lease(5).number
         for each in self.tables:
@@ -51,7 +51,7 @@ class Nodes:
         return bool(self.tables[node].shared)
 
     def step(self) -> None:
-        """Some time passes on all nodes that are up."""
+        """Some time passes on all running nodes."""
         self.now_ms += STEP_MS
         for node, each in enumerate(self.tables):
             while self.coming[node] and self.coming[node][0][0] <= self.now_ms:
@@ -63,7 +63,7 @@ class Nodes:
             each.tick(self.now_ms, 0)
 
     def ask(self, node: int, number: int) -> None:
-        if self.dice.random() < 0.1:  # No leader now.
+        if self.dice.random() < 0.1:  # There is no leader now.
             self.tables[node].on_renewal_failed(number, self.now_ms)
             return
         self.entries += 1
@@ -74,7 +74,7 @@ class Nodes:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_lease_lives_on_all_nodes_while_one_of_them_is_read(seed: int) -> None:
-    """Readers pause, for almost as long as a job lives, and change over when their node dies."""
+    """Readers pause for almost the lifetime of a job, and move to another node when theirs dies."""
     nodes = Nodes(seed)
     dice = nodes.dice
     node, apid = 0, 0
@@ -86,24 +86,24 @@ def test_a_lease_lives_on_all_nodes_while_one_of_them_is_read(seed: int) -> None
             nodes.step()
             if nodes.now_ms >= pause_ms:
                 nodes.tables[node].chunk(apid, nodes.now_ms, 0)
-                # Rarer than each third of the time to live, so that nodes differ.
+                # Less often than each third of the lifetime, so that nodes differ.
                 pause_ms = nodes.now_ms + dice.randrange(IDLE_MS // 2)
             assert all(nodes.holds(each) for each in range(3) if nodes.up[each])
         nodes.up[node] = False
         node += 1
     begin(nodes, node)
     spent_ms = nodes.now_ms
-    # One node speaks for all, and a word lasts for a third of the time to live.
+    # One node renews for all, once in a third of the lifetime.
     assert nodes.entries <= 1 + 3 * spent_ms // IDLE_MS
     while nodes.holds(node):
         nodes.step()
-        # The last use may be said a third later, and once more if it could not be.
+        # The last renewal may come a third later, and once more after a failure.
         latest_ms = spent_ms + IDLE_MS + IDLE_MS // 2 + DELAY_MS + 2 * STEP_MS
         assert nodes.now_ms <= latest_ms, "nobody reads it"
 
 
 def begin(nodes: Nodes, node: int) -> int:
-    """A job without end."""
+    """A job without an end."""
     scan = JobScan(0x42, 7, nodes.number, chunk_pairs=1)
     pairs = ((b"%d" % i, b"") for i in count())
     return nodes.tables[node].start(scan, PairChunks(pairs), nodes.now_ms, 0)
@@ -137,11 +137,11 @@ def test_an_unknown_lease_may_be_on_another_node() -> None:
     with pytest.raises(JobRefused, match="this node has no snapshot of lease") as refused:
         one.lease(lease(9).number)
     assert refused.value.retry
-    one.on_lease_released(lease(9).number)  # The log says that no node has it.
+    one.on_lease_released(lease(9).number)  # An entry of the log released it on all nodes.
     with pytest.raises(JobRefused, match="it was released") as refused:
         one.lease(lease(9).number)
     assert not refused.value.retry
-    with pytest.raises(JobRefused) as refused:  # Of this node alone.
+    with pytest.raises(JobRefused) as refused:  # Of this node only.
         one.lease(12)
     assert not refused.value.retry
 

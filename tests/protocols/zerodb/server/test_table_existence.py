@@ -1,4 +1,4 @@
-"""Where no table is opened on the fly: what is refused, and what waits for the leader's word."""
+"""Tables while `open_on_the_fly` is off: which writes are refused, and which ask the leader."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ def test_a_table_must_be_opened_where_none_is_made_on_the_fly() -> None:
 
 
 def other_opens(world: Served) -> None:
-    """Another node's server opens table 7; our worker has not heard of it."""
+    """Another node's server opens table 7; this node's worker has not applied that."""
     world.applies = False
     world.log.add(b"another one.", ops.pack([ops.Open(7, TableOptions())]))
 
@@ -102,7 +102,7 @@ def table(number: int) -> bytes:
 
 
 def filled(world: Served, *tables: int) -> None:
-    """These tables are there."""
+    """These tables exist."""
     worker = world.workers[0].channel
     worker.status = worker.status._replace(tables=dict.fromkeys(tables, TableOptions()))
 
@@ -144,7 +144,7 @@ def test_a_table_that_was_truncated_makes_room(monkeypatch: pytest.MonkeyPatch) 
     for number in (1, 2, 3):
         world.ask(b"%d" % number, PARTSYNC, table(number), b"k", b"v")
     world.run(lambda: len(world.answers) == 3)
-    filled(world, 2)  # What was on its way is there, and table 1 no more.
+    filled(world, 2)  # The tables of proposed writes exist now, and table 1 does not.
     world.at(1000, partial(world.ask, b"later", PARTSYNC, table(3), b"k", b"v"))
     world.run(lambda: len(world.answers) == 4)
     assert codes(world, b"1", b"2", b"3", b"later") == [0, 0, 1, 0]

@@ -1,4 +1,4 @@
-"""What a table worker does with requests, on tables in memory: order, batches, slices, limits."""
+"""Scheduling of requests by a table worker on tables in memory: order, batches, slices, limits."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def with_id(number: int, **fields: Any) -> Extension:
 
 
 class CountingTables(MemoryTables):
-    """Tables that tell how often the engine was asked."""
+    """Tables that count the calls of the database."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class CountingTables(MemoryTables):
 
 
 class Desk:
-    """Requests, and what comes back."""
+    """Requests of a worker and their answers."""
 
     def __init__(self, limits: TableRequestLimits = LIMITS) -> None:
         self.tables, self.local = CountingTables(), CountingTables()
@@ -102,7 +102,7 @@ class Desk:
         self.ask(requests.Watch(5, b"b", b"d", index, with_id(index, **fields)), b"w%d" % index)
 
     def told(self) -> tuple[int, list[answers.WatchedChange]]:
-        """What the only answer of this turn says."""
+        """The content of the only answer of this run."""
         (frames,) = self.run_all(self.tables.applied[0])
         return answers.decode_watch(answers.decode_answer(frames[1:]))
 
@@ -112,9 +112,9 @@ class Desk:
         self.requests.add(QueuedRequest(route, frames, ticket=self.ticket, **asked), self.now_ms)
 
     def run(self, applied: int = 100) -> list[list[bytes]]:
-        """The answers of one turn."""
+        """The answers of one run."""
         self.requests.run(applied, self.now_ms, UNIX_MS)
-        out = [message[1:] for message in self.requests.out.messages()]  # Without their marks.
+        out = [message[1:] for message in self.requests.out.messages()]  # Without their tags.
         self.requests.out.clear()
         return out
 
@@ -132,7 +132,7 @@ def test_many_reads_are_one_call_of_the_engine() -> None:
     for number in range(100):
         desk.ask(requests.Read(5, [ROWS[number][0], b"none%d" % number]), b"c%d" % (number % 7))
     out = desk.run_all()
-    # What values it has is not known at first.
+    # The size of its values is not known at first.
     assert desk.tables.calls == ["get 5 8", "get 5 64", "get 5 128"]
     assert len(out) == 100
     by_route = [frames for frames in out if frames[0] == b"c3"]
@@ -468,7 +468,7 @@ class LocalDesk(Desk):
     """Watches the local table."""
 
     def watch_local(self, index: int) -> tuple[int, list[answers.WatchedChange]] | None:
-        """What is answered at once; None: nothing."""
+        """The immediate answer, or None."""
         request = requests.Watch(LOCAL, b"b", b"d", index, with_id(self.ticket))
         self.ask(request, b"w%d" % self.ticket)
         return self.told_now()
@@ -483,7 +483,7 @@ class LocalDesk(Desk):
 
 
 def test_a_local_table_is_watched() -> None:
-    """What only the tables know is told, too: which keys a limited delete or an expiry took."""
+    """Reports also contain what only the tables know: the keys of a limited delete or an expiry."""
     desk = LocalDesk()
     desk.ask(requests.Put(LOCAL, [b"b"], [b"before"]))
     assert desk.watch_local(UNIX_MS * 1000) == (0, []), "nothing was kept"
@@ -607,8 +607,8 @@ def test_damage_is_reported_to_the_client_and_the_owner(
 
 
 def test_large_values_among_small_ones_use_bounded_memory() -> None:
-    """Many ask for one large value of a table whose values were all small: what is made at once is
-    what is sent at once."""
+    """Many clients read one large value of a table whose values were small: memory is bounded by
+    the answers that are sent at once."""
     desk = Desk()
     desk.put(5, [*ROWS[:200], (b"large", bytes(1 << 20))])
     for _ in range(3):
@@ -684,7 +684,7 @@ def test_rows_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_changes_need_several_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An answer that is larger than zerodb_server takes would break the pipe for everybody."""
+    """zerodb_server would refuse a larger answer, and close the pipe for all clients."""
     monkeypatch.setattr(values, "PAIR_BYTES_MAX", 250_000)
     desk = Desk(TableRequestLimits(1000, 5000, True))
     for _ in range(5):
