@@ -1,4 +1,4 @@
-"""What the clients of tables are given, checked before anything is sent."""
+"""Checks of arguments before a table client sends a request."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -18,19 +18,19 @@ from ..errors import TableTooLarge
 
 Data = bytes | bytearray | memoryview
 
-# How a write is acknowledged: on receipt, once it is applied, once it is on stable storage.
+# When a write is acknowledged: on receipt, when applied, when on stable storage.
 SYNC_FLAGS = {"async": 0, "partsync": PARTSYNC, "fullsync": FULLSYNC}
 
 
 class Range(NamedTuple):
-    """start <= key < end; an empty bound: from the first key, to the last."""
+    """start <= key < end; an empty start is the first key, an empty end is behind the last."""
 
     start: bytes = b""
     end: bytes = b""
 
     @property
     def last(self) -> bytes:
-        """The largest key that is in it, for requests that include their end. No key is longer."""
+        """The largest key of the range, for requests with an inclusive end. No key is longer."""
         if not self.end:
             return b""
         head, byte = self.end[:-1], self.end[-1]
@@ -40,12 +40,12 @@ class Range(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether no key can be in it."""
+        """Whether no key can be in the range."""
         return (bool(self.end) and self.start >= self.end) or self.end == b"\0"
 
 
 def checked_range(prefix: Data | None, start: Data, end: Data) -> Range:
-    """From a prefix, or from bounds. Raises ValueError when both are given."""
+    """A range by a prefix, or by bounds. Raises ValueError when both are given."""
     if prefix is None:
         return Range(checked_bound(start), checked_bound(end))
     if start or end:
@@ -55,13 +55,13 @@ def checked_range(prefix: Data | None, start: Data, end: Data) -> Range:
 
 
 def behind_prefix(prefix: bytes) -> bytes:
-    """The smallest key above all that begin so; empty: there is none."""
+    """The smallest key above all keys with this prefix; empty: none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else b""
 
 
 def behind_key(key: bytes) -> bytes:
-    """The smallest key above this one; empty: there is none."""
+    """The smallest key above this one; empty: none."""
     return key + b"\0" if len(key) < KEY_BYTES_MAX else behind_prefix(key)
 
 
@@ -75,7 +75,7 @@ def checked_table(number: int) -> int:
 
 
 def checked_number(what: str, number: int, least: int = 0, most: int = LIMIT_MAX) -> int:
-    """Raises TypeError, ValueError: nothing else can be written into a request."""
+    """Raises TypeError, ValueError unless the number fits its field of a request."""
     if not isinstance(number, int):
         raise TypeError(f"{what} is a number, not {type(number).__name__}")
     if not least <= number <= most:
@@ -106,7 +106,7 @@ def check_key_size(size: int) -> None:
 def checked_keys(keys: Iterable[Data]) -> list[bytes]:
     """Raises TypeError, TableTooLarge."""
     if isinstance(keys, bytes | bytearray | memoryview | str):
-        raise TypeError("keys are several, in a list; for one there is a method of its own")
+        raise TypeError("give several keys in a list; for one key use the singular method")
     return [checked_key(key) for key in keys]
 
 
@@ -139,7 +139,7 @@ def sync_flags(sync: str) -> int:
 
 
 def milliseconds(seconds: float | None) -> int:
-    """Of a time to live. Raises ValueError."""
+    """A time to live in milliseconds. Raises ValueError."""
     if seconds is None:
         return 0
     if not 0.001 <= seconds <= TTL_MS_MAX / 1000:  # Nor is NaN.

@@ -1,6 +1,6 @@
-"""Packed scans, jobs and entries of the log as Arrow batches, without an object for each row.
+"""Scans, jobs and log entries as Arrow record batches, without a Python object for each row.
 
-pyarrow is imported with this module, which is imported when somebody asks for Arrow.
+It imports pyarrow; clients import it at the first use of Arrow.
 """
 
 from bisect import bisect_right
@@ -35,8 +35,9 @@ ENTRY_SCHEMA = pyarrow.schema(
 
 
 def batch_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
-    """A page, or a chunk, as a record batch with the columns key and value. Raises
-    RemoteProtocolError."""
+    """A page or chunk as a record batch with the columns key and value. Raises
+    RemoteProtocolError.
+    """
     resume = b""
     if not request.extension.flags & PACKED:
         arrays = _arrays_of(answer.frames)
@@ -55,7 +56,7 @@ def batch_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Pa
 
 
 def _arrays_of(frames: Sequence[bytes]) -> list[pyarrow.Array]:
-    """Keys and values of frames in turns. Raises RemoteProtocolError."""
+    """Keys and values of alternating frames. Raises RemoteProtocolError."""
     if not isinstance(frames, Message):
         return [pyarrow.array(frames[place::2], pyarrow.binary()) for place in (0, 1)]
     try:
@@ -70,7 +71,7 @@ def _arrays_of(frames: Sequence[bytes]) -> list[pyarrow.Array]:
 
 
 def resume_of(keys: pyarrow.Array, request: requests.Scan | requests.ClientData) -> bytes:
-    """The key to go on from behind a page in the text's form; empty: nothing is left."""
+    """The key after a page in the specification's framing; empty: nothing is left."""
     if isinstance(request, requests.Scan) and len(keys) == request.limit != 0:
         return bytes(keys[-1].as_py()) + b"\0"
     return b""
@@ -91,7 +92,9 @@ def column_of(offsets: bytes, data: bytes) -> pyarrow.Array:
 
 
 def entries_of(part: EntryRun) -> pyarrow.RecordBatch:
-    """Entries with the columns of ENTRY_SCHEMA. Raises RemoteProtocolError on what is no entry."""
+    """Entries as a record batch of ENTRY_SCHEMA. Raises RemoteProtocolError for a malformed
+    entry.
+    """
     batches = part.batches or block_from_entries(part.first_index, part.entries)
     count = sum(batch.count for batch in batches)
     columns = cut_columns([batch.block for batch in batches], count)
@@ -116,7 +119,7 @@ def entries_of(part: EntryRun) -> pyarrow.RecordBatch:
 def packs_of(
     batches: Iterable[pyarrow.RecordBatch], bytes_max: int
 ) -> Iterator[tuple[Column, Column]]:
-    """Keys and values for one put each, of about bytes_max, taken from the columns key and value.
+    """Keys and values for one put each, of about bytes_max, from the columns key and value.
 
     Raises TypeError, ValueError and TableTooLarge.
     """
@@ -130,7 +133,7 @@ def packs_of(
 
 
 class _Frames:
-    """A column, and where its items lie in memory."""
+    """A column and the offsets of its items in memory."""
 
     def __init__(self, array: pyarrow.Array) -> None:
         _, offsets, data = array.buffers()
@@ -160,7 +163,7 @@ def _frames_of(batch: pyarrow.RecordBatch, name: str) -> _Frames:
 
 
 def _end_of_pack(keys: _Frames, found: _Frames, first: int, bytes_max: int) -> int:
-    """As many items as fit, but one at least."""
+    """The end of the items that fit, at least one."""
 
     def size(last: int) -> int:
         return int(keys.offsets[last] + found.offsets[last])
@@ -170,7 +173,7 @@ def _end_of_pack(keys: _Frames, found: _Frames, first: int, bytes_max: int) -> i
 
 
 def _cut(frames: _Frames, first: int, last: int) -> Column:
-    """Some of the items, with offsets that begin with 0."""
+    """Some of the items, with offsets from 0."""
     offsets = frames.offsets[first : last + 1]
     start, end = offsets[0], offsets[-1]
     placed = pyarrow.compute.subtract(

@@ -66,13 +66,19 @@ class AsyncTable(AsyncDriver):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning)
-        self._steps = TableOperations(self._client, number, lambda: self.timeout_ms)
-        self._steps.set_defaults(sync, stale)
+        self._operations = TableOperations(self._client, number, lambda: self.timeout_ms)
+        self._operations.set_defaults(sync, stale)
         self._puts: RequestCoalescer[Pair, Answer] = RequestCoalescer(
-            self._steps.begin_put, self._room, self._answer, RequestLimits(PACK_PAIRS, PACK_BYTES)
+            self._operations.begin_put,
+            self._room,
+            self._answer,
+            RequestLimits(PACK_PAIRS, PACK_BYTES),
         )
         self._gets: RequestCoalescer[bytes, list[bytes | None]] = RequestCoalescer(
-            self._steps.begin_get, self._room, self._values, RequestLimits(GETS_MAX, PACK_BYTES)
+            self._operations.begin_get,
+            self._room,
+            self._values,
+            RequestLimits(GETS_MAX, PACK_BYTES),
         )
 
     # ---- reading ----
@@ -88,23 +94,23 @@ class AsyncTable(AsyncDriver):
             return found[place]
         except TableRefused:
             # The values of all tasks may exceed one answer: get this one alone.
-            return (await self._run(self._steps.get_many([wanted])))[0]
+            return (await self._run(self._operations.get_many([wanted])))[0]
 
     async def get_many(self, keys: Iterable[Data]) -> list[bytes | None]:
         """The value of each key, in order; None: the key does not exist."""
-        return await self._run(self._steps.get_many(keys))
+        return await self._run(self._operations.get_many(keys))
 
     async def exists(self, key: Data) -> bool:
         """Whether the key exists."""
-        return (await self._run(self._steps.exists_many([key])))[0]
+        return (await self._run(self._operations.exists_many([key])))[0]
 
     async def exists_many(self, keys: Iterable[Data]) -> list[bool]:
         """Whether each key exists, in order."""
-        return await self._run(self._steps.exists_many(keys))
+        return await self._run(self._operations.exists_many(keys))
 
     async def count(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> int:
         """The number of keys that begin with prefix, or lie in start <= key < end."""
-        return await self._run(self._steps.count(checked_range(prefix, start, end)))
+        return await self._run(self._operations.count(checked_range(prefix, start, end)))
 
     async def scan(
         self,
@@ -119,7 +125,7 @@ class AsyncTable(AsyncDriver):
         order; see kelek.Table.scan().
         """
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        async with aclosing(self._iterate(self._steps.scan(asked))) as pages:
+        async with aclosing(self._iterate(self._operations.scan(asked))) as pages:
             async for page in pages:
                 for pair in page:
                     yield pair
@@ -135,7 +141,7 @@ class AsyncTable(AsyncDriver):
     ) -> AsyncGenerator[bytes, None]:
         """The keys alone, as scan(); the server sends no values."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
-        async with aclosing(self._iterate(self._steps.scan(asked))) as pages:
+        async with aclosing(self._iterate(self._operations.scan(asked))) as pages:
             async for page in pages:
                 for key, _ in page:
                     yield key
@@ -151,7 +157,7 @@ class AsyncTable(AsyncDriver):
     ) -> AsyncGenerator[list[Pair], None]:
         """As scan(): a list, never empty, of the pairs of each page."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._iterate(self._steps.scan(asked))
+        return self._iterate(self._operations.scan(asked))
 
     async def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
@@ -160,7 +166,7 @@ class AsyncTable(AsyncDriver):
         kelek.Table.to_arrow().
         """
         asked = ScanQuery(checked_range(prefix, start, end))
-        async with aclosing(self._iterate(self._steps.scan_columns(asked))) as pages:
+        async with aclosing(self._iterate(self._operations.scan_columns(asked))) as pages:
             async for page in pages:
                 for batch in page:
                     yield batch
@@ -176,7 +182,7 @@ class AsyncTable(AsyncDriver):
             pair = checked_key(key), checked_value(value)
             await self._puts.add(pair, len(pair[0]) + len(pair[1]))
         else:
-            await self._write(self._steps.put([(key, value)], ttl_s, session))
+            await self._write(self._operations.put([(key, value)], ttl_s, session))
 
     async def put_many(
         self,
@@ -190,7 +196,7 @@ class AsyncTable(AsyncDriver):
         It sends a pack when it is full or the source has ended; use put() for a source that pauses.
         progress is called with the count acknowledged so far.
         """
-        puts = self._steps.puts(ttl_s)
+        puts = self._operations.puts(ttl_s)
         added = (puts.add(pack) async for pack in _packs(pairs))
         return await self._write_all(puts, added, progress)
 
@@ -205,7 +211,7 @@ class AsyncTable(AsyncDriver):
         """As put_many(), from the binary or text columns key and value of record batches; see
         kelek.Table.put_arrow().
         """
-        puts = self._steps.puts(ttl_s)
+        puts = self._operations.puts(ttl_s)
         packed = arrow().packs_of(batches, bytes_max)
 
         async def added() -> AsyncGenerator[Generator[Step, None, None], None]:
@@ -235,21 +241,21 @@ class AsyncTable(AsyncDriver):
 
     async def delete(self, key: Data) -> None:
         """Deletes a key, if it exists."""
-        await self._write(self._steps.delete_many([key]))
+        await self._write(self._operations.delete_many([key]))
 
     async def delete_many(self, keys: Iterable[Data]) -> None:
         """Deletes the keys that exist, in one atomic write."""
-        await self._write(self._steps.delete_many(keys))
+        await self._write(self._operations.delete_many(keys))
 
     async def delete_range(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> None:
         """Deletes the keys that begin with prefix, or lie in start <= key < end, atomically."""
-        await self._write(self._steps.delete_range(checked_range(prefix, start, end)))
+        await self._write(self._operations.delete_range(checked_range(prefix, start, end)))
 
     async def delete_limited(self, limit: int, *, start: Data = b"") -> None:
         """Deletes the first limit keys from start on."""
-        await self._write(self._steps.delete_limited(limit, start))
+        await self._write(self._operations.delete_limited(limit, start))
 
     # ---- several at once ----
 
@@ -261,13 +267,13 @@ class AsyncTable(AsyncDriver):
         """Applies a batch atomically: the branch that its conditions select; see
         kelek.Table.commit().
         """
-        return await self._write(self._steps.commit(batch))
+        return await self._write(self._operations.commit(batch))
 
     async def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> bool:
         """Stores a value if the key's present value is expected (None: no key); returns whether it
         did; see kelek.Table.compare_and_put().
         """
-        return await self._write(self._steps.compare_and_put(key, expected, value))
+        return await self._write(self._operations.compare_and_put(key, expected, value))
 
     # ---- sessions ----
 
@@ -275,15 +281,15 @@ class AsyncTable(AsyncDriver):
         """Opens a session and returns its number. Keys that are put under it are deleted when it
         ends; see kelek.Table.open_session().
         """
-        return await self._write(self._steps.open_session(ttl_s))
+        return await self._write(self._operations.open_session(ttl_s))
 
     async def keep_session(self, session: int) -> bool:
         """Restarts the session's time to live; False: the session has ended."""
-        return await self._run(self._steps.keep_session(session))
+        return await self._run(self._operations.keep_session(session))
 
     async def end_session(self, session: int) -> None:
         """Ends a session and deletes its keys."""
-        await self._write(self._steps.end_session(session))
+        await self._write(self._operations.end_session(session))
 
     # ---- changes ----
 
@@ -300,7 +306,7 @@ class AsyncTable(AsyncDriver):
         return self._changes(checked_range(prefix, start, end), first_index(after, index))
 
     async def _changes(self, bounds: Range, index: int) -> AsyncGenerator[Change, None]:
-        async with aclosing(self._iterate(self._steps.watch(bounds, index))) as lists:
+        async with aclosing(self._iterate(self._operations.watch(bounds, index))) as lists:
             async for changes in lists:
                 for change in changes:
                     yield change
@@ -309,31 +315,31 @@ class AsyncTable(AsyncDriver):
 
     async def open(self, options: TableOptions = DEFAULT_OPTIONS) -> None:
         """Creates the table with these options. An existing table keeps its own."""
-        await self._run(self._steps.open(options))
+        await self._run(self._operations.open(options))
 
     async def unload(self) -> None:
         """Makes the node write the table's memory to disk. The next request reopens the table."""
-        await self._run(self._steps.unload())
+        await self._run(self._operations.unload())
 
     async def truncate(self) -> None:
         """Deletes all pairs and the table's options. The next open() or put() creates it anew."""
-        await self._write(self._steps.truncate())
+        await self._write(self._operations.truncate())
 
     async def compact(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> None:
         """Makes the node that answers rewrite a range, which frees the space of deleted keys."""
-        await self._run(self._steps.compact(checked_range(prefix, start, end)))
+        await self._run(self._operations.compact(checked_range(prefix, start, end)))
 
     async def info(self, *, content: bool = False) -> dict[str, Any] | None:
         """Properties of the table on the node that answers, by name; None: it does not exist; see
         kelek.Table.info().
         """
-        return await self._run(self._steps.info(content))
+        return await self._run(self._operations.info(content))
 
     async def tables(self) -> dict[int, dict[str, Any]]:
         """As info(), for all tables, by number."""
-        return await self._run(self._steps.tables())
+        return await self._run(self._operations.tables())
 
     async def split_points(
         self,
@@ -344,11 +350,13 @@ class AsyncTable(AsyncDriver):
         end: Data = b"",
     ) -> list[bytes]:
         """At most parts - 1 keys that divide a range into parts of about equal size."""
-        return await self._run(self._steps.split_points(parts, checked_range(prefix, start, end)))
+        return await self._run(
+            self._operations.split_points(parts, checked_range(prefix, start, end))
+        )
 
     async def server(self) -> ServerInfo:
         """The server that this client uses: url, features, name and version."""
-        return await self._run(self._steps.server())
+        return await self._run(self._operations.server())
 
     # ---- jobs ----
 
@@ -366,13 +374,13 @@ class AsyncTable(AsyncDriver):
         kelek.Table.range_job().
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return await self._run(self._steps.range_job(asked, chunk_pairs, lease))
+        return await self._run(self._operations.range_job(asked, chunk_pairs, lease))
 
     def chunks(self, job: RangeJob) -> AsyncGenerator[list[Pair], None]:
         """The chunks of a job. The server gives each chunk to one reader, in any process; see
         kelek.Table.chunks().
         """
-        return self._iterate(self._steps.chunks(job))
+        return self._iterate(self._operations.chunks(job))
 
     async def chunks_arrow(
         self, job: RangeJob, *, packed: bool = True
@@ -380,7 +388,7 @@ class AsyncTable(AsyncDriver):
         """As chunks(), each as an Arrow record batch with the binary columns key and value; see
         kelek.Table.chunks_arrow().
         """
-        async with aclosing(self._iterate(self._steps.chunk_columns(job, packed))) as chunks:
+        async with aclosing(self._iterate(self._operations.chunk_columns(job, packed))) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
                     yield batch
@@ -389,7 +397,7 @@ class AsyncTable(AsyncDriver):
         """Takes a snapshot of a replicated table on all nodes, at the same entry of the log; see
         kelek.Table.open_snapshot().
         """
-        return await self._run(self._steps.open_snapshot())
+        return await self._run(self._operations.open_snapshot())
 
     def snapshot_chunks(
         self,
@@ -405,7 +413,9 @@ class AsyncTable(AsyncDriver):
         kelek.Table.snapshot_chunks().
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._iterate(self._steps.snapshot_chunks(asked, SnapshotRead(lease, chunk_pairs)))
+        return self._iterate(
+            self._operations.snapshot_chunks(asked, SnapshotRead(lease, chunk_pairs))
+        )
 
     async def snapshot_chunks_arrow(
         self,
@@ -422,7 +432,7 @@ class AsyncTable(AsyncDriver):
         value; see kelek.Table.snapshot_chunks_arrow().
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        steps = self._steps.snapshot_columns(asked, SnapshotRead(lease, chunk_pairs, packed))
+        steps = self._operations.snapshot_columns(asked, SnapshotRead(lease, chunk_pairs, packed))
         async with aclosing(self._iterate(steps)) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
@@ -430,11 +440,11 @@ class AsyncTable(AsyncDriver):
 
     async def renew(self, lease: int) -> None:
         """Keeps a snapshot for at least `job_idle_s` (topology) from now."""
-        await self._run(self._steps.renew(lease))
+        await self._run(self._operations.renew(lease))
 
     async def release(self, lease: int) -> None:
         """Releases a snapshot. Otherwise it ends `job_idle_s` after its last use."""
-        await self._run(self._steps.release(lease))
+        await self._run(self._operations.release(lease))
 
     async def copy_into(
         self,
@@ -445,7 +455,9 @@ class AsyncTable(AsyncDriver):
         end: Data = b"",
     ) -> int:
         """Starts a job that copies a snapshot of a range into table target; returns its APID."""
-        return await self._run(self._steps.copy_into(target, checked_range(prefix, start, end)))
+        return await self._run(
+            self._operations.copy_into(target, checked_range(prefix, start, end))
+        )
 
     async def map_into(
         self,
@@ -457,34 +469,34 @@ class AsyncTable(AsyncDriver):
     ) -> int:
         """Starts a job that maps the table into table target by a mapper; returns its APID."""
         asked = MapTable(self.number, target, threads, checked_pairs(parameters), mapper)
-        return await self._run(self._steps.map_into(asked))
+        return await self._run(self._operations.map_into(asked))
 
     async def job_status(self, apid: int) -> dict[str, str]:
         """Statistics of a job; see kelek.Table.job_status()."""
-        return await self._run(self._steps.job_status(apid))
+        return await self._run(self._operations.job_status(apid))
 
     async def wait_job(
         self, apid: int, *, progress: Callable[[dict[str, str]], object] | None = None
     ) -> dict[str, str]:
         """Waits until a job has ended; returns its statistics; see kelek.Table.wait_job()."""
-        return await self._run(self._steps.wait_job(apid, progress))
+        return await self._run(self._operations.wait_job(apid, progress))
 
     async def jobs(self, *, running: bool = False, limit: int = 100) -> list[dict[str, str]]:
         """Statistics of the newest jobs of the server's node, the newest first; see
         kelek.Table.jobs().
         """
-        return await self._run(self._steps.jobs(running, limit))
+        return await self._run(self._operations.jobs(running, limit))
 
     async def end_job(self, apid: int) -> None:
         """Cancels a running job; its output stays. Raises TableRefused when no such job runs."""
-        await self._run(self._steps.end_job(apid))
+        await self._run(self._operations.end_job(apid))
 
     # ---- the end ----
 
     @property
     def number(self) -> int:
         """The table's number."""
-        return self._steps.number
+        return self._operations.number
 
     @property
     def counters(self) -> dict[str, int]:
@@ -501,10 +513,10 @@ class AsyncTable(AsyncDriver):
         await self._do(Wait(lambda: pack.exchange is not None or client.has_room))
 
     async def _answer(self, exchange: Exchange) -> Answer:
-        return await self._run(self._steps.finish(exchange))
+        return await self._run(self._operations.finish(exchange))
 
     async def _values(self, exchange: Exchange) -> list[bytes | None]:
-        return await self._run(self._steps.finish_get(exchange))
+        return await self._run(self._operations.finish_get(exchange))
 
     async def aclose(self) -> None:
         """Closes the client. Sent writes may still happen; tasks that wait get a TableError."""

@@ -1,4 +1,4 @@
-"""kelek.Batch: puts, deletes and gets that happen together or not at all, and on what condition."""
+"""kelek.Batch: a transaction of compares, puts, deletes and gets."""
 
 from collections.abc import Iterable
 from typing import NamedTuple, Self
@@ -8,15 +8,20 @@ from .arguments import Data, checked_key, checked_number, checked_range, checked
 
 
 class BatchResult(NamedTuple):
-    """What became of a batch."""
+    """The result of commit().
 
-    succeeded: bool  # Every condition held; without one it always has.
-    token: int  # Grows with every batch that succeeds, also over tables: fences off older holders.
-    values: list[bytes | None]  # Of the gets of the branch that was taken, in order.
+    succeeded   all conditions held; always True without conditions
+    token       a fencing token: it grows with each batch that succeeds, across tables
+    values      the values of the gets in the executed branch, in order
+    """
+
+    succeeded: bool
+    token: int
+    values: list[bytes | None]
 
 
 class Branch:
-    """What a batch does in one of two cases; in the order of the calls."""
+    """The operations of a batch in one of its two cases, in the order of the calls."""
 
     def __init__(self, table: int) -> None:
         self.table = table
@@ -26,7 +31,7 @@ class Branch:
         return len(self.ops)
 
     def put(self, key: Data, value: Data, *, table: int | None = None) -> Self:
-        """Stores a value. Another table must be one that the same worker keeps."""
+        """Stores a value. Another table must belong to the same table worker."""
         self.ops.append(ops.Put(self._of(table), [checked_key(key)], [checked_value(value)]))
         return self
 
@@ -37,7 +42,7 @@ class Branch:
         return self
 
     def delete(self, *keys: Data, table: int | None = None) -> Self:
-        """Deletes keys, whether they are there or not."""
+        """Deletes keys, if they exist."""
         self.ops += [ops.Delete(self._of(table), [checked_key(key)]) for key in keys]
         return self
 
@@ -49,14 +54,15 @@ class Branch:
         prefix: Data | None = None,
         table: int | None = None,
     ) -> Self:
-        """Deletes the keys that begin with prefix, or lie in start <= key < end; an empty bound is
-        the first or behind the last key."""
+        """Deletes the keys that begin with prefix, or lie in start <= key < end. An empty start is
+        the first key, an empty end is behind the last.
+        """
         asked = checked_range(prefix, start, end)
         self.ops.append(ops.DeleteRange(self._of(table), *asked))
         return self
 
     def get(self, *keys: Data, table: int | None = None) -> Self:
-        """Has the result name what the keys hold, as of this batch."""
+        """Adds the values of keys to the result, as of this batch."""
         self.ops += [ops.Get(self._of(table), [checked_key(key)]) for key in keys]
         return self
 
@@ -65,15 +71,15 @@ class Branch:
 
 
 class Batch(Branch):
-    """A small transaction: what to compare, what to do then, what to do otherwise.
+    """A small transaction: conditions, operations if they hold, and operations otherwise.
 
         batch = table.batch()
         batch.when_equal(b"balance", b"10").put(b"balance", b"7").put(b"log/1", b"-3")
         batch.otherwise.get(b"balance")
         result = table.commit(batch)
 
-    All of it is one atomic step of the log, for several tables too. ttl_s and session, if given,
-    bound what it puts, as in Table.put().
+    It is one atomic step of the log, across tables too. ttl_s and session limit the life of the
+    keys that it puts, as in Table.put().
     """
 
     def __init__(self, table: int, *, ttl_s: float | None = None, session: int = 0) -> None:
@@ -84,35 +90,35 @@ class Batch(Branch):
         self.session = session
 
     def when_equal(self, key: Data, value: Data, *, table: int | None = None) -> Self:
-        """On condition that the key holds this."""
+        """Condition: the key has this value."""
         return self._when(ops.EQUAL, key, value, table)
 
     def when_not_equal(self, key: Data, value: Data, *, table: int | None = None) -> Self:
-        """On condition that the key holds something else, or nothing."""
+        """Condition: the key has another value, or does not exist."""
         return self._when(ops.NOT_EQUAL, key, value, table)
 
     def when_less(self, key: Data, value: Data, *, table: int | None = None) -> Self:
-        """On condition that the key holds something below this, bytewise."""
+        """Condition: the key's value is below this one, bytewise."""
         return self._when(ops.LESS, key, value, table)
 
     def when_greater(self, key: Data, value: Data, *, table: int | None = None) -> Self:
-        """On condition that the key holds something above this, bytewise."""
+        """Condition: the key's value is above this one, bytewise."""
         return self._when(ops.GREATER, key, value, table)
 
     def when_absent(self, *keys: Data, table: int | None = None) -> Self:
-        """On condition that none of the keys is there."""
+        """Condition: none of the keys exists."""
         for key in keys:
             self._when(ops.ABSENT, key, b"", table)
         return self
 
     def when_present(self, *keys: Data, table: int | None = None) -> Self:
-        """On condition that all of the keys are there."""
+        """Condition: all keys exist."""
         for key in keys:
             self._when(ops.PRESENT, key, b"", table)
         return self
 
     def when_alive(self, session: int) -> Self:
-        """On condition that this session has not ended."""
+        """Condition: the session has not ended."""
         return self._when(
             ops.ALIVE, checked_number("a session", session).to_bytes(8, "little"), b"", None
         )

@@ -1,4 +1,4 @@
-"""Cuts what is read or written at once into what one request takes."""
+"""Divides reads and writes into requests."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ Pair = tuple[bytes, bytes]
 
 PACK_PAIRS = 1024  # In one put of put_many().
 PACK_BYTES = 256 << 10
-GATHER_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
+COLLECT_S_MAX = 0.002  # A pack waits no longer for the next pair of a slow source.
 KEYS_MAX = 4096  # In one request to read.
 
 
@@ -25,7 +25,7 @@ def checked_pairs(pairs: Iterable[tuple[Data, Data]]) -> list[Pair]:
 
 
 def packs(pairs: Iterable[tuple[Data, Data]]) -> Iterator[list[Pair]]:
-    """Cuts pairs into packs: full ones from a fast source, early ones from a slow one."""
+    """Groups pairs into packs: full ones, or what a slow source yields within COLLECT_S_MAX."""
     clock = time.monotonic
     pack: list[Pair] = []
     size = 0
@@ -37,7 +37,7 @@ def packs(pairs: Iterable[tuple[Data, Data]]) -> Iterator[list[Pair]]:
             yield pack
             pack, size = [], len(key) + len(value)
         if not pack:
-            until_s = clock() + GATHER_S_MAX
+            until_s = clock() + COLLECT_S_MAX
         pack.append((key, value))
         if len(pack) == PACK_PAIRS or clock() >= until_s:
             yield pack

@@ -1,7 +1,7 @@
-"""What a Table does, once for both of its faces: generators that say what they wait for.
+"""The operations of kelek.Table and kelek.AsyncTable, as generators that yield what they wait for.
 
-A step is driven to its end by whoever has the connections: kelek.Table turns them (table.py),
-kelek.AsyncTable leaves them to asyncio (async_table.py). Nothing here reads, sends or sleeps.
+A driver runs them: BlockingDriver polls the sockets itself, AsyncDriver leaves that to asyncio. The
+operations do no I/O and never sleep.
 """
 
 from collections import deque
@@ -74,28 +74,34 @@ T = TypeVar("T")
 DEFAULT_OPTIONS = TableOptions()
 TIMEOUT_MS = 30_000
 PAGE_BYTES = 1 << 20  # Of a scan; a server adds at most one pair to it.
-PAGE_PAIRS = 1000  # Of a scan in the text's framing.
-OWN_JOBS_MAX = 1024  # Of which it is known who does them.
-JOB_PAUSES_MS = 10, 250  # Between two questions how far a job is: the first, and the longest.
-RESUMES_MAX = 8  # Of a lease's read, in a row, without a pair between them.
-JOB_GOES_WELL = ("running", "done")  # What a job's statistics say while nothing is lost.
-CHUNKS_AHEAD = 3  # Of a job that is read alone: fewer than a server keeps for a slow reader.
-WATCH_MS = 10_000  # A server answers by then, with or without changes.
-# The largest answer that a topology can allow, and any number of small values.
+PAGE_PAIRS = 1000  # Of a scan in the specification's framing.
+OWN_JOBS_MAX = 1024  # Jobs whose server the client remembers.
+JOB_PAUSES_MS = 10, 250  # Between two requests for a job's status: first, longest.
+RESUMES_MAX = 8  # Of reading a cluster snapshot, in a row and without a pair between.
+JOB_GOES_WELL = ("running", "done")  # States in which no chunk is lost.
+CHUNKS_AHEAD = 3  # With one reader; fewer than a server keeps for a slow reader.
+WATCH_MS = 10_000  # The server answers by then, with or without changes.
+# The largest response that a topology allows, and any number of small values.
 TABLE_LINKS = LinkSettings(LinkLimits(1 << 30, 1 << 18), columnar_frames_min=1 << 8)
 
 
 class TableTuning(NamedTuple):
-    """How much may be on its way, and the times of the search for a server (ClientSetup)."""
+    """Limits and times of a Table.
+
+    requests_max   outstanding requests
+    bytes_max      bytes of outstanding requests
+    silence_ms     the client switches to another server when this one is silent for so long
+    owner          the token of a reserved table, 16 bytes; b"": none
+    """
 
     requests_max: int = 64
     bytes_max: int = 32 << 20
     silence_ms: int = 1000
-    owner: bytes = b""  # 16 bytes: the token of a reserved table, which names it as it is opened.
+    owner: bytes = b""
 
 
 class ScanQuery(NamedTuple):
-    """What to read."""
+    """The range to read, and how."""
 
     range: Range
     reverse: bool = False
@@ -104,51 +110,66 @@ class ScanQuery(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A part of a scan, as one answer brings it."""
+    """The part of a scan that one response brings."""
 
     content: list[Any]  # Pairs, or a record batch.
-    size: int  # Pairs in it.
-    resume: bytes  # The next start key, of a reverse scan end key; empty: nothing is left.
+    size: int  # Number of pairs.
+    resume: bytes  # The next start key (reverse: end key); empty: nothing is left.
 
 
 class Ahead(NamedTuple):
-    """How chunks are asked for."""
+    """How the client requests chunks."""
 
-    chunks: int  # Before the first of them is read.
-    flags: int  # PACKED, or 0: the text's framing.
+    chunks: int  # Requested before the client reads the first.
+    flags: int  # PACKED, or 0: the specification's framing.
 
 
 class RangeJob(NamedTuple):
-    """A snapshot of a range, handed out in chunks by one server."""
+    """A snapshot of a range that one server serves in chunks.
+
+    apid    number of the job on its node
+    url     the server's address
+    lease   the snapshot's lease, for other jobs; 0: only this job uses the snapshot
+    path    the snapshot's folder on the server's machine
+    index   the LOG INDEX of the snapshot; 0: unknown
+    nonce   content of the folder's file NONCE, which tells equal paths of two machines apart
+    """
 
     apid: int
-    url: str  # Of that server.
-    lease: int = 0  # The snapshot's, for other jobs; 0: it is this job's alone.
-    path: str = ""  # Where it lies, for readers on the server's machine.
-    index: int = 0  # type: ignore[assignment]  # The LOG INDEX it holds; hides tuple.index.
-    nonce: bytes = b""  # What its file NONCE holds: so that it can be told from others' equal path.
+    url: str
+    lease: int = 0
+    path: str = ""
+    index: int = 0  # type: ignore[assignment]  # Hides tuple.index.
+    nonce: bytes = b""
 
 
 class SnapshotRead(NamedTuple):
-    """How a lease of all nodes is read."""
+    """How the client reads a cluster snapshot."""
 
     lease: int
-    chunk_pairs: int | None = None  # None: as many as the server likes.
-    packed: bool = True  # False: in the text's framing.
+    chunk_pairs: int | None = None  # None: the server decides.
+    packed: bool = True  # False: in the specification's framing.
 
 
 class ClusterSnapshot(NamedTuple):
-    """A snapshot of a table that every node has, and keeps as long as somebody uses it."""
+    """A snapshot of a table on all nodes, from open_snapshot().
 
-    number: int  # For jobs, on whichever node.
-    url: str  # Of the server that was asked for it.
-    path: str  # Where it lies there, for readers on that machine.
-    index: int  # type: ignore[assignment]  # The LOG INDEX it holds; hides tuple.index.
-    nonce: bytes = b""  # As a RangeJob's.
+    number   its lease, on every node
+    url      the server that the client asked
+    path     the snapshot's folder on that server's machine
+    index    the LOG INDEX of the snapshot
+    nonce    as RangeJob.nonce
+    """
+
+    number: int
+    url: str
+    path: str
+    index: int  # type: ignore[assignment]  # Hides tuple.index.
+    nonce: bytes = b""
 
 
 def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableClientMachine:
-    """The machine for a Table with these arguments. Raises ValueError, TypeError."""
+    """The protocol machine of a Table. Raises ValueError, TypeError."""
     known = resolve_urls(urls, services.TABLES)
     if not known:
         raise ValueError("a Table needs the url of a node")
@@ -163,7 +184,7 @@ def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableC
 
 
 def timed_out(client: TableClientMachine, timeout_ms: int) -> TableTimeout:
-    """What is raised after so long without an answer."""
+    """The error after timeout_ms without an answer."""
     if client.reason:
         return TableTimeout(f"not done in {timeout_ms} ms: {client.reason}", client.reason)
     if client.server is None:
@@ -172,7 +193,7 @@ def timed_out(client: TableClientMachine, timeout_ms: int) -> TableTimeout:
 
 
 class TableOperations:
-    """The steps of one Table over its machine."""
+    """The operations of one Table over its protocol machine."""
 
     def __init__(
         self, client: TableClientMachine, number: int, timeout_ms: Callable[[], int]
@@ -182,24 +203,24 @@ class TableOperations:
         self._timeout_ms = timeout_ms
         self._write_flags = PARTSYNC
         self._read_flags = PACKED
-        self._own_jobs: dict[int, str] = {}  # APID -> url: other servers have jobs of that number.
+        self._own_jobs: dict[int, str] = {}  # APID -> url: each server numbers its own jobs.
 
     def set_defaults(self, sync: str, stale: bool) -> None:
-        """How writes are acknowledged, and whether reads may be stale."""
+        """Sets when writes are acknowledged, and whether reads may be stale."""
         self._write_flags = sync_flags(sync)
         self._read_flags = PACKED | STALE if stale else PACKED
 
     # ---- reading ----
 
     def get_many(self, keys: Iterable[Data]) -> Generator[Step, None, list[bytes | None]]:
-        """What each key holds."""
+        """The value of each key."""
         found: list[bytes | None] = []
         for part in parts(checked_keys(keys)):
             found += yield from self._get(part)
         return found
 
     def _get(self, keys: list[bytes]) -> Generator[Step, None, list[bytes | None]]:
-        """Asks for half as many at once, if all of them are too much for one answer."""
+        """Halves the request when the values of all keys exceed one response."""
         try:
             return (yield from self.finish_get(self.begin_get(keys)))
         except TableRefused:
@@ -210,28 +231,28 @@ class TableOperations:
         return found + (yield from self._get(keys[middle:]))
 
     def begin_get(self, keys: list[bytes]) -> Exchange:
-        """Puts a read of some keys on its way."""
+        """Sends a read of keys."""
         return self._begin(requests.Read(self.number, keys, Extension(self._read_flags)))
 
     def finish_get(self, exchange: Exchange) -> Generator[Step, None, list[bytes | None]]:
-        """Waits for what they hold."""
+        """Waits for the values."""
         answer = yield from self.finish(exchange)
         assert isinstance(exchange.sent, requests.Read)
         held = _decoded(answers.decode_values, answer, exchange.sent)
         if not exchange.sent.extension.flags & PACKED:
-            held = yield from self._told_apart(exchange.sent.keys, held)
+            held = yield from self._with_empty_values(exchange.sent.keys, held)
         return held
 
-    def _told_apart(
+    def _with_empty_values(
         self, keys: list[bytes], held: list[bytes | None]
     ) -> Generator[Step, None, list[bytes | None]]:
-        """In the text's framing an empty value looks like none: the server is asked which it is."""
+        """In the specification's framing an empty value equals none, so ask which keys exist."""
         unclear = [key for key, value in zip(keys, held, strict=True) if value is None]
         there = iter((yield from self.exists_many(unclear)) if unclear else [])
         return [(b"" if next(there) else None) if value is None else value for value in held]
 
     def exists_many(self, keys: Iterable[Data]) -> Generator[Step, None, list[bool]]:
-        """Whether each key is there."""
+        """Whether each key exists."""
         found: list[bool] = []
         for part in parts(checked_keys(keys)):
             exchange, answer = yield from self._ask(
@@ -242,7 +263,7 @@ class TableOperations:
         return found
 
     def count(self, asked: Range) -> Generator[Step, None, int]:
-        """How many keys a range has."""
+        """The number of keys in a range."""
         if asked.empty:
             return 0
         stale = Extension(self._read_flags & STALE)
@@ -258,16 +279,16 @@ class TableOperations:
     def scan_columns(
         self, asked: ScanQuery
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
-        """Record batches, one a page."""
+        """A record batch for each page."""
         return self._pages(asked, arrow().batch_of)
 
     def _pages(
         self, asked: ScanQuery, decode: Callable[[Answer, requests.Scan], Page]
     ) -> Generator[Step | list[Any], None, None]:
-        """Pages that are not empty; the next one is asked for before one is given out."""
+        """Non-empty pages. It requests the next page before it yields one."""
         if asked.limit is not None:
             checked_number("limit", asked.limit)
-        yield from self.server()  # What it knows decides how a page is asked for.
+        yield from self.server()  # Its features decide the form of the request.
         left: ScanQuery | None = asked
         exchange = self._begin_page(asked) if _has_more(asked) else None
         try:
@@ -278,7 +299,7 @@ class TableOperations:
                 left = after(page, left)
                 exchange = self._begin_page(left) if left is not None else None
                 if exchange is not None:
-                    yield Sleep(0)  # It is sent now.
+                    yield Sleep(0)  # Sends it now.
                 if page.size:
                     yield page.content
         finally:
@@ -294,7 +315,7 @@ class TableOperations:
         limit = asked.limit
         if not packed:
             limit = PAGE_PAIRS if limit is None else min(limit, PAGE_PAIRS)
-            flags &= ~KEYS_ONLY  # Values come, and nobody looks at them.
+            flags &= ~KEYS_ONLY  # The server sends values too; the client ignores them.
         extension = Extension(flags, bytes_max=PAGE_BYTES)
         return self._begin(
             requests.Scan(self.number, limit, asked.range.start, asked.range.end, extension)
@@ -305,13 +326,13 @@ class TableOperations:
     def put(
         self, pairs: list[tuple[Data, Data]], ttl_s: float | None, session: int
     ) -> Generator[Step, None, None]:
-        """Stores a few pairs at once."""
+        """Stores pairs with one request."""
         yield from self.finish(self.begin_put(checked_pairs(pairs), ttl_s, session))
 
     def begin_put(
         self, pairs: list[Pair], ttl_s: float | None = None, session: int = 0
     ) -> Exchange:
-        """Puts a few pairs on their way, in one request."""
+        """Sends pairs in one request."""
         keys, data = [key for key, _ in pairs], [value for _, value in pairs]
         return self.begin_put_columns(keys, data, ttl_s, session)
 
@@ -322,13 +343,13 @@ class TableOperations:
         ttl_s: float | None = None,
         session: int = 0,
     ) -> Exchange:
-        """The same, of keys and their values."""
+        """Sends keys and their values in one request."""
         lease = checked_number("a session", session)
         extension = Extension(PACKED, ttl_ms=milliseconds(ttl_s), lease=lease)
         return self._begin(requests.Put(self.number, keys, data, self._write_flags, extension))
 
     def puts(self, ttl_s: float | None) -> "Puts":
-        """Puts in a pipe."""
+        """A pipeline of puts."""
         return Puts(self, ttl_s)
 
     def delete_many(self, keys: Iterable[Data]) -> Generator[Step, None, None]:
@@ -351,7 +372,7 @@ class TableOperations:
         yield from self._ask(requests.DeleteLimited(self.number, first, limit, self._write_flags))
 
     def commit(self, batch: Batch) -> Generator[Step, None, BatchResult]:
-        """Does what a batch says."""
+        """Applies a batch."""
         lease = checked_number("a session", batch.session)
         extension = Extension(ttl_ms=milliseconds(batch.ttl_s), lease=lease)
         _, answer = yield from self._ask(
@@ -379,15 +400,15 @@ class TableOperations:
     # ---- sessions ----
 
     def open_session(self, ttl_s: float) -> Generator[Step, None, int]:
-        """Begins a session."""
+        """Opens a session."""
         return (yield from self._session(requests.SESSION_OPEN, 0, milliseconds(ttl_s)))
 
     def keep_session(self, session: int) -> Generator[Step, None, bool]:
-        """Keeps it."""
+        """Restarts its time to live."""
         return bool((yield from self._session(requests.SESSION_KEEP, session, 0)))
 
     def end_session(self, session: int) -> Generator[Step, None, None]:
-        """Ends it."""
+        """Ends a session."""
         yield from self._session(requests.SESSION_END, session, 0)
 
     def _session(self, action: int, session: int, ttl_ms: int) -> Generator[Step, None, int]:
@@ -399,7 +420,7 @@ class TableOperations:
     # ---- changes ----
 
     def watch(self, asked: Range, index: int) -> Generator[Step | list[Change], None, None]:
-        """Lists of changes for ever."""
+        """Lists of changes, without end."""
         checked_number("index", index)
         while True:
             request = requests.Watch(self.number, *asked, index, Extension(deadline_ms=WATCH_MS))
@@ -413,22 +434,22 @@ class TableOperations:
                 yield changes
 
     def _watchable(self) -> Generator[Step, None, int]:
-        """From where on changes can be watched."""
+        """The first index from which a watch misses nothing."""
         _, answer = yield from self._ask(requests.Watch(self.number, b"", b"", 0))
         return _decoded(answers.decode_watch, answer)[0]
 
     # ---- the table ----
 
     def open(self, options: TableOptions) -> Generator[Step, None, None]:
-        """Makes the table."""
+        """Creates the table."""
         yield from self._ask(requests.OpenTable(self.number, checked_options(options)))
 
     def unload(self) -> Generator[Step, None, None]:
-        """Closes it on the node that answers."""
+        """Closes the table on the node that answers."""
         yield from self._ask(requests.CloseTable(self.number))
 
     def truncate(self) -> Generator[Step, None, None]:
-        """Empties it."""
+        """Deletes all pairs."""
         yield from self._ask(requests.TruncateTable(self.number))
 
     def compact(self, asked: Range) -> Generator[Step, None, None]:
@@ -437,25 +458,25 @@ class TableOperations:
             yield from self._ask(requests.CompactTable(self.number, asked.start, asked.last))
 
     def info(self, content: bool = False) -> Generator[Step, None, dict[str, Any] | None]:
-        """What the node knows of the table."""
+        """Properties of the table."""
         stale = Extension(self._read_flags & STALE)
         _, answer = yield from self._ask(requests.TableInfo(self.number, content, stale))
         return _decoded(answers.decode_table_info, answer).get(self.number)
 
     def tables(self) -> Generator[Step, None, dict[int, dict[str, Any]]]:
-        """What the node knows of all tables."""
+        """Properties of all tables."""
         stale = Extension(self._read_flags & STALE)
         _, answer = yield from self._ask(requests.TableInfo(extension=stale))
         return _decoded(answers.decode_table_info, answer)
 
     def split_points(self, count: int, asked: Range) -> Generator[Step, None, list[bytes]]:
-        """Keys that cut a range into parts."""
+        """Keys that divide a range."""
         checked_number("parts", count, 1, values.SPLIT_POINTS_MAX)
         _, answer = yield from self._ask(requests.SplitPoints(self.number, count, *asked))
         return answers.decode_split_points(answer)
 
     def server(self) -> Generator[Step, None, ServerInfo]:
-        """Who is asked."""
+        """The server that this client uses."""
         yield Wait(lambda: self.client.server is not None)
         assert self.client.server is not None
         return self.client.server
@@ -465,7 +486,7 @@ class TableOperations:
     def range_job(
         self, asked: ScanQuery, chunk_pairs: int | None, lease: int | None
     ) -> Generator[Step, None, RangeJob]:
-        """Takes a snapshot of a range."""
+        """Starts a range job."""
         flags = KEYS_ONLY if asked.keys_only else 0
         flags |= 0 if lease is None else WITH_LEASE
         bounds = asked.range
@@ -486,13 +507,15 @@ class TableOperations:
         return RangeJob(apid, exchange.url, *place)
 
     def chunks(self, job: RangeJob) -> Generator[Step | list[Pair], None, None]:
-        """Chunks of a job, each given out once: so none is asked for again."""
+        """Chunks of a job. It requests each one once, because the server gives each to one
+        reader.
+        """
         return self._chunks(job, pairs_of, Ahead(1, PACKED))
 
     def chunk_columns(
         self, job: RangeJob, packed: bool
     ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
-        """Record batches, one a chunk; for whoever reads a job alone."""
+        """A record batch for each chunk, for the only reader of a job."""
         asked = Ahead(CHUNKS_AHEAD, PACKED if packed else 0)
         return self._chunks(job, arrow().batch_of, asked)
 
@@ -502,7 +525,7 @@ class TableOperations:
         decode: Callable[[Answer, requests.ClientData], Page],
         ahead: Ahead,
     ) -> Generator[Step | list[Any], None, None]:
-        """What is in each chunk; some are asked for before the first is read."""
+        """The content of each chunk. It requests some chunks before it reads the first."""
         request = requests.ClientData(job.apid, Extension(ahead.flags))
         asked: deque[Exchange] = deque()
         try:
@@ -524,7 +547,9 @@ class TableOperations:
                 self.client.drop(exchange)
 
     def _check_finished(self, job: RangeJob) -> Generator[Step, None, None]:
-        """An expired job and an unknown one have no more data either: the statistics tell."""
+        """Reads the statistics of an ended job: an expired or unknown job has no more data
+        either.
+        """
         server = self.client.server
         if server is None or not server.features & values.FEATURE_LEASES:
             return
@@ -536,10 +561,10 @@ class TableOperations:
             raise TableJobLost(f"job {job.apid} is {state}: not all of its chunks were handed out")
 
     def open_snapshot(self) -> Generator[Step, None, ClusterSnapshot]:
-        """Has all nodes take a snapshot."""
+        """Takes a snapshot on all nodes."""
         server = yield from self.server()
         if not server.features & values.FEATURE_SHARED_LEASES:
-            raise TableUnsupported(f"the server at {server.url} knows no leases of all nodes")
+            raise TableUnsupported(f"the server at {server.url} does not support cluster snapshots")
         asked = requests.Lease(0, requests.LEASE_OPEN, self.number)
         exchange, answer = yield from self._ask(asked)
         found = _decoded(answers.decode_lease, answer)
@@ -548,7 +573,7 @@ class TableOperations:
     def snapshot_chunks(
         self, asked: ScanQuery, read: SnapshotRead
     ) -> Generator[Step | list[Pair], None, None]:
-        """Chunks of a lease, whichever nodes are lost meanwhile."""
+        """Chunks of a cluster snapshot."""
         return self._lease_chunks(asked, read, pairs_of)
 
     def snapshot_columns(
@@ -563,11 +588,12 @@ class TableOperations:
         read: SnapshotRead,
         decode: Callable[[Answer, requests.ClientData], Page],
     ) -> Generator[Step | list[Any], None, None]:
-        """A job that is lost is followed by one on another server that begins behind the last
-        pair that was given out."""
+        """When a job is lost, starts one on another server after the last pair."""
         lease = checked_number("a lease", read.lease)
         if not values.is_shared(lease):
-            raise ValueError(f"lease {lease} is one server's alone: read it by range_job(lease=..)")
+            raise ValueError(
+                f"lease {lease} belongs to one server: read it by range_job(lease=...)"
+            )
         ahead = Ahead(CHUNKS_AHEAD, PACKED if read.packed else 0)
         resumes = 0
         left = asked
@@ -581,25 +607,25 @@ class TableOperations:
                             resumes = 0
                             left = behind(step, left)
                 return
-            except (TableJobLost, TableRefused):  # Lost with its server, or it can't read on.
+            except (TableJobLost, TableRefused):  # The server is lost or cannot continue.
                 resumes += 1
                 if resumes > RESUMES_MAX:
                     raise
                 self.client.leave(job.url)
 
     def renew(self, lease: int) -> Generator[Step, None, None]:
-        """Says that a snapshot is in use."""
+        """Keeps a snapshot."""
         yield from self._ask(requests.Lease(checked_number("a lease", lease), requests.LEASE_RENEW))
 
     def release(self, lease: int) -> Generator[Step, None, None]:
-        """Gives a snapshot back."""
+        """Releases a snapshot."""
         asked = requests.Lease(checked_number("a lease", lease), requests.LEASE_RELEASE)
         yield from self._ask(asked)
 
     def copy_into(self, target: int, asked: Range) -> Generator[Step, None, int]:
-        """Begins a job that copies. Raises ValueError."""
+        """Starts a copy. Raises ValueError."""
         if target == self.number:
-            raise ValueError(f"table {target} is not copied into itself; give another target")
+            raise ValueError(f"table {target} cannot be copied into itself; give another target")
         return (
             yield from self._begin_job(
                 requests.CopyTable(self.number, checked_table(target), *asked)
@@ -607,7 +633,7 @@ class TableOperations:
         )
 
     def map_into(self, request: requests.MapTable) -> Generator[Step, None, int]:
-        """Begins a job that maps."""
+        """Starts a map."""
         checked_table(request.target)
         checked_number("threads", request.threads, 1, values.THREADS_MAX)
         if not isinstance(request.mapper, bytes):
@@ -636,7 +662,7 @@ class TableOperations:
     def wait_job(
         self, apid: int, progress: Callable[[dict[str, str]], object] | None
     ) -> Generator[Step, None, dict[str, str]]:
-        """Statistics of a job that has ended."""
+        """Waits until a job has ended; its statistics."""
         pause_ms, longest_ms = JOB_PAUSES_MS
         while True:
             found = yield from self.job_status(apid)
@@ -654,19 +680,19 @@ class TableOperations:
         return _decoded(answers.decode_jobs, answer)
 
     def end_job(self, apid: int) -> Generator[Step, None, None]:
-        """Ends one."""
+        """Cancels a job."""
         request = requests.EndJob(checked_number("a job", apid))
         yield from self._ask(request, self._own_jobs.get(apid, ""))
 
-    # ---- asking ----
+    # ---- requests ----
 
     def _begin(self, request: Request, bound: str = "", limited: bool = True) -> Exchange:
-        """Puts a request on its way."""
+        """Sends a request."""
         deadline_ms = monotonic_ms() + self._timeout_ms() if limited else NEVER_MS
         return self.client.add(Exchange(request, new_reqid(), deadline_ms, bound))
 
     def finish(self, exchange: Exchange) -> Generator[Step, None, Answer]:
-        """Waits for its answer.
+        """Waits for the answer.
 
         Raises TableRefused, SessionEnded, TableUnsupported, TableJobLost.
         """
@@ -697,53 +723,53 @@ class TableOperations:
 
 
 class Puts:
-    """Packs of pairs in a pipe, acknowledged in their order."""
+    """A pipeline of packs of pairs, acknowledged in order."""
 
-    def __init__(self, steps: TableOperations, ttl_s: float | None) -> None:
-        self.written = 0  # Pairs that are acknowledged.
-        self._steps = steps
+    def __init__(self, operations: TableOperations, ttl_s: float | None) -> None:
+        self.written = 0  # Acknowledged pairs.
+        self._operations = operations
         self._ttl_s = ttl_s
         self._sent: deque[tuple[Exchange, int]] = deque()
 
     @property
     def open(self) -> bool:
-        """Whether some are not acknowledged."""
+        """Whether some packs are unacknowledged."""
         return bool(self._sent)
 
     def add(self, pairs: list[Pair]) -> Generator[Step, None, None]:
-        """Puts a pack on its way, when there is room; takes what is acknowledged."""
+        """Sends a pack when the window has room; settles acknowledged packs."""
         yield from self._make_room()
-        self._sent.append((self._steps.begin_put(pairs, self._ttl_s), len(pairs)))
-        yield Sleep(0)  # It is sent now.
+        self._sent.append((self._operations.begin_put(pairs, self._ttl_s), len(pairs)))
+        yield Sleep(0)  # Sends it now.
 
     def add_columns(
         self, keys: Sequence[bytes], data: Sequence[bytes]
     ) -> Generator[Step, None, None]:
         """The same with keys and their values."""
         yield from self._make_room()
-        exchange = self._steps.begin_put_columns(keys, data, self._ttl_s)
+        exchange = self._operations.begin_put_columns(keys, data, self._ttl_s)
         self._sent.append((exchange, len(keys)))
         yield Sleep(0)
 
     def _make_room(self) -> Generator[Step, None, None]:
-        client = self._steps.client
+        client = self._operations.client
         while self._sent and (self._sent[0][0].done or not client.has_room):
             yield from self.settle()
 
     def settle(self) -> Generator[Step, None, None]:
-        """Waits for the oldest. Raises TableRefused with how many pairs are written."""
+        """Waits for the oldest pack. Raises TableRefused with the number of pairs written."""
         exchange, count = self._sent[0]
         try:
-            yield from self._steps.finish(exchange)
+            yield from self._operations.finish(exchange)
         except TableRefused as error:
             raise type(error)(error.code, error.text, self.written) from error
         self._sent.popleft()
         self.written += count
 
     def close(self) -> None:
-        """Forgets what is on its way, if something went wrong."""
+        """Drops outstanding packs after an error."""
         for exchange, _ in self._sent:
-            self._steps.client.drop(exchange)
+            self._operations.client.drop(exchange)
 
 
 NEVER_MS = 1 << 62
@@ -759,7 +785,7 @@ def arrow() -> ModuleType:
 
 
 def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
-    """A page, or a chunk, as a list of (key, value). Raises RemoteProtocolError."""
+    """A page or chunk as a list of (key, value). Raises RemoteProtocolError."""
     pairs = answers.decode_pairs(answer, request)
     content = list(zip(pairs.keys, pairs.values, strict=True))
     resume = pairs.resume
@@ -770,7 +796,7 @@ def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Pa
 
 
 def after(page: Page, asked: ScanQuery) -> ScanQuery | None:
-    """What is left to be asked for behind a page."""
+    """The rest of a query after a page; None: nothing is left."""
     start, end = asked.range
     bounds = Range(start, page.resume) if asked.reverse else Range(page.resume, end)
     limit = None if asked.limit is None else asked.limit - page.size
@@ -779,11 +805,11 @@ def after(page: Page, asked: ScanQuery) -> ScanQuery | None:
 
 
 def behind(content: list[Any], asked: ScanQuery) -> ScanQuery:
-    """What is left behind a chunk of it: pairs, or record batches."""
+    """The rest of a query after a chunk of pairs, or of record batches."""
     last = content[-1]
     key = last[0] if isinstance(last, tuple) else last.column(0)[-1].as_py()
     start = behind_key(key)
-    # There is none behind: an empty range, which no job is begun for.
+    # No key follows: an empty range, for which no job starts.
     bounds = Range(start, asked.range.end) if start else Range(key, key)
     return asked._replace(range=bounds)
 
@@ -796,4 +822,4 @@ def _decoded(decode: Callable[..., T], *arguments: object) -> T:
     try:
         return decode(*arguments)
     except RemoteProtocolError as error:
-        raise TableError(f"the server sent what is no answer to this: {error}") from error
+        raise TableError(f"the server sent a malformed answer: {error}") from error

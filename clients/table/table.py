@@ -73,31 +73,31 @@ class Table(BlockingDriver):
     ) -> None:
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning)
-        self._steps = TableOperations(self._client, number, lambda: self.timeout_ms)
-        self._steps.set_defaults(sync, stale)
+        self._operations = TableOperations(self._client, number, lambda: self.timeout_ms)
+        self._operations.set_defaults(sync, stale)
         self._own(Links(self._client, TABLE_LINKS))
 
     # ---- reading ----
 
     def get(self, key: Data) -> bytes | None:
         """The value of a key; None: the key does not exist."""
-        return self._run(self._steps.get_many([key]))[0]
+        return self._run(self._operations.get_many([key]))[0]
 
     def get_many(self, keys: Iterable[Data]) -> list[bytes | None]:
         """The value of each key, in order; None: the key does not exist."""
-        return self._run(self._steps.get_many(keys))
+        return self._run(self._operations.get_many(keys))
 
     def exists(self, key: Data) -> bool:
         """Whether the key exists."""
-        return self._run(self._steps.exists_many([key]))[0]
+        return self._run(self._operations.exists_many([key]))[0]
 
     def exists_many(self, keys: Iterable[Data]) -> list[bool]:
         """Whether each key exists, in order."""
-        return self._run(self._steps.exists_many(keys))
+        return self._run(self._operations.exists_many(keys))
 
     def count(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> int:
         """The number of keys that begin with prefix, or lie in start <= key < end."""
-        return self._run(self._steps.count(checked_range(prefix, start, end)))
+        return self._run(self._operations.count(checked_range(prefix, start, end)))
 
     def scan(
         self,
@@ -145,7 +145,7 @@ class Table(BlockingDriver):
     ) -> Generator[list[Pair], None, None]:
         """As scan(): a list, never empty, of the pairs of each page."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._iterate(self._steps.scan(asked))
+        return self._iterate(self._operations.scan(asked))
 
     def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
@@ -155,11 +155,11 @@ class Table(BlockingDriver):
         Raises TableError when pyarrow is not installed.
         """
         asked = ScanQuery(checked_range(prefix, start, end))
-        for page in self._iterate(self._steps.scan_columns(asked)):
+        for page in self._iterate(self._operations.scan_columns(asked)):
             yield from page
 
     def _items(self, asked: ScanQuery) -> Generator[Pair, None, None]:
-        with closing(self._iterate(self._steps.scan(asked))) as pages:
+        with closing(self._iterate(self._operations.scan(asked))) as pages:
             for page in pages:
                 yield from page
 
@@ -173,7 +173,7 @@ class Table(BlockingDriver):
 
         Raises SessionEnded, and stores nothing, when the session has ended already.
         """
-        self._run(self._steps.put([(key, value)], ttl_s, session))
+        self._run(self._operations.put([(key, value)], ttl_s, session))
 
     def put_many(
         self,
@@ -187,7 +187,7 @@ class Table(BlockingDriver):
         progress is called with the count acknowledged so far. Raises TableRefused, whose `written`
         is the number of pairs stored before.
         """
-        puts = self._steps.puts(ttl_s)
+        puts = self._operations.puts(ttl_s)
         return self._write_all(puts, (puts.add(pack) for pack in packs(pairs)), progress)
 
     def put_arrow(
@@ -206,7 +206,7 @@ class Table(BlockingDriver):
 
         Raises TableError when pyarrow is not installed.
         """
-        puts = self._steps.puts(ttl_s)
+        puts = self._operations.puts(ttl_s)
         packed = arrow().packs_of(batches, bytes_max)
         return self._write_all(puts, (puts.add_columns(*pack) for pack in packed), progress)
 
@@ -231,21 +231,21 @@ class Table(BlockingDriver):
 
     def delete(self, key: Data) -> None:
         """Deletes a key, if it exists."""
-        self._run(self._steps.delete_many([key]))
+        self._run(self._operations.delete_many([key]))
 
     def delete_many(self, keys: Iterable[Data]) -> None:
         """Deletes the keys that exist, in one atomic write."""
-        self._run(self._steps.delete_many(keys))
+        self._run(self._operations.delete_many(keys))
 
     def delete_range(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
     ) -> None:
         """Deletes the keys that begin with prefix, or lie in start <= key < end, atomically."""
-        self._run(self._steps.delete_range(checked_range(prefix, start, end)))
+        self._run(self._operations.delete_range(checked_range(prefix, start, end)))
 
     def delete_limited(self, limit: int, *, start: Data = b"") -> None:
         """Deletes the first limit keys from start on."""
-        self._run(self._steps.delete_limited(limit, start))
+        self._run(self._operations.delete_limited(limit, start))
 
     # ---- several at once ----
 
@@ -258,7 +258,7 @@ class Table(BlockingDriver):
 
         Raises SessionEnded when the batch has a session that has ended; it changes nothing then.
         """
-        return self._run(self._steps.commit(batch))
+        return self._run(self._operations.commit(batch))
 
     def compare_and_put(self, key: Data, expected: Data | None, value: Data) -> bool:
         """Stores a value if the key's present value is expected (None: no key); returns whether it
@@ -266,7 +266,7 @@ class Table(BlockingDriver):
 
         It is one atomic step: of several callers with the same expectation, one succeeds.
         """
-        return self._run(self._steps.compare_and_put(key, expected, value))
+        return self._run(self._operations.compare_and_put(key, expected, value))
 
     # ---- sessions ----
 
@@ -276,15 +276,15 @@ class Table(BlockingDriver):
 
         A session ends by end_session(), or ttl_s seconds after the last keep_session().
         """
-        return self._run(self._steps.open_session(ttl_s))
+        return self._run(self._operations.open_session(ttl_s))
 
     def keep_session(self, session: int) -> bool:
         """Restarts the session's time to live; False: the session has ended."""
-        return self._run(self._steps.keep_session(session))
+        return self._run(self._operations.keep_session(session))
 
     def end_session(self, session: int) -> None:
         """Ends a session and deletes its keys."""
-        self._run(self._steps.end_session(session))
+        self._run(self._operations.end_session(session))
 
     # ---- changes ----
 
@@ -310,7 +310,7 @@ class Table(BlockingDriver):
         return self._changes(checked_range(prefix, start, end), first_index(after, index))
 
     def _changes(self, bounds: Range, index: int) -> Generator[Change, None, None]:
-        with closing(self._iterate(self._steps.watch(bounds, index))) as lists:
+        with closing(self._iterate(self._operations.watch(bounds, index))) as lists:
             for changes in lists:
                 yield from changes
 
@@ -318,19 +318,19 @@ class Table(BlockingDriver):
 
     def open(self, options: TableOptions = DEFAULT_OPTIONS) -> None:
         """Creates the table with these options. An existing table keeps its own."""
-        self._run(self._steps.open(options))
+        self._run(self._operations.open(options))
 
     def unload(self) -> None:
         """Makes the node write the table's memory to disk. The next request reopens the table."""
-        self._run(self._steps.unload())
+        self._run(self._operations.unload())
 
     def truncate(self) -> None:
         """Deletes all pairs and the table's options. The next open() or put() creates it anew."""
-        self._run(self._steps.truncate())
+        self._run(self._operations.truncate())
 
     def compact(self, *, prefix: Data | None = None, start: Data = b"", end: Data = b"") -> None:
         """Makes the node that answers rewrite a range, which frees the space of deleted keys."""
-        self._run(self._steps.compact(checked_range(prefix, start, end)))
+        self._run(self._operations.compact(checked_range(prefix, start, end)))
 
     def info(self, *, content: bool = False) -> dict[str, Any] | None:
         """Properties of the table on the node that answers, by name; None: it does not exist.
@@ -338,11 +338,11 @@ class Table(BlockingDriver):
         content   include a hash of all keys and values, for which the node reads them all. Nodes
                   that have applied the same entries have the same hash
         """
-        return self._run(self._steps.info(content))
+        return self._run(self._operations.info(content))
 
     def tables(self) -> dict[int, dict[str, Any]]:
         """As info(), for all tables, by number."""
-        return self._run(self._steps.tables())
+        return self._run(self._operations.tables())
 
     def split_points(
         self,
@@ -353,11 +353,11 @@ class Table(BlockingDriver):
         end: Data = b"",
     ) -> list[bytes]:
         """At most parts - 1 keys that divide a range into parts of about equal size."""
-        return self._run(self._steps.split_points(parts, checked_range(prefix, start, end)))
+        return self._run(self._operations.split_points(parts, checked_range(prefix, start, end)))
 
     def server(self) -> ServerInfo:
         """The server that this client uses: url, features, name and version."""
-        return self._run(self._steps.server())
+        return self._run(self._operations.server())
 
     # ---- jobs ----
 
@@ -379,14 +379,14 @@ class Table(BlockingDriver):
         keys_only     the values are empty
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._run(self._steps.range_job(asked, chunk_pairs, lease))
+        return self._run(self._operations.range_job(asked, chunk_pairs, lease))
 
     def chunks(self, job: RangeJob) -> Generator[list[Pair], None, None]:
         """The chunks of a job. The server gives each chunk to one reader, in any process.
 
         Raises TableJobLost; the remaining chunks are then lost for all readers.
         """
-        return self._iterate(self._steps.chunks(job))
+        return self._iterate(self._operations.chunks(job))
 
     def chunks_arrow(
         self, job: RangeJob, *, packed: bool = True
@@ -399,7 +399,7 @@ class Table(BlockingDriver):
 
         Raises TableError when pyarrow is not installed.
         """
-        with closing(self._iterate(self._steps.chunk_columns(job, packed))) as chunks:
+        with closing(self._iterate(self._operations.chunk_columns(job, packed))) as chunks:
             for chunk in chunks:
                 yield from chunk
 
@@ -412,7 +412,7 @@ class Table(BlockingDriver):
 
         Raises TableRefused, TableUnsupported.
         """
-        return self._run(self._steps.open_snapshot())
+        return self._run(self._operations.open_snapshot())
 
     def snapshot_chunks(
         self,
@@ -437,7 +437,9 @@ class Table(BlockingDriver):
         it.
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._iterate(self._steps.snapshot_chunks(asked, SnapshotRead(lease, chunk_pairs)))
+        return self._iterate(
+            self._operations.snapshot_chunks(asked, SnapshotRead(lease, chunk_pairs))
+        )
 
     def snapshot_chunks_arrow(
         self,
@@ -460,7 +462,7 @@ class Table(BlockingDriver):
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         with closing(
             self._iterate(
-                self._steps.snapshot_columns(asked, SnapshotRead(lease, chunk_pairs, packed))
+                self._operations.snapshot_columns(asked, SnapshotRead(lease, chunk_pairs, packed))
             )
         ) as chunks:
             for chunk in chunks:
@@ -468,11 +470,11 @@ class Table(BlockingDriver):
 
     def renew(self, lease: int) -> None:
         """Keeps a snapshot for at least `job_idle_s` (topology) from now."""
-        self._run(self._steps.renew(lease))
+        self._run(self._operations.renew(lease))
 
     def release(self, lease: int) -> None:
         """Releases a snapshot. Otherwise it ends `job_idle_s` after its last use."""
-        self._run(self._steps.release(lease))
+        self._run(self._operations.release(lease))
 
     def copy_into(
         self,
@@ -483,7 +485,7 @@ class Table(BlockingDriver):
         end: Data = b"",
     ) -> int:
         """Starts a job that copies a snapshot of a range into table target; returns its APID."""
-        return self._run(self._steps.copy_into(target, checked_range(prefix, start, end)))
+        return self._run(self._operations.copy_into(target, checked_range(prefix, start, end)))
 
     def map_into(
         self,
@@ -495,7 +497,7 @@ class Table(BlockingDriver):
     ) -> int:
         """Starts a job that maps the table into table target by a mapper; returns its APID."""
         asked = MapTable(self.number, target, threads, checked_pairs(parameters), mapper)
-        return self._run(self._steps.map_into(asked))
+        return self._run(self._operations.map_into(asked))
 
     def job_status(self, apid: int) -> dict[str, str]:
         """Statistics of a job by name: state, rows, bytes, started, ended.
@@ -503,7 +505,7 @@ class Table(BlockingDriver):
         A job that another Table started is unknown unless this Table uses the same server. Raises
         TableRefused when the APID is unknown, and TableJobLost when the job's server was lost.
         """
-        return self._run(self._steps.job_status(apid))
+        return self._run(self._operations.job_status(apid))
 
     def wait_job(
         self, apid: int, *, progress: Callable[[dict[str, str]], object] | None = None
@@ -513,7 +515,7 @@ class Table(BlockingDriver):
         Their state is done, failed with a reason, expired or cancelled. progress is called with the
         statistics of a running job.
         """
-        return self._run(self._steps.wait_job(apid, progress))
+        return self._run(self._operations.wait_job(apid, progress))
 
     def jobs(self, *, running: bool = False, limit: int = 100) -> list[dict[str, str]]:
         """Statistics of the newest jobs of the server's node, the newest first.
@@ -521,18 +523,18 @@ class Table(BlockingDriver):
         running   only jobs that have not ended
         limit     1 to 1000
         """
-        return self._run(self._steps.jobs(running, limit))
+        return self._run(self._operations.jobs(running, limit))
 
     def end_job(self, apid: int) -> None:
         """Cancels a running job; its output stays. Raises TableRefused when no such job runs."""
-        self._run(self._steps.end_job(apid))
+        self._run(self._operations.end_job(apid))
 
     # ---- the end ----
 
     @property
     def number(self) -> int:
         """The table's number."""
-        return self._steps.number
+        return self._operations.number
 
     @property
     def counters(self) -> dict[str, int]:

@@ -69,5 +69,5 @@ def test_a_local_table_has_none(nodes: Nodes) -> None:
     with nodes.table(900, "n1") as table:
         with pytest.raises(kelek.TableRefused, match="table 900 is local"):
             table.open_snapshot()
-        with pytest.raises(ValueError, match="is one server's alone"):
+        with pytest.raises(ValueError, match="belongs to one server"):
             next(table.snapshot_chunks(12))
