@@ -1,7 +1,6 @@
-"""The command group `kelek table`: what can be done with a table, from a shell.
+"""The command group `kelek table`.
 
-Only click is imported before a command runs; what a command does is in table/commands.py and
-table/files.py.
+Only click is imported before a command runs. commands.py, files.py and jobs.py hold what it does.
 """
 
 from typing import Any
@@ -33,7 +32,7 @@ format_option = click.option(
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    help="Of FILE (default: as its name ends).",
+    help="Format of FILE (default: by its name).",
 )
 
 
@@ -41,12 +40,12 @@ format_option = click.option(
 def table() -> None:
     """Tables of keys and values: open, put, get, delete, scan, count, load, export, copy, map, ...
 
-    A TABLE is a number. A KEY or VALUE is UTF-8, or with 0x in front hexadecimal.
+    A TABLE is a number. A KEY or VALUE is UTF-8, or hexadecimal with the prefix 0x.
     """
 
 
 class Size(click.ParamType[int]):
-    """A number of bytes, with a unit or without."""
+    """A number of bytes, with an optional unit."""
 
     name = "size"
     UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -66,16 +65,18 @@ SIZE = Size()
 
 @table.command()
 @table_options
-@click.option("--cache", type=SIZE, metavar="SIZE", help="Cache of blocks.")
-@click.option("--block", type=SIZE, metavar="SIZE", help="Of a block on disk.")
-@click.option("--write-buffer", type=SIZE, metavar="SIZE", help="What is held before it is sorted.")
-@click.option("--bloom-bits", type=click.IntRange(0, 64), metavar="N", help="Per key, of a filter.")
-@click.option("--no-compression", is_flag=True, help="Store blocks as they are.")
+@click.option("--cache", type=SIZE, metavar="SIZE", help="Size of the block cache.")
+@click.option("--block", type=SIZE, metavar="SIZE", help="Size of a block on disk.")
+@click.option("--write-buffer", type=SIZE, metavar="SIZE", help="Size of a memtable.")
+@click.option(
+    "--bloom-bits", type=click.IntRange(0, 64), metavar="N", help="Bits per key of a bloom filter."
+)
+@click.option("--no-compression", is_flag=True, help="Store blocks uncompressed.")
 @cli_errors.report_errors
 def open(number: int, **options: Any) -> None:
-    """Makes TABLE with options of its own; one that is there keeps those it has.
+    """Creates TABLE with these options. An existing table keeps its own.
 
-    A table that is only written to is made with the default options.
+    The first write to a table creates it with the default options.
     """
     from . import commands as table_commands
 
@@ -86,18 +87,18 @@ def open(number: int, **options: Any) -> None:
 @table_options
 @sync_option
 @click.option("--ttl", "ttl_s", type=Seconds(0.001, TTL_S_MAX), metavar="SECONDS",
-              help="The key vanishes after so long.")  # fmt: skip
-@click.option("--if-absent", is_flag=True, help="Only if the key is not there.")
+              help="Delete the key after so long.")  # fmt: skip
+@click.option("--if-absent", is_flag=True, help="Only if the key does not exist.")
 @click.option("--if-equal", "expected", type=DATA, metavar="VALUE",
-              help="Only if the key holds this.")  # fmt: skip
+              help="Only if the key has this value.")  # fmt: skip
 @click.argument("key", type=DATA)
 @click.argument("value", type=DATA)
 @cli_errors.report_errors
 def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
     """Stores VALUE under KEY; VALUE `-` is all of standard input.
 
-    With --if-absent or --if-equal it fails when the key holds something else; of several who try
-    at once one succeeds.
+    With --if-absent or --if-equal the command fails if the key holds another value. Of several
+    concurrent callers, one succeeds.
     """
     from . import commands as table_commands
 
@@ -108,14 +109,14 @@ def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
 @table_options
 @stale_option
 @output_option
-@click.option("--raw", is_flag=True, help="The bytes of one value and nothing else.")
+@click.option("--raw", is_flag=True, help="Print only the bytes of one value.")
 @click.argument("keys", metavar="KEY...", type=DATA, nargs=-1, required=True)
 @cli_errors.report_errors
 def get(number: int, keys: tuple[bytes, ...], output: str, **options: Any) -> None:
-    """Prints what each KEY holds; exit code 1 when one is not there.
+    """Prints the value of each KEY; exit code 1 if a key does not exist.
 
-    One value is printed as it is, with a line's end if it has none and --raw is not given; several
-    with their keys in front.
+    It prints one value as it is, with a line end unless the value has one or --raw is given. It
+    prints several values after their keys.
     """
     from . import commands as table_commands
 
@@ -129,7 +130,7 @@ def get(number: int, keys: tuple[bytes, ...], output: str, **options: Any) -> No
 @click.argument("keys", metavar="[KEY...]", type=DATA, nargs=-1)
 @cli_errors.report_errors
 def delete(number: int, keys: tuple[bytes, ...], **options: Any) -> None:
-    """Deletes each KEY, or all keys of a range, in one step."""
+    """Deletes each KEY, or all keys of a range, in one atomic write."""
     from . import commands as table_commands
 
     table_commands.delete(number, keys, options)
@@ -143,11 +144,11 @@ def delete(number: int, keys: tuple[bytes, ...], **options: Any) -> None:
 @click.option(
     "-n", "--limit", type=click.IntRange(0, LIMIT_MAX), metavar="N", help="At most N pairs."
 )
-@click.option("--reverse", is_flag=True, help="From the largest key down.")
-@click.option("--keys-only", is_flag=True, help="Only the keys.")
+@click.option("--reverse", is_flag=True, help="Descending keys.")
+@click.option("--keys-only", is_flag=True, help="Print only keys.")
 @cli_errors.report_errors
 def scan(number: int, output: str, **options: Any) -> None:
-    """Prints keys and values in the order of the keys, a tab between them."""
+    """Prints keys and values in key order, separated by a tab."""
     from . import commands as table_commands
 
     table_commands.scan(number, output, options)
@@ -160,7 +161,7 @@ def scan(number: int, output: str, **options: Any) -> None:
 @output_option
 @cli_errors.report_errors
 def count(number: int, output: str, **options: Any) -> None:
-    """Prints how many keys there are."""
+    """Prints the number of keys."""
     from . import commands as table_commands
 
     table_commands.count(number, output, options)
@@ -172,12 +173,11 @@ def count(number: int, output: str, **options: Any) -> None:
 @format_option
 @output_option
 @click.option("--key", "keys", multiple=True, metavar="COLUMN",
-              help="The column that is the key; several are joined. Default: key.")  # fmt: skip
+              help="The key's column; several are joined. Default: key.")  # fmt: skip
 @click.option("--separator", default="/", show_default=True, help="Between the columns of a key.")
 @click.option("--value", metavar="COLUMN",
-              help="The column that is the value. Default: value if it is there and no --key is "
-                   "given, else all columns as a JSON object. What is no text is stored as "
-                   "JSON.")  # fmt: skip
+              help="The value's column. Default: value if it exists and no --key is given, else "
+                   "all columns as a JSON object. Other types than text become JSON.")  # fmt: skip
 @click.option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
               help="Of keys and values in CSV.")  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows.")
@@ -203,12 +203,12 @@ def load(number: int, file: str, output: str, **options: Any) -> None:
 @click.option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
               help="Of keys and values in CSV.")  # fmt: skip
 @click.option("--snapshot", is_flag=True,
-              help="The table as it is now; without it what is written meanwhile may be in FILE or "
-                   "not.")  # fmt: skip
+              help="Write a consistent snapshot. Without it, FILE may have part of the concurrent "
+                   "writes.")  # fmt: skip
 @click.argument("file", type=click.Path(allow_dash=True))
 @cli_errors.report_errors
 def export(number: int, file: str, output: str, **options: Any) -> None:
-    """Writes the keys and values to FILE, which `load` can read; `-` is standard output."""
+    """Writes keys and values to FILE, which `load` can read; `-` is standard output."""
     from . import files as table_files
 
     table_files.export(number, file, output, options)
@@ -219,7 +219,7 @@ def export(number: int, file: str, output: str, **options: Any) -> None:
 @range_options
 @cli_errors.report_errors
 def compact(number: int, **options: Any) -> None:
-    """Has every node rewrite TABLE, so that what is deleted takes no room."""
+    """Makes every node rewrite TABLE, which frees the space of deleted keys."""
     from . import commands as table_commands
 
     table_commands.compact(number, options)
@@ -227,11 +227,11 @@ def compact(number: int, **options: Any) -> None:
 
 @table.command()
 @table_options
-@click.option("--yes", is_flag=True, help="Really do it.")
+@click.option("--yes", is_flag=True, help="Do it.")
 @click.option("--owner", default="", metavar="HEX", help="The token of a reserved table.")
 @cli_errors.report_errors
 def truncate(number: int, yes: bool, owner: str, **options: Any) -> None:
-    """Removes all keys of TABLE, and its options."""
+    """Deletes all keys of TABLE, and its options."""
     from . import commands as table_commands
 
     table_commands.truncate(number, yes, owner, options)
@@ -244,7 +244,7 @@ def truncate(number: int, yes: bool, owner: str, **options: Any) -> None:
 @output_option
 @cli_errors.report_errors
 def info(number: int | None, output: str, **options: Any) -> None:
-    """Prints what a node knows of TABLE, or of all tables."""
+    """Prints the properties of TABLE, or of all tables, on a node."""
     from . import commands as table_commands
 
     table_commands.info(number, output, options)
@@ -271,26 +271,26 @@ def watch(number: int, output: str, **options: Any) -> None:
 @sync_option
 @output_option
 @click.option("--count", type=click.IntRange(1, 100_000_000), default=100_000, show_default=True,
-              help="How many pairs.")  # fmt: skip
+              help="Number of pairs.")  # fmt: skip
 @click.option("--size", type=click.IntRange(0, 1 << 20), default=100, show_default=True,
               help="Bytes of each value.")  # fmt: skip
 @click.option("--alone", type=click.IntRange(0, 1_000_000), default=200, show_default=True,
-              help="How many puts and gets, each after the answer to the one before.")  # fmt: skip
+              help="Further puts and gets, each sent after the previous answer.")  # fmt: skip
 @cli_errors.report_errors
 def bench(number: int, output: str, **options: Any) -> None:
-    """Measures puts, gets and scans on a cluster that runs. It writes to TABLE, below `bench/`!"""
+    """Measures puts, gets and scans on a running cluster. It writes to TABLE, below `bench/`!"""
     from . import commands as table_commands
 
     table_commands.bench(number, output, options)
 
 
 def job_options(command: F) -> F:
-    """From which table into which one a job works, and whether it is waited for."""
+    """The source and target table of a job, and whether to wait for it."""
     options = [
         click.argument("number", metavar="TABLE", type=click.IntRange(0, TABLE_MAX)),
         click.argument("target", metavar="TARGET", type=click.IntRange(0, TABLE_MAX)),
         click.option("--wait/--no-wait", default=True, show_default=True,
-                     help="Until the job has ended, or only until it has begun."),
+                     help="Wait until the job has ended, or only until it has started."),
     ]  # fmt: skip
     for option in reversed(options):
         command = option(command)
@@ -303,10 +303,10 @@ def job_options(command: F) -> F:
 @output_option
 @cli_errors.report_errors
 def copy(number: int, target: int, output: str, **options: Any) -> None:
-    """Has a node put a snapshot of TABLE, or of a range of it, into the table TARGET.
+    """Makes a node copy a snapshot of TABLE, or of a range of it, into the table TARGET.
 
-    What TARGET holds under other keys stays. The job goes on when the command is interrupted: see
-    `kelek table jobs`.
+    Other keys in TARGET stay. The job continues when you interrupt the command: see `kelek table
+    jobs`.
     """
     from . import jobs as job_commands
 
@@ -332,18 +332,18 @@ class Parameter(click.ParamType[tuple[bytes, bytes]]):
 @table.command("map")
 @job_options
 @click.option("-p", "--parameter", "parameters", multiple=True, type=Parameter(),
-              metavar="KEY=VALUE", help="For the mapper; may be given again.")  # fmt: skip
+              metavar="KEY=VALUE", help="For the mapper; repeatable.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(1, THREADS_MAX), default=1, show_default=True,
-              help="So many mappers at once: their output is written in any order.")  # fmt: skip
+              help="Number of concurrent mappers; their outputs mix.")  # fmt: skip
 @output_option
 @click.argument("mapper", metavar="MAPPER", type=click.Path(allow_dash=True))
 @cli_errors.report_errors
 def map_(number: int, target: int, output: str, **options: Any) -> None:
-    """Has a node run the program in the file MAPPER over a snapshot of TABLE, and write what it
-    returns to the table TARGET.
+    """Makes a node run the program in the file MAPPER over a snapshot of TABLE.
 
-    MAPPER is WebAssembly, compiled or as text (.wat), or LLVM bitcode; docs/mapper.md says what one
-    looks like. The job goes on when the command is interrupted: see `kelek table jobs`.
+    The node writes the program's output to the table TARGET. MAPPER is WebAssembly, compiled or as
+    text (.wat), or LLVM bitcode: see docs/mapper.md. The job continues when you interrupt the
+    command: see `kelek table jobs`.
     """
     from . import jobs as job_commands
 
@@ -354,14 +354,14 @@ def map_(number: int, target: int, output: str, **options: Any) -> None:
 @click.argument("apid", metavar="[JOB]", type=click.IntRange(0, LIMIT_MAX), required=False)
 @server_options
 @output_option
-@click.option("--running", is_flag=True, help="Only jobs that run.")
+@click.option("--running", is_flag=True, help="Only running jobs.")
 @click.option("-n", "--limit", type=click.IntRange(1, LISTED_JOBS_MAX), default=20,
               show_default=True, metavar="N", help="At most N jobs of each node.")  # fmt: skip
-@click.option("--wait", is_flag=True, help="Until JOB has ended; exit code 1 when it failed.")
-@click.option("--end", is_flag=True, help="End JOB; what it has written stays.")
+@click.option("--wait", is_flag=True, help="Wait until JOB has ended; exit code 1 if it failed.")
+@click.option("--end", is_flag=True, help="Cancel JOB; its output stays.")
 @cli_errors.report_errors
 def jobs(output: str, **options: Any) -> None:
-    """Prints the newest copies, mappers and range jobs of each node, or all about one JOB."""
+    """Prints the newest copy, map and range jobs of each node, or the details of one JOB."""
     from . import jobs as job_commands
 
     job_commands.jobs(options, output)

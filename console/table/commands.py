@@ -1,4 +1,4 @@
-"""What `kelek table` does: each command over one kelek.Table. It parses no command line."""
+"""The commands of `kelek table` over a kelek.Table."""
 
 import sys
 import time
@@ -28,7 +28,7 @@ class PutRequest(NamedTuple):
 
 
 def open_table(number: int, options: Where) -> None:
-    """Makes a table, with some options of its own."""
+    """Creates a table with options."""
     given = {
         "cache_bytes": options["cache"],
         "block_bytes": options["block"],
@@ -39,13 +39,13 @@ def open_table(number: int, options: Where) -> None:
         if value is not None and not smallest <= value <= largest:
             option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
             raise CliError(f"{option}: {value} is not in the range {smallest} to {largest}")
-    wished = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in given.items() if value is not None}
     with opened_table(number, options) as table:
-        table.open(TableOptions(**wished, compression=not options["no_compression"]))
+        table.open(TableOptions(**chosen, compression=not options["no_compression"]))
 
 
 def put(asked: PutRequest, options: Where) -> None:
-    """Stores a value, perhaps on a condition."""
+    """Stores a value, under a condition if one is given."""
     value = stdin().read() if asked.value == b"-" else asked.value
     check(asked.key, value)
     if options["if_absent"] and options["expected"] is not None:
@@ -62,7 +62,7 @@ def put(asked: PutRequest, options: Where) -> None:
         batch.otherwise.get(asked.key)
         result = table.commit(batch)
     if not result.succeeded:
-        held = "is not there" if result.values[0] is None else f"holds {shown(result.values[0])}"
+        held = "does not exist" if result.values[0] is None else f"holds {shown(result.values[0])}"
         raise CliError(f"{data_text(asked.key)}: nothing was stored, it {held}", FAILED)
 
 
@@ -75,15 +75,15 @@ def check(key: bytes, value: bytes = b"") -> None:
 
 
 def shown(value: bytes) -> str:
-    """A value within an error."""
+    """A value for an error message."""
     text = data_text(value[:40])
     return f"'{text}'" if len(value) <= 40 else f"'{text}...' of {len(value)} bytes"
 
 
 def get(number: int, keys: Sequence[bytes], output: str, options: Where) -> None:
-    """Prints values; fails when one is missing."""
+    """Prints values; fails when a key does not exist."""
     if options["raw"] and (len(keys) > 1 or output == "json"):
-        raise CliError("--raw: it prints one value as it is; give one KEY and no -o json")
+        raise CliError("--raw: it prints one value; give one KEY and no -o json")
     for key in keys:
         check(key)
     with opened_table(number, options) as table:
@@ -98,16 +98,16 @@ def get(number: int, keys: Sequence[bytes], output: str, options: Where) -> None
             click.echo(pair_text(key, value))
     missing = [data_text(key) for key, value in pairs if value is None]
     if missing:
-        way_out = f"see what is there: kelek table scan {number}"
+        way_out = f"list the keys: kelek table scan {number}"
         raise CliError(f"table {number}: no key {', '.join(missing)}; {way_out}", FAILED)
 
 
 def delete(number: int, keys: Sequence[bytes], options: Where) -> None:
-    """Deletes some keys, or a range."""
+    """Deletes keys, or a range."""
     ranged = options["prefix"] is not None or options["start"] or options["end"]
     if bool(keys) == bool(ranged):
         raise CliError(
-            "give keys, or a range: --prefix, --start, --end; all of it: kelek table truncate"
+            "give keys, or a range: --prefix, --start, --end; for all keys: kelek table truncate"
         )
     with opened_table(number, options) as table:
         if keys:
@@ -119,7 +119,7 @@ def delete(number: int, keys: Sequence[bytes], options: Where) -> None:
 
 
 def bounds(options: Where) -> dict[str, Any]:
-    """A range for a Table's method. Raises CliError."""
+    """The range for a method of Table. Raises CliError."""
     if options["prefix"] is not None and (options["start"] or options["end"]):
         raise CliError("--prefix: --start or --end is given too; leave one of them out")
     return {name: options[name] for name in ("prefix", "start", "end")}
@@ -143,7 +143,7 @@ def scan(number: int, output: str, options: Where) -> None:
 
 
 def count(number: int, output: str, options: Where) -> None:
-    """Prints how many keys a range has."""
+    """Prints the number of keys in a range."""
     with opened_table(number, options) as table:
         found = table.count(**bounds(options))
     if output == "json":
@@ -153,30 +153,30 @@ def count(number: int, output: str, options: Where) -> None:
 
 
 def compact(number: int, options: Where) -> None:
-    """Has every node that is asked compact its own files; fails when one could not."""
+    """Makes each node compact its files; fails when one could not."""
     asked = bounds(options)
-    doors = find_tables(options)
+    target = find_tables(options)
     failed = 0
-    for name in doors.urls:
-        one = {"urls": [doors.urls[name]], "topology": None, "nodes": ()}
+    for name in target.urls:
+        one = {"urls": [target.urls[name]], "topology": None, "nodes": ()}
         began = time.monotonic()
         try:
             with opened_table(number, {**options, **one}) as table:
                 table.compact(**asked)
-        except CliError as ending:
-            if ending.code != FAILED:
+        except CliError as error:
+            if error.code != FAILED:
                 raise
             failed += 1
-            click.echo(f"{name}  {ending}", err=True)
+            click.echo(f"{name}  {error}", err=True)
         else:
             click.echo(f"{name}  {time.monotonic() - began:.2f} s")
     if failed:
-        nodes = f"{failed} of {len(doors.urls)} nodes"
-        raise CliError(f"table {number}: {nodes} did not compact it; do so again later", FAILED)
+        nodes = f"{failed} of {len(target.urls)} nodes"
+        raise CliError(f"table {number}: {nodes} did not compact it; try again later", FAILED)
 
 
 def truncate(number: int, yes: bool, owner: str, options: Where) -> None:
-    """Empties a table, when that is really wanted."""
+    """Empties a table if --yes is given."""
     try:
         token = bytes.fromhex(owner)
     except ValueError:
@@ -187,12 +187,12 @@ def truncate(number: int, yes: bool, owner: str, options: Where) -> None:
         if not yes:
             found = table.count()
             keys = f"{found:,} {'key' if found == 1 else 'keys'}"
-            raise CliError(f"table {number}: {keys} would be removed; add --yes to do it")
+            raise CliError(f"table {number}: {keys} would be deleted; add --yes to do it")
         table.truncate()
 
 
 def info(number: int | None, output: str, options: Where) -> None:
-    """Prints what a node says of its tables."""
+    """Prints the properties of a node's tables."""
     with opened_table(number, options) as table:
         server = table.server()
         found = table.tables() if number is None else {number: table.info()}
@@ -206,12 +206,12 @@ def info(number: int | None, output: str, options: Where) -> None:
             for name, value in flat(details).items():
                 click.echo(f"  {name:<24} {value}")
     if number is not None and not known:
-        way_out = f"the first put makes it: kelek table put {number} KEY VALUE"
-        raise CliError(f"table {number}: is not there; {way_out}", FAILED)
+        way_out = f"the first put creates it: kelek table put {number} KEY VALUE"
+        raise CliError(f"table {number}: does not exist; {way_out}", FAILED)
 
 
 def flat(details: dict[str, Any]) -> dict[str, Any]:
-    """Details with those within details beside the others."""
+    """Nested details in one level."""
     found: dict[str, Any] = {}
     for name, value in details.items():
         if isinstance(value, dict):
@@ -250,10 +250,10 @@ def change_json(change: Change) -> dict[str, object]:
 
 
 def bench(number: int, output: str, options: Where) -> None:
-    """Measures a table as one client sees it: pipelined, scanned, then one request at a time."""
+    """Measures a table: pipelined puts, a scan, then single requests."""
     value, pairs = b"." * options["size"], options["count"]
     with opened_table(number, options) as table:
-        table.delete_range(prefix=BENCH_PREFIX)  # The search for a server is not measured.
+        table.delete_range(prefix=BENCH_PREFIX)  # Excludes the search for a server.
         figures: dict[str, Any] = {"pairs": pairs, "bytes": options["size"]}
         keys = (BENCH_PREFIX + b"%012d" % n for n in range(pairs))
         figures["put_per_s"] = rate(pairs, lambda: table.put_many((key, value) for key in keys))

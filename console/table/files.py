@@ -1,4 +1,4 @@
-"""`kelek table load` and `export`: CSV, JSON lines and Parquet, with progress for who watches."""
+"""`kelek table load` and `export`: CSV, JSON lines and Parquet, with a progress bar."""
 
 import base64
 import csv
@@ -25,8 +25,8 @@ from .commands import bounds
 from .output import data_text, pair_json
 from .target import opened_table
 
-LINE_BYTES_MAX = 128 << 20  # Of a text file; a file without line ends must not fill the memory.
-PARQUET_ROWS = 4096  # Taken at once.
+LINE_BYTES_MAX = 128 << 20  # So that a file without line ends fits the memory.
+PARQUET_ROWS = 4096  # Read at once.
 SUFFIXES = {
     ".csv": "csv",
     ".jsonl": "jsonl",
@@ -43,7 +43,7 @@ Pair = tuple[bytes, bytes]
 
 
 class Columns(NamedTuple):
-    """What of a row is the key, and what the value."""
+    """The columns of a row that are the key and the value."""
 
     keys: tuple[str, ...]  # Empty: the column key.
     separator: str
@@ -52,7 +52,7 @@ class Columns(NamedTuple):
 
 
 class RowReader(Progress, Protocol):
-    """A file's rows, and how far it has been read."""
+    """The rows of a file, and the position in it."""
 
     def __iter__(self) -> Iterator[Row]: ...
 
@@ -80,14 +80,14 @@ def tell(what: str, count: int, seconds: float, output: str) -> None:
 
 
 def stored_line(how: object, count: int) -> str:
-    return f"{how}; the first {count:,} rows are stored: load again, it changes nothing in them"
+    return f"{how}; the first {count:,} rows are stored: you can load the file again"
 
 
 def form_of(name: str) -> str:
-    """By the file's name. Raises CliError."""
+    """The format by the file's name. Raises CliError."""
     form = SUFFIXES.get(Path(name).suffix.lower())
     if form is None:
-        raise CliError(f"{name}: its name tells no format; add --format csv, jsonl or parquet")
+        raise CliError(f"{name}: the name shows no format; add --format csv, jsonl or parquet")
     return form
 
 
@@ -96,7 +96,7 @@ def form_of(name: str) -> str:
 
 @contextmanager
 def rows_of(name: str, form: str) -> Iterator[tuple[RowReader, int | None]]:
-    """The rows of a file, and its size in what they count. Raises CliError."""
+    """The rows of a file, and its size in the unit of their position. Raises CliError."""
     if form == "parquet":
         with parquet_of(name) as found:
             yield found
@@ -107,7 +107,7 @@ def rows_of(name: str, form: str) -> Iterator[tuple[RowReader, int | None]]:
 
 
 class Lines:
-    """A text file's lines; bytes that are no UTF-8 come through, too."""
+    """The lines of a text file. Bytes that are not UTF-8 pass unchanged."""
 
     def __init__(self, name: str, file: IO[bytes]) -> None:
         self.name = name
@@ -128,7 +128,7 @@ class Lines:
 
 
 class CsvRows:
-    """Rows of a CSV file whose first line names the columns."""
+    """The rows of a CSV file, whose first line names the columns."""
 
     def __init__(self, lines: Lines) -> None:
         self.taken = 0
@@ -161,7 +161,7 @@ class CsvRows:
 
 
 class JsonRows:
-    """Rows of a file with a JSON object a line."""
+    """The rows of a file with one JSON object a line."""
 
     def __init__(self, lines: Lines) -> None:
         self.taken = 0
@@ -179,7 +179,7 @@ class JsonRows:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise CliError(f"{place.name}:{place.number}: no JSON: {error}") from error
+                raise CliError(f"{place.name}:{place.number}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise CliError(f"{place.name}:{place.number}: a row is a JSON object")
             self.taken += 1
@@ -214,7 +214,7 @@ def parquet_of(name: str) -> Iterator[tuple[RowReader, int]]:
         reason = error.strerror or error
         raise CliError(f"{name}: {reason}; give a file that can be read") from error
     except pyarrow.ArrowInvalid as error:
-        raise CliError(f"{name}: no Parquet: {str(error).splitlines()[0]}") from error
+        raise CliError(f"{name}: not Parquet: {str(error).splitlines()[0]}") from error
     with closing(file):
         yield ParquetRows(file.iter_batches(PARQUET_ROWS)), file.metadata.num_rows
 
@@ -228,7 +228,7 @@ def need_parquet() -> Any:
 
 
 def pairs_of(name: str, rows: Iterable[Row], columns: Columns, limit: int | None) -> Iterator[Pair]:
-    """Each row as a key and a value. Raises CliError."""
+    """The key and value of each row. Raises CliError."""
     for number, row in enumerate(rows, 1):
         if limit is not None and number > limit:
             return
@@ -258,12 +258,12 @@ def pair_of(row: Row, columns: Columns) -> Pair:
     if not columns.keys and ("value" in row or "value_base64" in row):
         return key, cell(row, "value", columns.encoding)
     if not columns.keys and len(row) == 1:
-        raise ValueError("it has no value; say --key key to store the whole row under its key")
+        raise ValueError("it has no value; add --key key to store the whole row under its key")
     return key, json.dumps(row, default=plain_text).encode("utf-8", "surrogateescape")
 
 
 def cell(row: Row, column: str, encoding: str) -> bytes:
-    """A cell's bytes; of JSON lines, those of COLUMN_base64, too."""
+    """The bytes of a cell. In JSON lines, COLUMN_base64 also serves as COLUMN."""
     if column not in row and f"{column}_base64" in row:
         column, encoding = f"{column}_base64", "base64"
     value = row[column]
@@ -278,7 +278,7 @@ def cell(row: Row, column: str, encoding: str) -> bytes:
 
 
 def plain_text(value: object) -> str:
-    """What is no text, as text: numbers, times, lists."""
+    """The text of a number, time or list."""
     if isinstance(value, datetime.date | datetime.datetime | datetime.time):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -314,10 +314,10 @@ def export(number: int, name: str, output: str, options: Where) -> None:
 
 @contextmanager
 def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
-    """The file; it has its name only once all of it is written. Raises CliError."""
+    """The file to write. It gets its name once it is complete. Raises CliError."""
     if name == "-":
         if form == "parquet":
-            raise CliError("-: Parquet is no text; give a file")
+            raise CliError("-: Parquet is binary; give a file")
         yield sys.stdout.buffer
         return
     part = Path(f"{name}.part")
@@ -329,7 +329,7 @@ def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
         with file:
             yield file
         part.replace(name)
-    except TableError:  # A timeout among them is an OSError, too.
+    except TableError:  # A TableTimeout is an OSError too.
         raise
     except OSError as error:
         raise CliError(f"{name}: {error.strerror}; it is not written", FAILED) from error
@@ -339,7 +339,7 @@ def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def exported(total: int | None) -> Iterator[Callable[[int], object]]:
-    """A bar over the rows; nothing when nobody watches."""
+    """A progress bar over the rows; none without a terminal."""
     if not total:
         yield lambda count: None
         return
@@ -353,13 +353,14 @@ def csv_text(page: Sequence[Pair], encoding: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """A cell of CSV. Python's writer leaves a lone carriage return bare, which readers take for the
-    end of a line."""
+    """A cell of CSV. Python's writer does not quote a lone carriage return, which readers take for
+    a line end.
+    """
     return '"' + text.replace('"', '""') + '"' if NEEDS_QUOTES.search(text) else text
 
 
 def encoded(data: bytes, encoding: str) -> str:
-    """Raises CliError when it is no text."""
+    """A cell as text. Raises CliError when it is not UTF-8."""
     if encoding == "hex":
         return data.hex()
     if encoding == "base64":
@@ -368,7 +369,7 @@ def encoded(data: bytes, encoding: str) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         way_out = "add --encoding base64, or --format jsonl"
-        raise CliError(f"'{data_text(data[:40])}' is no UTF-8; {way_out}", FAILED) from error
+        raise CliError(f"'{data_text(data[:40])}' is not UTF-8; {way_out}", FAILED) from error
 
 
 def write_text(

@@ -1,6 +1,6 @@
-"""`kelek table copy`, `map` and `jobs`: work that a node does by itself, and how far it is.
+"""`kelek table copy`, `map` and `jobs`: jobs that run on a node.
 
-A job is one node's: its number means something to that node alone.
+Each node numbers its own jobs.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from ..cli_errors import FAILED, INTERRUPTED, CliError
 from ..output import show_json, show_table, stdin
 from ..targets import Where
 from .commands import bounds
-from .target import REACH_MS, check_whose, find_tables, opened_table
+from .target import REACH_MS, check_local, find_tables, opened_table
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
-KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # The others hand out a range.
+KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # All others are range jobs.
 DONE_WORDS = {"map": "mapped", "copy": "copied", "range": "handed out"}
 AMOUNTS = "rows", "bytes", "chunks", "puts", "deletes"
 ON_SPARK = "tasks", "tasks_done", "staged"
@@ -47,32 +47,32 @@ HEADS = (
 RUNNING, DONE = "running", "done"
 
 T = TypeVar("T")
-Job = dict[str, Any]  # What a node tells of one, numbers as such, and `node`.
+Job = dict[str, Any]  # A node's statistics, with numbers converted, and `node`.
 
 
 class JobNode(NamedTuple):
-    """One that has jobs."""
+    """A node that may have jobs."""
 
     name: str
-    where: Where  # Options with which it alone is asked.
-    words: str  # The same, to be typed.
+    where: Where  # Options that select only this node.
+    words: str  # The same for a command line.
 
 
 def nodes_of(where: Where) -> list[JobNode]:
-    """All that are meant. Raises CliError."""
-    doors = find_tables(where)
+    """The nodes of the command. Raises CliError."""
+    target = find_tables(where)
     found = []
-    for name, url in doors.urls.items():
+    for name, url in target.urls.items():
         one = {**where, "urls": [url], "topology": None, "nodes": ()}
         file = f"-t {where['topology']} " if where["topology"] else ""
-        words = f"{file}--node {name}" if doors.by_topology else f"--url {url}"
+        words = f"{file}--node {name}" if target.by_topology else f"--url {url}"
         found.append(JobNode(name, one, words))
     return found
 
 
 def node_of(number: int, target: int, where: Where) -> JobNode:
-    """The one that serves the table now; the job goes on there, whatever becomes of this client."""
-    check_whose(find_tables(where), target)
+    """The node that serves the table now. The job runs there without this client."""
+    check_local(find_tables(where), target)
     with opened_table(number, where) as table:
         url = table.server().url
     return next(node for node in nodes_of(where) if node.where["urls"] == [url])
@@ -82,10 +82,10 @@ def node_of(number: int, target: int, where: Where) -> JobNode:
 
 
 def copy(number: int, target: int, output: str, options: Where) -> None:
-    """Has a node copy a range."""
+    """Starts a copy of a range."""
     asked = bounds(options)
     if number == target:
-        raise CliError(f"TARGET: table {number} is copied into itself; name another one")
+        raise CliError(f"TARGET: table {number} cannot be copied into itself; name another one")
     node = node_of(number, target, options)
     with opened_table(number, node.where) as table:
         apid = table.copy_into(target, **asked)
@@ -93,7 +93,7 @@ def copy(number: int, target: int, output: str, options: Where) -> None:
 
 
 def map_(number: int, target: int, output: str, options: Where) -> None:
-    """Has a node run a mapper."""
+    """Starts a mapper."""
     mapper = mapper_of(options["mapper"])
     node = node_of(number, target, options)
     with opened_table(number, node.where) as table:
@@ -104,7 +104,7 @@ def map_(number: int, target: int, output: str, options: Where) -> None:
 
 
 def mapper_of(name: str) -> bytes:
-    """WebAssembly or bitcode as it is, WebAssembly's text compiled. Raises CliError."""
+    """A mapper as WebAssembly or bitcode; WebAssembly text is compiled. Raises CliError."""
     try:
         if name == "-":
             data = stdin().read(MAPPER_BYTES_MAX + 1)
@@ -119,7 +119,7 @@ def mapper_of(name: str) -> bytes:
         return data
     if not data.lstrip().startswith((b"(", b";;")):
         forms = "WebAssembly, its text (.wat) or LLVM bitcode"
-        raise CliError(f"{name}: is no mapper; one is {forms} (docs/mapper.md)")
+        raise CliError(f"{name}: not a mapper; a mapper is {forms} (docs/mapper.md)")
     return compiled(name, data)
 
 
@@ -136,7 +136,7 @@ def compiled(name: str, text: bytes) -> bytes:
 
 
 def where_in(message: str) -> str:
-    """What a compiler says in several lines, in one: what is wrong, and at which line:column."""
+    """The position and the first line of a compiler's message."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     place = next((line for line in lines if line.startswith("-->")), "")
     at = place.partition(">")[2].strip().removeprefix("<anon>:")
@@ -147,12 +147,12 @@ def where_in(message: str) -> str:
 
 
 class Begun(NamedTuple):
-    """A job that is waited for."""
+    """A job that the command waits for."""
 
     node: JobNode
     table: Table
     apid: int
-    done: str  # What has happened when it is.
+    done: str  # The verb for its result.
 
     @property
     def name(self) -> str:
@@ -164,26 +164,26 @@ class Begun(NamedTuple):
 
 
 def follow(job: Begun, output: str, wait: bool) -> None:
-    """Waits until a job has ended, and says how; fails when it did not end well."""
+    """Waits until a job has ended and prints its result. Raises CliError when it failed."""
     if not wait:
         if output == "json":
             show_json({"node": job.node.name, "apid": job.apid})
         else:
-            click.echo(f"{job.name} has begun; see it: {job.command}")
+            click.echo(f"{job.name} has started; show it: {job.command}")
         return
     try:
         with progress() as show:
             told = job.table.wait_job(job.apid, progress=show)
     except KeyboardInterrupt:
-        way_out = f"see it: {job.command}; end it: {job.command} --end"
-        raise CliError(f"{job.name} goes on; {way_out}", INTERRUPTED) from None
+        way_out = f"show it: {job.command}; cancel it: {job.command} --end"
+        raise CliError(f"{job.name} continues; {way_out}", INTERRUPTED) from None
     except TableRefused as error:
-        way_out = "what it has written stays; begin it again"
+        way_out = "its output stays; start it again"
         raise CliError(
             f"{job.name} is lost with its process: {error}; {way_out}", FAILED
         ) from error
     except TableError as error:
-        raise CliError(f"{job.name}: {error}; see it: {job.command}", FAILED) from error
+        raise CliError(f"{job.name}: {error}; show it: {job.command}", FAILED) from error
     found = job_of(job.node, told)
     if output == "json":
         show_json(found)
@@ -208,7 +208,7 @@ def how_it_ended(job: Job) -> str:
 
 @contextmanager
 def progress() -> Iterator[Callable[[dict[str, str]], None] | None]:
-    """A line that grows; nothing when nobody watches."""
+    """A line with the progress; none without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -225,10 +225,10 @@ def progress() -> Iterator[Callable[[dict[str, str]], None] | None]:
 
 
 def jobs(options: Where, output: str) -> None:
-    """Lists jobs; or shows, waits for or ends one."""
+    """Lists jobs; or prints, awaits or cancels one."""
     if options["apid"] is None:
         if options["end"] or options["wait"]:
-            raise CliError("--end and --wait are about one job: name its number")
+            raise CliError("--end and --wait need the number of a job")
         listed(options, output)
         return
     if options["end"] and options["wait"]:
@@ -243,7 +243,7 @@ def jobs(options: Where, output: str) -> None:
     if len(known) > 1:
         way_out = " or ".join(node.words for node, _ in known)
         apid = options["apid"]
-        raise CliError(f"job {apid}: several nodes have one of that number; add {way_out}")
+        raise CliError(f"job {apid}: several nodes have a job of that number; add {way_out}")
     ((node, job),) = known
     if options["end"]:
         show_job(ended(node, job["apid"]), output)
@@ -271,7 +271,7 @@ def ended(node: JobNode, apid: int) -> Job:
 
 
 def listed(options: Where, output: str) -> None:
-    """The newest jobs of every node; fails when none answers."""
+    """The newest jobs of every node. Raises CliError when no node answers."""
     found: list[Job] = []
     silent: dict[str, TableError] = {}
     nodes = nodes_of(options)
@@ -292,13 +292,13 @@ def listed(options: Where, output: str) -> None:
     for name, why in silent.items():
         click.echo(f"{name}: {why}", err=True)
     if len(silent) == len(nodes):
-        raise CliError("no node tells its jobs; does one run? kelek table info", FAILED)
+        raise CliError("no node answers; does one run? kelek table info", FAILED)
 
 
 def asked(
     nodes: Sequence[JobNode], question: Callable[[AsyncTable], Awaitable[T]]
 ) -> list[T | TableError]:
-    """What each node answers, all asked at once: those that are away cost their time once."""
+    """Each node's answer. All requests run concurrently, so lost nodes cost one timeout."""
 
     async def ask(node: JobNode) -> T | TableError:
         timeout_ms = min(REACH_MS, int(node.where["timeout_s"] * 1000))
@@ -332,7 +332,7 @@ def found_jobs(apid: int, options: Where) -> list[tuple[JobNode, Job]]:
 
 
 def job_of(node: JobNode, told: dict[str, str]) -> Job:
-    """What a node tells of a job, with numbers as such."""
+    """A node's statistics of a job, with numbers converted."""
     job: Job = {"node": node.name}
     for name, value in told.items():
         job[name] = int(value) if name in (*NUMBERS, *TIMES) else value

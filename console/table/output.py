@@ -1,11 +1,11 @@
-"""How keys and values are shown, one pair a line, as text and as JSON."""
+"""The formats of keys and values: one line of text, or a JSON object."""
 
 import base64
 import json
 
 
 def data_text(data: bytes) -> str:
-    """UTF-8 on one line; what can't be shown is escaped."""
+    """UTF-8 on one line, with other characters escaped."""
     text = data.decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
@@ -17,7 +17,7 @@ def pair_text(key: bytes, value: bytes) -> str:
 
 
 def data_json(name: str, data: bytes | None) -> dict[str, object]:
-    """{name: text}, or {name_base64: ...} of what is no UTF-8."""
+    """{name: text}, or {name_base64: ...} for data that is not UTF-8."""
     if data is None:
         return {name: None}
     try:

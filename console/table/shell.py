@@ -1,6 +1,6 @@
-"""`kelek shell`: one command after the other, with history and completion by readline.
+"""`kelek shell`: runs commands interactively, with history and completion by readline.
 
-It parses nothing itself: every line becomes a command line of `kelek`.
+Each line becomes a command line of `kelek`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ NEEDS_NUMBER = "use a table first: use 7"
 
 
 class Shell:
-    """The loop, and what the lines before have settled."""
+    """The loop, and its state between lines."""
 
     def __init__(self, program: click.Group, topology: str | None, number: int | None) -> None:
         self.program = program
@@ -43,7 +43,7 @@ class Shell:
         return "kelek> " if self.number is None else f"kelek {self.number}> "
 
     def words_of(self, line: str) -> list[str]:
-        """A line as a command line. Raises ValueError on an open quote."""
+        """A line as words of a command line. Raises ValueError on an open quote."""
         words = shlex.split(line, comments=True)
         if not words or words[0] not in self._table_commands:
             return words
@@ -54,7 +54,7 @@ class Shell:
         return words
 
     def run_line(self, line: str) -> bool:
-        """Does what a line says; False: it says that this is the end."""
+        """Runs a line; False: it ends the shell."""
         try:
             words = self.words_of(line)
         except ValueError as error:
@@ -75,16 +75,16 @@ class Shell:
         return True
 
     def _help(self, about: list[str]) -> None:
-        """Of a command, or of all: with a table in use these are its own."""
+        """Help on a command, or on all; with a table in use, on its commands."""
         of_table = about[0] in self._table_commands if about else self.number is not None
         self._run([*["table"] * of_table, *about, "--help"])
         if about:
             return
         if of_table:
             others = " ".join(sorted(self.program.commands))
-            click.echo(f"\nThese take table {self.number}, and are given without `table TABLE`.")
+            click.echo(f"\nThese use table {self.number}; type them without `table TABLE`.")
             click.echo(f"Other commands: {others}")
-        click.echo("\nOf this shell: help [COMMAND], use [TABLE], exit")
+        click.echo("\nShell commands: help [COMMAND], use [TABLE], exit")
 
     def _use(self, words: Sequence[str]) -> None:
         if not words:
@@ -99,9 +99,9 @@ class Shell:
         click.echo(f"kelek: {line}", err=True)
 
     def _run(self, words: list[str]) -> None:
-        """One command; whatever it ends with, the shell goes on."""
+        """Runs a command. Its errors do not end the shell."""
         if words[0] in ("help", "shell"):
-            self._say(f"{words[0]}: this is one")
+            self._say(f"{words[0]}: this is the shell")
             return
         self.code = 0
         try:
@@ -110,7 +110,7 @@ class Shell:
             self.code = ending.code if isinstance(ending.code, int) else 1
 
     def complete(self, line: str, word: str) -> list[str]:
-        """What may stand where `word`, the last one of a line, is begun."""
+        """Completions of `word`, the last word of a line."""
         with contextlib.suppress(ValueError):
             before = self.words_of(line[: len(line) - len(word)])
             found = ShellComplete(self.program, {}, "kelek", "").get_completions(before, word)
@@ -127,14 +127,14 @@ class Shell:
 
 
 def defaults_of(command: click.Command, defaults: dict[str, Any]) -> dict[str, Any]:
-    """The same defaults for every command below."""
+    """The same defaults for every command of a group."""
     if not isinstance(command, click.Group):
         return defaults
     return {name: defaults_of(one, defaults) for name, one in command.commands.items()}
 
 
 def paths_of(word: str) -> list[str]:
-    """Files and folders that a word may become."""
+    """Files and folders that begin with a word."""
     folder, name = os.path.split(word)
     found = []
     with contextlib.suppress(OSError):
@@ -145,7 +145,9 @@ def paths_of(word: str) -> list[str]:
 
 
 def run(program: click.Group, topology: str | None, number: int | None) -> None:
-    """Until the input ends; exit code that of the last command when no one watches."""
+    """Runs lines until the input ends. Without a terminal the first failure ends it with its exit
+    code.
+    """
     shell = Shell(program, topology, number)
     watched = sys.stdin.isatty()
     with history(shell) if watched else contextlib.nullcontext():
@@ -159,7 +161,7 @@ def run(program: click.Group, topology: str | None, number: int | None) -> None:
 
 
 def typed(shell: Shell) -> Iterator[str]:
-    """Lines as they are typed; Ctrl-C drops one, Ctrl-D is the end."""
+    """Lines from the terminal; Ctrl-C discards a line, Ctrl-D ends."""
     click.echo("help shows the commands, Tab completes, Ctrl-D ends")
     while True:
         try:
@@ -173,7 +175,7 @@ def typed(shell: Shell) -> Iterator[str]:
 
 @contextlib.contextmanager
 def history(shell: Shell) -> Iterator[None]:
-    """Lines of earlier shells, and completion; without readline there are none."""
+    """Loads and saves the history and sets completion up, if readline exists."""
     try:
         import readline
     except ImportError:
@@ -205,6 +207,6 @@ def history(shell: Shell) -> Iterator[None]:
 
 
 def history_path() -> Path:
-    """XDG's place for what a program remembers."""
+    """The file of the history, in XDG's state folder."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "kelek" / "history"

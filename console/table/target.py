@@ -1,4 +1,4 @@
-"""Whose tables a command of `kelek` is about, and a table opened there."""
+"""The nodes whose tables a command uses, and a Table on them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,16 +15,16 @@ REACH_MS = 2000
 
 
 class TableTarget(NamedTuple):
-    """Where tables are asked for."""
+    """The nodes whose tables a command uses."""
 
     name: str  # For errors: the topology's path, or the urls.
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
     by_topology: bool
-    local: frozenset[int] = frozenset()  # Tables that each node has of its own, if that is known.
+    local: frozenset[int] = frozenset()  # Local tables, if known.
 
 
 def find_tables(where: Where) -> TableTarget:
-    """The doors to a cluster's tables: from --url, or from a topology. Raises CliError."""
+    """The ZeroDB addresses of --url, or of a topology. Raises CliError."""
     if where["urls"]:
         urls = check_given_urls(where, services.TABLES, "topology", "nodes")
         return TableTarget(", ".join(urls), {url: url for url in urls}, False)
@@ -32,7 +32,7 @@ def find_tables(where: Where) -> TableTarget:
     known = {name: url for name, node in found.nodes.items() if (url := node.tables_url)}
     if not known:
         way_out = "give one `zerodb: {url: ...}` (docs/topology.md)"
-        raise CliError(f"{path}: no node has a door to tables; {way_out}")
+        raise CliError(f"{path}: no node serves tables; {way_out}")
     for node in where["nodes"]:
         if node not in known:
             why = "has no `zerodb: {url: ...}`" if node in found.nodes else "is no node"
@@ -42,51 +42,51 @@ def find_tables(where: Where) -> TableTarget:
     return TableTarget(path, {name: known[name] for name in chosen}, True, local)
 
 
-def check_whose(doors: TableTarget, number: int | None) -> None:
-    """Raises CliError for a table of which each node has its own, when any of them may be asked."""
-    if number in doors.local and len(doors.urls) > 1:
-        nodes = ", ".join(doors.urls)
-        raise CliError(f"table {number}: each node has its own; say whose with --node: {nodes}")
+def check_local(target: TableTarget, number: int | None) -> None:
+    """Raises CliError for a local table when several nodes are possible."""
+    if number in target.local and len(target.urls) > 1:
+        nodes = ", ".join(target.urls)
+        raise CliError(f"table {number}: each node has its own; choose one with --node: {nodes}")
 
 
 @contextmanager
 def opened_table(number: int | None, where: Where, owner: bytes = b"") -> Iterator[Table]:
-    """A Table for one command; what goes wrong with it ends the command with one line.
+    """A Table for one command. Its errors end the command with one line.
 
-    number   None: the command is about no table, or about all
+    number   None: the command concerns all tables, or none
     owner    the token of a reserved table
     """
-    doors = find_tables(where)
-    check_whose(doors, number)
+    target = find_tables(where)
+    check_local(target, number)
     timeout_ms = int(where["timeout_s"] * 1000)
     with (
         Table(
-            doors.urls.values(),
+            target.urls.values(),
             number or 0,
             timeout_ms=min(REACH_MS, timeout_ms),
             sync=where.get("sync", "partsync"),
             stale=where.get("stale", False),
             tuning=TableTuning(owner=owner),
         ) as table,
-        in_one_line(doors, number),
+        in_one_line(target, number),
     ):
-        table.server()  # Nobody waits long for servers that are not there at all.
+        table.server()  # Fails soon when no server runs.
         table.timeout_ms = timeout_ms
         yield table
 
 
 @contextmanager
-def in_one_line(doors: TableTarget, number: int | None) -> Iterator[None]:
-    """Ends the command when a table can't do what was asked."""
-    place = doors.name if number is None else f"{doors.name}: table {number}"
+def in_one_line(target: TableTarget, number: int | None) -> Iterator[None]:
+    """Turns the errors of a table into a CliError."""
+    place = target.name if number is None else f"{target.name}: table {number}"
     try:
         yield
     except TableUnavailable as error:
-        way_out = f"start it: supervisor start {doors.name}"
-        if not doors.by_topology:
+        way_out = f"start it: supervisor start {target.name}"
+        if not target.by_topology:
             way_out = "does it run there, and is this its ZeroDB url?"
-        urls = ", ".join(doors.urls.values())
-        named = f"{doors.name}: " if doors.by_topology else ""
+        urls = ", ".join(target.urls.values())
+        named = f"{target.name}: " if target.by_topology else ""
         raise CliError(f"{named}{error} at {urls}; {way_out}", FAILED) from error
     except TableTimeout as error:
         way_out = "" if error.reason else "; do all nodes run? supervisor status"

@@ -72,7 +72,7 @@ def test_put_get_delete(cluster: Cluster) -> None:
     assert rows[1] == {"key_base64": "AP8=", "value_base64": "/go="}
     code, line = fails("table", "get", "7", "no")
     assert code == cli_errors.FAILED
-    assert line == "kelek: table 7: no key no; see what is there: kelek table scan 7"
+    assert line == "kelek: table 7: no key no; list the keys: kelek table scan 7"
     ok("table", "delete", "7", "k", "no")
     assert ok("table", "count", "7") == "1\n"
     ok("table", "delete", "7", "--start", "0x00")
@@ -87,7 +87,7 @@ def test_a_value_comes_back_raw(cluster: Cluster, value: bytes) -> None:
     for words in (["k", "other"], ["k", "-o", "json"]):
         code, line = fails("table", "get", "7", "--raw", *words)
         assert (code, line) == (
-            2, "kelek: --raw: it prints one value as it is; give one KEY and no -o json"
+            2, "kelek: --raw: it prints one value; give one KEY and no -o json"
         )  # fmt: skip
     assert fails("table", "get", "7", "no", "--raw")[0] == 1
 
@@ -103,7 +103,7 @@ def test_a_put_on_condition(cluster: Cluster) -> None:
     ok("table", "put", "7", "lock", "me", "--if-absent")
     code, line = fails("table", "put", "7", "lock", "you", "--if-absent")
     assert (code, line) == (1, "kelek: lock: nothing was stored, it holds 'me'")
-    assert "is not there" in fails("table", "put", "7", "x", "y", "--if-equal", "z")[1]
+    assert "does not exist" in fails("table", "put", "7", "x", "y", "--if-equal", "z")[1]
     ok("table", "put", "7", "lock", "x" * 50, "--if-equal", "me", "--ttl", "5")
     assert "of 50 bytes" in fails("table", "put", "7", "lock", "", "--if-absent")[1]
 
@@ -128,16 +128,16 @@ def test_the_table_itself(cluster: Cluster) -> None:
     ok("table", "put", "3", "k", "v")
     assert "keys                     1" in ok("table", "info", "3")
     assert json.loads(ok("table", "info", "-o", "json"))["tables"] == {"3": {"keys": 1}}
-    assert "is not there" in fails("table", "info", "4")[1]
+    assert "does not exist" in fails("table", "info", "4")[1]
     assert ok("table", "compact", "3").startswith("n1 ")
     cluster.servers[0].silent = True
     two = [word for url in cluster.urls[:2] for word in ("--url", url)]
     said = run("table", "compact", "3", "--timeout", "0.2", *two)
     assert (said.exit_code, said.stdout.split()[0]) == (cli_errors.FAILED, cluster.urls[1])
-    assert said.stderr.endswith("table 3: 1 of 2 nodes did not compact it; do so again later\n")
+    assert said.stderr.endswith("table 3: 1 of 2 nodes did not compact it; try again later\n")
     cluster.servers[0].silent = False
     code, line = fails("table", "truncate", "3")
-    assert (code, line) == (2, "kelek: table 3: 1 key would be removed; add --yes to do it")
+    assert (code, line) == (2, "kelek: table 3: 1 key would be deleted; add --yes to do it")
     ok("table", "truncate", "3", "--yes")
     assert ok("table", "count", "3") == "0\n"
 
@@ -218,13 +218,13 @@ def test_columns_of_other_types(cluster: Cluster) -> None:
         ("f.csv", 'key,value\n1,"2', "f.csv:2: unexpected end of data"),
         ("f.csv", "key,value\n,2\n", "row 1: a key has 1 to"),
         ("f.csv", "", "f.csv: the first line of CSV names the columns; it is empty"),
-        ("f.csv", "key\na\n", "row 1: it has no value; say --key key to store the whole row"),
-        ("f.jsonl", '{"key": "a"}', "row 1: it has no value; say --key key"),
-        ("f.jsonl", '{"key": "1"', "f.jsonl:1: no JSON"),
+        ("f.csv", "key\na\n", "row 1: it has no value; add --key key to store the whole row"),
+        ("f.jsonl", '{"key": "a"}', "row 1: it has no value; add --key key"),
+        ("f.jsonl", '{"key": "1"', "f.jsonl:1: not JSON"),
         ("f.jsonl", "[1]", "f.jsonl:1: a row is a JSON object"),
         ("f.jsonl", '{"key_base64": "?"}', "row 1: "),
-        ("f.parquet", "PAR1", "f.parquet: no Parquet: "),
-        ("f.txt", "", "its name tells no format; add --format"),
+        ("f.parquet", "PAR1", "f.parquet: not Parquet: "),
+        ("f.txt", "", "the name shows no format; add --format"),
     ],
 )
 def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str) -> None:
@@ -258,12 +258,12 @@ def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str)
         (["open", "1", "--write-buffer", "2048GiB"], "--write-buffer: 2199023255552 is not in"),
         (["put", "1", "k", "v", "--ttl", "1e9"], "0.001<=x<=315360000"),
         (["count", "1", "--start", "x" * 65537], "a bound has at most 65536 bytes, not 65537"),
-        (["copy", "1", "1"], "table 1 is copied into itself"),
+        (["copy", "1", "1"], "table 1 cannot be copied into itself"),
         (["copy", "1", "2", "--prefix", "a", "--end", "b"], "--prefix: --start or --end"),
         (["map", "1", "2", "nowhere.wat"], "nowhere.wat: No such file"),
-        (["map", "1", "2", "topology.yaml"], "topology.yaml: is no mapper"),
+        (["map", "1", "2", "topology.yaml"], "topology.yaml: not a mapper"),
         (["map", "1", "2", "m.wat", "-p", "a"], "'a' is no parameter; write KEY=VALUE"),
-        (["jobs", "--end"], "--end and --wait are about one job: name its number"),
+        (["jobs", "--end"], "--end and --wait need the number of a job"),
         (["jobs", "5", "--wait", "--end"], "leave one of them out"),
         (["jobs", "-n", "0"], "1<=x<=1000"),
     ],
@@ -287,14 +287,14 @@ def test_nobody_answers(cluster: Cluster, words: list[str]) -> None:
 def test_a_topology_without_tables(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     path.write_text("cluster: c\nnodes: {n1: {url: 'ipc:///a', peer_url: 'ipc:///b'}}\n")
-    assert "no node has a door to tables" in fails("table", "count", "1", "-t", str(path))[1]
+    assert "no node serves tables" in fails("table", "count", "1", "-t", str(path))[1]
 
 
 def test_what_is_no_utf8_is_named(cluster: Cluster) -> None:
     cluster.world.tables[1] = dict(BINARY)
     code, line = fails("table", "export", "1", "f.csv")
     assert code == cli_errors.FAILED
-    assert "is no UTF-8; add --encoding base64, or --format jsonl" in line
+    assert "is not UTF-8; add --encoding base64, or --format jsonl" in line
     assert not Path("f.csv").exists()
 
 
@@ -304,7 +304,7 @@ def test_a_local_table_is_one_node_s(cluster: Cluster) -> None:
         "-2'}", f"-2', zerodb: {{url: '{cluster.urls[1]}'}}}}"
     )
     Path("topology.yaml").write_text(f"{text}zerodb: {{local_tables: [0, 7]}}\n")
-    said = "kelek: table 7: each node has its own; say whose with --node: n1, n2"
+    said = "kelek: table 7: each node has its own; choose one with --node: n1, n2"
     for words in (
         ["put", "7", "k", "v"],
         ["get", "7", "k"],
@@ -331,8 +331,8 @@ def test_a_load_that_breaks_off_says_how_far_it_came(cluster: Cluster) -> None:
     Path("f.jsonl").write_text("\n".join([*lines, "nonsense"]))
     code, line = fails("table", "load", "1", "f.jsonl")
     assert code == cli_errors.FAILED
-    assert "f.jsonl:20001: no JSON" in line
-    assert "rows are stored: load again" in line
+    assert "f.jsonl:20001: not JSON" in line
+    assert "rows are stored: you can load the file again" in line
 
 
 def test_an_export_that_nobody_answers_keeps_no_file(cluster: Cluster) -> None:
@@ -396,7 +396,7 @@ def test_copy(cluster: Cluster) -> None:
     assert (told["rows"], told["started"], told["reason"]) == (1200, 1_700_000_000_000, "")
     said = ok("table", "copy", "7", "9", "--no-wait", "-t", "topology.yaml")
     see = f"kelek table jobs {JOB} -t topology.yaml --node n1"
-    assert said == f"job {JOB} of n1 has begun; see it: {see}\n"
+    assert said == f"job {JOB} of n1 has started; show it: {see}\n"
     assert ok("table", "copy", "7", "9", "--no-wait", "-o", "json") == (
         f'{{"node": "n1", "apid": {JOB}}}\n'
     )
@@ -419,7 +419,7 @@ def test_a_job_that_is_lost(cluster: Cluster) -> None:
     cluster.world.lost_jobs.add(JOB)
     code, line = fails("table", "copy", "7", "9")
     assert code == cli_errors.FAILED
-    assert line.startswith(f"kelek: job {JOB} of n1 is lost with its process: no such job; what it")
+    assert line.startswith(f"kelek: job {JOB} of n1 is lost with its process: no such job; its")
 
 
 def test_map(cluster: Cluster) -> None:
@@ -456,7 +456,7 @@ def test_jobs(cluster: Cluster) -> None:
     assert ok("table", "jobs", "8", *two.split()).count("state") == 2
     code, line = fails("table", "jobs", "8", "--end", *two.split())
     assert code == cli_errors.IMPOSSIBLE
-    assert line == "kelek: job 8: several nodes have one of that number; add " + two.replace(
+    assert line == "kelek: job 8: several nodes have a job of that number; add " + two.replace(
         " --url", " or --url"
     )
     cluster.servers[1].silent = True
@@ -496,17 +496,17 @@ def test_a_shell_does_one_line_after_the_other(cluster: Cluster) -> None:
     assert ok("shell", "7", stdin=b"count") == "2\n"
     assert ok("shell", "7", stdin=b"copy 9") == ok("shell", stdin=b"table copy 7 9")
     assert ok("shell", "7", stdin=b"jobs 8") == ok("shell", stdin=b"jobs 8")
-    assert "Prints what each KEY holds" in ok("shell", stdin=b"help get")
+    assert "Prints the value of each KEY" in ok("shell", stdin=b"help get")
 
 
 def test_help_in_a_shell_shows_what_it_takes(cluster: Cluster) -> None:
     """With a table in use its commands, without one those of kelek."""
     of_table = ok("shell", "7", stdin=b"help")
-    assert "truncate  Removes all keys of TABLE" in of_table
-    assert "Of this shell: help [COMMAND], use [TABLE], exit" in of_table
+    assert "truncate  Deletes all keys of TABLE" in of_table
+    assert "Shell commands: help [COMMAND], use [TABLE], exit" in of_table
     of_kelek = ok("shell", stdin=b"help")
     assert "truncate" not in of_kelek
-    assert "Of this shell: help [COMMAND], use [TABLE], exit" in of_kelek
+    assert "Shell commands: help [COMMAND], use [TABLE], exit" in of_kelek
     assert "Usage: kelek log " in ok("shell", "7", stdin=b"help log")
 
 
@@ -517,7 +517,7 @@ def test_help_in_a_shell_shows_what_it_takes(cluster: Cluster) -> None:
         ("use much", "a table is a number"),
         ("put 'open", "No closing quotation"),
         ("nonsense", "No such command 'nonsense'"),
-        ("shell", "shell: this is one"),
+        ("shell", "shell: this is the shell"),
         ("table get 7 none", "no key none"),
     ],
 )
