@@ -19,7 +19,7 @@ from ...protocols.zerodb.wire.columns import OFFSET_BYTES, Column
 from ...protocols.zerodb.wire.values import NO_MORE_DATA, PACKED
 from ...protocols.zmqraft.client.requests import EntryRun
 from .arguments import check_key_size, check_value_size
-from .operations import Page
+from .pages import Page
 
 COLUMNS = ("key", "value")
 ENTRY_SCHEMA = pyarrow.schema(

@@ -26,7 +26,6 @@ from .operations import (
     ClusterSnapshot,
     Puts,
     RangeJob,
-    ScanQuery,
     SnapshotRead,
     TableOperations,
     TableTuning,
@@ -34,6 +33,7 @@ from .operations import (
     make_client,
     timed_out,
 )
+from .pages import ScanQuery
 
 if TYPE_CHECKING:
     import pyarrow

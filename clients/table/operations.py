@@ -53,7 +53,6 @@ from ..node.discovery import resolve_urls
 from .arguments import (
     Data,
     Range,
-    behind_key,
     checked_bound,
     checked_keys,
     checked_number,
@@ -65,6 +64,7 @@ from .arguments import (
 from .batch import Batch, BatchResult
 from .batching import Pair, checked_pairs, parts
 from .changes import Change, changes_of
+from .pages import Page, ScanQuery, after, behind, has_more, pairs_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -98,23 +98,6 @@ class TableTuning(NamedTuple):
     bytes_max: int = 32 << 20
     silence_ms: int = 1000
     owner: bytes = b""
-
-
-class ScanQuery(NamedTuple):
-    """The range to read, and how."""
-
-    range: Range
-    reverse: bool = False
-    limit: int | None = None
-    keys_only: bool = False
-
-
-class Page(NamedTuple):
-    """The part of a scan that one response brings."""
-
-    content: list[Any]  # Pairs, or a record batch.
-    size: int  # Number of pairs.
-    resume: bytes  # The next start key (reverse: end key); empty: nothing is left.
 
 
 class Ahead(NamedTuple):
@@ -290,7 +273,7 @@ class TableOperations:
             checked_number("limit", asked.limit)
         yield from self.server()  # Its features decide the form of the request.
         left: ScanQuery | None = asked
-        exchange = self._begin_page(asked) if _has_more(asked) else None
+        exchange = self._begin_page(asked) if has_more(asked) else None
         try:
             while exchange is not None and left is not None:
                 answer = yield from self.finish(exchange)
@@ -782,40 +765,6 @@ def arrow() -> ModuleType:
     except ImportError as error:
         raise TableError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
     return arrow
-
-
-def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
-    """A page or chunk as a list of (key, value). Raises RemoteProtocolError."""
-    pairs = answers.decode_pairs(answer, request)
-    content = list(zip(pairs.keys, pairs.values, strict=True))
-    resume = pairs.resume
-    packed = request.extension.flags & PACKED
-    if not packed and isinstance(request, requests.Scan) and len(content) == request.limit != 0:
-        resume = pairs.keys[-1] + b"\0"
-    return Page(content, len(content), resume)
-
-
-def after(page: Page, asked: ScanQuery) -> ScanQuery | None:
-    """The rest of a query after a page; None: nothing is left."""
-    start, end = asked.range
-    bounds = Range(start, page.resume) if asked.reverse else Range(page.resume, end)
-    limit = None if asked.limit is None else asked.limit - page.size
-    left = asked._replace(range=bounds, limit=limit)
-    return left if page.resume and _has_more(left) else None
-
-
-def behind(content: list[Any], asked: ScanQuery) -> ScanQuery:
-    """The rest of a query after a chunk of pairs, or of record batches."""
-    last = content[-1]
-    key = last[0] if isinstance(last, tuple) else last.column(0)[-1].as_py()
-    start = behind_key(key)
-    # No key follows: an empty range, for which no job starts.
-    bounds = Range(start, asked.range.end) if start else Range(key, key)
-    return asked._replace(range=bounds)
-
-
-def _has_more(asked: ScanQuery) -> bool:
-    return not asked.range.empty and asked.limit != 0
 
 
 def _decoded(decode: Callable[..., T], *arguments: object) -> T:

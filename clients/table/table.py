@@ -22,7 +22,6 @@ from .operations import (
     ClusterSnapshot,
     Puts,
     RangeJob,
-    ScanQuery,
     SnapshotRead,
     TableOperations,
     TableTuning,
@@ -30,6 +29,7 @@ from .operations import (
     make_client,
     timed_out,
 )
+from .pages import ScanQuery
 
 if TYPE_CHECKING:
     import pyarrow

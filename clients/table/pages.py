@@ -1,0 +1,59 @@
+"""Pages and chunks of a scan, and what is left of the scan after each."""
+
+from typing import Any, NamedTuple
+
+from ...protocols.zerodb.wire import answers, requests
+from ...protocols.zerodb.wire.answers import Answer
+from ...protocols.zerodb.wire.values import PACKED
+from .arguments import Range, behind_key
+
+
+class ScanQuery(NamedTuple):
+    """The range to read, and how."""
+
+    range: Range
+    reverse: bool = False
+    limit: int | None = None
+    keys_only: bool = False
+
+
+class Page(NamedTuple):
+    """The part of a scan that one response brings."""
+
+    content: list[Any]  # Pairs, or a record batch.
+    size: int  # Number of pairs.
+    resume: bytes  # The next start key (reverse: end key); empty: nothing is left.
+
+
+def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
+    """A page or chunk as a list of (key, value). Raises RemoteProtocolError."""
+    pairs = answers.decode_pairs(answer, request)
+    content = list(zip(pairs.keys, pairs.values, strict=True))
+    resume = pairs.resume
+    packed = request.extension.flags & PACKED
+    if not packed and isinstance(request, requests.Scan) and len(content) == request.limit != 0:
+        resume = pairs.keys[-1] + b"\0"
+    return Page(content, len(content), resume)
+
+
+def after(page: Page, asked: ScanQuery) -> ScanQuery | None:
+    """The rest of a query after a page; None: nothing is left."""
+    start, end = asked.range
+    bounds = Range(start, page.resume) if asked.reverse else Range(page.resume, end)
+    limit = None if asked.limit is None else asked.limit - page.size
+    left = asked._replace(range=bounds, limit=limit)
+    return left if page.resume and has_more(left) else None
+
+
+def behind(content: list[Any], asked: ScanQuery) -> ScanQuery:
+    """The rest of a query after a chunk of pairs, or of record batches."""
+    last = content[-1]
+    key = last[0] if isinstance(last, tuple) else last.column(0)[-1].as_py()
+    start = behind_key(key)
+    # No key follows: an empty range, for which no job starts.
+    bounds = Range(start, asked.range.end) if start else Range(key, key)
+    return asked._replace(range=bounds)
+
+
+def has_more(asked: ScanQuery) -> bool:
+    return not asked.range.empty and asked.limit != 0
