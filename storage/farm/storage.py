@@ -122,7 +122,7 @@ class FarmStorage:
             self._reader = LogReader(files, identity)
             undo.callback(self._reader.close)
             if self._state.empty and initial_servers and is_first_start:
-                self._state.save(HardState(), True)  # It has begun, even if nothing else is kept.
+                self._state.save(HardState(), True)  # It has started once.
             self.recovered = self._recover(initial_servers if self._state.voter else ())
             undo.pop_all()
 

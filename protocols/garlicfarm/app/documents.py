@@ -84,9 +84,9 @@ def decode_status(data: bytes) -> Status:
         )
     if not all(isinstance(each, dict) for each in destinations):
         raise RemoteProtocolError("each destination of a status must be an object")
-    wish = meta.get("publishConfig", PublishConfig.AUTO)
+    publish_config = meta.get("publishConfig", PublishConfig.AUTO)
     publishing = meta.get("publishing", False)
-    if wish not in tuple(PublishConfig) or not isinstance(publishing, bool):
+    if publish_config not in tuple(PublishConfig) or not isinstance(publishing, bool):
         raise RemoteProtocolError(
             "publishConfig of a status must be off, on or auto, and publishing a boolean"
         )
@@ -94,7 +94,7 @@ def decode_status(data: bytes) -> Status:
         cluster,
         number_of(document, "date", 0, NUMBER_MAX),
         number_of(document, "id", ID_MIN, ID_MAX),
-        PublishConfig(str(wish)),
+        PublishConfig(str(publish_config)),
         publishing,
         number_of({"uptime": 0, **router}, "uptime", 0, NUMBER_MAX),
         document,

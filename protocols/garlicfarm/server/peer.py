@@ -178,9 +178,9 @@ class FarmPeer:
         or leaves.
         """
         servers = {server.id: server for server in self.directory.latest.servers}
-        guest = self.membership.extra_server
-        if guest is not None:
-            servers.setdefault(guest.id, guest)
+        extra = self.membership.extra_server
+        if extra is not None:
+            servers.setdefault(extra.id, extra)
         servers.pop(self.setup.server_id, None)
         return servers
 

@@ -1,7 +1,7 @@
-"""What stands before the servers of a farm in tests: all that servers open to each other goes
-through here, and answers of a kind may be kept back, so that whoever asked goes on waiting.
+"""Proxies between the farm servers of a test. They can hold back answers of one kind.
 
-For farms without TLS. A thread of its own, as the test itself waits for what the servers do.
+Every connection between servers passes a proxy, so that a test can keep a server waiting. For farms
+without TLS. The proxies run in a thread, as the test itself waits for the servers.
 """
 
 import selectors
@@ -18,15 +18,15 @@ UPGRADED = b"HTTP/1.1 101"
 
 
 class _Pair:
-    """A connection, and the one behind it to the server."""
+    """A connection, and its other half to the server."""
 
     def __init__(self, number: int, near: socket.socket, far: socket.socket) -> None:
         self.number, self.near, self.far = number, near, far
-        self.back = bytearray()  # From the server, not let through yet.
-        self._speaks = False  # The handshake is over: what comes back are responses.
+        self.back = bytearray()  # From the server, held back.
+        self._speaks = False  # The handshake is over: the bytes are responses.
 
     def let_through(self, held: frozenset[tuple[int, MessageType]]) -> None:
-        """As many answers as may pass. Raises OSError."""
+        """Forwards the answers that may pass. Raises OSError."""
         if not self._speaks:
             head, end, _ = self.back.partition(b"\r\n\r\n")
             self._speaks = bool(end) and head.startswith(UPGRADED)
@@ -46,7 +46,7 @@ class _Pair:
 
 
 class Gates:
-    """One for each server, `ports` its own by id, `targets` the servers'."""
+    """One proxy per server. `ports` are the proxies' by server id, `targets` the servers'."""
 
     def __init__(self, ports: dict[int, int], targets: dict[int, int]) -> None:
         self._targets = targets
@@ -63,11 +63,11 @@ class Gates:
         self._thread.start()
 
     def hold(self, kind: MessageType, numbers: Iterable[int]) -> None:
-        """Answers of this kind, and what comes behind them, stay at these servers' gates."""
+        """Holds back answers of this kind from these servers, and what follows them."""
         self._held |= {(number, kind) for number in numbers}
 
     def let_go(self, kind: MessageType | None = None) -> None:
-        """These may pass; None: everything may."""
+        """Releases answers of these servers; None: of all."""
         self._held = frozenset(each for each in self._held if kind not in (None, each[1]))
 
     def close(self) -> None:

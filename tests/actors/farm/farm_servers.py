@@ -1,8 +1,8 @@
-"""Servers of farms for tests: real farm_server actors with a topology, certificates and users.
+"""Farm servers for tests: real farm_server actors with a topology, certificates and users.
 
-Farm(...) runs each as a thread of the test's own process, Farm(..., processes=True) as a process of
-its own, to be killed. Beside the user `peer` of the servers there is `servers`, which may speak for
-them, too, and `demo`, an administrator.
+Farm(...) runs each server as a thread of the test's process, Farm(..., processes=True) as a process
+that can be killed. Besides the servers' user `peer` there are `servers`, which may act as any
+server, and `demo`, an administrator.
 """
 
 import json
@@ -59,13 +59,13 @@ TIMES = "election_timeout_ms: [300, 600], heartbeat_ms: 60, request_timeout_ms: 
 
 @cache
 def _authority() -> tuple[trustme.CA, trustme.LeafCert]:
-    """One for all tests of a process: keys take a while to make."""
+    """One CA per test process, because keys take time."""
     authority = trustme.CA()
     return authority, authority.issue_cert("localhost", "127.0.0.1", "::1")
 
 
 class _Running(ABC):
-    """One server that runs, and what it has said to its supervisor."""
+    """A running server, and its messages to the supervisor."""
 
     def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path) -> None:
         self.control = control
@@ -86,7 +86,7 @@ class _Running(ABC):
 
     @abstractmethod
     def end(self, *, kill: bool) -> None:
-        """kill: at once, without a word; else as by SIGTERM."""
+        """kill: at once, as SIGKILL; otherwise as SIGTERM."""
 
 
 class _Thread(_Running):
@@ -152,7 +152,7 @@ class _Process(_Running):
 
 
 class Farm:
-    """Servers, by id, of one farm or several, in a directory of their own."""
+    """The servers of one or several farms, by id, in a directory."""
 
     def __init__(
         self,
@@ -264,7 +264,9 @@ class Farm:
         )  # fmt: skip
 
     def start(self, *numbers: int, bootstrap: bool = True) -> None:
-        """Starts these, or all; returns when they are ready. bootstrap: empty is a first start."""
+        """Starts these servers, or all; returns when they are ready. bootstrap: an empty
+        directory is a first start.
+        """
         for number in numbers or self.ports:
             setup = self.setup(number, bootstrap)
             control = self._context.socket(zmq.ROUTER)
@@ -283,11 +285,11 @@ class Farm:
         return self.running[number].is_ready
 
     def kill(self, number: int) -> None:
-        """As by SIGKILL: a process really, a thread without a word to anybody."""
+        """SIGKILL for a process; a thread ends without a message."""
         self.running.pop(number).end(kill=True)
 
     def stop(self, number: int) -> int | None:
-        """As by SIGTERM; returns the exit code."""
+        """As SIGTERM; returns the exit code."""
         running = self.running.pop(number)
         running.end(kill=False)
         code: int | None = getattr(running, "code", None)
@@ -307,13 +309,13 @@ class Farm:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- what they say ----
+    # ---- status ----
 
     def log(self, number: int) -> str:
         return (self.place / f"n{number}.log").read_text()
 
     def status(self, number: int) -> dict[str, Any]:
-        """What it has told its supervisor last."""
+        """Its last status message to the supervisor."""
         self.running[number].hear()
         return self.running[number].status
 
@@ -325,7 +327,7 @@ class Farm:
         return found
 
     def _poll_any(self) -> None:
-        """Until one of them says something to its supervisor, a moment at most."""
+        """Waits briefly for a message of any server."""
         poller = zmq.Poller()
         for each in self.running.values():
             poller.register(each.control, zmq.POLLIN)
@@ -343,7 +345,7 @@ class Farm:
     # ---- a client ----
 
     def dial(self, number: int) -> socket.socket:
-        """A connection, through TLS if there is any, and nothing more."""
+        """A connection, with TLS if the farm has it, before the handshake."""
         sock = socket.create_connection(("127.0.0.1", self.ports[number]), DEADLINE_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self.tls:
@@ -361,15 +363,15 @@ class Farm:
         return FarmClient(self, number, name or self.resolver[0], (user, password))
 
     def shown(self, number: int, what: str = "status") -> dict[str, Any]:
-        """A view of what a server shows over HTTP. OSError: it does not."""
+        """A view of a server's HTTP API. Raises OSError."""
         name = self.resolver[0]
         host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
-        door = ConnectTarget(host, name, USER, PASSWORD, path=path)
+        target = ConnectTarget(host, name, USER, PASSWORD, path=path)
         challenges = self._challenges.setdefault((number, name, path), ChallengeCache())
-        opening = HandshakeResult(HandshakeOutcome.RETRY)
-        while opening.outcome is HandshakeOutcome.RETRY:
+        result = HandshakeResult(HandshakeOutcome.RETRY)
+        while result.outcome is HandshakeOutcome.RETRY:
             now_ms = time.monotonic_ns() // 1_000_000
-            fetch = ClientFetch(door, challenges, now_ms, os.urandom)
+            fetch = ClientFetch(target, challenges, now_ms, os.urandom)
             with self.dial(number) as sock:
                 sock.sendall(fetch.request)
                 found = None
@@ -378,13 +380,13 @@ class Farm:
                     found = fetch.feed(data, now_ms)
                     if not data and found is None:
                         raise ConnectionError(f"{number} shows nothing")
-                opening = found
-        assert opening.outcome is HandshakeOutcome.OPEN, opening
-        shown: dict[str, Any] = json.loads(opening.rest)
+                result = found
+        assert result.outcome is HandshakeOutcome.OPEN, result
+        shown: dict[str, Any] = json.loads(result.rest)
         return shown
 
     def leader(self, name: str = "") -> int:
-        """Who leads, and has committed something, by asking all that run."""
+        """The leader, once it has committed an entry."""
 
         def look() -> int | None:
             for number in list(self.running):
@@ -400,7 +402,7 @@ class Farm:
         return int(self.wait(look, "nobody leads"))
 
     def put(self, *values: bytes, name: str = "", user: str = USER) -> Response:
-        """Commits entries, whoever leads."""
+        """Commits entries at the leader."""
         entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
         until = time.monotonic() + DEADLINE_S
         while True:
@@ -415,33 +417,33 @@ class Farm:
 
 
 class FarmClient:
-    """A connection to one server, through its handshake. EOFError: it has been closed."""
+    """A connection to one server after its handshake. Raises EOFError when it is closed."""
 
     def __init__(self, farm: Farm, number: int, name: str, who: tuple[str, str]) -> None:
         key = (number, name, who[0])
         challenges = farm._challenges.setdefault(key, ChallengeCache())
         self._stream = codec.ResponseStream()
         self._answers: list[Response] = []
-        door = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *who)
-        opening: HandshakeResult | None = HandshakeResult(HandshakeOutcome.RETRY)
-        while opening is not None and opening.outcome is HandshakeOutcome.RETRY:
+        target = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *who)
+        result: HandshakeResult | None = HandshakeResult(HandshakeOutcome.RETRY)
+        while result is not None and result.outcome is HandshakeOutcome.RETRY:
             self.sock = farm.dial(number)
             with ExitStack() as undo:
                 undo.callback(self.sock.close)
-                opening = None if farm.jraft else self._shake_hands(door, challenges)
-                if opening is None or opening.outcome is HandshakeOutcome.OPEN:
+                result = None if farm.jraft else self._shake_hands(target, challenges)
+                if result is None or result.outcome is HandshakeOutcome.OPEN:
                     undo.pop_all()
-        if opening is not None and opening.outcome is HandshakeOutcome.FAILED:
-            raise PermissionError(opening.error)
+        if result is not None and result.outcome is HandshakeOutcome.FAILED:
+            raise PermissionError(result.error)
 
-    def _shake_hands(self, door: ConnectTarget, challenges: ChallengeCache) -> HandshakeResult:
+    def _shake_hands(self, target: ConnectTarget, challenges: ChallengeCache) -> HandshakeResult:
         now_ms = time.monotonic_ns() // 1_000_000
-        handshake = ClientHandshake(door, challenges, now_ms, os.urandom)
+        handshake = ClientHandshake(target, challenges, now_ms, os.urandom)
         self.sock.sendall(handshake.request)
-        while (opening := handshake.feed(self.sock.recv(65536), now_ms)) is None:
+        while (result := handshake.feed(self.sock.recv(65536), now_ms)) is None:
             pass
-        self._answers += self._stream.feed(opening.rest)
-        return opening
+        self._answers += self._stream.feed(result.rest)
+        return result
 
     def send(self, *requests: Request) -> None:
         self.sock.sendall(b"".join(map(codec.encode_request, requests)))

@@ -1,4 +1,4 @@
-"""Connections of a farm's server by themselves, in virtual time: how long who is slow may take."""
+"""Inbound connections of a farm server in virtual time: limits of slow clients."""
 
 import json
 import socket
@@ -42,7 +42,7 @@ ENTRIES_MAX = 1000
 
 
 class Host:
-    """A process with one farm, which shows much."""
+    """A process with one farm whose view is large."""
 
     def __init__(self, is_open: bool = False) -> None:
         self.is_open = is_open  # Messages begin at once.
@@ -53,7 +53,7 @@ class Host:
         self.inbound: dict[InboundStream, InboundConnection] = {}
 
     def watch(self, fd: int, handler: Any) -> None:
-        """The loop's part of a Poll: the test turns it."""
+        """The poll loop's part: the test runs it."""
 
     def render(self, view: ViewRequest) -> bytes:
         return SHOWN
@@ -66,10 +66,10 @@ class Host:
     def admit(self, cluster: str, user: str, connection: InboundStream) -> AdmittedConnection:
         return AdmittedConnection(self, user, 1)
 
-    # The farm's part, behind a handshake.
+    # The owner of authenticated connections.
 
     def on_requests(self, connection: InboundStream, data: bytes) -> None:
-        """They wait for answer()."""
+        """The requests wait for answer()."""
         inbound = self.inbound.setdefault(connection, InboundConnection(PeerSession(), ENTRIES_MAX))
         for request in inbound.stream.feed(data):
             inbound.add(request, None).release_entries()
@@ -79,7 +79,7 @@ class Host:
         del self.inbound[connection]
 
     def answer(self, connection: InboundStream) -> None:
-        """All that its requests wait for."""
+        """Answers all pending requests."""
         inbound = self.inbound[connection]
         for slot in inbound.pending:
             slot.response = Response(MessageType.APPEND_ENTRIES_RESPONSE, 1, 2, 3, 4, True)
@@ -91,13 +91,13 @@ class Host:
         challenges = ChallengeCache()
         offers = self.gate.challenges(self.users, self.now_ms)
         challenges.store([(b"www-authenticate", offer) for offer in offers], self.now_ms)
-        door = ConnectTarget("a", "farm", "alice", "secret")
-        answer = challenges.authorize(door, ("GET", PATH), "c").decode()
+        target = ConnectTarget("a", "farm", "alice", "secret")
+        answer = challenges.authorize(target, ("GET", PATH), "c").decode()
         return f"GET {PATH} HTTP/1.1\r\nHost: a\r\nAuthorization: {answer}\r\n\r\n".encode()
 
 
 def test_who_reads_slowly_gets_all_of_it() -> None:
-    """Longer than who was refused may stay; one who reads nothing is closed all the same."""
+    """A slow reader stays longer than a refused client; one that does not read is closed."""
     host = Host()
     limits = ConnectionLimits(10, 1 << 20)
     listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ def test_who_reads_slowly_gets_all_of_it() -> None:
 
 
 def request(size: int) -> bytes:
-    """One that takes so many bytes besides its head and its entry's."""
+    """A request of this size besides its head and its entry's."""
     entry = FarmLogEntry(0, ValueType.APPLICATION, bytes(size))
     return encode_request(Request(MessageType.CLIENT_REQUEST, entries=(entry,)))
 
@@ -158,7 +158,7 @@ def let_in(
 
 
 def test_half_a_request_has_its_time() -> None:
-    """Longer, the larger it is; another one begins anew."""
+    """The deadline grows with the size; the next request has its own."""
     with let_in(2) as (host, listener, ((slow, to_slow), (fine, to_fine))):
         data = request(800)
         to_slow.sendall(data[:50])
@@ -172,7 +172,7 @@ def test_half_a_request_has_its_time() -> None:
         fine.on_ready()
         listener.check(host.now_ms)
         assert len(listener.connections) == 2
-        host.now_ms += 101  # The 858 bytes have their part, too.
+        host.now_ms += 101  # The 858 bytes count, too.
         listener.check(host.now_ms)
         assert list(listener.connections.values()) == [fine]
         assert to_slow.recv(1) == b""
@@ -185,7 +185,7 @@ def test_half_a_request_has_its_time() -> None:
 
 
 def test_too_many_half_requests() -> None:
-    """The largest goes; what is whole weighs nothing."""
+    """The largest partial request is dropped; complete requests do not count."""
     with let_in(5) as (host, listener, made):
         for count, (connection, to) in enumerate(made):
             to.sendall(request(900)[: 600 + 50 * count] if count else request(900))
@@ -201,7 +201,7 @@ def test_too_many_half_requests() -> None:
 
 
 def test_nothing_is_read_beyond_what_is_not_answered() -> None:
-    """It goes on with the answers, and has all its time for what it has begun."""
+    """Reading continues with the answers, and the partial request has its full time."""
     with let_in(1) as (host, listener, ((connection, to),)):
         to.sendall(request(600) + request(600))
         connection.on_ready()

@@ -1,4 +1,4 @@
-"""A router's two files: what is read from them, written to them, and wrong with them."""
+"""A router's two files: reading, writing, and problems."""
 
 import json
 import os
@@ -17,7 +17,7 @@ SHOWN = {"server": 2, "hash": "h", "destination": {"destination": "d", "uptime":
 
 
 def test_what_the_router_says(tmp_path: Path) -> None:
-    """To all farms, and to one alone; other keys are its own."""
+    """Values for all farms and for one; other keys are ignored."""
     file = tmp_path / "router.json"
     router = RouterFiles(str(file), "").for_farm("farm")
     document = {
@@ -59,7 +59,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, data: bytes | None, error: str) ->
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
 def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
-    """A pipe that nobody writes to keeps nobody waiting."""
+    """A pipe without a writer does not block."""
     file = tmp_path / "router.json"
     if kind == "pipe":
         os.mkfifo(file)
@@ -71,7 +71,7 @@ def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
 
 
 def test_what_the_router_is_to_publish(tmp_path: Path) -> None:
-    """Of each farm by itself; what was said before a start stays until something else is said."""
+    """Each farm has its entry; an entry from before the start stays until the farm changes it."""
     file = tmp_path / "publish.json"
     files = RouterFiles("", str(file))
     one, two = files.for_farm("one"), files.for_farm("two")
@@ -88,7 +88,7 @@ def test_what_the_router_is_to_publish(tmp_path: Path) -> None:
 
 
 def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
-    """Is told, and written as soon as it can be."""
+    """The problem is reported, and the file written once that is possible."""
     folder = tmp_path / "folder"
     router = RouterFiles("", str(folder / "publish.json")).for_farm("farm")
     router.stop()
@@ -99,7 +99,7 @@ def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
 
 
 def test_the_files_of_the_docs(tmp_path: Path) -> None:
-    """What docs/farm.md shows is what is read, posted and written."""
+    """The examples of docs/farm.md are valid."""
     text = (Path(__file__).resolve().parents[3] / "docs/farm.md").read_text(encoding="utf-8")
     said, told = re.findall(r"```json\n(.*?)```", text, re.S)
     (tmp_path / "router.json").write_text(said)

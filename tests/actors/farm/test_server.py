@@ -1,5 +1,4 @@
-"""Real servers of farms over real connections: they elect, commit, restart, and let in whom they
-should."""
+"""Real farm servers over real connections: elections, commits, restarts, authentication."""
 
 import socket
 import ssl
@@ -10,11 +9,10 @@ import pytest
 import trustme
 
 import kelek
-from kelek.actors.farm import listener as farm_doors
+from kelek.actors.farm import listener
 from kelek.actors.farm import tls as farm_tls
 from kelek.actors.farm import users as farm_users
-from kelek.protocols.garlicfarm.server import append_policy as intake
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import append_policy, membership
 from kelek.protocols.garlicfarm.wire import codec, handshake
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
 from kelek.protocols.garlicfarm.wire.messages import (
@@ -37,7 +35,7 @@ from kelek.tests.interop.garlicfarm.farm_tls import old_hello
 
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_farm_of_three(tls: bool) -> None:
-    """It elects, commits, does so without a lost leader, which comes back and catches up."""
+    """It elects, commits, survives the loss of its leader, which then catches up."""
     with Farm(tls=tls) as farm:
         farm.start()
         farm.put(b"first")
@@ -52,12 +50,12 @@ def test_a_farm_of_three(tls: bool) -> None:
 
 
 def is_in(farm: Farm, number: int) -> bool:
-    """Whether it is a member by now, in whatever role."""
+    """Whether it is a member, in any role."""
     return bool(farm.status(number).get("raft_role", "waiting") != "waiting")
 
 
 def order(farm: Farm, request: Request) -> bool:
-    """Whether the leader takes a change, whoever leads."""
+    """Whether the leader accepts a change."""
     with suppress(OSError, EOFError), farm.connect(farm.leader()) as admin:
         return admin.ask(request).is_accepted
     return False
@@ -69,11 +67,11 @@ def test_a_newcomer_is_taken_in_and_removed() -> None:
         farm.put(*(b"%d" % number for number in range(300)))
         assert not is_in(farm, 2)
         server = ClusterServer(2, farm.endpoint(2))
-        farm.wait(lambda: order(farm, members.add_server_request(server)), "it may not come")
+        farm.wait(lambda: order(farm, membership.add_server_request(server)), "it may not come")
         farm.wait(lambda: is_in(farm, 2), "it is not taken in")
         index = farm.put(b"behind").next_index - 1
         farm.wait(lambda: farm.status(2)["commit_index"] >= index)
-        farm.wait(lambda: order(farm, members.remove_server_request(2)), "it may not go")
+        farm.wait(lambda: order(farm, membership.remove_server_request(2)), "it may not go")
 
         def seen() -> list[str]:
             """The members as server 1 has seen them."""
@@ -88,7 +86,7 @@ def test_a_newcomer_is_taken_in_and_removed() -> None:
 
 
 def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
-    """The log is compacted at 1; 2 has the state by its snapshot, also when it comes again."""
+    """Server 1 has compacted its log; server 2 starts from its snapshot, also after a restart."""
     settings = "snapshot_entries: 50, snapshot_trailing_entries: 0"
     with Farm(ids=(1, 2), begin=(1,), farm=settings, node="post_interval_ms: 0") as farm:
         farm.start()
@@ -96,7 +94,7 @@ def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
         farm.put(document, *(b"%d" % number for number in range(200)), user=SERVERS)
         farm.wait(lambda: farm.status(1).get("snapshot_index", 0) > 200, "it makes no snapshot")
         server = ClusterServer(2, farm.endpoint(2))
-        farm.wait(lambda: order(farm, members.add_server_request(server)), "it may not come")
+        farm.wait(lambda: order(farm, membership.add_server_request(server)), "it may not come")
         farm.wait(lambda: is_in(farm, 2), "it is not taken in")
         assert "snapshot" not in farm.log(2), "it has made none of its own"
         index = farm.put(b"behind").next_index - 1
@@ -125,18 +123,18 @@ def test_strangers_and_users_without_the_mark(monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(PermissionError, match="404"):
             farm.connect(1, name="other")
         with farm.connect(1, user="peer", password="the servers' own") as client:
-            request = members.add_server_request(ClusterServer(7, "tcp://127.0.0.1:1"))
+            request = membership.add_server_request(ClusterServer(7, "tcp://127.0.0.1:1"))
             assert not client.ask(request).is_accepted
             entry = FarmLogEntry(0, ValueType.APPLICATION, b"{}")
             assert client.ask(Request(MessageType.CLIENT_REQUEST, entries=(entry,))).is_accepted
         with monkeypatch.context() as patch, farm.connect(1) as client:
-            patch.setattr(intake, "AUDITS_MAX", 0)  # As if nobody could be told any more.
+            patch.setattr(append_policy, "AUDITS_MAX", 0)  # No room for an audit.
             assert not client.ask(request).is_accepted
         assert "audit-lost farm=farm count=1\n" in farm.log(1)
 
 
 def give_password(farm: Farm, password: str) -> None:
-    """As `kelek farm user passwd` does it: both files are replaced."""
+    """Replaces both files, as `kelek farm user passwd` does."""
     text = with_user((farm.place / "passwords").read_text(), "farm", "peer", password)
     farm.write_secret("passwords", text)
     farm.write_secret("secret", f"{password}\n")
@@ -148,8 +146,7 @@ def leaders_of(farm: Farm) -> int:
 
 
 def test_servers_take_another_password_while_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their links stay or are made anew, nobody campaigns, and when the former one is over it lets
-    nobody in."""
+    """Links survive or are reconnected, no server campaigns, and the former password expires."""
     monkeypatch.setattr(farm_users, "FORMER_PASSWORD_MS", 1500)
     old, new = PASSWORDS["peer"], "another one"
     with Farm(ids=(1, 2, 3)) as farm:
@@ -195,8 +192,9 @@ def test_a_client_of_a_farm_that_lost_its_users_is_told_so() -> None:
 
 
 def test_users_are_read_anew() -> None:
-    """Who has lost the password is sent away, who has a new one comes in; a file that others can
-    read is not taken."""
+    """A removed user is disconnected, a new one is accepted; a file that others can read is
+    ignored.
+    """
     with Farm(ids=(1,)) as farm:
         farm.start()
         farm.leader()
@@ -223,7 +221,7 @@ def test_users_are_read_anew() -> None:
 
 
 def test_certificates_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of another CA; who is connected stays. What can't be used is told, and not used."""
+    """With another CA; open connections stay. Unusable files are reported and ignored."""
     monkeypatch.setattr(farm_tls, "CHECK_INTERVAL_MS", 50)
     with Farm(ids=(1, 2)) as farm:
         farm.start()
@@ -246,7 +244,7 @@ def test_certificates_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shows(farm: Farm, number: int) -> bool:
-    """Whether a server's certificate is one that the CA's file has signed."""
+    """Whether the server's certificate is signed by the CA."""
     try:
         farm.dial(number).close()
     except ssl.SSLError:
@@ -274,20 +272,20 @@ def test_two_farms_in_one_process() -> None:
 
 
 def test_servers_without_a_handshake() -> None:
-    """As JRaft's are: plain TCP, and the messages at once."""
+    """As JRaft's: plain TCP, and the messages at once."""
     with Farm(jraft=True) as farm:
         farm.start()
         farm.put(b"first")
 
 
 def test_who_is_slow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a head, with reading answers, and with closing; nobody else notices."""
+    """In sending a head, reading answers and closing; other connections are not affected."""
     with Farm(ids=(1,), tls=False, node="connections_max: 8") as farm:
         farm.start()
         farm.leader()
         with monkeypatch.context() as patch:
             patch.setattr(handshake, "HEAD_TIMEOUT_MS", 1000)
-            patch.setattr(farm_doors, "HEAD_TIMEOUT_MS", 1000)
+            patch.setattr(listener, "HEAD_TIMEOUT_MS", 1000)
             with farm.dial(1) as slow, farm.dial(1) as silent:
                 slow.sendall(b"GET /GarlicFarm/farm/1/websocket HTTP/1.1\r\nHost: h\r\n")
                 assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
@@ -297,7 +295,7 @@ def test_who_is_slow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
             greedy.sock.setblocking(False)
             sent = 0
             with suppress(BlockingIOError):
-                while True:  # It never reads: in the end it is not read from.
+                while True:  # It never reads, so the server stops reading from it.
                     sent += greedy.sock.send(data[sent % len(data) :])
             farm.put(b"others are served")
             greedy.sock.settimeout(DEADLINE_S)
@@ -320,7 +318,7 @@ def test_there_are_no_more_connections_than_may_be() -> None:
 
 
 def test_a_link_believes_no_other_name_than_it_should() -> None:
-    """Nobody is reached, so nobody leads; the log says why."""
+    """No link comes up, so no server leads; the log has the reason."""
     with Farm(ids=(1, 2), node="server_name: elsewhere.example") as farm:
         farm.start()
         farm.wait(lambda: "elsewhere.example" in farm.log(1), "it does not complain")
@@ -348,7 +346,7 @@ def test_versions_of_tls() -> None:
 
 
 def test_a_process_that_is_killed_loses_nothing() -> None:
-    """All of them at once, with kill -9: what was committed is there."""
+    """All servers are killed with SIGKILL at once; committed entries stay."""
     with Farm(processes=True, node="post_interval_ms: 0") as farm:
         farm.start()
         before = farm.put(b"kept").next_index

@@ -1,4 +1,4 @@
-"""kelek.Farm and kelek.AsyncFarm against three of our servers, over TLS; and what goes wrong."""
+"""kelek.Farm and kelek.AsyncFarm against three servers over TLS, and error cases."""
 
 import asyncio
 import inspect
@@ -33,7 +33,7 @@ TIMEOUT_MS = 60_000
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
-    """One farm for all that is asked here; its leader may have been killed, and come back."""
+    """One farm for all tests; its leader may have been killed and restarted."""
     with Servers(node="post_interval_ms: 0") as farm:
         farm.start()
         yield farm
@@ -87,7 +87,7 @@ def test_tasks_share_one(servers: Servers) -> None:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
             await farm.append(b"warm")
             await asyncio.gather(*(farm.append(b"%d" % number) for number in range(200)))
-            assert farm.counters["requests"] < 200  # They travelled together.
+            assert farm.counters["requests"] < 200  # They shared a request.
         with pytest.raises(kelek.FarmError, match="this AsyncFarm is closed"):
             await farm.append(b"x")
 
@@ -108,7 +108,9 @@ def test_each_entry_has_its_user_and_an_index(servers: Servers) -> None:
 
 
 def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
-    """A client that posts another's hears so at once; what travels with it is appended."""
+    """A client that posts another server's status is refused; other values of its request are
+    appended.
+    """
     status = b'{"cluster":"farm","date":1,"id":2}'
 
     async def main() -> list[int | BaseException]:
@@ -130,7 +132,7 @@ def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
 
 
 def test_what_never_answers_is_told_soon(servers: Servers) -> None:
-    """Not after the timeout, when no server was ever reached."""
+    """Before the timeout, if no server was ever reached."""
     where = [f"tls://127.0.0.1:{free_port()}", f"tls://127.0.0.1:{free_port()}"]
     for act in (kelek.Farm.status, lambda farm: farm.append(b"x")):
         with opened(servers, servers=where) as farm:
@@ -157,7 +159,7 @@ def test_it_has_every_method_of_farm() -> None:
 
 def test_it_reads_what_it_has_appended(servers: Servers) -> None:
     with opened(servers) as farm:
-        first = farm.append(b"begun")  # Nobody else appends.
+        first = farm.append(b"begun")  # No other client appends.
         assert farm.commit_index() == first
         values = [b"read %d" % number for number in range(2500)]
         end = farm.append_many(values)
@@ -178,7 +180,7 @@ def test_it_reads_what_it_has_appended(servers: Servers) -> None:
 
 
 def test_following_goes_on_when_servers_die(servers: Servers) -> None:
-    """None is left out, or comes twice."""
+    """No entry is missing or repeated."""
     with opened(servers) as farm, opened(servers) as writer:
         first = farm.append(b"begun")
         following = (entry for entry in farm.watch(first) if entry.value[:3] == b"die")
@@ -225,22 +227,22 @@ def test_what_servers_say(servers: Servers) -> None:
     assert sorted(each.id for each in found) == [1, 2, 3]
     assert {each.problem for each in found} == {""}
     with opened(servers, servers=f"tls://127.0.0.1:{servers.ports[1]}") as farm:
-        farm.append(b"learned")  # Who leads is learned from the one that is known.
+        farm.append(b"learned")  # The leader is learned from the known server.
         assert sorted(farm._client.ids) == [1, 2, 3] or status["leader"] == 1
 
 
-# ---- other ways in ----
+# ---- proxies, JRaft, old TLS ----
 
 
 def shell(*words: object) -> str:
-    """`kelek farm`, which is told the same by options."""
+    """`kelek farm` with the same target."""
     done = CliRunner().invoke(main, ["farm", *map(str, words), "--timeout", "60"])
     assert done.exit_code == 0, done.stderr or done.exception
     return done.stdout
 
 
 def test_a_server_as_jraft_has_it() -> None:
-    """Neither TLS nor users; what is appended and changed goes there, nothing is shown."""
+    """Without TLS and users: append and member changes work, views do not."""
     plain = kelek.FarmTuning(insecure_jraft=True)
     with Servers(ids=(1,), jraft=True, node="post_interval_ms: 0") as bare:
         bare.start()
@@ -264,7 +266,7 @@ def test_a_server_as_jraft_has_it() -> None:
 
 
 def test_through_a_proxy_without_tls() -> None:
-    """As I2P has it: the proxy alone knows the name."""
+    """As with I2P: only the proxy knows the name."""
     with (
         Servers(ids=(1,), tls=False, node="post_interval_ms: 0") as inner,
         HttpProxy({"one.b32.i2p:80": inner.ports[1]}) as proxy,
@@ -295,7 +297,7 @@ def test_through_a_proxy_without_tls() -> None:
 
 
 def test_members_elsewhere_are_not_asked_in_the_open() -> None:
-    """A tunnel's server may name members that only a proxy reaches, and one may be anywhere."""
+    """A tunnel's server may name members that only a proxy reaches."""
 
     class Told:
         troubles: list[tuple[int, ConnectFailure]] = []
@@ -320,7 +322,7 @@ def test_members_elsewhere_are_not_asked_in_the_open() -> None:
     assert Told.troubles == [(3, said), (4, said)]
 
 
-# ---- what goes wrong ----
+# ---- errors ----
 
 
 @pytest.mark.parametrize(
@@ -374,7 +376,7 @@ def test_a_listener_without_tls(servers: Servers) -> None:
 
 
 def test_a_server_of_old_tls(tmp_path: Path) -> None:
-    """1.2 is spoken when it is asked for."""
+    """TLS 1.2 works on request."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""`kelek farm`: what it prints, changes and refuses, with servers that run."""
+"""`kelek farm`: output, changes and refusals, with running servers."""
 
 import json
 import os
@@ -27,7 +27,7 @@ HASH = "a" * 42 + "Y="
 
 @pytest.fixture(scope="module")
 def farm() -> Iterator[Farm]:
-    """Servers 1 and 2 have begun it; 3 waits to be taken in."""
+    """Servers 1 and 2 are the initial members; 3 waits for an invitation."""
     with Farm(begin=(1, 2), node="post_interval_ms: 0") as made:
         made.start()
         made.put(b"begun")  # Both know who leads.
@@ -63,7 +63,7 @@ def test_what_there_is(farm: Farm) -> None:
     shown = ok(*here(farm, "status"))
     assert f"farm farm: server {found['leader']} leads, term " in shown
     assert farm.endpoint(1) in shown
-    for number in (1, 2):  # Whoever leads when it is asked.
+    for number in (1, 2):  # The current leader.
         with farm.connect(number) as client:
             client.sock.sendall(bytes(45))
             assert not client.sock.recv(1)
@@ -81,7 +81,7 @@ def by_urls(farm: Farm, *numbers: int) -> list[object]:
 
 
 def test_a_server_that_is_no_member(farm: Farm) -> None:
-    """Its view is not the farm's: another one is asked; where there is none, the command fails."""
+    """The command asks a member instead; without one it fails."""
     assert "leads, term" in ok("status", *by_urls(farm, 3, 1))
     assert "log: 0 of 0" not in ok("status", *by_urls(farm, 3, 1))
     assert "server 3 is not a member" in refused(1, "status", *by_urls(farm, 3))
@@ -89,7 +89,7 @@ def test_a_server_that_is_no_member(farm: Farm) -> None:
 
 
 def test_a_newcomer_that_does_not_answer(farm: Farm) -> None:
-    """It blocks other changes for a while; removing it cancels that."""
+    """It blocks other changes for a while; its removal cancels that."""
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     said = refused(1, *here(farm, "add", 9, endpoint, admin=True), "--timeout", 1)
     assert "kelek farm remove 9 cancels it" in said
@@ -118,7 +118,7 @@ def test_entries(farm: Farm) -> None:
 
 
 def test_members(farm: Farm) -> None:
-    """One by one; the leader, too."""
+    """One by one, including the leader."""
     three = farm.endpoint(3)
     assert ok(*here(farm, "add", 3, three, admin=True)) == "server 3 is added\n"
     assert ok(*here(farm, "add", 3, three, admin=True)) == "server 3 is already a member\n"
@@ -239,7 +239,7 @@ def test_a_topology_and_its_farms(farm: Farm, tmp_path: Path) -> None:
 
 
 def test_a_command_loads_little() -> None:
-    """The figure is time, below 200 ms; what takes the time is loading modules."""
+    """The goal is below 200 ms; loading modules takes most of it."""
     code = (
         "import sys; import kelek.console.kelek_cli, kelek.console.farm.commands; "
         "heavy = {'yaml', 'asyncio', 'zmq', 'concurrent.futures', 'cryptography'}; "
@@ -263,7 +263,7 @@ def test_password_files(tmp_path: Path) -> None:
     assert [(row["farm"], row["user"]) for row in rows] == [("farm", "ann"), ("barn", "bob")]
     before = path.stat().st_ino
     ok("user", "passwd", path, "ann", "--secret-file", "-", stdin="three\n")
-    assert path.stat().st_ino != before  # It was replaced as a whole.
+    assert path.stat().st_ino != before  # The file was replaced.
     assert "is the password of ann" in ok(
         "user", "check", path, "ann", "--secret-file", "-", stdin="three\n"
     )
@@ -310,7 +310,7 @@ def test_password_files_that_no_server_takes(tmp_path: Path) -> None:
 
 
 def test_commands_of_files_in_json(tmp_path: Path) -> None:
-    """One object each, and nothing else."""
+    """One JSON object each, and nothing else."""
     path = tmp_path / "passwords"
     known = {"file": str(path), "farm": "barn"}
 
@@ -335,7 +335,7 @@ def test_commands_of_files_in_json(tmp_path: Path) -> None:
 
 
 def test_every_command_has_json() -> None:
-    """As docs/farm.md says of all of them."""
+    """As docs/farm.md says."""
     found = main.get_command(click.Context(main), "farm")
     groups = [found]
     while groups:
@@ -363,7 +363,7 @@ def test_a_password_is_asked_for_and_not_shown(tmp_path: Path) -> None:
         while more := os.read(terminal, 1000):
             said += more
     except OSError:
-        pass  # So a terminal ends.
+        pass  # EIO marks the end of a terminal.
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, said
     assert b"very secret" not in said
@@ -405,7 +405,7 @@ def test_without_the_package_for_certificates(
 
 
 def test_completion(farm: Farm) -> None:
-    """Names that the topology knows; nobody is asked."""
+    """Names from the topology, without asking a server."""
     from click.shell_completion import ShellComplete
 
     def words(*before: str, incomplete: str = "") -> list[str]:

@@ -1,9 +1,9 @@
-"""Changes of a farm's members with real processes: at each stage of a change, which the leader
-shows in its status, one of those who have to do with it is killed.
+"""Member changes of a farm with real processes: at each stage of a change, one of its servers is
+killed.
 
-What the stage waits for is kept back at a gate, so that it lasts until somebody is killed. Then the
-change has to come to its end, when it is asked for again: the farm agrees on its members, and has
-all that it has acknowledged.
+The leader's status shows the stage. A proxy holds back what the stage waits for, so that it lasts
+until the kill. Then the change must complete when it is requested again: the farm agrees on its
+members and has everything that it acknowledged.
 
 `PYTHONPATH=.build python -m kelek.tests.crash.farm.farm_drills --repeats 2` runs all of them.
 """
@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.membership import ChangeStage
 from kelek.protocols.garlicfarm.wire.messages import (
     ClusterServer,
@@ -33,19 +33,19 @@ from kelek.tests.actors.farm.farm_servers import Farm
 
 SERVERS = (1, 2, 3)
 AGAIN_S = 0.3
-# So long a leader leads that is not answered: then a stage that others have to end is over, too.
+# A leader without answers leads for so long; then a stage that others must end is over, too.
 TIMES = "election_timeout_ms: [600, 1200], heartbeat_ms: 100, request_timeout_ms: 1000"
-ATTEMPTS_MAX = 20  # A stage that is never seen in so many of them is not there.
+ATTEMPTS_MAX = 20  # Attempts after which a stage counts as missing.
 SNAPSHOT_ENTRIES = 1000
-FILLING = "x" * 200_000  # A snapshot with it takes some pieces.
-GONE = OSError, EOFError  # Whom we ask is killed, or not up yet.
+FILLING = "x" * 200_000  # Makes a snapshot several chunks long.
+GONE = OSError, EOFError  # The asked server is killed or starting.
 
 
 class Drill(NamedTuple):
-    """Which change, the stage at which somebody is killed, and what is kept back for that.
+    """A change, the stage of the kill, and the answers held back for it.
 
-    change    "add", "remove", "resign": the leader is removed
-    victim    "leader", or "other": who comes or goes; when it is the leader who goes, a follower
+    change   "add", "remove", "resign": the leader is removed
+    victim   "leader", or "other": the joining or leaving server; for "resign" a follower
     """
 
     change: str
@@ -78,7 +78,7 @@ def _drill(at: int, victim: str) -> Drill:
 
 ALL = [_drill(at, victim) for at in range(len(STAGES)) for victim in VICTIMS]
 SHORT = [_drill(at, victim) for at, victim in enumerate(SHORT_VICTIMS)]  # Each stage once.
-# What is kept back until an answer to AppendEntries may be: those go the same way, in order.
+# Held back with answers to AppendEntries, which leave in the same order.
 BEFORE_COMMIT = {
     "add": (ChangeStage.FEED, MessageType.SYNC_LOG_RESPONSE),
     "remove": (ChangeStage.FAREWELL, MessageType.LEAVE_CLUSTER_RESPONSE),
@@ -86,7 +86,7 @@ BEFORE_COMMIT = {
 
 
 class DrillFarm:
-    """Three servers behind gates. One of them, or none, is out of the farm."""
+    """Three servers behind proxies. At most one of them is no member."""
 
     def __init__(self, farm: Farm, gates: Gates) -> None:
         self.farm, self.gates = farm, gates
@@ -99,14 +99,14 @@ class DrillFarm:
     # Clients.
 
     def post(self, filling: str = "") -> None:
-        """A document of another server each time, so that all of them are seen in the end."""
+        """A document of another server each time, so that all appear in the end."""
         number = len(self.acked) + 1
         document = {"cluster": "farm", "date": 1, "id": number, "x": filling}
         self.farm.put(json.dumps(document).encode(), user=SERVERS_USER)
         self.acked.append(number)
 
     def tell(self, number: int, request: Request) -> None:
-        """The answer is of no interest: what comes of it is."""
+        """Sends a request and ignores the answer."""
         with suppress(*GONE), self.farm.connect(number) as admin:
             admin.ask(request)
 
@@ -120,11 +120,13 @@ class DrillFarm:
 
     def request(self, change: str, subject: int) -> Request:
         if change == "add":
-            return members.add_server_request(ClusterServer(subject, self.farm.endpoint(subject)))
-        return members.remove_server_request(subject)
+            return membership.add_server_request(
+                ClusterServer(subject, self.farm.endpoint(subject))
+            )
+        return membership.remove_server_request(subject)
 
     def is_done(self, change: str, subject: int) -> bool:
-        """All that run and count say so, and nothing is in work."""
+        """Whether all running members agree and no change is in progress."""
         wished = {number for number in SERVERS if number != subject or change == "add"}
         for number in wished:
             shown = self.shown(number)
@@ -136,7 +138,7 @@ class DrillFarm:
         return True
 
     def finish(self, change: str, subject: int) -> None:
-        """Asks for it until it is done, as an administrator would."""
+        """Repeats the request until it is done, as an administrator would."""
         asked_s = 0.0
 
         def look() -> bool:
@@ -151,7 +153,7 @@ class DrillFarm:
         self.farm.wait(look, f"{change} {subject} comes to no end")
         self.out = None if change == "add" else subject
         if self.out is not None and self.shown(subject).get("state") != "waiting":
-            self.begin_anew(subject)  # It was not there to be told that it is out.
+            self.begin_anew(subject)  # It does not know that it was removed.
 
     def begin_anew(self, number: int) -> None:
         self.farm.kill(number)
@@ -175,7 +177,7 @@ class DrillFarm:
         self.post()
 
     def prepare(self, drill: Drill) -> None:
-        """Somebody is out of the farm, or nobody."""
+        """Brings the farm into the drill's initial membership."""
         if drill.change == "add" and self.out is None:
             leader = self.farm.leader()
             self.finish("remove", next(each for each in SERVERS if each != leader))
@@ -189,9 +191,9 @@ class DrillFarm:
         return int(self.shown(number).get("first", 0)) > 1
 
     def reach(self, drill: Drill) -> tuple[int, int]:
-        """Until the stage is there: whose change it is, and who shows it."""
+        """Waits for the stage; returns the server of the change and the one that shows it."""
         for _ in range(ATTEMPTS_MAX):
-            self.post()  # Somebody leads, and can commit.
+            self.post()  # A leader can commit.
             leader = self.farm.leader()
             others = [number for number in SERVERS if number not in (leader, self.out)]
             subject = self.out if drill.change == "add" else others[0]
@@ -202,7 +204,7 @@ class DrillFarm:
             if self.lead_to(drill, leader, subject):
                 return subject, leader
             self.gates.let_go()
-            self.finish(drill.change, subject)  # The stage was missed: once more.
+            self.finish(drill.change, subject)  # The stage was missed: repeat.
             self.prepare(drill)
         raise AssertionError(f"never seen: {drill}: {self.farm.report()}")
 
@@ -224,7 +226,7 @@ class DrillFarm:
         return self.watch(leader, drill.stage)
 
     def watch(self, leader: int, stage: ChangeStage) -> bool:
-        """Until the change is there, or is over: every stage ends by itself, sooner or later."""
+        """Until the stage is shown or the change is over: every stage ends by itself."""
 
         def look() -> str:
             change = self.shown(leader).get("change")
@@ -235,7 +237,7 @@ class DrillFarm:
         return bool(self.farm.wait(look, f"{stage} does not come") == "there")
 
     def leave_open(self, leader: int) -> None:
-        """An entry that can't be committed: without it there is nothing to wait for."""
+        """An entry that cannot be committed, so that the stage has something to wait for."""
         entry = FarmLogEntry(0, ValueType.APPLICATION, b"open")
         with suppress(*GONE), self.farm.connect(leader) as client:
             client.send(Request(MessageType.CLIENT_REQUEST, entries=(entry,)))
@@ -248,7 +250,7 @@ class DrillFarm:
     # The end.
 
     def check(self) -> None:
-        """Every server that counts has all that was acknowledged."""
+        """Every member has everything that was acknowledged."""
         for number in SERVERS:
             if number != self.out:
                 self.farm.wait(partial(self.has_all, number), f"{number} lacks something")
@@ -259,7 +261,7 @@ class DrillFarm:
 
 
 def run(chosen: list[Drill], tell: Callable[[str], object] = lambda text: None) -> int:
-    """All of these, on one farm. Returns how often a stage was waited for."""
+    """Runs these drills on one farm. Returns how often a stage was awaited."""
     options = f"snapshot_entries: {SNAPSHOT_ENTRIES}, snapshot_trailing_entries: 0"
     with Farm(
         SERVERS, tls=False, processes=True, begin=(1, 2), gated=True, farm=options,

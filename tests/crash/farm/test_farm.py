@@ -1,6 +1,8 @@
-"""Real processes of a farm, killed at each stage of a change of its members. farm_drills.py beside
-this has each stage with either side; tests/sim/farm/test_farm.py has all the steps, in virtual
-time."""
+"""Real farm processes, killed at each stage of a member change.
+
+farm_drills.py has each stage with either side; tests/sim/farm/test_farm.py has all steps in virtual
+time.
+"""
 
 from kelek.protocols.garlicfarm.server.membership import ChangeStage
 from kelek.tests.crash.farm.farm_drills import SHORT, run

@@ -1,8 +1,8 @@
-"""A server of JRaft's protocol written from its description alone, without sockets or clocks.
+"""A server of JRaft's protocol, written from its description alone, without sockets or clocks.
 
-Nothing of kelek is imported here: what kelek's codec or servers get wrong, this must notice. It is
-as simple, and as strict, as those in Java: one request under way to each server, a client is
-answered before the commit, and what should not come ends it (an assertion).
+It imports nothing of kelek, so that it notices errors of kelek's codec and servers. It is as simple
+and strict as the Java servers: one request under way to each server, a client is answered before
+the commit, and an unexpected message fails an assertion.
 """
 
 import gzip
@@ -62,7 +62,7 @@ class Answer(NamedTuple):
 
 
 def take_request(buffer: bytearray) -> Message | None:
-    """The next whole request, off the buffer's front."""
+    """Removes the next whole request from the buffer's front."""
     if len(buffer) < HEADER.size:
         return None
     *fields, size = HEADER.unpack_from(buffer)
@@ -113,7 +113,7 @@ def pack(entries: list[Entry], base: int) -> bytes:
 
 
 def unpack(value: bytes) -> tuple[int, list[Entry]]:
-    """Where the first one begins in its sender's file, and the entries."""
+    """The offset of the first entry in the sender's file, and the entries."""
     data = gzip.decompress(value)
     index_size, log_size = struct.unpack_from(">II", data)
     offsets = struct.unpack_from(f">{index_size // 8}Q", data, 8)
@@ -129,7 +129,7 @@ def unpack(value: bytes) -> tuple[int, list[Entry]]:
 
 
 class Link:
-    """A connection of ours: one request at a time."""
+    """An outgoing connection with one request at a time."""
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
@@ -151,7 +151,7 @@ class Link:
 
 
 class Inbound:
-    """A connection of somebody else's."""
+    """An inbound connection."""
 
     def __init__(self) -> None:
         self.out = bytearray()
@@ -160,7 +160,7 @@ class Inbound:
 
 
 class Plain:
-    """One server; its owner moves the bytes and says what time it is."""
+    """One server; its owner moves the bytes and passes the time."""
 
     def __init__(self, number: int, servers: dict[int, str], now_ms: int, seed: int) -> None:
         self.number = number
@@ -168,8 +168,8 @@ class Plain:
         self.term, self.vote, self.leader = 0, 0, -1
         self.role = "follower"
         self.commit = 0
-        self.start = 1  # The first index in the log; below it there is the snapshot.
-        self.start_term = 0  # Of the entry in front of it.
+        self.start = 1  # The first index in the log; the snapshot has those below.
+        self.start_term = 0  # Of the entry before it.
         self.log: list[Entry] = []
         self.snapshot = b""
         self.incoming = bytearray()
@@ -182,9 +182,9 @@ class Plain:
         self.votes: set[int] = set()
         self.next: dict[int, int] = {}
         self.match: dict[int, int] = {}
-        self.sent: dict[int, int] = {}  # Bytes of a snapshot that a server has.
+        self.sent: dict[int, int] = {}  # Snapshot bytes that a server has.
         self.newcomer: tuple[int, str] | None = None
-        self.joined = False  # The newcomer has accepted.
+        self.joined = False  # The joining server has accepted.
         self.leaver: int | None = None
         self.links: dict[int, Link] = {}
         self.inbound: dict[int, Inbound] = {}
@@ -203,7 +203,7 @@ class Plain:
         return self.log[index - self.start].term
 
     def position(self, index: int) -> int:
-        """Where an entry begins in the file of the log."""
+        """The offset of an entry in the log file."""
         return sum(9 + len(entry.value) for entry in self.log[: index - self.start])
 
     def put(self, index: int, entry: Entry) -> None:
@@ -215,7 +215,7 @@ class Plain:
         self.put(self.last + 1, Entry(self.term, kind, value))
 
     def compact(self, data: bytes) -> None:
-        """Forgets what is committed; the snapshot holds it."""
+        """Drops committed entries, which the snapshot holds."""
         end = self.commit
         self.start_term = self.term_at(end)
         del self.log[: end - self.start + 1]
@@ -268,7 +268,7 @@ class Plain:
         self.count_votes()
 
     def write(self) -> None:
-        """Nothing waits for a disk here."""
+        """Without a disk there is nothing to wait for."""
 
     def count_votes(self) -> None:
         if self.role == "candidate" and 2 * len(self.votes) > len(self.servers):
@@ -332,7 +332,7 @@ class Plain:
         link.send(message._replace(entries=(Entry(self.term, SNAPSHOT, value),)))
 
     def advance(self) -> None:
-        """What a majority has is committed, if it is of our own term."""
+        """Commits what a majority has, if it is of the current term."""
         values = [self.match.get(number, 0) for number in self.servers if number != self.number]
         values.append(self.last)
         index = sorted(values)[(len(values) - 1) // 2]
@@ -471,7 +471,7 @@ class Plain:
         return accepted, next_index, message.source
 
     def heard(self, message: Message) -> bool:
-        """Whether it is of our leader."""
+        """Whether it comes from our leader."""
         if message.term < self.term:
             return False
         assert self.role != "leader", "somebody leads our term"

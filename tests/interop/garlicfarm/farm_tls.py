@@ -1,5 +1,5 @@
-"""The JRaft-like server of farm_plain on real connections: TLS, HTTP Digest and all, written from
-the text alone. Nothing of kelek is imported here but that server.
+"""The server of farm_plain on real connections with TLS and HTTP Digest, written from the
+specification alone. It imports nothing else of kelek.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ def fields_of(header: str) -> dict[str, str]:
 
 
 def read_head(sock: socket.socket) -> tuple[list[str], bytes]:
-    """The lines of a head, and what came behind it."""
+    """The lines of a head, and the bytes after it."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = sock.recv(4096)
@@ -49,8 +49,9 @@ def read_head(sock: socket.socket) -> tuple[list[str], bytes]:
 
 
 def old_hello(minor: int) -> bytes:
-    """The ClientHello of TLS 1.0 (minor 1) or 1.1 (minor 2), which a local OpenSSL need not know:
-    RFC 4346, 7.4.1.2. One record; ciphers that every server of that time had."""
+    """The ClientHello of TLS 1.0 (minor 1) or 1.1 (minor 2), which a local OpenSSL may lack: RFC
+    4346, 7.4.1.2. One record with ciphers that every server of that time supported.
+    """
     suites = struct.pack(">4H", 0x002F, 0x0035, 0xC013, 0xC014)
     body = bytes((3, minor)) + secrets.token_bytes(32) + b"\0"
     body += struct.pack(">H", len(suites)) + suites + b"\1\0"
@@ -59,7 +60,7 @@ def old_hello(minor: int) -> bytes:
 
 
 class Who:
-    """A user of a cluster, and how to speak with its servers."""
+    """A user of a cluster, and its connections to the servers."""
 
     def __init__(self, user: str, password: str, ca: Path, cluster: str = "farm") -> None:
         self.user, self.password, self.cluster = user, password, cluster
@@ -76,7 +77,7 @@ class Who:
         return ("\r\n".join((*lines, "Cache-Control: no-cache")) + "\r\n\r\n").encode()
 
     def challenges(self, port: int) -> dict[str, dict[str, str]]:
-        """Text, "HTTP Request 1": what is asked of us, by algorithm."""
+        """Specification, "HTTP Request 1": the challenges, by algorithm."""
         with self.tls(port) as sock:
             sock.sendall(self.head(port, "Connection: close"))
             lines, _ = read_head(sock)
@@ -100,7 +101,7 @@ class Who:
         )
 
     def upgrade(self, port: int, authorization: str) -> bytes:
-        """Text, "HTTP Request 2"."""
+        """Specification, "HTTP Request 2"."""
         more = ("Connection: keep-alive, Upgrade", "Upgrade: websocket", authorization)
         return self.head(port, *more)
 
@@ -119,7 +120,7 @@ class Who:
     # As a server.
 
     def admit(self, sock: socket.socket, nonces: set[str]) -> bytes | None:
-        """Answers a head; what came behind it, or None when it is to be closed."""
+        """Answers a head; returns the bytes after it, or None if the connection must close."""
         lines, rest = read_head(sock)
         assert lines[0] == f"GET {self.path} HTTP/1.1"
         said = [line for line in lines if line.lower().startswith("authorization:")]
@@ -147,13 +148,15 @@ class Who:
 
 
 def end(sock: socket.socket) -> None:
-    """Not close(): another thread still reads, and its descriptor would soon be somebody else's."""
-    with contextlib.suppress(OSError):  # It has ended already.
+    """Ends a connection without close(): another thread still reads it, and its descriptor could
+    be reused.
+    """
+    with contextlib.suppress(OSError):  # It has ended.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 class PlainServer:
-    """A Plain that listens, and keeps its links; a thread a connection."""
+    """A listening Plain with its links, one thread per connection."""
 
     def __init__(self, number: int, who: Who, folder: Path) -> None:
         """folder: with cert.pem and key.pem"""
@@ -201,7 +204,7 @@ class PlainServer:
                 self._flush()
 
     def _flush(self) -> None:
-        """Sends what links and acceptors have to say."""
+        """Sends the output of links and inbound connections."""
         sides: list[tuple[object, Link | Inbound]] = list(self.plain.links.items())
         sides += [(-number, each) for number, each in self.plain.inbound.items()]
         for key, side in sides:
@@ -245,7 +248,7 @@ class PlainServer:
                     self.plain.on_closed(number)
 
     def _link(self, number: int, link: Link) -> None:
-        """Connects, again and again, while the server is wanted."""
+        """Connects repeatedly while the server is needed."""
         port = int(link.endpoint.rpartition(":")[2])
         while not self._end.is_set() and self.plain.links.get(number) is link:
             try:

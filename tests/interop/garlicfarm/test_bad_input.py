@@ -1,5 +1,6 @@
-"""What anybody may send to a real server of a farm: it is answered with the right code or closed,
-and counted; no server ends, no term moves, nobody else's connection suffers."""
+"""Bad input to real farm servers: it is answered with the right status or closed, and counted.
+No server ends, no term moves, and other connections are not affected.
+"""
 
 import gzip
 import json
@@ -13,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from kelek.actors.farm import listener as farm_doors
-from kelek.protocols.garlicfarm.wire import authenticator as gate
-from kelek.protocols.garlicfarm.wire import handshake
+from kelek.actors.farm import listener
+from kelek.protocols.garlicfarm.wire import authenticator, handshake
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
 from kelek.protocols.garlicfarm.wire.messages import Response
 from kelek.tests.actors.farm import farm_servers
@@ -41,16 +41,16 @@ from kelek.tests.interop.garlicfarm.farm_plain import (
 from kelek.tests.interop.garlicfarm.farm_tls import Refused, Who, old_hello, read_head
 
 WAIT_S = 60
-WAITS = 4  # It is to be taken in by anybody.
+WAITS = 4  # It waits for an invitation.
 SLOW = "election_timeout_ms: [2000, 3000], heartbeat_ms: 100, request_timeout_ms: 2000"
 STRANGER = 77
-BOUND = "bound"  # A user that speaks for the stranger alone.
+BOUND = "bound"  # A user bound to the unknown server.
 PIECE = struct.pack(">qqIqqqI", 9, 9, 16, 0, 0, 0, 1) + b"x\1"  # A whole snapshot of one byte.
 BOMB = gzip.compress(struct.pack(">II", 8, (1 << 31) - 1) + bytes(200 << 20), 1)
 
 
 class Scene:
-    """A farm of three that has a leader, a follower, and a client that watches."""
+    """A farm of three with a leader, a follower, and a watching client."""
 
     def __init__(self, farm: Farm) -> None:
         self.farm = farm
@@ -74,7 +74,7 @@ class Scene:
         return watch.answer()
 
     def counts(self, number: int = 0) -> Counter[str]:
-        """All that a server has counted, as it shows it at /status."""
+        """The counters in a server's /status."""
         shown = self.status(number)
         found = {**shown["connections"], **shown["counters"]}
         return Counter({name: n for name, n in found.items() if isinstance(n, int)})
@@ -96,7 +96,7 @@ class Scene:
         return self.farm.ports[number or self.leader]
 
     def check(self) -> None:
-        """All are as before: the watching clients are served, no server's term has moved."""
+        """The watching clients are served, and no term has moved."""
         for number in self.watches:
             answer = self._ask(number)
             assert answer.term == self.term
@@ -107,7 +107,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Scene]:
     with pytest.MonkeyPatch.context() as patch:
-        # A busy machine has no elections: then a term that moves is one that was moved.
+        # Long timeouts: on a busy machine no election moves the term.
         patch.setattr(farm_servers, "TIMES", SLOW)
         bound = f"user_server_ids: {{{BOUND}: {STRANGER}}}"
         with Farm(
@@ -129,26 +129,26 @@ def status_of(sock: socket.socket) -> str:
 
 
 def asked(scene: Scene, head: bytes) -> str:
-    """The status that a head is answered with."""
+    """The status of the answer to a head."""
     with scene.who.tls(scene.port()) as sock:
         sock.sendall(head)
         return status_of(sock)
 
 
-# ---- in front of the handshake ----
+# ---- before the handshake ----
 
 Make = Callable[[Scene], bytes]
 
 
 def authorized(scene: Scene, change: Callable[[str], str]) -> bytes:
-    """Request 2 with an Authorization that is not as it should be."""
+    """Request 2 with a wrong Authorization."""
     port = scene.port()
     right = scene.who.authorization(scene.who.challenges(port)["SHA-256"])
     return scene.who.upgrade(port, change(right))
 
 
 def replayed(scene: Scene) -> bytes:
-    """One that has let somebody in already."""
+    """An Authorization that was used already."""
     head = authorized(scene, str)
     assert asked(scene, head) == "101"
     return head
@@ -206,7 +206,7 @@ def test_a_head_that_lets_nobody_in(scene: Scene, name: str) -> None:
 
 
 def test_a_stale_nonce_is_called_so(scene: Scene) -> None:
-    """Its count was used already: the digest is right, so a new nonce is all that it takes."""
+    """Its count was used; the digest is valid, so a new nonce is enough."""
     with scene.who.tls(scene.port()) as sock:
         sock.sendall(replayed(scene))
         lines, _ = read_head(sock)
@@ -214,19 +214,18 @@ def test_a_stale_nonce_is_called_so(scene: Scene) -> None:
 
 
 def test_slow_heads_and_plain_tcp(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A head that is not whole in time is answered 408; who says nothing, not even of TLS, and what
-    is no TLS is closed."""
+    """An incomplete head gets 408; silence before TLS, and input that is not TLS, is closed."""
     before = scene.counts()
     where = ("127.0.0.1", scene.port())
     with monkeypatch.context() as patch, ExitStack() as stack:
-        for module in (handshake, farm_doors):
+        for module in (handshake, listener):
             patch.setattr(module, "HEAD_TIMEOUT_MS", 1000)
         stalled = stack.enter_context(socket.create_connection(where, WAIT_S))
         stalled.sendall(b"\x16\x03\x01")
         silent = stack.enter_context(in_time(scene, b""))
         said = drained(stack.enter_context(in_time(scene, b"GET / HTTP/1.1\r\n")))
         assert drained(stalled) == drained(silent) == b""
-        while not said:  # What it began with was not here in time either.
+        while not said:  # Its first request was not complete in time either.
             said = drained(stack.enter_context(in_time(scene, b"GET / HTTP/1.1\r\n")))
         assert said.startswith(b"HTTP/1.1 408 ")
     with socket.create_connection(where, WAIT_S) as bare:
@@ -238,7 +237,7 @@ def test_slow_heads_and_plain_tcp(scene: Scene, monkeypatch: pytest.MonkeyPatch)
 
 
 def in_time(scene: Scene, data: bytes) -> ssl.SSLSocket:
-    """A connection that was through TLS before its time was over."""
+    """A connection that completed TLS in time."""
     while True:
         try:
             sock = scene.who.tls(scene.port())
@@ -249,11 +248,11 @@ def in_time(scene: Scene, data: bytes) -> ssl.SSLSocket:
 
 
 def test_an_aged_nonce(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Right, and never used; but its time is over: again all that it takes is a new one."""
+    """Valid and unused but expired: a new nonce is enough."""
     head = authorized(scene, str)
     before = scene.counts()
     with monkeypatch.context() as patch, scene.who.tls(scene.port()) as sock:
-        patch.setattr(gate, "NONCE_TTL_MS", 0)
+        patch.setattr(authenticator, "NONCE_TTL_MS", 0)
         sock.sendall(head)
         lines, _ = read_head(sock)
     assert lines[0].startswith("HTTP/1.1 401 ")
@@ -290,7 +289,7 @@ def test_an_old_tls(scene: Scene) -> None:
 
 
 def drained(sock: socket.socket) -> bytes:
-    """All until the end."""
+    """All bytes until the end."""
     data = b""
     while True:
         try:
@@ -302,11 +301,11 @@ def drained(sock: socket.socket) -> bytes:
         data += more
 
 
-# ---- behind the handshake ----
+# ---- after the handshake ----
 
 
 def request(scene: Scene, kind: int, **fields: Any) -> bytes:
-    """Of another member, to the leader, in its own term."""
+    """A request of another member to the leader, in its own term."""
     made = Message(kind, scene.follower, scene.leader, scene.term)._replace(**fields)
     return made.encode()
 
@@ -380,10 +379,10 @@ def test_what_ends_a_connection(scene: Scene, name: str) -> None:
 
 
 def test_half_a_request(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is let in has to end what he begins."""
+    """A client must complete a request that it has begun."""
     before = scene.counts()
     with monkeypatch.context() as patch, scene.who.enter(scene.port()) as sock:
-        patch.setattr(farm_doors, "HALF_MS", 300)
+        patch.setattr(listener, "HALF_MS", 300)
         sock.sendall(sized(scene, 1000))
         assert drained(sock) == b""
     assert (scene.counts() - before)["request_timeouts"] >= 1
@@ -403,7 +402,7 @@ def test_what_is_refused(scene: Scene, name: str) -> None:
 
 
 def answers(sock: socket.socket, count: int) -> list[Answer]:
-    """So many, of a connection that stays open."""
+    """This number of answers, on a connection that stays open."""
     buffer, found = bytearray(), list[Answer]()
     while len(found) < count:
         data = sock.recv(4096)
@@ -415,7 +414,7 @@ def answers(sock: socket.socket, count: int) -> list[Answer]:
 
 
 def test_strangers_at_a_follower(scene: Scene) -> None:
-    """What the leader refuses is refused by one that follows, too."""
+    """A follower refuses what the leader refuses."""
     entries = {
         JOIN: (Entry(1, CONFIGURATION, bytes(16)),),
         SYNC: (Entry(1, PACK, BOMB),),
@@ -443,7 +442,7 @@ def test_strangers_at_a_follower(scene: Scene) -> None:
 
 
 def test_a_user_who_is_bound_to_a_server(scene: Scene) -> None:
-    """He can't name another one, and gains nothing by naming his own."""
+    """It cannot act as another server, and gains no other right."""
     bound = Who(BOUND, PASSWORD, scene.farm.ca)
     vote = request(scene, VOTE, term=scene.term + 1000, last_term=9, last_index=1 << 40)
     before = scene.counts()
@@ -469,8 +468,9 @@ SERVER_KINDS = {
 
 @pytest.mark.parametrize("kind", SERVER_KINDS)
 def test_a_client_does_not_speak_as_a_server(scene: Scene, kind: int) -> None:
-    """Not even an administrator's: its user is no server's, so a follower that the leader's forged
-    requests reach closes the connection, and says so."""
+    """Not even an administrator: a follower closes the connection with forged requests of the
+    leader, and logs it.
+    """
     number, term = scene.follower, scene.term + 5
     before = scene.counts(number)
     with scene.who.enter(scene.port(number)) as sock:
@@ -492,8 +492,9 @@ def test_a_client_does_not_speak_as_a_server(scene: Scene, kind: int) -> None:
 
 
 def test_a_bomb_for_a_newcomer(scene: Scene) -> None:
-    """It has taken an invitation, and is sent a LogPack that grows a thousandfold: no more of that
-    is unpacked than is allowed."""
+    """An invited server gets a LogPack that grows a thousandfold: it unpacks no more than the
+    limit.
+    """
     servers = configuration(1, 0, {1: "tcp://127.0.0.1:1"})
     join = Message(JOIN, 1, WAITS, 5, entries=(Entry(5, CONFIGURATION, servers),))
     bomb = Message(SYNC, 1, WAITS, 5, entries=(Entry(5, PACK, BOMB),))

@@ -1,4 +1,4 @@
-"""What real servers of a farm show and do, seen by curl, their routers' files, and a proxy."""
+"""Real farm servers by curl, their routers' files, and a proxy."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ ROUTER = {"router": {"uptime": 1000}, "meta": {"lastPublishedTime": 0}, "destina
 
 
 class Curl:
-    """A user with curl alone."""
+    """A user with curl only."""
 
     def __init__(self, farm: Farm) -> None:
         program = shutil.which("curl")
@@ -65,7 +65,7 @@ def order(kind: OrderKind, **fields: Any) -> bytes:
 
 
 def told(farm: Farm, number: int) -> Any:
-    """What a server has told its router to publish."""
+    """What a server's publish_file says."""
     try:
         return json.loads((farm.place / f"publish{number}.json").read_text())
     except FileNotFoundError:
@@ -137,8 +137,9 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
 
 
 def test_servers_that_know_each_other_by_names_of_a_proxy() -> None:
-    """As inside of I2P: no TLS, no CONNECT, names that only the proxy can reach; and an order of
-    an administrator, who comes without it."""
+    """As inside I2P: no TLS, no CONNECT, names that only the proxy resolves; and an order of an
+    administrator who connects directly.
+    """
     with HttpProxy({}) as proxy:
         node = f"proxy: '127.0.0.1:{proxy.port}', public_url: 'tcp://n{{number}}.i2p:80'"
         with Farm(tls=False, node=node) as farm:

@@ -1,4 +1,4 @@
-"""Our servers of a farm beside one that is written from the protocol's description alone."""
+"""Farm servers beside one that is written from the protocol's description alone."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import pytest
 
 from kelek.protocols.garlicfarm.app.orders import encode_order
 from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.protocols.raft.core import Role
 from kelek.tests.interop.garlicfarm.farm_plain import APPLICATION, Plain
@@ -20,7 +20,7 @@ FAST: dict[str, int] = {"election_timeout_ms_min": 3000, "election_timeout_ms_ma
 
 
 def mixed(seed: int = 1, plain_leads: bool = False) -> tuple[World, Plain]:
-    """Two of ours and a plain one, which all know each other from the beginning."""
+    """Two kelek servers and a plain one, all initial members."""
     world = World(seed, (1, 2, 3), (PLAIN,))
     plain = add_plain(world, {each.id: each.endpoint for each in world.members}, PLAIN)
     if plain_leads:
@@ -40,7 +40,7 @@ def add_plain(world: World, servers: dict[int, str], number: int) -> Plain:
 
 
 def values_of(world: World, number: int) -> list[bytes]:
-    """The application's entries that a server of ours has committed."""
+    """The Application entries that a kelek server has committed."""
     return [data for kind, data in world.committed(number).values() if kind == 0]
 
 
@@ -66,8 +66,9 @@ def test_it_follows_ours() -> None:
 
 @pytest.mark.parametrize("lost", [1, 3, 30], ids=["one", "tail", "disk"])
 def test_it_is_fed_again_when_it_has_lost_what_it_confirmed(lost: int) -> None:
-    """JRaft does not sync: after a power cut its last entries are gone. With a server of ours down
-    nothing would be committed any more, though two of three live."""
+    """JRaft does not sync: after a power cut its last entries are gone. Without the repair,
+    nothing would be committed while a kelek server is down.
+    """
     world, plain = mixed()
     told = [b"value %d" % number for number in range(20)]
     for value in told:
@@ -88,7 +89,7 @@ def test_it_is_fed_again_when_it_has_lost_what_it_confirmed(lost: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_it_votes(seed: int) -> None:
-    """Without it nobody of ours would win."""
+    """No kelek server could win without its vote."""
     world, plain = mixed(seed)
     leader = world.leader
     assert leader is not None
@@ -117,7 +118,7 @@ def test_it_leads_ours() -> None:
 
 
 def test_ours_take_a_large_entry_of_its() -> None:
-    """One that ours would not let a client append: others have committed it."""
+    """Above the limit for clients: other servers have committed it."""
     world, plain = mixed(plain_leads=True)
     term, large = plain.term, bytes(17 << 20)
     for value in (large, b"behind it"):
@@ -128,7 +129,7 @@ def test_ours_take_a_large_entry_of_its() -> None:
 
 
 def test_it_is_not_deposed_by_a_server_that_it_can_not_feed() -> None:
-    """Each of its requests is too large for server 1, which hears that it leads all the same."""
+    """Its requests are too large for server 1, but count as heartbeats."""
     world, plain = mixed(plain_leads=True)
     world.kill(1)
     Client(world, PLAIN).send(client_request(bytes(200_000)))
@@ -142,7 +143,7 @@ def test_it_is_not_deposed_by_a_server_that_it_can_not_feed() -> None:
 
 
 def test_ours_catch_up_from_it() -> None:
-    """Also when nothing of what they have fits."""
+    """Also when none of their entries match."""
     world, plain = mixed(plain_leads=True)
     world.kill(1)
     client = Client(world, PLAIN)
@@ -159,10 +160,11 @@ def test_ours_catch_up_from_it() -> None:
 @pytest.mark.parametrize("own_entries", [0, 1, 7])
 @pytest.mark.parametrize("compacted", [False, True])
 def test_it_is_taken_in_by_ours(compacted: bool, own_entries: int) -> None:
-    """Also when it has led a cluster of one before: it keeps its entries, as servers of JRaft do,
-    and answers JoinCluster with the index behind them."""
+    """Also after it has led a cluster of one: it keeps its entries, as JRaft's servers do, and
+    answers JoinCluster with the index after them.
+    """
     world = World(members=(1, 2))
-    for number in (1, 2):  # So that it takes many packs, and their offsets are looked at.
+    for number in (1, 2):  # Needs many packs, whose offsets are checked.
         world.kill(number)
         world.start(number, world.members, sync_entries_max=4, sync_gap=2)
     told = [b"value %d" % number for number in range(25)]
@@ -177,7 +179,7 @@ def test_it_is_taken_in_by_ours(compacted: bool, own_entries: int) -> None:
     plain = add_plain(world, {}, 4)
     for _ in range(own_entries):
         plain.append(APPLICATION, b"of its own")
-    assert world.ask(members.add_server_request(server(4))).is_accepted
+    assert world.ask(membership.add_server_request(server(4))).is_accepted
     world.run_until(lambda: not plain.joining)
     world.run_until(lambda: 4 in world.ids(1) and 4 in world.ids(2))
     assert world.ask(client_request(b"last")).is_accepted
@@ -188,7 +190,7 @@ def test_it_is_taken_in_by_ours(compacted: bool, own_entries: int) -> None:
         leader_log[plain.start + at][1] for at in range(3)
     ]
     # And leaves again.
-    assert world.ask(members.remove_server_request(4)).is_accepted
+    assert world.ask(membership.remove_server_request(4)).is_accepted
     world.run_until(lambda: plain.left and world.ids(world.elect()) == [1, 2])
 
 
@@ -205,17 +207,17 @@ def test_ours_is_taken_in_by_it(compacted: bool) -> None:
         world.run_until(lambda: plain_values(plain) == [b"later"])
     world.start(4, (), **SLOW)
     world.run(500)
-    client.send(members.add_server_request(server(4)))
+    client.send(membership.add_server_request(server(4)))
     world.run_until(lambda: 4 in plain.servers and 4 in world.ids(4))
     world.run_until(lambda: values_of(world, 4) == plain_values(plain))
     assert world.disks[4].snapshot == plain.snapshot
     assert world.peers[4].malformed == 0
-    client.send(members.remove_server_request(4))
+    client.send(membership.remove_server_request(4))
     world.run_until(lambda: 4 not in plain.servers and not world.peers[4].is_member, 100_000)
     assert world.peers[4].core.role is Role.FOLLOWER
     kinds = [answer.type for answer in client.answers[-2:]]
     assert kinds == [MessageType.ADD_SERVER_RESPONSE, MessageType.REMOVE_SERVER_RESPONSE]
-    # Nobody is disturbed by who has left, also when it starts anew.
+    # A removed server disturbs no other, also after a restart.
     world.kill(4)
     world.start(4)
     world.run(60_000)
@@ -225,7 +227,7 @@ def test_ours_is_taken_in_by_it(compacted: bool) -> None:
 
 
 def test_an_empty_follower_of_a_compacted_leader() -> None:
-    """It refuses with next index 2, as 1 would stall a leader of JRaft, and gets a snapshot."""
+    """It refuses with next index 2, as 1 would stall a JRaft leader, and gets a snapshot."""
     world, plain = mixed(plain_leads=True)
     client = Client(world, PLAIN)
     client.send(*[client_request(b"%d" % number) for number in range(10)])
@@ -246,14 +248,14 @@ def has_answer(client: Client) -> bool:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whoever_leads_nothing_is_lost(seed: int) -> None:
-    """Connections end and servers of ours are killed; elections go as they go."""
+    """Connections end and kelek servers are killed, with any outcome of elections."""
     world, plain = mixed(seed)
     told: list[bytes] = []
     for number in range(12):
         value = b"value %d" % number
         world.run_until(lambda: world.leader is not None or plain.role == "leader")
         if world.leader is not None and plain.role != "leader":
-            # What the plain one accepts may be lost: it says so before the commit.
+            # The plain server confirms before the commit, so its entries may be lost.
             client = Client(world, world.leader)
             client.send(client_request(value))
             world.run_until(partial(has_answer, client), 5000, must=False)
@@ -273,7 +275,7 @@ def test_whoever_leads_nothing_is_lost(seed: int) -> None:
 
 
 def test_ours_post_through_it() -> None:
-    """Their documents and orders are entries like any other; it never hears what they mean."""
+    """Their documents and orders are ordinary entries to it."""
     world = AppWorld(others=(PLAIN,))
     plain = add_plain(world, {each.id: each.endpoint for each in world.members}, PLAIN)
     for number in (1, 2):
@@ -284,6 +286,6 @@ def test_ours_post_through_it() -> None:
     client = Client(world, PLAIN)
     client.send(client_request(encode_order(publish(2))))
     world.run_until(lambda: all(app.publisher == 2 for app in world.apps.values()))
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     assert len(world.encoded) == 1
     assert len(plain_values(plain)) >= 3

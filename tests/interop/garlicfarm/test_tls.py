@@ -1,4 +1,6 @@
-"""A server written from the text alone among ours, over TLS: it joins, follows, votes and leads."""
+"""A server written from the specification alone in a farm over TLS: it joins, follows, votes and
+leads.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -6,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer
 from kelek.tests.actors.farm.farm_servers import Farm
 from kelek.tests.interop.garlicfarm.farm_plain import (
@@ -27,7 +29,7 @@ NEVER_MS = (600_000, 900_000)
 
 
 def values_of(server: PlainServer) -> list[bytes]:
-    """What it has committed; a client that has asked twice counts once."""
+    """Its committed values; a repeated request counts once."""
     with server.lock:
         plain = server.plain
         log = plain.log[: plain.commit - plain.start + 1]
@@ -36,25 +38,25 @@ def values_of(server: PlainServer) -> list[bytes]:
 
 
 def has_led(server: PlainServer) -> bool:
-    """Whether it leads, and one of ours has confirmed an entry of its term."""
+    """Whether it leads, and a kelek server has confirmed an entry of its term."""
     with server.lock:
         plain = server.plain
         return plain.role == "leader" and plain.term_at(plain.commit) == plain.term
 
 
 def add(farm: Farm, number: int, endpoint: str, is_in: Callable[[], bool]) -> None:
-    """Asks until it is in, as an administrator would."""
+    """Repeats AddServer until it is a member."""
 
     def ask() -> bool:
         with suppress(OSError, EOFError), farm.connect(farm.leader()) as admin:
-            admin.ask(members.add_server_request(ClusterServer(number, endpoint)))
+            admin.ask(membership.add_server_request(ClusterServer(number, endpoint)))
         return is_in()
 
     farm.wait(ask, f"{number} does not join")
 
 
 def ask_plain(server: PlainServer, value: bytes) -> bool:
-    """A ClientRequest by a client of the text's own."""
+    """A ClientRequest of the independent client."""
     with server.who.enter(server.port) as sock:
         sock.sendall(Message(CLIENT, 0, 0, 0, entries=(Entry(0, APPLICATION, value),)).encode())
         buffer = bytearray()

@@ -1,4 +1,6 @@
-"""Entries of Garlic Farm's wire in C against their twins in Python: codec.py and entries.py."""
+"""The C functions for Garlic Farm's wire entries against their Python twins: codec.py and
+entries.py.
+"""
 
 from collections.abc import Sequence
 
@@ -32,7 +34,7 @@ LARGE = [
 
 
 def same(entries: Sequence[FarmLogEntry], first_index: int) -> None:
-    """Both say the same of entries that are sound."""
+    """Both agree on valid entries."""
     data = encode_entries(tuple(entries))
     found = parse_packed(data)
     fit = all(each.value_type is ValueType.APPLICATION for each in entries)
@@ -70,7 +72,7 @@ def test_entries_that_fill_blocks(sizes: tuple[int, ...]) -> None:
 def test_what_is_cut_or_flipped_is_seen_alike(
     entries: list[FarmLogEntry], data: st.DataObject
 ) -> None:
-    """What C takes is what the twin takes; what it leaves the twin may still take."""
+    """The twin accepts what C accepts, and may accept more."""
     wire = bytearray(encode_entries(tuple(entries)))
     if wire and data.draw(st.booleans()):
         wire[data.draw(st.integers(0, len(wire) - 1))] ^= 1 << data.draw(st.integers(0, 7))

@@ -1,4 +1,4 @@
-"""The kind `farm` without a JVM: options, rows, and places in the log of a real server."""
+"""The kind `farm` without a JVM: options, rows, and offsets in a real server's log."""
 
 import pickle
 import re
@@ -28,7 +28,7 @@ from kelek.tests.ports import free_port
 
 GIVEN = {"urls": "tls://127.0.0.1:7401", "user": "demo", "secretFile": "demo.secret"}
 BEGIN_MS = 1_700_000_000_000
-EVERY, KEPT = 100, 20  # Entries from one snapshot to the next, and those that stay behind one.
+EVERY, KEPT = 100, 20  # Entries between snapshots, and entries kept before one.
 
 
 def status(server: int, minute: int, farm: str = "farm") -> bytes:
@@ -95,7 +95,7 @@ def test_rows() -> None:
         nothing | {"index": 6, "kind": "order", "time": time, "document": order.decode()},
         nothing | {
             "index": 9, "kind": "status", "server": 2, "publish": "on", "publishing": False,
-            "uptime_ms": 300_000,  # Its date is none that a calendar has.
+            "uptime_ms": 300_000,  # Its date is out of range.
             "document": status(2, 5).decode().replace("1700000300000", "9223372036854775807"),
         },
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def test_the_page_names_columns_and_options() -> None:
     known = {one.name: one for one in (*farm_options.BATCH, *farm_options.STREAM)}
     assert {name for name, _ in rows} == set(known)
     for name, shown in rows:
-        if name != "after":  # It differs between batches and streams: test_options().
+        if name != "after":  # The default differs between batches and streams: test_options().
             value, default = shown.strip("`"), known[name].default
             found = known[name].parse(value) if value else ""
             assert found == ("" if default is None else default), name
@@ -135,9 +135,9 @@ def given_of(servers: Farm, **others: str) -> dict[str, str]:
 
 
 def append(farm: Farm, *values: bytes) -> int:
-    """The index of the last of them."""
+    """Appends; returns the index of the last entry."""
     given = given_of(farm)
-    secret_file = farm.place / "servers.secret"  # Whose status documents they are.
+    secret_file = farm.place / "servers.secret"  # The servers of the status documents.
     client = kelek.Farm(
         given["urls"], user="servers", secret_file=secret_file, ca_file=given["caFile"]
     )
@@ -146,7 +146,7 @@ def append(farm: Farm, *values: bytes) -> int:
 
 
 def test_places(farm: Farm) -> None:
-    """Before anything is compacted; the first entry says who the members are."""
+    """Before compaction; the first entry is a Configuration."""
     last = append(farm, *(status(1, minute) for minute in range(30)))
     view = FarmView(batch_options(given_of(farm)))
     try:
@@ -172,7 +172,7 @@ def test_places(farm: Farm) -> None:
 
 
 def test_a_batch_and_a_stream(farm: Farm) -> None:
-    """What is compacted is refused, or the last documents are given in its place."""
+    """Compacted entries fail, or each server's last document replaces them."""
     source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
     last = append(farm, status(7, 0), *(status(1, minute) for minute in range(100, 300)))
     view = FarmView(batch_options(given_of(farm)))
@@ -209,7 +209,7 @@ def test_a_batch_and_a_stream(farm: Farm) -> None:
 
 
 def _kept_from(view: FarmView, last: int) -> int:
-    """The first entry that is kept, when no further snapshot is due; else 0."""
+    """The first entry in the log when no snapshot is due; else 0."""
     first = view.info().first_index
     return first if first > 1 and last - (first - 1 + KEPT) < EVERY else 0
 
@@ -228,7 +228,7 @@ def test_who_is_not_let_in_is_told_why(farm: Farm) -> None:
 
 
 def test_what_spark_is_given_holds_no_password(farm: Farm) -> None:
-    """Its file is named there; each process reads that itself."""
+    """Only its file's path; each process reads the file."""
     source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
     secret = farm.place / "secret"
     given = given_of(farm, user="peer", secretFile=str(secret), failOnCompaction="false")
@@ -240,7 +240,7 @@ def test_what_spark_is_given_holds_no_password(farm: Farm) -> None:
 
 
 def test_servers_inside_of_i2p(farm: Farm) -> None:
-    """By its proxy, which alone knows their names, or through a tunnel that ends here."""
+    """Through a proxy, which alone resolves the names, or through a local tunnel."""
     with Farm((1,), tls=False, node="post_interval_ms: 0") as hidden, HttpProxy({}) as proxy:
         proxy.hosts["one.b32.i2p:80"] = hidden.ports[1]
         hidden.start()

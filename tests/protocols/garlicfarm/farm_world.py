@@ -1,7 +1,7 @@
-"""A farm in one process: servers, their disks and connections in virtual time, one seed.
+"""A farm in one process: servers, disks and connections in virtual time, from one seed.
 
-Connections carry bytes in order and are cut at random; a server that is killed keeps its disk. A
-server of another make takes part with the same three faces: accept, on_requests, links.
+Connections carry bytes in order and are cut at random. A killed server keeps its disk. A server of
+another implementation takes part with the same interface: accept, on_requests, links.
 """
 
 import heapq
@@ -34,7 +34,7 @@ from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block, slice_block
 
 DELAY_MS_MAX = 20
-ADMIN = PeerSession(is_server=True)  # As each connection is without the handshake.
+ADMIN = PeerSession(is_server=True)  # The rights of a connection without a handshake.
 
 
 def server(number: int) -> ClusterServer:
@@ -42,7 +42,7 @@ def server(number: int) -> ClusterServer:
 
 
 class Disk:
-    """What a server has made durable."""
+    """The durable state of a server."""
 
     def __init__(self, servers: tuple[ClusterServer, ...]) -> None:
         self.state = HardState()
@@ -122,7 +122,7 @@ class Disk:
         return make_recovered((self.state, self.is_member), log, [first, *later], self.mark)
 
     def values(self) -> dict[int, tuple[int, bytes]]:
-        """Index to (kind, data) of every entry in the log."""
+        """(kind, data) of every entry in the log, by index."""
         return {
             batch.first_index + at: (record.kind, record.data)
             for batch in self.log
@@ -138,7 +138,7 @@ class Side(Protocol):
 
 
 class Node(Protocol):
-    """A server, of whatever make."""
+    """A server of any implementation."""
 
     @property
     def links(self) -> Mapping[int, Side]: ...
@@ -167,7 +167,7 @@ class Node(Protocol):
 
 
 class Client:
-    """Whoever sends requests to a server, and reads the answers."""
+    """Sends requests to a server and collects the answers."""
 
     def __init__(self, world: "World", to: int, session: PeerSession = ADMIN) -> None:
         self.world, self.to = world, to
@@ -200,22 +200,24 @@ def client_request(*values: bytes) -> Request:
 
 
 class Wire:
-    """A connection between servers, by its number at the acceptor's."""
+    """A connection between servers, by its number at the acceptor."""
 
     def __init__(self, connection: int) -> None:
         self.connection = connection
-        self.busy_ms: dict[tuple[int, int], int] = {}  # Until when bytes travel each way.
+        # Arrival time of the last bytes in each direction.
+        self.busy_ms: dict[tuple[int, int], int] = {}
 
 
 class World:
-    """The servers, by id, that run, ours and others; the disks of ours, which stay."""
+    """The running servers by id, and the disks of our servers, which survive kills."""
 
     def __init__(
         self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3), others: tuple[int, ...] = ()
     ) -> None:
-        """others: of the members those that are not ours; the test puts them into `others`."""
+        """others: the members of another implementation; the test puts them into `others`."""
         self.random = Random(seed)
-        self.deaths: tuple[type[Exception], ...] = ()  # What a server's disk may kill it with.
+        # The exceptions by which a disk kills its server.
+        self.deaths: tuple[type[Exception], ...] = ()
         self.now_ms = 1000
         self.members = tuple(map(server, members))
         self.disks: dict[int, Disk] = {}
@@ -223,7 +225,7 @@ class World:
         self.others: dict[int, Node] = {}
         self.setups: dict[int, FarmSetup] = {}
         self.readers: dict[tuple[int, int], Callable[[bytes, str], None]] = {}
-        self.cut: set[frozenset[int]] = set()  # Pairs that can't reach each other.
+        self.cut: set[frozenset[int]] = set()  # Pairs of servers without a connection.
         self.leaders: dict[int, int] = {}  # By term.
         self._links: dict[tuple[int, int], Wire] = {}  # By (from, to).
         self._links_tried: set[tuple[int, int]] = set()
@@ -259,7 +261,7 @@ class World:
         return Disk(servers)
 
     def _guarded(self, number: int, act: Callable[[], object]) -> None:
-        """Lets a server do something, which may kill it."""
+        """Runs a step of a server, which may kill it."""
         try:
             act()
         except self.deaths:
@@ -281,7 +283,7 @@ class World:
             far.on_closed(connection)
 
     def break_links(self) -> None:
-        """All connections between servers end."""
+        """Ends all connections between servers."""
         for link in list(self._links):
             self._break(link)
 
@@ -303,7 +305,7 @@ class World:
         assert done() or not must, f"not within {ms} ms: {self.status()}"
 
     def deadlines(self) -> list[int]:
-        """When something comes up by itself."""
+        """The next times of the servers' own events."""
         return [peer.deadline_ms for peer in self.nodes.values()]
 
     def _turn(self) -> None:
@@ -377,7 +379,7 @@ class World:
             self._guarded(link[0], act)
 
     def _later(self, wire: Wire, way: tuple[int, int], event: Callable[[], None]) -> None:
-        """In order on each way of a connection."""
+        """Delivers in order in each direction of a connection."""
         at = max(self.now_ms + self._delay(), wire.busy_ms.get(way, 0))
         wire.busy_ms[way] = at
         self.after(at - self.now_ms, event)
@@ -385,7 +387,7 @@ class World:
     # What must hold.
 
     def _check(self) -> None:
-        """One leader a term; what is committed is the same everywhere, and stays."""
+        """One leader per term; committed entries are the same everywhere and stay."""
         for number, peer in self.peers.items():
             core = peer.core
             if core.role is Role.LEADER:
@@ -403,7 +405,7 @@ class World:
                 assert whole.setdefault(at, each) == each, f"entry {at} of server {number}"
 
     def snapshot(self, number: int, data: bytes, keep_entries: int = 0) -> FarmSnapshot:
-        """A server makes a snapshot of what it has committed, and forgets the entries."""
+        """A server makes a snapshot of its committed state and compacts its log."""
         peer, disk = self.peers[number], self.disks[number]
         index = min(peer.core.commit_index, peer.core.durable_index)
         term = peer.core.log.term_at(index)
@@ -424,7 +426,7 @@ class World:
 
     @property
     def leader(self) -> int | None:
-        """Who leads the newest term."""
+        """The leader of the newest term."""
         leading = [
             (peer.core.term, number)
             for number, peer in self.peers.items()
@@ -441,7 +443,7 @@ class World:
         return core.log.term_at(core.commit_index) == core.term
 
     def elect(self) -> int:
-        """Until somebody leads and has committed an entry of its own."""
+        """Runs until a leader has committed an entry of its term."""
         self.run_until(lambda: self.settled)
         assert self.leader is not None
         return self.leader
@@ -449,7 +451,7 @@ class World:
     def ask(
         self, request: Request, to: int | None = None, session: PeerSession = ADMIN
     ) -> Response:
-        """One request, and its answer."""
+        """Sends one request; returns its answer."""
         client = Client(self, self.elect() if to is None else to, session)
         client.send(request)
         self.run_until(lambda: bool(client.answers) or bool(client.closed))

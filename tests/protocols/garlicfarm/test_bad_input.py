@@ -1,5 +1,6 @@
-"""What others may send to a server of a farm: a connection ends, or a request is refused. Nobody
-else suffers, no term moves."""
+"""Malformed and forbidden input to a farm server: it ends a connection or refuses a request, and
+moves no term.
+"""
 
 from collections.abc import Callable
 
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.inbound import PeerSession
 from kelek.protocols.garlicfarm.server.peer import PENDING_REQUESTS_MAX
 from kelek.protocols.garlicfarm.wire import codec
@@ -79,7 +80,7 @@ CLOSED: dict[str, Make] = {
     "AddServer with an application entry": lambda leader, other, term: Request(
         MessageType.ADD_SERVER, entries=(FarmLogEntry(0, APPLICATION, b""),)
     ),
-    "RemoveServer with an endpoint": lambda leader, other, term: members.add_server_request(
+    "RemoveServer with an endpoint": lambda leader, other, term: membership.add_server_request(
         server(3)
     )._replace(type=MessageType.REMOVE_SERVER),
 }  # fmt: skip
@@ -128,11 +129,11 @@ REFUSED: dict[str, tuple[PeerSession, Make]] = {
     ),
     "a change by somebody": (
         USER,
-        lambda leader, other, term: members.add_server_request(server(9)),
+        lambda leader, other, term: membership.add_server_request(server(9)),
     ),
     "another one's removal": (
         PeerSession("two", 2, False),
-        lambda leader, other, term: members.remove_server_request(3)._replace(source=2),
+        lambda leader, other, term: membership.remove_server_request(3)._replace(source=2),
     ),
     "entries of other kinds": (
         USER,
@@ -189,10 +190,10 @@ def test_too_many_requests_at_once() -> None:
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:
-    """Also when a later one is known first."""
+    """Also when a later answer is known first."""
     world, leader, _ = settled()
     client = Client(world, leader)
-    client.send(client_request(b"a"), members.remove_server_request(99), client_request(b"b"))
+    client.send(client_request(b"a"), membership.remove_server_request(99), client_request(b"b"))
     world.run_until(lambda: len(client.answers) == 3)
     assert [(int(answer.type), answer.is_accepted) for answer in client.answers] == [
         (4, True),
@@ -202,7 +203,7 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
 
 
 def test_a_server_that_never_answers() -> None:
-    """Its connection is given up, and made anew."""
+    """Its connection is closed and reopened."""
     world, leader, other = settled()
     peer = world.peers[leader]
     link = peer.links[other]

@@ -1,8 +1,9 @@
-"""Runs many seeds of a farm, and all steps of its changes; says whether it bore them.
+"""Runs many seeds of a simulated farm, and all steps of its member changes; reports broken
+rules.
 
-`PYTHONPATH=.build python -m kelek.tests.sim.farm.farm_campaign --seeds 200`; `--flows` goes through
-every step instead, a seed after the other, `--directed` through the courses that are told one by
-one, `--suite` through what test_farm.py has. Exit code 1 when a rule was broken.
+`PYTHONPATH=.build python -m kelek.tests.sim.farm.farm_campaign --seeds 200` runs seeds. `--flows`
+runs every step, a seed after the other; `--directed` the scripted courses; `--suite` what
+test_farm.py runs. The exit code is 1 if a rule was broken.
 """
 
 import argparse
@@ -21,7 +22,7 @@ Run = Callable[[], None]
 
 
 class Campaign:
-    """What was done so far."""
+    """The runs so far."""
 
     def __init__(self) -> None:
         self.seen: Counter[str] = Counter()
@@ -51,7 +52,7 @@ class Campaign:
                 yield partial(course, seed)
 
     def suite(self, seeds: range) -> Iterator[Run]:
-        """What test_farm.py does, with these seeds."""
+        """The runs of test_farm.py, with these seeds."""
         yield from self.directed(seeds[:1])
         yield from self.seeds(seeds)
         for flow in FLOWS:
@@ -78,7 +79,7 @@ def main() -> int:
         runs += 1
         try:
             run()
-        except AssertionError as broken:  # Also Broken: it says the seed.
+        except AssertionError as broken:  # Also Broken: it names the seed.
             said = str(broken)
             if arguments.until and not re.search(arguments.until, said.splitlines()[0]):
                 continue

@@ -1,8 +1,8 @@
-"""Courses of events that dice seldom throw: each is told here, and has to go well with any seed."""
+"""Scripted courses of events that random runs seldom reach. Each must succeed with any seed."""
 
 from collections.abc import Callable, Iterable
 
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.membership import ChangeStage
 from kelek.protocols.raft.messages import AppendResponse
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
@@ -15,29 +15,29 @@ SLOW = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
 
 
 def _cut_off(sim: FarmSim, number: int, others: Iterable[int]) -> None:
-    """Nothing that is under way between them arrives."""
+    """Drops everything that is under way between them."""
     for other in others:
         sim.cut.add(frozenset((number, other)))
         sim.lose(number, other)
 
 
 def _add(sim: FarmSim, number: int) -> None:
-    """Until it knows that it counts."""
+    """Runs until it knows that it is a member."""
     leader = sim.elect()
-    Client(sim, leader).send(members.add_server_request(server(number)))
+    Client(sim, leader).send(membership.add_server_request(server(number)))
     sim.run_until(lambda: sim.peers[number].is_member, WITHIN_MS)
 
 
 def _cut_off_uncounted(sim: FarmSim, number: int) -> None:
-    """A newcomer has the entry that counts it in, and never hears that it is committed."""
+    """A joining server has the entry that includes it, and never hears of its commit."""
     leader = sim.elect()
     newcomer, peer = sim.peers[number], sim.peers[leader]
-    Client(sim, leader).send(members.add_server_request(server(number)))
+    Client(sim, leader).send(membership.add_server_request(server(number)))
     sim.run_until(lambda: newcomer.core.leader == str(leader), WITHIN_MS)
     others = [other for other in sim.ids(leader) if other != leader]
     _cut_off(sim, leader, others)
     sim.run_until(lambda: newcomer.directory.find(number) is not None, WITHIN_MS)
-    if not others:  # Its word is needed.
+    if not others:  # Its vote is needed.
         sim.run_until(lambda: number in sim.ids(leader), WITHIN_MS)
     sim.cut.clear()
     _cut_off(sim, number, [other for other in sim.peers if other != number])
@@ -46,18 +46,20 @@ def _cut_off_uncounted(sim: FarmSim, number: int) -> None:
 
 
 def two_at_a_time(seed: int) -> None:
-    """Another change is refused while a Configuration is not committed, and in the same wake."""
+    """A second change is refused while a Configuration is not committed, and in the same wake."""
     sim = FarmSim(seed)
     leader = sim.elect()
     sim.start(4)
     sim.start(5)
     admin = Client(sim, leader)
     others = [number for number in (1, 2, 3) if number != leader]
-    admin.send(members.add_server_request(server(4)), members.remove_server_request(others[0]))
+    admin.send(
+        membership.add_server_request(server(4)), membership.remove_server_request(others[0])
+    )
     sim.run_until(lambda: len(admin.answers) == 2)
     sim.run_until(lambda: _is_at(sim, leader, ChangeStage.COMMIT), WITHIN_MS)
     _cut_off(sim, leader, others)
-    admin.send(members.add_server_request(server(5)))
+    admin.send(membership.add_server_request(server(5)))
     sim.run(500)
     if [answer.is_accepted for answer in admin.answers] != [True, False, False]:
         raise Broken(f"two changes at a time: {admin.answers}")
@@ -72,7 +74,7 @@ def _is_at(sim: FarmSim, number: int, stage: ChangeStage) -> bool:
 
 
 def a_stranger_leads(seed: int) -> None:
-    """The leader that a newcomer heard is gone, and the next one is nobody that it knows of."""
+    """The leader that a joining server knows is gone; it does not know the next one."""
     sim = FarmSim(seed)
     sim.start(4)
     sim.start(5)
@@ -89,8 +91,9 @@ def a_stranger_leads(seed: int) -> None:
 
 
 def a_stranger_asks(seed: int) -> None:
-    """One of three is gone; the two others can't do without each other, and one of them does not
-    know yet that it counts, nor of the other one."""
+    """One of three is gone. The other two need each other; one of them knows neither its own
+    membership nor the other server.
+    """
     sim = FarmSim(seed, members=(1,))
     sim.start(2)
     sim.start(3)
@@ -108,11 +111,13 @@ def a_stranger_asks(seed: int) -> None:
 
 
 def one_becomes_two(seed: int) -> None:
-    """A leader of nobody needs the newcomer from the entry on that it has not sent it yet."""
+    """A leader without other members needs the joining server from the entry on that it has not
+    sent yet.
+    """
     sim = FarmSim(seed, members=(1,))
     sim.start(2)
     leader = sim.peers[sim.elect()]
-    Client(sim, 1).send(members.add_server_request(server(2)))
+    Client(sim, 1).send(membership.add_server_request(server(2)))
     sim.run_until(lambda: len(leader.directory.latest.servers) == 2, WITHIN_MS)
     assert sim.peers[2].directory.find(2) is None
     sim.kill(1)
@@ -123,11 +128,11 @@ def one_becomes_two(seed: int) -> None:
 
 
 def back_again(seed: int) -> None:
-    """Sent away and taken in anew by the same leader, a server stands in for it like any other."""
+    """A server that the same leader removed and added again votes and leads like any other."""
     sim = FarmSim(seed, members=(1, 2))
     leader = sim.elect()
     other = 3 - leader
-    Client(sim, leader).send(members.remove_server_request(other))
+    Client(sim, leader).send(membership.remove_server_request(other))
     sim.run_until(lambda: sim.peers[other].is_waiting, WITHIN_MS)
     sim.run_until(sim.has_converged, WITHIN_MS)
     _add(sim, other)
@@ -140,8 +145,9 @@ def back_again(seed: int) -> None:
 
 
 def outvoted(seed: int) -> None:
-    """What a leader that was cut off has appended is replaced by others, and then left out by a
-    snapshot: its Configuration stood where there is none now."""
+    """Entries of an isolated leader are replaced, then compacted by a snapshot: the index of its
+    Configuration holds none now.
+    """
     sim = FarmSim(seed)
     sim.start(4)
     leader = sim.elect()
@@ -151,7 +157,7 @@ def outvoted(seed: int) -> None:
         sim.cut.add(frozenset((4, other)))
     cut_off = sim.peers[leader]
     Client(sim, leader).send(client_request(b"1", b"2", b"3"))
-    Client(sim, leader).send(members.add_server_request(server(4)))
+    Client(sim, leader).send(membership.add_server_request(server(4)))
     sim.run_until(lambda: _is_at(sim, leader, ChangeStage.COMMIT), WITHIN_MS)
     index = cut_off.core.log.configurations.last_index
     sim.kill(4)
@@ -168,7 +174,9 @@ def outvoted(seed: int) -> None:
 
 
 def deposed_in_between(seed: int) -> None:
-    """A leader hears of a later term, and in the same wake the answer that it would go on with."""
+    """A leader receives a later term and, in the same wake, the answer that its change waits
+    for.
+    """
     sim = FarmSim(seed)
     sim.start(4)
     leader = sim.elect()
@@ -181,7 +189,7 @@ def deposed_in_between(seed: int) -> None:
             core.step(str(other), AppendResponse(core.term + 1, False, 0), sim.now_ms)
 
     sim.on_step = depose
-    Client(sim, leader).send(members.add_server_request(server(4)))
+    Client(sim, leader).send(membership.add_server_request(server(4)))
     sim.run_until(lambda: core.term > 1 and sim.settled, WITHIN_MS)
     sim.run_until(sim.has_converged, WITHIN_MS)
     assert sim.ids(sim.elect()) == [1, 2, 3]

@@ -1,32 +1,32 @@
-"""Changes of a farm's members, step by step: at each step, in a run of its own, one of the two who
-have to do with it is killed, or what connects them is lost. Then the change has to come to its end.
+"""Member changes of a farm, step by step: at each step, in a run of its own, one of the two
+servers is killed or their connection is lost. Then the change must complete.
 """
 
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm.farm_run import HEAL_MS, rest
 from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Writer
 from kelek.tests.sim.log.sim_check import Broken
 
 ENTRIES = 20
-AGAIN_MS = 1500  # So long an administrator waits before he asks again.
+AGAIN_MS = 1500  # An administrator repeats a request after so long.
 AWAY_MS_MAX = 6000
 STEPS_MAX = 400
 NEW = 4
 
 
 class Flow(NamedTuple):
-    """A change: of whom, and what must be true at its end."""
+    """A change, its server, and the condition at its end."""
 
     name: str
     members: tuple[int, ...] = (1, 2, 3)
     compacted: bool = False
-    is_leaders: bool = False  # It is the leader who leaves: whose number is only known then.
-    is_again: bool = False  # Whoever is added was a member before, as the log or snapshot says.
+    is_leaders: bool = False  # The leader leaves: its id is known only then.
+    is_again: bool = False  # The added server was a member before, by the log or a snapshot.
 
 
 FLOWS = (
@@ -43,14 +43,14 @@ FLOWS = (
 
 
 class Strike(NamedTuple):
-    """What happens at a step."""
+    """The fault at a step."""
 
     at: int
     what: str  # "actor" or "other" is killed, "lost": the connection ends
 
 
 class FlowRun:
-    """One flow, with a strike or without; the steps that it had."""
+    """One flow, with or without a strike, and its steps."""
 
     def __init__(self, flow: Flow, strike: Strike | None = None, seed: int = 1) -> None:
         self.flow, self.strike = flow, strike
@@ -74,7 +74,7 @@ class FlowRun:
             self.subject = leader if flow.is_leaders else others[0]
         elif flow.is_again:
             self.subject = others[0]
-            Client(sim, leader).send(members.remove_server_request(self.subject))
+            Client(sim, leader).send(membership.remove_server_request(self.subject))
             sim.run_until(lambda: sim.peers[self.subject].is_waiting)
         else:
             sim.start(NEW)
@@ -122,7 +122,9 @@ class FlowRun:
             self.sim.start(number)
 
     def _is_over(self) -> bool:
-        """Whether the members are as wished; if nothing is under way, it is asked for again."""
+        """Whether the members are as requested; if no change is in progress, it repeats the
+        request.
+        """
         sim, leader = self.sim, self.sim.leader
         if leader is None or len(sim.peers) < len(sim.disks):
             return False
@@ -130,14 +132,14 @@ class FlowRun:
         is_done = sim.has_converged() and is_in is not self.is_removal
         if not is_done and sim.now_ms >= self._asked_ms + AGAIN_MS:
             self._asked_ms = sim.now_ms
-            add = members.add_server_request(server(self.subject))
-            remove = members.remove_server_request(self.subject)
+            add = membership.add_server_request(server(self.subject))
+            remove = membership.remove_server_request(self.subject)
             Client(sim, leader).send(remove if self.is_removal else add)
         return is_done
 
 
 def strikes(flow: Flow, seed: int, *, kinds_only: bool) -> Iterator[Strike]:
-    """All that can happen in a flow; kinds_only: at the first step of each kind."""
+    """All faults of a flow; kinds_only: at the first step of each kind."""
     calm = FlowRun(flow, seed=seed)
     calm.run()
     assert len(calm.steps) < STEPS_MAX
@@ -154,5 +156,5 @@ def strikes(flow: Flow, seed: int, *, kinds_only: bool) -> Iterator[Strike]:
 
 
 def strikes_of_suite(flow: Flow) -> list[Strike]:
-    """At the first step of each kind; a third of them where others have nearly the same steps."""
+    """At the first step of each kind; a third of them for flows with nearly the same steps."""
     return list(strikes(flow, 1, kinds_only=True))[:: 3 if flow.is_again else 1]

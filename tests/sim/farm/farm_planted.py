@@ -1,6 +1,6 @@
-"""Bugs planted into a farm's servers; what test_farm.py does must find each of them.
+"""Bugs planted into farm servers; the runs of test_farm.py must find each of them.
 
-`python -m kelek.tests.sim.farm.farm_planted [NAME...]` runs them all, or some.
+`python -m kelek.tests.sim.farm.farm_planted [NAME...]` runs all of them, or some.
 """
 
 import sys
@@ -8,7 +8,7 @@ import sys
 from kelek.tests.sim.planted.planted import CORE, LOST, Patch, Plant, find, main
 
 CAMPAIGN = "kelek.tests.sim.farm.farm_campaign"
-SEEDS = range(1, 5)  # Of the suite.
+SEEDS = range(1, 5)  # The suite's.
 MEMBERS = "protocols/garlicfarm/server/membership.py"
 PEER = "protocols/garlicfarm/server/peer.py"
 STUCK = "not within"
@@ -147,7 +147,7 @@ PLANTS = (
 
 
 def find_in_farm(bug: Plant) -> str | None:
-    """By what the suite does, and no more."""
+    """Searches with the runs of the suite only."""
     return find(bug, len(SEEDS), (CAMPAIGN, "--suite"))
 
 

@@ -1,9 +1,10 @@
-"""One run of a farm: members come and go while servers are killed and connections fail; then
-everything heals, and it has to come to rest with nothing lost. One seed makes all of it."""
+"""One random run of a farm: members change while servers are killed and connections fail. Then
+everything heals, and the farm must come to rest without a loss. One seed determines the run.
+"""
 
 from functools import partial
 
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Stranger, Writer
@@ -12,8 +13,8 @@ from kelek.tests.sim.log.sim_check import Broken
 ROUNDS = 40
 ROUND_MS_MAX = 700
 HEAL_MS = 120_000
-MEMBERS_MIN = 3  # Of them one may be lost.
-QUIET_MS = 5_000  # Longer than anybody waits who is to be silent.
+MEMBERS_MIN = 3  # One of them may be lost.
+QUIET_MS = 5_000  # Longer than a leave timeout.
 SERVERS = (1, 2, 3, 4, 5)
 STRANGERS = (
     MessageType.REQUEST_VOTE,
@@ -26,7 +27,7 @@ STRANGERS = (
 
 
 def rest(sim: FarmSim) -> None:
-    """Whoever has left disturbs nobody."""
+    """Removed servers stay silent."""
     leader = sim.elect()
     term = sim.peers[leader].core.term
     sim.run(QUIET_MS)
@@ -35,14 +36,14 @@ def rest(sim: FarmSim) -> None:
 
 
 class FarmRun:
-    """Dice decide what is done and what fails."""
+    """Random numbers choose actions and faults."""
 
     def __init__(self, seed: int) -> None:
         self.sim = FarmSim(seed, everybody=len(SERVERS))
         self.random = self.sim.random
         self.faults = self.sim.report.faults
         self._values = 0
-        self._doomed: dict[int, int] = {}  # Killed in so many steps.
+        self._doomed: dict[int, int] = {}  # Disk steps until a kill.
         self.sim.on_step = self._on_step
 
     def _on_step(self, step: Step) -> None:
@@ -90,7 +91,7 @@ class FarmRun:
         )
         fault()
 
-    # What clients and administrators do.
+    # Clients and administrators.
 
     def _anybody(self) -> int | None:
         running = sorted(self.sim.peers)
@@ -118,16 +119,16 @@ class FarmRun:
         if self.random.random() < 0.5:
             if number not in self.sim.disks:
                 self.sim.start(number)
-            request = members.add_server_request(server(number))
+            request = membership.add_server_request(server(number))
         else:
-            request = members.remove_server_request(number)
+            request = membership.remove_server_request(number)
         self.sim.note(request.type.name, number, "asked of", to)
         return request
 
     # Faults.
 
     def _doom(self) -> None:
-        """Somebody is killed at one of the next steps of its disk."""
+        """Kills a server at one of its next disk steps."""
         running = sorted(self.sim.peers)
         if running:
             self.faults["kill"] += 1
@@ -144,7 +145,7 @@ class FarmRun:
         self.sim.lose(*pair)
 
     def _cut(self) -> None:
-        """Two can't reach each other for a while."""
+        """Separates two servers for a while."""
         pair = frozenset(self.random.sample(SERVERS, 2))
         self.faults["cut"] += 1
         self.sim.cut.add(pair)
@@ -163,7 +164,7 @@ class FarmRun:
                     Stranger(self.sim, number).disturb(kind)
 
     def _wipe(self) -> None:
-        """The disk of one that nobody counts on: all run, and none has it in force."""
+        """Wipes the disk of a server that no Configuration includes, while all servers run."""
         sim = self.sim
         if set(sim.peers) != set(sim.disks) or not sim.has_converged():
             return
@@ -189,7 +190,7 @@ class FarmRun:
         rest(sim)
 
     def _do_without(self, number: int) -> None:
-        """Whatever has happened, any one of three members or more may be lost."""
+        """Any one of three or more members may be lost in the end."""
         sim = self.sim
         if len(sim.ids(sim.elect())) < MEMBERS_MIN:
             return

@@ -1,7 +1,8 @@
-"""A whole farm under faults, in virtual time: whatever happens to a server is a step, at which it,
-or whoever it talks to, may be killed, and the connection lost.
+"""A whole farm under faults in virtual time. Each event of a server is a step, at which it or
+its partner may be killed, or their connection lost.
 
-Nothing here decides when: farm_run.py throws dice, farm_flows.py goes through the steps one by one.
+Nothing here chooses the faults: farm_run.py uses random numbers, farm_flows.py goes through all
+steps.
 """
 
 from collections import Counter
@@ -38,23 +39,23 @@ from kelek.tests.sim.log import sim_world
 from kelek.tests.sim.log.sim_check import Broken, Checker
 from kelek.tests.sim.log.sim_configs import ConfigRules
 
-STATE_BYTES = 900  # Of a snapshot; sent by pieces of SETUP's snapshot_block_bytes.
+STATE_BYTES = 900  # Bytes of a snapshot, sent in chunks of SETUP's snapshot_block_bytes.
 LATE_MS_MAX = 3000
-UNLED_MS = 1000  # So long a leader counts that is not heard.
-BUSY_TURNS_MAX = 50  # One after the other in which a server wants to be woken at once.
+UNLED_MS = 1000  # A silent leader counts for so long.
+BUSY_TURNS_MAX = 50  # Consecutive wakes without a pause.
 SETUP = {"sync_entries_max": 6, "sync_gap": 3, "snapshot_block_bytes": 400}
 
 
-# They would end a process.
+# They would end the process.
 FAILURES = LocalProtocolError, LookupError, TypeError, ValueError, AttributeError
 
 
 class Killed(Exception):
-    """A server ends in the middle of what it does."""
+    """A server ends in the middle of a step."""
 
 
 class Step:
-    """Something that happens: whose, with whom, and what; `other` is None at a server's disk."""
+    """An event: the server, its partner, and its kind; `other` is None for a disk step."""
 
     __slots__ = ("actor", "name", "other")
 
@@ -66,7 +67,7 @@ class Step:
 
 
 class SteppedDisk(Disk):
-    """A disk of which each operation is two steps: before it, and behind it."""
+    """A disk whose operations are two steps each: before and after."""
 
     def __init__(self, sim: "FarmSim", number: int, servers: tuple[ClusterServer, ...]) -> None:
         super().__init__(servers)
@@ -103,10 +104,10 @@ class SteppedDisk(Disk):
 
 
 class SingleSteps(ConfigRules):
-    """Configurations that follow each other differ by one server at most."""
+    """Consecutive Configurations differ by at most one server."""
 
     def check(self, name: str, raft: Raft) -> None:
-        """And a leader appends one that differs only when the one before is committed."""
+        """A leader appends a different Configuration only when the one before is committed."""
         super().check(name, raft)
         history = raft.log.configurations
         index = history.last_index
@@ -120,24 +121,24 @@ class SingleSteps(ConfigRules):
         changed = set(before.voters) ^ set(after.voters)
         right = (
             before == NO_MEMBERS or len(changed) <= 1
-        )  # A newcomer knows nothing of those before.
+        )  # A joining server does not know the earlier ones.
         self._expect(right, name, "more than one server at a time:", before, after)
 
 
 class FarmSim(World):
-    """Servers, and the rules that none of them may break."""
+    """Servers, and the rules that they must keep."""
 
     def __init__(self, seed: int, members: tuple[int, ...] = (1, 2, 3), everybody: int = 5) -> None:
-        """everybody: the highest number that a server may ever have."""
+        """everybody: the highest id that a server may have."""
         self.report = sim_world.World(seed)
         names = [str(number) for number in range(1, everybody + 1)]
         self.checker = Checker(self.report, names)
         self.checker.configs = SingleSteps(self.checker._expect)
         self.on_step: Callable[[Step], None] = lambda step: None
-        self.late = 0.0  # How likely something takes long.
-        self.partial = 0.0  # How likely a lost connection is lost for the one who opened it, first.
+        self.late = 0.0  # Probability of a long delay.
+        self.partial = 0.0  # Probability that the opener loses a connection first.
         self.steps: Counter[str] = Counter()
-        self.whole: dict[int, tuple[int, bytes]] = {}  # All that was committed, anywhere.
+        self.whole: dict[int, tuple[int, bytes]] = {}  # All entries committed by any server.
         self.acked: list[bytes] = []
         self._seen: dict[int, tuple[FarmPeer, Raft, int]] = {}
         self._busy: Counter[int] = Counter()
@@ -147,7 +148,7 @@ class FarmSim(World):
         self.deaths = (Killed,)
 
     def note(self, *words: object) -> None:
-        """For the report of a run that fails."""
+        """Records an event for the report of a failed run."""
         self.report.now_us = self.now_ms * 1000
         self.report.note(*words)
 
@@ -173,7 +174,7 @@ class FarmSim(World):
             raise Broken(f"{number} ends by {error!r}") from error
 
     def wipe(self, number: int) -> None:
-        """What a server knew is lost: only when it is no member of anybody's."""
+        """Wipes a server's disk, only if no Configuration includes it."""
         del self.disks[number], self.setups[number]
         self.checker.on_wiped(str(number))
 
@@ -191,7 +192,9 @@ class FarmSim(World):
             self._homes.setdefault(wire, self.nodes[link[1]])
 
     def _break(self, link: tuple[int, int]) -> None:
-        """Of one half open the acceptor still takes in what is under way, and answers nobody."""
+        """Breaks a connection on one side: the acceptor still receives what is under way, and
+        its answers are dropped.
+        """
         wire, far = self._links[link], self.nodes.get(link[1])
         if far is None or not self.partial or self.random.random() >= self.partial:
             super()._break(link)
@@ -235,7 +238,7 @@ class FarmSim(World):
         self.on_step(Step(name, actor, other))
 
     def lose(self, one: int, other: int) -> None:
-        """The connections between two end."""
+        """Ends the connections between two servers."""
         for link in [each for each in self._links if set(each) == {one, other}]:
             self._break(link)
 
@@ -247,7 +250,7 @@ class FarmSim(World):
         for number, peer in self.peers.items():
             name, core = str(number), peer.core
             known, raft, index = self._seen.get(number, (None, None, 0))
-            if known is not peer or raft is not core:  # Started, or begun anew when invited.
+            if known is not peer or raft is not core:  # Since the start or the last invitation.
                 checker.on_started(name, core)
                 index = 0
             checker.touch(name)
@@ -256,13 +259,15 @@ class FarmSim(World):
         checker.after_event()
 
     def _check_waits(self, number: int, peer: FarmPeer) -> None:
-        """Who has done what it can waits for something: else its process takes all of a core."""
+        """An idle server waits for a deadline or input; otherwise its process would use a whole
+        core.
+        """
         self._busy[number] = self._busy[number] + 1 if peer.deadline_ms <= self.now_ms else 0
         if self._busy[number] > BUSY_TURNS_MAX:
             raise Broken(f"{number} is busy, and nothing comes of it: {self.status()}")
 
     def _note_committed(self, number: int, core: Raft, known: int) -> int:
-        """What this server has committed beyond index `known` is what all others have."""
+        """Checks the entries committed after index `known` against all other servers."""
         index = min(core.commit_index, core.durable_index)
         first = max(known, core.log.base_index) + 1
         if index < first:
@@ -275,7 +280,7 @@ class FarmSim(World):
         return index
 
     def state(self, index: int) -> bytes:
-        """What the state is behind an entry: a snapshot's contents."""
+        """The state after an entry: the contents of a snapshot."""
         text = repr([self.whole[at] for at in range(1, index + 1)]).encode()
         return sha256(text).digest() * (STATE_BYTES // 32)
 
@@ -284,14 +289,14 @@ class FarmSim(World):
             raise Broken(f"another state in a snapshot up to {index}")
 
     def compact(self, number: int, keep_entries: int = 0) -> None:
-        """A server makes a snapshot of what it has committed."""
+        """A server makes a snapshot of its committed state."""
         core = self.peers[number].core
         index = min(core.commit_index, core.durable_index)
         if index > self.disks[number].mark.last_index and index <= len(self.whole):
             self.snapshot(number, self.state(index), keep_entries)
 
     def has_converged(self) -> bool:
-        """Whether all members run, have the same log, and no change is in work."""
+        """Whether all members run with the same log and no change is in progress."""
         leader = self.leader
         if leader is None or not self.settled or self.peers[leader].membership.change is not None:
             return False
@@ -303,7 +308,7 @@ class FarmSim(World):
         return len(ends) == 1
 
     def check_end(self) -> None:
-        """Behind the faults: whatever somebody was told is committed is there."""
+        """After the faults, every acknowledged entry is in the log."""
         values = {data for _, data in self.whole.values()}
         lost = [value for value in self.acked if value not in values]
         if lost:
@@ -311,7 +316,7 @@ class FarmSim(World):
 
 
 class Writer(Client):
-    """Writes one value; what it was told of it."""
+    """Writes one value and keeps the answer."""
 
     def __init__(self, sim: FarmSim, to: int, value: bytes) -> None:
         super().__init__(sim, to, PeerSession("somebody", None, False))
@@ -325,7 +330,7 @@ class Writer(Client):
 
 
 class Stranger(Client):
-    """A server that belongs to another farm, or to none any more, and speaks all the same."""
+    """A server of another farm, or a removed one, that still sends messages."""
 
     NUMBER = 99
 
@@ -334,7 +339,7 @@ class Stranger(Client):
         self._sim = sim
 
     def disturb(self, kind: MessageType) -> None:
-        """Says that its term is far ahead. Whoever leads, or is led, keeps its term and leader."""
+        """Claims a far higher term. Servers with a leader must keep their term and leader."""
         sim, to = self._sim, self.to
         peer = sim.peers.get(to)
         if peer is None or self.connection not in peer.inbound:
@@ -342,7 +347,7 @@ class Stranger(Client):
         core = peer.core
         heard_ms = core.leaderless_ms(sim.now_ms)
         if not peer.is_member or core.leader is None or heard_ms > UNLED_MS:
-            return  # It may be taken in by anybody, or hear one of a newer Configuration.
+            return  # An unknown leader may invite it or have a newer Configuration.
         before = (core.term, core.leader, core.role)
         data = encode_request(self._request(kind, core))
         sim._guarded(to, partial(peer.on_requests, self.connection, data, sim.now_ms))

@@ -1,4 +1,4 @@
-"""Whole farms under faults, in a short form; farm_campaign.py beside this is the long one."""
+"""Simulated farms under faults, in a short form; farm_campaign.py is the long one."""
 
 import os
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_farm(seed: int) -> None:
 
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
 def test_a_change_survives_its_steps(flow: Flow) -> None:
-    """Whoever is killed at a step, the change comes to its end, and nothing is lost."""
+    """A change completes without a loss, whichever server is killed at a step."""
     chosen = strikes_of_suite(flow)
     for strike in chosen:
         FlowRun(flow, strike, 1).run()

@@ -1,11 +1,12 @@
-"""Servers of a farm over what they really keep, on the twin of a disk: killed at any step of it,
-also by the loss of power, in the middle of joins and of snapshots."""
+"""Farm servers on their real storage over the in-memory disk: killed at any step of it, also by
+power loss, during joins and snapshots.
+"""
 
 from random import Random
 
 import pytest
 
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.values import FarmSnapshot, RecoveredFarm
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch, HardState
@@ -20,7 +21,7 @@ STATE = bytes(range(256)) * 400
 
 
 class Kept(Disk):
-    """A server's directory, and its disk, which outlive it."""
+    """A server's directory and disk, which outlive it."""
 
     def __init__(self, number: int, servers: tuple[ClusterServer, ...], random: Random) -> None:
         super().__init__(servers)
@@ -35,7 +36,7 @@ class Kept(Disk):
         return self.home
 
     def recover(self) -> RecoveredFarm:
-        """The machine loses its power, and comes back."""
+        """The machine loses power and restarts."""
         self.memory.kill_after(None)
         self.memory.power_loss(self._random)
         self._epoch += 1
@@ -87,7 +88,7 @@ class KeptWorld(World):
         return disk.home
 
     def threaten(self, number: int) -> None:
-        """It is killed some steps of its disk later."""
+        """Kills the server a few disk steps later."""
         disk = self.disks[number]
         assert isinstance(disk, Kept)
         disk.memory.kill_after(self.random.randrange(12))
@@ -97,7 +98,7 @@ class KeptWorld(World):
             self.start(number)
 
     def elect(self) -> int:
-        """Whoever dies meanwhile comes back: a majority is there."""
+        """Restarts killed servers, so that a majority runs."""
         for _ in range(20):
             self.revive()
             self.run_until(lambda: self.settled or len(self.peers) < len(self.disks), must=False)
@@ -129,7 +130,7 @@ class KeptWorld(World):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
-    """And a newcomer comes in at last, by entries or by a snapshot."""
+    """A server joins at the end, by entries or by a snapshot."""
     world = KeptWorld(seed)
     told: list[bytes] = []
     world.start(4)
@@ -146,7 +147,7 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
         client, admin = Client(world, leader), Client(world, leader)
         client.send(client_request(value))
         if number > 6:
-            admin.send(members.add_server_request(server(4)))
+            admin.send(membership.add_server_request(server(4)))
         world.run(world.random.randint(20, 1500))
         told += [value for answer in client.answers if answer.is_accepted]
     world.revive()
@@ -160,7 +161,7 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
         if leader is not None and 4 in world.ids(leader) and 4 in world.ids(4):
             return True
         if leader is not None and world.peers[leader].membership.change is None:
-            Client(world, leader).send(members.add_server_request(server(4)))
+            Client(world, leader).send(membership.add_server_request(server(4)))
         return False
 
     world.run_until(is_in, 200_000)

@@ -1,4 +1,4 @@
-"""What a server of a farm keeps, on the twin of a disk: through kills, power losses, damage."""
+"""A farm server's storage on the in-memory disk: kills, power losses, damage."""
 
 from collections.abc import Callable
 from random import Random
@@ -33,7 +33,7 @@ def opened(disk: MemoryDisk, epoch: int = 1, first: bool = False) -> FarmStorage
 
 
 def values_of(home: FarmStorage) -> list[bytes]:
-    """Behind the snapshot."""
+    """The values after the snapshot."""
     log = home.recovered.log
     if log.last_index == log.base_index:
         return []
@@ -49,7 +49,7 @@ def test_what_was_kept_is_found_again() -> None:
     assert home.recovered.log.configurations.last == Configuration(("1", "2"))
     configuration = FarmConfiguration(1, 0, (*MEMBERS, server(3)))
     home.append([configuration_batch(1, 1, configuration), *entries(2, 1, b"a", b"b", b"c")])
-    home.append(entries(3, 2, b"B"))  # In the place of two.
+    home.append(entries(3, 2, b"B"))  # Replaces two entries.
     home.save(HardState(2, "2"), True)
     disk.power_loss(Random(1))
     home = opened(disk, 2, first=True)
@@ -64,7 +64,7 @@ def test_what_was_kept_is_found_again() -> None:
 
 
 def test_an_entry_above_the_limit_of_clients_is_kept() -> None:
-    """What a leader of another make has committed."""
+    """A leader of another implementation has committed it."""
     disk = MemoryDisk()
     home = opened(disk, first=True)
     large = bytes(17 << 20)
@@ -99,7 +99,7 @@ def test_snapshots_are_kept() -> None:
     assert home.recovered.snapshot == mark
     assert home.recovered.log.base_index == 6
     assert values_of(home) == [b"6", b"7", b"8", b"9"]
-    # A newer one comes in.
+    # A newer snapshot arrives.
     newer = FarmSnapshot(20, 3, FarmConfiguration(4, 0, MEMBERS[:1]), 5)
     home.write_snapshot(0, b"false start")
     home.write_snapshot(0, b"012")
@@ -179,7 +179,7 @@ def state_of(home: FarmStorage) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_kill_at_every_step_leaves_one_of_two_states(seed: int) -> None:
-    """What each method was to change is there whole, or not at all; all before it is."""
+    """Each method's change is there completely or not at all, with all earlier changes."""
     random = Random(seed)
     states: list[tuple[object, ...]] = []
     for count in range(len(STORY) + 1):
@@ -191,7 +191,7 @@ def test_a_kill_at_every_step_leaves_one_of_two_states(seed: int) -> None:
         home = opened(disk, 2)
         states.append(state_of(home))
         home.close()
-    # A snapshot that is in its place puts the log behind it, also before that was reset.
+    # An installed snapshot moves the log's base, also before the log is reset.
     assert states[8] == states[9]
     for count, step in enumerate(STORY):
         steps = 0
@@ -211,9 +211,9 @@ def test_a_kill_at_every_step_leaves_one_of_two_states(seed: int) -> None:
             disk.power_loss(random)
             home = opened(disk, 2)
             allowed = [states[count + 1]] if done else [states[count], states[count + 1]]
-            if count == 2:  # What a new leader contradicts goes first.
+            if count == 2:  # A new leader's entries replace conflicting ones first.
                 allowed.append((*states[2][:4], 2, 1, (b"a", b"b")))
-            if count == 10:  # The log first, then its snapshot: in between there is only that.
+            if count == 10:  # The log is emptied first, then the snapshot removed.
                 allowed += [states[9]]
             assert state_of(home) in allowed, f"step {count}, killed after {steps}"
             home.close()

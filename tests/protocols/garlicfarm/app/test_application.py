@@ -1,4 +1,4 @@
-"""The application of each server of a farm, in virtual time: documents, orders, router, views."""
+"""The application of each server of a farm in virtual time: documents, orders, router, views."""
 
 import json
 from base64 import b64decode
@@ -63,7 +63,7 @@ EPOCH_MS = 1_558_000_000_000
 
 
 class Router:
-    """What a router would say, and what it was told."""
+    """A router with a settable status. It records its calls."""
 
     def __init__(self) -> None:
         self.said = RouterStatus({"router": {"uptime": 1}, "meta": {"lastPublishedTime": 0}})
@@ -80,7 +80,7 @@ class Router:
 
 
 class AppWorld(World):
-    """A farm each of whose servers has its application and a router."""
+    """A farm whose servers each have an application and a router."""
 
     def __init__(
         self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3), others: tuple[int, ...] = ()
@@ -109,7 +109,7 @@ class AppWorld(World):
             app.wake(self.now_ms, EPOCH_MS + self.now_ms)
         super()._turn()
 
-    # What it is asked.
+    # The status it returns.
 
     def order(self, order: Order, grant: PeerSession | None = None) -> bool:
         value = encode_order(order)
@@ -121,18 +121,18 @@ class AppWorld(World):
         assert isinstance(found, dict)
         return found
 
-    def is_told(self) -> bool:
-        """Whether all know what is committed."""
+    def is_settled(self) -> bool:
+        """Whether every application has applied what is committed."""
         indexes = {app.state.index for app in self.apps.values()}
         return len(indexes) == 1 and not any(app.is_behind for app in self.apps.values())
 
     def settle(self) -> None:
-        """Until each server's document is in the log, and all know it."""
+        """Runs until each server's document is in the log and applied everywhere."""
         self.elect()
         self.run_until(
             lambda: all(len(app.state.posted) == len(self.apps) for app in self.apps.values())
         )
-        self.run_until(self.is_told)
+        self.run_until(self.is_settled)
 
     @property
     def encoded(self) -> set[bytes]:
@@ -151,7 +151,7 @@ def publish(choice: int | PublishChoice) -> Order:
 
 
 def test_each_server_posts_its_document() -> None:
-    """Through whoever leads, with what its router says; the others keep all of it."""
+    """Through the leader, with its router's part; every server stores all documents."""
     world = AppWorld()
     world.settle()
     assert len(world.encoded) == 1
@@ -167,7 +167,7 @@ def test_each_server_posts_its_document() -> None:
 
 
 def dates(world: AppWorld, number: int, since: int = 1) -> list[int]:
-    """The dates of a server's documents in the log, in virtual time."""
+    """The dates of a server's documents in the log."""
     found = []
     for _, (_, data) in sorted(world.committed(world.elect()).items()):
         if data.startswith(b'{"cluster"') and json.loads(data)["id"] == number:
@@ -191,7 +191,7 @@ def test_documents_come_periodically_and_not_together() -> None:
 
 
 def test_documents_survive_elections_and_deaths() -> None:
-    """A document that is not there in time is posted again; nobody stays behind for good."""
+    """A document that is not committed in time is posted again; every server catches up."""
     world = AppWorld(seed=5)
     world.settle()
     leader = world.elect()
@@ -200,7 +200,7 @@ def test_documents_survive_elections_and_deaths() -> None:
     others = [number for number in (1, 2, 3) if number != leader]
     world.run_until(lambda: all(world.apps[each].posted > before[each] for each in others))
     world.start(leader)
-    world.run_until(lambda: world.apps[leader].posted > 0 and world.is_told())
+    world.run_until(lambda: world.apps[leader].posted > 0 and world.is_settled())
     world.run_until(lambda: world.apps[leader].logged_date_ms == world.apps[leader].last_date_ms)
     assert len(world.encoded) == 1
 
@@ -222,7 +222,7 @@ def test_without_a_leader_nothing_is_posted() -> None:
 
 
 def test_retries_become_rare() -> None:
-    """A leader that takes nothing, or can't commit it, is not asked for ever."""
+    """Retries slow down when the leader refuses or cannot commit."""
     world = AppWorld(members=(1,))
     world.settle()
     app, peer = world.apps[1], world.peers[1]
@@ -271,7 +271,7 @@ def test_an_order_sets_the_interval_of_all() -> None:
     ],
 )
 def test_a_router_that_says_nonsense(document: Mapping[str, object], error: str) -> None:
-    """Its server posts what it knows by itself, and says so."""
+    """The server posts its own part and reports the problem."""
     world = AppWorld(members=(1,))
     world.routers[1].said = RouterStatus(document)
     world.settle()
@@ -285,7 +285,7 @@ def test_a_router_that_says_nonsense(document: Mapping[str, object], error: str)
 
 
 def test_a_clock_that_goes_back() -> None:
-    """Its documents are told apart all the same."""
+    """The dates of its documents still increase."""
     world = AppWorld(members=(1,))
     world.settle()
     app = world.apps[1]
@@ -296,11 +296,11 @@ def test_a_clock_that_goes_back() -> None:
         world.run_until(lambda kept=kept: app.logged_date_ms == kept + 1)  # type: ignore[misc]
 
 
-# ---- who publishes ----
+# ---- publishing ----
 
 
 def test_the_publishers_router_is_told() -> None:
-    """One at a time, with what to publish; and the others that they are not, once."""
+    """One publisher at a time has contents; the other routers are stopped once."""
     world = AppWorld()
     world.routers[2].said = RouterStatus(
         {"router": {"uptime": 9}, "destinations": [{"destination": "a"}]}
@@ -314,19 +314,19 @@ def test_the_publishers_router_is_told() -> None:
     assert world.apps[2].state.posted[2].status.is_publishing
     assert not world.apps[1].state.posted[1].status.is_publishing
     assert world.order(publish(3))
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     assert world.routers[2].told[told:] == [None]
     last = world.routers[3].told[-1]
     assert last is not None
     assert last.log_index > 0
     assert world.order(publish(3)), "once more: a new index, so it is done once more"
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     again = world.routers[3].told[-1]
     assert again is not None
     assert again.log_index > last.log_index
     assert world.order(order(OrderKind.EXCLUDE, hashes=("a",)))
     assert world.order(publish(PublishChoice.AUTO))
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     assert [each.told[-1] for each in world.routers.values()][2] is None
     shown = world.routers[2].told[-1]
     assert shown is not None
@@ -334,7 +334,7 @@ def test_the_publishers_router_is_told() -> None:
 
 
 def test_a_publisher_that_comes_back_is_told_again() -> None:
-    """And one that is no longer the publisher, that it is not: it may have been before."""
+    """A former publisher's router is stopped: it may have been publishing."""
     world = AppWorld(members=(1, 2))
     world.settle()
     for number, is_publisher in ((1, True), (2, False)):
@@ -399,7 +399,7 @@ def test_changes_of_members_are_audited() -> None:
 
 
 def test_nothing_is_taken_that_would_not_be_told() -> None:
-    """Whoever tells the audits is behind: what there is no room for is refused, and counted."""
+    """A request without room for its audits is refused and counted."""
     world = AppWorld(members=(1,))
     world.settle()
     peer = world.peers[1]
@@ -422,8 +422,9 @@ def test_nothing_is_taken_that_would_not_be_told() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_states_agree_whatever_happens(seed: int) -> None:
-    """Servers die, come back, make snapshots and lose their leaders: where two have read as far,
-    they have the same state, byte for byte."""
+    """Servers that have applied the same index have the same state, byte for byte, through
+    kills, restarts, snapshots and elections.
+    """
     world = AppWorld(seed)
     dice, known = world.random, dict[int, bytes]()
     world.settle()
@@ -448,7 +449,7 @@ def test_states_agree_whatever_happens(seed: int) -> None:
     for down in {1, 2, 3} - set(world.apps):
         world.start(down)
     world.settle()
-    world.run_until(lambda: look() or world.is_told())
+    world.run_until(lambda: look() or world.is_settled())
     assert len(world.encoded) == 1
     excluded = {each for app in world.apps.values() for each in app.state.config.hashes}
     assert excluded == {f"h{turn}" for turn in range(8)}
@@ -467,12 +468,12 @@ def test_a_newcomer_gets_the_state() -> None:
     world.settle()
     assert world.order(publish(2))
     for _ in range(2):
-        world.run_until(world.is_told)
+        world.run_until(world.is_settled)
         for number in (1, 2, 3):
             make_snapshot(world, number)
     grow(world, 4)
     world.run_until(lambda: 4 in world.apps[4].state.posted)
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     assert len(world.encoded) == 1
     assert world.view(4)["publish"] == 2
     assert world.view(4, "entries")["first"] > 1
@@ -483,7 +484,7 @@ def test_a_server_begins_with_its_snapshot() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     assert world.order(publish(PublishChoice.NOBODY))
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     mark = make_snapshot(world, 1)
     world.kill(1)
     world.start(1)
@@ -494,7 +495,7 @@ def test_a_server_begins_with_its_snapshot() -> None:
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
 def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
-    """With an empty log: what it knew of another farm's is gone."""
+    """It starts with an empty log and drops its old state."""
     world = AppWorld(members=(1,))
     world.settle()
     assert world.apps[1].state.posted
@@ -516,7 +517,7 @@ def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
 
 
 def test_a_snapshot_of_a_server_of_another_make() -> None:
-    """Means nothing to us: we go on with what the log says behind it."""
+    """A snapshot in another format is skipped; the state follows the log after it."""
     world = AppWorld(members=(1,))
     world.settle()
     world.kill(1)
@@ -529,7 +530,7 @@ def test_a_snapshot_of_a_server_of_another_make() -> None:
 
 
 def test_what_can_not_be_read_is_read_later() -> None:
-    """Nothing turns for ever meanwhile."""
+    """The loop does not spin meanwhile."""
     world = AppWorld(members=(1,))
     world.settle()
     app, disk = world.apps[1], world.disks[1]
@@ -541,11 +542,11 @@ def test_what_can_not_be_read_is_read_later() -> None:
     assert app.is_behind
     assert app.deadline_ms == world.now_ms + READ_RETRY_MS
     del disk.batches
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
 
 
 def test_what_comes_together_is_applied_together() -> None:
-    """And what is shown holds what was committed a moment ago all the same."""
+    """A view still includes entries that were committed a moment ago."""
     world = AppWorld(members=(1,))
     world.settle()
     client, indexes = Client(world, 1), set()
@@ -560,7 +561,9 @@ def test_what_comes_together_is_applied_together() -> None:
 
 
 def test_entries_that_are_nothing_of_ours_are_passed_over() -> None:
-    """Batches of them in one go, and documents among them are found, also with escapes."""
+    """Batches of other entries are skipped at once; documents among them are found, also with
+    escapes.
+    """
     world = AppWorld(members=(1,))
     world.settle()
     before = world.apps[1].state.counters.copy()
@@ -569,7 +572,7 @@ def test_entries_that_are_nothing_of_ours_are_passed_over() -> None:
     some = (b"x",) * 50
     for values in (some, (b"y", escaped, *some), (*some, plain), some):
         assert world.ask(client_request(*values)).is_accepted
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     assert {7, 8} <= world.apps[1].state.posted.keys()
     assert world.apps[1].state.counters - before == {"other": 201, "status": 2}
     assert world.apps[1].state.index == world.peers[1].core.commit_index
@@ -618,12 +621,14 @@ def test_a_change_of_members_is_shown() -> None:
 
 
 def test_the_entries_of_a_log() -> None:
-    """Documents and orders as such, what else there is in base64, in order, and where to go on."""
+    """Documents and orders appear as JSON, other entries in base64, in order, with the next
+    index.
+    """
     world = AppWorld(members=(1,))
     world.settle()
     assert world.order(publish(1))
     assert world.ask(client_request(b"\xff", b'{"cluster":"x","date":1,"id":1}')).is_accepted
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     whole = world.view(1, "entries")
     assert [each["index"] for each in whole["entries"]] == list(range(1, whole["next"]))
     assert (whole["first"], whole["commit"], whole["next"]) == (1, 7, 8)
@@ -646,8 +651,9 @@ def test_the_entries_of_a_log() -> None:
 
 
 def test_the_user_of_each_entry_is_kept() -> None:
-    """Wherever a reader begins, on each server, also behind a change of the leader; values are
-    stored as they were appended."""
+    """From any index, on each server, also after a change of the leader. Values are stored as
+    appended.
+    """
     world = AppWorld()
     world.app_setup = world.app_setup._replace(post_interval_ms=0)
     for number in (1, 2, 3):
@@ -680,13 +686,13 @@ def test_the_user_of_each_entry_is_kept() -> None:
 
 
 def test_poster_entries_are_repeated() -> None:
-    """A reader finds the user without reading the whole log."""
+    """A reader finds the user without a search of the whole log."""
     world = AppWorld(members=(1,))
     world.settle()
     ann = PeerSession("ann", is_admin=False)
     for _ in range(5):
         assert world.ask(client_request(*[b"x"] * 900), 1, ann).is_accepted
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     entries = [
         each
         for at in range(1, 5000, 1000)
@@ -697,8 +703,9 @@ def test_poster_entries_are_repeated() -> None:
 
 
 def test_what_a_client_may_not_append() -> None:
-    """Another server's status, and what looks like a leader's note of a user; both are counted and
-    told. What is no status of this farm is nobody's business."""
+    """Another server's status and a poster entry are refused, counted and audited. Other JSON is
+    accepted.
+    """
     world = AppWorld()
     world.settle()
     leader = world.elect()
@@ -735,7 +742,7 @@ def test_answers_about_entries_are_bounded() -> None:
     third = bytes(ENTRIES_VALUES_BYTES_MAX // 3)
     for values in ((third,) * 4, (bytes(ENTRIES_VALUES_BYTES_MAX + 1), b"x"), (b"y",) * 300):
         assert world.ask(client_request(*values)).is_accepted
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     index, pages = 3, []
     while True:
         page = world.view(1, "entries", from_=index, raw=1)
@@ -752,17 +759,17 @@ def test_entries_that_are_gone() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     assert world.ask(client_request(b"a", b"b")).is_accepted
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     mark = make_snapshot(world, 1)
     assert world.ask(client_request(b"c")).is_accepted
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     page = world.view(1, "entries", from_=1)
     first = mark.last_index + 1
     assert (page["first"], [each["index"] for each in page["entries"]]) == (first, [first])
 
 
 def test_answers_about_documents_are_bounded() -> None:
-    """What there is no room for is shown when it is asked for alone."""
+    """A document without room is shown when requested alone."""
     world = AppWorld(members=(1,))
     state = world.apps[1].state
     for number in range(1, 20):
@@ -783,7 +790,7 @@ def test_a_configuration_is_exported() -> None:
     world.settle()
     export = FarmConfig("farm", (), 1, ("h",), (7,), {"postingInterval": INTERVAL_MS})
     assert world.order(order(OrderKind.IMPORT, configuration=export))
-    world.run_until(world.is_told)
+    world.run_until(world.is_settled)
     assert world.view(1, "configuration") == {
         "version": 1,
         "cluster": "farm",

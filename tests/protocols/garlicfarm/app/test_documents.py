@@ -1,4 +1,4 @@
-"""Status documents, as bytes and taken apart."""
+"""Status documents: encoding and decoding."""
 
 import json
 from typing import Any
@@ -103,7 +103,7 @@ def test_what_can_not_be_json() -> None:
 
 @pytest.mark.parametrize(("inner", "more"), [(DEPTH_MAX - 1, True), (DEPTH_MAX, False)])
 def test_how_deep_a_document_may_be(inner: int, more: bool) -> None:
-    """The same for all interpreters; and many arrays beside each other are not deep."""
+    """The limit is the same for all interpreters, and counts only nested arrays."""
     deep = b"[" * inner + b"]" * inner
     flat = b",".join([b"[]"] * 2 * DEPTH_MAX)
     data = b'{"cluster":"farm","date":1,"id":1,"deep":%s,"flat":[%s]}' % (deep, flat)

@@ -1,4 +1,4 @@
-"""The state that the log of a farm makes: the publisher, orders, contents, snapshots."""
+"""The state by a farm's log: publisher, orders, contents, snapshots."""
 
 import json
 from base64 import b64encode
@@ -88,7 +88,7 @@ def state_of(*documents: bytes) -> SharedState:
         ([document(1, uptime=9, wish="off"), document(2)], 2),
         ([document(1, uptime=9, date=NOW - WINDOW_MS), document(2)], 1),
         ([document(1, uptime=9, date=NOW - WINDOW_MS - 1), document(2)], 2),
-        ([document(9, uptime=99), document(2)], 2),  # Who is no member.
+        ([document(9, uptime=99), document(2)], 2),  # Not a member.
         ([document(1, wish="on"), document(1, date=NOW + 1, wish="off"), document(2)], 2),
         ([document(1, date=NOW + 1, wish="off"), document(1, wish="on"), document(2)], 1),
         ([document(9, date=2**63 - 1), document(2)], 2),
@@ -101,7 +101,7 @@ def test_who_publishes(documents: list[bytes], publisher: int | None) -> None:
 
 
 def test_time_is_the_logs() -> None:
-    """Who says nothing for long is gone once others have gone on, and not before."""
+    """A silent server drops out once other documents are newer by the window, not before."""
     state = state_of(document(1, uptime=9), document(2))
     assert state.publisher([1, 2]) == 1
     state.apply(3, document(2, date=NOW + WINDOW_MS + 1))
@@ -120,7 +120,7 @@ def test_documents_of_another_farm() -> None:
 
 
 def test_servers_that_are_kept_have_a_limit() -> None:
-    """Who has not posted for longest goes."""
+    """The document of the longest silent server is dropped."""
     state = state_of(*(document(number) for number in range(DOCUMENTS_MAX)), document(0))
     state.apply(1000, document(1000))
     assert 0 in state.posted
@@ -137,14 +137,14 @@ def test_servers_that_are_kept_have_a_limit() -> None:
         ([3], 3),
         ([PublishChoice.NOBODY], None),
         ([3, PublishChoice.AUTO], 1),
-        ([9], 1),  # No member: the rule.
+        ([9], 1),  # Not a member: the rule decides.
         ([-1], 1),
     ],
 )
 def test_a_publisher_that_was_ordered(
     choices: list[int | PublishChoice], publisher: int | None
 ) -> None:
-    """Whatever its document says, if there is one at all."""
+    """Its own document does not matter, and it need not have any."""
     log = [document(1), document(2), *map(publish, choices)]
     state = state_of(*log)
     assert state.publisher(MEMBERS) == publisher
@@ -175,7 +175,7 @@ def test_one_that_is_left_out_is_no_measure_of_time() -> None:
 
 
 def test_an_import_takes_the_place_of_all() -> None:
-    """Also that of another farm; its members are not ours."""
+    """Also an export of another farm; its members are ignored."""
     export = FarmConfig("other", ((7, "tcp://a:1"),), 2, ("h",), (3,), {"window": 5, "more": [1]})
     state = state_of(
         order(OrderKind.EXCLUDE, hashes=("old",)), order(OrderKind.IMPORT, configuration=export)
@@ -187,7 +187,7 @@ def test_an_import_takes_the_place_of_all() -> None:
 
 
 def test_what_is_left_out_has_a_limit() -> None:
-    """An order that goes over it changes nothing."""
+    """An order above the limit changes nothing."""
     hashes = tuple(f"h{number}" for number in range(EXCLUDED_HASHES_MAX))
     servers = tuple(range(EXCLUDED_SERVERS_MAX))
     state = state_of(order(OrderKind.EXCLUDE, hashes=hashes, servers=servers))
@@ -296,7 +296,7 @@ def test_who_may_give_orders() -> None:
 
 
 def test_too_many_orders_in_one_request() -> None:
-    """None is looked at: each would be a line of the log."""
+    """None is decoded: each would need an audit line."""
     (audit,) = audit_orders([publish(5), b"x"] * (ORDERS_MAX + 1), "farm", "alice", True)
     assert audit == Audit("alice", "65 orders in one request, the limit is 64", False)
     assert len(audit_orders([publish(5), b"x"] * ORDERS_MAX, "farm", "alice", True)) == ORDERS_MAX
@@ -324,7 +324,7 @@ def test_hashes_in_all_their_forms() -> None:
 
 
 def test_what_the_metals_holds() -> None:
-    """Each destination once, without those that are left out, in whatever form they were posted."""
+    """Each destination once, without the excluded ones, in any form that was posted."""
     full = b64encode(KEYS, altchars=b"-~").decode()
     name = hash_of(full)
     assert name is not None
@@ -370,8 +370,9 @@ ENTRIES = DOCUMENTS | st.sampled_from((*ORDERS, *ODD, publish(2), publish(Publis
 
 @given(st.lists(ENTRIES, max_size=16), st.integers(0, 16))
 def test_a_snapshot_changes_nothing(log: list[bytes], cut: int) -> None:
-    """A server that has begun with a snapshot comes to the same answer as one that read it all:
-    also to the same snapshot, byte for byte."""
+    """A server that starts from a snapshot reaches the same state, and the same snapshot byte
+    for byte.
+    """
     whole = state_of(*log)
     early = SharedState.decode(state_of(*log[:cut]).encode(), "farm")
     assert early.index == len(log[:cut])

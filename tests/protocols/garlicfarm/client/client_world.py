@@ -1,4 +1,4 @@
-"""Clients of a farm in virtual time: connections, handshakes and servers as farm_world has them."""
+"""Clients of a farm in virtual time, with the connections, handshakes and servers of farm_world."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -31,22 +31,24 @@ def place(number: int) -> Address:
 
 
 class Wire:
-    """A connection of the client, at its server's end."""
+    """A connection of the client, at the server's end."""
 
     def __init__(self, caller: "Caller", number: int, to: int) -> None:
         world = caller.world
         self.caller, self.number, self.to = caller, number, to
         self.peer = world.nodes[to]
         plain = caller.client.setup.plain
-        gate = caller.gates.setdefault(to, DigestAuthenticator(b"k" * 16, world.random.randbytes))
+        authenticator = caller.authenticators.setdefault(
+            to, DigestAuthenticator(b"k" * 16, world.random.randbytes)
+        )
         users = {FARM: caller.users.get(to, USERS)}
-        self.handshake = None if plain else ServerHandshake(gate, users, world.now_ms)
+        self.handshake = None if plain else ServerHandshake(authenticator, users, world.now_ms)
         self.connection: int | None = None
         if plain:
             self._enter(b"")
 
-    def take(self, data: bytes) -> None:
-        """What the client has sent arrives."""
+    def receive(self, data: bytes) -> None:
+        """Bytes of the client arrive."""
         world = self.caller.world
         if (
             self.caller.wires.get(self.number) is not self
@@ -63,24 +65,24 @@ class Wire:
 
     def _reply(self, reply: Reply) -> None:
         self.caller.statuses.append(reply.status)
-        self.caller.bring(self, reply.data)
+        self.caller.deliver(self, reply.data)
         if reply.status == 101:
             self._enter(reply.rest)
         else:
             self.handshake = None
-            self.caller.bring(self, b"")
+            self.caller.deliver(self, b"")
 
     def _enter(self, rest: bytes) -> None:
         self.connection = self.peer.accept(PeerSession("alice", None, self.caller.is_admin))
         self.caller.world.readers[self.to, self.connection] = self._read
         if rest:
-            self.take(rest)
+            self.receive(rest)
 
     def _read(self, data: bytes, failure: str) -> None:
         if data:
-            self.caller.bring(self, data)
+            self.caller.deliver(self, data)
         if failure:
-            self.caller.bring(self, b"")
+            self.caller.deliver(self, b"")
 
 
 class Caller:
@@ -91,15 +93,15 @@ class Caller:
         known = FarmClientSetup(FARM, tuple(map(place, places)), "alice", "secret")
         self.client = FarmClient(known._replace(**setup), world.random.randbytes)
         self.wires: dict[int, Wire] = {}
-        self.gates: dict[int, DigestAuthenticator] = {}
-        self.users: dict[int, htdigest.Users] = {}  # Of servers that have others.
+        self.authenticators: dict[int, DigestAuthenticator] = {}
+        self.users: dict[int, htdigest.Users] = {}  # Servers with other users.
         self.is_admin = True
         self.statuses: list[int] = []
-        self.deaf: set[int] = set()  # Servers whose answers do not arrive.
+        self.muted: set[int] = set()  # Servers whose answers are dropped.
         self._next_ms: int | None = None
 
     def run_once(self) -> None:
-        """Does what the client wants."""
+        """Performs the client's actions."""
         world = self.world
         for action in self.client.ready(world.now_ms):
             if isinstance(action, OpenConnection):
@@ -110,7 +112,7 @@ class Caller:
             if line.out:
                 wire, data = self.wires[number], bytes(line.out)
                 line.out.clear()
-                world.after(5, partial(wire.take, data))
+                world.after(5, partial(wire.receive, data))
         deadline_ms = self.client.deadline_ms
         if deadline_ms is not None and deadline_ms != self._next_ms:
             self._next_ms = deadline_ms
@@ -137,9 +139,9 @@ class Caller:
             self.world.readers.pop((wire.to, wire.connection), None)
             wire.peer.on_closed(wire.connection)
 
-    def bring(self, wire: Wire, data: bytes) -> None:
-        """What a server has sent is on its way; b"": it closes."""
-        if wire.to not in self.deaf:
+    def deliver(self, wire: Wire, data: bytes) -> None:
+        """Sends a server's bytes to the client; b"" closes the connection."""
+        if wire.to not in self.muted:
             self.world.after(5, partial(self._bring, wire, data))
 
     def _bring(self, wire: Wire, data: bytes) -> None:
@@ -153,7 +155,7 @@ class Caller:
         self.run_once()
 
     def cut(self, number: int) -> None:
-        """A server's connections are lost, as it was killed."""
+        """Ends a server's connections, as a kill would."""
         for wire in [each for each in self.wires.values() if each.to == number]:
             del self.wires[wire.number]
             self.client.on_lost(wire.number, None, self.world.now_ms)
@@ -164,15 +166,15 @@ class Caller:
     def append(self, *values: bytes, ms: int = 60_000) -> FarmCommand:
         entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
         until_ms = self.world.now_ms + ms
-        wish = self.client.submit(FarmCommand(MessageType.CLIENT_REQUEST, entries, until_ms))
+        command = self.client.submit(FarmCommand(MessageType.CLIENT_REQUEST, entries, until_ms))
         self.run_once()
-        return wish
+        return command
 
-    def until(self, *wishes: FarmCommand | ViewQuery, ms: int = 60_000) -> None:
+    def until(self, *commands: FarmCommand | ViewQuery, ms: int = 60_000) -> None:
         self.run_once()
-        self.world.run_until(lambda: all(wish.done for wish in wishes), ms)
+        self.world.run_until(lambda: all(command.done for command in commands), ms)
 
     def values(self, number: int) -> list[bytes]:
-        """What clients have appended, as a server has committed it."""
+        """The clients' values in a server's committed log."""
         found: Mapping[int, tuple[int, bytes]] = self.world.committed(number)
         return [data for _, (_, data) in sorted(found.items()) if data[:1] == b"v"]

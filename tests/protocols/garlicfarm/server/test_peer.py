@@ -1,8 +1,8 @@
-"""Servers of a farm against each other, in virtual time: election, commit, members, snapshots."""
+"""Servers of a farm in virtual time: election, commit, members, snapshots."""
 
 import pytest
 
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.protocols.raft.messages import KIND_CONFIG, KIND_STATE
 from kelek.tests.protocols.garlicfarm.farm_world import Client, World, client_request, server
@@ -23,8 +23,9 @@ def test_a_farm_elects_a_leader_and_commits() -> None:
 
 
 def test_what_a_farm_begins_with() -> None:
-    """The first entry of all is the Configuration that the first leader has written; each leader
-    begins with another one of the same servers."""
+    """The first entry is the Configuration of the first leader; each leader starts with such an
+    entry.
+    """
     world = World()
     leader = world.elect()
     world.kill(leader)
@@ -64,17 +65,17 @@ def test_no_entry_is_lost_when_servers_are_killed(seed: int) -> None:
 
 
 def test_who_was_removed_while_it_was_away_says_why_it_does_not_come_back() -> None:
-    """It believes to be a member, and has campaigned; with an empty disk it comes."""
+    """It considers itself a member and has campaigned; with an empty disk it joins."""
     world = World()
     leader = world.elect()
     away = next(number for number in (1, 2, 3) if number != leader)
     world.cut = {frozenset((away, other)) for other in (1, 2, 3) if other != away}
-    world.ask(members.remove_server_request(away))
+    world.ask(membership.remove_server_request(away))
     world.run_until(lambda: away not in world.ids(leader))
     world.run(10_000)
     world.cut = set()
     assert not world.peers[away].join_refusal
-    assert world.ask(members.add_server_request(server(away))).is_accepted
+    assert world.ask(membership.add_server_request(server(away))).is_accepted
     world.run_until(lambda: bool(world.peers[away].join_refusal))
     said = f"server {leader} invited this server, which considers itself a member"
     assert world.peers[away].join_refusal == said
@@ -83,7 +84,7 @@ def test_who_was_removed_while_it_was_away_says_why_it_does_not_come_back() -> N
     world.start(away)
     world.run_until(lambda: world.peers[leader].membership.change is None)
     if away not in world.ids(leader):
-        assert world.ask(members.add_server_request(server(away))).is_accepted
+        assert world.ask(membership.add_server_request(server(away))).is_accepted
     world.run_until(lambda: away in world.ids(leader))
     world.check_same()
 
@@ -112,7 +113,7 @@ def test_a_follower_says_who_leads() -> None:
     leader = world.elect()
     world.run(1000)
     follower = next(number for number in (1, 2, 3) if number != leader)
-    for request in (client_request(b"x"), client_request(), members.remove_server_request(1)):
+    for request in (client_request(b"x"), client_request(), membership.remove_server_request(1)):
         answer = world.ask(request, follower)
         assert (answer.source, answer.destination, answer.is_accepted) == (follower, leader, False)
         if request.type is MessageType.CLIENT_REQUEST:
@@ -128,9 +129,9 @@ def test_a_follower_says_who_leads() -> None:
 
 
 def grow(world: World, number: int) -> None:
-    """Takes a server in."""
+    """Adds a server."""
     world.start(number)
-    assert world.ask(members.add_server_request(server(number))).is_accepted
+    assert world.ask(membership.add_server_request(server(number))).is_accepted
 
     def is_in() -> bool:
         leader = world.leader
@@ -140,7 +141,7 @@ def grow(world: World, number: int) -> None:
 
 
 def shrink(world: World, number: int) -> None:
-    assert world.ask(members.remove_server_request(number)).is_accepted
+    assert world.ask(membership.remove_server_request(number)).is_accepted
 
     def is_out() -> bool:
         leader = world.leader
@@ -207,7 +208,7 @@ def test_one_of_two_is_removed() -> None:
     shrink(world, leader)
     assert world.ids(3 - leader) == [3 - leader]
     world.run(3000)
-    assert world.ask(members.remove_server_request(3 - leader)).is_accepted is False, (
+    assert world.ask(membership.remove_server_request(3 - leader)).is_accepted is False, (
         "one has to stay"
     )
 
@@ -216,22 +217,22 @@ def test_changes_come_one_at_a_time() -> None:
     world = World()
     leader = world.elect()
     assert world.ask(
-        members.add_server_request(server(4)), leader
-    ).is_accepted  # Which is not there.
-    assert not world.ask(members.add_server_request(server(5)), leader).is_accepted
-    assert not world.ask(members.remove_server_request(1), leader).is_accepted
+        membership.add_server_request(server(4)), leader
+    ).is_accepted  # It does not run.
+    assert not world.ask(membership.add_server_request(server(5)), leader).is_accepted
+    assert not world.ask(membership.remove_server_request(1), leader).is_accepted
     assert world.ask(client_request(b"meanwhile")).is_accepted
     world.run_until(lambda: world.peers[leader].membership.change is None)
     assert world.ids(leader) == [1, 2, 3]
-    assert not world.ask(members.add_server_request(server(2))).is_accepted, "it is a member"
-    assert not world.ask(members.remove_server_request(9)).is_accepted, "it is none"
+    assert not world.ask(membership.add_server_request(server(2))).is_accepted, "it is a member"
+    assert not world.ask(membership.remove_server_request(9)).is_accepted, "it is none"
     other_id = server(2)._replace(id=9)
-    assert not world.ask(members.add_server_request(other_id)).is_accepted, "somebody is there"
+    assert not world.ask(membership.add_server_request(other_id)).is_accepted, "somebody is there"
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_join_survives_kills_of_either_side(seed: int) -> None:
-    """Who asked asks again, as an administrator would."""
+    """The administrator repeats the request."""
     world = World(seed)
     world.ask(client_request(*(b"%d" % number for number in range(300))))
     world.start(4, sync_entries_max=10)
@@ -241,7 +242,7 @@ def test_a_join_survives_kills_of_either_side(seed: int) -> None:
     victim = 4
     for _ in range(6):
         leader = world.elect()
-        world.ask(members.add_server_request(server(4)), leader)
+        world.ask(membership.add_server_request(server(4)), leader)
         world.run(world.random.randint(1, 300))
         victim = 4 if victim != 4 else leader
         world.kill(victim)
@@ -255,7 +256,7 @@ def test_a_join_survives_kills_of_either_side(seed: int) -> None:
         if leader is not None and world.peers[leader].membership.change is None:
             if 4 in world.ids(leader) and 4 in world.ids(4):
                 return True
-            Client(world, leader).send(members.add_server_request(server(4)))
+            Client(world, leader).send(membership.add_server_request(server(4)))
         return False
 
     world.run_until(is_in, 200_000)

@@ -1,10 +1,10 @@
-"""Snapshots between servers of a farm: to newcomers and to those that were away."""
+"""Snapshots between servers of a farm: to joining servers and to followers that were away."""
 
 from collections.abc import Iterable
 
 import pytest
 
-from kelek.protocols.garlicfarm.server import membership as members
+from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import (
     FarmLogEntry,
     MessageType,
@@ -36,14 +36,14 @@ def filled(seed: int = 1) -> World:
 
 
 def is_same(world: World, numbers: Iterable[int]) -> bool:
-    """Whether all have the same commit index and members, and so the same log."""
+    """Whether all servers have the same commit index and members, and so the same log."""
     cores = [world.peers[number].core for number in numbers]
     return len({(core.commit_index, core.log.last_index) for core in cores}) == 1
 
 
 @pytest.mark.parametrize("keep_entries", [0, 7])
 def test_a_newcomer_gets_a_snapshot(keep_entries: int) -> None:
-    """And then a SyncLog, as always."""
+    """A SyncLog follows, as always."""
     world = filled()
     world.run(1000)
     for number in (1, 2, 3):
@@ -55,7 +55,7 @@ def test_a_newcomer_gets_a_snapshot(keep_entries: int) -> None:
     assert world.ask(client_request(b"last")).is_accepted
     world.run_until(lambda: is_same(world, (1, 2, 3, 4)))
     world.check_same()
-    # It is as good as any other, also from its own disk.
+    # It works like any other server, also
     world.kill(4)
     world.start(4)
     world.kill(world.elect())
@@ -73,7 +73,7 @@ def test_a_snapshot_of_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_follower_that_was_away_gets_one(seed: int) -> None:
-    """Whatever happens on the way: the connection ends, a newer one is made, it is killed."""
+    """Also when the connection ends, a newer snapshot is made, or the follower is killed."""
     world = filled(seed)
     away = next(number for number in (1, 2, 3) if number != world.elect())
     world.kill(away)
@@ -101,8 +101,9 @@ def test_a_follower_that_was_away_gets_one(seed: int) -> None:
 
 
 def test_answers_count_bytes() -> None:
-    """The next index of an InstallSnapshotResponse; a piece that does not follow is refused with
-    0, and it all begins anew."""
+    """The next index of an InstallSnapshotResponse is a byte offset. A chunk out of order is
+    refused with 0 and the transfer restarts.
+    """
     world = World(members=(1,))
     world.start(4)
     leader = Client(world, 4)
@@ -129,6 +130,6 @@ def test_answers_count_bytes() -> None:
     assert {answer.destination for answer in pieces} == {1}
     assert world.disks[4].snapshot == b"7 bytes" * 3
     assert world.peers[4].core.commit_index == 40
-    assert world.ask(members.add_server_request(server(9)), 4).destination == 1, (
+    assert world.ask(membership.add_server_request(server(9)), 4).destination == 1, (
         "it knows its leader"
     )

@@ -1,4 +1,4 @@
-"""The codec against what Java servers have sent, against itself, and against junk."""
+"""The codec against recorded Java messages, round trips, and malformed input."""
 
 import zlib
 from collections.abc import Callable
@@ -37,7 +37,7 @@ MEMBERS = tuple(ClusterServer(n, f"tcp://127.0.0.1:940{n}") for n in (1, 2, 3))
 
 
 def decoded(data: bytes) -> Request:
-    """One whole request."""
+    """Decodes one whole request."""
     stream = codec.RequestStream()
     (request,) = stream.feed(data)
     assert stream.partial[0] == 0
@@ -50,7 +50,7 @@ def test_every_type_is_there() -> None:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_java_has_sent(name: str) -> None:
-    """Decodes to what is said of it, and encodes to the same bytes."""
+    """Decodes to the stated values and encodes to the same bytes."""
     data = WHOLE[name]
     source, destination, term = data[1:5], data[5:9], data[9:17]
     message: Request | Response
@@ -114,12 +114,12 @@ def test_a_log_pack_that_java_has_sent() -> None:
         entry.value.startswith(text) for entry, text in zip(found.entries, texts, strict=True)
     )
     assert {entry.term for entry in found.entries} == {2}
-    # Another zlib may pack otherwise: what is in it is the same.
+    # Another zlib may compress differently: compare the contents.
     assert zlib.decompress(values.encode_log_pack(found), 31) == zlib.decompress(value, 31)
 
 
 def test_a_snapshot_that_java_has_sent() -> None:
-    """As far as it is there; the rest is made up."""
+    """The recording is partial; the test adds the rest."""
     head, said = SNAPSHOT[:45], SNAPSHOT[45 + 13 :]
     data = head + SNAPSHOT[45:58] + said + bytes(782 - len(said) - 1) + b"\1"
     (entry,) = decoded(data).entries
@@ -164,7 +164,7 @@ LOGGED = st.builds(
 
 @given(st.lists(REQUESTS, max_size=4), st.data())
 def test_requests_of_a_stream(requests: list[Request], data: st.DataObject) -> None:
-    """However they are cut."""
+    """With any division into reads."""
     whole = b"".join(map(codec.encode_request, requests))
     stream, found, at = codec.RequestStream(), [], 0
     while at < len(whole):
@@ -202,7 +202,7 @@ def test_log_packs(entries: list[FarmLogEntry], base: int) -> None:
     )
 
 
-# ---- what is malformed ----
+# ---- malformed input ----
 
 
 @given(st.binary(max_size=120))

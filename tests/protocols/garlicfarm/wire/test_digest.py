@@ -1,4 +1,4 @@
-"""HTTP Digest: the published examples, password files, and who is let in."""
+"""HTTP Digest: published examples, password files, and verification."""
 
 import hashlib
 from itertools import count
@@ -73,7 +73,7 @@ def test_published_digests(name: str) -> None:
 
 
 def test_published_ha1() -> None:
-    """RFC 2617 gives the middle of its example, too."""
+    """RFC 2617 states the intermediate value of its example, too."""
     assert make_ha1("md5", "Mufasa", "testrealm@host.com", "Circle Of Life") == (
         "939e7578ed9e3c518a452acee763bce9"
     )
@@ -154,7 +154,7 @@ MADE = htdigest.with_user("", "farm", "alice", "secret")
 
 
 def test_a_password_file() -> None:
-    """What `htdigest` makes, and the same in SHA-256."""
+    """Lines of `htdigest`, and the same in SHA-256."""
     md5 = hashlib.md5(b"alice:farm:secret").hexdigest()
     sha256 = hashlib.sha256(b"alice:farm:secret").hexdigest()
     assert MADE.splitlines() == [f"alice:farm:{md5}", f"alice:farm:{sha256}"]
@@ -204,23 +204,25 @@ def test_names_that_no_line_holds(name: str) -> None:
         htdigest.with_user("", "farm", name, "secret")
 
 
-# ---- the gate ----
+# ---- the authenticator ----
 
 PATH = "/GarlicFarm/farm/1/websocket"
 USERS = htdigest.users_of(MADE, "farm")
 
 
 class World:
-    """A gate, and a client with its own idea of digests."""
+    """An authenticator, and a client with its own digest code."""
 
     def __init__(self, users: htdigest.Users = USERS) -> None:
         dice = count(1)
         self.users = users
-        self.gate = DigestAuthenticator(b"k" * 16, lambda size: next(dice).to_bytes(size, "big"))
+        self.authenticator = DigestAuthenticator(
+            b"k" * 16, lambda size: next(dice).to_bytes(size, "big")
+        )
         self.now_ms = 1000
 
     def challenge(self, number: int = 0) -> dict[str, str]:
-        header = self.gate.challenges(self.users, self.now_ms)[number]
+        header = self.authenticator.challenges(self.users, self.now_ms)[number]
         return parse_parameters(header)[0].values
 
     def header(self, **others: str) -> dict[str, str]:
@@ -249,9 +251,11 @@ class World:
         middle = [fields[name] for name in ("nonce", "nc", "cnonce", "qop")]
         return fields | {"response": digest(ha1, *middle, ha2)}
 
-    def judge(self, fields: dict[str, str], target: str = PATH) -> AuthResult:
+    def verify(self, fields: dict[str, str], target: str = PATH) -> AuthResult:
         text = ", ".join(f"{name}={quoted(value)}" for name, value in fields.items())
-        return self.gate.verify(self.users, f"Digest {text}".encode(), ("GET", target), self.now_ms)
+        return self.authenticator.verify(
+            self.users, f"Digest {text}".encode(), ("GET", target), self.now_ms
+        )
 
 
 WELCOME = AuthResult(200, "alice")
@@ -264,7 +268,7 @@ def test_the_offer() -> None:
     assert first["realm"] == second["realm"] == "farm"
     assert first["qop"] == "auth"
     assert first["nonce"] != second["nonce"], "another one for each answer"
-    one, two = world.gate.challenges(USERS, 1)
+    one, two = world.authenticator.challenges(USERS, 1)
     assert parse_parameters(one)[0].values["nonce"] == parse_parameters(two)[0].values["nonce"]
 
 
@@ -272,24 +276,24 @@ def test_the_offer() -> None:
 def test_no_offer_without_a_line(name: str) -> None:
     world = World(htdigest.Users("farm", {"alice": {name: USERS.secrets["alice"][name]}}))
     algorithm = {"md5": "MD5", "sha256": "SHA-256"}[name]
-    (header,) = world.gate.challenges(world.users, 0)
+    (header,) = world.authenticator.challenges(world.users, 0)
     assert f"algorithm={algorithm}," in header.decode()
-    assert world.judge(world.header()) == WELCOME
+    assert world.verify(world.header()) == WELCOME
     other = {"md5": "SHA-256", "sha256": "MD5"}[name]
-    assert world.judge(world.header(algorithm=other)) == REFUSED
+    assert world.verify(world.header(algorithm=other)) == REFUSED
 
 
 def test_who_knows_the_password_is_let_in() -> None:
     world = World()
-    assert world.judge(world.header()) == WELCOME
-    assert world.judge(world.header(algorithm="MD5")) == WELCOME
+    assert world.verify(world.header()) == WELCOME
+    assert world.verify(world.header(algorithm="MD5")) == WELCOME
 
 
 def test_targets_of_a_proxy() -> None:
     world = World()
     absolute = f"http://localhost:7401{PATH}"
     for uri, target in ((PATH, absolute), (absolute, absolute), (absolute, PATH)):
-        assert world.judge(world.header(uri=uri), target) == WELCOME
+        assert world.verify(world.header(uri=uri), target) == WELCOME
 
 
 @pytest.mark.parametrize(
@@ -304,17 +308,17 @@ def test_targets_of_a_proxy() -> None:
 )
 def test_who_is_refused(changed: dict[str, str]) -> None:
     world = World()
-    assert world.judge(world.header(**changed)) == REFUSED
+    assert world.verify(world.header(**changed)) == REFUSED
 
 
 def test_what_was_signed_counts() -> None:
     world = World()
     fields = world.header()
-    assert world.judge(world.signed(fields, "wrong")) == REFUSED
+    assert world.verify(world.signed(fields, "wrong")) == REFUSED
     for name in ("cnonce", "nc"):
-        assert world.judge(fields | {name: "00000009"}) == REFUSED
-    assert world.judge(fields | {"response": "é"}) == REFUSED
-    assert world.judge(fields) == WELCOME, "nothing of that has used it up"
+        assert world.verify(fields | {name: "00000009"}) == REFUSED
+    assert world.verify(fields | {"response": "é"}) == REFUSED
+    assert world.verify(fields) == WELCOME, "nothing of that has used it up"
 
 
 @pytest.mark.parametrize(
@@ -332,7 +336,7 @@ def test_what_was_signed_counts() -> None:
 )
 def test_what_is_malformed(changed: dict[str, str]) -> None:
     world = World()
-    assert world.judge(world.header(**changed)) == MALFORMED
+    assert world.verify(world.header(**changed)) == MALFORMED
 
 
 @pytest.mark.parametrize("name", ["username", "realm", "nonce", "uri", "qop", "nc", "response"])
@@ -340,60 +344,60 @@ def test_what_is_missing(name: str) -> None:
     world = World()
     fields = world.header()
     del fields[name]
-    assert world.judge(fields) == MALFORMED
+    assert world.verify(fields) == MALFORMED
 
 
 def test_other_schemes() -> None:
     world = World()
-    for header, verdict in (
+    for header, result in (
         (b"Basic YWxpY2U6c2VjcmV0", REFUSED),
         (b"Basic YWxpY2U6c2VjcmV0MQ==", REFUSED),
         (b"Bearer token", REFUSED),
         (b"Digest", MALFORMED),
         (b"\xff", MALFORMED),
     ):
-        assert world.gate.verify(USERS, header, ("GET", PATH), 0) == verdict
+        assert world.authenticator.verify(USERS, header, ("GET", PATH), 0) == result
 
 
 def test_a_nonce_becomes_stale() -> None:
     world = World()
     fields = world.header()
     world.now_ms += NONCE_TTL_MS - 1
-    assert world.judge(fields) == WELCOME
+    assert world.verify(fields) == WELCOME
     world.now_ms += 1
-    assert world.judge(world.signed(fields | {"nc": "00000002"})) == STALE
-    assert b"stale=true" in world.gate.challenges(USERS, 0, stale=True)[0]
+    assert world.verify(world.signed(fields | {"nc": "00000002"})) == STALE
+    assert b"stale=true" in world.authenticator.challenges(USERS, 0, stale=True)[0]
     assert NONCE_TTL_MS >= 3600 * 1000
 
 
 @pytest.mark.parametrize("nonce", ["abc", "", "é" * 44, "A" * 44, "A" * 43 + "="])
 def test_nonces_of_others_are_stale(nonce: str) -> None:
-    """Who knows the password needs a nonce of ours and nothing else: we may have been restarted."""
+    """A client with the right password needs only a new nonce: the server may have restarted."""
     world = World()
-    verdict = world.judge(world.header(nonce=nonce))
-    assert verdict == (STALE if nonce else MALFORMED)
-    assert World().gate.verify(USERS, b"Digest", ("GET", PATH), 0) == MALFORMED
+    result = world.verify(world.header(nonce=nonce))
+    assert result == (STALE if nonce else MALFORMED)
+    assert World().authenticator.verify(USERS, b"Digest", ("GET", PATH), 0) == MALFORMED
 
 
 def test_a_nonce_is_of_one_realm_and_of_one_key() -> None:
     world, other = World(), World()
-    other.gate = DigestAuthenticator(b"x" * 16, bytes)
+    other.authenticator = DigestAuthenticator(b"x" * 16, bytes)
     nonce = other.challenge()["nonce"]
-    assert world.judge(world.header(nonce=nonce)) == STALE
-    future = world.gate.challenges(USERS, world.now_ms + 5)[0]
+    assert world.verify(world.header(nonce=nonce)) == STALE
+    future = world.authenticator.challenges(USERS, world.now_ms + 5)[0]
     nonce = parse_parameters(future)[0].values["nonce"]
-    assert world.judge(world.header(nonce=nonce)) == STALE
+    assert world.verify(world.header(nonce=nonce)) == STALE
 
 
 @given(st.lists(st.integers(1, 600) | st.integers(2**32 - 200, 2**32 - 1), max_size=60))
 def test_a_count_is_good_once(counts: list[int]) -> None:
-    """In any order, as long as it is not too far behind."""
+    """In any order within the window."""
     world = World()
     fields, used = world.header(), set[int]()
     for nc in counts:
-        verdict = world.judge(world.signed(fields | {"nc": f"{nc:08x}"}))
+        result = world.verify(world.signed(fields | {"nc": f"{nc:08x}"}))
         behind = max(used, default=0) - nc
-        assert verdict == (STALE if nc in used or behind >= NONCE_COUNT_WINDOW else WELCOME)
+        assert result == (STALE if nc in used or behind >= NONCE_COUNT_WINDOW else WELCOME)
         used.add(nc)
 
 
@@ -402,9 +406,9 @@ def test_nonces_that_are_kept_have_a_limit() -> None:
     for number in range(NONCES_MAX + 1):
         world.now_ms = number
         fields = world.header()
-        assert world.judge(fields) == WELCOME
+        assert world.verify(fields) == WELCOME
         if number == 0:
             first = fields
-    assert world.judge(world.signed(first | {"nc": "00000002"})) == STALE
-    assert world.judge(first) == STALE, "what is forgotten is not let in again"
-    assert world.judge(world.signed(fields | {"nc": "00000002"})) == WELCOME
+    assert world.verify(world.signed(first | {"nc": "00000002"})) == STALE
+    assert world.verify(first) == STALE, "what is forgotten is not let in again"
+    assert world.verify(world.signed(fields | {"nc": "00000002"})) == WELCOME

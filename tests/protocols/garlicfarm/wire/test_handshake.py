@@ -1,4 +1,6 @@
-"""The handshake: server and client against each other, against the text, and against junk; curl."""
+"""The handshake: server and client against each other, the specification, malformed input, and
+curl.
+"""
 
 import shutil
 import socket
@@ -31,7 +33,7 @@ from kelek.protocols.garlicfarm.wire.htdigest import Users
 DEADLINE_S = 60
 FILE = htdigest.with_user("", "farm", "alice", "secret")
 FARMS = {"farm": htdigest.users_of(FILE, "farm")}
-DOOR = ConnectTarget("127.0.0.1:7401", "farm", "alice", "secret")
+TARGET = ConnectTarget("127.0.0.1:7401", "farm", "alice", "secret")
 PATH = path_to("farm")
 REQUEST_1 = (
     f"GET {PATH} HTTP/1.1\r\nHost: 127.0.0.1:7401\r\nCache-Control: no-cache\r\n"
@@ -46,22 +48,22 @@ class World:
     def __init__(self) -> None:
         dice = count(1)
         self.random_bytes = lambda size: next(dice).to_bytes(size, "big")
-        self.gate = DigestAuthenticator(b"k" * 16, self.random_bytes)
+        self.authenticator = DigestAuthenticator(b"k" * 16, self.random_bytes)
         self.farms: dict[str, Users] = dict(FARMS)
         self.challenges = ChallengeCache()
         self.now_ms = 1000
 
     def ask(self, data: bytes) -> Reply:
-        reply = ServerHandshake(self.gate, self.farms, self.now_ms).feed(data, self.now_ms)
+        reply = ServerHandshake(self.authenticator, self.farms, self.now_ms).feed(data, self.now_ms)
         assert reply is not None
         return reply
 
-    def knock(self, door: ConnectTarget = DOOR) -> tuple[ClientHandshake, Reply]:
-        client = ClientHandshake(door, self.challenges, self.now_ms, self.random_bytes)
+    def knock(self, target: ConnectTarget = TARGET) -> tuple[ClientHandshake, Reply]:
+        client = ClientHandshake(target, self.challenges, self.now_ms, self.random_bytes)
         return client, self.ask(client.request)
 
-    def enter(self, door: ConnectTarget = DOOR) -> HandshakeResult | None:
-        client, reply = self.knock(door)
+    def enter(self, target: ConnectTarget = TARGET) -> HandshakeResult | None:
+        client, reply = self.knock(target)
         return client.feed(reply.data, self.now_ms)
 
 
@@ -95,17 +97,17 @@ def test_the_texts_two_requests() -> None:
 
 
 def test_the_websocket_headers_of_rfc_6455() -> None:
-    """Its example, section 1.3; they may be absent as well."""
+    """The example of section 1.3; the headers are optional."""
     world = World()
     client, _ = world.knock()
     world.enter()
-    client = ClientHandshake(DOOR, world.challenges, 1000, world.random_bytes)
+    client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
     (key,) = (
         line for line in client.request.split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key: ")
     )
     known = client.request.replace(key, b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
     assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in world.ask(known).data
-    bare = ClientHandshake(DOOR, world.challenges, 1000, world.random_bytes).request
+    bare = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes).request
     bare = b"\r\n".join(line for line in bare.split(b"\r\n") if not line.startswith(b"Sec-"))
     reply = world.ask(bare)
     assert reply.status == 101
@@ -115,7 +117,7 @@ def test_the_websocket_headers_of_rfc_6455() -> None:
 def test_what_follows_the_heads_is_kept() -> None:
     world = World()
     world.enter()
-    client = ClientHandshake(DOOR, world.challenges, 1000, world.random_bytes)
+    client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
     reply = world.ask(client.request + FRAMES)
     assert reply.rest == FRAMES
     assert client.feed(reply.data + FRAMES, 1000) == HandshakeResult(HandshakeOutcome.OPEN, FRAMES)
@@ -125,8 +127,8 @@ def test_what_follows_the_heads_is_kept() -> None:
 def test_heads_come_in_pieces(data: st.DataObject) -> None:
     world = World()
     world.enter()
-    client = ClientHandshake(DOOR, world.challenges, 1000, world.random_bytes)
-    server = ServerHandshake(world.gate, FARMS, 1000)
+    client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
+    server = ServerHandshake(world.authenticator, FARMS, 1000)
     request, at, reply = client.request + FRAMES, 0, None
     while reply is None:
         size = data.draw(st.integers(1, len(request) - at))
@@ -137,13 +139,13 @@ def test_heads_come_in_pieces(data: st.DataObject) -> None:
 
 
 def test_what_follows_a_large_head_is_kept() -> None:
-    """Also where it begins within what a head might have been, and ends far behind."""
+    """Also when it begins within the head's size limit and ends far after it."""
     world = World()
     world.enter()
-    client = ClientHandshake(DOOR, world.challenges, 1000, world.random_bytes)
+    client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
     frames = bytes(range(256)) * 100
     assert world.ask(client.request + frames).rest == frames
-    reply = world.ask(ClientHandshake(DOOR, world.challenges, 1000, bytes).request)
+    reply = world.ask(ClientHandshake(TARGET, world.challenges, 1000, bytes).request)
     assert client.feed(reply.data + frames, 1000) == HandshakeResult(HandshakeOutcome.OPEN, frames)
 
 
@@ -165,7 +167,9 @@ def test_later_connections_begin_with_request_2() -> None:
 def test_connections_at_once_may_overtake_each_other() -> None:
     world = World()
     world.enter()
-    clients = [ClientHandshake(DOOR, world.challenges, 1000, world.random_bytes) for _ in range(9)]
+    clients = [
+        ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes) for _ in range(9)
+    ]
     assert {world.ask(client.request).status for client in reversed(clients)} == {101}
 
 
@@ -180,20 +184,20 @@ def test_a_request_is_good_once() -> None:
 
 
 def test_a_server_that_was_restarted() -> None:
-    """Its key is another one: our nonce is stale, and nobody is told that the password is wrong."""
+    """It has another key: the nonce is stale, but the password is not called wrong."""
     world = World()
     world.enter()
     assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
-    world.gate = DigestAuthenticator(b"x" * 16, world.random_bytes)
+    world.authenticator = DigestAuthenticator(b"x" * 16, world.random_bytes)
     assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
     assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_a_wrong_password_is_tried_once() -> None:
     world = World()
-    door = DOOR._replace(password="wrong")
-    assert world.enter(door) == HandshakeResult(HandshakeOutcome.RETRY)
-    assert world.enter(door) == HandshakeResult(
+    target = TARGET._replace(password="wrong")
+    assert world.enter(target) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert world.enter(target) == HandshakeResult(
         HandshakeOutcome.FAILED, error="user or password is wrong", status=401
     )
     assert not world.challenges.is_valid(world.now_ms)
@@ -209,8 +213,8 @@ def test_a_password_that_was_changed() -> None:
     assert world.enter() == HandshakeResult(
         HandshakeOutcome.FAILED, error="user or password is wrong", status=401
     )
-    assert world.enter(DOOR._replace(password="new")) == HandshakeResult(HandshakeOutcome.RETRY)
-    assert world.enter(DOOR._replace(password="new")) == HandshakeResult(HandshakeOutcome.OPEN)
+    assert world.enter(TARGET._replace(password="new")) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert world.enter(TARGET._replace(password="new")) == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_a_user_without_sha_256() -> None:
@@ -233,16 +237,16 @@ def test_a_nonce_ends_before_our_memory_of_it() -> None:
 
 def test_through_a_proxy() -> None:
     world = World()
-    door = DOOR._replace(host="abc.i2p", via_proxy=True)
-    client, _ = world.knock(door)
+    target = TARGET._replace(host="abc.i2p", via_proxy=True)
+    client, _ = world.knock(target)
     assert client.request.startswith(f"GET http://abc.i2p{PATH} HTTP/1.1\r\n".encode())
-    assert world.enter(door) == HandshakeResult(HandshakeOutcome.RETRY)
-    client, reply = world.knock(door)
+    assert world.enter(target) == HandshakeResult(HandshakeOutcome.RETRY)
+    client, reply = world.knock(target)
     assert f'uri="{PATH}"'.encode() in client.request
     assert reply.status == 101
 
 
-# ---- who is refused ----
+# ---- refusals ----
 
 
 def with_line(request: bytes, line: str) -> bytes:
@@ -263,7 +267,7 @@ def with_line(request: bytes, line: str) -> bytes:
     ],
 )
 def test_a_wrong_path_is_a_plain_404(path: str) -> None:
-    """Nothing shows that a farm is here, whatever else the request holds."""
+    """The response does not reveal the farm, whatever else the request holds."""
     world = World()
     reply = world.ask(REQUEST_1.replace(PATH.encode(), path.encode()))
     assert lines(reply)[0] == "HTTP/1.1 404 Not Found"
@@ -305,7 +309,7 @@ def test_who_is_refused(request_bytes: bytes, status: int) -> None:
 
 
 def test_a_head_that_never_ends() -> None:
-    server = ServerHandshake(World().gate, FARMS, 1000)
+    server = ServerHandshake(World().authenticator, FARMS, 1000)
     assert server.deadline_ms == 1000 + HEAD_TIMEOUT_MS
     assert server.feed(f"GET {PATH} HTTP/1.1\r\n".encode(), 1000) is None
     piece, fed = b"a: " + b"b" * 95 + b"\r\n", 0
@@ -316,14 +320,14 @@ def test_a_head_that_never_ends() -> None:
 
 
 def test_a_head_that_is_too_slow() -> None:
-    server = ServerHandshake(World().gate, FARMS, 1000)
+    server = ServerHandshake(World().authenticator, FARMS, 1000)
     server.feed(b"GET ", 1000)
     reply = server.on_timeout()
     assert (reply.status, lines(reply)[0]) == (408, "HTTP/1.1 408 Request Timeout")
 
 
 def test_an_uri_that_was_altered() -> None:
-    """On its way, for a farm that the same users are let into."""
+    """A digest for another farm with the same users is refused."""
     world = World()
     world.farms["other"] = FARMS["farm"]
     world.enter()
@@ -337,7 +341,7 @@ def test_who_does_not_upgrade() -> None:
     world = World()
     world.enter()
     for old in (b"Upgrade: websocket\r\n", b"keep-alive, Upgrade"):
-        client = ClientHandshake(DOOR, world.challenges, 1000, world.random_bytes)
+        client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
         reply = world.ask(client.request.replace(old, b"" if b":" in old else b"keep-alive"))
         assert reply.status == 426
         assert "Upgrade: websocket" in lines(reply)
@@ -345,10 +349,10 @@ def test_who_does_not_upgrade() -> None:
 
 @given(st.binary(max_size=300))
 def test_junk_is_no_head(junk: bytes) -> None:
-    reply = ServerHandshake(World().gate, FARMS, 0).feed(junk, 0)
+    reply = ServerHandshake(World().authenticator, FARMS, 0).feed(junk, 0)
     assert reply is None or reply.status in (400, 404, 431)
-    opening = ClientHandshake(DOOR, ChallengeCache(), 0, bytes).feed(junk, 0)
-    assert opening is None or opening.outcome is HandshakeOutcome.FAILED
+    result = ClientHandshake(TARGET, ChallengeCache(), 0, bytes).feed(junk, 0)
+    assert result is None or result.outcome is HandshakeOutcome.FAILED
 
 
 @pytest.mark.parametrize(
@@ -372,11 +376,11 @@ def test_junk_is_no_head(junk: bytes) -> None:
     ],
 )
 def test_what_is_no_farm(answer: bytes, error: str) -> None:
-    client = ClientHandshake(DOOR, ChallengeCache(), 0, bytes)
-    opening = client.feed(answer, 0)
-    assert opening is not None
-    assert opening.outcome is HandshakeOutcome.FAILED
-    assert error in opening.error
+    client = ClientHandshake(TARGET, ChallengeCache(), 0, bytes)
+    result = client.feed(answer, 0)
+    assert result is not None
+    assert result.outcome is HandshakeOutcome.FAILED
+    assert error in result.error
 
 
 @pytest.mark.parametrize(
@@ -388,14 +392,14 @@ def test_what_is_no_farm(answer: bytes, error: str) -> None:
     ],
 )
 def test_the_best_challenge_is_answered(offer: list[str], best: str) -> None:
-    """In whatever order they come, also all in one line; opaque is said again as it came."""
+    """In any order, also in one header; opaque is returned unchanged."""
     challenges = ChallengeCache()
     texts = [f'Digest realm="r", nonce="{n}", qop="auth,auth-int", algorithm={n}' for n in offer]
     texts[0] += ', opaque="o\\"x"'
-    client = ClientHandshake(DOOR, challenges, 0, bytes)
+    client = ClientHandshake(TARGET, challenges, 0, bytes)
     head = f"HTTP/1.1 401 No\r\nWWW-Authenticate: {', '.join(texts)}\r\n\r\n"
     assert client.feed(head.encode(), 0) == HandshakeResult(HandshakeOutcome.RETRY)
-    answer = challenges.authorize(DOOR, ("GET", PATH), "c")
+    answer = challenges.authorize(TARGET, ("GET", PATH), "c")
     (parameters,) = parse_parameters(answer)
     values = parameters.values
     assert (values["algorithm"], values["nonce"], values["nc"]) == (best, best, "00000001")
@@ -406,10 +410,10 @@ def test_the_best_challenge_is_answered(offer: list[str], best: str) -> None:
 
 
 class Listener:
-    """Accepts until it is told to end, one connection after the other; for a test's thread."""
+    """Accepts connections one after another, in a thread of the test."""
 
     def __init__(self) -> None:
-        self.gate = DigestAuthenticator(b"k" * 16, bytes)
+        self.authenticator = DigestAuthenticator(b"k" * 16, bytes)
         self.replies: list[Reply] = []
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}{PATH}"
@@ -419,7 +423,7 @@ class Listener:
             connection, _ = self.socket.accept()
             connection.settimeout(DEADLINE_S)
             with connection:
-                handshake, reply = ServerHandshake(self.gate, FARMS, 0), None
+                handshake, reply = ServerHandshake(self.authenticator, FARMS, 0), None
                 while reply is None:
                     reply = handshake.feed(connection.recv(65536), 0)
                 self.replies.append(reply)
@@ -446,7 +450,7 @@ def test_curl_agrees(options: list[str], statuses: list[int]) -> None:
     with listener.socket:
         listener.socket.settimeout(DEADLINE_S)
         thread.start()
-        # Behind a 101 it waits for another answer: its own result says nothing.
+        # After a 101 curl waits for another response, so its exit code does not matter.
         command = [curl, "-q", "-s", "--noproxy", "*", "--http1.1", "-m", str(DEADLINE_S)]
         subprocess.run(
             [*command, *options, *upgrade, listener.url],

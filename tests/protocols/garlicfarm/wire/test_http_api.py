@@ -1,4 +1,4 @@
-"""What a server shows over HTTP: paths, methods, queries, and who may see it; curl; a proxy."""
+"""The HTTP API: paths, methods, queries, rights; curl; a proxy."""
 
 import json
 import os
@@ -32,32 +32,32 @@ from kelek.protocols.garlicfarm.wire.http_api import (
     parse_view,
 )
 from kelek.tests.http_proxy import HttpProxy
-from kelek.tests.protocols.garlicfarm.wire.test_handshake import DOOR, FARMS, World, lines
+from kelek.tests.protocols.garlicfarm.wire.test_handshake import FARMS, TARGET, World, lines
 
 DEADLINE_S = 60
 
 
-class Shown:
-    """A face that shows what it is asked for."""
+class EchoSource:
+    """A StatusSource that returns the request."""
 
     def render(self, view: ViewRequest) -> bytes:
         return json.dumps([view.name, view.parameters, view.user]).encode()
 
 
-FACES = {"farm": Shown()}
+FACES = {"farm": EchoSource()}
 
 
-class FaceWorld(World):
-    """A server that has a face, and requests that are signed as a client's."""
+class ApiWorld(World):
+    """A server with an HTTP API, and signed requests of a client."""
 
     def ask(self, data: bytes) -> Reply:
-        handshake = ServerHandshake(self.gate, self.farms, self.now_ms, FACES)
+        handshake = ServerHandshake(self.authenticator, self.farms, self.now_ms, FACES)
         reply = handshake.feed(data, self.now_ms)
         assert reply is not None
         return reply
 
     def get(self, target: str, method: str = "GET", user: str = "alice") -> Reply:
-        """A request by somebody with this user's password."""
+        """A request with this user's password."""
         head = f"{method} {target} HTTP/1.1\r\nHost: a\r\n"
         offer = self.ask(f"GET {path_to('farm', 'status')} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
         challenges = ChallengeCache()
@@ -67,7 +67,7 @@ class FaceWorld(World):
             if line.startswith("WWW-Authenticate: ")
         ]
         challenges.store(found, self.now_ms)
-        answer = challenges.authorize(DOOR._replace(user=user), (method, target), "c").decode()
+        answer = challenges.authorize(TARGET._replace(user=user), (method, target), "c").decode()
         return self.ask(f"{head}Authorization: {answer}\r\n\r\n".encode())
 
 
@@ -77,7 +77,7 @@ def body(reply: Reply) -> bytes:
 
 @pytest.mark.parametrize("name", VIEW_NAMES)
 def test_views_are_shown_to_who_is_let_in(name: str) -> None:
-    world = FaceWorld()
+    world = ApiWorld()
     reply = world.get(path_to("farm", name))
     assert (reply.status, reply.cluster, reply.user) == (200, "farm", "alice")
     assert lines(reply)[0] == "HTTP/1.1 200 OK"
@@ -93,7 +93,7 @@ def test_views_are_shown_to_who_is_let_in(name: str) -> None:
 
 
 def test_a_query_is_part_of_what_is_signed() -> None:
-    world = FaceWorld()
+    world = ApiWorld()
     target = path_to("farm", "entries") + "?from=7&count=2&raw=1"
     expected = ["entries", {"from": 7, "count": 2, "raw": 1}, "alice"]
     assert json.loads(body(world.get(target))) == expected
@@ -101,8 +101,8 @@ def test_a_query_is_part_of_what_is_signed() -> None:
 
 
 def test_head_has_no_body() -> None:
-    """Neither when it is answered, nor when it is refused."""
-    world = FaceWorld()
+    """Neither in a success nor in a refusal."""
+    world = ApiWorld()
     path = path_to("farm", "status")
     whole, head = world.get(path), world.get(path, "HEAD")
     assert (head.status, body(head)) == (200, b"")
@@ -116,8 +116,8 @@ def test_head_has_no_body() -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
 def test_other_methods(method: str) -> None:
-    """Who is let in is told what there is; for others nothing is here."""
-    world = FaceWorld()
+    """An authenticated user gets 405; others get 404."""
+    world = ApiWorld()
     path = path_to("farm", "status")
     reply = world.get(path, method)
     assert reply.status == 405
@@ -138,16 +138,16 @@ def test_other_methods(method: str) -> None:
     ],
 )  # fmt: skip
 def test_other_paths_show_nothing(path: str) -> None:
-    world = FaceWorld()
+    world = ApiWorld()
     plain = world.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert plain.status == 404
     assert world.get(path) == plain
 
 
 def test_a_server_without_a_face() -> None:
-    world = FaceWorld()
+    world = ApiWorld()
     path = path_to("farm", "status")
-    reply = ServerHandshake(world.gate, FARMS, 0).feed(
+    reply = ServerHandshake(world.authenticator, FARMS, 0).feed(
         f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode(), 0
     )
     assert reply is not None
@@ -169,7 +169,7 @@ def test_queries_that_are_none(name: str, query: str) -> None:
     with pytest.raises(RemoteProtocolError):
         parse_view(name, query, "alice")
     if query.isascii():
-        assert FaceWorld().get(f"{path_to('farm', name)}?{query}").status == 400
+        assert ApiWorld().get(f"{path_to('farm', name)}?{query}").status == 400
 
 
 def test_queries_in_full() -> None:
@@ -192,7 +192,7 @@ def test_junk_is_no_query(name: str, query: str) -> None:
 
 @contextmanager
 def listening() -> Iterator[int]:
-    """The port of a server that has a face; it answers any number of connections."""
+    """The port of a server with an HTTP API; it accepts any number of connections."""
     gate = DigestAuthenticator(b"k" * 16, os.urandom)
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -243,7 +243,7 @@ def test_curl_sees_a_view() -> None:
 
 
 def test_curl_sees_a_view_through_a_proxy() -> None:
-    """As inside of I2P: names that only the proxy knows, without CONNECT."""
+    """As inside I2P: only the proxy knows the host name; without CONNECT."""
     with listening() as port, HttpProxy({"abc.b32.i2p": port}) as proxy:
         url = f"http://abc.b32.i2p{path_to('farm', 'status')}"
         through = ("--noproxy", "", "-x", f"http://127.0.0.1:{proxy.port}", "-u", "alice:secret")
@@ -251,26 +251,28 @@ def test_curl_sees_a_view_through_a_proxy() -> None:
         assert all(head.startswith(f"GET {url} ") for head in proxy.heads)
 
 
-def knock(proxy: HttpProxy, door: ConnectTarget, challenges: ChallengeCache) -> HandshakeResult:
-    """One connection of ours to a proxy."""
-    handshake, opening = ClientHandshake(door, challenges, 0, bytes), None
+def connect_through(
+    proxy: HttpProxy, target: ConnectTarget, challenges: ChallengeCache
+) -> HandshakeResult:
+    """One connection to a proxy."""
+    handshake, result = ClientHandshake(target, challenges, 0, bytes), None
     with socket.create_connection(("127.0.0.1", proxy.port), DEADLINE_S) as connection:
         connection.sendall(handshake.request)
-        while opening is None:
-            opening = handshake.feed(connection.recv(65536), 0)
-    return opening
+        while result is None:
+            result = handshake.feed(connection.recv(65536), 0)
+    return result
 
 
 def test_our_handshake_through_a_proxy() -> None:
-    """Of the absolute form, for the host that the proxy knows; messages follow as anywhere."""
-    door = DOOR._replace(host="abc.b32.i2p", via_proxy=True)
+    """In absolute form, for the host that the proxy knows; the messages follow."""
+    target = TARGET._replace(host="abc.b32.i2p", via_proxy=True)
     with listening() as port, HttpProxy({"abc.b32.i2p": port}) as proxy:
         challenges = ChallengeCache()
-        assert knock(proxy, door, challenges) == HandshakeResult(HandshakeOutcome.RETRY)
-        opening = knock(proxy, door, challenges)
-        assert opening.outcome is HandshakeOutcome.OPEN
-        assert b"messages".startswith(opening.rest)
-        assert knock(proxy, door, challenges).outcome is HandshakeOutcome.OPEN, (
+        assert connect_through(proxy, target, challenges) == HandshakeResult(HandshakeOutcome.RETRY)
+        result = connect_through(proxy, target, challenges)
+        assert result.outcome is HandshakeOutcome.OPEN
+        assert b"messages".startswith(result.rest)
+        assert connect_through(proxy, target, challenges).outcome is HandshakeOutcome.OPEN, (
             "with what it knows by now"
         )
         first, second, _ = proxy.heads
@@ -278,9 +280,9 @@ def test_our_handshake_through_a_proxy() -> None:
     assert "\r\nHost: abc.b32.i2p\r\n" in first
     assert f'uri="{path_to("farm")}"' in second
     with HttpProxy({}) as proxy:
-        opening = knock(proxy, door, ChallengeCache())
-        assert opening.outcome is HandshakeOutcome.FAILED
-        assert opening.error == "the HTTP proxy cannot reach the server: 503 Service Unavailable"
+        result = connect_through(proxy, target, ChallengeCache())
+        assert result.outcome is HandshakeOutcome.FAILED
+        assert result.error == "the HTTP proxy cannot reach the server: 503 Service Unavailable"
 
 
 @pytest.mark.parametrize(
@@ -296,9 +298,9 @@ def test_our_handshake_through_a_proxy() -> None:
     ],
 )
 def test_what_a_proxy_refuses_is_told(answer: str, error: str) -> None:
-    client = ClientHandshake(DOOR._replace(via_proxy=True), ChallengeCache(), 0, bytes)
-    opening = client.feed(f"HTTP/1.1 {answer}\r\n\r\n".encode(), 0)
-    assert opening is not None
-    assert opening.outcome is HandshakeOutcome.FAILED
-    assert error in opening.error
-    assert len(opening.error) < 200
+    client = ClientHandshake(TARGET._replace(via_proxy=True), ChallengeCache(), 0, bytes)
+    result = client.feed(f"HTTP/1.1 {answer}\r\n\r\n".encode(), 0)
+    assert result is not None
+    assert result.outcome is HandshakeOutcome.FAILED
+    assert error in result.error
+    assert len(result.error) < 200
