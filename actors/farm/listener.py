@@ -144,10 +144,10 @@ class InboundStream:
         if rest:
             self.admitted.owner.on_requests(self, rest)
 
-    def set_load(self, is_full: bool, half: PartialRequest | None) -> None:
+    def set_load(self, is_full: bool, partial: PartialRequest | None) -> None:
         """Sets whether too many requests are unanswered, and the partial request."""
-        before, now = self.partial, half
-        self._is_full, self.partial = is_full, half
+        before, now = self.partial, partial
+        self._is_full, self.partial = is_full, partial
         self._listener.add_partial_bytes(
             (now.received if now else 0) - (before.received if before else 0)
         )

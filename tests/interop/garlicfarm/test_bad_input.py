@@ -382,7 +382,7 @@ def test_half_a_request(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client must complete a request that it has begun."""
     before = scene.counts()
     with monkeypatch.context() as patch, scene.who.enter(scene.port()) as sock:
-        patch.setattr(listener, "HALF_MS", 300)
+        patch.setattr(listener, "REQUEST_MS_MIN", 300)
         sock.sendall(sized(scene, 1000))
         assert drained(sock) == b""
     assert (scene.counts() - before)["request_timeouts"] >= 1
