@@ -10,7 +10,7 @@ from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType
 from kelek.protocols.raft.core import Role
 from kelek.tests.interop.garlicfarm.farm_plain import APPLICATION, Plain
-from kelek.tests.protocols.garlicfarm.app.test_application import AppWorld, publish
+from kelek.tests.protocols.garlicfarm.app.app_world import AppWorld, publish
 from kelek.tests.protocols.garlicfarm.farm_world import Client, World, client_request, server
 
 PLAIN = 3

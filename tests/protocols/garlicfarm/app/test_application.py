@@ -1,10 +1,8 @@
-"""The application of each server of a farm in virtual time: documents, orders, router, views."""
+"""Applications of farm servers in virtual time: documents, orders, router, snapshots."""
 
 import json
-from base64 import b64decode
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -13,20 +11,16 @@ from kelek.protocols.garlicfarm.app.application import (
     NEVER_MS,
     READ_RETRY_MS,
     RETRY_MS_FIRST,
-    Application,
-    AppSetup,
 )
-from kelek.protocols.garlicfarm.app.documents import PublishConfig, encode_status
+from kelek.protocols.garlicfarm.app.documents import PublishConfig
 from kelek.protocols.garlicfarm.app.orders import (
     ORDERS_MAX,
     Audit,
     FarmConfig,
-    Order,
     OrderKind,
     PublishChoice,
     encode_order,
 )
-from kelek.protocols.garlicfarm.app.posters import encode_poster
 from kelek.protocols.garlicfarm.app.router import Publication, RouterStatus
 from kelek.protocols.garlicfarm.app.state import Leaf
 from kelek.protocols.garlicfarm.server.append_policy import AUDITS_MAX
@@ -36,12 +30,6 @@ from kelek.protocols.garlicfarm.server.membership import (
     remove_server_request,
 )
 from kelek.protocols.garlicfarm.server.values import FarmSnapshot
-from kelek.protocols.garlicfarm.wire.http_api import (
-    DOCUMENTS_BYTES_MAX,
-    ENTRIES_COUNT_DEFAULT,
-    ENTRIES_VALUES_BYTES_MAX,
-    ViewRequest,
-)
 from kelek.protocols.garlicfarm.wire.messages import (
     FarmConfiguration,
     FarmLogEntry,
@@ -50,102 +38,20 @@ from kelek.protocols.garlicfarm.wire.messages import (
     ValueType,
 )
 from kelek.protocols.garlicfarm.wire.values import encode_configuration
+from kelek.tests.protocols.garlicfarm.app.app_world import (
+    EPOCH_MS,
+    INTERVAL_MS,
+    AppWorld,
+    make_snapshot,
+    order,
+    publish,
+)
 from kelek.tests.protocols.garlicfarm.farm_world import (
     Client,
-    World,
     client_request,
     server,
 )
 from kelek.tests.protocols.garlicfarm.server.test_peer import grow
-
-INTERVAL_MS = 10_000
-EPOCH_MS = 1_558_000_000_000
-
-
-class Router:
-    """A router with a settable status. It records its calls."""
-
-    def __init__(self) -> None:
-        self.said = RouterStatus({"router": {"uptime": 1}, "meta": {"lastPublishedTime": 0}})
-        self.told: list[Publication | None] = []
-
-    def status(self) -> RouterStatus:
-        return self.said
-
-    def publish(self, publication: Publication) -> None:
-        self.told.append(publication)
-
-    def stop(self) -> None:
-        self.told.append(None)
-
-
-class AppWorld(World):
-    """A farm whose servers each have an application and a router."""
-
-    def __init__(
-        self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3), others: tuple[int, ...] = ()
-    ) -> None:
-        self.apps: dict[int, Application] = {}
-        self.routers: dict[int, Router] = {}
-        self.app_setup = AppSetup("farm", post_interval_ms=INTERVAL_MS, admins=frozenset({"admin"}))
-        super().__init__(seed, members, others)
-
-    def start(self, number: int, servers: Any = (), **setup: Any) -> None:
-        super().start(number, servers, **setup)
-        self.routers.setdefault(number, Router())
-        self.apps[number] = Application(
-            self.app_setup, self.peers[number], self.routers[number], lambda: {"inbound": number}
-        )
-
-    def kill(self, number: int) -> None:
-        super().kill(number)
-        self.apps.pop(number, None)
-
-    def deadlines(self) -> list[int]:
-        return [*super().deadlines(), *(app.deadline_ms for app in self.apps.values())]
-
-    def _turn(self) -> None:
-        for app in self.apps.values():
-            app.wake(self.now_ms, EPOCH_MS + self.now_ms)
-        super()._turn()
-
-    # The status it returns.
-
-    def order(self, order: Order, grant: PeerSession | None = None) -> bool:
-        value = encode_order(order)
-        return self.ask(client_request(value), session=grant or PeerSession("admin")).is_accepted
-
-    def view(self, number: int, name: str = "status", **numbers: int) -> dict[str, Any]:
-        numbers = {key.strip("_"): value for key, value in numbers.items()}
-        found = json.loads(self.apps[number].render(ViewRequest(name, numbers, "admin")))
-        assert isinstance(found, dict)
-        return found
-
-    def is_settled(self) -> bool:
-        """Whether every application has applied what is committed."""
-        indexes = {app.state.index for app in self.apps.values()}
-        return len(indexes) == 1 and not any(app.is_behind for app in self.apps.values())
-
-    def settle(self) -> None:
-        """Runs until each server's document is in the log and applied everywhere."""
-        self.elect()
-        self.run_until(
-            lambda: all(len(app.state.posted) == len(self.apps) for app in self.apps.values())
-        )
-        self.run_until(self.is_settled)
-
-    @property
-    def encoded(self) -> set[bytes]:
-        return {app.state.encode() for app in self.apps.values()}
-
-
-def order(kind: OrderKind, **fields: Any) -> Order:
-    return Order(kind, "farm", EPOCH_MS, "admin")._replace(**fields)
-
-
-def publish(choice: int | PublishChoice) -> Order:
-    return order(OrderKind.PUBLISH, publish=choice)
-
 
 # ---- documents ----
 
@@ -456,13 +362,6 @@ def test_states_agree_whatever_happens(seed: int) -> None:
     assert len(known) > 8
 
 
-def make_snapshot(world: AppWorld, number: int) -> FarmSnapshot:
-    mark, pieces = world.apps[number].snapshot()
-    assert mark.last_index == world.apps[number].state.index
-    assert world.snapshot(number, b"".join(pieces))._replace(size=0) == mark
-    return mark
-
-
 def test_a_newcomer_gets_the_state() -> None:
     world = AppWorld()
     world.settle()
@@ -576,229 +475,3 @@ def test_entries_that_are_nothing_of_ours_are_passed_over() -> None:
     assert {7, 8} <= world.apps[1].state.posted.keys()
     assert world.apps[1].state.counters - before == {"other": 201, "status": 2}
     assert world.apps[1].state.index == world.peers[1].core.commit_index
-
-
-# ---- views ----
-
-
-def test_the_status_of_a_farm() -> None:
-    world = AppWorld()
-    world.settle()
-    leader = world.elect()
-    core = world.peers[leader].core
-    status = world.view(leader)
-    links = {each["id"]: each["link"] for each in status["members"]}
-    assert links == {number: "self" if number == leader else "up" for number in (1, 2, 3)}
-    assert {each["match"] for each in status["members"]} == {core.log.last_index}
-    assert {each["endpoint"] for each in status["members"]} == {
-        each.endpoint for each in world.members
-    }
-    wanted = {
-        "cluster": "farm", "id": leader, "state": "leader", "term": core.term, "leader": leader,
-        "first": 1, "commit": core.commit_index, "last": core.log.last_index, "change": None,
-        "publisher": 1, "publish": "auto", "connections": {"inbound": leader},
-        "asked_by": {"user": "admin", "admin": True},
-    }  # fmt: skip
-    assert {key: status[key] for key in wanted} == wanted
-    assert status["counters"]["status"] == 3
-    follower = world.view(next(number for number in (1, 2, 3) if number != leader))
-    assert (follower["state"], follower["leader"]) == ("follower", leader)
-    assert "match" not in follower["members"][0]
-    show = world.apps[leader].render(ViewRequest("status", {}, "bob"))
-    assert json.loads(show)["asked_by"] == {"user": "bob", "admin": False}
-
-
-def test_a_change_of_members_is_shown() -> None:
-    world = AppWorld(members=(1,))
-    world.settle()
-    assert world.ask(add_server_request(server(4))).is_accepted
-    assert world.view(1)["change"] == {"server": 4, "stage": "invite"}
-    world.start(4)
-    assert world.view(4)["state"] == "waiting"
-    world.run_until(lambda: world.view(4)["state"] == "follower")
-    assert world.ask(remove_server_request(4)).is_accepted
-    world.run_until(lambda: world.view(4)["state"] == "waiting")
-
-
-def test_the_entries_of_a_log() -> None:
-    """Documents and orders appear as JSON, other entries in base64, in order, with the next
-    index.
-    """
-    world = AppWorld(members=(1,))
-    world.settle()
-    assert world.order(publish(1))
-    assert world.ask(client_request(b"\xff", b'{"cluster":"x","date":1,"id":1}')).is_accepted
-    world.run_until(world.is_settled)
-    whole = world.view(1, "entries")
-    assert [each["index"] for each in whole["entries"]] == list(range(1, whole["next"]))
-    assert (whole["first"], whole["commit"], whole["next"]) == (1, 7, 8)
-    configuration, document, poster, ordered, nobody, junk, foreign = whole["entries"]
-    assert (configuration["type"], configuration["servers"]) == (
-        2, [{"id": 1, "endpoint": "tcp://127.0.0.1:9001"}]
-    )  # fmt: skip
-    assert (document["type"], document["document"]["id"], document["term"]) == (1, 1, 1)
-    assert ordered["document"]["admin"] == "publish"
-    assert (document["user"], ordered["user"], junk["user"]) == (None, "admin", None)
-    assert (poster["poster"], nobody["poster"]) == ("admin", None)
-    assert junk == {"index": 6, "term": 1, "type": 1, "user": None, "value": "/w=="}
-    assert "value" in foreign
-    some = world.view(1, "entries", from_=2, count=3)
-    assert (some["entries"], some["next"]) == ([document, poster, ordered], 5)
-    raw = world.view(1, "entries", raw=1)["entries"]
-    assert all({"index", "term", "type", "value"} < set(each) for each in raw[1:])
-    beyond = world.view(1, "entries", from_=100)
-    assert (beyond["entries"], beyond["next"], beyond["commit"]) == ([], 100, 7)
-
-
-def test_the_user_of_each_entry_is_kept() -> None:
-    """From any index, on each server, also after a change of the leader. Values are stored as
-    appended.
-    """
-    world = AppWorld()
-    world.app_setup = world.app_setup._replace(post_interval_ms=0)
-    for number in (1, 2, 3):
-        world.kill(number)
-        world.start(number, world.members)
-    names = ["ann", "bob", "ann", "bob", "bob", 'd"\u00fc']
-    told: list[tuple[bytes, str | None]] = []
-    for round_ in range(2):
-        leader = world.elect()
-        for at, name in enumerate(names):
-            values = [b"%d %d %d" % (round_, at, each) for each in range(700 if at == 3 else 2)]
-            grant = PeerSession(name, is_admin=False)
-            assert world.ask(client_request(*values), leader, grant).is_accepted
-            told += [(value, name) for value in values]
-        world.kill(leader)
-        world.elect()
-        world.start(leader, world.members)
-    world.ask(client_request(b"of nobody"))
-    told.append((b"of nobody", None))
-    world.run(3000)
-    for number in (1, 2, 3):
-        for step in (1000, 7):
-            found, index = [], 1
-            while (page := world.view(number, "entries", from_=index, count=step))["entries"]:
-                found += [each for each in page["entries"] if "value" in each]
-                index = page["next"]
-            entries = [each for each in found if "poster" not in each]
-            assert [(b64decode(each["value"]), each["user"]) for each in entries] == told
-            assert len(found) - len(entries) < 20, "not one for each"
-
-
-def test_poster_entries_are_repeated() -> None:
-    """A reader finds the user without a search of the whole log."""
-    world = AppWorld(members=(1,))
-    world.settle()
-    ann = PeerSession("ann", is_admin=False)
-    for _ in range(5):
-        assert world.ask(client_request(*[b"x"] * 900), 1, ann).is_accepted
-    world.run_until(world.is_settled)
-    entries = [
-        each
-        for at in range(1, 5000, 1000)
-        for each in world.view(1, "entries", from_=at, count=1000)["entries"]
-    ]
-    named = [each["index"] for each in entries if "poster" in each]
-    assert [b - a for a, b in pairwise(named)] == [1801, 1801]
-
-
-def test_what_a_client_may_not_append() -> None:
-    """Another server's status and a poster entry are refused, counted and audited. Other JSON is
-    accepted.
-    """
-    world = AppWorld()
-    world.settle()
-    leader = world.elect()
-    eve, two = PeerSession("eve", is_admin=False), PeerSession("two", 2, is_admin=False)
-    status = {"cluster": "farm", "date": 1, "id": 2}
-    escaped = b'{"cl\\u0075ster":"farm","date":1,"id":2}'
-    peer = world.peers[leader]
-    before = peer.core.log.last_index
-    for value in (encode_status(status), escaped, encode_poster("adm")):
-        answer = world.ask(client_request(b"fine", value), leader, eve)
-        assert (answer.is_accepted, answer.destination, answer.next_index) == (False, leader, 0)
-    answer = world.ask(client_request(encode_status({**status, "id": 1})), leader, two)
-    assert not answer.is_accepted
-    assert peer.core.log.last_index == before
-    assert peer.refused[MessageType.CLIENT_REQUEST] == 4
-    assert list(peer.append_policy.audits) == [
-        Audit("eve", "status of server 2", False),
-        Audit("eve", "status of server 2", False),
-        Audit("eve", "a poster entry, which only a leader writes", False),
-        Audit("two", "status of server 1", False),
-    ]
-    assert world.ask(client_request(encode_status(status)), leader, two).is_accepted
-    other = encode_status({**status, "cluster": "other"})
-    assert world.ask(client_request(other, b'{"cluster":"farm"}'), leader, eve).is_accepted
-    peer.append_policy.audits.clear()
-    mixed = client_request(encode_order(publish(3)), encode_status(status))
-    assert not world.ask(mixed, leader, PeerSession("admin")).is_accepted
-    assert [audit.is_accepted for audit in peer.append_policy.audits] == [False, False]
-
-
-def test_answers_about_entries_are_bounded() -> None:
-    world = AppWorld(members=(1,))
-    world.settle()
-    third = bytes(ENTRIES_VALUES_BYTES_MAX // 3)
-    for values in ((third,) * 4, (bytes(ENTRIES_VALUES_BYTES_MAX + 1), b"x"), (b"y",) * 300):
-        assert world.ask(client_request(*values)).is_accepted
-    world.run_until(world.is_settled)
-    index, pages = 3, []
-    while True:
-        page = world.view(1, "entries", from_=index, raw=1)
-        if not page["entries"]:
-            break
-        pages.append([each["index"] for each in page["entries"]])
-        index = page["next"]
-    assert [number for page in pages for number in page] == list(range(3, page["commit"] + 1))
-    assert [len(page) for page in pages[:3]] == [3, 1, 1]
-    assert max(len(page) for page in pages) == ENTRIES_COUNT_DEFAULT
-
-
-def test_entries_that_are_gone() -> None:
-    world = AppWorld(members=(1,))
-    world.settle()
-    assert world.ask(client_request(b"a", b"b")).is_accepted
-    world.run_until(world.is_settled)
-    mark = make_snapshot(world, 1)
-    assert world.ask(client_request(b"c")).is_accepted
-    world.run_until(world.is_settled)
-    page = world.view(1, "entries", from_=1)
-    first = mark.last_index + 1
-    assert (page["first"], [each["index"] for each in page["entries"]]) == (first, [first])
-
-
-def test_answers_about_documents_are_bounded() -> None:
-    """A document without room is shown when requested alone."""
-    world = AppWorld(members=(1,))
-    state = world.apps[1].state
-    for number in range(1, 20):
-        bare = {"cluster": "farm", "date": 1, "id": number, "config": {"x": "y" * 1_000_000}}
-        state.apply(number, encode_status(bare))
-    state.index = 0
-    shown = world.view(1, "documents")["documents"]
-    assert [each["id"] for each in shown] == list(range(1, 20))
-    whole = [each["id"] for each in shown if each["document"] is not None]
-    assert whole == list(range(1, DOCUMENTS_BYTES_MAX // 1_000_000 + 1))
-    (last,) = world.view(1, "documents", id=19)["documents"]
-    assert last["document"]["id"] == 19
-    assert world.view(1, "documents", id=77)["documents"] == []
-
-
-def test_a_configuration_is_exported() -> None:
-    world = AppWorld(members=(1,))
-    world.settle()
-    export = FarmConfig("farm", (), 1, ("h",), (7,), {"postingInterval": INTERVAL_MS})
-    assert world.order(order(OrderKind.IMPORT, configuration=export))
-    world.run_until(world.is_settled)
-    assert world.view(1, "configuration") == {
-        "version": 1,
-        "cluster": "farm",
-        "servers": [{"id": 1, "endpoint": "tcp://127.0.0.1:9001"}],
-        "publish": 1,
-        "excluded": {"hashes": ["h"], "servers": [7]},
-        "settings": {"postingInterval": INTERVAL_MS},
-    }
-    documents = world.view(1, "documents")
-    assert documents["excluded"] == {"hashes": ["h"], "servers": [7]}
-    assert (documents["publish"], documents["publisher"]) == (1, 1)
