@@ -1,4 +1,4 @@
-"""What `kelek doctor` says: which optional parts work here, and with what."""
+"""`kelek doctor`: which extras work here, with their versions."""
 
 import importlib.metadata
 import pkgutil
@@ -13,7 +13,7 @@ from ...version import __version__
 from ..cli_errors import FAILED, CliError
 from ..output import show_json
 
-# Extra -> the package that it brings.
+# Extra -> its package.
 PARTS = {
     "arrow": "pyarrow",
     "farm": "cryptography",
@@ -24,7 +24,7 @@ PARTS = {
 
 
 class Finding(NamedTuple):
-    """One part."""
+    """One extra or program."""
 
     part: str
     version: str | None  # None: it is not installed.
@@ -33,7 +33,7 @@ class Finding(NamedTuple):
 
 
 def show(output: str) -> None:
-    """Prints every part; fails when one is installed and can't work."""
+    """Prints all findings. Raises CliError if an installed extra does not work."""
     found = findings()
     if output == "json":
         show_json([one._asdict() for one in found])
@@ -47,7 +47,7 @@ def show(output: str) -> None:
 
 
 def findings() -> list[Finding]:
-    """What there is; each package is looked up, and none is imported."""
+    """Looks every package up without importing it."""
     found = [
         Finding("kelek", __version__),
         Finding("python", sys.version.split()[0], sys.executable),

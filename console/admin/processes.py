@@ -1,4 +1,4 @@
-"""`supervisor restart` and `supervisor profile`: one unit or process of those that run."""
+"""`supervisor restart` and `supervisor profile`: act on single units or processes that run."""
 
 import json
 import os
@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 
 import click
 
-from . import supervisor_client as asking
+from . import supervisor_client as client
 from .supervisor_client import EXIT_WRONG, fail
 
 RESTART_S = 30.0  # How long one unit may take to be ready again.
 ASK_S = 0.05
-ANSWER_S = 60.0  # What py-spy may need beyond the time that it samples.
+ANSWER_S = 60.0  # Time for py-spy besides its sampling time.
 FORMS = {".svg": "flamegraph", ".json": "speedscope"}
 
 
 class Target(NamedTuple):
-    """NODE or NODE/ROLE, as it was typed."""
+    """NODE or NODE/ROLE of the command line."""
 
     node: str
     role: str | None
@@ -31,7 +31,7 @@ class Target(NamedTuple):
 
 
 def targets_of(words: Sequence[str]) -> tuple[str | None, list[Target]]:
-    """The topology, when the first word is a file's, and what is meant of it."""
+    """The topology, if the first word names a file, and the targets."""
     topology = None
     if words and (words[0].endswith((".yaml", ".yml")) or Path(words[0]).is_file()):
         topology, *words = words
@@ -40,20 +40,20 @@ def targets_of(words: Sequence[str]) -> tuple[str | None, list[Target]]:
 
 
 def rows_of_targets(path: str, targets: Sequence[Target]) -> list[dict[str, Any]]:
-    """The processes that are meant: of all nodes that run here when no target is given.
+    """The processes of the targets; without targets, of all nodes that run here.
 
-    Raises OperatorError for a node or role that is not there.
+    Raises OperatorError for an unknown node or role.
     """
     from ...actors.errors import OperatorError
     from ...actors.topology.schema import did_you_mean
 
-    rows = [row for row in asking.rows_of(path) if row["role"] != "supervisor"]
+    rows = [row for row in client.rows_of(path) if row["role"] != "supervisor"]
     nodes = sorted({row["node"] for row in rows})
     if not rows:
-        fail(f"{path}: nothing of it runs here; `supervisor start` starts it", asking.EXIT_NOTHING)
+        fail(f"{path}: no node of it runs here; `supervisor start` starts it", client.EXIT_NOTHING)
     for target in targets:
         if target.node not in nodes:
-            own = asking.load(path).own_nodes
+            own = client.load(path).own_nodes
             if target.node in own:
                 way_out = f"`supervisor start --node {target.node}` starts it"
                 raise OperatorError(str(target), "it does not run here", way_out)
@@ -72,9 +72,9 @@ def rows_of_targets(path: str, targets: Sequence[Target]) -> list[dict[str, Any]
 
 
 def restart(words: Sequence[str], output: str) -> int:
-    """Restarts units one after the other, each when the one before is ready; a leader's last."""
+    """Restarts units one after the other, each when the previous one is ready; a leader's last."""
     topology, targets = targets_of(words)
-    path = asking.path_of(topology)
+    path = client.path_of(topology)
     rows = rows_of_targets(path, targets)
     units: dict[tuple[str, str], None] = {}
     leaders = {row["node"] for row in rows if row.get("raft_role") == "leader"}
@@ -87,7 +87,7 @@ def restart(words: Sequence[str], output: str) -> int:
 
 
 def _restart_unit(path: str, node: str, unit: str, output: str) -> dict[str, Any]:
-    """Restarts one unit and waits until it is ready and, had it a leader, knows one again."""
+    """Restarts one unit. Waits until it is ready and, if it knew a leader, knows one again."""
     begun = time.monotonic()
     before = _unit_rows(path, node, unit)
     reason = _ask(path, node, b"ask-restart", [node, unit])
@@ -133,7 +133,7 @@ def _wait(
 
 
 def _unit_rows(path: str, node: str, unit: str) -> list[dict[str, Any]]:
-    rows = [row for row in asking.rows_of(path, (node,)) if row.get("unit") == unit]
+    rows = [row for row in client.rows_of(path, (node,)) if row.get("unit") == unit]
     if not rows:
         fail(f"{node}: its supervisor has just ended; `supervisor start` starts it", EXIT_WRONG)
     return [row for row in rows if row["node"] == node]
@@ -142,12 +142,12 @@ def _unit_rows(path: str, node: str, unit: str) -> list[dict[str, Any]]:
 def _ask(path: str, node: str, question: bytes, value: object) -> Any:
     from ...actors.runtime import run_dir
 
-    found = asking.running_nodes(path, (node,))[node]
-    return asking.ask(run_dir.of_topology(path), node, question, found, value)
+    found = client.running_nodes(path, (node,))[node]
+    return client.ask(run_dir.of_topology(path), node, question, found, value)
 
 
 class Sampling(NamedTuple):
-    """What `supervisor profile` was told."""
+    """The arguments of `supervisor profile`."""
 
     words: Sequence[str]
     seconds: int
@@ -159,18 +159,18 @@ def profile(options: Sampling) -> int:
     """Samples one process with py-spy and writes a flame graph, or a file for speedscope."""
     topology, targets = targets_of(options.words)
     if len(targets) != 1 or not targets[0].role:
-        fail("TARGET: one process is profiled at a time; write NODE/ROLE, as `status` shows them")
+        fail("TARGET: give one process as NODE/ROLE; `supervisor status` lists them")
     [target] = targets
     file = Path(options.file or f"{target.node}-{target.role}.svg")
     form = FORMS.get(file.suffix)
     if form is None:
-        fail(f"{file}: its name says no format; end it in {' or '.join(FORMS)}")
+        fail(f"{file}: the name must end in {' or '.join(FORMS)}")
     if not os.access(file.parent, os.W_OK) or file.is_dir():
-        fail(f"{file}: can't be written; give another file with -o")
-    path = asking.path_of(topology)
+        fail(f"{file}: cannot be written; give another file with -o")
+    path = client.path_of(topology)
     rows_of_targets(path, targets)
-    wish = [target.node, target.role, options.seconds, options.native, form]
-    made, reason = _ask_with_bar(path, target, wish, options.seconds)
+    request = [target.node, target.role, options.seconds, options.native, form]
+    made, reason = _ask_with_bar(path, target, request, options.seconds)
     if reason:
         fail(f"{target}: {reason}", EXIT_WRONG)
     shutil.move(made, file)
@@ -179,23 +179,23 @@ def profile(options: Sampling) -> int:
     return 0
 
 
-def _ask_with_bar(path: str, target: Target, wish: list[Any], seconds: int) -> tuple[str, str]:
-    """Waits for py-spy, with a progress bar when somebody watches."""
+def _ask_with_bar(path: str, target: Target, request: list[Any], seconds: int) -> tuple[str, str]:
+    """Waits for py-spy, with a progress bar on a terminal."""
     from ...actors.runtime import run_dir
 
-    found = asking.running_nodes(path, (target.node,))[target.node]
+    found = client.running_nodes(path, (target.node,))[target.node]
     with click.progressbar(
         length=seconds,
         label=f"sampling {target}",
         file=sys.stderr,
         hidden=not sys.stderr.isatty(),
     ) as bar:
-        made, reason = asking.ask(
+        made, reason = client.ask(
             run_dir.of_topology(path),
             target.node,
             b"ask-profile",
             found,
-            wish,
+            request,
             wait_s=seconds + ANSWER_S,
             beat=lambda elapsed_s: bar.update(min(int(elapsed_s), seconds) - bar.pos),
         )

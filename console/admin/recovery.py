@@ -1,6 +1,6 @@
-"""`kelek recover`: a cluster whose majority is lost for good begins anew from one node's data.
+"""`kelek recover`: starts a new cluster from one node's data after a majority is lost for good.
 
-Nothing that the node has is changed: its old directory is kept beside the new one.
+The node's data does not change: its old directory stays beside the new one.
 """
 
 import json
@@ -35,13 +35,13 @@ CONFIRMATION = "--lose-what-only-others-have"
 
 class RecoveryRequest(NamedTuple):
     node: str
-    cluster: str  # The new one's ident.
+    cluster: str  # Ident of the new cluster.
     topology: str | None
     confirmed: bool
 
 
 class Plan(NamedTuple):
-    """What is to be done, once everything has been looked at."""
+    """A recovery after all checks."""
 
     found: Any  # The topology.
     folder: Path  # Of the node.
@@ -50,31 +50,33 @@ class Plan(NamedTuple):
     members: tuple[tuple[str, str], ...]
 
 
-def recover(wish: RecoveryRequest, output: str) -> None:
-    """Looks at everything, warns, and does it when that was confirmed."""
-    found = _load(wish)
-    folder = found.data_dir / wish.node
+def recover(request: RecoveryRequest, output: str) -> None:
+    """Checks and warns; recovers if the request is confirmed. Raises CliError."""
+    found = _load(request)
+    folder = found.data_dir / request.node
     source = Disk(str(folder / "raft"))
     if not (folder / "raft").is_dir():
-        raise CliError(f"{folder / 'raft'}: there is no such directory; run it where the data is")
+        raise CliError(
+            f"{folder / 'raft'}: the directory does not exist; run this command where the data is"
+        )
     try:
         locks = lock_peer(source)
     except StorageError as error:
         raise CliError(str(error), FAILED) from error
     try:
         identity = read_identity(source)
-        if identity != (found.cluster, wish.node):
+        if identity != (found.cluster, request.node):
             raise CliError(
-                f"{folder / 'raft'}: it is {identity.peer_id}'s of cluster {identity.cluster}; "
-                "give the topology that it ran with"
+                f"{folder / 'raft'}: the data of {identity.peer_id} of cluster {identity.cluster}; "
+                "give its topology"
             )
-        if not wish.confirmed:  # Before all of the data is read, which may take minutes.
-            _warn(found, wish.node, "ends where `kelek log verify` says")
+        if not request.confirmed:  # Before reading the data, which may take minutes.
+            _warn(found, request.node, "ends where `kelek log verify` says")
             raise CliError(f"nothing was changed; repeat it with {CONFIRMATION} to go on")
         report = inspect(source)
-        _warn(found, wish.node, f"ends at index {report.last_index}, term {report.last_term}")
-        members = ((wish.node, found.nodes[wish.node].url),)
-        plan = Plan(found, folder, report, Identity(wish.cluster, wish.node), members)
+        _warn(found, request.node, f"ends at index {report.last_index}, term {report.last_term}")
+        members = ((request.node, found.nodes[request.node].url),)
+        plan = Plan(found, folder, report, Identity(request.cluster, request.node), members)
         _refuse_survivors(plan)
         rescued, kept = _carry_out(plan, source)
     except StorageError as error:
@@ -82,38 +84,40 @@ def recover(wish: RecoveryRequest, output: str) -> None:
     finally:
         for lock in locks:
             lock.close()
-    _tell(plan, rescued, kept, output)
+    _report(plan, rescued, kept, output)
 
 
-def _load(wish: RecoveryRequest) -> Any:
-    if not NAME.fullmatch(wish.cluster):
-        raise CliError(f"--cluster: {wish.cluster!r} is not a name; use {NAME_RULE}")
+def _load(request: RecoveryRequest) -> Any:
+    if not NAME.fullmatch(request.cluster):
+        raise CliError(f"--cluster: {request.cluster!r} is not a name; use {NAME_RULE}")
     try:
-        found = topologies.load(wish.topology or run_dir.default_path())
+        found = topologies.load(request.topology or run_dir.default_path())
     except OperatorError as error:
         raise CliError(str(error)) from error
-    if wish.node not in found.own_nodes:
-        way_out = did_you_mean(wish.node, found.own_nodes)
-        raise CliError(f"--from: unknown node '{wish.node}'; {way_out}")
-    if wish.cluster == found.cluster:
-        raise CliError(f"--cluster: '{wish.cluster}' is the lost one's ident; take another")
+    if request.node not in found.own_nodes:
+        way_out = did_you_mean(request.node, found.own_nodes)
+        raise CliError(f"--from: unknown node '{request.node}'; {way_out}")
+    if request.cluster == found.cluster:
+        raise CliError(
+            f"--cluster: '{request.cluster}' is the ident of the lost cluster; choose another one"
+        )
     return found
 
 
 def _warn(found: Any, node: str, end: str) -> None:
-    """What may be lost, and what must not be done: on stderr, whether it is confirmed or not."""
+    """Prints the risks on stderr, also for a confirmed request."""
     others = [name for name in found.nodes if name != node]
     for line in (
-        f"only what {node} has is kept: its log {end}",
-        "updates that were acknowledged by others alone are LOST, their indexes are given anew",
-        "the end of its log counts as committed, also what the lost cluster never committed",
-        f"never start {', '.join(others) or 'others'} with their old data again beside it",
+        f"only the data of {node} is kept: its log {end}",
+        "updates that only other nodes have are LOST, even acknowledged ones; indexes are reused",
+        "all entries of its log count as committed, even if the lost cluster never committed them",
+        f"never start {', '.join(others) or 'other nodes'} with their old data beside it",
     ):
         click.secho(f"kelek: WARNING: {line}", fg="red", bold=True, err=True)
 
 
 def _refuse_survivors(plan: Plan) -> None:
-    """Another node that answers is not lost: two clusters would go on from one log."""
+    """Refuses while another node answers: two clusters would continue one log."""
     for name, node in plan.found.nodes.items():
         if name == plan.new.peer_id:
             continue
@@ -123,14 +127,14 @@ def _refuse_survivors(plan: Plan) -> None:
             except LogError:
                 continue
         raise CliError(
-            f"{name}: it answers at {node.url}, so it is not lost; start the majority again, or "
-            "stop it if its data is to be given up",
+            f"{name}: answers at {node.url}, so it is not lost; start the majority again, or stop "
+            "this node to give up its data",
             FAILED,
         )
 
 
 def _carry_out(plan: Plan, source: Disk) -> tuple[Rescued, Path]:
-    """Makes the new directory, writes the audit line, then exchanges the two by renaming."""
+    """Creates the new directory, writes the audit line, then swaps both by renaming."""
     folder = plan.folder
     shutil.rmtree(folder / UNFINISHED, ignore_errors=True)
     alone = encode_config_entry(ConfigEntry(plan.members))
@@ -144,7 +148,7 @@ def _carry_out(plan: Plan, source: Disk) -> tuple[Rescued, Path]:
         _sync(folder)
     except OSError as error:
         place = error.filename or folder
-        line = f"{place}: {error.strerror}; {kept} or raft is the old one"
+        line = f"{place}: {error.strerror}; {kept} or raft is the old directory"
         raise CliError(line, FAILED) from error
     return rescued, kept
 
@@ -177,14 +181,14 @@ def _sync(folder: Path) -> None:
         os.close(fd)
 
 
-def _tell(plan: Plan, rescued: Rescued, kept: Path, output: str) -> None:
+def _report(plan: Plan, rescued: Rescued, kept: Path, output: str) -> None:
     node, cluster = plan.new.peer_id, plan.new.cluster
     if output == "json":
         figures = {"node": node, "cluster": cluster, "last_index": rescued.last_index}
         show_json({**figures, "term": rescued.term, "kept": str(kept)})
         return
     click.echo(f"recovered {node} as cluster {cluster}: entries up to {plan.report.last_index}")
-    click.echo(f"the old data is kept in {kept}, the audit line in {plan.folder / AUDIT}")
+    click.echo(f"the old data is in {kept}, the audit line in {plan.folder / AUDIT}")
     click.echo(
         f"now write `cluster: {cluster}` into {plan.found.path}, leave only {node} in it, start "
         "it, and add other nodes, with empty directories, by `kelek log members add`"

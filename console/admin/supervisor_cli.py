@@ -1,9 +1,9 @@
 """The command `supervisor`: starts, stops and shows the processes of a topology.
 
-Exit codes: 0 as asked; 1 something does not run as it should; 2 the command line, the topology or
-its surroundings are wrong; 3 (status, logs) nothing of this topology runs or ran here.
+Exit codes: 0 success; 1 something does not run as it should; 2 the command line, the topology or
+its environment is wrong; 3 (status, logs) nothing of this topology runs or ran here.
 
-Nothing heavy is imported before a command needs it: --help and completion answer at once.
+Commands import heavy modules when they need them, so that --help and completion answer at once.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ COLUMNS = {
     "lag": "LAG",
     "snapshot_index": "SNAPSHOT",
 }
-# What a row may say besides the table, and the word that its line begins with.
+# Keys of a row that have a line below the table, and the first word of that line.
 NOTES = {
     "reason": "gave up",
     "repair": "repairing",
@@ -81,7 +81,7 @@ output_option = click.option(
 
 
 def _command(function: Callable[P, int]) -> Callable[P, None]:
-    """Turns an operator's error into one line and exit code 2."""
+    """Prints an OperatorError as one line and exits with code 2."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -115,14 +115,14 @@ def main() -> None:
 @main.command()
 @topology_argument
 @node_option
-@click.option("--detach", is_flag=True, help="Return when all are ready; go on in the background.")
+@click.option("--detach", is_flag=True, help="Return when all are ready; run in the background.")
 @click.option("--one-process", is_flag=True, help="Actors as threads: tests and tiny machines.")
 @click.option("--bootstrap", is_flag=True, help="Empty data directories are a first start.")
 @_command
 def start(
     topology: str | None, nodes: tuple[str, ...], detach: bool, one_process: bool, bootstrap: bool
 ) -> int:
-    """Starts the nodes and stays with them until it gets SIGTERM or Ctrl-C."""
+    """Starts the nodes and runs them until SIGTERM or Ctrl-C."""
     from ...actors.runtime import plan as plans
     from ...actors.runtime.supervisor import StartOptions, Supervisor
 
@@ -140,7 +140,7 @@ def start(
 @node_option
 @_command
 def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
-    """Stops the nodes that run here: they finish what is open and end within 5 s."""
+    """Stops the nodes that run here: they finish open work and end within 5 s."""
     from ...actors.runtime import run_dir
 
     path = path_of(topology)
@@ -182,7 +182,7 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
 @output_option
 @_command
 def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
-    """Shows every process that runs here, and the cluster's members of another make.
+    """Shows every process that runs here, and members of other implementations.
 
     Exit code 0: all are ready and can work; 1: not, or a log has no leader; 3: nothing runs.
     """
@@ -204,7 +204,7 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
         for line in drift_of(rows):
             click.echo(f"drift {line}")
     else:
-        click.echo(f"nothing of {path} runs here; `supervisor start` starts it")
+        click.echo(f"no node of {path} runs here; `supervisor start` starts it")
     if not rows:
         return EXIT_NOTHING
     is_ready = all(row["state"] in ("ready", None) for row in rows)
@@ -212,12 +212,12 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
 
 
 def _problems(rows: list[dict[str, Any]]) -> list[str]:
-    """Why processes that are ready can't do their work."""
+    """Problems of processes that are ready."""
     full = sorted({row["node"] for row in rows if has_full_disk(row)})
     read_only = {f"{row['node']}: {row['read_only']}" for row in rows if row.get("read_only")}
     return [
         *(f"no leader {log}" for log in leaderless_of(rows)),
-        *(f"disk full {node}: its log goes on by itself once there is room" for node in full),
+        *(f"disk full {node}: its log continues by itself once there is room" for node in full),
         *(f"read-only {line}" for line in sorted(read_only)),
     ]
 
@@ -228,11 +228,11 @@ def _problems(rows: list[dict[str, Any]]) -> list[str]:
 @output_option
 @_command
 def restart(words: tuple[str, ...], output: str) -> int:
-    """Restarts nodes, or units of processes, one after the other; all that run when none is named.
+    """Restarts nodes, or units of processes, one after the other; without names, all that run.
 
-    Processes that depend on each other restart together: raft_peer with its log_writer. Each unit
-    is waited for until it is ready and, if it knew a leader before, knows one again; the leader's
-    node comes last. What was given up gets new tries.
+    Processes that depend on each other restart together: raft_peer with its log_writer. The next
+    unit restarts when the previous one is ready and, if it knew a leader before, knows one again.
+    The leader's node is last. Units that were given up get new attempts.
     """
     from . import processes as process_commands
 
@@ -244,14 +244,14 @@ def restart(words: tuple[str, ...], output: str) -> int:
                 shell_complete=completion.targets)  # fmt: skip
 @click.option("--seconds", type=click.IntRange(1, 600), default=10, show_default=True,
               help="How long to sample.")  # fmt: skip
-@click.option("--native", is_flag=True, help="Also what runs in C: csrc, libzmq.")
+@click.option("--native", is_flag=True, help="Include C frames: csrc, libzmq.")
 @click.option("-o", "--output", "file", metavar="FILE", type=click.Path(),
               help="A flame graph (.svg; NODE-ROLE.svg) or for speedscope (.json).")  # fmt: skip
 @_command
 def profile(words: tuple[str, ...], seconds: int, native: bool, file: str | None) -> int:
-    """Shows where a process that runs spends its time.
+    """Shows where a running process spends its time.
 
-    It is sampled by py-spy: pip install 'kelek[profile]'.
+    Samples it with py-spy: pip install 'kelek[profile]'.
     """
     from . import processes as process_commands
 
@@ -264,7 +264,7 @@ def profile(words: tuple[str, ...], seconds: int, native: bool, file: str | None
 @click.option("--role", "roles", multiple=True, shell_complete=completion.roles,
               help="Only this role; repeatable.")  # fmt: skip
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0, 100_000))
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
 @_command
 def logs(
     topology: str | None, nodes: tuple[str, ...], roles: tuple[str, ...], lines: int, follow: bool
@@ -280,7 +280,7 @@ def logs(
         for path in sorted((found.data_dir / name / "logs").glob("*.log"))
     }
     if not paths:
-        fail(f"{found.data_dir}: no logs; nothing of it ran here yet", EXIT_NOTHING)
+        fail(f"{found.data_dir}: no logs; no node of it has run here yet", EXIT_NOTHING)
     known = {path.stem: None for path in paths}
     for role in roles:
         if role not in known:
@@ -307,10 +307,10 @@ def logs(
 @output_option
 @_command
 def check(topology: str | None, output: str) -> int:
-    """Checks a topology and says what it would run, without starting anything.
+    """Checks a topology and prints what it would run, without starting anything.
 
-    Where it runs already, also where the cluster's members have come to differ from it; where it
-    has run, also which folders other users may enter.
+    Also prints differences to the members of a cluster that runs here, and folders of its data that
+    other users can enter.
     """
     from ...actors.runtime import data_dir
     from ...actors.runtime import plan as plans
@@ -362,7 +362,7 @@ def schema() -> int:
 
 
 def _detach(found: Any, names: list[str], one_process: bool, bootstrap: bool) -> int:
-    """Starts a supervisor in a session of its own; returns when it is ready or has failed."""
+    """Starts a supervisor in a session of its own. Returns when it is ready or has failed."""
     flags = [f"--node={name}" for name in names]
     flags += ["--one-process"] * one_process + ["--bootstrap"] * bootstrap
     process = subprocess.Popen(
@@ -378,7 +378,7 @@ def _detach(found: Any, names: list[str], one_process: bool, bootstrap: bool) ->
     assert process.stdout is not None
     for line in process.stdout:
         if line.removeprefix("supervisor: ").rstrip("\n") in found.renamed:
-            continue  # This command has said so.
+            continue  # This command has printed it.
         failed = line.startswith("supervisor: ")
         click.echo(line, nl=False, err=failed)
         if line.startswith("all-ready "):
@@ -388,14 +388,14 @@ def _detach(found: Any, names: list[str], one_process: bool, bootstrap: bool) ->
 
 def _on_detach_alarm(number: int, frame: object) -> None:
     fail(
-        f"not ready within {DETACH_S:.0f} s; it goes on: see `supervisor status` and "
+        f"not ready within {DETACH_S:.0f} s; it continues: see `supervisor status` and "
         "`supervisor logs`",
         EXIT_WRONG,
     )
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    """Columns that nobody has a value for are left out; of several farms each has a line."""
+    """The status table, without empty columns. With several farms, each has a line."""
     rows = [line for row in rows for line in _lines(row)]
     keys = [key for key in COLUMNS if any(row.get(key) is not None for row in rows)]
     lines = [[COLUMNS[key] for key in keys]]
@@ -408,7 +408,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 
 def _lines(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is shown of a process: itself, and each farm that it serves, if there are several."""
+    """A line for the process, and one for each farm if it serves several."""
     farms = row.get("farms", {})
     if len(farms) < 2:
         return [row]
@@ -419,7 +419,7 @@ def _lines(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _shown(row: dict[str, Any], key: str) -> Any:
     if key == "role":
-        return row.get("name", row["role"])  # Of several with one role each has its own.
+        return row.get("name", row["role"])  # Several processes may have one role.
     if key == "raft_role" and key in row:
         return role_of(row)
     if key == "state" and row.get(key) == "ready" and has_full_disk(row):
@@ -441,7 +441,7 @@ def _cell(key: str, value: Any) -> str:
 
 
 class _Tail(NamedTuple):
-    """The end of a log: its last lines with their times, and where to read on."""
+    """The end of a log: its last lines with their times, and the offset of the next line."""
 
     lines: list[tuple[str, str]]
     inode: int
@@ -449,9 +449,9 @@ class _Tail(NamedTuple):
 
 
 def _tail(path: Path, count: int) -> _Tail:
-    """Reads the last lines of a log, of the file before it too when it is short.
+    """Reads the last lines of a log, and of the previous file if there are too few.
 
-    A line without a time, of a traceback, has that of the line before it.
+    A line without a time, as in a traceback, gets the time of the line before it.
     """
     older = path.with_suffix(".log.1")
     with path.open("rb") as file:
@@ -470,14 +470,14 @@ def _tail(path: Path, count: int) -> _Tail:
 
 
 def _follow(tails: dict[Path, _Tail]) -> Iterator[tuple[Path, str]]:
-    """Lines as they are written, across a rotation."""
+    """New lines, across a rotation."""
     places = {path: (tail.inode, tail.offset) for path, tail in tails.items()}
     while True:
         for path in tails:
             inode, offset = places[path]
             try:
                 found = os.stat(path)
-            except FileNotFoundError:  # Just being rotated.
+            except FileNotFoundError:  # A rotation is under way.
                 continue
             if found.st_ino != inode:
                 inode, offset = found.st_ino, 0

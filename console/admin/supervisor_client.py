@@ -1,6 +1,6 @@
-"""How the command `supervisor` reaches those that run: which topology is meant, and who is asked.
+"""Finds the topology of a `supervisor` command and queries the supervisors that run it.
 
-Nothing heavy is imported before it is needed.
+Heavy modules are imported when a command needs them.
 """
 
 import sys
@@ -14,11 +14,11 @@ import click
 EXIT_WRONG = 1
 EXIT_SETUP = 2
 EXIT_NOTHING = 3
-ASK_S = 5.0  # On a busy machine a supervisor may be held up for a second or two.
+ASK_S = 5.0  # On a busy machine a supervisor may need a second or two.
 BEAT_MS = 200
-ELECTION_S = 2.0  # So long a log may be without a leader before `status` says so.
+ELECTION_S = 2.0  # `status` reports a log without a leader after this time.
 LOOK_S = 0.1
-SILENT_MS = 2000  # A member of another make that its leader has not heard for so long.
+SILENT_MS = 2000  # A foreign member without a message to its leader for this time is silent.
 
 
 def fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
@@ -27,13 +27,13 @@ def fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
 
 
 def path_of(topology: str | None) -> str:
-    """The topology that is meant; a given one must be there."""
+    """The path of the topology. Raises OperatorError if there is no such file."""
     from ...actors.errors import OperatorError
     from ...actors.runtime import run_dir
 
     path = topology or run_dir.default_path()
     if not Path(path).exists():
-        raise OperatorError(path, "there is no such file", "give the topology's path")
+        raise OperatorError(path, "the file does not exist", "give the topology's path")
     if Path(path).is_dir():
         raise OperatorError(path, "is a directory", "give the path of the file in it")
     return path
@@ -50,7 +50,7 @@ def load(topology: str | None) -> Any:
 
 
 def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
-    """The nodes asked for, in the topology's order; all of ours when none is named."""
+    """The named nodes in the topology's order; without names, all kelek nodes."""
     from ...actors.errors import OperatorError
     from ...actors.topology.schema import did_you_mean
 
@@ -62,7 +62,7 @@ def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
 
 
 def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """What runs of a topology; the file itself is only read for a node that does not run."""
+    """The running nodes of a topology. Reads the file only to check a node that does not run."""
     from ...actors.runtime import run_dir
 
     running = run_dir.running(run_dir.of_topology(path))
@@ -72,7 +72,7 @@ def running_nodes(path: str, nodes: tuple[str, ...]) -> dict[str, dict[str, Any]
 
 
 def holds(path: Path, found: dict[str, Any]) -> bool:
-    """Whether a node still runs: its lock is held, or its supervisor has not quite ended."""
+    """Whether a node still runs: its lock is held, or its supervisor is alive."""
     from ...actors.runtime import run_dir
 
     return run_dir.is_locked(path) or run_dir.is_alive(found.get("pid", 0))
@@ -87,10 +87,10 @@ def ask(
     wait_s: float = ASK_S,
     beat: Callable[[float], object] = lambda elapsed_s: None,
 ) -> Any:
-    """One question to the supervisor that runs a node, over its control socket.
+    """Sends one request to the supervisor of a node and returns its reply.
 
-    rest   what belongs to it, each as msgpack
-    beat   called now and then while it is waited for
+    rest   arguments, encoded as msgpack
+    beat   called every 200 ms during the wait
     """
     import msgpack
     import zmq
@@ -107,15 +107,15 @@ def ask(
             if time.monotonic() - begun > wait_s:
                 pid = found.get("pid")
                 fail(
-                    f"node {node}: its supervisor ({pid}) does not answer; it may hang or just "
-                    f"end: try again, or kill -9 {pid}",
+                    f"node {node}: its supervisor ({pid}) does not answer; it may hang or be "
+                    f"about to end: try again, or kill -9 {pid}",
                     EXIT_WRONG,
                 )
         return msgpack.unpackb(socket.recv())
 
 
 def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """What all supervisors of a topology on this machine tell of these nodes (none: of all)."""
+    """Status rows of these nodes (none: all) from all supervisors of a topology on this machine."""
     from ...actors.runtime import run_dir
 
     base = run_dir.of_topology(path)
@@ -128,8 +128,8 @@ def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
             rows += ask(base, name, b"ask-status", found)
     if nodes:
         rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
-    # Each supervisor knows how far its own nodes have committed; the newest of all counts.
-    # (A farm's log is another one.)
+    # Each supervisor knows only its own nodes: compute the lag from the highest commit index.
+    # A farm has a log of its own.
     own = [row for row in rows if "farms" not in row]
     commit_index = max((row.get("commit_index") or 0 for row in own), default=0)
     for row in rows:
@@ -139,7 +139,7 @@ def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
 
 
 def settled_rows_of(path: str, nodes: tuple[str, ...]) -> list[dict[str, Any]]:
-    """rows_of(), asked again while an election may be all that is missing."""
+    """rows_of(), repeated for up to 2 s while only a leader is missing."""
     until = time.monotonic() + ELECTION_S
     while True:
         rows = rows_of(path, nodes)
@@ -150,8 +150,8 @@ def settled_rows_of(path: str, nodes: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def leaderless_of(rows: list[dict[str, Any]]) -> list[str]:
-    """The logs (the cluster's, and each farm's) of which no process here knows a leader, with the
-    roles of those processes."""
+    """A line for each log (the cluster's and each farm's) without a known leader, with the roles of
+    its processes here."""
     peers: dict[str, list[tuple[str, dict[str, Any]]]] = {}
     for row in rows:
         for farm, log in row.get("farms", {"": row}).items():
@@ -167,8 +167,8 @@ def leaderless_of(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def foreign_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each member of another make, with what the leader knows of it if that runs here;
-    else its state is None."""
+    """A row for each member of another implementation. Its state and lag come from the leader; the
+    state is None if the leader does not run here."""
     found: dict[str, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row.get("raft_role") == "leader"):
         for name, known in row.get("foreign", {}).items():
@@ -183,18 +183,18 @@ def foreign_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def role_of(row: dict[str, Any]) -> str:
-    """A peer that does not vote is no mere follower."""
+    """The Raft role, or why the peer does not vote."""
     vote = row.get("vote", "voter")
     return str(row["raft_role"] if vote == "voter" else vote)
 
 
 def has_full_disk(row: dict[str, Any]) -> bool:
-    """Whether the process can't write the log for lack of room."""
+    """Whether a full disk keeps the process from writing its log."""
     return row.get("writable") is False or row.get("full") is True
 
 
 def drift_of(rows: list[dict[str, Any]]) -> list[str]:
-    """Where the topology differs from the members that the log names, and which nodes say so."""
+    """Differences between the topology and the log's members, with the nodes that report them."""
     said: dict[str, list[str]] = {}
     for row in rows:
         for sentence in row.get("drift", ()):

@@ -78,7 +78,7 @@ def test_what_can_not_be_restarted_is_said_in_one_line(running: Any) -> None:
     for words, line in {
         "n4": "n4: unknown node 'n4'; known: n1, n2, n3",
         "n1/raft_pear": "n1/raft_pear: unknown role 'raft_pear'; did you mean 'raft_peer'?",
-        "nowhere.yaml": "nowhere.yaml: there is no such file",
+        "nowhere.yaml": "nowhere.yaml: the file does not exist",
     }.items():
         done = running.run(f"supervisor restart {words}")
         assert done.returncode == 2, words
@@ -107,8 +107,8 @@ def test_a_process_that_works_is_profiled(running: Any) -> None:
 
 def test_what_can_not_be_profiled_is_said_in_one_line(running: Any) -> None:
     for words, line in {
-        "n1": "TARGET: one process is profiled at a time; write NODE/ROLE",
-        "n1/raft_peer -o a.png": "a.png: its name says no format; end it in .svg or .json",
+        "n1": "TARGET: give one process as NODE/ROLE",
+        "n1/raft_peer -o a.png": "a.png: the name must end in .svg or .json",
         "n1/raft_peer -o no/a.svg": "no/a.svg: can't be written",
         "n1/nobody": "n1/nobody: unknown role 'nobody'",
     }.items():

@@ -362,7 +362,7 @@ def test_check(cli: Cli) -> None:
     assert done.stdout.splitlines()[0] == "topology.yaml: ok: cluster test, 3 nodes, 12 processes"
     assert len(done.stdout.splitlines()) == 13
     told = json.loads(cli.run("check", "-o", "json").stdout)
-    assert told["raft"]["election_timeout_ms_max"] == 600
+    assert told["raft"]["election_timeout_ms"] == [400, 600]
     assert len(told["processes"]) == 12
     (cli.folder / "topology.yaml").write_text("clster: x\n")
     done = cli.run("check")
@@ -455,7 +455,7 @@ def test_version(cli: Cli) -> None:
 def test_nothing_runs(cli: Cli) -> None:
     done = cli.run("status")
     assert done.returncode == 3
-    assert done.stdout == "nothing of topology.yaml runs here; `supervisor start` starts it\n"
+    assert done.stdout == "no node of topology.yaml runs here; `supervisor start` starts it\n"
     assert json.loads(cli.run("status", "-o", "json").stdout)["processes"] == []
     assert cli.run("stop").stdout == "nothing-runs\n"
     assert cli.run("logs").returncode == 3
@@ -465,7 +465,9 @@ def test_nothing_runs(cli: Cli) -> None:
 def test_no_such_file(cli: Cli, command: str) -> None:
     done = cli.run(command, "t.yaml")
     assert done.returncode == 2
-    assert done.stderr == ("supervisor: t.yaml: there is no such file; give the topology's path\n")
+    assert done.stderr == (
+        "supervisor: t.yaml: the file does not exist; give the topology's path\n"
+    )
 
 
 def test_a_directory_is_no_topology(cli: Cli) -> None:
