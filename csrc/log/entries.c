@@ -31,9 +31,9 @@ int klk_entries_add(struct klk_entries *entries, const uint8_t *block, size_t si
     const uint8_t *end = at + header.payload_size;
     for (uint64_t index = header.first_index; index < header.first_index + header.count; index++) {
         if (index > entries->last_index) return KLK_OK;
-        ssize_t taken = klk_record_read(at, (size_t)(end - at), &record);
-        if (taken < 0) return KLK_ECORRUPT;
-        at += taken;
+        ssize_t record_size = klk_record_read(at, (size_t)(end - at), &record);
+        if (record_size < 0) return KLK_ECORRUPT;
+        at += record_size;
         if (index < entries->index) continue;
         uint32_t bytes = KLK_ENTRY_PREFIX + record.data_size;
         if (entries->count == entries->count_max ||

@@ -146,9 +146,9 @@ static int records_hold(const uint8_t *payload, size_t size, uint32_t count) {
     struct klk_record record;
     size_t at = 0;
     for (uint32_t i = 0; i < count; i++) {
-        ssize_t taken = klk_record_read(payload + at, size - at, &record);
-        if (taken < 0) return 0;
-        at += (size_t)taken;
+        ssize_t record_size = klk_record_read(payload + at, size - at, &record);
+        if (record_size < 0) return 0;
+        at += (size_t)record_size;
     }
     return at == size;
 }
@@ -228,9 +228,9 @@ static int walk_start(const uint8_t *block, size_t size, struct klk_header *head
 /* Returns 1 with the next record, 0 at the end, or KLK_ECORRUPT. */
 static int walk_next(struct walk *walk, struct klk_record *record) {
     if (walk->left == 0) return walk->at == walk->end ? 0 : KLK_ECORRUPT;
-    ssize_t taken = klk_record_read(walk->at, (size_t)(walk->end - walk->at), record);
-    if (taken < 0) return KLK_ECORRUPT;
-    walk->at += taken;
+    ssize_t record_size = klk_record_read(walk->at, (size_t)(walk->end - walk->at), record);
+    if (record_size < 0) return KLK_ECORRUPT;
+    walk->at += record_size;
     walk->left--;
     return 1;
 }
@@ -353,15 +353,15 @@ ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t
                                uint32_t *used) {
     uint64_t term = 0;
     size_t payload_size = 0;
-    uint32_t taken = 0;
-    for (; taken < count && taken < KLK_BLOCK_COUNT_MAX; taken++) {
-        uint32_t size = sizes[taken];
+    uint32_t used_count = 0;
+    for (; used_count < count && used_count < KLK_BLOCK_COUNT_MAX; used_count++) {
+        uint32_t size = sizes[used_count];
         if (size > data_size) return KLK_EINVAL;
         if (size <= KLK_ENTRY_PREFIX || size - KLK_ENTRY_PREFIX > KLK_RECORD_BYTES_MAX ||
             data[12] > KLK_KIND_MAX || entry_term(data) == 0) {
             return KLK_ECORRUPT;
         }
-        if (taken > 0 && entry_term(data) != term) break;
+        if (used_count > 0 && entry_term(data) != term) break;
         const uint8_t *reqid = all_zero(data, KLK_REQID_SIZE) ? NULL : data;
         size_t record_size = klk_record_size(size - KLK_ENTRY_PREFIX, reqid != NULL);
         if (klk_block_size(payload_size + record_size) > KLK_BLOCK_BYTES_MAX) break;
@@ -372,8 +372,8 @@ ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t
         data += size;
         data_size -= size;
     }
-    ssize_t size = klk_block_seal(out, first_index, term, taken, payload_size);
+    ssize_t size = klk_block_seal(out, first_index, term, used_count, payload_size);
     if (size < 0) return KLK_ECORRUPT; /* a term or an index beyond 2^53 - 1 */
-    *used = taken;
+    *used = used_count;
     return size;
 }

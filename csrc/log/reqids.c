@@ -108,22 +108,22 @@ int klk_reqids_add(struct klk_reqids *reqids, const uint8_t *block, size_t size,
     struct klk_record record;
     while (*offset < end) {
         for (; ahead < end && ahead_index < *index + AHEAD; ahead_index++) {
-            ssize_t taken = klk_record_read(block + ahead, end - ahead, &record);
-            if (taken < 0) return KLK_ECORRUPT;
+            ssize_t record_size = klk_record_read(block + ahead, end - ahead, &record);
+            if (record_size < 0) return KLK_ECORRUPT;
             if (record.reqid) {
                 uint64_t hash = klk_reqid_hash(reqids, record.reqid);
                 klk_reqids_prefetch(reqids, record.reqid, hash);
             }
-            ahead += (size_t)taken;
+            ahead += (size_t)record_size;
         }
-        ssize_t taken = klk_record_read(block + *offset, end - *offset, &record);
-        if (taken < 0) return KLK_ECORRUPT;
+        ssize_t record_size = klk_record_read(block + *offset, end - *offset, &record);
+        if (record_size < 0) return KLK_ECORRUPT;
         if (record.reqid && memcmp(record.reqid, free_slot.reqid, KLK_REQID_SIZE) != 0) {
             if (reqid_add(reqids, record.reqid, *index) != KLK_OK) return KLK_EGROW;
             uint32_t seconds = klk_reqid_seconds(record.reqid);
             if (seconds > *newest_s) *newest_s = seconds;
         }
-        *offset += (size_t)taken;
+        *offset += (size_t)record_size;
         ++*index;
     }
     return KLK_OK;

@@ -162,10 +162,10 @@ int klk_segment_scan(const uint8_t *data, size_t size, struct klk_scan *scan, ui
     scan->order = 0;
     while (scan->offset < size) {
         const uint8_t *at = data + scan->offset;
-        ssize_t taken = klk_block_check(at, size - (size_t)scan->offset, &header);
-        if (taken < 0) {
+        ssize_t block_size = klk_block_check(at, size - (size_t)scan->offset, &header);
+        if (block_size < 0) {
             if (all_zero(at, size - (size_t)scan->offset)) return KLK_OK;
-            return (int)taken;
+            return (int)block_size;
         }
         if (!follows(scan, &header)) {
             scan->order = 1;
@@ -184,7 +184,7 @@ int klk_segment_scan(const uint8_t *data, size_t size, struct klk_scan *scan, ui
             scan->next_index += header.count;
             scan->term = header.term;
         }
-        scan->offset += (uint64_t)taken;
+        scan->offset += (uint64_t)block_size;
     }
     return KLK_OK;
 }
@@ -195,7 +195,7 @@ static size_t written_end(const uint8_t *data, size_t size) {
     return size;
 }
 
-static int marked_behind(const uint8_t *data, size_t size, uint64_t offset) {
+static int is_synced_by_later_mark(const uint8_t *data, size_t size, uint64_t offset) {
     struct klk_header header;
     for (size_t at = (size_t)offset; size - at >= KLK_HEADER_SIZE; at += 8) {
         klk_header_read(data + at, &header);
@@ -264,7 +264,7 @@ int klk_segment_judge(const uint8_t *data, size_t size, uint64_t offset) {
     struct klk_header header;
     const uint8_t *at = data + offset;
     size_t left = size - (size_t)offset;
-    if (marked_behind(data, size, offset)) return KLK_ECORRUPT;
+    if (is_synced_by_later_mark(data, size, offset)) return KLK_ECORRUPT;
     if (left < KLK_HEADER_SIZE) return KLK_ETORN;
     if (header_flipped(at, left)) return KLK_ECORRUPT;
     if (klk_block_check(at, left, &header) == KLK_ETORN) return KLK_ETORN; /* the file was cut */
@@ -295,16 +295,16 @@ ssize_t klk_segment_blocks(const uint8_t *data, size_t size, struct klk_block_in
     uint32_t count = 0;
     size_t at = 0;
     while (count < capacity) {
-        ssize_t taken = klk_block_check(data + at, size - at, &header);
-        if (taken < 0) break;
+        ssize_t block_size = klk_block_check(data + at, size - at, &header);
+        if (block_size < 0) break;
         if (header.magic == KLK_MAGIC_BLOCK) {
             places[count++] = (struct klk_block_info){.offset = at,
                                                  .first_index = header.first_index,
                                                  .term = header.term,
-                                                 .size = (uint32_t)taken,
+                                                 .size = (uint32_t)block_size,
                                                  .count = header.count};
         }
-        at += (size_t)taken;
+        at += (size_t)block_size;
     }
     *used = at;
     return count;

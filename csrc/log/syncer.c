@@ -17,7 +17,7 @@ _Static_assert(sizeof(pthread_t) <= sizeof(uint64_t), "klk_syncer has no room fo
 
 /* Reads an order or an answer in one piece: a pipe does not split so few bytes. Returns size, 0
  * when a non-blocking pipe is empty, or -1. */
-static int take(int fd, void *data, size_t size) {
+static int read_whole(int fd, void *data, size_t size) {
     for (;;) {
         ssize_t count = read(fd, data, size);
         if (count == (ssize_t)size) return (int)size;
@@ -28,7 +28,7 @@ static int take(int fd, void *data, size_t size) {
     }
 }
 
-static int put(int fd, const void *data, size_t size) {
+static int write_whole(int fd, const void *data, size_t size) {
     for (;;) {
         ssize_t count = write(fd, data, size);
         if (count == (ssize_t)size) return KLK_OK;
@@ -40,9 +40,9 @@ static void *run(void *argument) {
     const struct klk_syncer *syncer = argument;
     int orders = syncer->orders[READ], answers = syncer->answers[WRITE];
     struct klk_segment *segment;
-    while (take(orders, &segment, sizeof segment) > 0 && segment != NULL) {
+    while (read_whole(orders, &segment, sizeof segment) > 0 && segment != NULL) {
         int32_t error = klk_segment_sync(segment) < 0 ? errno : 0;
-        if (put(answers, &error, sizeof error) < 0) break;
+        if (write_whole(answers, &error, sizeof error) < 0) break;
     }
     return NULL;
 }
@@ -94,7 +94,7 @@ int klk_syncer_open(struct klk_syncer *syncer) {
 
 int klk_syncer_start(struct klk_syncer *syncer, struct klk_segment *segment) {
     if (segment == NULL || syncer->running == KLK_SYNCS_MAX) return KLK_EINVAL;
-    if (put(syncer->orders[WRITE], &segment, sizeof segment) < 0) return KLK_EOS;
+    if (write_whole(syncer->orders[WRITE], &segment, sizeof segment) < 0) return KLK_EOS;
     syncer->running++;
     return KLK_OK;
 }
@@ -102,14 +102,14 @@ int klk_syncer_start(struct klk_syncer *syncer, struct klk_segment *segment) {
 int klk_syncer_poll(struct klk_syncer *syncer, int wait) {
     int32_t error;
     if (syncer->running == 0) return KLK_EINVAL;
-    int taken = take(syncer->answers[READ], &error, sizeof error);
-    while (taken == 0 && wait) {
+    int size = read_whole(syncer->answers[READ], &error, sizeof error);
+    while (size == 0 && wait) {
         struct pollfd answered = {.fd = syncer->answers[READ], .events = POLLIN};
         if (poll(&answered, 1, -1) < 0 && errno != EINTR) return KLK_EOS;
-        taken = take(syncer->answers[READ], &error, sizeof error);
+        size = read_whole(syncer->answers[READ], &error, sizeof error);
     }
-    if (taken == 0) return KLK_MORE;
-    if (taken < 0) return KLK_EOS;
+    if (size == 0) return KLK_MORE;
+    if (size < 0) return KLK_EOS;
     syncer->running--;
     if (error == 0) return KLK_OK;
     errno = error;
@@ -120,7 +120,7 @@ int klk_syncer_close(struct klk_syncer *syncer) {
     struct klk_segment *none = NULL;
     pthread_t thread;
     memcpy(&thread, &syncer->thread, sizeof thread);
-    if (put(syncer->orders[WRITE], &none, sizeof none) < 0) return KLK_EOS;
+    if (write_whole(syncer->orders[WRITE], &none, sizeof none) < 0) return KLK_EOS;
     int error = pthread_join(thread, NULL);
     close_pipe(syncer->orders);
     close_pipe(syncer->answers);

@@ -130,7 +130,7 @@ static void waiter_add(struct klk_updates *updates, const struct request *from, 
         updates->tail += to_end;
         waiter = waiter_at(updates, updates->tail);
     }
-    uint8_t *behind = (uint8_t *)(waiter + 1);
+    uint8_t *tail = (uint8_t *)(waiter + 1);
     waiter->size = size;
     waiter->updates = count;
     waiter->index = index;
@@ -140,8 +140,8 @@ static void waiter_add(struct klk_updates *updates, const struct request *from, 
     waiter->pack = (uint8_t)from->pack;
     waiter->routing_id_size = (uint8_t)from->routing_id_size;
     memcpy(waiter->reqid, from->reqid, KLK_REQID_SIZE);
-    memcpy(behind, from->routing_id, from->routing_id_size);
-    memcpy(behind + from->routing_id_size, updates->runs, runs * RUN_SIZE);
+    memcpy(tail, from->routing_id, from->routing_id_size);
+    memcpy(tail + from->routing_id_size, updates->runs, runs * RUN_SIZE);
     if (!updates->waiting++) updates->remind_ms = waiter->due_ms;
     updates->tail += size;
     updates->inflight += count;
@@ -149,10 +149,10 @@ static void waiter_add(struct klk_updates *updates, const struct request *from, 
 }
 
 static struct request waiter_request(const struct waiter *waiter) {
-    const uint8_t *behind = (const uint8_t *)(waiter + 1);
-    return (struct request){.routing_id = behind,
+    const uint8_t *tail = (const uint8_t *)(waiter + 1);
+    return (struct request){.routing_id = tail,
                             .reqid = waiter->reqid,
-                            .data = behind + waiter->routing_id_size,
+                            .data = tail + waiter->routing_id_size,
                             .routing_id_size = waiter->routing_id_size,
                             .data_size = waiter->runs * (uint32_t)RUN_SIZE,
                             .pack = waiter->pack};
@@ -313,8 +313,9 @@ static const char *pack_fault(struct klk_updates *updates, const struct request 
     *position = 0;
     if (!from->data_size) return "empty";
     for (size_t offset = 0; offset < from->data_size; ++*position) {
-        ssize_t taken = klk_record_read(from->data + offset, from->data_size - offset, &record);
-        if (taken < 0 || !record.reqid || record.kind != 0) return "malformed";
+        ssize_t record_size =
+            klk_record_read(from->data + offset, from->data_size - offset, &record);
+        if (record_size < 0 || !record.reqid || record.kind != 0) return "malformed";
         if (!*position && memcmp(record.reqid, from->reqid, KLK_REQID_SIZE) != 0)
             return "malformed";
         if (!record.data_size) return "empty";
@@ -327,7 +328,7 @@ static const char *pack_fault(struct klk_updates *updates, const struct request 
         uint64_t hash = klk_reqid_hash(reqids, record.reqid);
         klk_reqids_prefetch(reqids, record.reqid, hash);
         reqids->need[klk_reqid_shard_of(hash)]++;
-        offset += (size_t)taken;
+        offset += (size_t)record_size;
     }
     return NULL;
 }
@@ -362,12 +363,13 @@ static uint32_t pack_records(struct klk_updates *updates, const struct request *
     uint32_t runs = 0, run_count = 0, start = 0, offset = 0;
     *last = *count = *bytes = 0;
     while (offset < from->data_size) {
-        ssize_t taken = klk_record_read(from->data + offset, from->data_size - offset, &record);
+        ssize_t record_size =
+            klk_record_read(from->data + offset, from->data_size - offset, &record);
         uint64_t known = record_keep(updates->reqids, record.reqid, index);
         if (known) { /* Copy the new records before it at once. */
             memcpy(place + *bytes, from->data + start, offset - start);
             *bytes += offset - start;
-            start = offset + (uint32_t)taken;
+            start = offset + (uint32_t)record_size;
         }
         uint64_t mine = known ? known : index++;
         if (!runs || mine != run_end) {
@@ -379,7 +381,7 @@ static uint32_t pack_records(struct klk_updates *updates, const struct request *
         run_end++;
         *count += !known;
         if (mine > *last) *last = mine;
-        offset += (uint32_t)taken;
+        offset += (uint32_t)record_size;
     }
     memcpy(place + *bytes, from->data + start, offset - start);
     *bytes += offset - start;

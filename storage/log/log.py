@@ -478,9 +478,9 @@ class Log:
         does append().
         """
         self._check_usable()
-        kept = {header.sequence for header in self._live_headers()}
+        live = {header.sequence for header in self._live_headers()}
         for header in self._headers:
-            if header.sequence not in kept:
+            if header.sequence not in live:
                 self._files.remove(header.path)
                 # One by one, oldest first: no segment may outlive the one that supersedes it.
                 self._sync(lambda: self._files.sync_folder(FOLDER))

@@ -81,14 +81,14 @@ def read_headers(files: Files, identity: Identity) -> list[SegmentHeader]:
 def live_segments(headers: list[SegmentHeader]) -> list[SegmentHeader]:
     """The segments that are not superseded. A later segment supersedes older ones from its first
     index on; one that starts the log after a snapshot supersedes all older ones."""
-    kept: list[SegmentHeader] = []
+    live: list[SegmentHeader] = []
     for header in headers:
         if header.starts_log:
-            kept.clear()
-        while kept and kept[-1].first_index >= header.first_index:
-            kept.pop()
-        kept.append(header)
-    return kept
+            live.clear()
+        while live and live[-1].first_index >= header.first_index:
+            live.pop()
+        live.append(header)
+    return live
 
 
 def segments_after(headers: list[SegmentHeader], base_index: int) -> list[SegmentHeader]:
@@ -111,20 +111,20 @@ def recover(files: Files, identity: Identity, base_index: int = 0) -> RecoveredF
         if clean is not None:
             raise Damaged(files.full_path(FOLDER), "every segment is missing", RESTORE)
         return RecoveredFiles([], Runs(0, 0, [], 0), SEGMENT_START, None)
-    kept = segments_after(live_segments(headers), base_index)
-    base = kept[0]
+    live = segments_after(live_segments(headers), base_index)
+    base = live[0]
     if base.first_index > base_index + 1:
         problem = f"expected entry {base_index + 1} in the first segment, found {base.first_index}"
         raise Damaged(files.full_path(base.path), problem, RESTORE)
     runs = Runs(base.first_index - 1, base.previous_term, [], base.first_index - 1)
-    for header, successor in pairwise(kept):
+    for header, successor in pairwise(live):
         _scan_closed(files, header, successor, runs)
-    last = _follow(files, kept[-1], runs)
+    last = _follow(files, live[-1], runs)
     try:
         if clean is None:
-            offset, tail = _scan_unclean(last, kept[-1], runs)
+            offset, tail = _scan_unclean(last, live[-1], runs)
         else:
-            offset, tail = _scan_clean(last, kept[-1], runs, clean), None
+            offset, tail = _scan_clean(last, live[-1], runs, clean), None
     finally:
         last.close()
     return RecoveredFiles(headers, runs, offset, tail)

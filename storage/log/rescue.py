@@ -92,17 +92,17 @@ def rescue(source: Files, report: Report, target: Files, new: Identity, alone: b
     opened.append(opened.last_index, opened.last_term, [entry.block])
     opened.sync()
     opened.close()
-    kept = HardStateFile.open(target, new)
-    kept.save(HardState(term))
-    kept.close()
+    hard_state_file = HardStateFile.open(target, new)
+    hard_state_file.save(HardState(term))
+    hard_state_file.close()
     return Rescued(opened.first_index, last_index, term)
 
 
 def _with_tables(source: Files, report: Report, info: SnapshotInfo | None, alone: bytes) -> bytes:
     """Adds to the configuration the newest `tables_from` of snapshot and log: the index from which
     on tables accept only table entries."""
-    kept = decode_config_entry(info.configuration) if info and info.configuration else None
-    tables_from = kept.tables_from if kept is not None else 0
+    old = decode_config_entry(info.configuration) if info and info.configuration else None
+    tables_from = old.tables_from if old is not None else 0
     reader = LogReader(source, report.identity)
     for batch in reader.scan():
         found = batch_config(batch)

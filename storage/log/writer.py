@@ -13,10 +13,8 @@ class Writer:
         self.log = log
         self.epoch = epoch
         self.dropped = 0  # Jobs of another epoch.
-        self._last_seq = 0  # The seq of the last job taken, ...
-        self._syncing_seq = (
-            0  # ... and of the last one that a sync beside makes durable, if one runs.
-        )
+        self._last_seq = 0  # Of the last job in the queue.
+        self._syncing_seq = 0  # Of the last job that the running background sync covers; 0: none.
         self._jobs: list[AppendJob] = []
 
     def enqueue(self, job: AppendJob) -> None:

@@ -96,8 +96,8 @@ def padding(payload_size: int) -> bytes:
 
 
 def frame(magic: bytes, first_index: int, term: int, count: int, payload: bytes) -> bytes:
-    behind = struct.pack("<QQII", first_index, term, count, len(payload)) + payload
-    return magic + struct.pack("<I", crc32c(behind)) + behind + padding(len(payload))
+    body = struct.pack("<QQII", first_index, term, count, len(payload)) + payload
+    return magic + struct.pack("<I", crc32c(body)) + body + padding(len(payload))
 
 
 def block_encode(first_index: int, term: int, records: Iterable[Parts]) -> bytes:
@@ -246,10 +246,10 @@ def blocks(data: bytes) -> tuple[list[tuple[int, int, int, int, int]], int]:
     rest = data
     while True:
         try:
-            magic, first_index, term, records, behind = block_decode(rest)
+            magic, first_index, term, records, following = block_decode(rest)
         except (Torn, Corrupt):
             return places, len(data) - len(rest)
         if magic == b"KLKB":
-            at, size = len(data) - len(rest), len(rest) - len(behind)
+            at, size = len(data) - len(rest), len(rest) - len(following)
             places.append((at, size, first_index, len(records), term))
-        rest = behind
+        rest = following
