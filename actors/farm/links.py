@@ -98,7 +98,7 @@ class FarmLink:
         self._challenges_answered = 0  # Since the last pause.
         self._uses_former_password = False  # It tries the former password.
         self.deadline_ms: int | None = owner.now_ms
-        self.why = ""  # Why the last connection failed or ended.
+        self.failure = ""  # Why the last connection failed or ended.
 
     # ---- one attempt ----
 
@@ -249,7 +249,7 @@ class FarmLink:
     def _on_up(self, rest: bytes) -> None:
         self._handshake = None
         self.state, self.deadline_ms = LinkState.UP, None
-        self._attempts, self._challenges_answered, self.why = 0, 0, ""
+        self._attempts, self._challenges_answered, self.failure = 0, 0, ""
         self._update_poll()
         self._owner.on_link_up(self.server_id)
         if rest:
@@ -278,15 +278,15 @@ class FarmLink:
                 self._update_poll()
         data.clear()
 
-    def fail(self, why: str) -> None:
+    def fail(self, failure: str) -> None:
         """Ends the connection or the attempt; retries after a pause."""
         was_up = self.state is LinkState.UP
         self._close()
         pause_ms = min(self._owner.retry_ms_max, RETRY_MS_MIN << min(self._attempts, 16))
         self._attempts, self._challenges_answered = self._attempts + 1, 0
         self.state, self.deadline_ms = LinkState.PAUSE, self._owner.now_ms + pause_ms
-        is_new, self.why = was_up or why != self.why, why
-        self._owner.on_link_down(self.server_id, why if is_new else "")
+        is_new, self.failure = was_up or failure != self.failure, failure
+        self._owner.on_link_down(self.server_id, failure if is_new else "")
 
     def _close(self) -> None:
         for each in (self._stream, self._sock):

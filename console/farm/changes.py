@@ -82,7 +82,7 @@ def export(options: Where) -> None:
         click.echo(json.dumps(found, indent=2))
 
 
-def take_over(file: str, options: Where) -> None:
+def import_configuration(file: str, options: Where) -> None:
     """Imports a configuration."""
     if file == "-" and options["secret_file"] == "-":
         raise CliError("-: standard input cannot be both the password and the configuration")

@@ -226,7 +226,7 @@ def import_(file: str, **options: Any) -> None:
     """
     from . import changes as farm_changes
 
-    farm_changes.take_over(file, options)
+    farm_changes.import_configuration(file, options)
 
 
 # ---- files ----

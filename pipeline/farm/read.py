@@ -129,7 +129,7 @@ class FarmView(LogPositions):
                 compacted = error.first_index - 1
                 if self._options.fail_on_compaction:
                     raise self.compacted(after + 1, compacted) from error
-                yield self._kept_documents(LogRange(after, min(compacted, last)))
+                yield self._remaining_documents(LogRange(after, min(compacted, last)))
                 after = compacted
                 continue
             after = page.next_index - 1
@@ -138,7 +138,7 @@ class FarmView(LogPositions):
     def _instead(self) -> str:
         return "the last document of each server and then what follows"
 
-    def _kept_documents(self, wanted: LogRange) -> pyarrow.RecordBatch:
+    def _remaining_documents(self, wanted: LogRange) -> pyarrow.RecordBatch:
         """What remains of compacted entries: each server's last document."""
         with self._converted_errors():
             documents = self._farm.documents()["documents"]

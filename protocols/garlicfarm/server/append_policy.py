@@ -64,7 +64,7 @@ class AppendPolicy:
             len(data) > self._entry_bytes_max
             or ORDER_PREFIX in data
             or POSTER_PREFIX in data
-            or (not session.speaks_for_all and may_hold_document(data))
+            or (not session.may_act_as_any and may_hold_document(data))
         )
 
     def _find_violation(self, session: PeerSession, values: list[bytes]) -> str:
@@ -74,7 +74,7 @@ class AppendPolicy:
             if value.startswith(POSTER_PREFIX):
                 return "a poster entry, which only a leader writes"
             is_order = value.startswith(ORDER_PREFIX)
-            if session.speaks_for_all or is_order or not may_hold_document(value):
+            if session.may_act_as_any or is_order or not may_hold_document(value):
                 continue
             if len(value) > DOCUMENT_BYTES_MAX:
                 continue
@@ -85,6 +85,6 @@ class AppendPolicy:
                 status = decode_status(value)
             except RemoteProtocolError:
                 continue
-            if status.cluster == self._cluster and not session.speaks_for(status.server_id):
+            if status.cluster == self._cluster and not session.may_act_as(status.server_id):
                 return f"status of server {status.server_id}"
         return ""

@@ -24,12 +24,12 @@ class PeerSession(NamedTuple):
     is_admin: bool = True
     is_server: bool = False
 
-    def speaks_for(self, server_id: int) -> bool:
+    def may_act_as(self, server_id: int) -> bool:
         """Whether the user may send this server's requests and status documents."""
         return self.is_server if self.server_id is None else self.server_id == server_id
 
     @property
-    def speaks_for_all(self) -> bool:
+    def may_act_as_any(self) -> bool:
         """Whether the user may act as any server."""
         return self.is_server and self.server_id is None
 

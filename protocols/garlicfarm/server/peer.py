@@ -224,7 +224,7 @@ class FarmPeer:
     def _on_client(self, pending: PendingResponse) -> None:
         request, core, session = pending.request, self.core, pending.inbound.session
         if request.type is not MessageType.CLIENT_REQUEST:
-            is_own = is_own_removal(request) and session.speaks_for(request.source)
+            is_own = is_own_removal(request) and session.may_act_as(request.source)
             is_allowed = session.is_admin or (
                 is_own and self.directory.find(request.source) is not None
             )
@@ -353,7 +353,7 @@ class FarmPeer:
 
     def _on_server(self, pending: PendingResponse) -> None:
         request, session = pending.request, pending.inbound.session
-        if not session.speaks_for(request.source):
+        if not session.may_act_as(request.source):
             self.refused[request.type] += 1
             what = f"{request.type.name} as server {request.source}, term {request.term}"
             self.append_policy.audit([Audit(session.user, what, False)])
@@ -397,7 +397,7 @@ class FarmPeer:
         if (
             request is None
             or request.type is not MessageType.APPEND_ENTRIES
-            or not inbound.session.speaks_for(request.source)
+            or not inbound.session.may_act_as(request.source)
             or request.destination != self.setup.server_id
             or not self._may_lead(request.source)
             or not core.term <= request.term <= TERM_MAX
