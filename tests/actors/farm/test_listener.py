@@ -96,7 +96,7 @@ class Host:
         return f"GET {PATH} HTTP/1.1\r\nHost: a\r\nAuthorization: {answer}\r\n\r\n".encode()
 
 
-def test_who_reads_slowly_gets_all_of_it() -> None:
+def test_a_slow_reader_gets_the_whole_view() -> None:
     """A slow reader stays longer than a refused client; one that does not read is closed."""
     host = Host()
     limits = ConnectionLimits(10, 1 << 20)

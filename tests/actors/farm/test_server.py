@@ -61,7 +61,7 @@ def order(farm: Farm, request: Request) -> bool:
     return False
 
 
-def test_a_newcomer_is_taken_in_and_removed() -> None:
+def test_a_server_joins_and_leaves() -> None:
     with Farm(ids=(1, 2), begin=(1,)) as farm:
         farm.start()
         farm.put(*(b"%d" % number for number in range(300)))
@@ -85,7 +85,7 @@ def test_a_newcomer_is_taken_in_and_removed() -> None:
         farm.put(b"alone")
 
 
-def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
+def test_a_joining_server_continues_from_a_snapshot() -> None:
     """Server 1 has compacted its log; server 2 starts from its snapshot, also after a restart."""
     settings = "snapshot_entries: 50, snapshot_trailing_entries: 0"
     with Farm(ids=(1, 2), begin=(1,), farm=settings, node="post_interval_ms: 0") as farm:
@@ -114,7 +114,7 @@ def test_a_newcomer_takes_a_snapshot_and_goes_on_from_it() -> None:
                 assert found["document"]["router"] == {"uptime": 7}
 
 
-def test_strangers_and_users_without_the_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_users_and_users_without_admin_rights(monkeypatch: pytest.MonkeyPatch) -> None:
     with Farm(ids=(1,)) as farm:
         farm.start()
         assert farm.leader() == 1
@@ -178,7 +178,7 @@ def test_a_farm_without_users_does_not_start() -> None:
             farm.start()
 
 
-def test_a_client_of_a_farm_that_lost_its_users_is_told_so() -> None:
+def test_a_client_of_a_farm_without_users_gets_an_error() -> None:
     with Farm(ids=(1,)) as farm:
         farm.start()
         farm.write_secret("passwords", "# nobody\n")
@@ -278,7 +278,7 @@ def test_servers_without_a_handshake() -> None:
         farm.put(b"first")
 
 
-def test_who_is_slow_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In sending a head, reading answers and closing; other connections are not affected."""
     with Farm(ids=(1,), tls=False, node="connections_max: 8") as farm:
         farm.start()

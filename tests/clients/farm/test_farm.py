@@ -55,7 +55,7 @@ def opened(place: Servers, /, **given: Any) -> kelek.Farm:
     return kelek.Farm(**arguments(place, **given))
 
 
-def test_it_appends_whoever_leads(servers: Servers) -> None:
+def test_it_appends_under_any_leader(servers: Servers) -> None:
     with opened(servers) as farm:
         first = farm.append(b'{"n":1}')
         second = farm.append_many(b'{"n":%d}' % number for number in range(5000))
@@ -131,7 +131,7 @@ def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
         assert [each["id"] for each in farm.documents()["documents"]] == [2]
 
 
-def test_what_never_answers_is_told_soon(servers: Servers) -> None:
+def test_unreachable_servers_are_reported_soon(servers: Servers) -> None:
     """Before the timeout, if no server was ever reached."""
     where = [f"tls://127.0.0.1:{free_port()}", f"tls://127.0.0.1:{free_port()}"]
     for act in (kelek.Farm.status, lambda farm: farm.append(b"x")):
@@ -179,7 +179,7 @@ def test_it_reads_what_it_has_appended(servers: Servers) -> None:
             farm.read(after=-1)
 
 
-def test_following_goes_on_when_servers_die(servers: Servers) -> None:
+def test_watching_continues_when_servers_die(servers: Servers) -> None:
     """No entry is missing or repeated."""
     with opened(servers) as farm, opened(servers) as writer:
         first = farm.append(b"begun")
@@ -339,14 +339,14 @@ def test_members_elsewhere_are_not_asked_in_the_open() -> None:
         ),
     ],
 )
-def test_who_is_not_let_in(
+def test_refused_credentials(
     servers: Servers, given: dict[str, Any], kind: type[Exception], said: str
 ) -> None:
     with opened(servers, **given) as farm, pytest.raises(kind, match=said):
         farm.append(b"x")
 
 
-def test_nobody_listens(servers: Servers) -> None:
+def test_a_port_without_listener(servers: Servers) -> None:
     where = f"tls://127.0.0.1:{free_port()}"
     with opened(servers, servers=where, timeout_ms=300) as farm:
         problem = r"connection refused|nobody has been heard"

@@ -88,7 +88,7 @@ def test_a_server_that_is_no_member(farm: Farm) -> None:
     assert "server 99 is no member" in refused(1, *here(farm, "publish", 99, admin=True))
 
 
-def test_a_newcomer_that_does_not_answer(farm: Farm) -> None:
+def test_a_joining_server_that_does_not_answer(farm: Farm) -> None:
     """It blocks other changes for a while; its removal cancels that."""
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     said = refused(1, *here(farm, "add", 9, endpoint, admin=True), "--timeout", 1)
@@ -150,7 +150,7 @@ def test_orders(farm: Farm, tmp_path: Path) -> None:
     assert json.loads(ok(*here(farm, "export"))) == found
 
 
-def test_who_may_not(farm: Farm, tmp_path: Path) -> None:
+def test_users_without_the_right(farm: Farm, tmp_path: Path) -> None:
     secret = farm.place / "secret"
     said = refused(1, *here(farm, "publish", 1), "--user", "peer", "--secret-file", secret)
     assert "user peer is no administrator of the farm farm; name it under" in said

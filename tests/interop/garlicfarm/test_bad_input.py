@@ -197,7 +197,7 @@ HEADS: dict[str, tuple[str, Make]] = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_a_head_that_lets_nobody_in(scene: Scene, name: str) -> None:
+def test_heads_without_access(scene: Scene, name: str) -> None:
     status, make = HEADS[name]
     head, before = make(scene), scene.counts()
     assert asked(scene, head) == status
@@ -413,7 +413,7 @@ def answers(sock: socket.socket, count: int) -> list[Answer]:
     return found
 
 
-def test_strangers_at_a_follower(scene: Scene) -> None:
+def test_unknown_servers_at_a_follower(scene: Scene) -> None:
     """A follower refuses what the leader refuses."""
     entries = {
         JOIN: (Entry(1, CONFIGURATION, bytes(16)),),
@@ -441,7 +441,7 @@ def test_strangers_at_a_follower(scene: Scene) -> None:
     scene.check()
 
 
-def test_a_user_who_is_bound_to_a_server(scene: Scene) -> None:
+def test_a_user_bound_to_a_server(scene: Scene) -> None:
     """It cannot act as another server, and gains no other right."""
     bound = Who(BOUND, PASSWORD, scene.farm.ca)
     vote = request(scene, VOTE, term=scene.term + 1000, last_term=9, last_index=1 << 40)
@@ -491,7 +491,7 @@ def test_a_client_does_not_speak_as_a_server(scene: Scene, kind: int) -> None:
     scene.check()
 
 
-def test_a_bomb_for_a_newcomer(scene: Scene) -> None:
+def test_a_zip_bomb_for_a_joining_server(scene: Scene) -> None:
     """An invited server gets a LogPack that grows a thousandfold: it unpacks no more than the
     limit.
     """
@@ -508,7 +508,7 @@ def test_a_bomb_for_a_newcomer(scene: Scene) -> None:
     scene.check()
 
 
-def test_a_stranger_is_not_let_in(scene: Scene) -> None:
+def test_an_unknown_server_is_refused(scene: Scene) -> None:
     with pytest.raises(Refused, match="401"):
         Who("nobody", "x", scene.farm.ca).enter(scene.port())
     entry = Entry(0, APPLICATION, b"behind")

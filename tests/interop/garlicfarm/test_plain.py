@@ -117,7 +117,7 @@ def test_it_leads_ours() -> None:
     assert (answer.destination, answer.is_accepted, answer.next_index) == (PLAIN, False, 0)
 
 
-def test_ours_take_a_large_entry_of_its() -> None:
+def test_kelek_servers_accept_its_large_entry() -> None:
     """Above the limit for clients: other servers have committed it."""
     world, plain = mixed(plain_leads=True)
     term, large = plain.term, bytes(17 << 20)
@@ -159,7 +159,7 @@ def test_ours_catch_up_from_it() -> None:
 
 @pytest.mark.parametrize("own_entries", [0, 1, 7])
 @pytest.mark.parametrize("compacted", [False, True])
-def test_it_is_taken_in_by_ours(compacted: bool, own_entries: int) -> None:
+def test_it_joins_a_kelek_farm(compacted: bool, own_entries: int) -> None:
     """Also after it has led a cluster of one: it keeps its entries, as JRaft's servers do, and
     answers JoinCluster with the index after them.
     """
@@ -195,7 +195,7 @@ def test_it_is_taken_in_by_ours(compacted: bool, own_entries: int) -> None:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_ours_is_taken_in_by_it(compacted: bool) -> None:
+def test_a_kelek_server_joins_its_farm(compacted: bool) -> None:
     world, plain = mixed(plain_leads=True)
     client = Client(world, PLAIN)
     client.send(*[client_request(b"%d" % number) for number in range(40)])
@@ -247,7 +247,7 @@ def has_answer(client: Client) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whoever_leads_nothing_is_lost(seed: int) -> None:
+def test_nothing_is_lost_under_any_leader(seed: int) -> None:
     """Connections end and kelek servers are killed, with any outcome of elections."""
     world, plain = mixed(seed)
     told: list[bytes] = []

@@ -214,7 +214,7 @@ def _kept_from(view: FarmView, last: int) -> int:
     return first if first > 1 and last - (first - 1 + KEPT) < EVERY else 0
 
 
-def test_who_is_not_let_in_is_told_why(farm: Farm) -> None:
+def test_refused_credentials_are_explained(farm: Farm) -> None:
     wrong = farm.write_secret("wrong.secret", "something else\n")
     for others, error, words in (
         ({"secretFile": str(wrong)}, FarmRefuses, "options user, secretFile"),

@@ -166,7 +166,7 @@ def test_what_is_refused(name: str) -> None:
     assert {number: len(disk.values()) for number, disk in world.disks.items()} == before
 
 
-def test_who_speaks_for_another_server() -> None:
+def test_a_user_of_another_server_is_refused() -> None:
     world, leader, other = settled()
     client = Client(world, leader, PeerSession("nine", 9, False))
     client.send(from_(other, leader))

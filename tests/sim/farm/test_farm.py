@@ -76,7 +76,7 @@ def test_the_flows_have_all_messages() -> None:
     assert names >= {each.name for each in set(MessageType) - of_clients}
 
 
-def test_strangers_dethrone_nobody() -> None:
+def test_unknown_servers_depose_no_leader() -> None:
     sim = FarmSim(1)
     leader = sim.elect()
     term = sim.peers[leader].core.term

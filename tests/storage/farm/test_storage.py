@@ -132,7 +132,7 @@ def test_entries_below_a_snapshot_go() -> None:
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
-def test_a_newcomer_begins_anew(with_snapshot: bool) -> None:
+def test_a_joining_server_starts_empty(with_snapshot: bool) -> None:
     disk = MemoryDisk()
     home = opened(disk)
     home.append(entries(1, 1, b"a", b"b", b"c"))

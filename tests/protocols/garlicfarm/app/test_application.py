@@ -205,7 +205,7 @@ def test_a_clock_that_goes_back() -> None:
 # ---- publishing ----
 
 
-def test_the_publishers_router_is_told() -> None:
+def test_the_publishers_router_publishes() -> None:
     """One publisher at a time has contents; the other routers are stopped once."""
     world = AppWorld()
     world.routers[2].said = RouterStatus(
@@ -239,7 +239,7 @@ def test_the_publishers_router_is_told() -> None:
     assert shown.contents == ()
 
 
-def test_a_publisher_that_comes_back_is_told_again() -> None:
+def test_a_restarted_publisher_publishes_again() -> None:
     """A former publisher's router is stopped: it may have been publishing."""
     world = AppWorld(members=(1, 2))
     world.settle()
@@ -252,7 +252,7 @@ def test_a_publisher_that_comes_back_is_told_again() -> None:
         assert (first is not None) is is_publisher
 
 
-def test_who_is_off_does_not_publish() -> None:
+def test_off_excludes_a_publisher() -> None:
     world = AppWorld(members=(1,))
     world.app_setup = world.app_setup._replace(publish_config=PublishConfig.OFF)
     world.kill(1)
@@ -304,7 +304,7 @@ def test_changes_of_members_are_audited() -> None:
     ]
 
 
-def test_nothing_is_taken_that_would_not_be_told() -> None:
+def test_without_room_for_audits_requests_are_refused() -> None:
     """A request without room for its audits is refused and counted."""
     world = AppWorld(members=(1,))
     world.settle()
@@ -362,7 +362,7 @@ def test_states_agree_whatever_happens(seed: int) -> None:
     assert len(known) > 8
 
 
-def test_a_newcomer_gets_the_state() -> None:
+def test_a_joining_server_gets_the_state() -> None:
     world = AppWorld()
     world.settle()
     assert world.order(publish(2))
@@ -379,7 +379,7 @@ def test_a_newcomer_gets_the_state() -> None:
     assert world.peers[4].resets == 0
 
 
-def test_a_server_begins_with_its_snapshot() -> None:
+def test_a_server_starts_from_its_snapshot() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     assert world.order(publish(PublishChoice.NOBODY))
@@ -393,7 +393,7 @@ def test_a_server_begins_with_its_snapshot() -> None:
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
-def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
+def test_an_invited_server_drops_its_state(with_snapshot: bool) -> None:
     """It starts with an empty log and drops its old state."""
     world = AppWorld(members=(1,))
     world.settle()
@@ -415,7 +415,7 @@ def test_a_server_that_is_invited_begins_anew(with_snapshot: bool) -> None:
     assert (world.view(1)["state"], world.view(1)["leader"]) == ("waiting", None)
 
 
-def test_a_snapshot_of_a_server_of_another_make() -> None:
+def test_a_snapshot_in_another_format() -> None:
     """A snapshot in another format is skipped; the state follows the log after it."""
     world = AppWorld(members=(1,))
     world.settle()
@@ -459,7 +459,7 @@ def test_what_comes_together_is_applied_together() -> None:
     assert world.view(1)["applied"] == world.peers[1].core.commit_index
 
 
-def test_entries_that_are_nothing_of_ours_are_passed_over() -> None:
+def test_other_entries_are_skipped() -> None:
     """Batches of other entries are skipped at once; documents among them are found, also with
     escapes.
     """

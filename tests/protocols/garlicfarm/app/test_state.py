@@ -96,7 +96,7 @@ def state_of(*documents: bytes) -> SharedState:
         ([document(1, date=2**63 - 1), document(2, wish="on"), document(1)], 2),
     ],
 )
-def test_who_publishes(documents: list[bytes], publisher: int | None) -> None:
+def test_the_publisher(documents: list[bytes], publisher: int | None) -> None:
     assert state_of(*documents).publisher(MEMBERS) == publisher
 
 
@@ -275,7 +275,7 @@ def test_an_export_is_what_an_import_takes() -> None:
     assert export_document(FarmConfig("farm", publish=PublishChoice.NOBODY))["publish"] is None
 
 
-def test_who_may_give_orders() -> None:
+def test_only_administrators_may_give_orders() -> None:
     values = [b"anything", ORDERS[0], document(1)]
     assert audit_orders(values, "farm", "alice", True) == [Audit("alice", "publish 5", True)]
     assert audit_orders(values, "farm", "alice", False) == [Audit("alice", "publish 5", False)]

@@ -213,7 +213,7 @@ def test_answers_about_entries_are_bounded() -> None:
     assert max(len(page) for page in pages) == ENTRIES_COUNT_DEFAULT
 
 
-def test_entries_that_are_gone() -> None:
+def test_compacted_entries() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     assert world.ask(client_request(b"a", b"b")).is_accepted

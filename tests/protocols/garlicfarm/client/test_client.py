@@ -17,7 +17,7 @@ def names(first: int, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])
-def test_whoever_is_asked_first_the_leader_takes_it(first: int) -> None:
+def test_any_server_leads_to_the_leader(first: int) -> None:
     world = World()
     leader = world.elect()
     caller = Caller(world, (first, 1 + first % 3, 1 + (first + 1) % 3))
@@ -42,7 +42,7 @@ def test_many_travel_together_and_stay_in_order() -> None:
     assert caller.statuses == [401, 101]
 
 
-def test_a_later_connection_begins_with_the_second_request() -> None:
+def test_a_later_connection_starts_with_the_second_request() -> None:
     world = World()
     leader = world.elect()
     caller = Caller(world, (leader,))
@@ -77,7 +77,7 @@ def test_leaders_die_and_everything_is_appended_in_order(seed: int) -> None:
     world.check_same()
 
 
-def test_nobody_leads_yet() -> None:
+def test_a_farm_without_a_leader() -> None:
     world = World()
     world.kill(2)
     world.kill(3)
@@ -93,7 +93,7 @@ def test_nobody_leads_yet() -> None:
     assert command.response is not None
 
 
-def test_who_falls_silent_is_left() -> None:
+def test_a_silent_leader_is_left() -> None:
     world = World()
     leader = world.elect()
     caller = Caller(world, (leader, 1 + leader % 3, 1 + (leader + 1) % 3), response_timeout_ms=3000)
@@ -139,7 +139,7 @@ def test_another_farm() -> None:
     assert command.failure.kind is FailureKind.NO_FARM
 
 
-def test_nobody_is_there() -> None:
+def test_no_server_is_reachable() -> None:
     caller = Caller(World(members=(1,)), (7, 8))
     command = caller.append(b"v0")
     caller.world.run(10_000)
@@ -176,7 +176,7 @@ def test_without_a_handshake_as_jraft_has_it() -> None:
     assert known.items() >= {leader: place(leader)}.items()
 
 
-def test_a_leader_that_nobody_can_place() -> None:
+def test_a_leader_with_an_unknown_address() -> None:
     """JRaft's wire has only the leader's id."""
     world = World()
     leader = world.elect()

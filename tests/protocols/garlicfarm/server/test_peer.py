@@ -22,7 +22,7 @@ def test_a_farm_elects_a_leader_and_commits() -> None:
     world.check_same()
 
 
-def test_what_a_farm_begins_with() -> None:
+def test_the_first_entries_are_configurations() -> None:
     """The first entry is the Configuration of the first leader; each leader starts with such an
     entry.
     """
@@ -64,7 +64,7 @@ def test_no_entry_is_lost_when_servers_are_killed(seed: int) -> None:
         assert [value for value in dict.fromkeys(values) if value in told] == told
 
 
-def test_who_was_removed_while_it_was_away_says_why_it_does_not_come_back() -> None:
+def test_a_server_removed_while_down_refuses_an_invitation() -> None:
     """It considers itself a member and has campaigned; with an empty disk it joins."""
     world = World()
     leader = world.elect()
@@ -108,7 +108,7 @@ def test_a_leader_that_is_cut_off_commits_nothing() -> None:
         assert values == [b"kept"]
 
 
-def test_a_follower_says_who_leads() -> None:
+def test_a_follower_names_the_leader() -> None:
     world = World()
     leader = world.elect()
     world.run(1000)
@@ -150,7 +150,7 @@ def shrink(world: World, number: int) -> None:
     world.run_until(is_out)
 
 
-def test_a_server_is_taken_in_and_removed() -> None:
+def test_a_server_is_added_and_removed() -> None:
     world = World()
     world.ask(client_request(b"one"))
     grow(world, 4)

@@ -42,7 +42,7 @@ def is_same(world: World, numbers: Iterable[int]) -> bool:
 
 
 @pytest.mark.parametrize("keep_entries", [0, 7])
-def test_a_newcomer_gets_a_snapshot(keep_entries: int) -> None:
+def test_a_joining_server_gets_a_snapshot(keep_entries: int) -> None:
     """A SyncLog follows, as always."""
     world = filled()
     world.run(1000)

@@ -108,7 +108,7 @@ def test_algorithms_by_name() -> None:
 # ---- headers ----
 
 
-def test_headers_are_taken_apart() -> None:
+def test_headers_are_parsed() -> None:
     assert parse_parameters(b'Basic realm="a", DIGEST Realm = "b, \\"c\\"" ,qop=auth,, Other') == [
         ("basic", {"realm": "a"}),
         ("digest", {"realm": 'b, "c"', "qop": "auth"}),
@@ -283,7 +283,7 @@ def test_no_offer_without_a_line(name: str) -> None:
     assert world.verify(world.header(algorithm=other)) == REFUSED
 
 
-def test_who_knows_the_password_is_let_in() -> None:
+def test_the_right_password_is_accepted() -> None:
     world = World()
     assert world.verify(world.header()) == WELCOME
     assert world.verify(world.header(algorithm="MD5")) == WELCOME
@@ -306,7 +306,7 @@ def test_targets_of_a_proxy() -> None:
         {"algorithm": "SHA-512-256"},
     ],
 )
-def test_who_is_refused(changed: dict[str, str]) -> None:
+def test_refusals(changed: dict[str, str]) -> None:
     world = World()
     assert world.verify(world.header(**changed)) == REFUSED
 

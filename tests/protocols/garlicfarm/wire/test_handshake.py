@@ -300,7 +300,7 @@ def refusals() -> list[tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize(("request_bytes", "status"), refusals())
-def test_who_is_refused(request_bytes: bytes, status: int) -> None:
+def test_refusals(request_bytes: bytes, status: int) -> None:
     reply = World().ask(request_bytes)
     assert reply.status == status
     assert lines(reply)[0].startswith(f"HTTP/1.1 {status} ")
@@ -337,7 +337,7 @@ def test_an_uri_that_was_altered() -> None:
     )
 
 
-def test_who_does_not_upgrade() -> None:
+def test_a_request_without_upgrade() -> None:
     world = World()
     world.enter()
     for old in (b"Upgrade: websocket\r\n", b"keep-alive, Upgrade"):

@@ -76,7 +76,7 @@ def body(reply: Reply) -> bytes:
 
 
 @pytest.mark.parametrize("name", VIEW_NAMES)
-def test_views_are_shown_to_who_is_let_in(name: str) -> None:
+def test_views_need_authentication(name: str) -> None:
     world = ApiWorld()
     reply = world.get(path_to("farm", name))
     assert (reply.status, reply.cluster, reply.user) == (200, "farm", "alice")
@@ -297,7 +297,7 @@ def test_our_handshake_through_a_proxy() -> None:
         ("200 " + "x" * 500, "200 " + "x" * 80),
     ],
 )
-def test_what_a_proxy_refuses_is_told(answer: str, error: str) -> None:
+def test_a_proxys_refusal_is_described(answer: str, error: str) -> None:
     client = ClientHandshake(TARGET._replace(via_proxy=True), ChallengeCache(), 0, bytes)
     result = client.feed(f"HTTP/1.1 {answer}\r\n\r\n".encode(), 0)
     assert result is not None
