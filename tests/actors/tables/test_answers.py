@@ -1,7 +1,6 @@
-"""The process zerodb_server without a process: how answers reach those who asked, and when they do
-not.
+"""The process zerodb_server in a thread: which answers reach their clients.
 
-The test plays the table_worker and the job_server.
+The test acts as table_worker and job_server.
 """
 
 from collections.abc import Iterator
@@ -77,7 +76,7 @@ class ServerRig(Rig):
         self.reports.send_multipart([PIPE_HEADER.pack(kind, 0, 0, 0, 0, EPOCH), *frames])
 
     def taken(self, pipe: Socket) -> list[bytes]:
-        """The next request that a worker or the job_server is handed."""
+        """The next request of a worker or job_server."""
         while True:
             self.turn(lambda: pipe.poll(0))
             message = pipe.recv_multipart()
@@ -94,7 +93,7 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerRig]:
 
 
 def job_request(rig: ServerRig, client: Socket) -> tuple[int, bytes]:
-    """Sends one; its ticket and routing id, as the job_server sees them."""
+    """Sends a job request; returns its ticket and routing id."""
     client.send_multipart(encode_request(requests.JobStatus(5)))
     head, routing_id, *_ = rig.taken(rig.jobs)
     return PIPE_HEADER.unpack(head)[5], routing_id
@@ -107,15 +106,15 @@ def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
     first, routing_id = job_request(rig, client)
     second, _ = job_request(rig, client)
     answer = answers.encode_status(requests.JobStatus(5), {"rows": "1"})
-    for ticket in (first, first, first - 1):  # Repeated; of the server before this one.
+    for ticket in (first, first, first - 1):  # Repeated; of an earlier server.
         rig.done.send_multipart([ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, ticket), routing_id, *answer])
     rig.turn(lambda: rig.actor.counters["late_answers"] == 2)
     assert client.recv_multipart() == answer
-    rig.actor.on_jobs_lost()  # It died before it sent the second answer ...
+    rig.actor.on_jobs_lost()  # It died before it sent the second answer.
     rig.turn(lambda: client.poll(0))
     assert b"no job_server runs" in client.recv_multipart()[1]
     rig.done.send_multipart([ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, second), routing_id, *answer])
-    rig.turn(lambda: rig.actor.counters["late_answers"] == 3)  # ... or so it seemed.
+    rig.turn(lambda: rig.actor.counters["late_answers"] == 3)  # Or so it seemed.
     assert not client.poll(0)
 
 
@@ -138,7 +137,7 @@ def test_memory_of_job_requests_is_bounded(rig: ServerRig, monkeypatch: pytest.M
 
 
 def read_answer(rig: ServerRig, client: Socket, size: int, **extension: Any) -> None:
-    """Lets a worker answer a read of this client with so many bytes."""
+    """A worker answers a read of this client with so many bytes."""
     request = requests.Read(9, [b"k"], Extension(**extension))
     client.send_multipart(encode_request(request))
     head, routing_id, *_ = rig.taken(rig.work)
@@ -150,7 +149,7 @@ def read_answer(rig: ServerRig, client: Socket, size: int, **extension: Any) -> 
 def test_unread_answers_of_a_client_are_bounded_by_bytes(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told so, others are served, and when it has read it is served again."""
+    """The client gets errors, others are served, and after reading it is served again."""
     monkeypatch.setattr(rig.actor.budget, "bytes_max", 1 << 20)
     slow, quick = rig.client(), rig.client()
     for number in range(5):

@@ -1,4 +1,4 @@
-"""The doors of a node with real sockets and workers: what comes in where, and who is answered."""
+"""The client sockets of a node with real workers: which requests they accept and answer."""
 
 import json
 import os
@@ -28,7 +28,7 @@ Socket = zmq.Socket[bytes]
 
 
 class Node:
-    """One node with two workers and every door."""
+    """A node with two workers and all client sockets."""
 
     def __init__(self, shell: Any, how: str) -> None:
         self.shell = shell
@@ -60,7 +60,7 @@ class Node:
             return socket.recv_multipart()
 
     def wait_value(self, value: bytes, key: bytes = b"k") -> None:
-        """Until a write has come through of which nobody is told."""
+        """Waits until an unanswered write is applied."""
         until = time.monotonic() + DEADLINE_MS / 1000
         while (found := self.ask(READ, TABLE, key)) != [b"\x31\x01\x10\x00", value]:
             assert time.monotonic() < until, found
@@ -106,7 +106,7 @@ def test_every_client_socket(node: Node) -> None:
 
 
 def test_a_huge_subscription_to_events_is_cut_off(node: Node) -> None:
-    """libzmq would keep the topic, at up to 46 bytes of memory for each of its own."""
+    """libzmq would store the topic, with up to 46 bytes of memory for each byte."""
     with node.context.socket(zmq.SUB) as logs:
         logs.linger = 0
         monitor = logs.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
@@ -120,7 +120,8 @@ def test_a_huge_subscription_to_events_is_cut_off(node: Node) -> None:
 
 
 def test_a_dealer_has_many_unanswered_requests(node: Node) -> None:
-    """Of one connection and table in order, junk among them; nothing ends a process."""
+    """Answers of one connection and table come in order, with junk among the requests; no process
+    ends."""
     with node.connect(zmq.DEALER) as dealer:
         for number in range(300):
             dealer.send_multipart([PARTSYNC, TABLE, b"k", b"%d" % number])
@@ -171,7 +172,7 @@ def test_every_request_is_answered_despite_killed_processes(node: Node) -> None:
         assert answers == [b"1"] * 50 + [b"2"] * 50
 
     os.kill(node.pid("zerodb_server"), signal.SIGKILL)
-    with node.connect(zmq.DEALER) as dealer:  # Its requests may have died with the old one.
+    with node.connect(zmq.DEALER) as dealer:  # Its requests may have died with the old process.
         found: set[bytes] = set()
         until = time.monotonic() + DEADLINE_MS / 1000
         while found != {b"1", b"2"}:
@@ -194,7 +195,7 @@ def test_table_info_lists_tables_of_all_workers(node: Node) -> None:
 
 
 def test_log_updates_cannot_write_tables(node: Node) -> None:
-    """Operations of tables that a client of the log appends are refused, in each of its forms."""
+    """A client of the log cannot append operations of tables, in any form."""
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     url = node.shell.translate("tcp://127.0.0.1:7201")
     for form in "auto", "node", "text":
@@ -210,7 +211,7 @@ def test_log_updates_cannot_write_tables(node: Node) -> None:
 
 
 def test_reserved_tables_accept_writes_of_their_owners_only(node: Node) -> None:
-    """At every endpoint; who opens a fresh table names the token by which it knows its owner."""
+    """On every endpoint; a client that opens a fresh table becomes its owner by a token."""
     store, fresh, url = 4_294_967_294, 3_221_225_500, node.urls["url"]
     token = TableTuning(owner=b"0123456789abcdef")
     with node.connect(zmq.PUSH, "pull_url") as push:

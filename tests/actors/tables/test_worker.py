@@ -1,4 +1,4 @@
-"""The process table_worker without a process: what it does when nobody takes what it has."""
+"""The process table_worker in a thread, while its server reads nothing."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ class WorkerRig(Rig):
         return self.done.recv_multipart()
 
     def take_all(self) -> list[list[bytes]]:
-        """The answers that are there once it stands still."""
+        """The answers once the worker is idle."""
         done = self.done
         found: list[list[bytes]] = []
         looks = 0
@@ -100,7 +100,7 @@ def test_unread_answers_of_a_worker_are_bounded_by_bytes(
     found = rig.take_all()
     assert 10 <= len(found) <= 14
     size = sum(len(frame) for message in found for frame in message)
-    rig.taken.send(BYTES_READ.pack(1, 0))  # A server that is new: nothing is on its way to it.
+    rig.taken.send(BYTES_READ.pack(1, 0))  # A new server: no bytes are unread.
     found += rig.take_all()
     assert 20 <= len(found) <= 28
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Blocks cut into columns, against the plain Python of the same."""
+"""Blocks cut into columns, against Python twins."""
 
 from array import array
 from itertools import accumulate
@@ -18,7 +18,7 @@ from kelek.tests.native.log.some_blocks import some_blocks
 
 @pytest.mark.parametrize("seed", range(20))
 def test_columns_equal_their_twins(seed: int) -> None:
-    """The columns, taken apart again, are the entries that plain Python makes of the blocks."""
+    """The columns hold the entries that Python decodes from the blocks."""
     batches = tuple(some_blocks(Random(seed)))
     part = EntryRun(batches[0].first_index, (), batches)
     found = entries_of(part)
@@ -47,7 +47,7 @@ def test_blocks_with_another_number_of_entries_are_refused() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 300, 301])
 def test_split_frames_equal_their_twins(count: int) -> None:
-    """A message of pairs as columns is what plain Python makes of its frames, wherever it lies."""
+    """Columns of a message of pairs equal those of Python, at any alignment."""
     dice = Random(count)
     frames = [dice.randbytes(dice.randrange(9)) for _ in range(2 * count)]
     arena = Arena.from_messages([[b"one"], [b"head", *frames], [b"another"]])
@@ -68,7 +68,7 @@ def test_split_frames_equal_their_twins(count: int) -> None:
         for part in (offsets_of(items), b"".join(items))
     ]
     with pytest.raises(NativeError):
-        message.columns()  # A frame without its other one.
+        message.columns()  # A key frame without a value frame.
 
 
 def offsets_of(items: list[bytes]) -> bytes:
@@ -77,7 +77,7 @@ def offsets_of(items: list[bytes]) -> bytes:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 3000])
 def test_joined_columns_equal_their_twins(count: int) -> None:
-    """Two columns as frames in turns, behind others, wherever there is room."""
+    """Two columns as alternating frames, behind other messages."""
     dice = Random(count)
     items = [[dice.randbytes(dice.randrange(30)) for _ in range(count)] for _ in range(2)]
     columns = [part for column in items for part in join(column)]

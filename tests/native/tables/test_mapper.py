@@ -1,4 +1,4 @@
-"""A mapper's batches in C, against the plain Python of the same."""
+"""A mapper's batches in C, against Python twins."""
 
 import struct
 from itertools import groupby
@@ -16,7 +16,7 @@ Record = tuple[int, bytes, bytes]  # 0 put or 1 delete, key, value
 
 
 def packed_output(records: list[Record]) -> bytes:
-    """What a mapper written in Python would return."""
+    """The output of a mapper written in Python."""
     return b"".join(
         struct.pack("<BII", kind, len(key), len(value)) + key + value
         for kind, key, value in records
@@ -24,7 +24,7 @@ def packed_output(records: list[Record]) -> bytes:
 
 
 def twin_ops(records: list[Record], table: int) -> Output:
-    """output_ops() of packed_output(), plainly."""
+    """output_ops() of packed_output() in Python."""
     found: list[Op] = []
     for kind, group in groupby(records, key=lambda record: record[0]):
         run = list(group)
@@ -67,7 +67,7 @@ def test_output_operations_equal_their_twins(seed: int) -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        struct.pack("<BII", 2, 1, 0) + b"k",  # Of no kind.
+        struct.pack("<BII", 2, 1, 0) + b"k",  # Of an unknown kind.
         struct.pack("<BII", 0, 0, 1) + b"v",  # An empty key.
         struct.pack("<BII", 0, KEY_BYTES_MAX + 1, 0) + bytes(KEY_BYTES_MAX + 1),
         struct.pack("<BII", 1, 1, 1) + b"kv",  # A delete with a value.

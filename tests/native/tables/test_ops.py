@@ -1,4 +1,4 @@
-"""Keys and values cut in C, against twins in plain Python."""
+"""Keys and values cut in C, against Python twins."""
 
 import struct
 from itertools import accumulate, pairwise
@@ -16,7 +16,7 @@ SIZE = st.one_of(st.integers(0, 9), st.sampled_from([KEY_MAX, KEY_MAX + 1, VALUE
 
 
 def twin_sizes(data: bytes, count: int, columns: int) -> list[bytes] | int:
-    """What cut_sizes() must give at offset 0, or the code of its error."""
+    """The result of cut_sizes() at offset 0, or the code of its error."""
     head = 4 * count * columns
     if head > len(data):
         return ETORN
@@ -119,7 +119,7 @@ def test_many_frames_are_put_as_the_few_of_a_twin(frames: list[bytes], times: in
 @given(st.lists(st.lists(st.binary(max_size=5), min_size=1, max_size=9), max_size=4))
 @pytest.mark.parametrize("times", [1, 40, 900])
 def test_frames_are_cut_as_the_twin_does(times: int, messages: list[list[bytes]]) -> None:
-    """The twin: what was put in."""
+    """The twin: the original items."""
     longer = [message * times for message in messages]
     arena = Arena.from_messages(longer)
     assert arena.messages() == longer

@@ -1,4 +1,4 @@
-"""Requests judged, packed, forwarded and acknowledged in C, against a twin made of the codec."""
+"""Requests checked, packed, forwarded and acknowledged in C, against a twin made of the codec."""
 
 import struct
 
@@ -73,7 +73,7 @@ def test_requests_are_read_as_the_twin_does(batch: list[tuple[bool, list[bytes]]
     arena = Arena.from_messages(routed)
     taken = Requests(arena, True, ENTRY_MAX)
     assert [row.message for row in taken.rows] == list(range(len(batch)))
-    stripped = []  # A frame that a mutation has left empty looks like an envelope.
+    stripped = []  # A frame that a mutation has emptied looks like an envelope.
     for message in routed:
         envelope = len(message) > 2 and not message[1]
         stripped.append((envelope, message[2 if envelope else 1 :]))

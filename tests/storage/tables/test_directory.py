@@ -1,4 +1,4 @@
-"""The directories of a table worker: what it finds, what it puts into a snapshot and takes out."""
+"""The folders of a table worker: what it opens, writes into a snapshot, and restores."""
 
 from pathlib import Path
 

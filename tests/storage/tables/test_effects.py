@@ -1,4 +1,4 @@
-"""Records of what operations did: bounded, and the same number for each operation."""
+"""Records of effects: bounded, and of the same number for each operation."""
 
 import pytest
 
@@ -56,12 +56,12 @@ def test_effects_on_local_tables_are_not_recorded() -> None:
     assert tables.effects(0) == tables.effects(1) == []
 
 
-LARGE = bytes(70_000)  # A record keeps no such values.
+LARGE = bytes(70_000)  # A record does not store such values.
 DEAD = Compare(5, (9).to_bytes(8, "little"), ALIVE, REQUIRED)
 
 
 def told(*compares: Compare, then: list[Op], other: list[Op]) -> tuple[Op, Effects]:
-    """A transaction and what is recorded of it."""
+    """A transaction and its record."""
     tables = MemoryTables()
     op = Transaction(5, bytes(12), list(compares), then, other)
     tables.write([TableEntry(1, 1, [Put(5, [b"k"], [b"v"]), op])])
@@ -87,7 +87,7 @@ def test_the_values_of_a_large_transaction_are_those_of_its_entry() -> None:
 
 
 def test_values_deleted_at_once_are_not_reported() -> None:
-    """An older version has put them under a session that had ended."""
+    """An older version has put them under an ended session."""
     attached: list[Op] = [Put(5, [b"a"], [LARGE]), Attach(5, 9, [b"a"])]
     op, effects = told(then=attached, other=[])
     assert effects.changes(op) is None

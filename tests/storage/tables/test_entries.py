@@ -1,5 +1,5 @@
-"""Every node cuts the log into other batches and merges entries by them: the tables must not show
-it."""
+"""Each node cuts the log into other batches and joins entries within them; the tables must be
+equal."""
 
 from random import Random
 
@@ -14,12 +14,12 @@ from kelek.protocols.zerodb.wire.values import TableOptions
 from kelek.storage.tables.memory import MemoryTables
 
 WORKERS = 2
-TABLES = (2, 4, 5)  # The last one is the other worker's.
-SESSION = 3  # Begun by the entry of this index.
+TABLES = (2, 4, 5)  # The last one belongs to the other worker.
+SESSION = 3  # The entry with this index opens it.
 
 
 def change(dice: Random) -> ops.Op:
-    """What entries are merged by."""
+    """Entries that may be joined."""
     table = dice.choice(TABLES)
     keys = [b"%d" % dice.randrange(6) for _ in range(dice.randrange(4))]
     if dice.random() < 0.3:
@@ -28,7 +28,7 @@ def change(dice: Random) -> ops.Op:
 
 
 def other(dice: Random) -> ops.Op:
-    """What stands between them, and what changes what they do: keys that vanish."""
+    """Entries between them, and lifetimes, which change their meaning."""
     table = dice.choice(TABLES)
     keys = [b"%d" % dice.randrange(6)]
     found: list[ops.Op] = [
@@ -85,15 +85,15 @@ def test_merged_entries_do_what_each_does_alone(seed: int) -> None:
             records = [Record(KIND_STATE, None, data) for data in some]
             outcomes += told_of(tables, encode_block(first + 1, 1, records))
             first += len(some)
-        tables.applied = one_by_one.applied  # A last entry may be none of ours.
+        tables.applied = one_by_one.applied  # The last entry may be for other workers.
         assert contents(tables) == contents(one_by_one)
-        # Nothing is told of what was merged: it can't fail, and has no result.
+        # Joined operations have no outcome: they cannot fail.
         assert outcomes == alone
         assert not any(isinstance(op, ops.Put | ops.Delete) for op in refused(log, alone))
 
 
 def told_of(tables: MemoryTables, batch: EntryBatch) -> list[Outcome]:
-    """What a worker reports of a batch."""
+    """The worker's report of a batch."""
     found = find_entries(batch, TablePartition(0, WORKERS))
     return [
         with_entry_position(outcome, found.positions) for outcome in tables.write(found.entries)
@@ -105,7 +105,7 @@ def refused(log: list[bytes], outcomes: list[Outcome]) -> list[ops.Op]:
 
 
 def applied(tables: MemoryTables, index: int, op: list[ops.Op]) -> int:
-    """Applies one entry; returns how many were malformed."""
+    """Applies one entry; returns the number of malformed entries."""
     batch = encode_block(index, 1, [Record(KIND_STATE, None, ops.pack(op))])
     found = find_entries(batch, TablePartition(0, 1))
     tables.write(found.entries)

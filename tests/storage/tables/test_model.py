@@ -1,5 +1,5 @@
-"""A history of tables: the engine and its plain twin against a model in dictionaries, through
-restarts, crashes, checkpoints and everything that an entry may hold."""
+"""A history of tables: RocksDB and the memory twin against a model of dictionaries, through
+restarts, crashes, checkpoints and all kinds of entries."""
 
 import shutil
 import struct
@@ -84,14 +84,14 @@ OPS = (
 
 
 class Model:
-    """What the operations mean, in the fewest words."""
+    """The meaning of the operations, as short as possible."""
 
     def __init__(self) -> None:
         self.tables: dict[int, dict[bytes, bytes]] = {}
         self.options: dict[int, TableOptions] = {}
         self.at: dict[tuple[int, bytes], int] = {}
         self.session_of: dict[tuple[int, bytes], int] = {}
-        self.sessions: dict[int, int] = {}  # Until when.
+        self.sessions: dict[int, int] = {}  # End time by session.
         self.last_session = 0
         self.results: dict[bytes, bool] = {}
 
@@ -178,7 +178,7 @@ class Model:
 
 
 class History(RuleBasedStateMachine):
-    """Entries are applied to all three; now and then the engine starts anew."""
+    """All three apply the entries; now and then the database is opened again."""
 
     @initialize()
     def begin(self) -> None:
@@ -208,7 +208,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What a killed process leaves is what its files hold now."""
+        """A killed process leaves the present content of its files."""
         self.restarts += 1
         left = self.folder / str(self.restarts)
         self.rocks.families[SYSTEM].data.cancel_all_background(True)  # It would remove files.

@@ -1,5 +1,4 @@
-"""What our own operations do to both kinds of tables: transactions, keys that vanish, sessions,
-large values in pieces."""
+"""kelek's operations on both kinds of tables: transactions, lifetimes, sessions, large values."""
 
 import struct
 
@@ -49,7 +48,7 @@ def write(tables: Tables, *ops: Op) -> list[Outcome]:
 
 
 def told(tables: Tables, op: Op) -> bytes:
-    """What an operation has to tell."""
+    """The outcome's data of an operation."""
     outcome = write(tables, op)[0]
     assert outcome == (tables.applied[0], 0, outcome.data, "")
     return outcome.data
@@ -60,8 +59,7 @@ def keys(tables: Tables, table: int = 7) -> list[bytes]:
 
 
 def bookkeeping(tables: Tables) -> set[bytes]:
-    """What is kept beside the tables, but for numbers, records of effects, and what the engine
-    keeps for itself."""
+    """The keys of SYSTEM, without counters, records of effects and the database's own."""
     kept = set(tables.keys(SYSTEM)) - {COUNTERS, FLOOR, b"a"}
     return kept - set(tables.keys(SYSTEM, b"t", b"u")) - set(tables.keys(SYSTEM, b"w", b"y"))
 
@@ -162,7 +160,7 @@ def test_gets_are_bounded(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> No
     assert tables.result(REQID) is None
 
 
-# ---- keys that vanish ----
+# ---- lifetimes ----
 
 
 def test_keys_expire(tables: Tables) -> None:
@@ -208,7 +206,7 @@ def test_a_new_expiry_replaces_the_old(tables: Tables) -> None:
 
 
 def test_an_expiry_in_the_past_is_found(tables: Tables) -> None:
-    """Though an earlier Expire has looked so far already."""
+    """An earlier Expire has already searched up to this time."""
     write(tables, Put(7, [b"a", b"b"], [b"", b""]), Expiry(7, 1000, [b"a"]))
     write(tables, Expire(7, 5000))
     write(tables, SessionOpen(7, 10, 0), Expiry(7, 2000, [b"b"]))
@@ -243,7 +241,8 @@ def test_keys_end_with_their_session(tables: Tables) -> None:
     write(tables, Put(8, [b"c"], [b""]), Attach(8, session, [b"c"]))
     assert tables.expires_ms == 6000
     assert told(tables, SessionKeep(7, session, 5900)) == b"\1"
-    assert told(tables, SessionKeep(7, session, 4000)) == b"\1"  # Older: takes nothing away.
+    # An older request does not shorten it.
+    assert told(tables, SessionKeep(7, session, 4000)) == b"\1"
     assert tables.expires_ms == 6900
     write(tables, Expire(7, 6899))
     assert keys(tables) == [b"a", b"b"]
@@ -265,7 +264,7 @@ def test_sessions_have_numbers_of_their_own(tables: Tables) -> None:
 
 
 def lock(session: int) -> Transaction:
-    """How a client takes a lock: nobody has it, and the client is still there."""
+    """A client takes a lock: it is free, and the client's session is alive."""
     alive = Compare(7, struct.pack("<Q", session), ALIVE)
     return transaction(
         Compare(7, b"lock", ABSENT), alive,

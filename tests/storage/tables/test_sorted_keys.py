@@ -1,4 +1,4 @@
-"""Sorted keys and ranges of keys against the plainest that there is."""
+"""Sorted keys and ranges of keys against the simplest implementation."""
 
 from hypothesis import given
 from hypothesis import strategies as st

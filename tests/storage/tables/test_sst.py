@@ -1,4 +1,4 @@
-"""The tables' files read in C: against plain Python twins, and against the engine itself."""
+"""The tables' files read in C, against Python twins and against RocksDB."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -37,7 +37,7 @@ def test_hash_equals_its_twin() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_snappy_equals_its_twin(seed: int) -> None:
-    """Random tags, of which many make sense: the same bytes, or both refuse."""
+    """Random tags, many of them valid: both return the same bytes, or both refuse."""
     dice = Random(seed)
     for _ in range(50):
         data = _some_snappy(dice)
@@ -79,7 +79,7 @@ def _some_snappy(dice: Random) -> bytes:
 
 
 def made(folder: Path, steps: Iterator[list[Op] | None], options: TableOptions) -> RocksTables:
-    """A checkpoint behind entries; None: what was written before is flushed."""
+    """A checkpoint behind entries; None: flush the entries so far."""
     tables = open_tables(f"{folder}/tables", SHARED, replicated=True)
     tables.write([TableEntry(1, 1, [Open(TABLE, options)])])
     for number, ops in enumerate(steps, 2):
@@ -106,7 +106,7 @@ def some_steps(dice: Random) -> Iterator[list[Op] | None]:
 
 
 def taken(scan: ChunkSource, dice: Random) -> list[tuple[bytes, bytes]]:
-    """All pairs, by pieces of whatever size, in both forms."""
+    """All pairs, in chunks of any size, in both forms."""
     found: list[tuple[bytes, bytes]] = []
     ended = False
     while not ended:
@@ -131,7 +131,7 @@ def taken(scan: ChunkSource, dice: Random) -> list[tuple[bytes, bytes]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_merge_equals_its_twin(tmp_path: Path, seed: int) -> None:
-    """Files of several levels, in C, in plain Python, and as the engine has them."""
+    """Files of several levels, read in C, in Python, and by RocksDB."""
     dice = Random(seed)
     options = TableOptions(
         block_bytes=dice.choice((256, 4096)),
@@ -157,7 +157,7 @@ def test_merge_equals_its_twin(tmp_path: Path, seed: int) -> None:
 
 
 def test_levels_are_read(tmp_path: Path) -> None:
-    """What was compacted, what was deleted since, and files whose keys overlap."""
+    """Compacted data, later deletes, and files with overlapping keys."""
     keys = [b"%05d" % number for number in range(20_000)]
     tables = open_tables(f"{tmp_path}/tables", SHARED, replicated=True)
     tables.write([TableEntry(1, 1, [Put(TABLE, keys, [key * 20 for key in keys])])])
@@ -194,7 +194,7 @@ def test_an_empty_or_missing_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_damage_is_an_error(tmp_path: Path, seed: int) -> None:
-    """A bit that has flipped, or an end that is cut off: pairs that are right, or an error."""
+    """A flipped bit, or a file that is cut off: correct pairs, or an error."""
     dice = Random(seed)
     tables = some_pairs(tmp_path, compression=bool(seed % 2))
     wanted = list(tables.scan(TABLE))
@@ -206,7 +206,7 @@ def test_damage_is_an_error(tmp_path: Path, seed: int) -> None:
         data[at] ^= 1 << dice.randrange(8)
     else:
         del data[at:]
-    path.unlink()  # The database itself has another link to it.
+    path.unlink()  # The database has another link to it.
     path.write_bytes(data)
     tables.close()
     again = open_or_none(tables.path)
@@ -219,7 +219,7 @@ def test_damage_is_an_error(tmp_path: Path, seed: int) -> None:
 
 
 def until_damage(scan: ChunkSource) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """What comes, and whether it ends there."""
+    """The pairs, and whether the scan has ended."""
     found: list[tuple[bytes, bytes]] = []
     ended = False
     with suppress(Damaged):
@@ -234,7 +234,7 @@ def open_or_none(path: str) -> RocksTables | None:
     try:
         return open_checkpoint(path, SHARED)
     except StorageError:
-        return None  # The engine looks at the sizes of files.
+        return None  # RocksDB checks the sizes of files.
 
 
 def test_a_flipped_bit_of_a_block_is_damage(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_flipped_bit_of_a_block_is_damage(tmp_path: Path) -> None:
     tables.close()
 
 
-# ---- what the engine reads itself ----
+# ---- files that only RocksDB reads ----
 
 
 def test_unflushed_data_is_scanned(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_unflushed_data_is_scanned(tmp_path: Path) -> None:
 def test_unsupported_files_are_scanned_by_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """The engine goes on where a file is met that only it can read: here the later one."""
+    """RocksDB continues at the first unsupported file: here the second one."""
     folder = f"{tmp_path}/tables"
     shared = SHARED._replace(files_max=0) if kind == "files" else SHARED
     tables = open_tables(folder, shared, replicated=True)
@@ -280,7 +280,7 @@ def test_unsupported_files_are_scanned_by_the_database(
     if kind == "range":
         ops.append(DeleteRange(TABLE, b"02500", b"05100"))
     tables.write([TableEntry(2, 1, ops)])
-    if kind != "range":  # Which a compaction would take away.
+    if kind != "range":  # A compaction would remove it.
         tables.compact(TABLE, more[0], more[-1])
     tables.checkpoint(f"{tmp_path}/checkpoint")
     tables.close()

@@ -1,4 +1,4 @@
-"""Both kinds of tables, the engine's and their plain twin, held to the same promises."""
+"""RocksDB and the memory twin keep the same promises."""
 
 import os
 import re
@@ -56,7 +56,7 @@ def test_reads_find_puts(tables: Tables) -> None:
 
 
 def test_ranges_end_as_they_should(tables: Tables) -> None:
-    """The end of a count counts, the end of a scan does not."""
+    """A count includes its end, a scan excludes it."""
     write(tables, put(7, a="1", b="2", c="3", d="4"))
     assert tables.count(7) == 4
     assert tables.count(7, b"b", b"c") == 2
@@ -108,7 +108,7 @@ def test_operations_of_an_entry_see_those_before(tables: Tables) -> None:
 
 
 def test_local_changes_are_kept_for_watches(tables: Tables) -> None:
-    """Done again elsewhere it makes the same tables; what a log did is found there."""
+    """The changes make the same tables elsewhere."""
     tables.recent = RecentChanges(50)
     tables.write([TableEntry(0, 0, [put(7, a="1", b="2", c="3"), put(9, z="1"), Truncate(9)])])
     tables.write([TableEntry(0, 0, [Expiry(7, 1000, [b"c"]), DeleteLimited(7, b"", 1)])])
@@ -198,7 +198,7 @@ def test_split_points_part_a_table_in_equal_pieces(tables: Tables) -> None:
 def test_large_tables_are_split_by_their_files(
     rocks: RocksTables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose keys are any bytes, also those that would end a line or a word."""
+    """Keys are any bytes, even those that would end a line or a word."""
     monkeypatch.setattr("kelek.storage.engine.rocks.EXACT_BYTES_MAX", 1 << 20)
     keys = [bytes([number]) + b"'\n \xff\0" + b"]" * number for number in range(40)]
     for key in keys:
@@ -281,7 +281,7 @@ def test_closing_a_table_frees_its_memory(rocks: RocksTables) -> None:
 
 
 def test_many_tables_are_made_quickly(rocks: RocksTables, shared: Resources) -> None:
-    """More than are in store, while a scan holds the database and while none does."""
+    """More tables than prepared families, while a scan holds the database and while none does."""
     write(rocks, *[put(table, a=str(table)) for table in range(40)])
     scan = rocks.scan(3)
     write(rocks, *[put(table, a=str(table)) for table in range(100, 130)])
@@ -331,7 +331,7 @@ def test_one_process_writes(rocks: RocksTables, shared: Resources) -> None:
 
 
 def test_an_exception_flushes_no_table_alone(tmp_path: Path) -> None:
-    """The engine's objects flush their own column family when they end, each for itself."""
+    """Objects of rocksdict flush their own column family when they end."""
     path = str(tmp_path / "db")
     script = f"""
 from kelek.protocols.zerodb.wire.ops import Put
@@ -371,7 +371,7 @@ def test_descriptors_are_bounded(tmp_path: Path) -> None:
         ]
     links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
     assert len([link for link in links if link.startswith(path) and ".sst" in link]) <= 40
-    # Beside its files each table has the folder open until the next start.
+    # Beside its files each table holds the folder open until the next start.
     assert len([link for link in links if link.startswith(path)]) <= 100 + 40 + 30
     tables.close()
 
@@ -395,7 +395,7 @@ def test_scans_take_bounded_memory(tmp_path: Path) -> None:
 
 
 def damage(folder: str) -> None:
-    """Flips a bit in the middle of the largest file of data."""
+    """Flips a bit in the middle of the largest data file."""
     file = max(Path(folder).glob("*.sst"), key=lambda path: path.stat().st_size)
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1

@@ -1,4 +1,4 @@
-"""APIDs are never given out twice, and statistics survive: over both disks."""
+"""APIDs are never used twice, and statistics survive, on both kinds of disk."""
 
 from pathlib import Path
 from random import Random
@@ -86,8 +86,8 @@ def test_statistics_are_added_once_after_a_failed_write() -> None:
 
 
 def test_unheld_and_unfinished_leases_are_swept(tmp_path: Path) -> None:
-    """A worker that is killed as it makes a checkpoint leaves hard links to files of its tables:
-    what these take is never free again."""
+    """A worker killed during a checkpoint leaves hard links to files of its tables, whose space
+    would never be freed."""
     folder = LeaseFolder(str(tmp_path))
     held = {"lease.2", "lease.2.tmp", "lease.x", "lease.x.tmp", "other.tmp"}
     names = [*held, "lease.1", "lease.3.tmp"]

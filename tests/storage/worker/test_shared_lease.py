@@ -1,5 +1,4 @@
-"""Snapshots that entries of the log ask for: on every node what was applied up to there, and
-nothing else, whatever happens to the node."""
+"""Snapshots of shared leases: each node has exactly the entries before, despite crashes."""
 
 import os
 import shutil
@@ -24,7 +23,7 @@ from kelek.storage.worker.lease_folder import DESCRIPTION, LeaseDescription, Lea
 from kelek.storage.worker.shared_lease import SharedLeases
 
 WORKERS = 2
-TABLES = (2, 4, 5)  # The last one is the other worker's.
+TABLES = (2, 4, 5)  # The last one belongs to the other worker.
 NOW_MS = 1_700_000_000_000
 IDLE_MS = 60_000
 
@@ -34,7 +33,7 @@ def open_(path: str, replicated: bool) -> Tables:
 
 
 class Node:
-    """One worker of a node: it applies a log, and takes the snapshots that it asks for."""
+    """A worker of a node: it applies a log and makes its snapshots."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,7 +49,7 @@ class Node:
         self.taker = SharedLeases(self.home, self.leases, IDLE_MS)
 
     def crash(self, before: Path) -> None:
-        """The disk is as it was when `before` was copied, but for what lies in jobs."""
+        """Restores the disk as of the copy `before`, except for the folder of jobs."""
         self.home.close()
         shutil.rmtree(self.place.folder)
         shutil.copytree(before, self.place.folder)
@@ -62,7 +61,7 @@ class Node:
         return to
 
     def apply(self, log: list[bytes], dice: Random, until: int = 0) -> None:
-        """What the log has behind what is applied, in batches of any size."""
+        """The entries behind the applied ones, in batches of any size."""
         applied = self.home.replicated.applied[0]
         last = until or len(log)
         while applied < last:
@@ -87,7 +86,7 @@ class Node:
 
 
 def history(dice: Random, length: int = 150) -> tuple[list[bytes], dict[int, object]]:
-    """A log that opens leases in the middle of it, and what each is to hold."""
+    """A log that opens leases, and the expected content of each."""
     log: list[bytes] = []
     expected: dict[int, object] = {}
     model = MemoryTables()
@@ -136,15 +135,15 @@ def test_nodes_make_equal_snapshots_at_equal_index(seed: int, tmp_path: Path) ->
 
 
 def test_a_crash_neither_loses_nor_adds_snapshots(tmp_path: Path) -> None:
-    """A worker that was killed applies again what the engine had not made durable."""
+    """A killed worker applies again what was not durable."""
     log, expected = history(Random(7))
     node = Node(tmp_path)
     first = min(expected)
     node.apply(log, Random(1), first - 1)
     before = node.copy(tmp_path / "before")
     node.apply(log, Random(1))
-    # Killed before its first snapshot was whole: none of it counts, and as the tables did not
-    # know of the entry yet, they come to it again.
+    # Killed before its first snapshot was complete: no part of it counts. The tables do not know of
+    # the entry, so it is applied again.
     node.leases.remove(shared_lease(first))
     staged = Path(node.place.folder) / "w1" / "lease.tmp"
     staged.mkdir()
@@ -163,9 +162,9 @@ def test_a_crash_neither_loses_nor_adds_snapshots(tmp_path: Path) -> None:
     [
         (60_999, 1 << 40, 0, ""),
         (61_000, 1 << 40, 0, "the entry is 61 s old"),
-        (-3_600_000, 1 << 40, 0, ""),  # The proposer's clock is ahead.
-        (0, (1 << 20) * 127, 0, "127 MiB are free, a snapshot wants 128"),
-        (0, 1 << 40, 2, "2 snapshots are shared by the nodes already"),
+        (-3_600_000, 1 << 40, 0, ""),  # The clock of the proposing node is ahead.
+        (0, (1 << 20) * 127, 0, "127 MiB are free, a snapshot needs 128"),
+        (0, 1 << 40, 2, "the nodes share 2 snapshots already"),
     ],
 )
 def test_a_node_without_a_snapshot_reports_why(
@@ -208,7 +207,7 @@ def test_content_of_the_folder(tmp_path: Path) -> None:
     assert node.leases.description(shared_lease(3)) is None
     assert not node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (3, 1), NOW_MS)
     assert node.leases.description(shared_lease(3)) == LeaseDescription(4, 3, 1)
-    (Path(node.leases.path(7))).mkdir()  # One node's own, of an earlier process.
+    (Path(node.leases.path(7))).mkdir()  # A lease of this node only, of an earlier process.
     half = Path(node.leases.path(shared_lease(5)) + ".tmp")
     half.mkdir()  # One that was being removed.
     node.leases.sweep(())

@@ -77,7 +77,7 @@ def test_each_request_is_answered_or_forwarded_once(seed: int) -> None:
     assert found == Counter(asked)
 
 
-class Mortal:
+class CrashingWorker:
     """A worker that answers its requests later, unless it dies before."""
 
     def __init__(self, world: Served, number: int) -> None:
@@ -109,7 +109,7 @@ class Mortal:
 def test_each_request_is_answered_once_despite_crashes(seed: int) -> None:
     rng = Random(seed)
     world = Served(workers=2, local=frozenset({9}), request_timeout_ms=rng.choice([300, 5000]))
-    mortals = [Mortal(world, number) for number in range(2)]
+    workers = [CrashingWorker(world, number) for number in range(2)]
     asked: list[bytes] = []
 
     def ask() -> None:
@@ -135,23 +135,23 @@ def test_each_request_is_answered_once_despite_crashes(seed: int) -> None:
             world.at(at_ms, lose_leader)
             world.at(at_ms + 200, lambda: world.lead(rng.choice(["n1", "n2", "n3"])))
         elif chance < 0.08:
-            world.at(at_ms, rng.choice(mortals).die)
+            world.at(at_ms, rng.choice(workers).die)
         elif chance < 0.4:
-            world.at(at_ms, lambda: rng.choice(mortals).work(rng.random()))
+            world.at(at_ms, lambda: rng.choice(workers).work(rng.random()))
         else:
             world.at(at_ms, ask)
     world.at(2500, lambda: world.lead("n1"))
     for pause_ms in range(2600, 9000, 100):
-        for mortal in mortals:
-            world.at(pause_ms, mortal.work)
+        for worker in workers:
+            world.at(pause_ms, worker.work)
     world.run(lambda: world.now_ms > 3600 and not world.session.inflight, 20_000)
     found = Counter(answer[0] for answer in world.answers)
-    for mortal in mortals:
-        found.update(mortal.answered)
+    for worker in workers:
+        found.update(worker.answered)
     # Only clients of a worker that died may get two answers: it had answered without reporting
     # that.
     again = {
-        taken[5] for mortal in mortals for taken in mortal.worker.taken if taken[2] < mortal.epoch
+        taken[5] for worker in workers for taken in worker.worker.taken if taken[2] < worker.epoch
     }
     assert set(found) == set(asked)
     assert {routing_id for routing_id, times in found.items() if times > 1} <= again

@@ -137,7 +137,7 @@ _REQUEST: st.SearchStrategy[requests.Request] = st.one_of(
 )
 
 
-# As functions, since hypothesis writes out what strategies are made of.
+# Functions, because hypothesis prints the parts of strategies.
 @st.composite
 def request(draw: st.DrawFn) -> requests.Request:
     return draw(_REQUEST)
@@ -151,13 +151,13 @@ def encoded(draw: st.DrawFn) -> list[bytes]:
 
 @st.composite
 def usually(draw: st.DrawFn) -> list[bytes]:
-    """The same, of writes of the usual kinds in half of the cases."""
+    """The same; half of the requests are common writes."""
     return encode_request(draw(_USUAL_WRITE if draw(st.booleans()) else _REQUEST))
 
 
 @st.composite
 def mutated(draw: st.DrawFn, frames: st.SearchStrategy[list[bytes]]) -> list[bytes]:
-    """A message with a frame or byte changed here and there, or as it was."""
+    """A message with some frames or bytes changed, or unchanged."""
     message = list(draw(frames))
     for _ in range(draw(st.integers(0, 2))):
         place = draw(st.integers(0, len(message) - 1)) if message else 0

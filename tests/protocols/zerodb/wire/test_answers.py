@@ -1,4 +1,4 @@
-"""Answers of ZeroDB: round trips of each, and junk that a client meets."""
+"""Answers of ZeroDB: round trips, and junk that a client receives."""
 
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""A server and its workers in virtual time, against requests of all kinds, sound and mutated.
+"""A server and its workers in virtual time, against valid and mutated requests of all kinds.
 
-Whatever comes is answered once, with its own type or the protocol error, and with its reqid; what
-is proposed can be applied; nothing raises.
+Each request is answered once, with its own type or the protocol error, and with its reqid. Proposed
+entries can be applied, and no exception is raised.
 """
 
 from typing import Any
@@ -30,15 +30,15 @@ from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, Worker, 
 from kelek.tests.protocols.zerodb.wire import messages
 
 LOCAL = frozenset({1, 2})
-SMALL = 300  # Bytes of an entry: larger writes go in parts.
-EXAMPLES = settings().max_examples  # Of the profile: each one is a whole server here.
-Message = tuple[bool, list[bytes]]  # With the empty frame of a REQ socket?
+SMALL = 300  # Size of an entry: larger writes have parts.
+EXAMPLES = settings().max_examples  # Of the profile: each example is a whole server.
+Message = tuple[bool, list[bytes]]  # True: with a REQ socket's empty frame.
 
 
-class Desk(Worker):
-    """A worker that does what it is handed, on tables in memory."""
+class RequestRig(Worker):
+    """A worker on tables in memory."""
 
-    def __init__(self, world: "Whole", number: int) -> None:
+    def __init__(self, world: "WholeServer", number: int) -> None:
         super().__init__(world.session, number)
         self.world = world
         self.owner = TablePartition(number, 2, LOCAL)
@@ -61,7 +61,7 @@ class Desk(Worker):
         return end
 
     def apply(self) -> list[tuple[int, OperationResult]]:
-        """All that is committed; what our own operations have to tell."""
+        """Applies committed entries; results of kelek's operations are reported."""
         results = []
         for index, (_, data) in enumerate(self.world.log.records, 1):
             if index > self.applied and ops.is_packed(data):
@@ -74,7 +74,7 @@ class Desk(Worker):
         return results
 
     def run(self) -> None:
-        """As if this world's log held its leader's first entry, too: its reads are answered so."""
+        """Reads behave as if the log held the leader's first entry, too."""
         self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
         while self.requests.has_work:
             self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
@@ -87,12 +87,12 @@ class Desk(Worker):
         self.channel.on_handled(self.requests.completed_ticket)
 
 
-class Whole(Served):
+class WholeServer(Served):
     """Two workers, some local tables, small entries."""
 
     def __init__(self) -> None:
         super().__init__(workers=2, local=LOCAL, entry_bytes_max=SMALL)
-        self.desks = [Desk(self, number) for number in range(2)]
+        self.desks = [RequestRig(self, number) for number in range(2)]
         self.workers = list(self.desks)
         self.lead("n1")
 
@@ -104,7 +104,7 @@ class Whole(Served):
             desk.run()
 
     def serve(self, batch: list[Message]) -> dict[bytes, list[list[bytes]]]:
-        """What each was answered, by routing id; [] for what went to the job_server."""
+        """Answers by routing id; [] for requests to job_server."""
         arrived = [[b"%d" % i, *[b""] * env, *frames] for i, (env, frames) in enumerate(batch)]
         for message in arrived:
             self.later(message)
@@ -126,8 +126,8 @@ class Whole(Served):
 
 @st.composite
 def message(draw: st.DrawFn) -> list[bytes]:
-    request: Any = draw(messages.request())  # Not all have a table.
-    if request.extension.reqid:  # Two requests never share one.
+    request: Any = draw(messages.request())  # Not all requests have a table.
+    if request.extension.reqid:  # Requests never share a reqid.
         reqid = draw(st.integers(1, 2**90)).to_bytes(12, "big")
         request = request._replace(extension=request.extension._replace(reqid=reqid))
     if hasattr(request, "table") and draw(st.integers(0, 3)):
@@ -153,8 +153,8 @@ def check_answer(sent: Message, answer: list[bytes]) -> None:
 
 
 def seen(batch: list[Message]) -> list[Message]:
-    """As the server sees them: a first frame that a mutation has left empty is an envelope. Watches
-    would wait for what never comes."""
+    """The messages as the server sees them: an emptied first frame is an envelope. Watches are left
+    out, since they would wait for ever."""
     found = []
     for envelope, frames in batch:
         if not envelope and frames and not frames[0]:
@@ -177,7 +177,7 @@ INFO_OF_ALL = head(values.TABLE_INFO, 0, Extension(reqid=b"r" * 12))
 )
 def test_each_junk_request_is_answered_once(batch: list[Message]) -> None:
     batch = seen(batch)
-    world = Whole()
+    world = WholeServer()
     found = world.serve(batch)
     handed = [job[1] for job in world.jobs]
     assert sorted([*handed, *(one[0] for one in world.answers)]) == sorted(found)
@@ -189,7 +189,7 @@ def test_each_junk_request_is_answered_once(batch: list[Message]) -> None:
 @settings(max_examples=EXAMPLES * 3 // 10, phases=[Phase.generate])
 @given(st.lists(st.one_of(message(), messages.mutated(message())).filter(bool), max_size=8))
 def test_pull_and_sub_get_no_answers(batch: list[list[bytes]]) -> None:
-    world = Whole()
+    world = WholeServer()
     arena = Arena.from_messages(batch)
     world.at(0, lambda: world.session.on_one_way(arena, world.now))
     world.run(lambda: world.now_ms > 0 and not world.session.inflight, 8000)
@@ -202,7 +202,7 @@ def test_pull_and_sub_get_no_answers(batch: list[list[bytes]]) -> None:
 def test_a_time_to_live_above_the_limit_is_refused() -> None:
     for ttl_ms in (values.TTL_MS_MAX + 1, 2**64 - 1):
         put = requests.Put(5, [b"k"], [b"v"], 1, Extension(reqid=b"r" * 12, ttl_ms=ttl_ms))
-        answer = Whole().serve([(False, encode_request(put))])[b"0"]
+        answer = WholeServer().serve([(False, encode_request(put))])[b"0"]
         decoded = answers.decode_answer(answer[0])
         assert (decoded.code, decoded.reqid) == (values.ERROR, b"r" * 12)
         assert str(values.TTL_MS_MAX) in decoded.text
@@ -210,7 +210,7 @@ def test_a_time_to_live_above_the_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("flags", [0, 3])
 def test_a_write_over_the_entry_limit_goes_in_parts(flags: int) -> None:
-    world = Whole()
+    world = WholeServer()
     put = requests.Put(5, [b"k"], [bytes(10 * SMALL)], flags)
     read = requests.Read(5, [b"k"])
     found = world.serve([(False, encode_request(put)), (False, encode_request(read))])

@@ -1,4 +1,4 @@
-"""What the text's own client holds against a server, held against the codec alone."""
+"""Malformed requests that 2013's client sends to a server, against the codec alone."""
 
 import re
 

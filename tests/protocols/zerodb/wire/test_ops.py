@@ -1,4 +1,4 @@
-"""Packed operations: round trips, and what is refused."""
+"""Packed operations: round trips, and refused values."""
 
 import pytest
 from hypothesis import given
@@ -50,7 +50,7 @@ OP = st.one_of(
 )
 TOLD = st.one_of(st.builds(ops.LeaseKeep, U32, U64), st.builds(ops.LeaseEnd, U32, U64))
 OPEN = st.builds(ops.LeaseOpen, U32, U64)
-# Of one entry: leases stand by themselves.
+# Of one entry: leases stand alone.
 OPS = st.one_of(
     st.lists(OP, max_size=4),
     st.lists(TOLD, max_size=4),
@@ -67,7 +67,7 @@ def test_unpack_gives_what_was_packed(batch: list[ops.Op]) -> None:
 
 @given(st.lists(st.one_of(OP, TOLD, OPEN), min_size=1, max_size=4))
 def test_a_lease_among_other_operations_is_refused(batch: list[ops.Op]) -> None:
-    """Else two leases would have one number, and what is in a snapshot nobody could say."""
+    """Otherwise two leases would have one number and ambiguous snapshots."""
     about = [op for op in batch if isinstance(op, ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd)]
     alone = len(batch) == 1 or not about
     among_its_like = len(about) == len(batch) and not any(

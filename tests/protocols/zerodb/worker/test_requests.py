@@ -71,7 +71,7 @@ class CountingTables(MemoryTables):
         return super().write(entries, sync)
 
 
-class Desk:
+class RequestRig:
     """Requests of a worker and their answers."""
 
     def __init__(self, limits: TableRequestLimits = LIMITS) -> None:
@@ -126,14 +126,14 @@ class Desk:
 
 
 def test_many_reads_are_one_call_of_the_engine() -> None:
-    desk = Desk()
-    desk.put(5, ROWS)
-    desk.tables.calls.clear()
+    rig = RequestRig()
+    rig.put(5, ROWS)
+    rig.tables.calls.clear()
     for number in range(100):
-        desk.ask(requests.Read(5, [ROWS[number][0], b"none%d" % number]), b"c%d" % (number % 7))
-    out = desk.run_all()
+        rig.ask(requests.Read(5, [ROWS[number][0], b"none%d" % number]), b"c%d" % (number % 7))
+    out = rig.run_all()
     # The size of its values is not known at first.
-    assert desk.tables.calls == ["get 5 8", "get 5 64", "get 5 128"]
+    assert rig.tables.calls == ["get 5 8", "get 5 64", "get 5 128"]
     assert len(out) == 100
     by_route = [frames for frames in out if frames[0] == b"c3"]
     assert [frames[2] for frames in by_route] == [ROWS[i][1] for i in range(3, 100, 7)]
@@ -141,9 +141,9 @@ def test_many_reads_are_one_call_of_the_engine() -> None:
 
 
 def test_reads_of_one_connection_are_answered_in_order_whatever_their_tables_and_types() -> None:
-    desk = Desk()
-    desk.put(5, ROWS[:10])
-    desk.put(6, ROWS[:10])
+    rig = RequestRig()
+    rig.put(5, ROWS[:10])
+    rig.put(6, ROWS[:10])
     asked: list[Request] = [
         requests.Read(5, [b"00001"]),
         requests.Exists(6, [b"00001"]),
@@ -152,137 +152,137 @@ def test_reads_of_one_connection_are_answered_in_order_whatever_their_tables_and
         requests.Read(5, [b"00003"]),
     ]
     for request in asked:
-        desk.ask(request)
-    types = [frames[1][2] for frames in desk.run_all()]
+        rig.ask(request)
+    types = [frames[1][2] for frames in rig.run_all()]
     assert types == [requests.type_of(request) for request in asked]
 
 
 def test_a_long_scan_delays_no_other_client() -> None:
-    desk = Desk()
-    desk.put(5, ROWS)
-    desk.ask(requests.Scan(5), b"slow")
-    desk.ask(requests.Read(5, [b"00001"]), b"slow")
-    desk.ask(requests.Read(5, [b"00001"]), b"fast")
-    assert [frames[0] for frames in desk.run()] == [b"fast"]
-    desk.put(5, [(b"00002", b"later")])
-    later = desk.run_all()
+    rig = RequestRig()
+    rig.put(5, ROWS)
+    rig.ask(requests.Scan(5), b"slow")
+    rig.ask(requests.Read(5, [b"00001"]), b"slow")
+    rig.ask(requests.Read(5, [b"00001"]), b"fast")
+    assert [frames[0] for frames in rig.run()] == [b"fast"]
+    rig.put(5, [(b"00002", b"later")])
+    later = rig.run_all()
     assert [(frames[0], frames[1][2]) for frames in later] == [(b"slow", 0x13), (b"slow", 0x10)]
     assert later[0][2:] == [part for row in ROWS for part in row], "it saw what was there at first"
 
 
 def test_with_a_reqid_later_requests_do_not_wait_for_a_scan() -> None:
-    desk = Desk()
-    desk.put(5, ROWS)
-    desk.ask(requests.Count(5, extension=with_id(1)))
-    desk.ask(requests.Count(5, extension=with_id(2)))
-    desk.ask(requests.Scan(5, extension=with_id(3)))
-    desk.ask(requests.Read(5, [b"00001"], with_id(4)))
-    assert [frames[1][2] for frames in desk.run()] == [0x10]
-    assert sorted(frames[1][2] for frames in desk.run_all()) == [0x11, 0x11, 0x13]
+    rig = RequestRig()
+    rig.put(5, ROWS)
+    rig.ask(requests.Count(5, extension=with_id(1)))
+    rig.ask(requests.Count(5, extension=with_id(2)))
+    rig.ask(requests.Scan(5, extension=with_id(3)))
+    rig.ask(requests.Read(5, [b"00001"], with_id(4)))
+    assert [frames[1][2] for frames in rig.run()] == [0x10]
+    assert sorted(frames[1][2] for frames in rig.run_all()) == [0x11, 0x11, 0x13]
 
 
 def test_no_more_than_some_long_requests_run_at_once() -> None:
-    desk = Desk()
-    desk.put(5, ROWS)
+    rig = RequestRig()
+    rig.put(5, ROWS)
     for number in range(20):
-        desk.ask(requests.Scan(5, extension=with_id(number)), b"c%d" % number)
-    desk.run()
-    assert len(desk.requests._running) == table_requests.RUNNING_MAX
-    assert len(desk.run_all()) == 20
+        rig.ask(requests.Scan(5, extension=with_id(number)), b"c%d" % number)
+    rig.run()
+    assert len(rig.requests._running) == table_requests.RUNNING_MAX
+    assert len(rig.run_all()) == 20
 
 
 def test_a_request_waits_for_its_index() -> None:
-    desk = Desk()
-    desk.put(5, ROWS[:3])
-    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
-    desk.ask(requests.Read(5, [b"00002"]))
-    desk.ask(requests.Read(5, [b"00002"]), b"c2")
-    assert [frames[0] for frames in desk.run(6)] == [b"c2"]
-    assert desk.requests.completed_ticket == 0
-    assert desk.requests.is_waiting
-    assert [frames[2] for frames in desk.run(7)] == [b"value 1", b"value 2"]
-    assert desk.requests.completed_ticket == 3
+    rig = RequestRig()
+    rig.put(5, ROWS[:3])
+    rig.ask(requests.Read(5, [b"00001"]), log_index=7)
+    rig.ask(requests.Read(5, [b"00002"]))
+    rig.ask(requests.Read(5, [b"00002"]), b"c2")
+    assert [frames[0] for frames in rig.run(6)] == [b"c2"]
+    assert rig.requests.completed_ticket == 0
+    assert rig.requests.is_waiting
+    assert [frames[2] for frames in rig.run(7)] == [b"value 1", b"value 2"]
+    assert rig.requests.completed_ticket == 3
 
 
 def test_a_missing_index_is_reported_in_time() -> None:
-    desk = Desk()
-    desk.ask(requests.Read(5, [b"a"]), log_index=7)
-    desk.ask(requests.Read(5, [b"a"], with_id(9, deadline_ms=100)), b"c2", log_index=8)
-    assert desk.run(6) == []
-    assert desk.requests.deadline_ms == 100
-    desk.now_ms = 100
-    (early,) = desk.run(6)
+    rig = RequestRig()
+    rig.ask(requests.Read(5, [b"a"]), log_index=7)
+    rig.ask(requests.Read(5, [b"a"], with_id(9, deadline_ms=100)), b"c2", log_index=8)
+    assert rig.run(6) == []
+    assert rig.requests.deadline_ms == 100
+    rig.now_ms = 100
+    (early,) = rig.run(6)
     answer = answers.decode_answer(early[1:])
     assert (answer.code, answer.retry) == (0x10, True)
-    desk.now_ms = 5000
-    (late,) = desk.run(6)
+    rig.now_ms = 5000
+    (late,) = rig.run(6)
     assert late[2] == b"entry 7 is not applied here yet, only 6\0"
-    assert desk.requests.deadline_ms is None
+    assert rig.requests.deadline_ms is None
 
 
 def test_no_request_waits_while_the_database_refuses() -> None:
-    desk = Desk()
-    desk.put(5, ROWS[:3])
-    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
-    assert desk.run(6) == []
-    desk.tables.problem = "no space"
-    desk.ask(requests.Read(5, [b"00001"]), b"c2", log_index=6)
-    first, second = desk.run_all(6)
+    rig = RequestRig()
+    rig.put(5, ROWS[:3])
+    rig.ask(requests.Read(5, [b"00001"]), log_index=7)
+    assert rig.run(6) == []
+    rig.tables.problem = "no space"
+    rig.ask(requests.Read(5, [b"00001"]), b"c2", log_index=6)
+    first, second = rig.run_all(6)
     assert first[2] == b"entry 7 is not applied here yet, only 6: no space\0"
     assert second[2] == b"value 1"
-    desk = Desk(LIMITS._replace(alone=True))
-    desk.put(5, ROWS[:3])
-    desk.tables.problem = "no space"
-    desk.ask(requests.Read(5, [b"00001"]), log_index=7)
-    assert desk.run_all(6)[0][2] == b"value 1", "a node that is alone goes on"
+    rig = RequestRig(LIMITS._replace(alone=True))
+    rig.put(5, ROWS[:3])
+    rig.tables.problem = "no space"
+    rig.ask(requests.Read(5, [b"00001"]), log_index=7)
+    assert rig.run_all(6)[0][2] == b"value 1", "a node that is alone goes on"
 
 
 def test_local_writes_are_one_batch_and_read_afterwards() -> None:
-    desk = Desk()
-    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.PARTSYNC))
-    desk.ask(requests.Put(LOCAL, [b"b"], [b"2"], values.FULLSYNC), b"c2")
-    desk.ask(requests.Read(LOCAL, [b"a"]))
-    desk.ask(requests.Delete(LOCAL, [b"a"]), answered=False)
-    desk.ask(requests.Exists(LOCAL, [b"a", b"b"]), envelope=True)
-    out = desk.run_all()
-    assert desk.local.calls[0] == "write 2 True"
+    rig = RequestRig()
+    rig.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.PARTSYNC))
+    rig.ask(requests.Put(LOCAL, [b"b"], [b"2"], values.FULLSYNC), b"c2")
+    rig.ask(requests.Read(LOCAL, [b"a"]))
+    rig.ask(requests.Delete(LOCAL, [b"a"]), answered=False)
+    rig.ask(requests.Exists(LOCAL, [b"a", b"b"]), envelope=True)
+    out = rig.run_all()
+    assert rig.local.calls[0] == "write 2 True"
     assert [frames[1] for frames in out[:2]] == [b"\x31\x01\x20\x00"] * 2
     assert out[2][2] == b"1"
     assert out[3] == [b"c1", b"", b"\x31\x01\x12\x00", b"\0", b"\1"]
-    assert desk.requests.completed_ticket == 5
+    assert rig.requests.completed_ticket == 5
 
 
 def test_a_write_refused_by_the_database_is_an_error() -> None:
-    desk = Desk()
-    desk.local.full = True
-    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.FULLSYNC))
-    desk.ask(requests.Put(LOCAL, [b"a"], [b"1"]), b"", answered=False)
-    ((_, header, text),) = desk.run_all()
+    rig = RequestRig()
+    rig.local.full = True
+    rig.ask(requests.Put(LOCAL, [b"a"], [b"1"], values.FULLSYNC))
+    rig.ask(requests.Put(LOCAL, [b"a"], [b"1"]), b"", answered=False)
+    ((_, header, text),) = rig.run_all()
     assert header == b"\x31\x01\x20\x02"
     assert b"no space is left" in text
-    assert len(desk.requests.one_way_failures) == 1
+    assert len(rig.requests.one_way_failures) == 1
 
 
 @pytest.mark.parametrize(
     "request_", [requests.Put(5, [b"a"], [b"1"]), requests.Session(requests.SESSION_OPEN, 0, 1000)]
 )
 def test_writes_of_replicated_tables_are_refused_here(request_: Request) -> None:
-    desk = Desk()
-    desk.ask(request_)
-    ((_, header, text),) = desk.run_all()
+    rig = RequestRig()
+    rig.ask(request_)
+    ((_, header, text),) = rig.run_all()
     assert header[3] == values.ERROR
     assert b"not a local table" in text
-    assert desk.tables.calls + desk.local.calls == []
+    assert rig.tables.calls + rig.local.calls == []
 
 
 def test_an_answer_over_the_limit_is_an_error_or_a_page() -> None:
-    desk = Desk(TableRequestLimits(1000, 5000, True))
-    desk.put(5, ROWS)
-    desk.ask(requests.Scan(5))
-    desk.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
-    desk.ask(requests.Scan(5, extension=with_id(1, flags=values.PACKED)))
-    desk.ask(requests.Scan(5, 3, b"", b"", with_id(2, flags=values.PACKED | values.REVERSE)))
-    scan, read, page, reverse = desk.run_all()
+    rig = RequestRig(TableRequestLimits(1000, 5000, True))
+    rig.put(5, ROWS)
+    rig.ask(requests.Scan(5))
+    rig.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
+    rig.ask(requests.Scan(5, extension=with_id(1, flags=values.PACKED)))
+    rig.ask(requests.Scan(5, 3, b"", b"", with_id(2, flags=values.PACKED | values.REVERSE)))
+    scan, read, page, reverse = rig.run_all()
     assert (scan[1][3], read[1][3]) == (0x10, 0x10)
     assert b"more than 1000 bytes" in scan[2]
     request = requests.Scan(5, extension=with_id(1, flags=values.PACKED))
@@ -298,15 +298,15 @@ def test_an_answer_over_the_limit_is_an_error_or_a_page() -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("limit", [None, 7])
 def test_pages_return_each_pair_once(reverse: bool, limit: int | None) -> None:
-    desk = Desk(TableRequestLimits(3000, 5000, True))
-    desk.put(5, ROWS[:900])
+    rig = RequestRig(TableRequestLimits(3000, 5000, True))
+    rig.put(5, ROWS[:900])
     flags = values.PACKED | (values.REVERSE if reverse else 0)
     got: list[bytes] = []
     start, end = b"00010", b"00850"
     while True:
         request = requests.Scan(5, limit, start, end, with_id(1, flags=flags))
-        desk.ask(request)
-        (page,) = desk.run_all()
+        rig.ask(request)
+        (page,) = rig.run_all()
         found = answers.decode_pairs(answers.decode_answer(page[1:]), request)
         got += found.keys
         if not found.resume:
@@ -317,8 +317,8 @@ def test_pages_return_each_pair_once(reverse: bool, limit: int | None) -> None:
 
 
 def test_unknown_tables() -> None:
-    desk = Desk(TableRequestLimits(1000, 5000, False))
-    desk.tables.write([TableEntry(1, 1, [Open(5, TableOptions())])])
+    rig = RequestRig(TableRequestLimits(1000, 5000, False))
+    rig.tables.write([TableEntry(1, 1, [Open(5, TableOptions())])])
     for request in (
         requests.Read(5, [b"a"]),
         requests.Read(6, [b"a"]),
@@ -327,61 +327,61 @@ def test_unknown_tables() -> None:
         requests.OpenTable(LOCAL),
         requests.Put(LOCAL, [b"a"], [b"b"], values.PARTSYNC),
     ):
-        desk.ask(request)
-    codes = [frames[1][2:4] for frames in desk.run_all()]
+        rig.ask(request)
+    codes = [frames[1][2:4] for frames in rig.run_all()]
     assert codes == [b"\x10\0", b"\x10\x10", b"\x11\x10", b"\x20\x01", b"\x01\0", b"\x20\0"]
 
 
 def test_table_info_hashes_the_content_at_an_index() -> None:
-    desk = Desk()
-    desk.put(5, ROWS)
-    desk.ask(requests.TableInfo(5, content=True))
-    ((_, _, number, info),) = desk.run_all(42)
+    rig = RequestRig()
+    rig.put(5, ROWS)
+    rig.ask(requests.TableInfo(5, content=True))
+    ((_, _, number, info),) = rig.run_all(42)
     assert number == (5).to_bytes(4, "little")
     assert b'"applied_index": 42' in info
-    assert desk.tables.content_hash(5).hex().encode() in info
+    assert rig.tables.content_hash(5).hex().encode() in info
 
 
 def test_malformed_requests_are_answered_and_counted() -> None:
-    desk = Desk()
-    desk.requests.add(QueuedRequest(b"c1", [b"\x31\x01\x10", b"123"], ticket=3), 0)
-    desk.requests.add(QueuedRequest(b"c1", [b"\x31\x01\x77"], ticket=4), 0)
-    assert [frames[1][2] for frames in desk.run()] == [0x10, 0xFF]
-    assert desk.requests.completed_ticket == 4
+    rig = RequestRig()
+    rig.requests.add(QueuedRequest(b"c1", [b"\x31\x01\x10", b"123"], ticket=3), 0)
+    rig.requests.add(QueuedRequest(b"c1", [b"\x31\x01\x77"], ticket=4), 0)
+    assert [frames[1][2] for frames in rig.run()] == [0x10, 0xFF]
+    assert rig.requests.completed_ticket == 4
 
 
 def test_a_ticket_is_complete_when_all_earlier_ones_are() -> None:
-    desk = Desk()
-    desk.put(5, ROWS)
-    desk.ask(requests.Count(5, extension=with_id(1)))
-    desk.ask(requests.Read(5, [b"a"], with_id(2)))
-    desk.run()
-    assert desk.requests.completed_ticket == 0
-    desk.run_all()
-    assert desk.requests.completed_ticket == 2
+    rig = RequestRig()
+    rig.put(5, ROWS)
+    rig.ask(requests.Count(5, extension=with_id(1)))
+    rig.ask(requests.Read(5, [b"a"], with_id(2)))
+    rig.run()
+    assert rig.requests.completed_ticket == 0
+    rig.run_all()
+    assert rig.requests.completed_ticket == 2
 
 
 def test_a_repeated_transaction_gets_its_result_again() -> None:
-    desk = Desk()
+    rig = RequestRig()
     transaction = requests.Transaction([], [Put(5, [b"a"], [b"1"])], [], 0, with_id(7))
-    desk.tables.write([TableEntry(1, 1, requests.operations(transaction, UNIX_MS))])
+    rig.tables.write([TableEntry(1, 1, requests.operations(transaction, UNIX_MS))])
     header = b"\x31\x01\x25\0"
     for number in (7, 8):
         reqid = number.to_bytes(12, "big")
-        desk.requests.add_result_query(QueuedRequest(b"c1", [reqid, header], ticket=1), 0)
-    known, unknown = desk.run_all()
-    assert known == [b"c1", header, desk.tables.result((7).to_bytes(12, "big"))]
+        rig.requests.add_result_query(QueuedRequest(b"c1", [reqid, header], ticket=1), 0)
+    known, unknown = rig.run_all()
+    assert known == [b"c1", header, rig.tables.result((7).to_bytes(12, "big"))]
     assert unknown[1][:4] == b"\x31\x01\x25\x01"
 
 
 def test_long_requests_may_be_retried_after_a_restore() -> None:
-    desk = Desk()
-    desk.put(5, ROWS)
-    desk.ask(requests.Scan(5))
-    desk.ask(requests.Read(5, [b"00001"]))
-    assert desk.run() == []
-    desk.requests.abort_running()
-    failed, read = desk.run_all()
+    rig = RequestRig()
+    rig.put(5, ROWS)
+    rig.ask(requests.Scan(5))
+    rig.ask(requests.Read(5, [b"00001"]))
+    assert rig.run() == []
+    rig.requests.abort_running()
+    failed, read = rig.run_all()
     assert failed[1][3] == 0x10
     assert read[2] == b"value 1"
 
@@ -390,53 +390,53 @@ def test_long_requests_may_be_retried_after_a_restore() -> None:
 
 
 def test_a_watch_reports_changes_of_its_range() -> None:
-    desk = Desk()
-    desk.watch(0)
-    assert desk.told() == (1, [])
-    desk.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")])
-    desk.put(6, [(b"b", b"other")])
-    desk.apply(Delete(5, [b"a", b"c"]), DeleteRange(5, b"", b"c"))
-    desk.watch(1)
+    rig = RequestRig()
+    rig.watch(0)
+    assert rig.told() == (1, [])
+    rig.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")])
+    rig.put(6, [(b"b", b"other")])
+    rig.apply(Delete(5, [b"a", b"c"]), DeleteRange(5, b"", b"c"))
+    rig.watch(1)
     put, deleted = Put(5, [b"b", b"c"], [b"2", b"3"]), Delete(5, [b"c"])
-    assert desk.told() == (4, [(1, [put]), (3, [deleted, DeleteRange(5, b"b", b"c")])])
-    desk.watch(2)
-    assert desk.told() == (4, [(3, [deleted, DeleteRange(5, b"b", b"c")])])
+    assert rig.told() == (4, [(1, [put]), (3, [deleted, DeleteRange(5, b"b", b"c")])])
+    rig.watch(2)
+    assert rig.told() == (4, [(3, [deleted, DeleteRange(5, b"b", b"c")])])
 
 
 def test_a_watch_waits_for_changes_and_ends_in_time() -> None:
-    desk = Desk()
-    desk.put(5, [(b"b", b"2")])
-    desk.watch(2, deadline_ms=60_000)
-    assert desk.run_all(1) == []
-    assert not desk.requests.has_work
-    desk.put(6, [(b"b", b"other")])
-    assert desk.run_all(2) == []
-    desk.now_ms = table_requests.WATCH_MS_MAX
-    assert desk.told() == (3, []), "nothing was done, the next request goes on there"
-    desk.watch(3)
-    desk.put(5, [(b"c", b"3")])
-    assert desk.told() == (4, [(3, [Put(5, [b"c"], [b"3"])])])
+    rig = RequestRig()
+    rig.put(5, [(b"b", b"2")])
+    rig.watch(2, deadline_ms=60_000)
+    assert rig.run_all(1) == []
+    assert not rig.requests.has_work
+    rig.put(6, [(b"b", b"other")])
+    assert rig.run_all(2) == []
+    rig.now_ms = table_requests.WATCH_MS_MAX
+    assert rig.told() == (3, []), "nothing was done, the next request goes on there"
+    rig.watch(3)
+    rig.put(5, [(b"c", b"3")])
+    assert rig.told() == (4, [(3, [Put(5, [b"c"], [b"3"])])])
 
 
 def test_a_watch_reports_recorded_effects() -> None:
-    desk = Desk()
-    desk.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
+    rig = RequestRig()
+    rig.put(5, [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")])
     equal = Compare(5, b"a", EQUAL, b"1")
     for number in range(2):
         transaction = requests.Transaction(
             [equal], [Delete(5, [b"a", b"b"])], [Put(5, [b"c"], [b"else"])], 0, with_id(7 + number)
         )
-        desk.apply(*requests.operations(transaction, UNIX_MS))
-    desk.apply(DeleteLimited(5, b"", 9))
-    desk.apply(Put(5, [b"b"], [b"short"]), Expiry(5, UNIX_MS, [b"b"]))
-    desk.apply(Expire(0, UNIX_MS + 1))
-    desk.apply(SessionOpen(0, 1000, UNIX_MS))
+        rig.apply(*requests.operations(transaction, UNIX_MS))
+    rig.apply(DeleteLimited(5, b"", 9))
+    rig.apply(Put(5, [b"b"], [b"short"]), Expiry(5, UNIX_MS, [b"b"]))
+    rig.apply(Expire(0, UNIX_MS + 1))
+    rig.apply(SessionOpen(0, 1000, UNIX_MS))
     held = requests.Put(5, [b"c"], [b"held"], 0, with_id(9, lease=7))
-    desk.apply(*requests.operations(held, UNIX_MS))
-    desk.apply(SessionEnd(0, 7))
-    desk.apply(Truncate(5))
-    desk.watch(2)
-    index, changes = desk.told()
+    rig.apply(*requests.operations(held, UNIX_MS))
+    rig.apply(SessionEnd(0, 7))
+    rig.apply(Truncate(5))
+    rig.watch(2)
+    index, changes = rig.told()
     assert index == 11
     assert changes == [
         (2, [Delete(5, [b"b"])]),
@@ -451,20 +451,20 @@ def test_a_watch_reports_recorded_effects() -> None:
 
 
 def test_large_values_are_reported_as_of_now() -> None:
-    desk = Desk()
+    rig = RequestRig()
     data = pack([Put(5, [b"b", b"c"], [b"large" * 50_000, b"small"])])
     half = len(data) // 2
-    desk.apply(Part(5, b"r" * 12, 0, 2, data[:half]))
-    desk.apply(Part(5, b"r" * 12, 1, 2, data[half:]))
-    desk.apply(Delete(5, [b"c"]))
-    desk.watch(1)
-    assert desk.told()[1] == [
+    rig.apply(Part(5, b"r" * 12, 0, 2, data[:half]))
+    rig.apply(Part(5, b"r" * 12, 1, 2, data[half:]))
+    rig.apply(Delete(5, [b"c"]))
+    rig.watch(1)
+    assert rig.told()[1] == [
         (2, [Put(5, [b"b"], [b"large" * 50_000]), Delete(5, [b"c"])]),
         (3, [Delete(5, [b"c"])]),
     ]
 
 
-class LocalDesk(Desk):
+class LocalRequestRig(RequestRig):
     """Watches the local table."""
 
     def watch_local(self, index: int) -> tuple[int, list[answers.WatchedChange]] | None:
@@ -484,42 +484,42 @@ class LocalDesk(Desk):
 
 def test_a_local_table_is_watched() -> None:
     """Reports also contain what only the tables know: the keys of a limited delete or an expiry."""
-    desk = LocalDesk()
-    desk.ask(requests.Put(LOCAL, [b"b"], [b"before"]))
-    assert desk.watch_local(UNIX_MS * 1000) == (0, []), "nothing was kept"
-    begin, _ = desk.watch_local(0) or (0, [])
+    rig = LocalRequestRig()
+    rig.ask(requests.Put(LOCAL, [b"b"], [b"before"]))
+    assert rig.watch_local(UNIX_MS * 1000) == (0, []), "nothing was kept"
+    begin, _ = rig.watch_local(0) or (0, [])
     assert begin == UNIX_MS * 1000
-    assert desk.watch_local(begin) is None
-    desk.ask(requests.Put(LOCAL, [b"a", b"b", b"c"], [b"1", b"2", b"3"]))
+    assert rig.watch_local(begin) is None
+    rig.ask(requests.Put(LOCAL, [b"a", b"b", b"c"], [b"1", b"2", b"3"]))
     put = (begin, [Put(LOCAL, [b"b", b"c"], [b"2", b"3"])])
-    assert desk.told_now() == (begin + 1, [put]), "at once, in the turn of the write"
-    desk.ask(requests.DeleteLimited(LOCAL, b"", 2))
-    desk.ask(requests.Put(LOCAL, [b"b"], [b"short"], 0, with_id(1, ttl_ms=1)))
-    desk.run_all()
-    desk.local.write([TableEntry(0, 0, [Expire(0, UNIX_MS + 2)])])
-    desk.ask(requests.Put(LOCAL, [b"z"], [b"beyond"]))
+    assert rig.told_now() == (begin + 1, [put]), "at once, in the turn of the write"
+    rig.ask(requests.DeleteLimited(LOCAL, b"", 2))
+    rig.ask(requests.Put(LOCAL, [b"b"], [b"short"], 0, with_id(1, ttl_ms=1)))
+    rig.run_all()
+    rig.local.write([TableEntry(0, 0, [Expire(0, UNIX_MS + 2)])])
+    rig.ask(requests.Put(LOCAL, [b"z"], [b"beyond"]))
     gone, short = Delete(LOCAL, [b"b"]), Put(LOCAL, [b"b"], [b"short"])
-    assert desk.watch_local(begin + 1) == (
+    assert rig.watch_local(begin + 1) == (
         begin + 5, [(begin + 1, [gone]), (begin + 2, [short]), (begin + 3, [gone])]
     )  # fmt: skip
-    assert desk.watch_local(begin) == desk.watch_local(begin)
-    assert desk.watch_local(begin + 6) == (0, []), "of another process"
-    desk.now_ms += table_requests.LOCAL_WATCH_MS
-    assert desk.watch_local(begin + 5) == (0, []), "nobody has watched for long"
-    assert (desk.watch_local(0) or (0, []))[0] >= begin + 5
+    assert rig.watch_local(begin) == rig.watch_local(begin)
+    assert rig.watch_local(begin + 6) == (0, []), "of another process"
+    rig.now_ms += table_requests.LOCAL_WATCH_MS
+    assert rig.watch_local(begin + 5) == (0, []), "nobody has watched for long"
+    assert (rig.watch_local(0) or (0, []))[0] >= begin + 5
 
 
 def test_many_changes_are_reported_in_pages() -> None:
-    desk = LocalDesk()
-    index, _ = desk.watch_local(0) or (0, [])
+    rig = LocalRequestRig()
+    index, _ = rig.watch_local(0) or (0, [])
     large = b"x" * (1 << 20)
     pairs = [(b"%c%03d" % (b"ab"[i % 2], i), large) for i in range(14)]
     for some in (pairs[:4], pairs[4:]):
-        desk.ask(requests.Put(LOCAL, [key for key, _ in some], [value for _, value in some]))
-        desk.run_all()
+        rig.ask(requests.Put(LOCAL, [key for key, _ in some], [value for _, value in some]))
+        rig.run_all()
     found: list[bytes] = []
     pages = 0
-    while told := desk.watch_local(index):
+    while told := rig.watch_local(index):
         index, changes = told
         found += [key for _, done in changes for op in done if isinstance(op, Put)
                   for key in op.keys]  # fmt: skip
@@ -527,116 +527,116 @@ def test_many_changes_are_reported_in_pages() -> None:
     assert found == [key for key, _ in pairs if key >= b"b"]
     assert pages == 2
     for _ in range(2):
-        desk.ask(requests.Put(LOCAL, [b"b"] * 9, [large] * 9))
-        desk.run_all()
-    assert desk.watch_local(index - 1) == (0, []), "16 MiB are kept"
-    assert desk.local.recent is not None
-    assert desk.local.recent._size <= 16 << 20
+        rig.ask(requests.Put(LOCAL, [b"b"] * 9, [large] * 9))
+        rig.run_all()
+    assert rig.watch_local(index - 1) == (0, []), "16 MiB are kept"
+    assert rig.local.recent is not None
+    assert rig.local.recent._size <= 16 << 20
 
 
 def test_lost_changes_are_an_error() -> None:
-    desk = Desk()
-    desk.put(5, ROWS[:3])
-    desk.base = 1
-    desk.watch(1)
-    ((_, header, text),) = desk.run_all(1)
+    rig = RequestRig()
+    rig.put(5, ROWS[:3])
+    rig.base = 1
+    rig.watch(1)
+    ((_, header, text),) = rig.run_all(1)
     assert header[3] == values.GONE
     assert b"entry 1" in text
 
 
 def test_an_empty_log_read_is_retried_later() -> None:
-    desk = Desk()
-    desk.put(5, [(b"b", b"2")])
-    log, desk.log = desk.log, []
-    desk.watch(1)
-    assert desk.run_all(1) == []
-    assert not desk.requests.has_work
-    desk.log = log
-    desk.put(5, [(b"c", b"3")])
-    assert len(desk.told()[1]) == 2
+    rig = RequestRig()
+    rig.put(5, [(b"b", b"2")])
+    log, rig.log = rig.log, []
+    rig.watch(1)
+    assert rig.run_all(1) == []
+    assert not rig.requests.has_work
+    rig.log = log
+    rig.put(5, [(b"c", b"3")])
+    assert len(rig.told()[1]) == 2
 
 
 def test_reads_are_sized_by_earlier_values() -> None:
-    desk = Desk(TableRequestLimits(32 << 20, 5000, True))
+    rig = RequestRig(TableRequestLimits(32 << 20, 5000, True))
     keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
-    desk.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
-    desk.put(6, ROWS)
-    desk.tables.calls.clear()
+    rig.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
+    rig.put(6, ROWS)
+    rig.tables.calls.clear()
     for number in range(4):
-        desk.ask(requests.Read(5, keys[:300], with_id(number)), b"c%d" % number)
-    desk.ask(requests.Read(6, [key for key, _ in ROWS[:600]], with_id(9)))
-    first = desk.run()
+        rig.ask(requests.Read(5, keys[:300], with_id(number)), b"c%d" % number)
+    rig.ask(requests.Read(6, [key for key, _ in ROWS[:600]], with_id(9)))
+    first = rig.run()
     assert len(first) < 5, "what is too much to be sent at once waits"
-    assert len(first + desk.run_all()) == 5
-    counts = [int(call.split()[2]) for call in desk.tables.calls if call.startswith("get 5")]
+    assert len(first + rig.run_all()) == 5
+    counts = [int(call.split()[2]) for call in rig.tables.calls if call.startswith("get 5")]
     assert counts[0] == table_requests.GET_KEYS_FIRST
     assert max(counts[1:]) <= table_requests.GET_BYTES // 100_000
-    assert f"get 6 {table_requests.GET_KEYS_FIRST}" in desk.tables.calls, (
+    assert f"get 6 {table_requests.GET_KEYS_FIRST}" in rig.tables.calls, (
         "of another table something else is known"
     )
 
 
 def test_no_request_reads_more_than_its_answer_may_hold() -> None:
-    desk = Desk(TableRequestLimits(1 << 20, 5000, True))
+    rig = RequestRig(TableRequestLimits(1 << 20, 5000, True))
     keys, large = [b"%03d" % number for number in range(600)], [bytes(100_000)] * 600
-    desk.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
-    desk.tables.calls.clear()
-    desk.ask(requests.Read(5, [b"%03d" % number for number in range(600)]))
-    desk.ask(requests.Read(5, [b"001"]))
-    too_large, fine = desk.run_all()
+    rig.tables.write([TableEntry(1, 1, [Put(5, keys, large)])])
+    rig.tables.calls.clear()
+    rig.ask(requests.Read(5, [b"%03d" % number for number in range(600)]))
+    rig.ask(requests.Read(5, [b"001"]))
+    too_large, fine = rig.run_all()
     assert (too_large[1][3], fine[1][3]) == (0x10, 0)
-    assert desk.tables.calls == ["get 5 8", "get 5 64", "get 5 1"]
+    assert rig.tables.calls == ["get 5 8", "get 5 64", "get 5 1"]
 
 
 @pytest.mark.parametrize("request_", [requests.Read(5, [b"a"]), requests.Scan(5)])
 def test_damage_is_reported_to_the_client_and_the_owner(
     request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk()
+    rig = RequestRig()
 
     def damaged(*_: Any) -> None:
         raise Damaged("tables", "block 7 is wrong", "it is made anew")
 
     for name in ("get", "scan"):
-        monkeypatch.setattr(desk.tables, name, damaged)
-    desk.ask(request_)
-    ((_, header, text),) = desk.run_all()
+        monkeypatch.setattr(rig.tables, name, damaged)
+    rig.ask(request_)
+    ((_, header, text),) = rig.run_all()
     assert header[3] == 0x10
     assert b"block 7" in text
-    assert "block 7" in desk.requests.damage
+    assert "block 7" in rig.requests.damage
 
 
 def test_large_values_among_small_ones_use_bounded_memory() -> None:
     """Many clients read one large value of a table whose values were small: memory is bounded by
     the answers that are sent at once."""
-    desk = Desk()
-    desk.put(5, [*ROWS[:200], (b"large", bytes(1 << 20))])
+    rig = RequestRig()
+    rig.put(5, [*ROWS[:200], (b"large", bytes(1 << 20))])
     for _ in range(3):
-        desk.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
-    assert len(desk.run_all()) == 3
+        rig.ask(requests.Read(5, [key for key, _ in ROWS[:200]]))
+    assert len(rig.run_all()) == 3
     for number in range(40):
-        desk.ask(requests.Read(5, [b"large"], with_id(number)), b"c%d" % (number % 3))
+        rig.ask(requests.Read(5, [b"large"], with_id(number)), b"c%d" % (number % 3))
     sizes: list[int] = []
     answered: list[tuple[bytes, ...]] = []
     while len(answered) < 40:
-        desk.requests.run(100, 0, UNIX_MS)
-        sizes.append(desk.requests.out.size)
-        answered += [tuple(message[1:3]) for message in desk.requests.out.messages()]
-        desk.requests.out.clear()
+        rig.requests.run(100, 0, UNIX_MS)
+        sizes.append(rig.requests.out.size)
+        answered += [tuple(message[1:3]) for message in rig.requests.out.messages()]
+        rig.requests.out.clear()
     assert max(sizes) < table_requests.OUT_BYTES + (2 << 20)
     for route in (b"c0", b"c1", b"c2"):
         asked = [n for n in range(40) if b"c%d" % (n % 3) == route]
         heads = [head for it, head in answered if it == route]
         assert heads == [answers.encode_head(0x10, 0, with_id(n)) for n in asked]
-    assert desk.tables.calls[-1] == "get 5 1", "one of many alike is read"
+    assert rig.tables.calls[-1] == "get 5 1", "one of many alike is read"
 
 
 @pytest.mark.parametrize("what", ["page", "hash", "text"])
 def test_large_rows_in_memory_are_bounded(what: str) -> None:
     """A slice of 2048 rows would be 80 MB here, and 128 GiB of the largest."""
-    desk = Desk()
+    rig = RequestRig()
     keys = [b"%05d" % number for number in range(2000)]
-    desk.tables.write([TableEntry(1, 1, [Put(6, keys, [bytes(40_000)] * 2000)])])
+    rig.tables.write([TableEntry(1, 1, [Put(6, keys, [bytes(40_000)] * 2000)])])
     alive = most = 0
 
     class Row(tuple[bytes, bytes]):
@@ -651,30 +651,30 @@ def test_large_rows_in_memory_are_bounded(what: str) -> None:
             alive -= 1
 
     def scan(*range_: Any) -> Any:
-        return map(Row, MemoryTables.scan(desk.tables, *range_))
+        return map(Row, MemoryTables.scan(rig.tables, *range_))
 
-    desk.tables.scan = scan  # type: ignore[assignment, method-assign]
+    rig.tables.scan = scan  # type: ignore[assignment, method-assign]
     packed = Extension(values.PACKED, reqid=b"r" * 12, bytes_max=100_000)
     asked: dict[str, Request] = {
         "page": requests.Scan(6, extension=packed),
         "hash": requests.TableInfo(6, content=True),
         "text": requests.Scan(6),
     }
-    desk.ask(asked[what])
-    (frames,) = desk.run_all()
+    rig.ask(asked[what])
+    (frames,) = rig.run_all()
     assert frames[1][3] == (0x10 if what == "text" else 0)
     assert most < 140
 
 
 def test_rows_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_reads, "ANSWER_ROWS_MAX", 3000)
-    desk = Desk()
-    desk.put(5, ROWS)
-    desk.ask(requests.Scan(5))
-    desk.ask(requests.Scan(5, 3000))
+    rig = RequestRig()
+    rig.put(5, ROWS)
+    rig.ask(requests.Scan(5))
+    rig.ask(requests.Scan(5, 3000))
     packed = requests.Scan(5, extension=with_id(1, flags=values.PACKED))
-    desk.ask(packed)
-    refused, whole, page = desk.run_all()
+    rig.ask(packed)
+    refused, whole, page = rig.run_all()
     assert b"or 3000 rows; set a limit" in refused[2]
     assert len(whole) == 2 + 6000
     pairs = answers.decode_pairs(answers.decode_answer(page[1:]), packed)
@@ -686,17 +686,17 @@ def test_many_changes_need_several_answers(
 ) -> None:
     """zerodb_server would refuse a larger answer, and close the pipe for all clients."""
     monkeypatch.setattr(values, "PAIR_BYTES_MAX", 250_000)
-    desk = Desk(TableRequestLimits(1000, 5000, True))
+    rig = RequestRig(TableRequestLimits(1000, 5000, True))
     for _ in range(5):
-        desk.apply(Put(5, [b"c"], [bytes(100_000)]))
-    desk.watch(1)
-    assert [each.index for each in desk.told()[1]] == [1, 2]
-    desk.watch(3)
-    index, changes = desk.told()
+        rig.apply(Put(5, [b"c"], [bytes(100_000)]))
+    rig.watch(1)
+    assert [each.index for each in rig.told()[1]] == [1, 2]
+    rig.watch(3)
+    index, changes = rig.told()
     assert (index, [each.index for each in changes]) == (5, [3, 4])
-    desk.apply(Put(5, [b"c"], [bytes(300_000)]))
-    desk.watch(6)
-    ((_, header, text),) = desk.run_all(6)
+    rig.apply(Put(5, [b"c"], [bytes(300_000)]))
+    rig.watch(6)
+    ((_, header, text),) = rig.run_all(6)
     assert header[3] == values.GONE
     assert b"entry 6 has changed has more than 250000 bytes" in text
 
@@ -704,15 +704,15 @@ def test_many_changes_need_several_answers(
 def test_current_values_of_changes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_watch, "CURRENT_BYTES_MAX", 1_000_000)
     monkeypatch.setattr(table_watch, "CURRENT_KEYS", 2)
-    desk = Desk()
+    rig = RequestRig()
     keys = [b"c%d" % number for number in range(9)]
     packed = pack([Put(5, keys, [bytes(10_000)] * 9)])
     for part in range(2):
         half = packed[part * 50_000 : (part + 1) * 50_000]
-        desk.apply(Part(5, b"r" * 12, part, 2, half))
-    desk.put(5, [(key, bytes(400_000)) for key in keys])
-    desk.watch(1)
-    desk.tables.calls.clear()
-    ((_, header, *_),) = desk.run_all(3)
+        rig.apply(Part(5, b"r" * 12, part, 2, half))
+    rig.put(5, [(key, bytes(400_000)) for key in keys])
+    rig.watch(1)
+    rig.tables.calls.clear()
+    ((_, header, *_),) = rig.run_all(3)
     assert header[3] == values.GONE
-    assert sum(call == "get 5 2" for call in desk.tables.calls) == 2
+    assert sum(call == "get 5 2" for call in rig.tables.calls) == 2
