@@ -298,7 +298,8 @@ class PollLoop:
     def run_once(self, wait_ms_max: int = IDLE_MS_MAX) -> None:
         """One wake: waits until something arrives or is due, receives it, calls on_wake()."""
         unread = self._unread - self._paused if self._unread else ()
-        ready = self.wait(0 if unread else min(wait_ms_max, self._timeout_ms()))
+        timeout_ms = 0 if unread else self._timeout_ms()
+        ready = self.wait(timeout_ms if timeout_ms < wait_ms_max else wait_ms_max)
         self.now_ms = monotonic_ms()
         for source in unread:
             if source in self._readers:

@@ -185,10 +185,11 @@ class Actor(ProcessLoop):
     def _on_tick(self, now_ms: int) -> None:
         if now_ms >= self._report_ms:
             self._report(now_ms)
-        super()._on_tick(now_ms)
+        if self.stopping:
+            self._check_drained(now_ms)
 
     def _tick_ms(self) -> int:
-        return self._report_ms
+        return min(self._report_ms, self._stop_ms) if self.stopping else self._report_ms
 
     def _report(self, now_ms: int) -> None:
         self._report_ms = now_ms + REPORT_MS

@@ -105,14 +105,15 @@ class ProcessLoop(PollLoop):
     # ---- Time and signals ----
 
     def _on_tick(self, now_ms: int) -> None:
-        if self.stopping and (self.drained() or now_ms >= self._stop_ms):
+        if self.stopping:
+            self._check_drained(now_ms)
+
+    def _check_drained(self, now_ms: int) -> None:
+        if self.drained() or now_ms >= self._stop_ms:
             self.running = False
 
-    def _timeout_ms(self) -> int:
-        timeout_ms = super()._timeout_ms()
-        if self.stopping:
-            return min(timeout_ms, max(0, self._stop_ms - monotonic_ms()))
-        return timeout_ms
+    def _tick_ms(self) -> int:
+        return self._stop_ms if self.stopping else super()._tick_ms()
 
     def _open_signals(self, numbers: Sequence[int]) -> None:
         """A signal wakes the poll through a pipe: pyzmq restarts a poll that was interrupted."""
