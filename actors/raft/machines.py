@@ -140,7 +140,7 @@ class LogDigest:
         return None
 
 
-class Outlet(Protocol):
+class BroadcastSocket(Protocol):
     """The socket of broadcasts."""
 
     @property
@@ -159,11 +159,11 @@ class BroadcastStateMachine:
     heartbeat_ms without a message. Without a subscriber it sends nothing.
     """
 
-    def __init__(self, cluster: bytes, heartbeat_ms: int, outlet: Outlet) -> None:
+    def __init__(self, cluster: bytes, heartbeat_ms: int, socket: BroadcastSocket) -> None:
         self._digest = LogDigest()
         self._cluster = cluster
         self._heartbeat_ms = heartbeat_ms
-        self._outlet = outlet
+        self._socket = socket
         self._out = Frames()
         self._term = self._applied = 0
         self._batches: list[EntryBatch] = []  # Applied in this wake.
@@ -174,7 +174,7 @@ class BroadcastStateMachine:
     def apply(self, batch: EntryBatch) -> None:
         self._digest.apply(batch)
         self._applied = batch.last_index
-        if self._term and self._outlet.subscribed:
+        if self._term and self._socket.subscribed:
             self._batches.append(batch)
 
     def restore(self, index: int, read: Callable[[int], bytes]) -> None:
@@ -183,7 +183,7 @@ class BroadcastStateMachine:
         self._batches.clear()
 
     def status(self) -> dict[str, object]:
-        broadcasts = {"subscribed": self._outlet.subscribed, "messages": self._messages}
+        broadcasts = {"subscribed": self._socket.subscribed, "messages": self._messages}
         return {**self._digest.status(), "broadcast": broadcasts}
 
     def lead(self, term: int) -> None:
@@ -195,7 +195,7 @@ class BroadcastStateMachine:
         self._due_ms = 0
 
     def tick(self, now_ms: int) -> int | None:
-        if not (self._term and self._outlet.subscribed):
+        if not (self._term and self._socket.subscribed):
             self._batches.clear()
             return None
         if self._batches:
@@ -205,7 +205,7 @@ class BroadcastStateMachine:
         else:
             return self._due_ms
         self._messages += len(self._out)
-        self._outlet.publish(self._out)
+        self._socket.publish(self._out)
         self._due_ms = now_ms + self._heartbeat_ms
         return self._due_ms
 

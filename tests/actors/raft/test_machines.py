@@ -107,7 +107,7 @@ def test_a_malformed_state_is_refused_and_changes_nothing() -> None:
 # ---- broadcasts ----
 
 
-class Outlet:
+class BroadcastSocket:
     """Collects sent messages."""
 
     def __init__(self) -> None:
@@ -118,23 +118,23 @@ class Outlet:
         self.messages += messages.messages()
         messages.clear()
 
-    def take(self) -> list[StateBroadcast]:
+    def received(self) -> list[StateBroadcast]:
         found = [decode_state_broadcast(frames, b"demo") for frames in self.messages]
         self.messages.clear()
         return found
 
 
 @pytest.fixture
-def outlet() -> Outlet:
-    return Outlet()
+def socket() -> BroadcastSocket:
+    return BroadcastSocket()
 
 
 @pytest.fixture
-def machine(outlet: Outlet) -> BroadcastStateMachine:
-    machine = BroadcastStateMachine(b"demo", HEARTBEAT_MS, outlet)
+def machine(socket: BroadcastSocket) -> BroadcastStateMachine:
+    machine = BroadcastStateMachine(b"demo", HEARTBEAT_MS, socket)
     machine.lead(3)
     assert machine.tick(0) == HEARTBEAT_MS
-    assert outlet.take() == [StateBroadcast(3, 0)]
+    assert socket.received() == [StateBroadcast(3, 0)]
     return machine
 
 
@@ -149,12 +149,12 @@ def entries_of(messages: list[StateBroadcast]) -> list[Entry]:
     ]
 
 
-def test_a_wake_sends_one_message(machine: BroadcastStateMachine, outlet: Outlet) -> None:
+def test_a_wake_sends_one_message(machine: BroadcastStateMachine, socket: BroadcastSocket) -> None:
     machine.apply(block(1, b"a", b"b"))
     machine.apply(block(3, b"\xc0", kind=2, term=2))
     machine.apply(block(4, b"\x90", kind=1, term=3))
     assert machine.tick(10) == 10 + HEARTBEAT_MS
-    (message,) = outlet.take()
+    (message,) = socket.received()
     assert (message.term, message.applied_index, len(message.entries)) == (3, 4, 4)
     assert entries_of([message]) == [
         Entry(1, 1, 0, REQID, b"a"),
@@ -166,47 +166,47 @@ def test_a_wake_sends_one_message(machine: BroadcastStateMachine, outlet: Outlet
 
 @pytest.mark.parametrize(("count", "size"), [(300, 10_000), (9000, 1), (3, 5 << 20)])
 def test_many_entries_are_split(
-    machine: BroadcastStateMachine, outlet: Outlet, count: int, size: int
+    machine: BroadcastStateMachine, socket: BroadcastSocket, count: int, size: int
 ) -> None:
     for index in range(1, count + 1):
         machine.apply(block(index, bytes(size)))
     machine.tick(10)
-    sizes = [sum(map(len, frames[3:])) for frames in outlet.messages]
+    sizes = [sum(map(len, frames[3:])) for frames in socket.messages]
     assert all(s <= 1 << 20 or size > 1 << 20 for s in sizes)
-    assert all(len(frames) <= 3 + 4096 for frames in outlet.messages)
-    messages = outlet.take()
+    assert all(len(frames) <= 3 + 4096 for frames in socket.messages)
+    messages = socket.received()
     a_message = min(4096, max(1, (1 << 20) // (size + 20)))
     assert len(messages) == -(-count // a_message)
     assert [entry.index for entry in entries_of(messages)] == list(range(1, count + 1))
 
 
-def test_heartbeats_follow_silence(machine: BroadcastStateMachine, outlet: Outlet) -> None:
+def test_heartbeats_follow_silence(machine: BroadcastStateMachine, socket: BroadcastSocket) -> None:
     assert machine.tick(499) == 500
-    assert outlet.take() == []
+    assert socket.received() == []
     assert machine.tick(500) == 1000
     machine.apply(block(1, b"a"))
     assert machine.tick(600) == 1100
-    assert [len(message.entries) for message in outlet.take()] == [0, 1]
+    assert [len(message.entries) for message in socket.received()] == [0, 1]
 
 
 def test_only_a_leader_with_subscribers_sends(
-    machine: BroadcastStateMachine, outlet: Outlet
+    machine: BroadcastStateMachine, socket: BroadcastSocket
 ) -> None:
     machine.lead(0)
     machine.apply(block(1, b"a"))
     assert machine.tick(1000) is None
     machine.lead(5)
-    outlet.subscribed = False
+    socket.subscribed = False
     machine.apply(block(2, b"b"))
     assert machine.tick(1001) is None
-    outlet.subscribed = True
+    socket.subscribed = True
     machine.on_subscribed()
     assert machine.tick(1002) == 1002 + HEARTBEAT_MS
-    assert outlet.take() == [StateBroadcast(5, 2)], "at once, and nothing of what was before"
+    assert socket.received() == [StateBroadcast(5, 2)], "at once, and nothing of what was before"
     machine.restore(9, Reader(snapshot(machine)))
     machine.on_subscribed()
     machine.tick(1003)
-    assert outlet.take() == [StateBroadcast(5, 9)]
+    assert socket.received() == [StateBroadcast(5, 9)]
 
 
 def test_broadcast_url() -> None:
