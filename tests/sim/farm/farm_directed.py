@@ -8,7 +8,7 @@ from kelek.protocols.raft.messages import AppendResponse
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm.farm_run import rest
 from kelek.tests.sim.farm.farm_sim import FarmSim, Step
-from kelek.tests.sim.log.sim_check import Broken
+from kelek.tests.sim.log.sim_check import RuleBroken
 
 WITHIN_MS = 20_000
 SLOW = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
@@ -62,7 +62,7 @@ def two_at_a_time(seed: int) -> None:
     admin.send(membership.add_server_request(server(5)))
     sim.run(500)
     if [answer.is_accepted for answer in admin.answers] != [True, False, False]:
-        raise Broken(f"two changes at a time: {admin.answers}")
+        raise RuleBroken(f"two changes at a time: {admin.answers}")
     sim.cut.clear()
     sim.run_until(sim.has_converged, WITHIN_MS)
     sim.check_end()
@@ -139,7 +139,7 @@ def back_again(seed: int) -> None:
     sim.kill(leader)
     sim.start(leader, (), **SLOW)
     if sim.elect() != other:
-        raise Broken(f"{other} was taken in anew, and lets others lead: {sim.status()}")
+        raise RuleBroken(f"{other} was taken in anew, and lets others lead: {sim.status()}")
     sim.run_until(sim.has_converged, WITHIN_MS)
     rest(sim)
 

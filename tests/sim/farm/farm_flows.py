@@ -10,7 +10,7 @@ from kelek.protocols.garlicfarm.server import membership
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm.farm_run import HEAL_MS, rest
 from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Writer
-from kelek.tests.sim.log.sim_check import Broken
+from kelek.tests.sim.log.sim_check import RuleBroken
 
 ENTRIES = 20
 AGAIN_MS = 1500  # An administrator repeats a request after so long.
@@ -97,10 +97,10 @@ class FlowRun:
             sim.run_until(sim.has_converged, HEAL_MS)
             sim.check_end()
             rest(sim)
-        except (AssertionError, Broken) as error:
+        except (AssertionError, RuleBroken) as error:
             where = f"{self.flow.name}, {self.strike}"
             step = self.steps[self.strike.at - 1] if self.strike else ""
-            raise Broken(f"{where} ({step}): {error!r}\n{sim.report.trace()}") from error
+            raise RuleBroken(f"{where} ({step}): {error!r}\n{sim.report.trace()}") from error
 
     def _on_step(self, step: Step) -> None:
         self.steps.append(step)

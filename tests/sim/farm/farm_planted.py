@@ -5,7 +5,7 @@
 
 import sys
 
-from kelek.tests.sim.planted.planted import CORE, LOST, Patch, Plant, find, main
+from kelek.tests.sim.planted.planted import CORE, SAFETY_BROKEN, Patch, Plant, find, main
 
 CAMPAIGN = "kelek.tests.sim.farm.farm_campaign"
 SEEDS = range(1, 5)  # The suite's.
@@ -17,7 +17,7 @@ PLANTS = (
     Plant(
         "a vote is not saved",
         (Patch(PEER, "or self._hard_state\n        self._save()\n", "or self._hard_state\n"),),
-        told="vote forgotten|term went back",
+        expected="vote forgotten|term went back",
     ),
     Plant(
         "two changes at a time",
@@ -34,7 +34,7 @@ PLANTS = (
                 "            if ",
             ),
         ),
-        told="two changes at a time|more than one|another history",
+        expected="two changes at a time|more than one|another history",
     ),
     Plant(
         "strangers are given votes",
@@ -47,7 +47,7 @@ PLANTS = (
             ),
             Patch(CORE, "not message.transfer and self._is_sticky(now_ms):", "False:"),
         ),
-        told="a stranger's REQUEST_VOTE",
+        expected="a stranger's REQUEST_VOTE",
     ),
     Plant(
         "anybody invites anybody",
@@ -58,7 +58,7 @@ PLANTS = (
                 "return request.term >= core.term or (self.is_waiting or",
             ),
         ),
-        told=f"a stranger's JOIN|{LOST}",
+        expected=f"a stranger's JOIN|{SAFETY_BROKEN}",
     ),
     Plant(
         "a newcomer does not vote",
@@ -69,7 +69,7 @@ PLANTS = (
                 "        may_vote = self.is_member or self.directory.find(own) is not None\n",
             ),
         ),
-        told=STUCK,
+        expected=STUCK,
     ),
     Plant(
         "a leader is heard for ever",
@@ -81,7 +81,7 @@ PLANTS = (
                 "",
             ),
         ),
-        told=STUCK,
+        expected=STUCK,
     ),
     Plant(
         "who does not know that it counts votes for no stranger",
@@ -93,12 +93,12 @@ PLANTS = (
                 "counts = self.is_member\n",
             ),
         ),
-        told=STUCK,
+        expected=STUCK,
     ),
     Plant(
         "who is taken in anew is still on its leave",
         (Patch(PEER, "self._left_in_term = self._leaving = None", "self._left_in_term = None"),),
-        told="was taken in anew",
+        expected="was taken in anew",
     ),
     Plant(
         "a replaced Configuration hides the one in force",
@@ -109,7 +109,7 @@ PLANTS = (
                 "keep = max((at for at in self._by_index if at <= index), default=0)\n",
             ),
         ),
-        told="ends by KeyError",
+        expected="ends by KeyError",
     ),
     Plant(
         "old Configurations count who is taken in anew",
@@ -121,7 +121,7 @@ PLANTS = (
                 "self.is_member = True\n",
             ),
         ),
-        told=STUCK,
+        expected=STUCK,
     ),
     Plant(
         "a leader that was deposed goes on with its change",
@@ -132,7 +132,7 @@ PLANTS = (
                 "            pass\n",
             ),
         ),
-        told="only a leader proposes",
+        expected="only a leader proposes",
     ),
     Plant(
         "who has handed over asks nobody, all the time",
@@ -141,7 +141,7 @@ PLANTS = (
                 MEMBERS, "(change.stage is ChangeStage.ASK and self._core.leader is None)", "False"
             ),
         ),
-        told="is busy",
+        expected="is busy",
     ),
 )
 

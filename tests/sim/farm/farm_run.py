@@ -8,7 +8,7 @@ from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
 from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
 from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Stranger, Writer
-from kelek.tests.sim.log.sim_check import Broken
+from kelek.tests.sim.log.sim_check import RuleBroken
 
 ROUNDS = 40
 ROUND_MS_MAX = 700
@@ -32,7 +32,7 @@ def rest(sim: FarmSim) -> None:
     term = sim.peers[leader].core.term
     sim.run(QUIET_MS)
     if (sim.leader, sim.peers[leader].core.term) != (leader, term):
-        raise Broken(f"{leader} led term {term} in peace, and is disturbed: {sim.status()}")
+        raise RuleBroken(f"{leader} led term {term} in peace, and is disturbed: {sim.status()}")
 
 
 class FarmRun:
@@ -67,8 +67,8 @@ class FarmRun:
                 sim.run(self.random.randint(1, ROUND_MS_MAX))
             self._heal()
             sim.check_end()
-        except (AssertionError, Broken) as error:
-            raise Broken(f"seed {sim.report.seed}: {error!r}\n{sim.report.trace()}") from error
+        except (AssertionError, RuleBroken) as error:
+            raise RuleBroken(f"seed {sim.report.seed}: {error!r}\n{sim.report.trace()}") from error
 
     def _do_something(self) -> None:
         dice = self.random

@@ -36,7 +36,7 @@ from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block
 from kelek.tests.protocols.garlicfarm.farm_world import Client, Disk, Node, Wire, World, server
 from kelek.tests.sim.log import sim_world
-from kelek.tests.sim.log.sim_check import Broken, Checker
+from kelek.tests.sim.log.sim_check import Checker, RuleBroken
 from kelek.tests.sim.log.sim_configs import ConfigRules
 
 STATE_BYTES = 900  # Bytes of a snapshot, sent in chunks of SETUP's snapshot_block_bytes.
@@ -150,7 +150,7 @@ class FarmSim(World):
     def note(self, *words: object) -> None:
         """Records an event for the report of a failed run."""
         self.report.now_us = self.now_ms * 1000
-        self.report.note(*words)
+        self.report.trace_event(*words)
 
     # Servers.
 
@@ -171,7 +171,7 @@ class FarmSim(World):
         try:
             super()._guarded(number, act)
         except FAILURES as error:
-            raise Broken(f"{number} ends by {error!r}") from error
+            raise RuleBroken(f"{number} ends by {error!r}") from error
 
     def wipe(self, number: int) -> None:
         """Wipes a server's disk, only if no Configuration includes it."""
@@ -253,7 +253,7 @@ class FarmSim(World):
             if known is not peer or raft is not core:  # Since the start or the last invitation.
                 checker.on_started(name, core)
                 index = 0
-            checker.touch(name)
+            checker.on_event_of(name)
             self._seen[number] = (peer, core, self._note_committed(number, core, index))
             self._check_waits(number, peer)
         checker.after_event()
@@ -264,7 +264,7 @@ class FarmSim(World):
         """
         self._busy[number] = self._busy[number] + 1 if peer.deadline_ms <= self.now_ms else 0
         if self._busy[number] > BUSY_TURNS_MAX:
-            raise Broken(f"{number} is busy, and nothing comes of it: {self.status()}")
+            raise RuleBroken(f"{number} is busy, and nothing comes of it: {self.status()}")
 
     def _note_committed(self, number: int, core: Raft, known: int) -> int:
         """Checks the entries committed after index `known` against all other servers."""
@@ -276,7 +276,7 @@ class FarmSim(World):
             for at, record in enumerate(decode_block(batch.block)[1], batch.first_index):
                 entry = (record.kind, record.data)
                 if self.whole.setdefault(at, entry) != entry:
-                    raise Broken(f"{number} has committed something else at {at}")
+                    raise RuleBroken(f"{number} has committed something else at {at}")
         return index
 
     def state(self, index: int) -> bytes:
@@ -286,7 +286,7 @@ class FarmSim(World):
 
     def check_snapshot(self, index: int, data: bytes) -> None:
         if data != self.state(index):
-            raise Broken(f"another state in a snapshot up to {index}")
+            raise RuleBroken(f"another state in a snapshot up to {index}")
 
     def compact(self, number: int, keep_entries: int = 0) -> None:
         """A server makes a snapshot of its committed state."""
@@ -312,7 +312,7 @@ class FarmSim(World):
         values = {data for _, data in self.whole.values()}
         lost = [value for value in self.acked if value not in values]
         if lost:
-            raise Broken(f"acknowledged but lost: {lost}")
+            raise RuleBroken(f"acknowledged but lost: {lost}")
 
 
 class Writer(Client):
@@ -354,7 +354,7 @@ class Stranger(Client):
         sim._turn()
         after = (core.term, core.leader, core.role)
         if sim.peers.get(to) is peer and (after != before or peer.core is not core):
-            raise Broken(f"a stranger's {kind.name} makes {before} {after}")
+            raise RuleBroken(f"a stranger's {kind.name} makes {before} {after}")
 
     def _request(self, kind: MessageType, core: Raft) -> Request:
         term, end = core.term + 1000, core.log.last_index

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 
-from kelek.tests.sim.log.sim_check import Broken
+from kelek.tests.sim.log.sim_check import RuleBroken
 from kelek.tests.sim.log.sim_cluster import Cluster
 
 
@@ -46,7 +46,7 @@ def main() -> int:
         seed_begun = time.monotonic()
         try:
             cluster = run_seed(seed)
-        except Broken as broken:
+        except RuleBroken as broken:
             said = str(broken)
             if arguments.until and not re.search(arguments.until, said.splitlines()[0]):
                 continue

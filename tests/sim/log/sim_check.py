@@ -19,11 +19,11 @@ from kelek.tests.sim.log.sim_world import World
 Runs = list[tuple[int, int]]
 
 
-class Broken(AssertionError):
+class RuleBroken(AssertionError):
     """A rule was broken; the text names it."""
 
 
-class Applied(NamedTuple):
+class AppliedEntry(NamedTuple):
     """What a state machine has seen at an index."""
 
     term: int
@@ -32,7 +32,7 @@ class Applied(NamedTuple):
     data: bytes
 
 
-class Seen:
+class NodeHistory:
     """What is known of one node from event to event; `life` ends when its peer's process does."""
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class Checker:
     def __init__(self, world: World, names: Iterable[str]) -> None:
         self.world = world
         self.leaders: dict[int, str] = {}
-        self.seen = {name: Seen() for name in names}
+        self.seen = {name: NodeHistory() for name in names}
         self.rafts: dict[str, Raft] = {}
         self.touched: dict[str, Raft] = {}
         self.committed = RaftLog()  # Only its runs are used.
         self.committed_in: dict[int, int] = {}  # Up to where, by the term in which it was.
-        self.applied: list[Applied] = []
+        self.applied: list[AppliedEntry] = []
         self._digests = [b""]  # Of the entries up to each index.
         self.reqids: dict[bytes, int] = {}
         self.acked: dict[bytes, int] = {}
@@ -84,13 +84,13 @@ class Checker:
 
     def on_wiped(self, name: str) -> None:
         """The node may have forgotten term and vote: it must not vote, but that shows elsewhere."""
-        self.seen[name] = Seen()
+        self.seen[name] = NodeHistory()
 
     def on_stopped(self, name: str) -> None:
         self.rafts.pop(name, None)
         self.touched.pop(name, None)
 
-    def touch(self, name: str) -> None:
+    def on_event_of(self, name: str) -> None:
         """The node's peer has done something in this event."""
         self.touched[name] = self.rafts[name]
 
@@ -110,7 +110,7 @@ class Checker:
             same = raft.voted_for == seen.voted_for
             self._expect(same, name, "vote changed", seen.voted_for, raft.voted_for)
         if (seen.term, seen.role) != (raft.term, raft.role):
-            self.world.note(name, raft.role, "in term", raft.term, "vote", raft.voted_for)
+            self.world.trace_event(name, raft.role, "in term", raft.term, "vote", raft.voted_for)
             seen.role = raft.role
         seen.term, seen.voted_for = raft.term, raft.voted_for
         log = raft.log
@@ -125,13 +125,13 @@ class Checker:
             by_counting = raft.role is Role.LEADER and log.term_at(raft.commit_index) == raft.term
             self.configs.on_commit(name, raft, by_counting=by_counting)
             seen.commit_index = raft.commit_index
-            self._commit(name, raft)
+            self._check_commits(name, raft)
         log_key = (log.last_index, log.last_term, len(log.runs))
         if log_key != seen.log_key:
             seen.log_key = log_key
             self._check_matching(name, log)
 
-    def _check_leader(self, name: str, raft: Raft, seen: Seen) -> None:
+    def _check_leader(self, name: str, raft: Raft, seen: NodeHistory) -> None:
         other = self.leaders.setdefault(raft.term, name)
         self._expect(other == name, name, "election safety: both lead", other, raft.term)
         runs, last_index = raft.log.runs, raft.log.last_index
@@ -154,7 +154,7 @@ class Checker:
             self._expect(append_only, name, "leader append-only", led_runs, runs)
         seen.led_term, seen.led_runs, seen.led_last_index = raft.term, runs, last_index
 
-    def _commit(self, name: str, raft: Raft) -> None:
+    def _check_commits(self, name: str, raft: Raft) -> None:
         """What is committed anywhere is committed everywhere: same index, same term."""
         committed, log = self.committed, raft.log
         common = min(raft.commit_index, committed.last_index)
@@ -195,7 +195,7 @@ class Checker:
 
     # Rules about entries.
 
-    def on_applied(self, name: str, index: int, entry: Applied) -> None:
+    def on_applied(self, name: str, index: int, entry: AppliedEntry) -> None:
         """A state machine applies an entry; the first one to do so decides what it must be."""
         applied = self.applied
         self._expect(index <= len(applied) + 1, name, "applies with a gap", index, len(applied))
@@ -218,7 +218,7 @@ class Checker:
             self.order[client] = number
         self._check_acked(reqid)
 
-    def digest(self, index: int) -> bytes:
+    def state_at(self, index: int) -> bytes:
         """What every state machine's state must be behind entry index."""
         while len(self._digests) <= index:
             entry = self.applied[len(self._digests) - 1]
@@ -231,7 +231,7 @@ class Checker:
         self.world.counters["restored"] += 1
         known = index <= len(self.applied)
         self._expect(known, name, "restores what nobody has applied", index, len(self.applied))
-        same = state == self.digest(index)
+        same = state == self.state_at(index)
         self._expect(same, name, "state machine safety: another state at", index)
 
     def on_acked(self, reqid: bytes, index: int) -> None:
@@ -277,7 +277,7 @@ class Checker:
 
     def _expect(self, holds: bool, *words: object) -> None:
         if not holds:
-            raise Broken(" ".join(map(str, words)))
+            raise RuleBroken(" ".join(map(str, words)))
 
 
 def clipped(runs: Runs, last_index: int, log: RaftLog) -> Runs:

@@ -40,7 +40,7 @@ class ClientProcess(Process):
         self.checker = checker
         self.number = number
         self.nodes = {node.url: node for node in nodes.values()}
-        self.home = Home(network, self.nodes, self)
+        self.home = ClientHost(network, self.nodes, self)
         self.form = form
         self.reads: dict[PendingRead, int] = {}  # What was committed when each began.
         self.streams: dict[EntryStream, int] = {}  # Likewise.
@@ -51,7 +51,7 @@ class ClientProcess(Process):
         self.stopped = False
         self._counter = 0
         self._next_us = 0
-        self._ends: dict[str, ClientEnd] = {}
+        self._ends: dict[str, ClientDealer] = {}
         one_by_one = form is not None and self.world.chance(0.5)
         if form is None or one_by_one:
             checker.ordered.add(self.name.encode())
@@ -86,16 +86,16 @@ class ClientProcess(Process):
                 machine.on_connected(url, now_ms)
             else:
                 machine.on_disconnected(url, now_ms)
-        self._take_committed()
-        self._take_reads()
-        self._take_entries()
+        self._report_commits()
+        self._step_reads()
+        self._step_entries()
         self._add_updates()
         if machine.leader is not None and machine.leader_form is not self.form:
             # It took the leader for a foreign one: what was promised for packs is not promised now.
             self.checker.ordered.discard(self.name.encode())
             self.world.counters["a leader was silent about packs"] += 1
         for action in machine.ready(now_ms):
-            self._act(action)
+            self._carry_out(action)
         deadline_ms = machine.deadline_ms
         if deadline_ms is not None:
             self.wake_after(max(0, deadline_ms * US_PER_MS - self.world.now_us))
@@ -118,7 +118,7 @@ class ClientProcess(Process):
         self.pendings.append(pending)
         window.add(pending)
 
-    def _take_reads(self) -> None:
+    def _step_reads(self) -> None:
         """Begins a read now and then, where the machine knows such; checks what was read."""
         for read in [read for read in self.reads if read.done]:
             floor = self.reads.pop(read)
@@ -131,7 +131,7 @@ class ClientProcess(Process):
             read = self.machine.reads.add(PendingRead(wait))
             self.reads[read] = self.checker.committed.last_index
 
-    def _take_entries(self) -> None:
+    def _step_entries(self) -> None:
         """Reads entries now and then, in any form; checks them, and where they end."""
         for stream in list(self.streams):
             while stream.runs:
@@ -147,7 +147,7 @@ class ClientProcess(Process):
             stream = EntryStream(max(0, floor - self.world.between(0, 40)))
             self.streams[self.machine.open_stream(stream)] = floor
 
-    def _take_committed(self) -> None:
+    def _report_commits(self) -> None:
         """Hands the acknowledgements to the checker."""
         while self.pendings and (self.pendings[0].runs or self.pendings[0].refusal):
             pending = self.pendings.popleft()
@@ -158,10 +158,10 @@ class ClientProcess(Process):
                     self.checker.on_acked(next(reqids), index)
                     self.acked += 1
 
-    def _act(self, action: Any) -> None:
+    def _carry_out(self, action: Any) -> None:
         match action:
             case Connect(url):
-                self._ends[url] = ClientEnd(self.home, url)
+                self._ends[url] = ClientDealer(self.home, url)
             case Disconnect(url):
                 self._ends.pop(url).close()
             case Send(url, frames):
@@ -172,7 +172,7 @@ class ClientProcess(Process):
         return not (self.machine.window.items or self.reads or self.streams)
 
 
-class Home(NamedTuple):
+class ClientHost(NamedTuple):
     """Where a client's connections begin, and whom they may reach."""
 
     network: Network
@@ -180,10 +180,10 @@ class Home(NamedTuple):
     process: Process
 
 
-class ClientEnd:
+class ClientDealer:
     """A DEALER of a client: connects again by itself until it is closed."""
 
-    def __init__(self, home: Home, url: str) -> None:
+    def __init__(self, home: ClientHost, url: str) -> None:
         self.home = home
         self.client = home.process
         self.url = url

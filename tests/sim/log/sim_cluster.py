@@ -13,7 +13,7 @@ from kelek.protocols.zmqraft.wire.client_codec import Form, ReplyAddress
 from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot
 from kelek.protocols.zmqraft.wire.transfer_codec import RequestTransfer, encode_transfer
 from kelek.storage.errors import StorageError
-from kelek.tests.sim.log.sim_check import Broken, Checker
+from kelek.tests.sim.log.sim_check import Checker, RuleBroken
 from kelek.tests.sim.log.sim_client import ClientProcess
 from kelek.tests.sim.log.sim_configs import members_of
 from kelek.tests.sim.log.sim_members import Operator, choose
@@ -23,7 +23,7 @@ from kelek.tests.sim.log.sim_reader import ReaderProcess
 from kelek.tests.sim.log.sim_world import US_PER_MS, World
 
 FAULTS_MIN, FAULTS_MAX = 22, 34
-QUIET_MS = 800  # At the start, so that there is something to lose.
+FAULTLESS_MS = 800  # At the start, so that there is something to lose.
 FAILURES = (  # A broken rule, and whatever else code does that did not expect this.
     AssertionError,
     AttributeError,
@@ -86,14 +86,14 @@ class Cluster:
             (3, self._cut_in_two),
             (2, self._bridge),
             (2, self._cut_client),
-            (4, self._storm),
+            (4, self._unreliable_network),
             (4, self._reconnect),
             (6, self._kill_node),
             (6, self._power_loss),
             (5, self._power_loss_in_write),
             (4, self._kill_in_write),
             (4, self._kill_then_power_loss),
-            (5, self._doom_leaders),
+            (5, self._kill_next_leaders),
             (4, self._figure_8),
             (3, self._unsynced_tail),
             (3, self._kill_peer),
@@ -118,12 +118,12 @@ class Cluster:
         """The whole run. Raises Broken, its text naming the seed, with the last events."""
         try:
             self._start()
-            self._faults()
-            self._end()
+            self._inject_faults()
+            self._check_recovery()
         except FAILURES as error:
             text = f"seed {self.world.seed}: {type(error).__name__}: {error}"
-            where = "" if isinstance(error, Broken) else "".join(format_tb(error.__traceback__))
-            raise Broken(f"{text}\n{self.world.trace()}\n{where}{text}") from error
+            where = "" if isinstance(error, RuleBroken) else "".join(format_tb(error.__traceback__))
+            raise RuleBroken(f"{text}\n{self.world.trace()}\n{where}{text}") from error
 
     def _run_for(self, duration_ms: int) -> None:
         self._run_for_us(duration_ms * US_PER_MS)
@@ -135,9 +135,9 @@ class Cluster:
         for node in self.nodes.values():
             self.world.after(self.world.between(0, 200) * US_PER_MS, node.start)
         self._run_until(lambda: self._leader() is not None, LEADER_WITHIN_MS, "no first leader")
-        self._run_for(QUIET_MS)
+        self._run_for(FAULTLESS_MS)
 
-    def _faults(self) -> None:
+    def _inject_faults(self) -> None:
         world = self.world
         faults_count = world.between(FAULTS_MIN, FAULTS_MAX)
         weights = [weight for weight, _ in self.plan]
@@ -146,17 +146,17 @@ class Cluster:
             fault()
             self._run_for(world.random.choice([5, 30, 150, 400, 900]))
 
-    def _end(self) -> None:
+    def _check_recovery(self) -> None:
         """All faults are healed: it must come to rest, with everything in its place."""
         world = self.world
-        world.note("HEAL everything")
+        world.trace_event("HEAL everything")
         self._doomed = 0
         self._script = []
         self.network.heal()
-        self.network.weather.__init__()  # type: ignore[misc]
+        self.network.faults.__init__()  # type: ignore[misc]
         for node in self.nodes.values():
             node.slow_until_us = 0
-            node.disk.calm()
+            node.disk.clear_faults()
             for process in (node.peer, node.writer, node.state_machine, node.sender):
                 if process is not None:
                     process.resume()
@@ -182,7 +182,7 @@ class Cluster:
         end_us = self.world.now_us + within_ms * US_PER_MS
         while not holds():
             if self.world.now_us >= end_us:
-                raise Broken(f"{otherwise} within {within_ms} ms: {self.status()}")
+                raise RuleBroken(f"{otherwise} within {within_ms} ms: {self.status()}")
             self._run_for(20)
 
     def _leader(self) -> str | None:
@@ -223,7 +223,7 @@ class Cluster:
         members = self._members()
         others = [name for name in self.nodes if name != leader and name in members]
         follower = self.world.random.choice(others)
-        self.world.note("CUT OFF", follower)
+        self.world.trace_event("CUT OFF", follower)
         self._cut(lambda source, target: follower in (source, target), "lose")
         self._run_for(1_500)
         self.network.heal()
@@ -249,7 +249,7 @@ class Cluster:
 
     # Faults: the network.
 
-    def _node(self) -> Node:
+    def _random_node(self) -> Node:
         """Any node; the leader more often than the others, for it has more to lose."""
         leader = self._leader()
         if leader is not None and self.world.chance(0.35):
@@ -273,11 +273,11 @@ class Cluster:
         self.world.after(duration_ms * US_PER_MS, self.network.heal)
 
     def _cut_one(self) -> None:
-        name = self._node().name
+        name = self._random_node().name
         self._cut_for_a_while("cut off", name, lambda source, target: name in (source, target))
 
     def _cut_one_way(self) -> None:
-        name = self._node().name
+        name = self._random_node().name
         if self.world.chance(0.5):
             self._cut_for_a_while("deaf", name, lambda source, target: target == name)
         else:
@@ -299,25 +299,25 @@ class Cluster:
         name = self.world.random.choice(self.clients).name
         self._cut_for_a_while("client cut", name, lambda source, target: name in (source, target))
 
-    def _storm(self) -> None:
+    def _unreliable_network(self) -> None:
         """Messages are lost, repeated and late for a while."""
-        weather = self.network.weather
+        faults = self.network.faults
         self.world.fault("storm")
-        weather.loss = self.world.random.choice([0.0, 0.02, 0.2])
-        weather.repeat = self.world.random.choice([0.0, 0.1])
-        weather.spike = self.world.random.choice([0.01, 0.2])
+        faults.loss = self.world.random.choice([0.0, 0.02, 0.2])
+        faults.repeat = self.world.random.choice([0.0, 0.1])
+        faults.spike = self.world.random.choice([0.01, 0.2])
         duration_ms = self.world.between(50, 1500)
-        self.world.after(duration_ms * US_PER_MS, self._storm_ends)
+        self.world.after(duration_ms * US_PER_MS, self._reliable_network)
 
-    def _storm_ends(self) -> None:
-        self.network.weather.__init__()  # type: ignore[misc]
+    def _reliable_network(self) -> None:
+        self.network.faults.__init__()  # type: ignore[misc]
 
     def _reconnect(self) -> None:
         self.world.fault("reconnect")
         for connection in list(self.network.connections):
             if self.world.chance(0.4):
                 if self.world.chance(0.5):
-                    connection.abandon()
+                    connection.close_client_side()
                 else:
                     connection.close()
 
@@ -327,12 +327,12 @@ class Cluster:
         return self.world.random.choice([5, 50, 300, 1000])
 
     def _kill_node(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("kill node", node.name)
         node.kill_all()
         node.start_later(self._down_ms())
 
-    def _doom_leaders(self) -> None:
+    def _kill_next_leaders(self) -> None:
         """The leader goes, and the next ones go as soon as they are elected (Raft, figure 8)."""
         self._doomed = self.world.between(1, 4)
         self.world.fault("doomed leaders", self._doomed)
@@ -345,7 +345,7 @@ class Cluster:
             self._script.pop(0)(name)
         elif self._doomed:
             self._doomed -= 1
-            self.world.after(self.world.between(0, 3_000), self._fell_leader, name)
+            self.world.after(self.world.between(0, 3_000), self._kill_leader, name)
 
     def _figure_8(self) -> None:
         """Raft, figure 8: an entry of an old term reaches a majority under a leader of a newer one,
@@ -381,24 +381,24 @@ class Cluster:
         others = [other for other in self.checker.rafts if other not in (name, self._apart)]
         if name != self._apart and others:
             lasts = {other: self.checker.rafts[other].durable_index for other in others}
-            self._third_falls(name, lasts)
+            self._kill_third_leader(name, lasts)
 
-    def _third_falls(self, name: str, lasts: dict[str, int]) -> None:
+    def _kill_third_leader(self, name: str, lasts: dict[str, int]) -> None:
         """It falls as soon as somebody has got an entry from it; looked at again and again."""
         now = {other: raft.durable_index for other, raft in self.checker.rafts.items()}
         if name not in now or self.checker.rafts[name].role is not Role.LEADER:
             return
         if any(now.get(other, 0) > last for other, last in lasts.items()):
-            self.world.after(self.world.between(0, 1_500), self._third_dies, name)
+            self.world.after(self.world.between(0, 1_500), self._stop_third_leader, name)
         else:
-            self.world.after(200, self._third_falls, name, lasts)
+            self.world.after(200, self._kill_third_leader, name, lasts)
 
-    def _third_dies(self, name: str) -> None:
+    def _stop_third_leader(self, name: str) -> None:
         self.network.heal()
         self.nodes[name].kill_all()
         self.nodes[name].start_later(self.world.between(500, 1500))
 
-    def _fell_leader(self, name: str) -> None:
+    def _kill_leader(self, name: str) -> None:
         node = self.nodes[name]
         ways: list[Callable[[], None]] = [
             node.kill_all,
@@ -406,7 +406,7 @@ class Cluster:
             partial(self._isolate, name),
         ]
         way = self.world.random.choice(ways)
-        self.world.note("the leader falls:", name)
+        self.world.trace_event("the leader falls:", name)
         way()
         if node.off:
             node.start_later(self._down_ms())
@@ -416,37 +416,37 @@ class Cluster:
         self.world.after(self.world.between(200, 900) * US_PER_MS, self.network.heal)
 
     def _kill_peer(self) -> None:
-        node = self._node()
+        node = self._random_node()
         if node.peer is not None:
             self.world.fault("kill peer", node.name)
             node.on_exit(node.peer)
 
     def _kill_writer(self) -> None:
-        node = self._node()
+        node = self._random_node()
         if node.writer is not None:
             self.world.fault("kill writer", node.name)
             node.on_exit(node.writer)
 
     def _restart_writer_alone(self) -> None:
-        node = self._node()
+        node = self._random_node()
         if node.writer is not None:
             same_epoch = self.world.chance(0.5)
             self.world.fault("writer alone", node.name, f"same_epoch={same_epoch}")
             node.restart_writer_alone(same_epoch=same_epoch)
 
     def _kill_state_machine(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("kill state machine", node.name)
         node.kill_state_machine()
 
     def _kill_sender(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("kill sender", node.name)
         node.kill_sender()
 
     def _snapshot(self) -> None:
         """A client wants a snapshot now."""
-        node = self._node()
+        node = self._random_node()
         if node.peer is not None and node.peer.peer is not None:
             self.world.fault("snapshot", node.name)
             request = encode_make_snapshot(b"snapshot", b"sim")
@@ -468,7 +468,7 @@ class Cluster:
         peer.wake_after(0)
 
     def _pause(self) -> None:
-        node = self._node()
+        node = self._random_node()
         all_of_it = (node.peer, node.writer, node.state_machine, node.sender)
         processes = [process for process in all_of_it if process is not None]
         if processes:
@@ -482,20 +482,22 @@ class Cluster:
     # Changes of the members.
 
     def _change_members(self) -> None:
-        if not self._all_vote():  # Two of three might be left that must not vote: docs/limits.md.
+        if (
+            not self._all_may_vote()
+        ):  # Two of three might be left that must not vote: docs/limits.md.
             return
         names = choose(self.world.random, list(self.nodes))
         self.world.fault("other members", *names)
-        self.operator.want(names)
+        self.operator.request(names)
 
     def _cut_while_joint(self) -> None:
         """Old and new members are apart as soon as both are needed."""
         before = self._members()
-        if not before or not self._all_vote():
+        if not before or not self._all_may_vote():
             return
         names = choose(self.world.random, list(self.nodes))
         self.world.fault("cut while joint", *names)
-        self.operator.want(names)
+        self.operator.request(names)
         rafts = self.checker.rafts
         self._run_until_true(lambda: any(raft.configuration.old for raft in rafts.values()), 900)
         leader = self._leader()
@@ -513,24 +515,24 @@ class Cluster:
     # Faults: disks.
 
     def _power_loss(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("power loss", node.name)
         node.power_off()
         node.start_later(self._down_ms())
 
     def _power_loss_in_write(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("power loss in a write", node.name)
         node.disk.halt_in_sync(power=True, down_ms=self._down_ms())
 
     def _kill_in_write(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("kill in a write", node.name)
         node.disk.halt_in_sync(power=False, down_ms=self._down_ms())
 
     def _kill_then_power_loss(self) -> None:
         """Killed with something unsynced, started again, then the power goes."""
-        node = self._node()
+        node = self._random_node()
         self.world.fault("kill in a write, then power loss", node.name)
         node.disk.halt_in_sync(power=False, down_ms=5)
         delay_ms = self.world.between(20, 600)
@@ -591,22 +593,22 @@ class Cluster:
                 node.start_later(self._down_ms())
 
     def _sync_failure(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("sync failure", node.name)
         node.disk.fail_next_sync()
 
     def _slow_disk(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("slow disk", node.name)
         node.slow_until_us = self.world.now_us + self.world.between(200, 2000) * US_PER_MS
 
     def _full_disk(self) -> None:
-        node = self._node()
+        node = self._random_node()
         self.world.fault("full disk", node.name)
         node.disk.fill()
-        self.world.after(self.world.between(100, 2_000) * US_PER_MS, node.disk.free)
+        self.world.after(self.world.between(100, 2_000) * US_PER_MS, node.disk.free_space)
 
-    def _all_vote(self) -> bool:
+    def _all_may_vote(self) -> bool:
         """Whether no node has forgotten anything: only one at a time may."""
         peers = {name: node.peer.peer for name, node in self.nodes.items() if node.peer is not None}
         voters = {name for name, peer in peers.items() if peer and peer.eligibility.may_vote}
@@ -615,8 +617,8 @@ class Cluster:
 
     def _empty_disk(self) -> None:
         """A disk is replaced: what stood on it is known to the others alone."""
-        if self._all_vote():
-            node = self._node()
+        if self._all_may_vote():
+            node = self._random_node()
             self.world.fault("empty disk", node.name)
             node.kill_all()
             node.disk.wipe()
@@ -624,8 +626,8 @@ class Cluster:
             node.start_later(self._down_ms())
 
     def _damaged_vote(self) -> None:
-        if self._all_vote():
-            node = self._node()
+        if self._all_may_vote():
+            node = self._random_node()
             self.world.fault("damaged vote", node.name)
             node.kill_all()
             node.disk.damage_vote()

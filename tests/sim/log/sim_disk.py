@@ -25,7 +25,7 @@ class Halt(BaseException):
         self.down_ms = down_ms
 
 
-class StepFiles:
+class HaltingFiles:
     """MemoryFiles whose syncs may end in a Halt."""
 
     def __init__(self, files: MemoryFiles, before_sync: Callable[[], None]) -> None:
@@ -35,19 +35,19 @@ class StepFiles:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
 
-    def open(self, path: str, io: str = "read") -> "StepFile | None":
+    def open(self, path: str, io: str = "read") -> "HaltingFile | None":
         file = self._files.open(path, io)
-        return None if file is None else StepFile(file, self._before_sync)
+        return None if file is None else HaltingFile(file, self._before_sync)
 
-    def create(self, path: str, io: str = "pwrite") -> "StepFile":
-        return StepFile(self._files.create(path, io), self._before_sync)
+    def create(self, path: str, io: str = "pwrite") -> "HaltingFile":
+        return HaltingFile(self._files.create(path, io), self._before_sync)
 
     def sync_folder(self, path: str) -> None:
         self._before_sync()
         self._files.sync_folder(path)
 
 
-class StepFile:
+class HaltingFile:
     """A file of StepFiles."""
 
     def __init__(self, file: Any, before_sync: Callable[[], None]) -> None:
@@ -77,7 +77,7 @@ class NodeDisk:
         """The disk as a new process sees it."""
         files = self.disk.process()
         self._processes[process] = files
-        return StepFiles(files, self._before_sync)
+        return HaltingFiles(files, self._before_sync)
 
     def close_process(self, process: Process) -> None:
         """The process died: its locks are free, what it has written stays readable."""
@@ -89,7 +89,7 @@ class NodeDisk:
         self._halt = None
         self.disk.power_loss(self.world.random)
 
-    def free(self) -> None:
+    def free_space(self) -> None:
         """There is space again."""
         self.disk.bytes_max = BYTES_MAX
 
@@ -117,7 +117,7 @@ class NodeDisk:
     def fail_next_sync(self) -> None:
         self.disk.fail_sync()
 
-    def calm(self) -> None:
+    def clear_faults(self) -> None:
         """No more faults."""
         self._halt = None
         self.disk.fail_sync(0)
@@ -130,5 +130,5 @@ class NodeDisk:
         if self._halt_after == 0:
             halt, self._halt = self._halt, None
             self.world.counters["halts in a sync"] += 1
-            self.world.note(self.name, "dies in a sync,", halt)
+            self.world.trace_event(self.name, "dies in a sync,", halt)
             raise halt

@@ -32,7 +32,7 @@ class Operator(Process):
         self._ids = 0
         self._connections: dict[str, Connection] = {}
 
-    def want(self, names: list[str]) -> None:
+    def request(self, names: list[str]) -> None:
         """These are to be the members. An earlier wish may still be fulfilled."""
         self._ids += 1
         seconds = UNIX_S + self.world.now_us // 1_000_000
@@ -65,7 +65,7 @@ class Operator(Process):
             return
         if answer.status is ConfigStatus.ACCEPTED and answer.log_index is not None:
             self.done[reqid] = answer.log_index
-            self.world.note("the members were changed at", answer.log_index)
+            self.world.trace_event("the members were changed at", answer.log_index)
         elif answer.status not in (ConfigStatus.ERROR, ConfigStatus.BUSY):
             return
         self.world.counters[f"change {answer.name or answer.status.name}"] += 1

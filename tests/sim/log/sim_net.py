@@ -12,7 +12,7 @@ from kelek.tests.sim.log.sim_world import World
 Frames = list[bytes]
 
 
-class Door(Protocol):
+class Listener(Protocol):
     """A ROUTER: what arrives there, and whether anybody listens."""
 
     host: str
@@ -22,7 +22,7 @@ class Door(Protocol):
     def on_request(self, connection: "Connection", frames: Frames) -> None: ...
 
 
-class End(Protocol):
+class ConnectionOwner(Protocol):
     """A DEALER."""
 
     def on_answer(self, connection: "Connection", frames: Frames) -> None: ...
@@ -30,7 +30,7 @@ class End(Protocol):
     def on_closed(self, connection: "Connection") -> None: ...
 
 
-class Weather:
+class NetworkFaults:
     """How bad the network is just now."""
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Network:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.weather = Weather()
+        self.faults = NetworkFaults()
         self.cuts: dict[tuple[str, str], str] = {}  # (from, to): "lose" or "hold"
         self.connections: list[Connection] = []
         self._routes = 0
 
-    def connect(self, host: str, door: Door, end: "End") -> "Connection":
+    def connect(self, host: str, door: Listener, end: "ConnectionOwner") -> "Connection":
         """A new connection of a host to a door; both ends exist already."""
         self._routes += 1
         route = b"r" + self._routes.to_bytes(4, "big")
@@ -83,9 +83,9 @@ class Connection:
         self,
         network: Network,
         host: str,
-        door: Door,
+        door: Listener,
         route: bytes,
-        end: End,
+        end: ConnectionOwner,
     ) -> None:
         self.network = network
         self.host = host
@@ -114,7 +114,7 @@ class Connection:
             self.network.connections.remove(self)
             self._end.on_closed(self)
 
-    def abandon(self) -> None:
+    def close_client_side(self) -> None:
         """The DEALER has lost it, and with it all answers; what it has sent may still arrive."""
         self.abandoned = True
         self._end.on_closed(self)
@@ -126,7 +126,7 @@ class Connection:
 
     def _send(self, forward: bool, frames: Frames) -> None:
         network = self.network
-        world, weather = network.world, network.weather
+        world, faults = network.world, network.faults
         if not self.open:
             world.counters["lost: closed"] += 1
             return
@@ -136,19 +136,19 @@ class Connection:
             self._held.append((forward, frames))
             world.counters["held"] += 1
             return
-        if way is not None or (weather.loss and world.chance(weather.loss)):
+        if way is not None or (faults.loss and world.chance(faults.loss)):
             world.counters["lost: network"] += 1
             if self.whole:
                 self.close()
             return
         copies = 1
-        if weather.repeat and world.chance(weather.repeat):
+        if faults.repeat and world.chance(faults.repeat):
             world.counters["repeated"] += 1
             copies = 2
         for _ in range(copies):
-            delay_us = world.between(*weather.delay_us)
-            if weather.spike and world.chance(weather.spike):
-                delay_us += world.between(*weather.spike_us)
+            delay_us = world.between(*faults.delay_us)
+            if faults.spike and world.chance(faults.spike):
+                delay_us += world.between(*faults.spike_us)
                 world.counters["delayed"] += 1
             at_us = max(world.now_us + delay_us, self._last_us[forward])
             self._last_us[forward] = at_us

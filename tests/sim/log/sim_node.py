@@ -32,7 +32,7 @@ from kelek.storage.log.segment import Identity
 from kelek.storage.log.writer import Writer
 from kelek.storage.snapshot.snapshot import newest
 from kelek.storage.snapshot.work import write_state
-from kelek.tests.sim.log.sim_check import Applied, Broken, Checker
+from kelek.tests.sim.log.sim_check import AppliedEntry, Checker, RuleBroken
 from kelek.tests.sim.log.sim_disk import Halt, NodeDisk
 from kelek.tests.sim.log.sim_net import Connection, Frames, Network
 from kelek.tests.sim.log.sim_snapshot import KEEP, SenderProcess, restored
@@ -58,7 +58,7 @@ class PeerProcess(Process):
         self.peer: Peer | None = None
         self.links: dict[str, Link] = {}
 
-    def begin(self) -> None:
+    def start_peer(self) -> None:
         """The writer has recovered the log: reads it once and starts the peer."""
         reqids = Reqids(b"sixteen bytes...")
         home = PeerFiles(self.files, self.node.identity)
@@ -79,7 +79,7 @@ class PeerProcess(Process):
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
         self.node.checker.on_started(self.node.name, self.peer.core)
         last_index, base_index = found.log.last_index, found.log.base_index
-        self.world.note(self.name, "begins at", base_index, last_index, self.peer.core.term)
+        self.world.trace_event(self.name, "begins at", base_index, last_index, self.peer.core.term)
 
     def on_wake(self) -> None:
         try:
@@ -87,12 +87,12 @@ class PeerProcess(Process):
         except Halt as halt:
             self.node.on_halt(halt)
         except StorageError as error:
-            self.world.note(self.name, "ends:", error)
+            self.world.trace_event(self.name, "ends:", error)
             self.node.on_exit(self)
 
     def _step(self) -> None:
         inbox, self.inbox = self.inbox, []
-        self._take_acks([item for item in inbox if item[0] == "ack"])
+        self._on_acks([item for item in inbox if item[0] == "ack"])
         peer = self.peer
         if peer is None:
             return
@@ -106,7 +106,7 @@ class PeerProcess(Process):
             elif item[0] == "lost":
                 peer.on_lost(item[1])
             elif item[0] == "result":
-                self._take_result(peer, item[1])
+                self._on_result(peer, item[1])
             elif item[0] != "ack":
                 by_socket.setdefault(item[:-1], []).append(item[-1])
         for socket, messages in by_socket.items():
@@ -117,20 +117,20 @@ class PeerProcess(Process):
                 peer.on_peers(arena, now_ms, unix_s)
             else:
                 peer.on_clients(arena, now_ms, unix_s)
-        self._act(peer, now_ms)
+        self._wake_peer(peer, now_ms)
 
-    def _take_result(self, peer: Peer, frames: Frames) -> None:
+    def _on_result(self, peer: Peer, frames: Frames) -> None:
         result = result_for(self.epoch, frames)
         if result is not None:
             home = PeerFiles(self.files, self.node.identity)
             peer.on_results([result], self.world.now_ms, lambda snapshot: snapshot_reqids(home))
 
-    def _take_acks(self, acks: list[tuple[Any, ...]]) -> None:
+    def _on_acks(self, acks: list[tuple[Any, ...]]) -> None:
         for _, epoch, seq, full in acks:
             if epoch != self.epoch:
                 self.world.counters["acks of another epoch"] += 1
             elif self.peer is None:
-                self.begin()
+                self.start_peer()
             elif full:
                 self.peer.on_writable(False, self.world.now_ms)
             else:
@@ -138,7 +138,7 @@ class PeerProcess(Process):
                     self.peer.on_writable(True, self.world.now_ms)
                 self.peer.on_written(seq, self.world.now_ms)
 
-    def _act(self, peer: Peer, now_ms: int) -> None:
+    def _wake_peer(self, peer: Peer, now_ms: int) -> None:
         """Carries out a wake, in its order; a Halt in between leaves the rest undone."""
         wake = peer.wake(now_ms)
         node = self.node
@@ -152,12 +152,12 @@ class PeerProcess(Process):
         for name, frames in peer.links_out.items():
             if name not in self.links:
                 self.links[name] = Link(self, node.others[name])
-            for message in take(frames):
+            for message in drain(frames):
                 self.links[name].send(message)
         if wake.job is not None:
             node.send_job(wake.job)
         for frames in (peer.peers_out, peer.clients_out):
-            for message in take(frames):
+            for message in drain(frames):
                 node.answer(message)
         for order in wake.orders:
             node.send_order(encode_work(self.epoch, order))
@@ -166,7 +166,7 @@ class PeerProcess(Process):
             node.send_compact(wake.compact)
         if wake.commit is not None:
             node.publish(wake.commit.index, wake.commit.term)
-        node.checker.touch(node.name)
+        node.checker.on_event_of(node.name)
         self.wake_after(max(0, peer.deadline_ms * US_PER_MS - self.world.now_us))
 
     def kill(self) -> None:
@@ -174,7 +174,7 @@ class PeerProcess(Process):
         self.node.checker.on_stopped(self.node.name)
 
 
-def take(frames: native_messages.Frames) -> list[Frames]:
+def drain(frames: native_messages.Frames) -> list[Frames]:
     """The messages that wait in an outgoing buffer."""
     messages = frames.messages()
     frames.clear()
@@ -247,10 +247,10 @@ class WriterProcess(Process):
             base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),
         )
         if self.log.damage is not None:  # No fault of ours flips a bit: a bug has.
-            raise Broken(f"{node.name} has damaged its own log: {self.log.damage.problem}")
+            raise RuleBroken(f"{node.name} has damaged its own log: {self.log.damage.problem}")
         self.writer = Writer(self.log, epoch)
         self._flush_us: int | None = None
-        self.world.note(self.name, "recovered up to", self.log.last_index)
+        self.world.trace_event(self.name, "recovered up to", self.log.last_index)
 
     def on_wake(self) -> None:
         try:
@@ -258,7 +258,7 @@ class WriterProcess(Process):
         except Halt as halt:
             self.node.on_halt(halt)
         except (StorageError, LocalProtocolError) as error:
-            self.world.note(self.name, "ends:", type(error).__name__, error)
+            self.world.trace_event(self.name, "ends:", type(error).__name__, error)
             self.world.counters[type(error).__name__] += 1
             self.node.on_exit(self)
 
@@ -358,13 +358,13 @@ class StateMachineProcess(Process):
         for index, record in enumerate(records, batch.first_index):
             if index > self.applied_index:
                 assert index == self.applied_index + 1
-                entry = Applied(batch.term, record.kind, record.reqid, record.data)
+                entry = AppliedEntry(batch.term, record.kind, record.reqid, record.data)
                 self.node.checker.on_applied(self.node.name, index, entry)
                 self.applied_index, self.applied_term = index, batch.term
 
     def _write_state(self) -> None:
         self.barrier = None
-        state = self.node.checker.digest(self.applied_index)
+        state = self.node.checker.state_at(self.applied_index)
         try:
             write_state(self.files, self.applied_index, lambda write: write(state))
         except StorageFull:
@@ -372,7 +372,7 @@ class StateMachineProcess(Process):
         self.node.send_state(self.applied_index, self.applied_term)
 
 
-class NodeDoor:
+class NodeRouter:
     """One of a node's two ROUTERs."""
 
     def __init__(self, node: "Node", kind: str) -> None:
@@ -411,8 +411,8 @@ class Node:
         self.url = self.setup.urls[name]
         self.others: dict[str, Node] = {}
         self.disk = NodeDisk(self.world, name)
-        self.peer_door = NodeDoor(self, "peers")
-        self.client_door = NodeDoor(self, "clients")
+        self.peer_door = NodeRouter(self, "peers")
+        self.client_door = NodeRouter(self, "clients")
         self.routes: dict[bytes, Connection] = {}
         self.peer: PeerProcess | None = None
         self.writer: WriterProcess | None = None
@@ -446,7 +446,7 @@ class Node:
         except Halt as halt:
             self.on_halt(halt)
         except StorageError as error:
-            self.world.note(self.name, "can't start:", error)
+            self.world.trace_event(self.name, "can't start:", error)
             self.world.counters["start refused"] += 1
             self.kill_unit()
             self._start_unit_later()
@@ -474,7 +474,7 @@ class Node:
         except Halt as halt:
             self.on_halt(halt)
         except StorageError as error:
-            self.world.note(self.name, "the sender can't start:", error)
+            self.world.trace_event(self.name, "the sender can't start:", error)
             self.world.after(50 * US_PER_MS, self.start_sender)
 
     def kill_sender(self) -> None:
@@ -497,9 +497,9 @@ class Node:
 
     def _start_unit_later(self) -> None:
         delay_us = self.world.between(20, 250) * US_PER_MS
-        self.world.after(delay_us, self._start_unit_again, self._unit)
+        self.world.after(delay_us, self._restart_unit, self._unit)
 
-    def _start_unit_again(self, unit: int) -> None:
+    def _restart_unit(self, unit: int) -> None:
         if unit == self._unit and not self.off and self.peer is None:
             self.start_unit()
 
@@ -545,9 +545,9 @@ class Node:
         self.disk.power_loss()
 
     def start_later(self, down_ms: int) -> None:
-        self.world.after(down_ms * US_PER_MS, self._start_again, self._unit)
+        self.world.after(down_ms * US_PER_MS, self._restart, self._unit)
 
-    def _start_again(self, unit: int) -> None:
+    def _restart(self, unit: int) -> None:
         if unit == self._unit and self.off:
             self.start()
 
@@ -556,9 +556,9 @@ class Node:
             self.state_machine.kill()
             self.disk.close_process(self.state_machine)
             self.state_machine = None
-            self.world.after(self.world.between(5, 300) * US_PER_MS, self._state_machine_again)
+            self.world.after(self.world.between(5, 300) * US_PER_MS, self._restart_state_machine)
 
-    def _state_machine_again(self) -> None:
+    def _restart_state_machine(self) -> None:
         if self.state_machine is None:
             self.start_state_machine()
 
@@ -575,36 +575,36 @@ class Node:
         except Halt as halt:
             self.on_halt(halt)
         except StorageError as error:
-            self.world.note(self.name, "the writer can't start:", error)
+            self.world.trace_event(self.name, "the writer can't start:", error)
 
     # The pipes between the processes: in order, and lost when nobody is at their end.
 
     def send_job(self, job: AppendJob) -> None:
-        self._pipe("jobs", self._job_arrives, job)
+        self._pipe("jobs", self._on_job, job)
 
-    def _job_arrives(self, job: AppendJob | int) -> None:
+    def _on_job(self, job: AppendJob | int) -> None:
         if self.writer is not None and self.writer.alive:
             self.writer.post(job)
         else:
             self.world.counters["jobs lost"] += 1
 
     def send_ack(self, epoch: int, seq: int, *, full: bool = False) -> None:
-        self._pipe("acks", self._ack_arrives, epoch, seq, full)
+        self._pipe("acks", self._on_ack, epoch, seq, full)
 
-    def _ack_arrives(self, epoch: int, seq: int, full: bool) -> None:
+    def _on_ack(self, epoch: int, seq: int, full: bool) -> None:
         if self.peer is not None:
             self.peer.post("ack", epoch, seq, full)
 
     def publish(self, index: int, term: int) -> None:
         self._published = (index, term)
-        self._pipe("commits", self._commit_arrives, index, term)
+        self._pipe("commits", self._on_commit, index, term)
 
-    def _commit_arrives(self, index: int, term: int) -> None:
+    def _on_commit(self, index: int, term: int) -> None:
         if self.state_machine is not None:
             self.state_machine.post("commit", index, term)
 
     def send_compact(self, index: int) -> None:
-        self._pipe("jobs", self._job_arrives, index)
+        self._pipe("jobs", self._on_job, index)
 
     def send_order(self, frames: Frames) -> None:
         self._pipe("orders", self._to_sender, "order", frames)
@@ -617,16 +617,16 @@ class Node:
             self.sender.post(*item)
 
     def send_result(self, frames: Frames) -> None:
-        self._pipe("results", self._result_arrives, frames)
+        self._pipe("results", self._on_result, frames)
 
-    def _result_arrives(self, frames: Frames) -> None:
+    def _on_result(self, frames: Frames) -> None:
         if self.peer is not None:
             self.peer.post("result", frames)
 
     def send_barrier(self, index: int) -> None:
-        self._pipe("barriers", self._barrier_arrives, index)
+        self._pipe("barriers", self._on_barrier, index)
 
-    def _barrier_arrives(self, index: int) -> None:
+    def _on_barrier(self, index: int) -> None:
         if self.state_machine is not None:
             self.state_machine.post("barrier", index)
 

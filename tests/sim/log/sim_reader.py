@@ -26,25 +26,25 @@ from kelek.protocols.zmqraft.wire.extensions import (
 )
 from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
 from kelek.tests.sim.log.sim_check import Checker
-from kelek.tests.sim.log.sim_client import ClientEnd, Home
+from kelek.tests.sim.log.sim_client import ClientDealer, ClientHost
 from kelek.tests.sim.log.sim_net import Frames, Network
 from kelek.tests.sim.log.sim_node import CLUSTER, Node
 from kelek.tests.sim.log.sim_world import US_PER_MS, Process
 
 PAUSE_US_MAX = 12_000
-ASKED_MAX = 20_000  # Remembered: those that a dead leader took are never answered.
+REQUESTS_MAX = 20_000  # Remembered: those that a dead leader took are never answered.
 BEFORE_END_MAX = 8  # So many of the last entries are asked for.
 IDENT = CLUSTER.encode()
 
 
-class _Asked(NamedTuple):
+class _ReadRequest(NamedTuple):
     """A question to all nodes: what was committed, or served by each, when it was asked."""
 
     floor: int
     prev_index: int
     served: dict[str, int]
     at_us: int
-    on_answer: "Callable[[str, Frames, _Asked], None]"
+    on_answer: "Callable[[str, Frames, _ReadRequest], None]"
 
 
 class ReaderProcess(Process):
@@ -54,9 +54,9 @@ class ReaderProcess(Process):
         super().__init__(network.world, "reader")
         self.checker = checker
         self.stopped = False
-        self.home = Home(network, {node.url: node for node in nodes.values()}, self)
-        self._ends = {url: ClientEnd(self.home, url) for url in self.home.nodes}
-        self._asked: dict[bytes, _Asked] = {}
+        self.home = ClientHost(network, {node.url: node for node in nodes.values()}, self)
+        self._ends = {url: ClientDealer(self.home, url) for url in self.home.nodes}
+        self._asked: dict[bytes, _ReadRequest] = {}
         self._served: dict[str, int] = {}  # The end of what each node has served, by url.
         self._count = 0
         self._next_us = 0
@@ -71,10 +71,10 @@ class ReaderProcess(Process):
         if not self.stopped:
             if self.world.now_us >= self._next_us:
                 self._next_us = self.world.now_us + self.world.between(200, PAUSE_US_MAX)
-                self._ask()
+                self._send_requests()
             self.wake_after(self._next_us - self.world.now_us)
 
-    def _ask(self) -> None:
+    def _send_requests(self) -> None:
         wait = self.world.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
         self._send(self._on_read, lambda id_, _: encode_read_index(id_, IDENT, wait))
         kind = self.world.random.randrange(4)
@@ -91,7 +91,7 @@ class ReaderProcess(Process):
 
     def _send(
         self,
-        on_answer: Callable[[str, Frames, _Asked], None],
+        on_answer: Callable[[str, Frames, _ReadRequest], None],
         request: Callable[[bytes, int], Frames],
     ) -> None:
         self._count += 1
@@ -101,8 +101,8 @@ class ReaderProcess(Process):
         if self.world.chance(0.1):
             prev_index = 0  # Even one that knows nothing can answer that.
         now_us = self.world.now_us
-        self._asked[id_] = _Asked(floor, prev_index, {**self._served}, now_us, on_answer)
-        if len(self._asked) > ASKED_MAX:
+        self._asked[id_] = _ReadRequest(floor, prev_index, {**self._served}, now_us, on_answer)
+        if len(self._asked) > REQUESTS_MAX:
             del self._asked[next(iter(self._asked))]
         for end in self._ends.values():
             end.send(request(id_, prev_index))
@@ -116,13 +116,13 @@ class ReaderProcess(Process):
         request = RequestEntries(id_, prev_index, packed=True, any_peer=True)
         return encode_entries_packed(IDENT, request)
 
-    def _on_read(self, url: str, frames: Frames, asked: _Asked) -> None:
+    def _on_read(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         _, answer = decode_read_answer(frames)
         if isinstance(answer, int) and answer:
             self.world.counters["reads"] += 1
             self.checker.on_read(url, asked.floor, answer)
 
-    def _on_entries(self, url: str, frames: Frames, asked: _Asked) -> None:
+    def _on_entries(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         """A leader's answer."""
         answer = decode_entries_answer(frames)[1]
         first_index = answer.last_index - len(answer.entries) + 1
@@ -131,7 +131,7 @@ class ReaderProcess(Process):
             self.world.counters["reads of entries"] += 1
             self.checker.on_entries_end(url, asked.floor, answer.last_index)
 
-    def _on_served(self, url: str, frames: Frames, asked: _Asked) -> None:
+    def _on_served(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         """The answer of any node: it may lag."""
         answer: EntriesAnswer = decode_entries_packed_answer(frames)[1]
         entries = [entry for batch in answer.batches for entry in block_log_entries(batch)]
@@ -142,7 +142,7 @@ class ReaderProcess(Process):
             self.checker.on_entries_end(url, floor, answer.last_index)
             self._served[url] = max(self._served.get(url, 0), answer.last_index)
 
-    def _on_info(self, url: str, frames: Frames, asked: _Asked) -> None:
+    def _on_info(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         info = decode_log_info_answer(frames)[1]
         if not info.leading:
             return

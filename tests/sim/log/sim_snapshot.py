@@ -33,7 +33,7 @@ class SenderProcess(Process):
         except Halt as halt:
             self.node.on_halt(halt)
         except StorageError as error:
-            self.world.note(self.name, "ends:", error)
+            self.world.trace_event(self.name, "ends:", error)
             self.node.kill_sender()
 
     def _step(self) -> None:

@@ -49,14 +49,14 @@ class World:
             self.after_event()
         self.now_us = max(self.now_us, end_us)
 
-    def note(self, *words: object) -> None:
+    def trace_event(self, *words: object) -> None:
         """Remembers what happened; turned into text only when a run fails."""
         self._trace.append((self.now_us, words))
 
     def fault(self, name: str, *words: object) -> None:
         """Counts a fault and remembers it."""
         self.faults[name] += 1
-        self.note("FAULT", name, *words)
+        self.trace_event("FAULT", name, *words)
 
     def trace(self) -> str:
         """The last events as text."""

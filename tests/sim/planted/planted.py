@@ -28,7 +28,7 @@ COPIED = (
 )
 CAMPAIGN = "kelek.tests.sim.log.campaign"
 SEEDS_MAX = 60
-LOST = (
+SAFETY_BROKEN = (
     "leader completeness|committed otherwise|log matching|state machine safety|append-only|"
     "acknowledged|commits what it has not"
 )
@@ -47,15 +47,15 @@ class Plant(NamedTuple):
 
     name: str
     patches: tuple[Patch, ...]
-    told: str = LOST
-    first: int = 1  # The seed to begin with.
+    expected: str = SAFETY_BROKEN
+    first_seed: int = 1  # The seed to begin with.
 
 
 CORE = "protocols/raft/core.py"
 LEADER = "protocols/raft/leader.py"
 PEER_VALUES = "protocols/zmqraft/server/values.py"
-JOBS = "protocols/zmqraft/server/append_queue.py"
-DESK = "protocols/zmqraft/server/snapshots.py"
+APPEND_QUEUE = "protocols/zmqraft/server/append_queue.py"
+SNAPSHOTS = "protocols/zmqraft/server/snapshots.py"
 WRITER = "storage/log/writer.py"
 LOG = "storage/log/log.py"
 
@@ -69,8 +69,8 @@ PLANTS = (
     Plant(
         "read answered without a round",
         (Patch(READS, "reached = leader.confirmed_round()", "reached = self.round"),),
-        told=STALE,
-        first=2,
+        expected=STALE,
+        first_seed=2,
     ),
     Plant(
         "read answered by a round of before",
@@ -81,13 +81,13 @@ PLANTS = (
                 "        return self.round if self._unconfirmed else self.round + 1",
             ),
         ),
-        told=STALE,
+        expected=STALE,
     ),
     Plant(
         "read answered before the term's own commit",
         (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
-        told=STALE,
-        first=2,
+        expected=STALE,
+        first_seed=2,
     ),
     Plant(
         "entries served by a leader that is not confirmed",
@@ -99,7 +99,7 @@ PLANTS = (
                 "self._queue.append(_EntryRequest(client, request, confirmed=True))\n\n",
             ),
         ),
-        told=BACK,
+        expected=BACK,
     ),
     Plant(
         "entries served by a follower that has just started",
@@ -110,7 +110,7 @@ PLANTS = (
                 "        self._committed_floor: int | None = 0",
             ),
         ),
-        told=BACK,
+        expected=BACK,
     ),
     Plant(
         "entries served only as far as they are applied",
@@ -123,7 +123,7 @@ PLANTS = (
                 "        readers.answer_some(self.last_applied, now_ms)",
             ),
         ),
-        told=BACK,
+        expected=BACK,
     ),
     Plant(
         "transfer that skips the up-to-date check",
@@ -135,12 +135,12 @@ PLANTS = (
                 "        if not message.transfer and (message.last_term, message.last_index) < (",
             ),
         ),
-        first=90,
+        first_seed=90,
     ),
     Plant(
         "acknowledged before it is synced",
         (Patch(WRITER, "if self.log.start_sync():", "if True:"),),
-        first=4,
+        first_seed=4,
     ),
     Plant(
         "volatile vote",
@@ -152,12 +152,12 @@ PLANTS = (
                 "            hard_state = HardState(self.term, None)",
             ),
         ),
-        told="vote forgotten|vote changed",
+        expected="vote forgotten|vote changed",
     ),
     Plant(
         "old terms committed by count",
         (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
-        first=24,
+        first_seed=24,
     ),
     Plant(
         "tail recovered without a sync",
@@ -174,12 +174,12 @@ PLANTS = (
                 "self._active",
             ),
         ),
-        first=12,
+        first_seed=12,
     ),
     Plant(
         "no pre-vote",
         (Patch(PEER_VALUES, "    pre_vote: bool = True\n", "    pre_vote: bool = False\n"),),
-        told="disturbed",
+        expected="disturbed",
     ),
     Plant(
         "writer restarted alone",
@@ -188,8 +188,8 @@ PLANTS = (
             Patch(WRITER, "if job.seq != self._last_seq + 1:", "if False:"),
             Patch(LOG, "if self.term_at(prev_index) != prev_term:", "if False:"),
         ),
-        told=f"{LOST}|applies with a gap|has damaged its own log",
-        first=102,
+        expected=f"{SAFETY_BROKEN}|applies with a gap|has damaged its own log",
+        first_seed=102,
     ),
     Plant(
         "votes for a shorter log",
@@ -200,13 +200,13 @@ PLANTS = (
                 "if message.last_term < log.last_term:",
             ),
         ),
-        first=6,
+        first_seed=6,
     ),
     Plant(
         "two votes in a term",
         (Patch(CORE, "granted and self.voted_for in (None, sender) and", "granted and"),),
-        told="vote changed|both lead",
-        first=13,
+        expected="vote changed|both lead",
+        first_seed=13,
     ),
     Plant(
         "follower answers before its disk",
@@ -217,7 +217,7 @@ PLANTS = (
                 "            self._messages.append(",
             ),
         ),
-        first=9,
+        first_seed=9,
     ),
     Plant(
         "commit index beyond what is known to be equal",
@@ -238,9 +238,9 @@ PLANTS = (
     ),
     Plant(
         "request ids of replaced updates kept",
-        (Patch(JOBS, "        self._reqids.truncate(last_index)\n", ""),),
-        told="acknowledged|order of",
-        first=61,
+        (Patch(APPEND_QUEUE, "        self._reqids.truncate(last_index)\n", ""),),
+        expected="acknowledged|order of",
+        first_seed=61,
     ),
     Plant(
         "no chain between a client's packs",
@@ -251,38 +251,38 @@ PLANTS = (
                 'previous = b""',
             ),
         ),
-        told="order of",
-        first=4,
+        expected="order of",
+        first_seed=4,
     ),
     Plant(
         "compacts what its own disk has not got",
         (
             Patch(CORE, "if index > min(self.commit_index, self.durable_index):", "if False:"),
             Patch(
-                DESK,
+                SNAPSHOTS,
                 "index = min(self.newest.last_index, applied_index, core.durable_index)",
                 "index = core.log.last_index",
             ),
             Patch(
-                DESK,
+                SNAPSHOTS,
                 "index = min(index, max(floor, self.newest.last_index - "
                 "self._setup.trailing_entries))",
                 "",
             ),
         ),
-        told=f"{LOST}|not everything",
+        expected=f"{SAFETY_BROKEN}|not everything",
     ),
     Plant(
         "an installed snapshot leaves the log as it was",
         (
             Patch(
-                JOBS,
+                APPEND_QUEUE,
                 "self._queued_index, self.reset_pending = index, True",
                 "self._queued_index = index",
             ),
         ),
-        told=f"{LOST}|not everything",
-        first=5,
+        expected=f"{SAFETY_BROKEN}|not everything",
+        first_seed=5,
     ),
     Plant(
         "a snapshot is named before it is durable",
@@ -299,13 +299,13 @@ PLANTS = (
                 "            info =",
             ),
         ),
-        told="Damaged: memory/snapshots",
+        expected="Damaged: memory/snapshots",
     ),
     Plant(
         "request ids left out of snapshots",
         (Patch("storage/snapshot/work.py", "reqids.export(index))", "Reqids().export(index))"),),
-        told="acknowledged|order of|twice",
-        first=4,
+        expected="acknowledged|order of|twice",
+        first_seed=4,
     ),
     Plant(
         "a snapshot commits entries that differ",
@@ -316,13 +316,13 @@ PLANTS = (
                 "if self.log.term_at(index):\n            self.commit_index = index\n",
             ),
         ),
-        told=f"{LOST}|not everything",
-        first=16,
+        expected=f"{SAFETY_BROKEN}|not everything",
+        first_seed=16,
     ),
     Plant(
         "hard state not synced",
         (Patch("storage/log/hard_state.py", "            self._file.sync()\n", ""),),
-        told="vote forgotten|term went back",
+        expected="vote forgotten|term went back",
     ),
     Plant(
         "joint entries committed by the new majority alone",
@@ -333,8 +333,8 @@ PLANTS = (
                 "return result",
             ),
         ),
-        told=f"{LOST}|commits without a majority",
-        first=27,
+        expected=f"{SAFETY_BROKEN}|commits without a majority",
+        first_seed=27,
     ),
     Plant(
         "a configuration in force only when it is committed",
@@ -352,8 +352,8 @@ PLANTS = (
                 "            self._configure()\n",
             ),
         ),
-        told=f"{LOST}|commits without a majority|another configuration",
-        first=3,
+        expected=f"{SAFETY_BROKEN}|commits without a majority|another configuration",
+        first_seed=3,
     ),
     Plant(
         "learners counted",
@@ -369,8 +369,8 @@ PLANTS = (
                 "        return values[(len(values) - 1) // 2]\n",
             ),
         ),
-        told=f"{LOST}|commits without a majority",
-        first=3,
+        expected=f"{SAFETY_BROKEN}|commits without a majority",
+        first_seed=3,
     ),
     Plant(
         "a configuration stays when its entry is replaced",
@@ -381,8 +381,8 @@ PLANTS = (
                 "",
             ),
         ),
-        told=f"{LOST}|configuration",
-        first=80,
+        expected=f"{SAFETY_BROKEN}|configuration",
+        first_seed=80,
     ),
 )
 
@@ -414,7 +414,7 @@ def find(bug: Plant, seeds: int, campaign: tuple[str, ...] = (CAMPAIGN,)) -> str
         environment = {**os.environ, "PYTHONPATH": str(folder)}
         environment.pop("KELEK_SEED", None)
         command = [sys.executable, "-m", *campaign, "--quiet"]
-        command += ["--seeds", str(seeds), "--first", str(bug.first), "--until", bug.told]
+        command += ["--seeds", str(seeds), "--first", str(bug.first_seed), "--until", bug.expected]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, cwd=folder
         )

@@ -5,7 +5,7 @@ from kelek.protocols.zmqraft.membership.voter_eligibility import Repair, VoterEl
 GAP_MS, TRUST_MS = 200, 600
 
 
-def franchise(
+def eligibility(
     voter: bool, empty: bool, lost: int | None = None, boot: bool = False, name: str = "n1"
 ) -> VoterEligibility:
     made = VoterEligibility((name, 10), ("n1", "n2", "n3"), GAP_MS, TRUST_MS)
@@ -14,11 +14,11 @@ def franchise(
 
 
 def test_a_voter_stays_one() -> None:
-    assert franchise(voter=True, empty=False).may_vote
+    assert eligibility(voter=True, empty=False).may_vote
 
 
 def test_first_start_needs_all_peers_empty() -> None:
-    node = franchise(voter=False, empty=True)
+    node = eligibility(voter=False, empty=True)
     assert not node.on_hello("n2", True, 20, ())
     assert not node.on_hello("stranger", True, 90, ())
     assert node.on_hello("n3", True, 30, ())
@@ -28,18 +28,18 @@ def test_first_start_needs_all_peers_empty() -> None:
 
 def test_who_was_slow_is_vouched_for_by_who_saw_all() -> None:
     witnessed = (("n2", 20), ("n1", 10), ("n3", 30))
-    node = franchise(voter=False, empty=True)
+    node = eligibility(voter=False, empty=True)
     assert node.on_hello("n2", False, 20, witnessed), "n2 has begun without waiting for us"
     assert node.bootstrap_witnesses == witnessed, "and we vouch for n3 in turn"
 
 
 def test_a_wiped_peer_is_not_the_one_that_was_seen() -> None:
-    node = franchise(voter=False, empty=True)
+    node = eligibility(voter=False, empty=True)
     assert not node.on_hello("n2", False, 20, (("n1", 9), ("n2", 20), ("n3", 30)))
 
 
 def test_one_used_peer_makes_a_learner() -> None:
-    node = franchise(voter=False, empty=True)
+    node = eligibility(voter=False, empty=True)
     node.on_hello("n2", False, 20, ())
     assert not node.on_hello("n3", True, 30, ())
     assert not node.on_hello("n2", True, 21, ()), "it was not empty once: its disk was wiped"
@@ -48,9 +48,9 @@ def test_one_used_peer_makes_a_learner() -> None:
 
 def test_entries_and_damage_end_emptiness() -> None:
     for node in (
-        franchise(voter=False, empty=False),
-        franchise(voter=False, empty=True, lost=3),
-        franchise(voter=False, empty=True),
+        eligibility(voter=False, empty=False),
+        eligibility(voter=False, empty=True, lost=3),
+        eligibility(voter=False, empty=True),
     ):
         node.on_entries_received()
         assert not node.on_hello("n2", True, 20, ())
@@ -58,8 +58,8 @@ def test_entries_and_damage_end_emptiness() -> None:
 
 
 def test_bootstrap_counts_only_when_empty() -> None:
-    assert franchise(voter=False, empty=True, boot=True).may_vote
-    assert not franchise(voter=False, empty=False, boot=True).may_vote
+    assert eligibility(voter=False, empty=True, boot=True).may_vote
+    assert not eligibility(voter=False, empty=False, boot=True).may_vote
 
 
 def test_a_single_node_needs_nobody() -> None:
@@ -75,14 +75,14 @@ def hear(node: VoterEligibility, term: int, durable: int, from_ms: int, to_ms: i
 
 
 def test_a_learner_votes_after_catching_up_with_a_lasting_leader() -> None:
-    node = franchise(voter=False, empty=True)
+    node = eligibility(voter=False, empty=True)
     assert not hear(node, 3, durable=9, from_ms=1000, to_ms=3000), "one entry is missing"
     assert node.on_leader(3, 10, 10, 3000)
     assert node.may_vote
 
 
 def test_a_learner_does_not_trust_a_leader_heard_with_gaps_or_of_many_terms() -> None:
-    node = franchise(voter=False, empty=True)
+    node = eligibility(voter=False, empty=True)
     assert not hear(node, 3, durable=10, from_ms=1000, to_ms=1600)
     assert not hear(node, 4, durable=10, from_ms=1600, to_ms=2200), "another leader"
     assert not hear(node, 4, durable=10, from_ms=2500, to_ms=3100), "silent for too long"
@@ -90,7 +90,7 @@ def test_a_learner_does_not_trust_a_leader_heard_with_gaps_or_of_many_terms() ->
 
 
 def test_a_lost_vote_is_withheld_until_a_newer_term_leads() -> None:
-    node = franchise(voter=True, empty=False, lost=7)
+    node = eligibility(voter=True, empty=False, lost=7)
     assert node.state == "vote withheld"
     assert not node.on_leader(7, 10, 10, 1000)
     assert node.on_leader(8, 10, 0, 1100)
@@ -99,7 +99,7 @@ def test_a_lost_vote_is_withheld_until_a_newer_term_leads() -> None:
 
 def test_a_damaged_log_needs_what_it_had_and_a_lasting_leader() -> None:
     """Its commit index alone is not enough: more may have been acknowledged than it says."""
-    node = franchise(voter=True, empty=False)
+    node = eligibility(voter=True, empty=False)
     node.start_repair(Repair(12, "log/1.seg: offset 4128"))
     assert node.state == "repairing"
     assert not node.may_vote
@@ -110,7 +110,7 @@ def test_a_damaged_log_needs_what_it_had_and_a_lasting_leader() -> None:
 
 
 def test_no_bootstrap_of_a_log_that_is_lost_altogether() -> None:
-    node = franchise(voter=False, empty=True, boot=True)
+    node = eligibility(voter=False, empty=True, boot=True)
     node.start_repair(Repair(0, "log: every segment is missing"))
     assert not node.on_hello("n2", True, 20, (("n1", 10),))
     assert not node.on_hello("n3", True, 30, ())

@@ -186,7 +186,7 @@ class Reader:
         pass
 
 
-class Desk:
+class SnapshotPeer:
     """One peer, its snapshot_sender played by the test."""
 
     def __init__(self, base: int = 0, *, entries: int = 0, behind: int = 0) -> None:
@@ -244,266 +244,266 @@ class Desk:
         self.wake()
 
 
-def lacking(base: int, to: str) -> Desk:
+def lacking(base: int, to: str) -> SnapshotPeer:
     """A leader whose follower lacks what is compacted."""
-    desk = Desk(base)
-    desk.lead()
-    core = desk.peer.core
-    desk.peer.links_out[to].clear()
+    peer = SnapshotPeer(base)
+    peer.lead()
+    core = peer.peer.core
+    peer.peer.links_out[to].clear()
     core._leading.on_capabilities(to, 0)  # type: ignore[union-attr]
-    core.step(to, AppendResponse(core.term, False, conflict_index=1), desk.now_ms)
-    desk.orders = desk.wake()
-    return desk
+    core.step(to, AppendResponse(core.term, False, conflict_index=1), peer.now_ms)
+    peer.orders = peer.wake()
+    return peer
 
 
 def pieces(orders: list[Order]) -> list[ReadChunk]:
     return [order for order in orders if isinstance(order, ReadChunk)]
 
 
-def read(desk: Desk, orders: list[Order]) -> None:
+def read(peer: SnapshotPeer, orders: list[Order]) -> None:
     for order in pieces(orders):
         chunk = bytes(order.size)
-        desk.result(
+        peer.result(
             ChunkRead(order.to, order.last_index, order.last_term, order.offset, chunk, True)
         )
 
 
-def reply(desk: Desk, response: SnapshotResponse) -> list[Order]:
-    message_id = desk.ids.pop(0)
-    desk.answer("n2", codec.encode_install_packed_answer(message_id, response))
-    return desk.wake()
+def reply(peer: SnapshotPeer, response: SnapshotResponse) -> list[Order]:
+    message_id = peer.ids.pop(0)
+    peer.answer("n2", codec.encode_install_packed_answer(message_id, response))
+    return peer.wake()
 
 
 def test_a_kelek_peer_gets_the_container_in_a_window() -> None:
-    desk = lacking(50, "n2")
-    (first,) = pieces(desk.orders)
+    peer = lacking(50, "n2")
+    (first,) = pieces(peer.orders)
     assert (first.offset, first.size, first.plain) == (0, MEGABYTE, False)
-    read(desk, desk.orders)
-    (chunk,) = desk.sent("n2")
+    read(peer, peer.orders)
+    (chunk,) = peer.sent("n2")
     assert (chunk.last_index, chunk.last_term, chunk.size) == (50, 1, 3 * MEGABYTE + 5)
-    orders = reply(desk, SnapshotResponse(desk.peer.core.term, MEGABYTE))
+    orders = reply(peer, SnapshotResponse(peer.peer.core.term, MEGABYTE))
     assert [piece.offset for piece in pieces(orders)] == [MEGABYTE, 2 * MEGABYTE, 3 * MEGABYTE]
-    read(desk, orders)
-    assert [chunk.offset for chunk in desk.sent("n2")] == [MEGABYTE, 2 * MEGABYTE, 3 * MEGABYTE]
+    read(peer, orders)
+    assert [chunk.offset for chunk in peer.sent("n2")] == [MEGABYTE, 2 * MEGABYTE, 3 * MEGABYTE]
 
 
 @pytest.mark.parametrize("inflight", [[], [51, 52, 53, 54]])
 def test_one_is_sent_when_what_was_under_way_is_lost_and_compacted(inflight: list[int]) -> None:
-    desk = Desk(50)
-    desk.lead()
-    core = desk.peer.core
+    peer = SnapshotPeer(50)
+    peer.lead()
+    core = peer.peer.core
     (follower,) = (each for each in core.followers if each.peer == "n2")
-    core.step("n2", AppendResponse(core.term, True, 50), desk.now_ms)
+    core.step("n2", AppendResponse(core.term, True, 50), peer.now_ms)
     follower.next_index, follower.paused = 50, not inflight
     follower.state = ReplicationState.REPLICATE if inflight else ReplicationState.PROBE
     follower.inflight.extend(inflight)
-    assert not pieces(desk.wake())
+    assert not pieces(peer.wake())
     # A heartbeat builds on the base: it lacks that, and has all that was sent to it before.
     follower.match_index = 49
-    core.step("n2", AppendResponse(core.term, False, conflict_index=50), desk.now_ms)
-    assert pieces(desk.wake())
+    core.step("n2", AppendResponse(core.term, False, conflict_index=50), peer.now_ms)
+    assert pieces(peer.wake())
 
 
 def test_it_resumes_where_the_receiver_is() -> None:
-    desk = lacking(50, "n2")
-    read(desk, desk.orders)
-    desk.sent("n2")
-    orders = reply(desk, SnapshotResponse(desk.peer.core.term, 2 * MEGABYTE + 7))
+    peer = lacking(50, "n2")
+    read(peer, peer.orders)
+    peer.sent("n2")
+    orders = reply(peer, SnapshotResponse(peer.peer.core.term, 2 * MEGABYTE + 7))
     assert pieces(orders)[0].offset == 2 * MEGABYTE + 7
 
 
 def test_a_damaged_one_comes_again_from_its_start() -> None:
-    desk = lacking(50, "n2")
-    read(desk, desk.orders)
-    desk.sent("n2")
-    term = desk.peer.core.term
-    read(desk, reply(desk, SnapshotResponse(term, 3 * MEGABYTE)))
-    desk.sent("n2")
-    orders = reply(desk, SnapshotResponse(term, 0))
+    peer = lacking(50, "n2")
+    read(peer, peer.orders)
+    peer.sent("n2")
+    term = peer.peer.core.term
+    read(peer, reply(peer, SnapshotResponse(term, 3 * MEGABYTE)))
+    peer.sent("n2")
+    orders = reply(peer, SnapshotResponse(term, 0))
     assert pieces(orders)[0].offset == 0
 
 
 def test_what_got_lost_is_ordered_again() -> None:
-    desk = lacking(50, "n2")
-    assert not pieces(desk.wake())
-    again = [order for _ in range(3) for order in pieces(desk.wake(40))]
+    peer = lacking(50, "n2")
+    assert not pieces(peer.wake())
+    again = [order for _ in range(3) for order in pieces(peer.wake(40))]
     assert [piece.offset for piece in again] == [0]
-    desk.result(SenderStarted(desk.peer.snapshots.newest))  # A new process: what it had is lost.
-    assert [piece.offset for piece in pieces(desk.wake())] == [0]
+    peer.result(SenderStarted(peer.peer.snapshots.newest))  # A new process: what it had is lost.
+    assert [piece.offset for piece in pieces(peer.wake())] == [0]
 
 
 def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
-    desk = lacking(50, "n2")
-    desk.result(ChunkRead("n2", 50, 1, 0, b"", False))
-    assert not pieces(desk.wake())
-    desk.result(SenderStarted(Snapshot(50, 2, MEGABYTE, 1, CONFIG)))
-    desk.result(ChunkRead("n2", 50, 1, 0, b"", False))
-    assert pieces(desk.wake())[-1].last_term == 2
+    peer = lacking(50, "n2")
+    peer.result(ChunkRead("n2", 50, 1, 0, b"", False))
+    assert not pieces(peer.wake())
+    peer.result(SenderStarted(Snapshot(50, 2, MEGABYTE, 1, CONFIG)))
+    peer.result(ChunkRead("n2", 50, 1, 0, b"", False))
+    assert pieces(peer.wake())[-1].last_term == 2
 
 
-def says_hello(desk: Desk, incarnation: int, last_index: int) -> None:
+def says_hello(peer: SnapshotPeer, incarnation: int, last_index: int) -> None:
     hello = own.Hello("n2", "1", ("pack", "append", "prevote"), incarnation, last_index=last_index)
     frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
-    desk.peer.on_peers(Arena.from_messages([frames]), desk.now_ms, 0)
+    peer.peer.on_peers(Arena.from_messages([frames]), peer.now_ms, 0)
 
 
 def test_what_an_earlier_incarnation_has_confirmed_a_new_one_confirms_again() -> None:
     """Its log is as long as ours, and another one: it lost its disk, and got the entries of an
     older leader before it heard us."""
-    desk = Desk()
-    desk.lead()
-    core = desk.peer.core
+    peer = SnapshotPeer()
+    peer.lead()
+    core = peer.peer.core
     core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 99))
-    desk.wake()
+    peer.wake()
     (follower,) = (each for each in core.followers if each.peer == "n2")
-    core.step("n2", AppendResponse(core.term, True, 100), desk.now_ms)
+    core.step("n2", AppendResponse(core.term, True, 100), peer.now_ms)
     assert (core.log.last_index, follower.match_index) == (100, 100)
-    says_hello(desk, 7, 100)
+    says_hello(peer, 7, 100)
     assert follower.match_index == 100, "of the one that has confirmed it"
-    says_hello(desk, 8, 100)
+    says_hello(peer, 8, 100)
     assert follower.counted_index == 0
-    desk.wake(200)
-    core.step("n2", AppendResponse(core.term, False, 0, 60, 1), desk.now_ms)
+    peer.wake(200)
+    core.step("n2", AppendResponse(core.term, False, 0, 60, 1), peer.now_ms)
     assert follower.next_index == 60, "where the logs part"
-    says_hello(desk, 9, 10**9)  # A log that is longer than ours.
+    says_hello(peer, 9, 10**9)  # A log that is longer than ours.
     assert follower.next_index == 101
-    core.step("n2", AppendResponse(core.term, True, 100), desk.now_ms)
+    core.step("n2", AppendResponse(core.term, True, 100), peer.now_ms)
     assert follower.match_index == 100
 
 
 def test_the_end_lets_entries_follow() -> None:
-    desk = lacking(50, "n2")
-    read(desk, desk.orders)
-    desk.sent("n2")
-    reply(desk, SnapshotResponse(desk.peer.core.term, 3 * MEGABYTE + 5, done=True))
-    (follower,) = [one for one in desk.peer.core.followers if one.peer == "n2"]
+    peer = lacking(50, "n2")
+    read(peer, peer.orders)
+    peer.sent("n2")
+    reply(peer, SnapshotResponse(peer.peer.core.term, 3 * MEGABYTE + 5, done=True))
+    (follower,) = [one for one in peer.peer.core.followers if one.peer == "n2"]
     assert follower.next_index > 51
-    assert "snapshots_sent" not in desk.peer.status()
+    assert "snapshots_sent" not in peer.peer.status()
 
 
 def test_another_implementation_gets_the_state_alone_and_repeats_have_one_id() -> None:
-    desk = lacking(50, "n3")
-    (first,) = pieces(desk.orders)
+    peer = lacking(50, "n3")
+    (first,) = pieces(peer.orders)
     assert (first.size, first.plain) == (64 << 10, True)
-    read(desk, desk.orders)
-    (chunk,) = desk.sent("n3")
+    read(peer, peer.orders)
+    (chunk,) = peer.sent("n3")
     assert chunk.size == 100_000
-    (message_id,) = desk.ids
+    (message_id,) = peer.ids
     chunks = []
     for _ in range(5):
-        desk.wake(30)
-        chunks += desk.sent("n3")
-        assert all(again == message_id for again in desk.ids)
+        peer.wake(30)
+        chunks += peer.sent("n3")
+        assert all(again == message_id for again in peer.ids)
     assert chunks == [chunk]
-    taken = SnapshotResponse(desk.peer.core.term, 64 << 10)
-    desk.answer("n3", codec.encode_install_answer(message_id, taken, 64 << 10))
-    assert [piece.offset for piece in pieces(desk.wake())] == [64 << 10]
+    taken = SnapshotResponse(peer.peer.core.term, 64 << 10)
+    peer.answer("n3", codec.encode_install_answer(message_id, taken, 64 << 10))
+    assert [piece.offset for piece in pieces(peer.wake())] == [64 << 10]
 
 
 def test_a_kelek_peer_that_has_not_said_hello_gets_nothing_yet() -> None:
     """State alone would leave it without request ids."""
-    desk = Desk(50)
-    desk.lead()
-    desk.peer.links.by_peer["n2"].features = None
-    desk.peer.snapshots.start_sending("n2", desk.now_ms)
-    assert not pieces(desk.wake())
-    desk.peer.links.by_peer["n2"].features = frozenset({"snapshot"})
-    desk.peer.snapshots.on_hello("n2", desk.now_ms)
-    assert pieces(desk.wake())
+    peer = SnapshotPeer(50)
+    peer.lead()
+    peer.peer.links.by_peer["n2"].features = None
+    peer.peer.snapshots.start_sending("n2", peer.now_ms)
+    assert not pieces(peer.wake())
+    peer.peer.links.by_peer["n2"].features = frozenset({"snapshot"})
+    peer.peer.snapshots.on_hello("n2", peer.now_ms)
+    assert pieces(peer.wake())
 
 
 def test_who_has_said_hello_gets_the_container_wherever_its_door_is() -> None:
     """It joined later: the topology does not name it, and it has not said yet where it listens."""
-    desk = Desk(50)
-    desk.lead()
-    desk.peer.directory.peer_url_members = frozenset({"n1"})
-    desk.peer.snapshots.start_sending("n2", desk.now_ms)
-    assert [piece.plain for piece in pieces(desk.wake())] == [False]
+    peer = SnapshotPeer(50)
+    peer.lead()
+    peer.peer.directory.peer_url_members = frozenset({"n1"})
+    peer.peer.snapshots.start_sending("n2", peer.now_ms)
+    assert [piece.plain for piece in pieces(peer.wake())] == [False]
 
 
 def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
     """Neither the topology nor a hello tells: only who answers, and no hello, is foreign."""
-    desk = Desk(50)
-    desk.lead()
-    desk.peer.directory._urls.pop("n3")
-    link = desk.peer.links.by_peer["n3"]
-    desk.peer.snapshots.start_sending("n3", desk.now_ms)
+    peer = SnapshotPeer(50)
+    peer.lead()
+    peer.peer.directory._urls.pop("n3")
+    link = peer.peer.links.by_peer["n3"]
+    peer.peer.snapshots.start_sending("n3", peer.now_ms)
     link.unanswered_hellos = 0
-    assert not pieces(desk.wake())
-    term = desk.peer.core.term
+    assert not pieces(peer.wake())
+    term = peer.peer.core.term
     for _ in range(HELLO_TRIES + 1):
-        assert not pieces(desk.wake())
-        link.send_hello(desk.peer._own_hello())
+        assert not pieces(peer.wake())
+        link.send_hello(peer.peer._own_hello())
         message_id = link._remember(PendingRequest(RequestKind.APPEND, term, 0))
         answer = peer_codec.encode_append_response(message_id, AppendResponse(term, True, 0))
         assert link.on_answer(answer) is not None
-    link.send_hello(desk.peer._own_hello())
-    assert [piece.plain for piece in pieces(desk.wake())] == [True]
-    desk.peer.links.on_lost("n3")
+    link.send_hello(peer.peer._own_hello())
+    assert [piece.plain for piece in pieces(peer.wake())] == [True]
+    peer.peer.links.on_lost("n3")
     assert not link.is_foreign, "another one may come up there"
 
 
 def test_a_foreign_one_that_says_hello_gets_the_container() -> None:
-    desk = lacking(50, "n3")
-    assert [piece.plain for piece in pieces(desk.orders)] == [True]
+    peer = lacking(50, "n3")
+    assert [piece.plain for piece in pieces(peer.orders)] == [True]
     hello = own.Hello("n3", "1", ("pack", "append", "prevote", "snapshot"), 7)
     frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
-    desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
-    assert [piece.plain for piece in pieces(desk.wake())] == [False]
+    peer.peer.on_clients(Arena.from_messages([frames]), peer.now_ms, 0)
+    assert [piece.plain for piece in pieces(peer.wake())] == [False]
 
 
 # ---- a follower ----
 
 
-def follow(desk: Desk, message: InstallSnapshot) -> list[list[bytes]]:
+def follow(peer: SnapshotPeer, message: InstallSnapshot) -> list[list[bytes]]:
     frames = [b"route", *codec.encode_install_packed(5, IDENT, message)]
-    desk.peer.on_peers(Arena.from_messages([frames]), desk.now_ms, 0)
-    orders = desk.wake()
-    desk.orders = orders
-    return answers(desk)
+    peer.peer.on_peers(Arena.from_messages([frames]), peer.now_ms, 0)
+    orders = peer.wake()
+    peer.orders = orders
+    return answers(peer)
 
 
-def answers(desk: Desk) -> list[list[bytes]]:
-    found = [frames[1:] for frames in desk.peer.peers_out.messages()]
-    desk.peer.peers_out.clear()
+def answers(peer: SnapshotPeer) -> list[list[bytes]]:
+    found = [frames[1:] for frames in peer.peer.peers_out.messages()]
+    peer.peer.peers_out.clear()
     return found
 
 
 def test_chunks_are_written_answered_and_installed() -> None:
-    desk = Desk()
+    peer = SnapshotPeer()
     piece = InstallSnapshot(3, "n2", 70, 2, 0, 10, b"01234")
-    assert follow(desk, piece) == []
-    assert desk.orders[0] == WriteChunk(70, 2, 0, 10, b"01234", b"")
-    desk.result(ChunkWritten(70, 2, 5))
-    (frames,) = answers(desk)
+    assert follow(peer, piece) == []
+    assert peer.orders[0] == WriteChunk(70, 2, 0, 10, b"01234", b"")
+    peer.result(ChunkWritten(70, 2, 5))
+    (frames,) = answers(peer)
     assert codec.decode_install_packed_answer(frames)[1] == SnapshotResponse(3, 5)
-    follow(desk, piece._replace(offset=5))
-    desk.result(SnapshotInstalled(Snapshot(70, 2, 10, 4, CONFIG)))
-    (frames,) = answers(desk)
+    follow(peer, piece._replace(offset=5))
+    peer.result(SnapshotInstalled(Snapshot(70, 2, 10, 4, CONFIG)))
+    (frames,) = answers(peer)
     assert codec.decode_install_packed_answer(frames)[1] == SnapshotResponse(3, 10, done=True)
-    core = desk.peer.core
+    core = peer.peer.core
     assert (core.log.base_index, core.commit_index) == (70, 70)
-    wake = desk.peer.wake(desk.now_ms + 50)
+    wake = peer.peer.wake(peer.now_ms + 50)
     assert wake.job is not None
     assert (wake.job.reset, wake.job.prev_index, wake.job.prev_term) == (True, 70, 2)
     assert wake.commit is not None
     assert wake.commit[:2] == (70, 2)
-    assert follow(desk, piece)  # It is not needed any more: answered at once.
-    assert not desk.orders
+    assert follow(peer, piece)  # It is not needed any more: answered at once.
+    assert not peer.orders
 
 
 def test_a_single_chunk_is_taken_again_when_its_writer_has_gone() -> None:
-    desk = Desk()
+    peer = SnapshotPeer()
     piece = InstallSnapshot(3, "n3", 70, 2, 0, 10, b"01234")
     frames = [b"route", *codec.encode_install(5, IDENT, piece)]
 
     def take() -> list[Order]:
-        desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
-        return [order for order in desk.wake() if isinstance(order, WriteChunk)]
+        peer.peer.on_clients(Arena.from_messages([frames]), peer.now_ms, 0)
+        return [order for order in peer.wake() if isinstance(order, WriteChunk)]
 
     assert len(take()) == 1
     assert not take(), "a repeat of what is in work"
-    desk.result(SenderStarted(Snapshot()))
+    peer.result(SenderStarted(Snapshot()))
     assert len(take()) == 1
 
 
@@ -513,194 +513,194 @@ def single(offset: int, message_id: int) -> list[bytes]:
     return [b"route", *codec.encode_install(message_id, IDENT, piece)]
 
 
-def taken(desk: Desk, frames: list[bytes]) -> list[Order]:
-    desk.peer.on_clients(Arena.from_messages([frames]), desk.now_ms, 0)
-    return [order for order in desk.wake() if isinstance(order, WriteChunk)]
+def taken(peer: SnapshotPeer, frames: list[bytes]) -> list[Order]:
+    peer.peer.on_clients(Arena.from_messages([frames]), peer.now_ms, 0)
+    return [order for order in peer.wake() if isinstance(order, WriteChunk)]
 
 
 def test_a_single_chunk_for_which_there_was_no_room_is_taken_when_it_is_repeated() -> None:
-    desk = Desk()
+    peer = SnapshotPeer()
     for _ in range(RECEIVING_MAX):
-        follow(desk, InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234"))
-    assert not taken(desk, single(0, 5))
-    assert not taken(desk, single(0, 5))
+        follow(peer, InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234"))
+    assert not taken(peer, single(0, 5))
+    assert not taken(peer, single(0, 5))
     for _ in range(RECEIVING_MAX):
-        desk.result(ChunkWritten(70, 2, 5))
-    answers(desk)
-    assert taken(desk, single(0, 5))
-    desk.result(ChunkWritten(70, 2, 5))
-    assert len(desk.peer.clients_out.messages()) == 1
+        peer.result(ChunkWritten(70, 2, 5))
+    answers(peer)
+    assert taken(peer, single(0, 5))
+    peer.result(ChunkWritten(70, 2, 5))
+    assert len(peer.peer.clients_out.messages()) == 1
 
 
 def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again() -> None:
     """And the answers of others do not go to where it came from."""
-    desk = Desk()
-    (lost,) = taken(desk, single(0, 5))
-    desk.peer.snapshots.on_order_lost(lost, desk.now_ms)
-    desk.peer.snapshots.on_order_lost(ReadEntries("n2", 1, 2, 1, 100), desk.now_ms)
-    assert taken(desk, single(0, 5))
-    desk.result(ChunkWritten(70, 2, 5))
-    ((_, message_id, *_),) = desk.peer.clients_out.messages()
+    peer = SnapshotPeer()
+    (lost,) = taken(peer, single(0, 5))
+    peer.peer.snapshots.on_order_lost(lost, peer.now_ms)
+    peer.peer.snapshots.on_order_lost(ReadEntries("n2", 1, 2, 1, 100), peer.now_ms)
+    assert taken(peer, single(0, 5))
+    peer.result(ChunkWritten(70, 2, 5))
+    ((_, message_id, *_),) = peer.peer.clients_out.messages()
     assert message_id == b"\5"
-    desk.peer.clients_out.clear()
-    assert not taken(desk, single(0, 5))
-    assert len(desk.peer.clients_out.messages()) == 1, "a repeat of what is answered"
+    peer.peer.clients_out.clear()
+    assert not taken(peer, single(0, 5))
+    assert len(peer.peer.clients_out.messages()) == 1, "a repeat of what is answered"
 
 
 def test_state_alone_is_not_taken_from_a_kelek_leader() -> None:
     """It does not know yet that we are one, too: ours would be without request ids, and with the
     members as of our own log."""
-    desk = Desk()
-    assert taken(desk, single(0, 5))
-    desk.result(ChunkWritten(70, 2, 5))
-    link = desk.peer.links.by_peer["n3"]
+    peer = SnapshotPeer()
+    assert taken(peer, single(0, 5))
+    peer.result(ChunkWritten(70, 2, 5))
+    link = peer.peer.links.by_peer["n3"]
     link.features = frozenset({"snapshot"})
-    desk.peer.links.hello_pending.clear()
-    desk.peer.clients_out.clear()
-    assert not taken(desk, single(5, 6))
-    assert "n3" in desk.peer.links.hello_pending
-    assert not desk.peer.clients_out.messages()
+    peer.peer.links.hello_pending.clear()
+    peer.peer.clients_out.clear()
+    assert not taken(peer, single(5, 6))
+    assert "n3" in peer.peer.links.hello_pending
+    assert not peer.peer.clients_out.messages()
     piece = InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234")
     frames = [b"route", *codec.encode_install_packed(7, IDENT, piece)]
-    assert taken(desk, frames)
+    assert taken(peer, frames)
 
 
 def test_a_chunk_of_an_old_term_is_not_taken() -> None:
-    desk = Desk()
+    peer = SnapshotPeer()
     heartbeat = own.encode_append_packed(4, IDENT, AppendEntries(5, "n2", 0, 0, 0))
-    desk.peer.on_peers(Arena.from_messages([[b"r", *heartbeat]]), desk.now_ms, 0)
-    desk.wake()
-    answers(desk)
-    (frames,) = follow(desk, InstallSnapshot(4, "n2", 70, 2, 0, 10, b"01234"))
+    peer.peer.on_peers(Arena.from_messages([[b"r", *heartbeat]]), peer.now_ms, 0)
+    peer.wake()
+    answers(peer)
+    (frames,) = follow(peer, InstallSnapshot(4, "n2", 70, 2, 0, 10, b"01234"))
     assert codec.decode_install_packed_answer(frames)[1].term == 5
-    assert not desk.orders
+    assert not peer.orders
 
 
 def test_an_acknowledgement_for_the_log_that_is_gone_counts_nothing() -> None:
-    desk = Desk()
+    peer = SnapshotPeer()
     block = encode_block(1, 3, [Record(0, None, b"x")] * 100)
     frames = own.encode_append_packed(4, IDENT, AppendEntries(3, "n2", 0, 0, 0, (block,)))
-    desk.peer.on_peers(Arena.from_messages([[b"r", *frames]]), desk.now_ms, 0)
-    job = desk.peer.wake(desk.now_ms).job
+    peer.peer.on_peers(Arena.from_messages([[b"r", *frames]]), peer.now_ms, 0)
+    job = peer.peer.wake(peer.now_ms).job
     assert job is not None
-    follow(desk, InstallSnapshot(3, "n2", 70, 2, 0, 10, b"0123456789"))
-    desk.result(SnapshotInstalled(Snapshot(70, 2, 10, 4, CONFIG)))
-    desk.peer.on_written(job.seq, desk.now_ms)
-    assert desk.peer.core.durable_index == 70
+    follow(peer, InstallSnapshot(3, "n2", 70, 2, 0, 10, b"0123456789"))
+    peer.result(SnapshotInstalled(Snapshot(70, 2, 10, 4, CONFIG)))
+    peer.peer.on_written(job.seq, peer.now_ms)
+    assert peer.peer.core.durable_index == 70
 
 
 # ---- our own ----
 
 
 def test_one_is_made_when_enough_entries_were_applied_and_the_log_compacted() -> None:
-    desk = Desk(entries=100, behind=1000)
-    desk.lead()
-    core = desk.peer.core
+    peer = SnapshotPeer(entries=100, behind=1000)
+    peer.lead()
+    core = peer.peer.core
     core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 150))
-    desk.wake()
-    core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
-    desk.wake(20)
+    peer.wake()
+    core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
+    peer.wake(20)
     assert core.commit_index == 151
     assert not [
-        order for order in desk.wake(20) if isinstance(order, CreateSnapshot) and order.last_index
+        order for order in peer.wake(20) if isinstance(order, CreateSnapshot) and order.last_index
     ]
-    desk.peer.on_applied(151)
+    peer.peer.on_applied(151)
     (make,) = [
-        order for order in desk.wake() if isinstance(order, CreateSnapshot) and order.last_index
+        order for order in peer.wake() if isinstance(order, CreateSnapshot) and order.last_index
     ]
     assert (make.last_index, make.last_term) == (151, core.term)
-    desk.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
+    peer.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
     for _ in range(10):
-        core.step("n2", AppendResponse(core.term, True, 151), desk.now_ms)
-        desk.wake(100)
-    assert desk.compacted == []  # n3 lacks it, and was heard lately.
+        core.step("n2", AppendResponse(core.term, True, 151), peer.now_ms)
+        peer.wake(100)
+    assert peer.compacted == []  # n3 lacks it, and was heard lately.
     for _ in range(50):
-        core.step("n2", AppendResponse(core.term, True, 151), desk.now_ms)
-        desk.wake(100)
-    assert desk.compacted == [151]
+        core.step("n2", AppendResponse(core.term, True, 151), peer.now_ms)
+        peer.wake(100)
+    assert peer.compacted == [151]
     assert core.log.base_index == 151
 
 
 def test_an_order_to_make_one_that_nobody_has_heard_is_given_again() -> None:
     """snapshot_sender may be on its way up, or have no room."""
-    desk = Desk(entries=1)
-    desk.lead()
-    core = desk.peer.core
-    core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
-    desk.wake(PUBLISH_MS)
-    desk.peer.on_applied(core.commit_index)
+    peer = SnapshotPeer(entries=1)
+    peer.lead()
+    core = peer.peer.core
+    core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
+    peer.wake(PUBLISH_MS)
+    peer.peer.on_applied(core.commit_index)
 
     def made(ms: int) -> list[Order]:
         return [
             order
-            for order in desk.wake(ms)
+            for order in peer.wake(ms)
             if isinstance(order, CreateSnapshot) and order.last_index
         ]
 
     (make,) = made(0)
     for _ in range(2):
-        desk.peer.snapshots.on_order_lost(make, desk.now_ms)
-        due_ms = desk.peer.snapshots.deadline_ms
+        peer.peer.snapshots.on_order_lost(make, peer.now_ms)
+        due_ms = peer.peer.snapshots.deadline_ms
         assert due_ms is not None
-        assert made(due_ms - desk.now_ms - 1) == []
+        assert made(due_ms - peer.now_ms - 1) == []
         assert made(1) == [make]
     assert made(1000) == [], "it is in work"
-    desk.peer.snapshots.on_order_lost(make, desk.now_ms)
-    desk.result(SenderStarted(Snapshot()))
+    peer.peer.snapshots.on_order_lost(make, peer.now_ms)
+    peer.result(SenderStarted(Snapshot()))
     assert made(0) == [make], "asked of the new one at once, and once"
     assert made(1000) == []
 
 
 def test_only_what_is_applied_is_compacted() -> None:
-    desk = Desk(50)
-    desk.lead()
-    desk.result(SnapshotCreated(Snapshot(51, 2, 5000, 10, CONFIG)))
-    desk.wake(6000)
-    assert desk.compacted == []
+    peer = SnapshotPeer(50)
+    peer.lead()
+    peer.result(SnapshotCreated(Snapshot(51, 2, 5000, 10, CONFIG)))
+    peer.wake(6000)
+    assert peer.compacted == []
 
 
 def test_the_log_is_kept_for_the_slowest_that_applies_it() -> None:
-    desk = Desk(entries=100)
-    desk.lead()
-    core = desk.peer.core
+    peer = SnapshotPeer(entries=100)
+    peer.lead()
+    core = peer.peer.core
     core.propose(encode_block(core.log.last_index + 1, core.term, [Record(0, None, b"x")] * 150))
-    desk.wake()
-    core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
-    desk.wake(PUBLISH_MS)
-    desk.peer.on_applied(151, by_all=40)
-    assert desk.peer.last_applied == 151, "reads need the state machine alone"
-    desk.wake()
-    desk.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
-    desk.wake(10_000)
-    assert desk.compacted == [40]
-    desk.peer.on_applied(151, by_all=151)
-    desk.wake(10_000)
-    assert desk.compacted == [40, 151]
+    peer.wake()
+    core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
+    peer.wake(PUBLISH_MS)
+    peer.peer.on_applied(151, by_all=40)
+    assert peer.peer.last_applied == 151, "reads need the state machine alone"
+    peer.wake()
+    peer.result(SnapshotCreated(Snapshot(151, core.term, 5000, 10, CONFIG)))
+    peer.wake(10_000)
+    assert peer.compacted == [40]
+    peer.peer.on_applied(151, by_all=151)
+    peer.wake(10_000)
+    assert peer.compacted == [40, 151]
 
 
 def test_a_large_state_is_made_again_when_the_log_has_grown_as_much() -> None:
-    desk = Desk(entries=100)
-    desk.lead()
-    core = desk.peer.core
+    peer = SnapshotPeer(entries=100)
+    peer.lead()
+    core = peer.peer.core
 
     def due(size: int) -> bool:
         """Whether a snapshot is made with 150 more entries of so many bytes."""
         data = b"x" * (size // 150)
         block = encode_block(core.log.last_index + 1, core.term, [Record(0, None, data)] * 150)
         core.propose(block)
-        orders = desk.wake()
-        core.step("n2", AppendResponse(core.term, True, core.log.last_index), desk.now_ms)
-        orders += desk.wake(PUBLISH_MS)
-        desk.peer.on_applied(core.commit_index)
-        orders += desk.wake(PUBLISH_MS)
+        orders = peer.wake()
+        core.step("n2", AppendResponse(core.term, True, core.log.last_index), peer.now_ms)
+        orders += peer.wake(PUBLISH_MS)
+        peer.peer.on_applied(core.commit_index)
+        orders += peer.wake(PUBLISH_MS)
         return any(isinstance(order, CreateSnapshot) and order.last_index for order in orders)
 
     assert due(150)
-    desk.result(
+    peer.result(
         SnapshotCreated(Snapshot(core.commit_index, core.term, 5000, 20 * MEGABYTE, CONFIG))
     )
     assert not due(8 * MEGABYTE)
     assert not due(8 * MEGABYTE)
     assert due(8 * MEGABYTE)
-    desk.result(SnapshotCreated(Snapshot(core.commit_index, core.term, 5000, MEGABYTE, CONFIG)))
+    peer.result(SnapshotCreated(Snapshot(core.commit_index, core.term, 5000, MEGABYTE, CONFIG)))
     assert due(150), "a small one may be made again at once"
