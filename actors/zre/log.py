@@ -99,7 +99,7 @@ class ZreLog(Actor):
     def _on_reports(self, arena: Arena) -> None:
         for frames in arena.messages():
             try:
-                place = place_of(frames)
+                place = report_key(frames)
             except Malformed as error:  # RFC 20: discarded silently.
                 self.counters[f"report_{error.reason.value}"] += 1
                 continue
@@ -157,7 +157,7 @@ class ZreLog(Actor):
         return {"endpoint": self._endpoint, "waiting": waiting}
 
 
-def place_of(frames: Sequence[bytes]) -> ReportKey:
+def report_key(frames: Sequence[bytes]) -> ReportKey:
     """The key of a report or presence report. Raises Malformed."""
     if presence.is_presence(frames):
         found = presence.decode_presence(frames)

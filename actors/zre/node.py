@@ -30,14 +30,14 @@ from ..runtime.actor import Actor, main
 from ..topology.farm import public_endpoint
 from ..topology.settings import NodeSettings
 from .pipes import BEACON, HWM, NODE, decode_heard, interface_of
-from .reports import Reports, Told
+from .reports import EventReport, Reports
 
 BIND_TRIES = 100
 MESSAGES_HWM = 1000  # Of one peer, that wait to be received.
 MESSAGE_BYTES_MAX = 1 << 20  # This node expects only small messages.
 NETWORK = ("tcp://", "tls://")  # Urls that other machines can reach.
-LAST_WORDS_MS = 50  # For the goodbye to reach zre_beacon.
-SPOKEN = {EventKind.ENTER, EventKind.EXIT}  # Events that are written to the process log.
+GOODBYE_MS = 50  # For the goodbye to reach zre_beacon.
+LOGGED_EVENTS = {EventKind.ENTER, EventKind.EXIT}  # Events that are written to the process log.
 
 
 class ZreNode(Actor):
@@ -60,8 +60,8 @@ class ZreNode(Actor):
         interface = interface_of(self.setup)
         heard = SocketOptions(bind=(self.endpoint(NODE, "heard"),), hwm=HWM)
         self.listen(self.socket(zmq.PULL, heard), self._on_heard)
-        told = SocketOptions(bind=(self.endpoint(NODE, "services"),), hwm=HWM)
-        self.listen(self.socket(zmq.PULL, told), self._on_services)
+        announced = SocketOptions(bind=(self.endpoint(NODE, "services"),), hwm=HWM)
+        self.listen(self.socket(zmq.PULL, announced), self._on_services)
         sends = SocketOptions(connect=(self.endpoint(BEACON, "sends"),), hwm=HWM)
         self._sends = self.socket(zmq.PUSH, sends)
         self._subnets = tuple(ip_network(text) for text in settings.subnets)
@@ -85,7 +85,7 @@ class ZreNode(Actor):
             address,
             port,
             self.setup.node,
-            announced(self.setup.cluster, self.settings),
+            service_headers(self.setup.cluster, self.settings),
             Version.V1 if settings.greeting == "v1" else Version.V2,
             static=tuple(settings.static_peers),
             subnets=self._subnets,
@@ -135,25 +135,25 @@ class ZreNode(Actor):
             if self.machine.setup.headers.get(name) == value:
                 continue
             self.machine.set_header(name, value, self.now_ms)
-            self.log("announced", header=name, value=value)
+            self.log("service_headers", header=name, value=value)
             if name == services.PRESENCE and self.settings.zre.report:
-                self.reports.connect(self.machine.uuid, value, is_own=True)
+                self.reports.connect(self.machine.uuid, value, is_kelek=True)
 
     # ---- the loop ----
 
     def on_wake(self, now_ms: int) -> None:
-        self._act(now_ms)
+        self._run_effects(now_ms)
         while (
             self.machine.has_effects
         ):  # A peer without room is removed, and other peers hear of it.
-            self._act(now_ms)
+            self._run_effects(now_ms)
 
-    def _act(self, now_ms: int) -> None:
+    def _run_effects(self, now_ms: int) -> None:
         """Runs the node's effects, and reports peers without room."""
         ready = self.machine.ready(now_ms)
         for action in ready.actions:
             if isinstance(action, Connect):
-                self._greet(action)
+                self._connect(action)
             elif action.number in self.sockets:
                 self.close_socket(self.sockets.pop(action.number))
         full = []
@@ -171,7 +171,7 @@ class ZreNode(Actor):
         for event in ready.events:
             self._on_event(event)
 
-    def _greet(self, action: Connect) -> None:
+    def _connect(self, action: Connect) -> None:
         """RFC 20: a DEALER for each peer, with our identity, connected to its mailbox."""
         options = SocketOptions(
             connect=(connection_of(self.machine.setup.address, action.endpoint),),
@@ -188,9 +188,9 @@ class ZreNode(Actor):
         if action.watched:
             # No socket is left; the peer's silence will show the loss.
             with suppress(zmq.ZMQError):
-                self.watch_connections(socket, partial(self._on_lost, action.number))
+                self.watch_connections(socket, partial(self._on_connection_lost, action.number))
 
-    def _on_lost(self, number: int) -> None:
+    def _on_connection_lost(self, number: int) -> None:
         self.machine.on_disconnected(number, self.now_ms)
 
     # ---- events ----
@@ -198,25 +198,25 @@ class ZreNode(Actor):
     def _on_event(self, event: Event) -> None:
         if event.peer is None:
             return
-        if event.kind in SPOKEN:
+        if event.kind in LOGGED_EVENTS:
             word = "entered" if event.kind is EventKind.ENTER else "left"
             self.log(f"peer-{word}", name=event.peer.name, endpoint=event.peer.endpoint)
         if event.kind in (EventKind.ENTER, EventKind.CHANGED):
             self._report_to(event.peer)
-        told = self._told(event, time.time_ns() // 1_000_000)
-        if told is not None and self.settings.zre.report:
-            self.reports.send(told)
+        event_report = self._report_of(event, time.time_ns() // 1_000_000)
+        if event_report is not None and self.settings.zre.report:
+            self.reports.send(event_report)
         if event.kind is EventKind.EXIT:
             self.reports.disconnect(event.peer.uuid)
 
-    def _told(self, event: Event, unix_ms: int) -> Told | None:
+    def _report_of(self, event: Event, unix_ms: int) -> EventReport | None:
         """The reports of an event for log services, if any."""
         uuid, name = self.machine.uuid, self.machine.setup.name
         presence = presence_of(event, uuid, name, unix_ms)
         if presence is None:
             return None
         report = report_of(event, uuid, unix_ms)
-        return Told(report and encode_report(report), encode_presence(presence))
+        return EventReport(report and encode_report(report), encode_presence(presence))
 
     # RFC 20: any node wishing to send log data SHALL create a PUB socket and connect it to the
     # endpoint of the log service.
@@ -224,13 +224,13 @@ class ZreNode(Actor):
         if self.settings.zre.report:
             for header in (services.PRESENCE, values.LOG_SERVICE):
                 endpoint = peer.headers.get(header, "")
-                if self._is_of(endpoint, peer):
-                    is_own = header == services.PRESENCE
-                    self.reports.connect(peer.uuid, endpoint, is_own=is_own)
+                if self._is_allowed(endpoint, peer):
+                    is_kelek = header == services.PRESENCE
+                    self.reports.connect(peer.uuid, endpoint, is_kelek=is_kelek)
                     return
         self.reports.disconnect(peer.uuid)
 
-    def _is_of(self, endpoint: str, peer: PeerInfo) -> bool:
+    def _is_allowed(self, endpoint: str, peer: PeerInfo) -> bool:
         """Whether a service is at its node's address or in our subnets; other addresses could be a
         victim's."""
         try:
@@ -245,7 +245,7 @@ class ZreNode(Actor):
 
     def on_stop_requested(self) -> None:
         self.machine.stop()
-        self._gone_ms = self.now_ms + LAST_WORDS_MS
+        self._gone_ms = self.now_ms + GOODBYE_MS
 
     def drained(self) -> bool:
         return self._gone_ms is None or self.now_ms >= self._gone_ms
@@ -270,7 +270,7 @@ def bound_port(socket: Socket, address: str) -> int | None:
     return None
 
 
-def announced(cluster: str, settings: NodeSettings) -> dict[str, str]:
+def service_headers(cluster: str, settings: NodeSettings) -> dict[str, str]:
     """The headers that announce this node's services; ipc urls are left out."""
     node = settings.node
     urls = {

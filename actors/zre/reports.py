@@ -18,7 +18,7 @@ RECENT_MS = 60_000  # ... unless they are older.
 SUBSCRIBED = 1  # The first octet of a subscription (ZMTP).
 
 
-class Told(NamedTuple):
+class EventReport(NamedTuple):
     """The two forms of a report of one event."""
 
     report: bytes | None  # For services of any kind; None: ZRE/LOG has no such event.
@@ -28,7 +28,7 @@ class Told(NamedTuple):
 class _Service(NamedTuple):
     endpoint: str
     socket: Socket
-    is_own: bool  # A kelek service, which gets presence reports.
+    is_kelek: bool  # A kelek service, which gets presence reports.
 
 
 class Reports:
@@ -38,27 +38,27 @@ class Reports:
         self._loop = loop
         self._services: dict[bytes, _Service] = {}
         self._listening: set[bytes] = set()
-        self._recent: deque[tuple[int, Told]] = deque(maxlen=RECENT_MAX)  # With the time.
+        self._recent: deque[tuple[int, EventReport]] = deque(maxlen=RECENT_MAX)  # With the time.
 
     def __len__(self) -> int:
         return len(self._services)
 
-    def send(self, told: Told) -> None:
+    def send(self, event_report: EventReport) -> None:
         """Sends to all subscribed services; others get it when they subscribe."""
-        self._recent.append((self._loop.now_ms, told))
+        self._recent.append((self._loop.now_ms, event_report))
         for uuid in self._listening:
-            self._say(self._services[uuid], told)
+            self._send(self._services[uuid], event_report)
 
-    def _say(self, service: _Service, told: Told) -> None:
-        frame = told.presence if service.is_own else told.report
+    def _send(self, service: _Service, event_report: EventReport) -> None:
+        frame = event_report.presence if service.is_kelek else event_report.report
         if frame is not None:
             self._loop.send(service.socket, [frame])
 
-    def connect(self, uuid: bytes, endpoint: str, *, is_own: bool) -> None:
+    def connect(self, uuid: bytes, endpoint: str, *, is_kelek: bool) -> None:
         """Connects to a service; its old connection is closed if it has moved."""
         known = self._services.get(uuid)
         if known is not None:
-            if (known.endpoint, known.is_own) == (endpoint, is_own):
+            if (known.endpoint, known.is_kelek) == (endpoint, is_kelek):
                 return
             self.disconnect(uuid)
         options = SocketOptions(
@@ -68,7 +68,7 @@ class Reports:
         if socket is None:
             self._loop.counters["services_unreachable"] += 1
             return
-        self._services[uuid] = _Service(endpoint, socket, is_own)
+        self._services[uuid] = _Service(endpoint, socket, is_kelek)
         self._loop.watch(socket, lambda: self._on_subscribed(uuid, socket))
 
     def _on_subscribed(self, uuid: bytes, socket: Socket) -> None:
@@ -77,9 +77,9 @@ class Reports:
             if word[:1] != bytes([SUBSCRIBED]) or uuid in self._listening:
                 continue
             self._listening.add(uuid)
-            for then_ms, told in self._recent:
+            for then_ms, event_report in self._recent:
                 if then_ms >= self._loop.now_ms - RECENT_MS:
-                    self._say(self._services[uuid], told)
+                    self._send(self._services[uuid], event_report)
 
     def disconnect(self, uuid: bytes) -> None:
         service = self._services.pop(uuid, None)

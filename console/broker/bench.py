@@ -43,7 +43,7 @@ from ..cli_errors import FAILED, CliError
 from ..output import show_json, stdin
 from ..targets import Where
 from .echo import HEAD_BYTES, Echo
-from .lists import ask
+from .lists import fetch_rows
 from .target import CLIENTS_URL, WORKERS_URL, BrokerTarget, find_brokers, in_one_line
 
 ID = b"\xff" * 8
@@ -55,7 +55,7 @@ OUTSTANDING_BYTES_MAX = 1 << 28
 BAR_STEPS = 200
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """The results of a number of requests."""
 
     seconds: float
@@ -93,7 +93,7 @@ class BenchLoad:
 
     def run(
         self, number: int, outstanding: int, timeout_ms: int, on_done: Callable[[int], object]
-    ) -> Measured:
+    ) -> Measurement:
         """Raises BrokerTimeout: no answer for timeout_ms."""
         times, failures = array("Q"), Counter[Failure]()
         left = number
@@ -108,7 +108,7 @@ class BenchLoad:
             done = len(times) - before
             left -= self._send(min(left, done))
             on_done(done)
-        return Measured(time.monotonic() - began, sorted(times), failures)
+        return Measurement(time.monotonic() - began, sorted(times), failures)
 
     def _send(self, number: int) -> int:
         now_ns = time.monotonic_ns()
@@ -160,7 +160,9 @@ def bench(name: str | None, bodies: Sequence[bytes], output: str, options: Where
             check_served(found, f"{url}: service {service}")
             figures = measure(BenchLoad(url, service, body, target.headers), options)
         else:
-            with echoing(broker, make_echo(target, workers_url, service, options), timeout_ms):
+            with running_echo_workers(
+                broker, make_echo(target, workers_url, service, options), timeout_ms
+            ):
                 figures = measure(BenchLoad(url, service, body, target.headers), options)
     show({"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}, output)
 
@@ -209,7 +211,7 @@ def make_echo(target: BrokerTarget, url: str, service: str, options: Where) -> E
 
 
 @contextmanager
-def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
+def running_echo_workers(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
     """Runs workers, until the broker knows all. Raises CliError."""
     command = [sys.executable, "-P", "-m", f"{__package__}.echo"]
     with subprocess.Popen(
@@ -220,7 +222,7 @@ def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
         start_new_session=True,
     ) as workers:
         try:
-            wait_known(broker, setup, workers, timeout_ms)
+            wait_for_workers(broker, setup, workers, timeout_ms)
             yield
         finally:
             assert workers.stdin is not None
@@ -231,13 +233,13 @@ def echoing(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
                 workers.kill()
 
 
-def wait_known(
+def wait_for_workers(
     broker: Broker, setup: Echo, workers: "subprocess.Popen[bytes]", timeout_ms: int
 ) -> None:
     """Waits until the broker knows all workers. Raises CliError."""
     until = time.monotonic() + timeout_ms / 1000
     while True:
-        rows = ask(broker, OWN_SERVICES, "name")
+        rows = fetch_rows(broker, OWN_SERVICES, "name")
         known = sum(row["workers"] for row in rows if row["name"] == setup.service)
         if known == setup.workers:
             return

@@ -80,7 +80,7 @@ class EchoWorker:
 def serve(setup: Echo) -> int:
     """Returns 1 when the broker sent DISCONNECT."""
     with zmq.Context() as context:
-        workers = {worker.socket: worker for worker in made(context, setup)}
+        workers = {worker.socket: worker for worker in make_workers(context, setup)}
         poller = zmq.Poller()
         poller.register(sys.stdin.fileno(), zmq.POLLIN)
         for socket in workers:
@@ -101,7 +101,7 @@ def serve(setup: Echo) -> int:
     return int(asked)
 
 
-def made(context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> list[EchoWorker]:
+def make_workers(context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> list[EchoWorker]:
     return [EchoWorker(context, setup) for _ in range(setup.workers)]
 
 

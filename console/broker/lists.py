@@ -27,18 +27,18 @@ WORKER_KEYS = ("number", "service", "framing", "window", "working", "done", "sil
 
 
 def services(options: Where) -> None:
-    rows = ask_all(options, OWN_SERVICES, "name")
+    rows = fetch_all_rows(options, OWN_SERVICES, "name")
     show(rows, with_durable(SERVICE_KEYS, rows), options)
 
 
 def workers(options: Where) -> None:
-    show(ask_all(options, OWN_WORKERS, "number"), WORKER_KEYS, options)
+    show(fetch_all_rows(options, OWN_WORKERS, "number"), WORKER_KEYS, options)
 
 
 def queue(options: Where) -> None:
     rows = [
         row
-        for row in ask_all(options, OWN_SERVICES, "name")
+        for row in fetch_all_rows(options, OWN_SERVICES, "name")
         if row["waiting"] or row.get("durable")
     ]
     rows.sort(key=lambda row: -(row["oldest_ms"] or 0))
@@ -60,7 +60,7 @@ def show(rows: Rows, keys: Sequence[str], options: Where) -> None:
     show_table(keys, [[row.get(key) for key in keys] for row in rows])
 
 
-def ask_all(options: Where, service: bytes, key: str) -> Rows:
+def fetch_all_rows(options: Where, service: bytes, key: str) -> Rows:
     """The rows of all brokers that answer; fails when none does."""
     target = find_brokers(options, CLIENTS_URL)
     timeout_ms = int(options["timeout_s"] * 1000)
@@ -72,7 +72,7 @@ def ask_all(options: Where, service: bytes, key: str) -> Rows:
             tuning = BrokerTuning(headers=target.headers)
             with Broker(url, timeout_ms=timeout_ms, tuning=tuning) as broker:
                 try:
-                    found += [{"broker": url, **row} for row in ask(broker, service, key)]
+                    found += [{"broker": url, **row} for row in fetch_rows(broker, service, key)]
                     answered = True
                 except BrokerUnavailable as error:
                     lost = error
@@ -81,7 +81,7 @@ def ask_all(options: Where, service: bytes, key: str) -> Rows:
     return found
 
 
-def ask(broker: Broker, service: bytes, key: str) -> Rows:
+def fetch_rows(broker: Broker, service: bytes, key: str) -> Rows:
     """All rows of one broker, page by page."""
     rows: Rows = []
     behind = b""

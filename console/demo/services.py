@@ -18,7 +18,7 @@ from ...actors.topology.topology import Topology
 from ...clients.broker.broker import Broker, Future
 from ...clients.errors import ServiceRefused
 from ...protocols.majordomo.values import OWN_SERVICES, OWN_WORKERS
-from ..broker.lists import ask
+from ..broker.lists import fetch_rows
 from .changes import step
 from .cluster import fail, say
 from .tables import Pair, Tables
@@ -129,12 +129,12 @@ class Services:
             time.sleep(LOOK_S)
 
     def _known(self, broker: Broker) -> int:
-        rows = ask(broker, OWN_SERVICES, "name")
+        rows = fetch_rows(broker, OWN_SERVICES, "name")
         return next((int(row["workers"]) for row in rows if row["name"] == SERVICE), 0)
 
     def _done(self, broker: Broker) -> int:
         """What workers have answered that still live."""
-        rows = ask(broker, OWN_WORKERS, "number")
+        rows = fetch_rows(broker, OWN_WORKERS, "number")
         return sum(row["done"] for row in rows if row["service"] == SERVICE)
 
     # ---- the calls ----

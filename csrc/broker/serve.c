@@ -7,7 +7,7 @@
 #include "budget.h"
 #include "exchange_state.h"
 
-typedef int (*door_take)(struct klk_serve *, uint32_t *position, int64_t now_ms);
+typedef int (*receive_batch)(struct klk_serve *, uint32_t *position, int64_t now_ms);
 
 enum { LEFT = 1 }; /* The caller must handle something. */
 enum { HELD_MS = 1 };
@@ -18,9 +18,10 @@ static int64_t monotonic_ms(void) {
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static struct klk_poll_item *item_of(const struct klk_serve *serve, const struct klk_door *door) {
+static struct klk_poll_item *item_of(const struct klk_serve *serve,
+                                     const struct klk_served_router *router) {
     for (uint32_t i = 0; i < serve->poll->count; i++)
-        if (serve->poll->items[i].socket == door->socket) return &serve->poll->items[i];
+        if (serve->poll->items[i].socket == router->socket) return &serve->poll->items[i];
     return NULL;
 }
 
@@ -45,34 +46,34 @@ static int take_answers(struct klk_serve *serve, uint32_t *position, int64_t now
 static int take_requests(struct klk_serve *serve, uint32_t *position, int64_t now_ms) {
     int32_t stop;
     return klk_exchange_receive_requests(serve->exchange, serve->clients.drain->arena, position,
-                                      now_ms, serve->clients.out, serve->workers.out, &stop);
+                                         now_ms, serve->clients.out, serve->workers.out, &stop);
 }
 
 /* Receives from a ROUTER. An item that stays ready tells the caller to continue there. Returns
  * KLK_OK, LEFT when the caller must handle messages from serve->position on, or KLK_EOS. */
-static int door_serve(struct klk_serve *serve, struct klk_door *door, struct klk_poll_item *item,
-                      door_take take, int64_t now_ms) {
-    if (!item->ready && !door->more) return KLK_OK;
-    uint64_t dropped = door->drain->dropped;
-    int result = klk_drain_receive(door->drain, door->socket, 1);
+static int router_receive(struct klk_serve *serve, struct klk_served_router *router,
+                          struct klk_poll_item *item, receive_batch receive, int64_t now_ms) {
+    if (!item->ready && !router->more) return KLK_OK;
+    uint64_t dropped = router->drain->dropped;
+    int result = klk_drain_receive(router->drain, router->socket, 1);
     if (result < 0 && result != KLK_ESPACE) return result;
-    door->more = result == KLK_MORE;
+    router->more = result == KLK_MORE;
     /* A message that needs more room is read by the caller, which also counts dropped ones. */
-    item->ready = result == KLK_ESPACE || door->drain->dropped != dropped ? KLK_POLL_IN : 0;
+    item->ready = result == KLK_ESPACE || router->drain->dropped != dropped ? KLK_POLL_IN : 0;
     serve->position = 0;
-    return take(serve, &serve->position, now_ms) == KLK_OK ? KLK_OK : LEFT;
+    return receive(serve, &serve->position, now_ms) == KLK_OK ? KLK_OK : LEFT;
 }
 
 /* Sends a ROUTER's messages. Returns KLK_OK, LEFT when some were not sent, or KLK_EOS. */
-static int door_send(struct klk_door *door, struct klk_poll_item *item) {
+static int router_send(struct klk_served_router *router, struct klk_poll_item *item) {
     uint32_t position = 0;
-    if (!door->out->messages) return KLK_OK;
+    if (!router->out->messages) return KLK_OK;
     item->check = 1; /* Sending consumes the event that the descriptor would have shown. */
-    int result = klk_budget_send(door->budget, door->socket, door->out, 0, door->bytes_max,
-                                 &position, door->unsent, &door->unsents);
+    int result = klk_budget_send(router->budget, router->socket, router->out, 0, router->bytes_max,
+                                 &position, router->unsent, &router->unsents);
     if (result != KLK_OK) return result;
-    if (door->unsents) return LEFT;
-    door->out->frames = door->out->messages = 0;
+    if (router->unsents) return LEFT;
+    router->out->frames = router->out->messages = 0;
     return KLK_OK;
 }
 
@@ -101,28 +102,28 @@ static int wake(struct klk_serve *serve, struct klk_poll_item *clients,
                 struct klk_poll_item *workers, int64_t now_ms) {
     /* Answers first, because they make room for requests. */
     serve->served = KLK_SERVED_ANSWERS;
-    int result = door_serve(serve, &serve->workers, workers, take_answers, now_ms);
+    int result = router_receive(serve, &serve->workers, workers, take_answers, now_ms);
     if (result != KLK_OK) return result;
     serve->served = KLK_SERVED_REQUESTS;
-    result = door_serve(serve, &serve->clients, clients, take_requests, now_ms);
+    result = router_receive(serve, &serve->clients, clients, take_requests, now_ms);
     if (result != KLK_OK) return result;
     serve->served = KLK_SERVED_ALL;
     result = klk_exchange_dispatch(serve->exchange, now_ms, serve->clients.out, serve->workers.out);
     if (result != KLK_OK || is_too_much(serve)) return LEFT; /* The caller can make more room. */
     serve->served = KLK_SERVED_WORKERS;
-    result = door_send(&serve->workers, workers);
+    result = router_send(&serve->workers, workers);
     if (result != KLK_OK) return result;
     serve->served = KLK_SERVED_CLIENTS;
-    result = holds(serve, now_ms) ? KLK_OK : door_send(&serve->clients, clients);
+    result = holds(serve, now_ms) ? KLK_OK : router_send(&serve->clients, clients);
     if (result != KLK_OK) return result;
     serve->served = KLK_SERVED_ALL;
     return KLK_OK;
 }
 
 /* Reports what a drain has left as if it had just arrived. */
-static void door_leave(struct klk_door *door, struct klk_poll_item *item) {
-    if (door->more) item->ready = KLK_POLL_IN;
-    door->more = 0;
+static void router_leave(struct klk_served_router *router, struct klk_poll_item *item) {
+    if (router->more) item->ready = KLK_POLL_IN;
+    router->more = 0;
 }
 
 int klk_serve_wait(struct klk_serve *serve, int64_t timeout_ms) {
@@ -149,7 +150,7 @@ int klk_serve_wait(struct klk_serve *serve, int64_t timeout_ms) {
         if (expires_ms >= 0 && expires_ms < end_ms) end_ms = expires_ms;
         if (now_ms >= end_ms) break;
     }
-    door_leave(&serve->clients, clients);
-    door_leave(&serve->workers, workers);
+    router_leave(&serve->clients, clients);
+    router_leave(&serve->workers, workers);
     return KLK_OK;
 }

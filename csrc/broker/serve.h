@@ -19,7 +19,7 @@ enum klk_served {
 };
 
 /* A ROUTER with its drain and outgoing messages. */
-struct klk_door {
+struct klk_served_router {
     void *socket;
     struct klk_drain *drain;
     struct klk_messages *out;
@@ -33,8 +33,8 @@ struct klk_door {
 struct klk_serve {
     struct klk_exchange *exchange;
     struct klk_poll *poll; /* has both ROUTERs, and the caller's other sources */
-    struct klk_door clients;
-    struct klk_door workers;
+    struct klk_served_router clients;
+    struct klk_served_router workers;
     int64_t held_ms;   /* since when answers are held; 0: none */
     int64_t woke_ms;   /* the last wake */
     int32_t served;    /* out: enum klk_served */

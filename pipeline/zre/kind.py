@@ -1,4 +1,4 @@
-"""The kind `zre`: who came and went, in the words of ZRE's log services, as a source of Spark."""
+"""The kind `zre`: the presence reports of a ZRE log service as a Spark source."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ZreKind(Kind):
-    """Reports, in the order in which they were kept."""
+    """Presence reports in the order of the log."""
 
     name = "zre"
 

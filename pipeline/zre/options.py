@@ -1,4 +1,4 @@
-"""The options of the kind `zre`: those of the log, and the table in which a log service keeps."""
+"""The options of the kind `zre`: those of the log, and the log service's table."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from ..table import options as table_options
 IN_TABLE = Option("table", whole(0, TABLE_MAX))
 BATCH = (*log_options.BATCH, IN_TABLE)
 STREAM = (*log_options.STREAM, IN_TABLE)
-# Of a batch that reads the table itself, which knows nothing of the log.
+# Not allowed for a batch that reads the table.
 TABLE = (
     Option("urls", urls, required=True),
     IN_TABLE,
@@ -25,35 +25,35 @@ TIME_BYTES = 8  # Of a key of the table, which begins with milliseconds (actors/
 
 
 class ZreReadOptions(NamedTuple):
-    """What is to be read of the log."""
+    """The part of the log to read."""
 
     log: log_options.LogReadOptions
-    table: int | None  # Only what is put into this one; None: the log service's own entries.
+    table: int | None  # Only puts into this table; None: the log service's own entries.
 
 
 def batch_options(given: Mapping[str, str]) -> ZreReadOptions | table_options.TableReadOptions:
-    """For spark.read; of a table when the options name one. Raises OptionError."""
+    """For spark.read; reads the table if the options name one. Raises OptionError."""
     if any(name.lower() == IN_TABLE.name for name in given):
         return _table_options(given)
     return _options(BATCH, given, EARLIEST)
 
 
 def stream_options(given: Mapping[str, str]) -> ZreReadOptions:
-    """For spark.readStream, always of the log. Raises OptionError."""
+    """For spark.readStream, always from the log. Raises OptionError."""
     return _options(STREAM, given, LATEST)
 
 
 def located(
     options: ZreReadOptions | table_options.TableReadOptions,
 ) -> ZreReadOptions | table_options.TableReadOptions:
-    """For tasks: with addresses alone. Raises PipelineError."""
+    """Options for tasks, with resolved addresses. Raises PipelineError."""
     if isinstance(options, ZreReadOptions):
         return located_log(options)
     return table_options.located(options)
 
 
 def located_log(options: ZreReadOptions) -> ZreReadOptions:
-    """The same, of what is always of the log. Raises PipelineError."""
+    """Like located(), for options of the log. Raises PipelineError."""
     return options._replace(log=log_options.located(options.log))
 
 
@@ -77,7 +77,7 @@ def _table_options(given: Mapping[str, str]) -> table_options.TableReadOptions:
 
 
 def _first_key(place: StartPosition) -> bytes:
-    """Where a table is begun with. Raises OptionError."""
+    """The first key to read from a table. Raises OptionError."""
     if place == EARLIEST:
         return b""
     if not isinstance(place, datetime):

@@ -1,7 +1,6 @@
-"""Reports and presences of ZRE as columns, cut out of Arrow's buffers by numpy: nothing per row.
+"""Presence reports as columns: numpy cuts them from Arrow's buffers, without work per row.
 
-What lies between them in the log, of whatever kind, is left out. The layouts are those of
-protocols/zre/log.py and presence.py.
+Other entries of the log are left out. protocols/zre/log.py and presence.py have the layouts.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,15 +45,16 @@ SCHEMA = pa.schema(
         ("text", pa.string()),
     ]
 )
-REPORT_BYTES = FRAME_BYTES_MAX - 255  # Of one without a text.
+REPORT_BYTES = FRAME_BYTES_MAX - 255  # Of a report with an empty text.
 LEVELS = pa.array([None, *(one.name for one in Level)])
-EVENTS = pa.array([None, *(one.name for one in presence.Happening)])
-HEXADECIMAL = numpy.frombuffer(bytes(range(256)).hex().encode(), "u2")  # Two letters an octet.
-_PUT_HEAD = 4, 5  # Where an entry of packed operations has its first one, and its table.
+EVENTS = pa.array([None, *(one.name for one in presence.PresenceEvent)])
+HEXADECIMAL = numpy.frombuffer(bytes(range(256)).hex().encode(), "u2")  # Two digits for each octet.
+# Offsets of the first operation, and of its table, in an entry of packed operations.
+_PUT_HEAD = 4, 5
 
 
 class _Frames(NamedTuple):
-    """What may be reports: where they begin in the octets of all, and their sizes."""
+    """Possible reports: their offsets in a buffer, and their sizes."""
 
     octets: "Numbers"
     starts: "Numbers"
@@ -64,12 +64,12 @@ class _Frames(NamedTuple):
         return _Frames(self.octets, self.starts[places], self.sizes[places])
 
     def octet(self, offset: "Numbers | int") -> "Numbers":
-        """Of each the one at its offset, as a number; the last one of all beyond that."""
+        """The octet at an offset of each frame; of the last one beyond the end."""
         at = numpy.minimum(self.starts + offset, len(self.octets) - 1)
         return self.octets[at].astype("i8")
 
     def number(self, offset: "Numbers | int", size: int) -> "Numbers":
-        """Of each a big-endian number of at most 8 octets."""
+        """A big-endian number of at most 8 octets at an offset of each frame."""
         found = numpy.zeros(len(self.starts), "u8")
         for place in range(size):
             found = (found << numpy.uint64(8)) | self.octet(offset + place).astype("u8")
@@ -77,7 +77,7 @@ class _Frames(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Where a text lies in each frame; nothing: in none."""
+    """The position of a string in each frame; None: no frame has it."""
 
     offsets: "Numbers"
     sizes: "Numbers"
@@ -85,10 +85,10 @@ class _Part(NamedTuple):
 
 
 def rows_of(data: pa.Array, indexes: pa.Array | None) -> pa.RecordBatch:
-    """All reports among some entries, or values of a table, with the columns of SCHEMA.
+    """The reports among entries of the log or values of a table, with the columns of SCHEMA.
 
     data      binary, without nulls
-    indexes   of the entries; None: they are in none
+    indexes   of the entries; None: the data are values of a table
     """
     frames, places = _candidates(data)
     is_presence = frames.octet(2) == presence.COMMAND
@@ -117,10 +117,9 @@ def rows_of(data: pa.Array, indexes: pa.Array | None) -> pa.RecordBatch:
 
 
 def values_of(data: pa.Array, table: int) -> tuple[pa.Array, "Numbers"]:
-    """What entries of the log put into a table, and in which of them each value lies.
+    """The values that entries of the log put into a table, and the position of each one's entry.
 
-    Other operations than puts that stand first in their entry are not looked at: a log service
-    makes no others.
+    Only entries that begin with a put are read, as a log service writes no others.
     """
     octets, starts, sizes = _buffers(data)
     frames = _Frames(octets, starts, sizes)
@@ -142,7 +141,7 @@ def _put_values(entry: bytes, table: int) -> list[bytes]:
         return []
     try:
         operations = unpack(entry)
-    except ValueError:  # The tables take no notice of it, either.
+    except ValueError:  # The tables ignore such an entry, too.
         return []
     return [
         bytes(value)
@@ -152,11 +151,11 @@ def _put_values(entry: bytes, table: int) -> list[bytes]:
     ]
 
 
-# ---- which of them are reports ----
+# ---- selection of reports ----
 
 
 def _buffers(data: pa.Array) -> tuple["Numbers", "Numbers", "Numbers"]:
-    """Octets, where each item begins, and how many it has."""
+    """Octets, and the offset and size of each item."""
     _, offsets, octets = data.buffers()
     if not len(data) or octets is None:
         return (numpy.zeros(0, "u1"), *(numpy.zeros(len(data), "i8"),) * 2)
@@ -166,7 +165,7 @@ def _buffers(data: pa.Array) -> tuple["Numbers", "Numbers", "Numbers"]:
 
 
 def _candidates(data: pa.Array) -> tuple[_Frames, "Numbers"]:
-    """Those that begin as one, and are long enough; and which ones they are."""
+    """Frames with the header of a report and a sufficient size, and their positions."""
     octets, starts, sizes = _buffers(data)
     long_enough = numpy.flatnonzero(sizes >= REPORT_BYTES)
     frames = _Frames(octets, starts, sizes).take(long_enough)
@@ -184,10 +183,10 @@ def _is_report(frames: _Frames) -> "Numbers":
 
 
 def _is_known(frames: _Frames, is_presence: "Numbers") -> "Numbers":
-    """Whether level, event and version are some that there are."""
+    """Whether level, event and version are valid."""
     level, event, version = frames.octet(3), frames.octet(4), frames.octet(49)
-    events_max = numpy.where(is_presence, len(presence.Happening), len(LogEvent))
-    own = numpy.where(event >= presence.Happening.EVASIVE, Level.WARNING, Level.INFO)
+    events_max = numpy.where(is_presence, len(presence.PresenceEvent), len(LogEvent))
+    own = numpy.where(event >= presence.PresenceEvent.EVASIVE, Level.WARNING, Level.INFO)
     level_good = numpy.where(is_presence, level == own, (level >= 1) & (level <= len(Level)))
     event_good = (event >= 1) & (event <= events_max)
     version_good = ~is_presence | (version == 1) | (version == 2)
@@ -196,7 +195,8 @@ def _is_known(frames: _Frames, is_presence: "Numbers") -> "Numbers":
 
 
 def _strings(frames: _Frames) -> tuple[list[_Part], "Numbers"]:
-    """Where a presence has its texts, the headers last; and where it ends, -1 when it is none."""
+    """The positions of a presence report's strings, headers last; and its end, -1 for other
+    frames."""
     is_presence = frames.octet(2) == presence.COMMAND
     found, place = [], _all(frames, presence.HEAD.size)
     for _ in range(presence.STRINGS):
@@ -205,7 +205,7 @@ def _strings(frames: _Frames) -> tuple[list[_Part], "Numbers"]:
         place = place + 1 + sizes
     sizes = frames.number(place, presence.SIZE_BYTES).astype("i8")
     place = place + presence.SIZE_BYTES
-    # The last strings may be empty: a peer without a group, say, is told of by none.
+    # The last strings may be empty, for example the group.
     group = found[-1]
     found[-1] = group._replace(there=is_presence & (group.sizes > 0))
     found.append(_Part(place, sizes, is_presence & (sizes > 0)))
@@ -216,7 +216,7 @@ def _all(frames: _Frames, offset: int) -> "Numbers":
     return numpy.full(len(frames.starts), offset, "i8")
 
 
-# ---- their columns ----
+# ---- columns ----
 
 
 def _index(indexes: pa.Array | None, places: "Numbers") -> pa.Array:
@@ -226,14 +226,14 @@ def _index(indexes: pa.Array | None, places: "Numbers") -> pa.Array:
 
 
 def _time(time_ms: "Numbers") -> pa.Array:
-    """A time that no calendar has, as a stranger may write it, is null."""
+    """Times that the calendar lacks, for example in a forged report, become null."""
     wrong = time_ms > TIME_MS_MAX
     found = numpy.where(wrong, 0, time_ms).astype("i8") * 1000
     return pa.array(found, pa.int64(), mask=wrong).cast(SCHEMA.field("time").type)
 
 
 def _uuid(frames: _Frames, offset: int, there: "Numbers") -> pa.Array:
-    """As text: 32 digits."""
+    """As 32 hexadecimal digits."""
     chosen = frames.take(numpy.flatnonzero(there))
     at = chosen.starts[:, None] + numpy.arange(offset, offset + UUID_BYTES)
     digits = HEXADECIMAL[chosen.octets[at]] if len(at) else numpy.zeros(0, "u2")
@@ -242,7 +242,7 @@ def _uuid(frames: _Frames, offset: int, there: "Numbers") -> pa.Array:
 
 
 def _text(frames: _Frames, part: _Part) -> pa.Array:
-    """What is not UTF-8 is null."""
+    """Invalid UTF-8 becomes null."""
     sizes = numpy.where(part.there, part.sizes, 0)
     ends = numpy.cumsum(sizes)
     total = int(ends[-1]) if len(ends) else 0
@@ -262,7 +262,7 @@ def _array(
 
 
 def _headers(texts: pa.Array) -> pa.Array:
-    """Peers say the same again and again: each text is read once."""
+    """Peers repeat their headers, so each distinct text is parsed once."""
     known = texts.dictionary_encode()
     read = decode(Column("json", TEXTS), known.dictionary.cast(pa.binary())).items
     return read.take(known.indices)

@@ -1,5 +1,5 @@
-"""Who comes and goes, as log services of ZRE keep it, as a source of Spark: over the log's source,
-or the table's."""
+"""Presence reports of a ZRE log service as a Spark source, based on the sources of the log and of
+tables."""
 
 from collections.abc import Iterator
 
@@ -39,12 +39,12 @@ def batch_reader(
 
 
 class Reports(Reads[log_options.LogReadOptions]):
-    """What both readers of the log do."""
+    """The common part of both readers of the log."""
 
     _table: int | None
 
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
-        """In a task."""
+        """Runs in a task."""
         for batch in super().read(partition):
             data, indexes = batch["data"], batch["index"]
             if self._table is not None:
@@ -72,7 +72,7 @@ class ZreStreamReader(Reports, LogStreamReader[log_options.LogReadOptions]):
 
 
 class ZreTableReader(TableReader):
-    """A batch of the table that a log service puts them into."""
+    """A batch of a log service's table."""
 
     def __init__(self, options: table_options.TableReadOptions, load: str) -> None:
         super().__init__(options, PAIRS, load)

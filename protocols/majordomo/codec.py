@@ -257,7 +257,7 @@ def _check_own(message: _ServiceMessage | _WorkMessage, text: bool) -> None:
 
 def _encode_remaining(remaining_ms: int, framing: Framing) -> bytes:
     if framing is not Framing.TEXT or not 0 <= remaining_ms <= values.REMAINING_MS_UNKNOWN:
-        raise LocalProtocolError(f"{framing.name} can't say {remaining_ms} ms")
+        raise LocalProtocolError(f"{framing.name} has no encoding for {remaining_ms} ms")
     return remaining_ms.to_bytes(values.REMAINING_BYTES, "big")
 
 

@@ -59,7 +59,7 @@ class Dialogs:
             codec.parse_endpoint(codec.endpoint_of(setup.address, setup.port))
             self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static]
         except Malformed as error:
-            raise LocalProtocolError(f"an address of ours, or a static peer's: {error}") from error
+            raise LocalProtocolError(f"the own address or a static peer's: {error}") from error
         self._on_loopback = ip_address(setup.address).is_loopback
         for mailbox in self._static:
             self._add_static(mailbox, now_ms)

@@ -41,7 +41,7 @@ HEADERS_BYTES_MAX = 4096
 FRAME_BYTES_MAX = HEAD.size + STRINGS * (1 + STRING_BYTES_MAX) + SIZE_BYTES + HEADERS_BYTES_MAX
 
 
-class Happening(IntEnum):
+class PresenceEvent(IntEnum):
     """The first four are those of ZRE/LOG (values.LogEvent)."""
 
     JOIN = 1
@@ -54,22 +54,22 @@ class Happening(IntEnum):
 
 
 _TOLD = {
-    EventKind.JOIN: Happening.JOIN,
-    EventKind.LEAVE: Happening.LEAVE,
-    EventKind.ENTER: Happening.ENTER,
-    EventKind.EXIT: Happening.EXIT,
-    EventKind.CHANGED: Happening.CHANGED,
-    EventKind.EVASIVE: Happening.EVASIVE,
-    EventKind.SILENT: Happening.SILENT,
+    EventKind.JOIN: PresenceEvent.JOIN,
+    EventKind.LEAVE: PresenceEvent.LEAVE,
+    EventKind.ENTER: PresenceEvent.ENTER,
+    EventKind.EXIT: PresenceEvent.EXIT,
+    EventKind.CHANGED: PresenceEvent.CHANGED,
+    EventKind.EVASIVE: PresenceEvent.EVASIVE,
+    EventKind.SILENT: PresenceEvent.SILENT,
 }
-_WARNINGS = frozenset({Happening.EVASIVE, Happening.SILENT})
+_WARNINGS = frozenset({PresenceEvent.EVASIVE, PresenceEvent.SILENT})
 _WITH_HEADERS = frozenset({EventKind.ENTER, EventKind.CHANGED})
 
 
 class Presence(NamedTuple):
     """A node's report about a peer."""
 
-    event: Happening
+    event: PresenceEvent
     time_ms: int
     node: bytes  # UUID of the reporting node ...
     node_name: str
@@ -154,7 +154,7 @@ def decode_presence(frames: Sequence[bytes]) -> Presence:
     if len(data) < HEAD.size:
         raise Malformed(Reason.SHORT, f"a presence report of {len(data)} octets")
     _, _, level, event, _, _, time_ms, node, peer, version = HEAD.unpack_from(data)
-    if not 1 <= event <= len(Happening) or version not in (1, 2):
+    if not 1 <= event <= len(PresenceEvent) or version not in (1, 2):
         raise Malformed(Reason.COMMAND, f"event {event} of version {version}")
     strings, place = [], HEAD.size
     for _ in range(STRINGS):
@@ -177,7 +177,7 @@ def decode_presence(frames: Sequence[bytes]) -> Presence:
     if not isinstance(headers, dict) or not all(type(one) is str for one in headers.values()):
         raise Malformed(Reason.TEXT, "headers that are no strings")
     found = Presence(
-        Happening(event), time_ms, node, node_name, peer, peer_name, endpoint, Version(version),
+        PresenceEvent(event), time_ms, node, node_name, peer, peer_name, endpoint, Version(version),
         group, headers,
     )  # fmt: skip
     if level != found.level:

@@ -14,7 +14,7 @@ import pytest
 
 import kelek
 from kelek.protocols.zre.log import Report, encode_report
-from kelek.protocols.zre.presence import Happening, Presence, encode_presence
+from kelek.protocols.zre.presence import Presence, PresenceEvent, encode_presence
 from kelek.protocols.zre.values import Level, LogEvent, Version
 from kelek.tests.actors.farm.farm_servers import Farm
 from kelek.tests.conftest import ROOT, Shell
@@ -45,7 +45,7 @@ zre: {port: 5670}
 
 REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 3, "come")
 SAID = Presence(
-    Happening.ENTER, 3, bytes(16), "hall", bytes(16), "lamp", "tcp://10.0.0.1:61000", Version.V2
+    PresenceEvent.ENTER, 3, bytes(16), "hall", bytes(16), "lamp", "tcp://10.0.0.1:61000", Version.V2
 )
 LATER = "1970-01-01T00:00:00.002Z"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import kelek
 from kelek.protocols.errors import RemoteProtocolError
-from kelek.protocols.zre.presence import Happening, Presence, decode_presence
+from kelek.protocols.zre.presence import Presence, PresenceEvent, decode_presence
 from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
@@ -60,13 +60,13 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
 
     eventually(all_see_each_other, "they do not find each other")
 
-    def kept(event: Happening) -> set[str]:
+    def kept(event: PresenceEvent) -> set[str]:
         """Of whom that is told."""
         return {told.peer_name for told in told_in(shell) if told.event is event}
 
-    eventually(lambda: kept(Happening.ENTER) == {"n1", "n2", "n3"}, "nobody tells who has come")
+    eventually(lambda: kept(PresenceEvent.ENTER) == {"n1", "n2", "n3"}, "nobody tells who has come")
     os.kill(nodes_of(shell)["n2"]["pid"], signal.SIGKILL)
-    eventually(lambda: "n2" in kept(Happening.EXIT), "nobody tells who has gone")
+    eventually(lambda: "n2" in kept(PresenceEvent.EXIT), "nobody tells who has gone")
     eventually(all_see_each_other, "it does not come back")
 
     def all_are_found() -> bool:
@@ -99,6 +99,6 @@ def test_presence_is_kept_in_a_table(shell: Any) -> None:
 
         def kept() -> bool:
             told = [decode_presence([value]) for _, value in table.scan()]
-            return (Happening.ENTER, visitor.uuid) in {(one.event, one.peer) for one in told}
+            return (PresenceEvent.ENTER, visitor.uuid) in {(one.event, one.peer) for one in told}
 
         eventually(kept, "the table does not tell who has come")

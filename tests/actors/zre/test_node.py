@@ -20,7 +20,7 @@ from kelek.actors.topology.zre import NodeZreSettings, ZreSettings
 from kelek.actors.zre import pipes as zre_pipes
 from kelek.actors.zre.beacon import ZreBeacon
 from kelek.actors.zre.log import KEY, ZreLog
-from kelek.actors.zre.node import ZreNode, announced
+from kelek.actors.zre.node import ZreNode, service_headers
 from kelek.native.net.datagrams import ReceivedBeacon
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST
 from kelek.protocols.zerodb.wire import ops
@@ -29,7 +29,7 @@ from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon, own
 from kelek.protocols.zre.codec import Hello, Ping, PingOk
 from kelek.protocols.zre.limiter import Limiter, Rate
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
-from kelek.protocols.zre.presence import Happening, Presence, decode_presence, encode_presence
+from kelek.protocols.zre.presence import Presence, PresenceEvent, decode_presence, encode_presence
 from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
 from kelek.tests.actors.in_thread import Rig, Socket
 from kelek.tests.actors.node_settings import node_settings
@@ -38,7 +38,7 @@ from kelek.tests.ports import free_port, free_udp_port
 PEER = own_uuid(b"\x22" * 14)
 REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 1_700_000_000_000, "x")
 SAID = Presence(
-    Happening.ENTER, REPORT.time_ms, bytes(16), "n1", PEER, "b", "tcp://h:1", Version.V2
+    PresenceEvent.ENTER, REPORT.time_ms, bytes(16), "n1", PEER, "b", "tcp://h:1", Version.V2
 )
 
 
@@ -268,14 +268,14 @@ def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: ZreNode) -> None:
     assert isinstance(stranger.next()[1], Hello)
     stranger.say(codec.Join("g", 1))
     entered, joined = (decode_presence(received(rig, reports)) for _ in range(2))
-    assert (entered.event, joined.event) == (Happening.ENTER, Happening.JOIN)
+    assert (entered.event, joined.event) == (PresenceEvent.ENTER, PresenceEvent.JOIN)
     assert (entered.node, entered.node_name) == (node.machine.uuid, "n1")
     assert (entered.peer, entered.peer_name, joined.group) == (PEER, "stranger", "g")
     assert entered.headers == {services.PRESENCE: endpoint, LOG_SERVICE: endpoint}
     assert entered.endpoint == f"tcp://{LOOPBACK}:{stranger.port}"
     stranger.say(stranger.hello(**headers, X_MOOD="good"))
     changed = decode_presence(received(rig, reports))
-    assert (changed.event, changed.headers["X-MOOD"]) == (Happening.CHANGED, "good")
+    assert (changed.event, changed.headers["X-MOOD"]) == (PresenceEvent.CHANGED, "good")
 
 
 def test_nobody_makes_it_report_elsewhere(rig: Rig, node: ZreNode) -> None:
@@ -341,7 +341,7 @@ def test_goodbye_is_said(rig: Rig, node: ZreNode) -> None:
 
 
 def test_what_is_announced() -> None:
-    found = announced(
+    found = service_headers(
         "c",
         node_settings(
             {

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import kelek
 from kelek.console import cli_errors
-from kelek.console.broker.bench import Measured
+from kelek.console.broker.bench import Measurement
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess
@@ -132,6 +132,6 @@ def test_its_workers_end_with_it(broker: BrokerProcess) -> None:
 
 
 def test_figures() -> None:
-    measured = Measured(0.5, [n * 1_000_000 for n in range(1, 201)], Counter())
+    measured = Measurement(0.5, [n * 1_000_000 for n in range(1, 201)], Counter())
     assert (measured.rate, measured.ms(50), measured.ms(99)) == (400, 101.0, 199.0)
-    assert Measured(0.0, [5_000], Counter([Failure(1, "")])).ms(99) == 0.005
+    assert Measurement(0.0, [5_000], Counter([Failure(1, "")])).ms(99) == 0.005

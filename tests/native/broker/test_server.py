@@ -37,14 +37,14 @@ class Broker:
     def __init__(self, context: "zmq.Context[Socket]", **limits: Any) -> None:
         self.context, self.number = context, next(NUMBERS)
         self.exchange, self.poller = Exchange(FOREVER), Poller()
-        self.doors = {name: self._door(name, limits) for name in ("clients", "workers")}
-        self.server = Server(self.exchange, self.poller, *self.doors.values())
+        self.routers = {name: self._open_router(name, limits) for name in ("clients", "workers")}
+        self.server = Server(self.exchange, self.poller, *self.routers.values())
         self.peers: dict[bytes, Socket] = {}
         self.stops: list[Stop] = []
         self.gone: list[bytes] = []
         self.served: set[Served] = set()
 
-    def _door(self, name: str, limits: dict[str, Any]) -> ServedRouter:
+    def _open_router(self, name: str, limits: dict[str, Any]) -> ServedRouter:
         socket = self.context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         for option in (zmq.SNDHWM, zmq.RCVHWM):
@@ -65,7 +65,7 @@ class Broker:
         return self.peers[name]
 
     def close(self) -> None:
-        for socket in (*self.peers.values(), *(router.socket for router in self.doors.values())):
+        for socket in (*self.peers.values(), *(router.socket for router in self.routers.values())):
             socket.close(0)
 
     def settle(self) -> None:
@@ -73,7 +73,7 @@ class Broker:
         while True:
             ready, served, position, unsent = self.server.wait(WAIT_MS)
             self.served.add(served)
-            clients, workers = self.doors.values()
+            clients, workers = self.routers.values()
             if served is Served.REQUESTS:
                 self._receive(clients.drain.arena, True, position)
             elif served is Served.ANSWERS:
@@ -230,7 +230,7 @@ def test_an_oversize_message_is_told_of_and_the_next_ones_pass(made: Made) -> No
         client.send_multipart(request(number, bytes(2000 if number % 2 else 20)))
     broker.settle()
     assert [message[4] for message in received(worker)] == [b"0", b"2"]
-    assert broker.doors["clients"].drain.dropped == 2
+    assert broker.routers["clients"].drain.dropped == 2
 
 
 @pytest.mark.parametrize("who", ["clients", "workers"])

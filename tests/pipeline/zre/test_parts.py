@@ -21,8 +21,8 @@ from kelek.protocols.zerodb.wire.ops import Delete, Put, pack
 from kelek.protocols.zre.errors import Malformed
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
 from kelek.protocols.zre.presence import (
-    Happening,
     Presence,
+    PresenceEvent,
     decode_presence,
     encode_presence,
     is_presence,
@@ -37,7 +37,7 @@ TIME_MS = 1_700_000_000_123
 TIME = datetime.fromtimestamp(TIME_MS // 1000, UTC).replace(microsecond=123_000)
 REPORT = Report(Level.ERROR, LogEvent.LEAVE, 1, 0xFFFE, TIME_MS, "a räther long text " * 12)
 PRESENCE = Presence(
-    Happening.ENTER, TIME_MS, NODE, "n1", PEER, "Äb", "tcp://10.0.0.1:61000", Version.V1,
+    PresenceEvent.ENTER, TIME_MS, NODE, "n1", PEER, "Äb", "tcp://10.0.0.1:61000", Version.V1,
     headers={"X-A": "é", "X-B": ""},
 )  # fmt: skip
 
@@ -79,8 +79,10 @@ def one_by_one(data: list[bytes]) -> tuple[list[dict[str, Any]], set[int]]:
 
 
 def test_rows() -> None:
-    leave = PRESENCE._replace(event=Happening.LEAVE, group="g", headers={})
-    silent = PRESENCE._replace(event=Happening.SILENT, peer_name="", version=Version.V2, headers={})
+    leave = PRESENCE._replace(event=PresenceEvent.LEAVE, group="g", headers={})
+    silent = PRESENCE._replace(
+        event=PresenceEvent.SILENT, peer_name="", version=Version.V2, headers={}
+    )
     data = [b"an update", encode_report(REPORT), b"", encode_presence(PRESENCE)]
     data += [encode_presence(leave), b"\xaa\xa2", encode_presence(silent), encode_report(REPORT)]
     found = rows_of(binary(data), pyarrow.array(range(100, 100 + len(data))))

@@ -35,7 +35,7 @@ def test_headers() -> None:
 
 
 def test_reports() -> None:
-    for kind in (Level, LogEvent, presence.Happening):
+    for kind in (Level, LogEvent, presence.PresenceEvent):
         assert ", ".join(f"{one.value} {one.name}" for one in kind) in TEXT
     assert log.FRAME_BYTES_MAX == 18 + 255
     assert presence.HEAD.size == 50

@@ -10,8 +10,8 @@ from kelek.protocols.zre.errors import Malformed
 from kelek.protocols.zre.log import uuid_hash
 from kelek.protocols.zre.peers import Event, EventKind, PeerInfo
 from kelek.protocols.zre.presence import (
-    Happening,
     Presence,
+    PresenceEvent,
     decode_presence,
     encode_presence,
     presence_of,
@@ -20,8 +20,8 @@ from kelek.protocols.zre.values import Level, LogEvent, Version
 
 NODE, PEER = bytes(range(0x10, 0x20)), bytes(range(0x20, 0x30))
 SAID = Presence(
-    Happening.ENTER, 1_700_000_000_123, NODE, "n1", PEER, "Äb", "tcp://10.0.0.1:61000", Version.V2,
-    headers={"X-A": "é"},
+    PresenceEvent.ENTER, 1_700_000_000_123, NODE, "n1", PEER, "Äb", "tcp://10.0.0.1:61000",
+    Version.V2, headers={"X-A": "é"},
 )  # fmt: skip
 SAID_DATA = (
     b"\xaa\xa2\x02\x03\x03" + uuid_hash(NODE).to_bytes(2) + uuid_hash(PEER).to_bytes(2)
@@ -34,14 +34,14 @@ SAID_DATA = (
 def test_a_presence() -> None:
     assert encode_presence(SAID) == SAID_DATA
     assert decode_presence([SAID_DATA]) == SAID
-    assert {one.name for one in LogEvent} == {one.name for one in list(Happening)[:4]}
-    assert all(Happening[one.name].value == one.value for one in LogEvent)
+    assert {one.name for one in LogEvent} == {one.name for one in list(PresenceEvent)[:4]}
+    assert all(PresenceEvent[one.name].value == one.value for one in LogEvent)
 
 
 @given(
     st.builds(
         Presence,
-        st.sampled_from(Happening),
+        st.sampled_from(PresenceEvent),
         st.integers(0, 2**64 - 1),
         st.binary(min_size=16, max_size=16),
         st.text(max_size=60),
@@ -57,7 +57,7 @@ def test_a_presence() -> None:
 def test_they_round_trip_and_cut_ones_are_refused(said: Presence, cut: int) -> None:
     data = encode_presence(said)
     assert decode_presence([data]) == said
-    assert said.level is (Level.WARNING if said.event >= Happening.EVASIVE else Level.INFO)
+    assert said.level is (Level.WARNING if said.event >= PresenceEvent.EVASIVE else Level.INFO)
     for junk in ([data[: cut % len(data)]], [data + b"x"], [data, b""], [], [b"\xaa\xa2\x01"]):
         with pytest.raises(Malformed):
             decode_presence(junk)
