@@ -14,7 +14,7 @@ class _LookupThread(Thread):
     """
 
     def __init__(self, address: Address) -> None:
-        super().__init__(name="names", daemon=True)
+        super().__init__(name="resolver", daemon=True)
         self._address = address
         self._found: list[SocketAddress] = []
         self._error: OSError | None = None

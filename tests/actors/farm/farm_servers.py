@@ -162,23 +162,24 @@ class Farm:
         jraft: bool = False,
         processes: bool = False,
         begin: Sequence[int] | None = None,
-        resolver: Sequence[str] = ("farm",),
+        names: Sequence[str] = ("farm",),
         gated: bool = False,
         times: str = "",
         farm: str = "",
         node: str = "",
     ) -> None:
-        """tls     False: plain, with the handshake (`i2p: true`)
-        jraft   plain, without any handshake
-        begin   the ids that begin; the others wait to be taken in
-        gated   servers find each other at `gates`, ports by id at which the test listens
-        times   in place of TIMES
+        """tls     False: plain TCP with the handshake (`i2p: true`)
+        jraft   plain TCP without a handshake
+        begin   the initial members; the other servers wait for an invitation
+        names   of the farms
+        gated   servers connect to each other through `gates`, ports by id that the test serves
+        times   replaces TIMES
         farm    more keys of each farm, as YAML: "snapshot_entries: 10, user_server_ids: {peer: 1}"
         node    more keys of each node's `farm:`, likewise; {number} is its server's id
         """
         # A short one: a Unix socket's path has 107 bytes.
         self.place = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
-        self.resolver = tuple(resolver)
+        self.names = tuple(names)
         self.ports = dict(zip(ids, free_ports(len(ids)), strict=True))
         self.gates = dict(zip(ids, free_ports(len(ids)), strict=True)) if gated else {}
         self.tls, self.jraft, self._processes = tls and not jraft, jraft, processes
@@ -203,7 +204,7 @@ class Farm:
         for number, blob in enumerate(leaf.cert_chain_pems):
             blob.write_to_path(self.place / "cert.pem", append=number > 0)
         text = ""
-        for name in self.resolver:
+        for name in self.names:
             for user, password in PASSWORDS.items():
                 text = with_user(text, name, user, password)
         self.write_secret("passwords", text)
@@ -232,7 +233,7 @@ class Farm:
         lines += [
             f"  {name}: {{servers: {{{servers}}}{first}, admins: [{USER}], "
             + f"server_users: [{SERVERS}], {farm.removesuffix(', ')}}}"
-            for name in self.resolver
+            for name in self.names
         ]
         lines.append("nodes:")
         for number, port in self.ports.items():
@@ -360,11 +361,11 @@ class Farm:
     def connect(
         self, number: int, name: str = "", user: str = USER, password: str = PASSWORD
     ) -> "FarmClient":
-        return FarmClient(self, number, name or self.resolver[0], (user, password))
+        return FarmClient(self, number, name or self.names[0], (user, password))
 
     def shown(self, number: int, what: str = "status") -> dict[str, Any]:
         """A view of a server's HTTP API. Raises OSError."""
-        name = self.resolver[0]
+        name = self.names[0]
         host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
         target = ConnectTarget(host, name, USER, PASSWORD, path=path)
         challenges = self._challenges.setdefault((number, name, path), ChallengeCache())

@@ -254,7 +254,7 @@ def shows(farm: Farm, number: int) -> bool:
 
 def test_two_farms_in_one_process() -> None:
     """Each has its own log."""
-    with Farm(resolver=("one", "two"), node="post_interval_ms: 0") as farm:
+    with Farm(names=("one", "two"), node="post_interval_ms: 0") as farm:
         farm.start()
         told = {"one": {b"a", b"b"}, "two": {b"c"}}
         for name, values in told.items():
