@@ -6,6 +6,7 @@ The operations do no I/O and never sleep.
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
@@ -91,11 +92,12 @@ class LogTuning(NamedTuple):
     election_grace_ms: int = 300
 
 
-class EntriesQuery(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EntriesQuery:
     """The entries to read, and the peer to read them from."""
 
     after: int
-    count: int | None  # type: ignore[assignment]  # Hides tuple.count.
+    count: int | None
     url: str | None  # None: the leader.
 
 
@@ -187,7 +189,7 @@ class LogOperations:
     def _entries(
         self, asked: EntriesQuery, decode: Callable[[EntryRun], list[Any]]
     ) -> Generator[Step | list[Any], None, None]:
-        after, count, url = asked
+        after, count, url = asked.after, asked.count, asked.url
         check_range("after", after)
         if count is not None:
             check_range("count", count)

@@ -7,6 +7,7 @@ operations do no I/O and never sleep.
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -107,7 +108,8 @@ class Ahead(NamedTuple):
     flags: int  # PACKED, or 0: the specification's framing.
 
 
-class RangeJob(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RangeJob:
     """A snapshot of a range that one server serves in chunks.
 
     apid    number of the job on its node
@@ -122,7 +124,7 @@ class RangeJob(NamedTuple):
     url: str
     lease: int = 0
     path: str = ""
-    index: int = 0  # type: ignore[assignment]  # Hides tuple.index.
+    index: int = 0
     nonce: bytes = b""
 
 
@@ -134,7 +136,8 @@ class SnapshotRead(NamedTuple):
     packed: bool = True  # False: in the specification's framing.
 
 
-class ClusterSnapshot(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
     """A snapshot of a table on all nodes, from open_snapshot().
 
     number   its lease, on every node
@@ -147,7 +150,7 @@ class ClusterSnapshot(NamedTuple):
     number: int
     url: str
     path: str
-    index: int  # type: ignore[assignment]  # Hides tuple.index.
+    index: int
     nonce: bytes = b""
 
 

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import click
@@ -23,11 +24,12 @@ INFO_MS = 1000  # How long to wait for each node's answer.
 INFO_FIELDS = "term", "first_index", "applied_index", "commit_index", "last_index"
 
 
-class EntrySelection(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EntrySelection:
     """The entries to print; count is of the last ones, without after."""
 
     after: int | None
-    count: int  # type: ignore[assignment]  # Hides tuple.count.
+    count: int
     follow: bool
     all_kinds: bool
 

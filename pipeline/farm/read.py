@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -86,7 +87,7 @@ class FarmView(LogPositions):
             return offset
         try:
             for entry in self._page(index, index, 1).entries:
-                return offset._replace(term=entry.term)
+                return replace(offset, term=entry.term)
         except FarmCompacted:
             return offset
         raise LogEnds(index, index)

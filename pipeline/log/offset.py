@@ -1,30 +1,33 @@
 """Offsets in the log for Spark's checkpoints, and ranges of entries for its tasks."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..errors import WrongCheckpoint
 
 
-class LogOffset(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LogOffset:
     """The position after an entry. Term and reqid tell whether the entry is still the same."""
 
     cluster: str
-    index: int = 0  # type: ignore[assignment]  # It hides tuple.index, which nobody misses.
+    index: int = 0
     term: int = 0  # 0 if unknown, because the entry is no longer stored.
     reqid: str = ""  # Hexadecimal; empty if unknown or if the cluster made the entry itself.
 
     def encode(self) -> dict[str, Any]:
         """Returns the form that Spark writes into a checkpoint."""
-        return self._asdict()
+        return asdict(self)
 
 
-class FarmOffset(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FarmOffset:
     """A position in a farm's log, whose entries have no reqid."""
 
     farm: str
-    index: int = 0  # type: ignore[assignment]
+    index: int = 0
     term: int = 0  # 0 if unknown, because the entry is no longer stored.
 
     @property
@@ -33,7 +36,7 @@ class FarmOffset(NamedTuple):
 
     def encode(self) -> dict[str, Any]:
         """Returns the form that Spark writes into a checkpoint."""
-        return self._asdict()
+        return asdict(self)
 
 
 Offset = LogOffset | FarmOffset
@@ -41,7 +44,9 @@ Offset = LogOffset | FarmOffset
 
 def log_name(origin: Offset) -> dict[str, str]:
     """Returns the name of the log by the field that holds it: {"cluster": ...}."""
-    return {origin._fields[0]: origin[0]}
+    if isinstance(origin, LogOffset):
+        return {"cluster": origin.cluster}
+    return {"farm": origin.farm}
 
 
 def decode_offset(value: Mapping[str, Any], origin: Offset) -> Offset:

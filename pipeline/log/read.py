@@ -6,6 +6,7 @@ The first connection imports ZeroMQ, in the process that makes it.
 import random
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 
 import pyarrow
@@ -75,7 +76,7 @@ class LogView(LogPositions):
                 for _ in range(WAITS_MAX):
                     for entry in self._log.entries(index - 1, 1):
                         reqid = entry.reqid.hex() if entry.reqid else ""
-                        return offset._replace(term=entry.term, reqid=reqid)
+                        return replace(offset, term=entry.term, reqid=reqid)
                     self._wait_applied(index, index)
             except LogCompacted:
                 return offset

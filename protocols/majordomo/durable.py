@@ -10,6 +10,7 @@ broker owns it: the owner dispatches requests to workers, writes their ends, and
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...native.broker.exchange import Exchange, ExchangeSetup
@@ -51,11 +52,12 @@ class StoreRead(NamedTuple):
     end: bytes
 
 
-class Watch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Watch:
     """Changes after an index; 0: asks for the current index."""
 
     ticket: int
-    index: int  # type: ignore[assignment]   # It hides tuple.index.
+    index: int
 
 
 Order = StoreWrite | StoreRead | Watch

@@ -8,6 +8,7 @@ order in the log is the order of arrival, even after failures (protocols/zmqraft
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ....native.net.messages import Frames
@@ -65,13 +66,14 @@ class ResultFound(NamedTuple):
     results: tuple[OperationResult, ...]
 
 
-class ResultLost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ResultLost:
     """An applied repeat of a transaction, whose result was reported at the first time."""
 
     answer: Message
     worker: int
     reqid: bytes
-    index: int  # type: ignore[assignment]  # It hides tuple.index.
+    index: int
 
 
 class WritePack:

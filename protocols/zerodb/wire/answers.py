@@ -7,6 +7,7 @@ kelek's extension, the header of the answer ends with an echo of its reqid.
 import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -185,12 +186,13 @@ def encode_chunk(
     return [head, *chain.from_iterable(zip(keys, found, strict=True))]
 
 
-class SnapshotLease(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SnapshotLease:
     """A snapshot that range jobs share, and that readers on the same machine may open."""
 
     lease: int
     path: str  # The database's folder.
-    index: int  # type: ignore[assignment]  # The last entry in it; hides a method.
+    index: int  # The last entry in it.
     term: int
     # Also in a file of the snapshot: it tells apart equal paths of different machines.
     nonce: bytes = b""

@@ -3,6 +3,7 @@
 import pickle
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -160,8 +161,8 @@ def test_places(farm: Farm) -> None:
         assert (offset.farm, offset.index, offset.term > 0) == ("farm", 7, True)
         view.check(offset)
         for wrong, words in (
-            (offset._replace(term=offset.term + 1), "entry 7 has term"),
-            (offset._replace(index=99), "behind entry 99, the log ends at 32"),
+            (replace(offset, term=offset.term + 1), "entry 7 has term"),
+            (replace(offset, index=99), "behind entry 99, the log ends at 32"),
         ):
             with pytest.raises(log_errors.WrongCheckpoint, match=words):
                 view.check(wrong)

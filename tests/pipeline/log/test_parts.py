@@ -1,6 +1,7 @@
 """The parts of the kind `log` that need no Spark: options, offsets, ranges, ids, appending."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -235,9 +236,9 @@ def test_a_view_finds_places(cluster: Cluster) -> None:
         assert offset.reqid.endswith("06")
         view.check(offset)
         with pytest.raises(log_errors.WrongCheckpoint, match="in the log it has"):
-            view.check(offset._replace(index=8))
+            view.check(replace(offset, index=8))
         with pytest.raises(log_errors.WrongCheckpoint, match="the log ends at 101"):
-            view.check(offset._replace(index=102))
+            view.check(replace(offset, index=102))
         with pytest.raises(log_errors.LogEnds, match="after is behind its end"):
             view.offset_at(101)  # That world's leaders say so of the next one.
     finally:
