@@ -59,7 +59,7 @@ class StateMachine(Actor):
         self._reader = LogReader(self._disk, self._identity)
         self._commit_index = self._commit_term = self._applied = self._term = 0
         self._applied_term = 0
-        self._stop_line = BarrierParticipant()
+        self.barrier = BarrierParticipant()
         self._more_to_apply = False
         self._retry_due_ms: int | None = None
         self._last_commit_ms = 0
@@ -158,7 +158,7 @@ class StateMachine(Actor):
             self._term = 0
         self._machine.lead(self._term)
         self._apply(now_ms)
-        reply = self._stop_line.reply_when_written(self._applied)
+        reply = self.barrier.reply_when_written(self._applied)
         if reply is not None:
             self._write_state(reply)
         self._tick_due_ms = self._machine.tick(now_ms)
@@ -166,7 +166,7 @@ class StateMachine(Actor):
     def _apply(self, now_ms: int) -> None:
         self._more_to_apply, self._retry_due_ms = False, None
         commit = self._commit_index, self._commit_term
-        index, term = self._stop_line.apply_limit(commit, self._applied, now_ms)
+        index, term = self.barrier.apply_limit(commit, self._applied, now_ms)
         if self._applied >= index:
             return
         batches = self._reader.batches(self._applied + 1, index, term, READ_BYTES_MAX)
@@ -189,7 +189,7 @@ class StateMachine(Actor):
         for phase, attempt, at, _ in barrier_messages(self, arena, "barriers"):
             order = BarrierOrder(phase, attempt, at)
             position = self._applied, self._applied_term
-            reply = self._stop_line.on_order(order, position, self.now_ms)
+            reply = self.barrier.on_order(order, position, self.now_ms)
             if reply is not None:
                 self._send_reply(reply)
 
@@ -199,7 +199,7 @@ class StateMachine(Actor):
 
     def _write_state(self, reply: BarrierReply) -> None:
         """Writes the current state. If the disk refuses, snapshot_sender asks again."""
-        self._stop_line.resume()
+        self.barrier.resume()
         self._more_to_apply = self._applied < self._commit_index
         try:
             write_state(self._disk, self._applied, self._machine.snapshot)
@@ -237,7 +237,7 @@ class StateMachine(Actor):
     def deadline_ms(self) -> int | None:
         if self._more_to_apply:
             return 0
-        dues = (self._retry_due_ms, self._tick_due_ms, self._stop_line.deadline_ms)
+        dues = (self._retry_due_ms, self._tick_due_ms, self.barrier.deadline_ms)
         return min((due for due in dues if due is not None), default=None)
 
     def status(self) -> dict[str, object]:

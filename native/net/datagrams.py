@@ -69,7 +69,7 @@ class Datagrams:
             raise
         self._state = ffi.new("struct klk_beacons *")
         self._state.seed = int.from_bytes(os.urandom(8))
-        self._fill(BURST, PER_S, BURST // SOURCE_PART, PER_S // SOURCE_PART)
+        self.set_rates(BURST, PER_S, BURST // SOURCE_PART, PER_S // SOURCE_PART)
         self._rows = ffi.new("struct klk_beacon[]", RECEIVED_MAX)
         self._more = ffi.new("int32_t *")
         self._sources: dict[bytes, str] = {}
@@ -87,7 +87,7 @@ class Datagrams:
         self._out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
         self._out.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, 1)
 
-    def _fill(self, burst: int, per_s: int, source_burst: int, source_per_s: int) -> None:
+    def set_rates(self, burst: int, per_s: int, source_burst: int, source_per_s: int) -> None:
         """Sets the burst and the rate per second, of all sources and of one."""
         state = self._state
         state.burst, state.per_s = burst, per_s

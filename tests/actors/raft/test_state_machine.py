@@ -118,4 +118,4 @@ def test_an_order_of_no_known_phase_is_dropped(rig: Rig) -> None:
         orders.send(b"junk")
         machine = rig.machine
         machine.turn(lambda: machine.counters["malformed-dropped"] == 3)
-    assert machine._stop_line.attempt == 1
+    assert machine.barrier.attempt == 1

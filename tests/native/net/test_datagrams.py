@@ -73,7 +73,7 @@ def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, 
     dice = Random(seed)
     one, other = pair
     other.close()  # Which of two gets what is not broadcast the kernel chooses.
-    one._fill(40, 1000, 40, 1000)
+    one.set_rates(40, 1000, 40, 1000)
     one._state.all.left_micros = 0
     taken: list[Beacon] = []
     malformed = flooded = 0
@@ -106,7 +106,7 @@ def test_one_that_floods_leaves_room_for_others(pair: tuple[Datagrams, Datagrams
     one, other = pair
     other.close()
     one._state.seed = 1  # These two sources have buckets of their own.
-    one._fill(100, 0, 60, 0)
+    one.set_rates(100, 0, 60, 0)
     beacon = encode_beacon(Beacon(UUID, 61_000))
     for source, count, taken, flooded in ((LOOPBACK_2, 80, 60, 20), (LOOPBACK, 70, 40, 50)):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
