@@ -1,4 +1,4 @@
-"""The core where a story would be too long: two leaders in one wake, junk, limits."""
+"""The Raft core where a golden story would be too long: two leaders in one wake, junk, limits."""
 
 from itertools import pairwise
 from random import Random

@@ -1,4 +1,4 @@
-"""RaftLog and Unsynced against plain lists that keep one value an entry."""
+"""RaftLog and DurableTracker compared with plain lists of one value for each entry."""
 
 from collections.abc import Iterator
 from itertools import pairwise

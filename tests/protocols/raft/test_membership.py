@@ -1,4 +1,4 @@
-"""Configurations: their history, both majorities while joint, learners."""
+"""Configurations: their history, joint majorities, learners."""
 
 from random import Random
 

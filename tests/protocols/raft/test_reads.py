@@ -1,4 +1,4 @@
-"""Rounds of reads: what confirms them, when they begin, and that none outlives its leader."""
+"""Rounds of reads: what confirms them, when they start, and that none outlives its leader."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""A small world for the client machine: peers that answer as the text says, in virtual time."""
+"""A small world for the client machine: peers that answer as specified, in virtual time."""
 
 import heapq
 from collections.abc import Callable

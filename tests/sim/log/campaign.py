@@ -16,7 +16,7 @@ from kelek.tests.sim.log.sim_cluster import Cluster
 
 
 def run_seed(seed: int) -> Cluster:
-    """One whole run; raises Broken."""
+    """Runs one seed completely. Raises RuleBroken."""
     cluster = Cluster(seed)
     cluster.run()
     return cluster

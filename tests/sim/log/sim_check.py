@@ -24,7 +24,7 @@ class RuleBroken(AssertionError):
 
 
 class AppliedEntry(NamedTuple):
-    """What a state machine has seen at an index."""
+    """An entry as a state machine has applied it."""
 
     term: int
     kind: int
@@ -33,7 +33,7 @@ class AppliedEntry(NamedTuple):
 
 
 class NodeHistory:
-    """What is known of one node from event to event; `life` ends when its peer's process does."""
+    """The state of one node from event to event. It ends with the peer's process."""
 
     def __init__(self) -> None:
         self.term = 0
@@ -47,7 +47,7 @@ class NodeHistory:
 
 
 class Checker:
-    """All that has ever been committed, led, applied and acknowledged in one run."""
+    """All commits, leaders, applied entries and acknowledgements of one run."""
 
     def __init__(self, world: World, names: Iterable[str]) -> None:
         self.world = world
@@ -69,7 +69,7 @@ class Checker:
     # What the run reports.
 
     def on_started(self, name: str, raft: Raft) -> None:
-        """A peer's process has recovered: it knows no less than it had promised."""
+        """A peer's process has recovered: it must still know all that it has promised."""
         seen = self.seen[name]
         self._expect(raft.term >= seen.term, name, "term went back", seen.term, raft.term)
         if raft.term == seen.term and seen.voted_for is not None:
@@ -83,7 +83,7 @@ class Checker:
         self.touched[name] = raft
 
     def on_wiped(self, name: str) -> None:
-        """The node may have forgotten term and vote: it must not vote, but that shows elsewhere."""
+        """The node may have forgotten term and vote: it must not vote, which other rules check."""
         self.seen[name] = NodeHistory()
 
     def on_stopped(self, name: str) -> None:
@@ -91,11 +91,11 @@ class Checker:
         self.touched.pop(name, None)
 
     def on_event_of(self, name: str) -> None:
-        """The node's peer has done something in this event."""
+        """The node's peer has acted in this event."""
         self.touched[name] = self.rafts[name]
 
     def after_event(self) -> None:
-        """Checks what the event has touched."""
+        """Checks the nodes that acted in the event."""
         if self.touched:
             for name, raft in self.touched.items():
                 self._check_node(name, raft)
@@ -155,7 +155,7 @@ class Checker:
         seen.led_term, seen.led_runs, seen.led_last_index = raft.term, runs, last_index
 
     def _check_commits(self, name: str, raft: Raft) -> None:
-        """What is committed anywhere is committed everywhere: same index, same term."""
+        """Every committed entry is the same on all nodes: equal index, equal term."""
         committed, log = self.committed, raft.log
         common = min(raft.commit_index, committed.last_index)
         for first_index, term in clipped(committed.runs, common, log):
@@ -196,7 +196,7 @@ class Checker:
     # Rules about entries.
 
     def on_applied(self, name: str, index: int, entry: AppliedEntry) -> None:
-        """A state machine applies an entry; the first one to do so decides what it must be."""
+        """A state machine applies an entry. The first one determines what the others must apply."""
         applied = self.applied
         self._expect(index <= len(applied) + 1, name, "applies with a gap", index, len(applied))
         if index <= len(applied):
@@ -219,7 +219,7 @@ class Checker:
         self._check_acked(reqid)
 
     def state_at(self, index: int) -> bytes:
-        """What every state machine's state must be behind entry index."""
+        """Returns the state that every state machine must have after the entry at index."""
         while len(self._digests) <= index:
             entry = self.applied[len(self._digests) - 1]
             before = self._digests[-1]
@@ -227,7 +227,7 @@ class Checker:
         return self._digests[index]
 
     def on_restored(self, name: str, index: int, state: bytes) -> None:
-        """A state machine has taken its state from a snapshot."""
+        """A state machine has loaded its state from a snapshot."""
         self.world.counters["restored"] += 1
         known = index <= len(self.applied)
         self._expect(known, name, "restores what nobody has applied", index, len(self.applied))
@@ -235,25 +235,25 @@ class Checker:
         self._expect(same, name, "state machine safety: another state at", index)
 
     def on_acked(self, reqid: bytes, index: int) -> None:
-        """A client was told that its update is committed at an index."""
+        """A client's update was acknowledged as committed at an index."""
         self.acked[reqid] = index
         self._check_acked(reqid)
 
     def on_read(self, who: str, floor: int, index: int) -> None:
-        """Somebody was told how far to read; floor was committed before he asked."""
+        """A client got a read index; `floor` was committed before its request."""
         self._expect(index >= floor, who, "a stale read:", index, "after", floor)
         end = self.committed.last_index
         self._expect(index <= end, who, "reads what is not committed:", index, end)
 
     def on_entries_end(self, who: str, floor: int, index: int) -> None:
-        """Somebody was told that the entries end there; floor was committed before he asked, or,
-        where a node may lag, it had served so much before."""
+        """A client got the end of the entries. `floor` was committed before its request, or, where
+        a node may lag, was in an earlier answer of the node."""
         self._expect(index >= floor, who, "entries that go back:", index, "after", floor)
         end = self.committed.last_index
         self._expect(index <= end, who, "serves what is not committed:", index, end)
 
     def on_entries(self, who: str, entries: Iterable[Entry]) -> None:
-        """Somebody was given entries."""
+        """A client got entries."""
         for entry in entries:
             index, term = entry.index, self.committed.term_at(entry.index)
             self._expect(term == entry.term, who, "serves another entry at", index, term)
@@ -291,7 +291,7 @@ def clipped(runs: Runs, last_index: int, log: RaftLog) -> Runs:
 
 
 def make_update(client: bytes, number: int, size: int) -> bytes:
-    """The data of a client's update: whose it is, its number, some filling."""
+    """Returns the data of a client's update: the client, its number, and filling."""
     head = b"%s:%d:" % (client, number)
     return head + b"." * max(0, size - len(head))
 

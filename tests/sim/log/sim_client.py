@@ -1,4 +1,4 @@
-"""A client of a run: the real client machine, fed with updates that name themselves."""
+"""A client of a run: the real client machine, with updates that name themselves."""
 
 from collections import deque
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ ONE_BY_ONE = WindowLimits(packs=1, updates=1)
 
 
 class ClientProcess(Process):
-    """Adds updates while it may, sends them through the machine, checks what is acknowledged."""
+    """Adds updates, sends them through the client machine, and checks the acknowledgements."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ClientProcess(Process):
         self.wake_after(0)
 
     def _new_id(self) -> bytes:
-        """A reqid by the text: seconds, machine, process, counter."""
+        """Makes a request id as specified: seconds, machine, process, counter."""
         self.ids += 1
         seconds = UNIX_S + self.world.now_us // 1_000_000
         return b"%s\0\0%c\0\0%s" % (
@@ -119,7 +119,7 @@ class ClientProcess(Process):
         window.add(pending)
 
     def _step_reads(self) -> None:
-        """Begins a read now and then, where the machine knows such; checks what was read."""
+        """Starts a read now and then, if the machine supports reads, and checks the answers."""
         for read in [read for read in self.reads if read.done]:
             floor = self.reads.pop(read)
             if read.refusal:
@@ -132,7 +132,7 @@ class ClientProcess(Process):
             self.reads[read] = self.checker.committed.last_index
 
     def _step_entries(self) -> None:
-        """Reads entries now and then, in any form; checks them, and where they end."""
+        """Reads entries now and then, in any form; checks the entries and their end."""
         for stream in list(self.streams):
             while stream.runs:
                 part, _ = stream.runs[0], self.machine.next_run(stream, self.world.now_ms)
@@ -148,7 +148,7 @@ class ClientProcess(Process):
             self.streams[self.machine.open_stream(stream)] = floor
 
     def _report_commits(self) -> None:
-        """Hands the acknowledgements to the checker."""
+        """Reports the acknowledgements to the checker."""
         while self.pendings and (self.pendings[0].runs or self.pendings[0].refusal):
             pending = self.pendings.popleft()
             assert not pending.refusal, f"{self.name} refused: {pending.refusal}"
@@ -173,7 +173,7 @@ class ClientProcess(Process):
 
 
 class ClientHost(NamedTuple):
-    """Where a client's connections begin, and whom they may reach."""
+    """The host of a client's connections, and the nodes that it may reach."""
 
     network: Network
     nodes: dict[str, Node]  # By url.
@@ -181,7 +181,7 @@ class ClientHost(NamedTuple):
 
 
 class ClientDealer:
-    """A DEALER of a client: connects again by itself until it is closed."""
+    """A DEALER of a client: it reconnects by itself until it is closed."""
 
     def __init__(self, home: ClientHost, url: str) -> None:
         self.home = home

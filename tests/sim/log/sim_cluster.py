@@ -1,4 +1,4 @@
-"""A whole run: a cluster, its clients, a plan of faults, and what must hold when they are over."""
+"""A whole run: a cluster, its clients, random faults, and the rules for its recovery."""
 
 from collections.abc import Callable
 from functools import partial
@@ -42,7 +42,7 @@ FORMS: tuple[Form | None, ...] = (None, None, None, Form.NODE, Form.TEXT)
 
 
 class Cluster:
-    """Makes everything from one seed, runs it, and raises Broken with the last events."""
+    """Builds everything from one seed, runs it, and raises RuleBroken with the last events."""
 
     def __init__(self, seed: int) -> None:
         self.world = World(seed)
@@ -115,7 +115,7 @@ class Cluster:
             self.plan += [(18, self._change_members), (8, self._cut_while_joint)]
 
     def run(self) -> None:
-        """The whole run. Raises Broken, its text naming the seed, with the last events."""
+        """Runs completely. Raises RuleBroken with the seed and the last events."""
         try:
             self._start()
             self._inject_faults()
@@ -147,7 +147,7 @@ class Cluster:
             self._run_for(world.random.choice([5, 30, 150, 400, 900]))
 
     def _check_recovery(self) -> None:
-        """All faults are healed: it must come to rest, with everything in its place."""
+        """All faults have ended: the cluster must recover completely."""
         world = self.world
         world.trace_event("HEAL everything")
         self._doomed = 0
@@ -186,7 +186,7 @@ class Cluster:
             self._run_for(20)
 
     def _leader(self) -> str | None:
-        """Who leads in the newest term, if a majority follows it."""
+        """Returns the leader of the newest term, if a majority follows it."""
         for name, raft in self.checker.rafts.items():
             followers = [other for other, raft in self.checker.rafts.items() if raft.leader == name]
             if raft.role is Role.LEADER and is_majority(raft.configuration, followers):
@@ -208,7 +208,7 @@ class Cluster:
         return len(applied | last) == 1
 
     def _members(self) -> set[str]:
-        """Who is a member for the leader; nobody while that is about to change."""
+        """Returns the members by the leader's log; none while they are changing."""
         leader = self._leader()
         if leader is None or self.checker.rafts[leader].configuration.old:
             return set()
@@ -232,7 +232,7 @@ class Cluster:
         assert now == (leader, term, leader), f"{follower} disturbed {leader}: {self.status()}"
 
     def status(self) -> str:
-        """Every node in a few words."""
+        """Every node in one line."""
         words = [
             f"{name}: {raft.role} term={raft.term} leader={raft.leader} "
             f"last={raft.log.last_index} durable={raft.durable_index} "
@@ -250,7 +250,7 @@ class Cluster:
     # Faults: the network.
 
     def _random_node(self) -> Node:
-        """Any node; the leader more often than the others, for it has more to lose."""
+        """Returns a random node, the leader more often than the others."""
         leader = self._leader()
         if leader is not None and self.world.chance(0.35):
             return self.nodes[leader]
@@ -290,7 +290,7 @@ class Cluster:
         self._cut_for_a_while("cut in two", what, lambda a, b: (a in half) != (b in half))
 
     def _bridge(self) -> None:
-        """Two nodes do not hear each other, everybody else hears all."""
+        """Two nodes cannot reach each other; all other pairs can."""
         pair = set(self.world.random.sample(list(self.nodes), 2))
         what = "-".join(sorted(pair))
         self._cut_for_a_while("bridge", what, lambda source, target: {source, target} == pair)
@@ -300,7 +300,7 @@ class Cluster:
         self._cut_for_a_while("client cut", name, lambda source, target: name in (source, target))
 
     def _unreliable_network(self) -> None:
-        """Messages are lost, repeated and late for a while."""
+        """Messages are lost, repeated and delayed for a while."""
         faults = self.network.faults
         self.world.fault("storm")
         faults.loss = self.world.random.choice([0.0, 0.02, 0.2])
@@ -333,7 +333,7 @@ class Cluster:
         node.start_later(self._down_ms())
 
     def _kill_next_leaders(self) -> None:
-        """The leader goes, and the next ones go as soon as they are elected (Raft, figure 8)."""
+        """Kills the leader, and the next leaders as soon as they are elected (Raft, figure 8)."""
         self._doomed = self.world.between(1, 4)
         self.world.fault("doomed leaders", self._doomed)
         leader = self._leader()
@@ -366,7 +366,7 @@ class Cluster:
         self.network.heal()
 
     def _split_off(self, name: str) -> None:
-        """No other node hears it or is heard by it; what is under way is lost. Clients remain."""
+        """Cuts a node off from the others, with its messages in flight. Clients still reach it."""
         self.network.heal()
         self._cut(lambda a, b: name in (a, b) and {a, b} <= self.nodes.keys(), "lose")
         for connection in list(self.network.connections):
@@ -384,7 +384,7 @@ class Cluster:
             self._kill_third_leader(name, lasts)
 
     def _kill_third_leader(self, name: str, lasts: dict[str, int]) -> None:
-        """It falls as soon as somebody has got an entry from it; looked at again and again."""
+        """Kills it as soon as another node has received an entry from it."""
         now = {other: raft.durable_index for other, raft in self.checker.rafts.items()}
         if name not in now or self.checker.rafts[name].role is not Role.LEADER:
             return
@@ -445,7 +445,7 @@ class Cluster:
         node.kill_sender()
 
     def _snapshot(self) -> None:
-        """A client wants a snapshot now."""
+        """A client requests a snapshot."""
         node = self._random_node()
         if node.peer is not None and node.peer.peer is not None:
             self.world.fault("snapshot", node.name)
@@ -454,7 +454,7 @@ class Cluster:
             node.peer.wake_after(0)
 
     def _transfer(self) -> None:
-        """An operator wants another leader: the one that is furthest, or just anybody."""
+        """An operator requests another leader: a named one, or the one with the longest log."""
         leader = self._leader()
         peer = self.nodes[leader].peer if leader is not None else None
         if peer is None or peer.peer is None:
@@ -491,7 +491,7 @@ class Cluster:
         self.operator.request(names)
 
     def _cut_while_joint(self) -> None:
-        """Old and new members are apart as soon as both are needed."""
+        """Old and new members are cut apart as soon as both are needed."""
         before = self._members()
         if not before or not self._all_may_vote():
             return
@@ -531,7 +531,7 @@ class Cluster:
         node.disk.halt_in_sync(power=False, down_ms=self._down_ms())
 
     def _kill_then_power_loss(self) -> None:
-        """Killed with something unsynced, started again, then the power goes."""
+        """Kills a node with unsynced data, restarts it, and then its power fails."""
         node = self._random_node()
         self.world.fault("kill in a write, then power loss", node.name)
         node.disk.halt_in_sync(power=False, down_ms=5)
@@ -577,13 +577,13 @@ class Cluster:
         return raft.commit_index if raft is not None else 0
 
     def _run_until_true(self, holds: Callable[[], bool], within_ms: int) -> None:
-        """Looks often, and gives up quietly."""
+        """Checks often, and stops silently at the time limit."""
         end_us = self.world.now_us + within_ms * US_PER_MS
         while not holds() and self.world.now_us < end_us:
             self.world.run_until(self.world.now_us + 200)
 
     def _all_power_loss(self) -> None:
-        """The whole cluster loses power, some of it in the middle of a write."""
+        """The power of the whole cluster fails, on some nodes during a write."""
         self.world.fault("power loss everywhere")
         for node in self.nodes.values():
             if self.world.chance(0.3):
@@ -616,7 +616,7 @@ class Cluster:
         return bool(members) and members <= voters
 
     def _empty_disk(self) -> None:
-        """A disk is replaced: what stood on it is known to the others alone."""
+        """A disk is replaced by an empty one: only the others have its data."""
         if self._all_may_vote():
             node = self._random_node()
             self.world.fault("empty disk", node.name)

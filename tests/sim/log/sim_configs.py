@@ -1,4 +1,4 @@
-"""What must hold of the configurations of a run (Raft, section 6)."""
+"""Rules for the configurations of a run (Raft, section 6)."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,7 +7,7 @@ from kelek.protocols.raft.membership import Configuration
 
 
 class ConfigRules:
-    """What must hold of the configurations of all nodes, whatever happens."""
+    """Rules for the configurations of all nodes."""
 
     def __init__(self, expect: Callable[..., None]) -> None:
         self._expect = expect
@@ -15,7 +15,7 @@ class ConfigRules:
         self._known_index = 0  # They are all that is committed up to here.
 
     def check(self, name: str, raft: Raft) -> None:
-        """After something was done by a node."""
+        """Checks a node after it has acted."""
         history = raft.log.configurations
         self._expect(
             history.last_index <= raft.log.last_index, name, "a configuration without its entry"
@@ -25,7 +25,7 @@ class ConfigRules:
         )
 
     def on_commit(self, name: str, raft: Raft, *, by_counting: bool) -> None:
-        """A node's commit index has risen; a leader's by the acknowledgements of its followers."""
+        """A node's commit index has grown; a leader's by the acknowledgements of its followers."""
         history, commit_index = raft.log.configurations, raft.commit_index
         mine: dict[int, Configuration] = {}
         at = commit_index
@@ -43,7 +43,7 @@ class ConfigRules:
             self._check_majorities(name, raft)
 
     def _check_step(self, name: str, before: Configuration, after: Configuration) -> None:
-        """From one to another only by way of both."""
+        """A configuration changes only through a joint one."""
         if after.old:
             right = not before.old and after.old == before.voters
         else:
@@ -51,7 +51,7 @@ class ConfigRules:
         self._expect(right, name, "not by way of both:", before, after)
 
     def _check_majorities(self, name: str, raft: Raft) -> None:
-        """What a leader commits lies on the disks of a majority of each set in force."""
+        """A leader's commits are on the disks of a majority of each set in force."""
         holders = {each.peer for each in raft.followers if each.match_index >= raft.commit_index}
         if raft.durable_index >= raft.commit_index:
             holders.add(name)
@@ -62,5 +62,5 @@ class ConfigRules:
 
 
 def members_of(rafts: Mapping[str, Raft]) -> set[str]:
-    """Everybody whom some node takes for a member."""
+    """Returns all members by the logs of the given nodes."""
     return {member for raft in rafts.values() for member in raft.configuration.members}

@@ -1,4 +1,4 @@
-"""Changes of the members in a run: who asks for them."""
+"""Changes of the members in a run, requested by an operator."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ REPEAT_US = 60 * US_PER_MS
 
 
 class Operator(Process):
-    """Asks for other members: one wish at a time, said again to whoever may lead."""
+    """Requests other members: one change at a time, repeated at every possible leader."""
 
     def __init__(
         self, network: Network, nodes: Mapping[str, Node], leader: Callable[[], str | None]
@@ -33,7 +33,7 @@ class Operator(Process):
         self._connections: dict[str, Connection] = {}
 
     def request(self, names: list[str]) -> None:
-        """These are to be the members. An earlier wish may still be fulfilled."""
+        """Requests these members. An earlier request may still succeed."""
         self._ids += 1
         seconds = UNIX_S + self.world.now_us // 1_000_000
         reqid = seconds.to_bytes(4, "big") + b"op" + self._ids.to_bytes(6, "big")
@@ -83,5 +83,5 @@ class Operator(Process):
 
 
 def choose(random: Any, names: list[str]) -> list[str]:
-    """Some of these; three at least, as two bear no fault."""
+    """Chooses three or more: two members survive no fault."""
     return sorted(random.sample(names, random.randint(3, len(names))))

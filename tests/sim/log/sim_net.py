@@ -13,7 +13,7 @@ Frames = list[bytes]
 
 
 class Listener(Protocol):
-    """A ROUTER: what arrives there, and whether anybody listens."""
+    """A ROUTER: it receives requests while it is open."""
 
     host: str
 
@@ -31,7 +31,7 @@ class ConnectionOwner(Protocol):
 
 
 class NetworkFaults:
-    """How bad the network is just now."""
+    """The present loss, repetition and delay of messages."""
 
     def __init__(self) -> None:
         self.loss = 0.0
@@ -42,7 +42,7 @@ class NetworkFaults:
 
 
 class Network:
-    """All hosts' connections, and which of them are cut."""
+    """The connections of all hosts, and the cuts between hosts."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -52,7 +52,7 @@ class Network:
         self._routes = 0
 
     def connect(self, host: str, door: Listener, end: "ConnectionOwner") -> "Connection":
-        """A new connection of a host to a door; both ends exist already."""
+        """Makes a connection of a host to a listener; both must exist."""
         self._routes += 1
         route = b"r" + self._routes.to_bytes(4, "big")
         connection = Connection(self, host, door, route, end)
@@ -60,11 +60,11 @@ class Network:
         return connection
 
     def cut(self, source: str, target: str, way: str) -> None:
-        """From now on nothing gets from source to target."""
+        """From now on no message gets from source to target."""
         self.cuts[source, target] = way
 
     def heal(self) -> None:
-        """Everything is connected again; what was held arrives."""
+        """Ends all cuts; held messages arrive."""
         self.cuts.clear()
         for connection in list(self.connections):
             connection.release()
@@ -107,7 +107,7 @@ class Connection:
         self._send(False, frames)
 
     def close(self) -> None:
-        """Both sides lose it, and what is under way."""
+        """Both sides lose the connection and its messages."""
         if self.open:
             self.open = False
             self._held.clear()
@@ -115,7 +115,7 @@ class Connection:
             self._end.on_closed(self)
 
     def close_client_side(self) -> None:
-        """The DEALER has lost it, and with it all answers; what it has sent may still arrive."""
+        """The DEALER loses the connection and all answers; its sent messages may still arrive."""
         self.abandoned = True
         self._end.on_closed(self)
 

@@ -46,7 +46,7 @@ FULL_RETRY_US = 200 * US_PER_MS
 
 
 class PeerProcess(Process):
-    """What actors/raft/peer.py does."""
+    """Does the work of actors/raft/peer.py."""
 
     def __init__(self, node: "Node", epoch: int) -> None:
         super().__init__(node.world, f"{node.name}.peer")
@@ -139,7 +139,7 @@ class PeerProcess(Process):
                 self.peer.on_written(seq, self.world.now_ms)
 
     def _wake_peer(self, peer: Peer, now_ms: int) -> None:
-        """Carries out a wake, in its order; a Halt in between leaves the rest undone."""
+        """Carries out a wake in its order; a Halt in between leaves the rest undone."""
         wake = peer.wake(now_ms)
         node = self.node
         if wake.hard_state is not None:
@@ -175,14 +175,14 @@ class PeerProcess(Process):
 
 
 def drain(frames: native_messages.Frames) -> list[Frames]:
-    """The messages that wait in an outgoing buffer."""
+    """Removes and returns the messages of an outgoing buffer."""
     messages = frames.messages()
     frames.clear()
     return messages
 
 
 class Link:
-    """A DEALER: one connection at a time, made again when it is lost."""
+    """A DEALER with one connection at a time, which it makes again after a loss."""
 
     def __init__(self, process: PeerProcess, target: "Node") -> None:
         self.process = process
@@ -207,13 +207,13 @@ class Link:
         world.after(world.between(100, delay_us_max), self._connect)
 
     def close(self) -> None:
-        """Nobody needs it any more."""
+        """Closes the link for good."""
         self.closed = True
         if self.connection is not None:
             self.connection.close()
 
     def send(self, frames: Frames) -> None:
-        """Dropped when there is no connection (ZMQ_IMMEDIATE)."""
+        """Sends a message; without a connection it is dropped (ZMQ_IMMEDIATE)."""
         if self.connection is not None:
             self.connection.send(frames)
         else:
@@ -231,7 +231,7 @@ class Link:
 
 
 class WriterProcess(Process):
-    """What actors/raft/log_writer.py does. While it syncs, jobs wait."""
+    """Does the work of actors/raft/log_writer.py. While it syncs, jobs wait."""
 
     def __init__(self, node: "Node", epoch: int) -> None:
         super().__init__(node.world, f"{node.name}.writer")
@@ -306,7 +306,7 @@ class WriterProcess(Process):
 
 
 class StateMachineProcess(Process):
-    """What actors/raft/state_machine.py does: applies what is committed and on the own disk."""
+    """Does the work of actors/raft/state_machine.py: applies committed and durable entries."""
 
     def __init__(self, node: "Node") -> None:
         super().__init__(node.world, f"{node.name}.state_machine")
@@ -391,7 +391,7 @@ class NodeRouter:
 
 
 class Node:
-    """A machine: its disk lasts, its processes come and go; and the supervisor beside them."""
+    """A machine: its disk survives, its processes are restarted by its supervisor."""
 
     def __init__(
         self, name: str, names: list[str], network: Network, checker: Checker, options: Any
@@ -437,7 +437,7 @@ class Node:
         self.start_sender()
 
     def start_unit(self) -> None:
-        """A new epoch: first the writer recovers, then the peer reads."""
+        """Starts a new epoch: the writer recovers the log, then the peer reads it."""
         self._unit += 1
         self._epoch = self._new_epoch()
         try:
@@ -518,7 +518,7 @@ class Node:
             self._start_unit_later()
 
     def on_halt(self, halt: Halt) -> None:
-        """The machine or its processes died in the middle of a write."""
+        """The machine or its processes died during a write."""
         if halt.power:
             self.power_off()
         else:
@@ -526,7 +526,7 @@ class Node:
         self.start_later(halt.down_ms)
 
     def kill_all(self) -> None:
-        """SIGKILL to everything: what was written stays readable, synced or not."""
+        """Sends SIGKILL to all processes: written data stays readable, synced or not."""
         self.kill_unit()
         self._unit += 1
         if self.state_machine is not None:
@@ -540,7 +540,7 @@ class Node:
         self.off = True
 
     def power_off(self) -> None:
-        """Everything that no sync has covered is kept, lost or torn, sector by sector."""
+        """Keeps, drops or tears unsynced data, sector by sector."""
         self.kill_all()
         self.disk.power_loss()
 
@@ -563,7 +563,7 @@ class Node:
             self.start_state_machine()
 
     def restart_writer_alone(self, *, same_epoch: bool) -> None:
-        """What a supervisor must not do: for a moment the old peer meets a new writer."""
+        """A forbidden restart: for a moment the old peer uses a new writer."""
         if self.writer is None or self.peer is None:
             return
         self.on_exit(self.writer)  # The peer follows, but not at once.

@@ -1,8 +1,4 @@
-"""A reader of a run: asks every node for the read index, entries and log info, whoever leads.
-
-What it is told must not be older than anything that was committed anywhere when it asked. Of any
-node's entries, leader or not, the end may lag; but it never goes back behind what it was before.
-"""
+"""A reader of a run: it asks every node for the read index, entries and log info."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -38,7 +34,7 @@ IDENT = CLUSTER.encode()
 
 
 class _ReadRequest(NamedTuple):
-    """A question to all nodes: what was committed, or served by each, when it was asked."""
+    """A request to all nodes, with the commit index, or each node's last answer, at its time."""
 
     floor: int
     prev_index: int
@@ -48,7 +44,7 @@ class _ReadRequest(NamedTuple):
 
 
 class ReaderProcess(Process):
-    """Connections of its own to all nodes, without the client machine: it follows nobody."""
+    """Connects to all nodes without the client machine, whichever node leads."""
 
     def __init__(self, network: Network, checker: Checker, nodes: dict[str, Node]) -> None:
         super().__init__(network.world, "reader")

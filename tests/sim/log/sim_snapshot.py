@@ -1,4 +1,4 @@
-"""What actors/raft/snapshot_sender.py does, and the state machine's half of a snapshot."""
+"""The work of actors/raft/snapshot_sender.py, and the state machine's part of a snapshot."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ BARRIER_REPEAT_US = 100 * US_PER_MS
 
 
 class SenderProcess(Process):
-    """Makes, reads and takes snapshots; it lives and dies alone."""
+    """Creates, reads and writes snapshots. It is restarted alone."""
 
     def __init__(self, node: "Node") -> None:
         super().__init__(node.world, f"{node.name}.sender")
@@ -65,7 +65,7 @@ class SenderProcess(Process):
 
 
 def restored(node: "Node", files: Any) -> tuple[int, bytes] | None:
-    """The index and the state of the newest snapshot; None: there is none."""
+    """Returns index and state of the newest snapshot; None without one."""
     info = newest(files, node.identity)
     file = None if info is None else open_snapshot(files, node.identity, info)
     if file is None:

@@ -1,6 +1,6 @@
-"""Virtual time: events in their order, one Random for every choice, the last events for a report.
+"""Virtual time: events in order, one Random for all choices, and the last events for a report.
 
-Nothing in here knows of Raft, networks or disks.
+It knows nothing of Raft, networks or disks.
 """
 
 import heapq
@@ -15,7 +15,7 @@ TRACE_MAX = 100
 
 
 class World:
-    """The clock of a run, and its dice."""
+    """The clock and the random numbers of a run."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -34,13 +34,13 @@ class World:
         return self.now_us // US_PER_MS
 
     def after(self, delay_us: int, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls the function once, so much later."""
+        """Calls the function once after the delay."""
         assert delay_us >= 0
         self._order += 1
         heapq.heappush(self._heap, (self.now_us + delay_us, self._order, function, arguments))
 
     def run_until(self, end_us: int) -> None:
-        """Lets everything happen that is due until then."""
+        """Runs all events that are due until then."""
         heap = self._heap
         while heap and heap[0][0] <= end_us:
             self.now_us, _, function, arguments = heapq.heappop(heap)
@@ -50,16 +50,16 @@ class World:
         self.now_us = max(self.now_us, end_us)
 
     def trace_event(self, *words: object) -> None:
-        """Remembers what happened; turned into text only when a run fails."""
+        """Stores an event; it becomes text only if a run fails."""
         self._trace.append((self.now_us, words))
 
     def fault(self, name: str, *words: object) -> None:
-        """Counts a fault and remembers it."""
+        """Counts and stores a fault."""
         self.faults[name] += 1
         self.trace_event("FAULT", name, *words)
 
     def trace(self) -> str:
-        """The last events as text."""
+        """Returns the last events as text."""
         return "\n".join(
             f"{at_us / 1000:12.3f} ms  {' '.join(map(str, words))}" for at_us, words in self._trace
         )
@@ -89,13 +89,13 @@ class Process(ABC):
         self._wake_number = 0
 
     def post(self, *item: Any) -> None:
-        """Something arrived; it is looked at in the next wake, with all that came until then."""
+        """Adds an item to the inbox; the next wake processes all items."""
         if self.alive:
             self.inbox.append(item)
             self.wake_after(self.world.between(5, self.WAKE_US_MAX))
 
     def wake_after(self, delay_us: int) -> None:
-        """Wakes at the latest so much later."""
+        """Wakes the process after the delay at the latest."""
         wake_us = max(self.world.now_us + delay_us, self._paused_until_us)
         if self._wake_us is not None and self._wake_us <= wake_us:
             return
@@ -104,7 +104,7 @@ class Process(ABC):
         self.world.after(wake_us - self.world.now_us, self._wake, self._wake_number)
 
     def pause(self, duration_us: int) -> None:
-        """SIGSTOP: what arrives meanwhile is seen afterwards, at once."""
+        """SIGSTOP: the process sees later items all at once."""
         self._paused_until_us = max(self._paused_until_us, self.world.now_us + duration_us)
 
     def resume(self) -> None:

@@ -1,7 +1,6 @@
-"""Bugs planted into a copy of the package; the simulation must find each of them.
+"""Defects planted into a copy of the package; the simulation must find each of them.
 
-`python tests/sim/planted/planted.py [NAME...]` runs them all, or some, and says which seed finds
-what.
+`python tests/sim/planted/planted.py [NAME...]` runs all or some, and prints which seed finds which.
 """
 
 import os
@@ -35,7 +34,7 @@ SAFETY_BROKEN = (
 
 
 class Patch(NamedTuple):
-    """A piece of source text, which must be there once, and what is put in its place."""
+    """A piece of source text, which must occur exactly once, and its replacement."""
 
     path: str
     old: str
@@ -43,7 +42,7 @@ class Patch(NamedTuple):
 
 
 class Plant(NamedTuple):
-    """One bug: its patches, and what the simulation says of it (a regular expression)."""
+    """A defect: its patches, and a regular expression for the failure that must be found."""
 
     name: str
     patches: tuple[Patch, ...]
@@ -394,7 +393,7 @@ def plant(bug: Plant, folder: Path) -> None:
     for name in COPIED:
         source = PACKAGE / name
         if source.is_dir():
-            # With what is compiled of it, but nothing that somebody is writing just now.
+            # With compiled files, except those that another process is writing.
             shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("*.pyc.*"))
         else:
             shutil.copy(source, target / name)
@@ -407,7 +406,7 @@ def plant(bug: Plant, folder: Path) -> None:
 
 
 def find(bug: Plant, seeds: int, campaign: tuple[str, ...] = (CAMPAIGN,)) -> str | None:
-    """Runs seeds until one fails as it should; returns what it said, None when none did."""
+    """Runs seeds until one fails as expected. Returns its message; None when none fails."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         plant(bug, folder)

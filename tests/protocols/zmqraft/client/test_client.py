@@ -1,4 +1,4 @@
-"""Stories of the client machine in virtual time: who leads, what is sent again, in which order."""
+"""Scenarios of the client machine in virtual time: the leader, repeats, and their order."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""A subscriber: broadcasts, what they leave out, and everything that can befall both."""
+"""Subscriptions: broadcasts, missing entries, and failures of both."""
 
 from random import Random
 

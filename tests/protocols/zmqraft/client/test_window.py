@@ -1,4 +1,4 @@
-"""Updates at a leader that takes no packs: how many are on their way, and what silence does."""
+"""Updates to a leader without packs: the limit of unanswered updates, and silences."""
 
 from collections import deque
 from functools import partial

@@ -1,4 +1,4 @@
-"""Changes of the members, among real peer machines that hear each other at once."""
+"""Changes of the members among real peer machines without network delays."""
 
 from collections.abc import Callable
 from random import Random

@@ -1,4 +1,4 @@
-"""Who may vote: first starts, bootstrap, learners that catch up, damaged votes."""
+"""Voter eligibility: first starts, bootstrap, learners that catch up, damaged votes."""
 
 from kelek.protocols.zmqraft.membership.voter_eligibility import Repair, VoterEligibility
 

@@ -1,4 +1,4 @@
-"""What a peer's neighbours are told and when; up to where every request id has expired."""
+"""Commit notices, and the index up to which every request id has expired."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""RequestEntries and RequestLogInfo are never answered by what is older than an answer before."""
+"""No answer to RequestEntries or RequestLogInfo is older than an earlier answer."""
 
 import pytest
 

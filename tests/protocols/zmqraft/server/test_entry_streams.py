@@ -1,4 +1,4 @@
-"""RequestEntries as the server runs it: pipelines, follow-ups, stops, limits."""
+"""RequestEntries on the server: pipelines, follow-ups, stops, limits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One peer machine alone: what others may say to it, and what it makes of that."""
+"""A single peer machine: its reactions to messages of clients and other peers."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Linearizable reads on both sides of the wire: the peer that answers, the client that asks."""
+"""Linearizable reads on both sides of the wire: the answering peer and the client."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Snapshots between peers: frames, a transfer that goes wrong, what is kept of the log."""
+"""Snapshots between peers: frames, failures while one is sent, compaction."""
 
 from collections.abc import Callable
 from random import Random

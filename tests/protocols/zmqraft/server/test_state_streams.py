@@ -1,4 +1,4 @@
-"""RequestEntries below the base: the state in chunks, both ways of acknowledging, then entries."""
+"""RequestEntries below the base: the state in chunks, both forms of follow-ups, then entries."""
 
 import pytest
 

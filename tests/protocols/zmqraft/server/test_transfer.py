@@ -1,4 +1,4 @@
-"""Handing the leadership over: what an operator may ask of a peer, and what it hears."""
+"""Leadership transfer: operators' requests to a peer, and their answers."""
 
 from contextlib import suppress
 

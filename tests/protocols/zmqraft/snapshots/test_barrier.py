@@ -1,4 +1,4 @@
-"""Everybody writes the state of one entry, whoever dies, is slow or loses what was sent."""
+"""All participants write the state of one entry, despite crashes, delays and lost messages."""
 
 from random import Random
 

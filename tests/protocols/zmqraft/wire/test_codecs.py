@@ -1,4 +1,4 @@
-"""Every message: the frames that the text lists, there and back, and what junk does to them."""
+"""Codecs of all messages: the specified frames in both directions, and invalid ones."""
 
 import contextlib
 from collections.abc import Callable, Sequence

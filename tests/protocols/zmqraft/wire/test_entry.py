@@ -1,4 +1,5 @@
-"""Log entries: the text's two byte examples, the way to a record and back, junk."""
+"""Log entries: the specification's two byte examples, conversion to records and back, invalid
+ones."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""The frame types: each byte example of the text (specs/zmq-raft.md, "Examples"), and limits."""
+"""Frame types: each byte example of the specification ("Examples"), and limits."""
 
 import contextlib
 
