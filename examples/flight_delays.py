@@ -1,6 +1,6 @@
-"""A service that answers from the tables: any number of workers may offer it, anywhere.
+"""A service that answers from a table. Any number of workers can offer it, on any machine.
 
-./demo leaves the flights in table 1, and calls this while it kills a worker.
+./demo leaves the flights in table 1 and calls the service while it kills a worker.
 
     kelek worker run examples.flight_delays:delay
     kelek call flights.delay UA/2013-01-01T05:15/1545/000001
@@ -11,15 +11,15 @@ import os
 import kelek
 
 URLS = "tcp://127.0.0.1:7100,tcp://127.0.0.1:7110,tcp://127.0.0.1:7120"
-DEP_DELAY = 5  # Of the columns of a line.
+DEP_DELAY = 5  # Column of a line.
 
 flights = kelek.AsyncTable(os.environ.get("FLIGHTS_URLS", URLS), 1)
 
 
 @kelek.service("flights.delay", concurrency=64)
 async def delay(key: kelek.Body) -> bytes:
-    """How many minutes late a flight left; NA: it never did."""
-    line = await flights.get(key)  # What waits at the same time travels together.
+    """The delay of a flight in minutes; NA: it did not leave."""
+    line = await flights.get(key)  # One request carries the gets of concurrent calls.
     if line is None:
         raise kelek.ServiceRefused(404, f"there is no flight {key.decode(errors='replace')}")
     return line.split(b",")[DEP_DELAY]

@@ -9,7 +9,7 @@ MINUTES = {"UA1545": 11, "UA1714": 20, "DL461": -25}
 
 @kelek.service("flights.delay", concurrency=4)
 def delay(flight: kelek.Body) -> str:
-    """How many minutes late a flight is."""
+    """The delay of a flight in minutes."""
     if flight.decode() not in MINUTES:
         raise kelek.ServiceRefused(404, f"there is no flight {flight.decode()}")
     return str(MINUTES[flight.decode()])
@@ -17,7 +17,7 @@ def delay(flight: kelek.Body) -> str:
 
 @kelek.service("flights.of")
 def of(carrier: kelek.Body) -> Iterator[str]:
-    """The flights of a carrier, one a part."""
+    """The flights of a carrier, one in each part of the answer."""
     for flight in MINUTES:
         if flight.startswith(carrier.decode()):
             yield flight

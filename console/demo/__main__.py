@@ -1,9 +1,7 @@
-"""The demo: three nodes take in all flights, lose their leader on the way, change their members,
-lose a disk, and prove the log right; then a table of the same flights, a service that answers from
-it, and a pipeline over it.
+"""The demo: it proves that a cluster keeps every entry through failures and changes.
 
-It drives `supervisor`, `kelek.Log`, `kelek.Table` and `kelek.Broker` as anybody would, and knows
-nothing of what is inside.
+It drives `supervisor`, `kelek.Log`, `kelek.Table` and `kelek.Broker` from outside, like any
+program.
 """
 
 import sys
@@ -29,11 +27,11 @@ from .tables import Tables
 DEFAULT = "topology.yaml"
 SHORT_FLIGHTS = 60_000
 KILL_AT = 0.4  # Of the flights.
-LATER = 0.1  # Of the flights: they come while a node is away.
-NODES_MIN = 3  # Fewer can't lose one.
+LATER = 0.1  # Of the flights: appended while a node is down.
+NODES_MIN = 3  # A smaller cluster cannot lose a node.
 APPLY_S = 60
-STALL_MS = 20_000  # A load without any commit for so long has failed.
-STATE = 0  # The type of entries that are updates.
+STALL_MS = 20_000  # A load fails after so long without a commit.
+STATE = 0  # The type of clients' entries.
 
 
 class Options(NamedTuple):
@@ -44,7 +42,7 @@ class Options(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What the load saw."""
+    """The result of the load."""
 
     rate: float  # Updates a second.
     gap_s: float
@@ -52,7 +50,7 @@ class Loaded(NamedTuple):
 
 
 class NodeProof(NamedTuple):
-    """What one node says about its log in the end."""
+    """A node's log after the demo."""
 
     node: str
     applied_index: int
@@ -61,7 +59,7 @@ class NodeProof(NamedTuple):
 
 
 class LoadProgress:
-    """How far the load is: one line that changes on a terminal, a line now and then elsewhere."""
+    """Progress of the load: one line that a terminal overwrites, or a line a second."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -81,17 +79,17 @@ class LoadProgress:
             say(line)
 
     def interrupt(self, line: str) -> None:
-        """Says something in between."""
+        """Prints a line between."""
         if sys.stdout.isatty():
             say()
         say(f"  {line}")
 
 
 class FlightLoad:
-    """Sends all flights in order, and kills the leader's node once on the way."""
+    """Appends all flights in order, and kills the leader's node once meanwhile."""
 
     def __init__(self, cluster: Cluster, flights: Sequence[bytes], beside: Log) -> None:
-        """beside is asked who leads, so that the load is not held up by a command."""
+        """beside finds the leader, so that the load does not wait for a command."""
         self._beside = beside
         self._processes = cluster.processes()
         self._flights = flights
@@ -115,7 +113,7 @@ class FlightLoad:
 
     def _kill(self) -> None:
         node = self._beside.config().leader
-        if node is None:  # Just being elected: the next commit is soon enough.
+        if node is None:  # An election: retry at the next commit.
             return
         pids = kill_node(self._processes, node)
         self.killed = node
@@ -126,7 +124,7 @@ class FlightLoad:
 def applied_by_all(
     nodes: Sequence[str], commit_index: int
 ) -> Callable[[list[dict[str, Any]]], list[NodeProof] | None]:
-    """What to wait for: every node has applied everything."""
+    """A condition: every node has applied every entry."""
 
     def ask(processes: list[dict[str, Any]]) -> list[NodeProof] | None:
         proofs = []
@@ -143,8 +141,9 @@ def applied_by_all(
 
 
 def same_entries(log: Log, flights: Sequence[bytes], after: int = 0) -> str:
-    """Reads the log back behind LOG INDEX after; empty when it holds each flight once, in order,
-    else what is wrong."""
+    """Reads the log after an index; returns what is wrong unless it has each flight once, in
+    order.
+    """
     position = 0
     for entry in log.entries(after):
         if entry.type != STATE:
@@ -165,7 +164,9 @@ def show_table(proofs: Sequence[NodeProof], expected: str) -> None:
 
 
 def prove(cluster: Cluster, log: Log, flights: Sequence[bytes]) -> list[str]:
-    """Waits until all have applied everything, shows it, and says all that is wrong."""
+    """Waits until all nodes have applied every entry, prints their logs, and returns all
+    problems.
+    """
     commit_index = log.info().commit_index
     nodes = list(cluster.urls)
     proofs = cluster.wait("all applied", APPLY_S, applied_by_all(nodes, commit_index))
@@ -186,8 +187,8 @@ def prove(cluster: Cluster, log: Log, flights: Sequence[bytes]) -> list[str]:
 class Outcome(NamedTuple):
     loaded: Loaded
     problems: list[str]  # Of the log and its tables.
-    services: demo_services.Served | None  # None: they were left out.
-    pipeline: demo_pipeline.Pipelined | None  # The same.
+    services: demo_services.Served | None  # None: left out.
+    pipeline: demo_pipeline.Pipelined | None  # None: left out.
 
     @property
     def all_problems(self) -> list[str]:
@@ -196,7 +197,7 @@ class Outcome(NamedTuple):
 
 
 def play(cluster: Cluster, file: Flights, fast: bool) -> Outcome:
-    """What happens to the running cluster."""
+    """Runs the steps on the cluster."""
     flights = file.lines
     tables = Tables(cluster, file.header, flights)
     urls, ident = list(cluster.urls.values()), cluster.topology.cluster
@@ -224,7 +225,7 @@ def play(cluster: Cluster, file: Flights, fast: bool) -> Outcome:
 
 
 def serve(tables: Tables, file: Flights) -> demo_services.Served | None:
-    """The service over the table; None: it is left out."""
+    """The service over the table; None: left out."""
     topology = tables.cluster.topology
     if left_out("the service", demo_services.why_not(topology, tables.doors, file.header)):
         return None
@@ -232,7 +233,7 @@ def serve(tables: Tables, file: Flights) -> demo_services.Served | None:
 
 
 def pipe(tables: Tables, file: Flights, fast: bool) -> demo_pipeline.Pipelined | None:
-    """The pipeline over the table; None: it is left out."""
+    """The pipeline over the table; None: left out."""
     why_not = "--fast" if fast else demo_pipeline.why_not(tables.doors, file.header)
     if left_out("the pipeline", why_not):
         return None
@@ -240,7 +241,7 @@ def pipe(tables: Tables, file: Flights, fast: bool) -> demo_pipeline.Pipelined |
 
 
 def left_out(what: str, why_not: str) -> bool:
-    """Says so."""
+    """Prints why a step is left out."""
     if why_not:
         say()
         say(f"{what} is left out: {why_not}")
@@ -248,7 +249,7 @@ def left_out(what: str, why_not: str) -> bool:
 
 
 def run(options: Options) -> None:
-    """The whole demo. Raises CliError when it can't run or the proof fails."""
+    """The whole demo. Raises CliError when it cannot run or the proof fails."""
     try:
         topology = topologies.load(options.topology)
     except OperatorError as error:
@@ -284,7 +285,7 @@ def run(options: Options) -> None:
 
 
 def show_outcome(outcome: Outcome, entries: int) -> None:
-    """The table in the end."""
+    """Prints the table of results."""
     loaded, problems, services, pipeline = outcome
     calls = f"{services.calls:>10,}" if services else f"{'left out':>10}"
     seconds = f"{pipeline.seconds:>10.3f} s" if pipeline else f"{'left out':>10}"
@@ -338,13 +339,12 @@ def what_next(topology: str, outcome: Outcome) -> list[str]:
 @click.option("--data", type=click.Path(path_type=Path), help="Another zip archive with a CSV.")
 @cli_errors.report_errors
 def main(short: bool, flights: int | None, **options: Any) -> None:
-    """Loads all flights into three nodes and proves that all of them are there.
+    """Appends all flights to three nodes and proves that all of them are there.
 
-    On the way the leader is killed, a snapshot is taken, a fourth node added, another one removed,
-    and the disk of a third wiped. Then a table of the flights answers questions while the node that
-    is asked is killed, and two workers offer a service that answers from it while one of them is
-    killed. In the end Spark joins them with weather and planes and writes how late they
-    leave into another table; where Spark can't be had that is left out, and said.
+    It kills the leader, takes a snapshot, adds a node, removes one and wipes a disk meanwhile. Then
+    it queries a table of the flights while it kills the node that answers, and calls a service
+    while it kills a worker. In the end Spark joins the flights with weather and planes and writes
+    the delays into another table. It leaves that step out where Spark cannot be installed.
     """
     run(Options(flights=flights or (SHORT_FLIGHTS if short else None), **options))
 

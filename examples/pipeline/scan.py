@@ -1,4 +1,4 @@
-"""Scan a table: one snapshot, cut into ranges that Spark's tasks read side by side."""
+"""Scan a table: Spark's tasks read ranges of one snapshot in parallel."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ spark = kelek.pipeline.session(app_name="scan", master="local[2]")
 
 
 def users(**options: object) -> Any:
-    """A frame of the table, or of the part that the options name."""
+    """A frame of the table, or of the part that the options select."""
     form = {"keyFormat": "utf8", "valueFormat": "utf8"}
     reader = spark.read.format("kelek").options(kind="table", urls=URL, table=20, **form)
     return reader.options(**options).load()

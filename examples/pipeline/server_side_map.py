@@ -1,4 +1,4 @@
-"""Map a table where it lies: a mapper in WebAssembly makes an index of it, and Spark reads that.
+"""Map a table on its node: a WebAssembly mapper makes an index, and Spark reads the index.
 
 The topology allows mappers (zerodb: {mapper: wasm}), and its nodes have kelek[wasm].
 """

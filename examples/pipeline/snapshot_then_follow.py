@@ -1,7 +1,7 @@
-"""Begin with the newest snapshot, then follow: a stream for a program that keeps a state.
+"""Start with the newest snapshot, then watch: a stream for a program that keeps a state.
 
-Entries that a snapshot has taken the place of are no longer stored. Instead of them comes one row
-of type -1 with the state, then every entry behind it.
+The log no longer stores entries that a snapshot has replaced. In their place the stream has one row
+of type -1 with the state, and then every later entry.
 """
 
 import tempfile
@@ -20,10 +20,10 @@ spark = kelek.pipeline.session(app_name="snapshot then follow", master="local[2]
 
 
 def apply(rows: Any, batch: int) -> None:
-    """Called for each batch: the state replaces ours, entries change it."""
+    """Called for each batch: the state replaces the program's own, entries change it."""
     for row in rows.orderBy("index").collect():
         if row.type == -1:
-            states.append(bytes(row.data))  # Each task that begins in it gives such a row.
+            states.append(bytes(row.data))  # Each task that starts in the snapshot yields one.
         elif row["index"] > snapshot.last_index and row.type == 0:
             followed.append(row.data.decode())
 

@@ -1,4 +1,4 @@
-"""A table in pandas, Polars and DuckDB: Arrow record batches, and no JVM."""
+"""A table in pandas, Polars and DuckDB: Arrow record batches, without a JVM."""
 
 import duckdb
 import polars

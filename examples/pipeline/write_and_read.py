@@ -1,4 +1,4 @@
-"""Write a table from Spark, read it back, delete some of its rows, and replace it as a whole."""
+"""Write a table from Spark, read it, delete some rows, and replace all of them."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def write(rows: Any, mode: str, **options: str) -> None:
 
 
 def show(what: str) -> None:
-    """The table as it is now: each load() takes a new snapshot."""
+    """The present table: each load() takes a new snapshot."""
     rows = spark.read.format("kelek").options(**TABLE, valueSchema="word STRING, half DOUBLE")
     values = rows.load().selectExpr("key", "value.half").orderBy("key").take(3)
     begin = ", ".join(f"{row.key}: {row.half:g}" for row in values)
