@@ -1,6 +1,7 @@
 """What `import kelek` offers: its names, their types and documentation, and the old names."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,15 @@ def test_an_old_method_warns_and_calls_the_new_one(old: str, new: str) -> None:
     arguments = () if old == "open_lease" else (7,)
     with pytest.warns(DeprecationWarning, match=rf"{old}\(\) is deprecated: use {new}\(\)"):
         getattr(kelek.Table, old)(Mock(), *arguments)
+
+
+def test_the_page_lists_all_names() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    renamed = dict(re.findall(r"^\| `kelek\.(\w+)` \| `kelek\.(\w+)` \|$", page, re.M))
+    assert renamed == ALIASES
+    types = {name for name in NAMES if isinstance(getattr(kelek, name), type)}
+    errors_ = {name for name in types if issubclass(getattr(kelek, name), Exception)}
+    assert types - errors_ <= {*re.findall(r"`(\w+)`", page)}
 
 
 def test_the_version_has_one_source() -> None:
