@@ -1,4 +1,4 @@
-"""What must not upset a kelek.Node, over its sockets: forged beacons, floods, wrong messages."""
+"""A kelek.Node under bad input on its sockets: forged beacons, floods, malformed messages."""
 
 import socket
 import time
@@ -28,7 +28,7 @@ OPEN_FILES = 160  # Of a process with a node: enough for 40 sockets.
 
 
 class Place:
-    """A node, and a stranger with sockets of his own: a mailbox, a DEALER, one for datagrams."""
+    """A node, and a foreign peer with a mailbox, a DEALER and a socket for datagrams."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.port = free_udp_port()
@@ -42,7 +42,7 @@ class Place:
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def restart(self, uuid: bytes) -> None:
-        """Another node at the same mailbox, which knows nobody."""
+        """Another node at the same mailbox, without knowledge of peers."""
         self.mailbox.close(0)
         self.dealer.close(0)
         self.mailbox = self.context.socket(zmq.ROUTER)
@@ -59,7 +59,7 @@ class Place:
         return True
 
     def greet_back(self) -> None:
-        """Takes the first word of a node, its HELLO, and greets it."""
+        """Receives a node's HELLO, and greets it."""
         assert self.mailbox.poll(DEADLINE_S * 1000)
         said = codec.decode(self.mailbox.recv_multipart()[1:], Version.V2)[1]
         assert isinstance(said, Hello), said
@@ -76,7 +76,7 @@ class Place:
         return Hello(address, self.mailbox_port, groups, 0, "stranger", {})
 
     def wait(self, is_so: Callable[[], object]) -> list[kelek.Event]:
-        """Until something is so; what happened meanwhile."""
+        """Waits until a condition holds; returns the events meanwhile."""
         until, found = time.monotonic() + DEADLINE_S, []
         while not is_so():
             assert time.monotonic() < until, self.node.counters
@@ -105,7 +105,7 @@ def place() -> Iterator[Place]:
 
 
 def test_forged_beacons(place: Place) -> None:
-    """Nobody is believed, and nothing is connected to."""
+    """Forged beacons make no peer and no connection."""
     good = encode_beacon(Beacon(UUID, place.mailbox_port))
     for data in (good[:-1], good + b"x", b"ZRE\x02" + good[4:], b"", bytes(22)):
         place.beacon(data)
@@ -118,7 +118,7 @@ def test_forged_beacons(place: Place) -> None:
 
 
 def test_a_static_peer_is_greeted_unheard(place: Place) -> None:
-    """Who is silent is no peer, and who answers is one, without a beacon."""
+    """A silent static peer is not listed; one that answers is, without a beacon."""
     static = f"tcp://{LOOPBACK}:{place.mailbox_port}"
     tuning = place.tuning._replace(static=(static,), beacons=False)
     with kelek.Node("alone", tuning=tuning) as node:
@@ -133,7 +133,7 @@ def test_a_static_peer_is_greeted_unheard(place: Place) -> None:
 
 
 def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: Place) -> None:
-    """It never greets first, as it does not know us; a PING it would not understand."""
+    """A restarted peer does not greet first, and would not understand a PING."""
     tuning = place.tuning._replace(static=(f"tcp://{LOOPBACK}:{place.mailbox_port}",))
     with kelek.Node("alone", tuning=tuning._replace(beacons=False)) as node:
         place.dealer.disconnect(place.node.endpoint)
@@ -155,7 +155,7 @@ def test_goodbyes_that_are_too_many(place: Place, monkeypatch: pytest.MonkeyPatc
 
 
 def test_wrong_messages(place: Place) -> None:
-    """They are counted, and whoever greets well afterwards is a peer."""
+    """They are counted; a correct HELLO afterwards makes a peer."""
     place.say(1, Whisper([b"too early"]))
     place.say(2, Join("g", 1))
     place.say(1, place.hello("127.0.0.2"))
@@ -193,8 +193,7 @@ def test_wrong_messages(place: Place) -> None:
 
 
 def test_messages_that_are_too_large(place: Place) -> None:
-    """A frame ends its connection before it was taken in; of frames that are so together, the
-    message alone is thrown away."""
+    """A frame over the limit ends its connection; a message over the limit is dropped."""
     with kelek.Node("small", tuning=place.tuning._replace(message_bytes_max=2000)) as node:
         place.dealer.disconnect(place.node.endpoint)
         place.dealer.connect(node.endpoint)
@@ -209,7 +208,7 @@ def test_messages_that_are_too_large(place: Place) -> None:
 
 
 def test_a_flood_of_beacons(place: Place) -> None:
-    """Of nodes that are not there: few are believed, and who is there is found."""
+    """Few forged beacons are believed, and the real node is found."""
     dice = Random(1)
     for _ in range(FLOOD):
         place.beacon(encode_beacon(Beacon(own_uuid(dice.randbytes(14)), place.mailbox_port)))
@@ -220,7 +219,7 @@ def test_a_flood_of_beacons(place: Place) -> None:
 
 
 def forged_beacons(port: int, count: int) -> None:
-    """Of as many nodes that are not there, from an address of their own."""
+    """Sends beacons of so many nodes that do not exist, from an address of their own."""
     dice = Random(2)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.bind((FORGER, 0))
@@ -230,7 +229,7 @@ def forged_beacons(port: int, count: int) -> None:
 
 
 def forged_hellos(stack: ExitStack, endpoint: str, count: int) -> list[zmq.Socket[bytes]]:
-    """Of as many nodes that are not there, from here; returns what they speak by."""
+    """Sends HELLOs of so many nodes that do not exist; returns their DEALERs."""
     context, dealers = stack.enter_context(zmq.Context()), []
     for i in range(count):
         dealer = stack.enter_context(context.socket(zmq.DEALER))
@@ -244,7 +243,7 @@ def forged_hellos(stack: ExitStack, endpoint: str, count: int) -> list[zmq.Socke
 
 
 def met(node: kelek.Node) -> kelek.PeerInfo:
-    """The next one that enters."""
+    """The next peer that enters."""
     events = node.events(DEADLINE_S * 1000)
     found = next(event.peer for event in events if event.kind is kelek.EventKind.ENTER)
     assert found is not None
@@ -252,7 +251,7 @@ def met(node: kelek.Node) -> kelek.PeerInfo:
 
 
 def test_floods_where_few_files_may_be_open() -> None:
-    """Neither of beacons nor of greetings ends the thread: who is there is found all the same."""
+    """Floods of beacons and HELLOs do not stop the thread: real nodes are found."""
     port = free_udp_port()
     tuning = kelek.NodeTuning(port=port, interface=LOOPBACK)
     few = ("sh", "-c", f'ulimit -n {OPEN_FILES} && exec "$@"', "sh")
@@ -276,7 +275,7 @@ def test_floods_where_few_files_may_be_open() -> None:
 
 
 def test_a_flood_of_greetings(place: Place) -> None:
-    """The table takes as many as it may, and who was there before stays."""
+    """The table takes peers up to its limit; earlier peers stay."""
     with ExitStack() as stack:
         tuning = place.tuning._replace(peers_max=20)
         node = stack.enter_context(kelek.Node("small", tuning=tuning))

@@ -1,4 +1,4 @@
-"""zre://NAME in place of a url: what it stands for, and what is no answer to it."""
+"""zre://NAME urls: what they resolve to, and which announcements are ignored."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -31,7 +31,7 @@ def port() -> int:
 
 @pytest.fixture
 def announce(port: int) -> Iterator[Announce]:
-    """Has nodes say what they offer."""
+    """Makes nodes that announce headers."""
     with ExitStack() as stack:
 
         def begin(name: str, headers: dict[str, str]) -> kelek.Node:

@@ -1,4 +1,4 @@
-"""Nodes that come, go, join, leave and talk in any order, against what they must see in the end."""
+"""Nodes that start, stop, join, leave and send in random order, against a model."""
 
 import time
 from random import Random
@@ -23,7 +23,7 @@ class Said(NamedTuple):
 
 
 class Nodes:
-    """Those that live, by number, what they have heard, and what was said to one of them."""
+    """The live nodes by number, the messages that they received, and those sent to one of them."""
 
     def __init__(self) -> None:
         self.tuning = kelek.NodeTuning(port=free_udp_port(), interface="lo")
@@ -80,7 +80,7 @@ class Nodes:
                 self.heard[node.uuid].append(heard)
 
     def agree(self) -> bool:
-        """Whether each sees the others, and who is in which group."""
+        """Whether all nodes agree on peers and groups."""
         for node in self.live.values():
             others = [other for other in self.live.values() if other is not node]
             if {peer.uuid for peer in node.peers} != {other.uuid for other in others}:
@@ -99,7 +99,7 @@ class Nodes:
                 self.read(node, 5)
 
     def check_what_was_heard(self) -> None:
-        """In the order of each speaker: all whispers, and of what was shouted nothing twice."""
+        """All whispers arrive in the sender's order; no shout arrives twice."""
         for node in self.live.values():
             self.read(node)
             for speaker in {said.speaker for said in self.heard[node.uuid] + self.whispers}:
@@ -114,7 +114,7 @@ class Nodes:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_all_agree_in_the_end(seed: int) -> None:
-    """And nobody hears a whisper twice, or too late, or not at all."""
+    """No whisper is lost, repeated or late."""
     nodes, dice = Nodes(), Random(seed)
     try:
         for number in range(NODES):

@@ -1,4 +1,4 @@
-"""kelek.Node and kelek.AsyncNode: several in this process, and beside others in one of theirs."""
+"""kelek.Node and kelek.AsyncNode, several in this process and beside others in another."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ def port() -> int:
 
 @pytest.fixture
 def make(port: int) -> Iterator[Make]:
-    """Begins nodes that find each other."""
+    """Makes nodes that find each other."""
     with ExitStack() as stack:
 
         def begin(name: str, headers: dict[str, str] | None = None, **more: Any) -> kelek.Node:
@@ -44,7 +44,7 @@ def make(port: int) -> Iterator[Make]:
 
 
 def wait_for(node: kelek.Node, kind: kelek.EventKind, name: str = "") -> kelek.Event:
-    """The next event of this kind, of a peer of this name; those before it are left out."""
+    """The next event of this kind, of a peer of this name; drops those before it."""
     seen = []
     for event in node.events(DEADLINE_MS):
         seen.append(event)
@@ -60,7 +60,7 @@ def peer_of(node: kelek.Node, name: str) -> kelek.PeerInfo:
 
 
 def test_a_stranger_is_answered_by_a_beacon_at_once(port: int) -> None:
-    """One that is not ours has to hear a beacon to find us: it need not wait for the next one."""
+    """A foreign node needs a beacon to find us; it must not wait for the next one."""
     hour_ms = 3_600_000
     tuning = tuned(port, beacon_ms=hour_ms, evasive_ms=hour_ms, silent_ms=hour_ms, dead_ms=hour_ms)
     ear = Datagrams(Interface("lo", LOOPBACK, LOOPBACK_BROADCAST), port)
@@ -97,7 +97,7 @@ def test_nodes_of_one_process_find_each_other(make: Make) -> None:
 
 
 def test_where_udp_is_closed(make: Make) -> None:
-    """One that all know, and gossip, make a mesh; no socket for datagrams is there."""
+    """A static peer and gossip make a mesh, without a socket for datagrams."""
     closed = {"beacons": False, "gossip": True, "subnets": ("127.0.0.0/8",)}
     seed = make("seed", **closed)
     nodes = [make(name, static=(seed.endpoint,), **closed) for name in "abc"]
@@ -149,7 +149,7 @@ def test_a_leader_that_goes_is_replaced(make: Make) -> None:
 
 
 def test_a_fast_sender_waits_for_a_slow_reader(port: int, make: Make) -> None:
-    """Nothing is lost, and nobody is taken for dead, though the reader's buffers are full."""
+    """Nothing is lost, and no peer expires, though the reader's buffers are full."""
     count = 80_000
     a, b = make("a"), make("b", patience_ms=DEADLINE_MS)
     peer = peer_of(b, "a")
@@ -168,7 +168,7 @@ def test_a_fast_sender_waits_for_a_slow_reader(port: int, make: Make) -> None:
 
 
 def test_a_peer_without_room_is_held_to_be_gone(port: int, make: Make) -> None:
-    """A process that is there and reads nothing."""
+    """The peer is a process that reads nothing."""
     a = make("a", patience_ms=50)
     with NodeProcess(OURS, port, name="b") as b:
         peer = peer_of(a, "b")

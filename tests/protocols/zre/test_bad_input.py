@@ -1,4 +1,4 @@
-"""What must not upset a node of ZRE: forged beacons and greetings, junk, floods, gaps."""
+"""A ZRE node under bad input: forged beacons and HELLOs, junk, floods, gaps."""
 
 from collections.abc import Sequence
 from ipaddress import ip_network
@@ -24,7 +24,7 @@ HELLO = Hello(SOURCE, 61_000, ("g",), 1, "other", {})
 
 
 class Place:
-    """One node, and a stranger who talks to it from SOURCE."""
+    """A node, and a foreign peer at SOURCE."""
 
     def __init__(self, version: Version = Version.V2, **settings: object) -> None:
         setup = NodeSetup(ME, "10.0.0.1", 61_000, "me", beacons=False)
@@ -70,7 +70,7 @@ def test_a_greeting_that_names_another_address() -> None:
 
 @pytest.mark.parametrize("said", ["fe80::2", "FE80:0::2", "fe80::2%elsewhere"])
 def test_an_address_that_is_good_on_its_link_alone(said: str) -> None:
-    """It is reached by the link that its connection comes from, whatever its sender calls it."""
+    """The node uses the link of the HELLO's connection, whatever the HELLO names."""
     place = Place(address="fe80::1%eth0")
     assert place.say(1, HELLO._replace(address=said), source="fe80::3%eth0").actions == []
     assert place.count("message_address") == 1
@@ -212,7 +212,7 @@ def test_a_status_that_never_fits_is_asked_about_rarely() -> None:
 
 
 def test_a_flood_of_beacons() -> None:
-    """A hundred thousand nodes that are not there: few are believed, the real one still enters."""
+    """Few of 100,000 forged nodes are believed; the real one still enters."""
     place, dice = Place(), Random(1)
     connections = 0
     for _ in range(100_000):
@@ -232,7 +232,7 @@ def test_a_flood_of_beacons() -> None:
 
 @pytest.mark.parametrize("forgers", [1, 5])
 def test_during_a_flood_others_are_heard(forgers: int) -> None:
-    """Who only beacons, as another one in a flood of its own does, is believed at once."""
+    """A node's beacon is believed at once during a flood of another address."""
     room = PeerAllowance(40)
     place, dice = Place(socket_allowance=room, peers_max=80), Random(1)
     near = Place(socket_allowance=room)

@@ -1,4 +1,4 @@
-"""Beacons, commands and reports of ZRE: the text's layouts octet by octet, round trips, junk."""
+"""Beacons, commands and reports of ZRE: layouts octet by octet, round trips, junk."""
 
 import pytest
 from hypothesis import given
@@ -72,7 +72,7 @@ def test_vectors(version: Version, sequence: int, command: Command, frames: list
 
 
 def test_a_beacon() -> None:
-    """The text: Z, R, E, 01, the UUID, the port in network order."""
+    """RFC 20: Z, R, E, 01, the UUID, the port in network order."""
     data = b"ZRE\x01" + UUID + b"\xc0\x01"
     assert encode_beacon(Beacon(UUID, 0xC001)) == data
     assert decode_beacon(data) == Beacon(UUID, 0xC001)

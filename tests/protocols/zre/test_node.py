@@ -1,4 +1,4 @@
-"""Nodes of ZRE among themselves, in virtual time; what must not upset them is in test_bad_input."""
+"""ZRE nodes in virtual time; test_bad_input.py has the bad input."""
 
 from ipaddress import ip_network
 
@@ -108,7 +108,7 @@ def test_a_goodbye_ends_it_at_once() -> None:
 @pytest.mark.parametrize("greeting", list(Version))
 @pytest.mark.parametrize("other", list(Version))
 def test_a_goodbye_is_said_if_anybody_understands_it(greeting: Version, other: Version) -> None:
-    """To nodes of the text alone a beacon of port 0 is invalid."""
+    """For nodes of RFC 20 alone a beacon of port 0 is invalid."""
     world = World(4)
     a = world.add("a", greeting=greeting, uuid=OTHER)
     b = world.add("b" if other is Version.V2 else "", greeting=other, uuid=FOREIGN)
@@ -121,7 +121,7 @@ def test_a_goodbye_is_said_if_anybody_understands_it(greeting: Version, other: V
 
 @pytest.mark.parametrize("seed", range(3))
 def test_beacons_that_are_lost_lose_no_peer(seed: int) -> None:
-    """The figure: 30 % of beacons lost, nobody lost wrongly in 60 s."""
+    """With 30 % of beacons lost no peer is lost in 60 s."""
     world = World(seed, beacon_loss=0.3)
     hosts = [world.add(f"n{i}") for i in range(10)]
     world.run(60_000)
@@ -183,7 +183,7 @@ def test_many_nodes_of_both_versions() -> None:
 
 
 def test_who_greets_in_v1_is_answered_in_v1() -> None:
-    """A strange node goes first, within half a second; only then it is greeted as configured."""
+    """A foreign node may greet first for half a second; then it is greeted as configured."""
     world = World(8)
     old = world.add("", uuid=FOREIGN, greeting=Version.V1)
     old.node.setup = old.node.setup._replace(times=old.node.setup.times._replace(greet_wait_ms=100))
@@ -273,7 +273,7 @@ def test_static_peers_need_no_beacon() -> None:
 
 
 def test_a_static_peer_that_restarts_as_another_is_met_at_once() -> None:
-    """It does not know us, and no beacon tells it: only our HELLO can."""
+    """The restarted peer does not know us and gets no beacon: only our HELLO helps."""
     world = World(12, beacon_loss=1.0)
     a = world.add("a")
     b = world.add("b", static=(f"tcp://{a.address}:61000",))
@@ -292,7 +292,7 @@ def test_a_static_peer_that_restarts_as_another_is_met_at_once() -> None:
 
 
 def test_a_connection_that_is_lost_again_and_again_costs_a_hello_in_5_s() -> None:
-    """The peer is still there: nobody hears that it has gone."""
+    """The peer still lives: there is no EXIT."""
     world = World(12, beacon_loss=1.0)
     a = world.add("a")
     b = world.add("b", static=(f"tcp://{a.address}:61000",))
@@ -353,7 +353,7 @@ def test_a_group_has_one_leader() -> None:
 
 
 def test_beacons_are_not_answered_by_storms() -> None:
-    """Two hundred nodes at once: each says no more than it must."""
+    """Two hundred nodes at once; each sends no more than necessary."""
     world = World(16)
     hosts = [world.add(f"n{i}") for i in range(60)]
     world.run(5000)
@@ -410,7 +410,7 @@ def test_a_header_that_is_set_reaches_all() -> None:
 
 @pytest.mark.parametrize("greeting", list(Version))
 def test_gossip_makes_a_mesh_where_udp_is_closed(greeting: Version) -> None:
-    """All know one seed; it tells them of each other, and users hear nothing of that."""
+    """All nodes know one seed, which gossips; users get no events of gossip."""
     world = World(20, beacon_loss=1.0)
     subnets = (ip_network("10.0.0.0/24"),)
     seed = world.add("seed", gossip=True, subnets=subnets, greeting=greeting)

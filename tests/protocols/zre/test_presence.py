@@ -1,4 +1,4 @@
-"""What nodes of kelek tell a log service of kelek: the layout, round trips, junk."""
+"""Presence reports of kelek nodes: layout, round trips, junk."""
 
 import pytest
 from hypothesis import given

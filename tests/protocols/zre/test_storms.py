@@ -1,6 +1,6 @@
-"""Nodes of both versions in storms: lost beacons, cuts, kills, returns, full buffers.
+"""Nodes of both versions under faults: lost beacons, partitions, kills, returns, full buffers.
 
-While it storms, what is told must make sense; when it is over, all must see what is so.
+During the faults the events must be consistent; afterwards all nodes must see the true state.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ GROUPS = "abc"
 
 
 class Storm:
-    """A world, and what befalls it."""
+    """A world and its faults."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
@@ -43,7 +43,7 @@ class Storm:
         )
 
     def step(self) -> None:
-        """Something happens. Nobody answers greetings by greetings for ever."""
+        """Causes a fault. Nodes must not answer HELLOs by HELLOs forever."""
         said, then_ms = self.world.greetings, self.world.now_ms
         self._step()
         pairs = (len(self.hosts) + 1) ** 2
@@ -90,8 +90,8 @@ class Storm:
 
 
 def check_events(host: Host) -> None:
-    """ENTER and EXIT take turns; between them come JOIN and LEAVE in turns; and only of who is
-    there anybody says anything."""
+    """ENTER and EXIT alternate; JOIN and LEAVE alternate between them; other events need an
+    ENTER."""
     there: dict[bytes, set[str]] = {}
     for event in host.events:
         assert event.peer is not None
@@ -148,7 +148,7 @@ def test_when_the_storm_is_over_all_see_what_is_so(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lost_beacons_lose_nobody(seed: int) -> None:
-    """30 % of beacons lost, both versions: nobody is lost wrongly in 60 s, whatever is said."""
+    """With 30 % of beacons lost, no peer of either version is lost in 60 s."""
     storm = Storm(seed)
     storm.world.beacon_loss = 0.3
     storm.world.run(5000)

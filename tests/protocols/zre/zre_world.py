@@ -1,4 +1,4 @@
-"""Nodes of ZRE in virtual time: a net that loses beacons, cuts hosts, delays what it carries."""
+"""ZRE nodes in virtual time, on a network that loses beacons, partitions and delays."""
 
 import heapq
 from collections.abc import Callable
@@ -16,7 +16,7 @@ PORT = 61_000
 
 
 class _Link(NamedTuple):
-    """A DEALER: where it goes and what it calls itself."""
+    """A DEALER: its target and its routing id."""
 
     endpoint: str
     routing_id: bytes
@@ -25,7 +25,7 @@ class _Link(NamedTuple):
 
 
 class Host:
-    """A node, its DEALERs, and what it has told its user."""
+    """A node, its DEALERs, and the events of its user."""
 
     def __init__(self, world: "World", address: str, setup: NodeSetup) -> None:
         self.world = world
@@ -48,7 +48,7 @@ class Host:
 
 
 class World:
-    """One seed makes every choice. Messages of one DEALER come in order; beacons may be lost."""
+    """A seed makes every choice. Messages of a DEALER arrive in order; beacons may be lost."""
 
     def __init__(self, seed: int, beacon_loss: float = 0.0) -> None:
         self.dice = Random(seed)
@@ -64,7 +64,7 @@ class World:
         self._waiting: dict[str, list[Callable[[], None]]] = {}  # Messages, by where they go.
 
     def add(self, name: str, uuid: bytes | None = None, **settings: object) -> Host:
-        """A node on an address of its own."""
+        """A node at an address of its own."""
         self._hosts += 1
         address = f"10.0.{self._hosts // 250}.{self._hosts % 250 + 1}"
         if uuid is None:
@@ -78,7 +78,7 @@ class World:
         return host
 
     def kill(self, host: Host) -> None:
-        """Without a word. Connections to it are lost at once."""
+        """Stops a node without a goodbye. Connections to it are lost at once."""
         host.alive = False
         for other in self.hosts.values():
             for number, link in list(other.links.items()):
@@ -97,7 +97,7 @@ class World:
         heapq.heappush(self._queue, (self.now_ms + delay_ms, self._count, what))
 
     def act(self, host: Host) -> None:
-        """Does what a node wants."""
+        """Runs a node's effects."""
         if not host.alive:
             return
         ready = host.node.ready(self.now_ms)
@@ -159,7 +159,7 @@ class World:
         self.at(1, arrive)
 
     def run(self, ms: int) -> None:
-        """Lets so much time pass."""
+        """Advances the time."""
         end_ms = self.now_ms + ms
         while True:
             wakes = [
