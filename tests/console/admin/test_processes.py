@@ -109,7 +109,7 @@ def test_what_can_not_be_profiled_is_said_in_one_line(running: Any) -> None:
     for words, line in {
         "n1": "TARGET: give one process as NODE/ROLE",
         "n1/raft_peer -o a.png": "a.png: the name must end in .svg or .json",
-        "n1/raft_peer -o no/a.svg": "no/a.svg: can't be written",
+        "n1/raft_peer -o no/a.svg": "no/a.svg: cannot be written",
         "n1/nobody": "n1/nobody: unknown role 'nobody'",
     }.items():
         done = running.run(f"supervisor profile {words}")
