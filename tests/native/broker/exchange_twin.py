@@ -1,5 +1,4 @@
-"""The exchange in plain Python: what native/broker/exchange.py says, without tables and lists in
-C."""
+"""The exchange in plain Python, a twin of native/broker/exchange.py without C's tables."""
 
 from collections import Counter, OrderedDict
 from typing import NamedTuple
@@ -84,7 +83,7 @@ class Request:
 
     @property
     def due_ms(self) -> int:
-        """When it is ended if it still waits."""
+        """When the request ends if it still waits."""
         deadline_ms = self.asked.deadline_ms
         return self.expires_ms if deadline_ms is None else min(self.expires_ms, deadline_ms)
 
@@ -118,7 +117,7 @@ def wanted(condition: bool, stop: Stop = Stop.INVALID) -> None:
 
 
 class Twin:
-    """Has the limits that the tests use: requests of one client."""
+    """Has the tests' limit of requests of one client."""
 
     def __init__(self, setup: ExchangeSetup) -> None:
         self.setup = setup

@@ -1,4 +1,4 @@
-"""What clients leave unread is bounded for each: in C, by pyzmq and by a plain model the same."""
+"""Unread messages of each client are bounded: in C, by pyzmq and by a plain model alike."""
 
 import random
 import time

@@ -67,7 +67,7 @@ def a_request(dice: Random) -> Message:
 
 
 def a_command(dice: Random, twin: Twin) -> Message:
-    """CREDIT or CANCEL for a request that is there, mostly."""
+    """CREDIT or CANCEL, mostly for an existing request."""
     named = [request for request in twin.requests.values() if request.client.name]
     if not named:
         return a_request(dice)
@@ -80,7 +80,7 @@ def a_command(dice: Random, twin: Twin) -> Message:
 
 
 def an_answer(dice: Random, twin: Twin) -> Message:
-    """Of a worker, mostly to what it was asked."""
+    """An answer of a worker, mostly to a request that it has."""
     if not twin.known or dice.random() < 0.1:
         return [b"w%d" % dice.randint(1, 9), b"KLKW01", dice.choice((b"PING", b"\1", b"\6"))]
     worker = dice.choice(list(twin.known.values()))
@@ -115,7 +115,7 @@ def a_worker(dice: Random) -> NewWorker:
 
 
 class History:
-    """The same calls to both, and what both say."""
+    """Makes the same calls to both, and compares the results."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
@@ -176,7 +176,7 @@ class History:
             each.dispatch(self.now_ms)
 
     def probe_clients(self) -> None:
-        """Long after the last time, now and then."""
+        """Now and then, long after the last probe."""
         self.now_ms += self.dice.choice((0, 0, PROBE_MS))
         self.exchange.probe_clients(self.now_ms)
         self.twin.probe_clients(self.now_ms)

@@ -1,4 +1,4 @@
-"""The broker's inner loop over real sockets: in C and by pyzmq what its twin in Python says."""
+"""The broker's inner loop over real sockets: in C and by pyzmq as its Python twin."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ NUMBERS = itertools.count()
 
 
 class Broker:
-    """What an actor does around the inner loop: what is left to it, and nothing of its own."""
+    """The part of an actor around the inner loop."""
 
     def __init__(self, context: "zmq.Context[Socket]", **limits: Any) -> None:
         self.context, self.number = context, next(NUMBERS)
@@ -69,7 +69,7 @@ class Broker:
             socket.close(0)
 
     def settle(self) -> None:
-        """Until nothing comes any more, and all that is to be sent was sent."""
+        """Runs until no message arrives and none waits to be sent."""
         while True:
             ready, served, position, unsent = self.server.wait(WAIT_MS)
             self.served.add(served)
@@ -191,7 +191,7 @@ def test_a_history_is_its_twins(broker: Broker, seed: int) -> None:
 
 
 def test_all_of_a_flood_is_dispatched_and_answered(made: Made, backend: str) -> None:
-    """More than an arena takes in at once, and than one wake sends."""
+    """More than an arena receives at once, and than one wake sends."""
     broker = made(arena_bytes=1 << 18)
     count = 9000 if backend == "c" else 50  # Of more frames pyzmq hangs when they are freed here.
     client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")

@@ -51,7 +51,7 @@ Key = tuple[bytes, bytes]
 
 
 class Machine(Protocol):
-    """What is common to both sides."""
+    """The common part of both sides."""
 
     @property
     def deadline_ms(self) -> int | None: ...
@@ -62,7 +62,7 @@ class Machine(Protocol):
 
 
 class Connection:
-    """One socket of a machine's; messages on it arrive in order or not at all."""
+    """A socket of a machine; its messages arrive in order, or are lost."""
 
     def __init__(self, peer: "Peer", url: str, routing_id: bytes) -> None:
         self.peer = peer
@@ -85,7 +85,7 @@ class Peer:
         self._timer = 0
 
     def turn(self) -> None:
-        """Does what the machine wants, and has it called again when that is due."""
+        """Runs the machine's effects, and again at its deadline."""
         if not self.alive:
             return
         world = self.world
@@ -117,7 +117,7 @@ class Peer:
 
 
 class Registered:
-    """What a broker knows of a worker."""
+    """A broker's record of a worker."""
 
     def __init__(self, ready: WorkerReady) -> None:
         self.service, self.window = ready.service, ready.window
@@ -127,7 +127,7 @@ class Registered:
 
 
 class Flow:
-    """The parts of a request whose client has said its name."""
+    """The parts of a request of a client with a name."""
 
     def __init__(self, credit: int) -> None:
         self.credit = credit
@@ -135,7 +135,7 @@ class Flow:
 
 
 class Broker:
-    """A broker of the text's framing and ours, as simple as can be."""
+    """A simple broker of the specification's framing and its extensions."""
 
     def __init__(self, world: "World", url: str) -> None:
         self.world = world
@@ -260,7 +260,7 @@ class Broker:
                     break
 
     def look(self) -> None:
-        """Cancels what clients had in work that are gone."""
+        """Cancels the requests in work of disconnected clients."""
         for connection, worker in self.workers.items():
             for key in worker.open:
                 client = self.clients[key[0]]
@@ -288,7 +288,7 @@ class Broker:
         self._tell(key, reply)
 
     def lose(self, connection: Connection, mute: bool = False) -> None:
-        """A worker is gone: what it had goes to others, before what is new."""
+        """A worker is lost: its requests go to others, before new ones."""
         worker = self.workers.pop(connection, None)
         self.heard.pop(connection, None)
         if mute:
@@ -328,7 +328,7 @@ class Broker:
 
 
 class World:
-    """Time, the net, and all that are on it."""
+    """Time, the net, and all machines."""
 
     def __init__(self, seed: int, urls: Sequence[str] = ("a",)) -> None:
         self.dice = Random(seed)
@@ -353,7 +353,7 @@ class World:
         heapq.heappush(self._events, (self.now_ms + wait_ms, next(self._order), do))
 
     def run(self, until: Callable[[], bool], limit_ms: int = 120_000) -> None:
-        """Runs until something is so; AssertionError: it took too long."""
+        """Runs until a condition holds. AssertionError: it took too long."""
         end_ms = self.now_ms + limit_ms
         while not until():
             assert self._events, "nothing will ever happen again"
@@ -404,11 +404,12 @@ class World:
         self.after(at_ms - self.now_ms, arrive)
 
     def close(self, connection: Connection) -> None:
-        """The owner closes its socket; the broker learns nothing but silence."""
+        """The owner closes its socket; the broker notices only silence."""
         connection.open = False
 
     def cut(self, connection: Connection) -> None:
-        """A connection breaks: its owner is told, the broker isn't; what is on its way is lost."""
+        """A connection breaks: its owner notices, the broker does not; messages in flight are
+        lost."""
         if connection.open and connection.made:
             connection.made = False
             broker = self.brokers[connection.url]
@@ -418,7 +419,7 @@ class World:
             connection.peer.turn()
 
     def kill(self, url: str) -> None:
-        """A broker dies with all that it knew."""
+        """A broker is killed, with its state."""
         old = self.brokers[url]
         old.alive = False
         new = self.brokers[url] = Broker(self, url)
@@ -427,14 +428,15 @@ class World:
             self.cut(connection)
 
     def watch(self) -> None:
-        """Has all brokers look for dead workers, for ever."""
+        """Makes all brokers expire silent workers, forever."""
         for broker in self.brokers.values():
             broker.expire()
         self.after(INTERVAL_MS, self.watch)
 
 
 class WorkerPeer(Peer):
-    """A worker whose jobs take a while: their parts, then `done`, the body and the parts' count."""
+    """A worker whose requests take a while: parts, then `done`, the body and the number of
+    parts."""
 
     def __init__(self, world: World, service: bytes, window: int = 1, parts: int = 0) -> None:
         setup = WorkerSetup(service, window, interval_ms=INTERVAL_MS, liveness=LIVENESS)
@@ -478,7 +480,7 @@ class WorkerPeer(Peer):
 
 
 class ClientPeer(Peer):
-    """A client with many calls; it reads parts as they come."""
+    """A client with many calls, which reads parts as they come."""
 
     def __init__(
         self, world: World, name: str, requests_max: int = 1000, partial_bytes_max: int = 1 << 20

@@ -1,4 +1,4 @@
-"""The broker machine: its rules one by one, and random schedules of clients and workers."""
+"""The broker's state machine: single rules, and random schedules of clients and workers."""
 
 from random import Random
 
@@ -27,12 +27,12 @@ def taken(frames: Frames) -> list[Message]:
 
 
 def number(client: int) -> bytes:
-    """What workers are told of a client: the first one is 1."""
+    """The number of a client for workers; the first one is 1."""
     return client.to_bytes(8, "big")
 
 
 class Table:
-    """A broker, and what was sent to whom since it was asked last."""
+    """A broker, and the messages it has sent since the last look."""
 
     def __init__(self, setup: BrokerSetup = SETUP) -> None:
         self.now_ms = 0
@@ -453,7 +453,7 @@ def test_a_client_that_wants_no_parts_gets_none_and_holds_up_nobody(table: Table
 
 
 def test_a_connection_has_so_many_names_and_no_more(table: Table) -> None:
-    """They are looked through one by one."""
+    """They are searched one by one."""
     for number in range(9):
         table.client([b"c", N, b"\1", b"echo", b"1", named(name=b"%d" % number), b"x"])
     (refused,) = table.to_clients
@@ -477,7 +477,7 @@ def test_what_is_cancelled_leaves_the_queue_or_its_worker(table: Table) -> None:
 
 
 def test_a_client_that_is_gone_is_missed_and_what_it_had_in_work_cancelled() -> None:
-    """But for what lasts: that has no deadline, and goes on for whoever comes back."""
+    """Except requests without a deadline, whose client may return."""
     table = Table(SETUP._replace(interval_ms=5000))
     table.worker([b"w", *CREDIT_READY])
     left = amount(60_000)
@@ -676,7 +676,7 @@ class Schedule:
         self.table.worker([name, W, command, client, b"", request_id, body])
 
     def kill(self, name: bytes) -> None:
-        """It leaves, says nonsense, or is not heard any more."""
+        """It disconnects, sends junk, or falls silent."""
         del self.workers[name]
         match self.dice.randrange(3):
             case 0:
@@ -696,7 +696,7 @@ class Schedule:
             self.answers[client, request_id].append((command == b"\3", attempt, place))
 
     def finish(self) -> None:
-        """A worker that lives does all that is left."""
+        """A live worker answers everything that is left."""
         name = b"last"
         self.workers[name] = []
         self.table.worker([name, *READY, b"\xff\xff"])

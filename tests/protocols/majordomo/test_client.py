@@ -1,4 +1,4 @@
-"""The client's machine alone: what it sends when, and what it makes of each answer."""
+"""The client's state machine alone: what it sends when, and how it handles each answer."""
 
 from typing import Any
 
@@ -246,7 +246,7 @@ WINDOW = 4 * PART_COST
 
 
 def named_client(knows: bool = True, **setup: Any) -> BrokerClientMachine:
-    """Its broker a has said what it knows."""
+    """Its broker a has answered the feature check."""
     client = client_of(name=NAME, **setup)
     call = call_of(client, 0)
     asked = [(request.service, request.body) for _, request in sent(client, 0)]
@@ -289,7 +289,7 @@ def test_a_broker_that_knows_names_is_told_ours_with_each_request() -> None:
 
 @pytest.mark.parametrize("answered", [[b"501"], None])
 def test_a_broker_that_knows_no_names_gets_the_texts_requests(answered: list[bytes] | None) -> None:
-    """Older ones of ours say that they do not know; others perhaps nothing."""
+    """Older brokers of kelek answer that; others may not answer at all."""
     client = named_client(knows=False)
     if answered is not None:
         client = client_of(name=NAME)
@@ -382,7 +382,7 @@ def test_another_worker_may_begin_anew_and_a_call_wants_no_parts() -> None:
 
 @pytest.mark.parametrize("lasts", [False, True])
 def test_the_broker_is_told_when_nobody_waits_any_more(lasts: bool) -> None:
-    """What lasts goes on, without its parts."""
+    """A request that outlives its owner continues without parts."""
     client = named_client()
     calls = [call_of(client, number, deadline_ms=100) for number in (1, 2)]
     for call in calls:

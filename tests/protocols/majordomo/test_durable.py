@@ -30,7 +30,7 @@ Pair = tuple[bytes, bytes]
 
 
 class Store:
-    """A replicated table: entries in one order, each whole or not at all, and each once."""
+    """A replicated table: entries in one order, each atomic and applied once."""
 
     def __init__(self) -> None:
         self.table: dict[bytes, bytes] = {}
@@ -54,7 +54,7 @@ class Store:
 
 
 class Node:
-    """A broker, what it wants of the store, and the answers that are on their way to it."""
+    """A broker, its orders to the store, and the answers in flight."""
 
     def __init__(self, world: "World", number: int) -> None:
         self.world = world
@@ -122,7 +122,7 @@ class Node:
 
 
 class Client:
-    """Sends what is unanswered anew, at whichever broker."""
+    """Sends unanswered requests again, at any broker."""
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -271,7 +271,7 @@ class World:
             self.store.first = len(self.store.entries)
 
     def calm_down(self) -> None:
-        """Nothing is killed any more: all that was asked for ends."""
+        """Nothing is killed any more: all requests end."""
         for _ in range(20_000):
             self.step(calm=True)
             if not any(client.open for client in self.clients):

@@ -1,4 +1,4 @@
-"""What a ledger keeps of requests and answers, how it tells it, and what it does with junk."""
+"""The ledger's requests and answers, and its handling of junk."""
 
 from random import Random
 
@@ -35,7 +35,7 @@ def ask(ledger: Ledger, request_id: bytes, client: bytes = ME) -> None:
 
 
 def written(ledger: Ledger) -> list[Pair]:
-    """All that is to be written, now is."""
+    """Writes everything that is to be written."""
     pairs = ledger.pack_requests(NOW) + ledger.pack_ends(NOW)
     ledger.on_written(key for key, _ in pairs)
     return pairs
@@ -101,7 +101,7 @@ def places(replies: list[list[bytes]]) -> list[tuple[bytes, bytes, int, bytes]]:
 
 
 def test_a_client_is_known_by_the_name_it_says_wherever_it_is() -> None:
-    """And parts are told in their places, as far as it takes them."""
+    """Parts carry positions, as far as the client's credit goes."""
     ledger = a_ledger()
     named_ask(ledger, 2 * COST)
     written(ledger)

@@ -87,7 +87,7 @@ def test_a_stopped_broker_is_left_within_its_multiples_and_comes_back() -> None:
 
 
 class Storm:
-    """What befalls them, for a while."""
+    """Faults for a while."""
 
     def __init__(self, world: World, dice: Random) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""The worker's machine alone: registration, heartbeat, requests, the way home."""
+"""The worker's state machine alone: registration, heartbeat, requests, drain."""
 
 from functools import partial
 
