@@ -92,6 +92,7 @@ TOP = (
 PATH_NAMED = re.compile(rf"`((?:{TOP.replace(' ', '|')})/[\w./-]+)`")
 
 PUBLIC = re.compile(r"kelek\.(pipeline|[A-Z]\w*|service|(de|en)code_\w+|is_presence)$")
+VAGUE = re.compile(r"\b(who(so)?m?ever|(some|any|every|no)body)\b", re.I)
 
 Rule = Callable[[str, str], list[str]]
 
@@ -337,7 +338,34 @@ def rule_paths(path: str, text: str) -> list[str]:
     return found
 
 
+def rule_prose(path: str, text: str) -> list[str]:
+    """Prose ends at the same column as code; tables and code blocks may be wider."""
+    if not path.endswith(".md"):
+        return []
+    found = []
+    in_block = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            in_block = not in_block
+        elif len(line) > LINE_COLUMNS_MAX and not in_block and not line.startswith("|"):
+            found.append(f"{path}:{number}: {len(line)} columns, at most {LINE_COLUMNS_MAX}")
+    return found
+
+
+def rule_words(path: str, text: str) -> list[str]:
+    """A process or a person has a noun: client, node, leader, worker, operator, you."""
+    if path.startswith(("tests/", "LICENSE")) or not path.endswith((".py", ".c", ".h", ".md")):
+        return []
+    return [
+        f"{path}:{number}: {match[0]}: name the client, node, process or reader"
+        for number, line in enumerate(text.splitlines(), 1)
+        for match in VAGUE.finditer(line)
+    ]
+
+
 RULES: list[Rule] = [
+    rule_prose,
+    rule_words,
     rule_examples,
     rule_paths,
     rule_sides,
@@ -442,6 +470,8 @@ PLANTED = [
     (rule_names, "actors/a.py", "print(1)"),
     (rule_children, "bench/a.py", 'run([sys.executable, "-' + 'm", "kelek.bench"])'),
     (rule_docstring, "actors/a.py", "x = 1"),
+    (rule_prose, "docs/a.md", "word " * 21),
+    (rule_words, "docs/a.md", "Who" + "ever leads answers."),
     (rule_paths, "docs/a.md", "see `protocols/" + "no_such.py` for more"),
     (rule_text, "docs/a.md", "later: TO" + "DO"),
     (rule_text, "docs/a.md", "see /ho" + "me/me/x"),
