@@ -92,7 +92,10 @@ TOP = (
 PATH_NAMED = re.compile(rf"`((?:{TOP.replace(' ', '|')})/[\w./-]+)`")
 
 PUBLIC = re.compile(r"kelek\.(pipeline|[A-Z]\w*|service|(de|en)code_\w+|is_presence)$")
-VAGUE = re.compile(r"\b(who(so)?m?ever|(some|any|every|no)body)\b", re.I)
+# "nobody" is also a value of commands and documents: it counts in prose only.
+VAGUE = re.compile(
+    r"\b([Ww]ho(so)?m?ever|([Ss]ome|[Aa]ny|[Ee]very)body)\b|(?<![\"`|(])\b[Nn]obody\b(?![\"`|)])"
+)
 
 Rule = Callable[[str, str], list[str]]
 

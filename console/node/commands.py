@@ -167,7 +167,7 @@ def name_of(peer: PeerInfo | None) -> str:
 
 def chat(group: str, options: Options) -> None:
     """Sends lines, prints received ones."""
-    name = options["name"] or os.environ.get("USER", "") or "somebody"
+    name = options["name"] or os.environ.get("USER", "") or "kelek"
     with in_one_line(options), Node(name, tuning=make_tuning(options)) as me:
         try:
             me.join(group)

@@ -41,7 +41,7 @@ enum klk_exchange_stop {
 };
 
 struct klk_exchange_setup {
-    uint64_t seed;               /* secret, so that nobody can choose names that collide */
+    uint64_t seed;               /* secret, so that no client can choose names that collide */
     uint64_t first_number;       /* of clients, workers and runs, as peers see them */
     uint64_t bytes_max;          /* of all requests, with their overhead */
     uint64_t service_bytes_max;  /* of the waiting requests of one service */

@@ -30,7 +30,7 @@ struct klk_zre_peer {
 struct klk_zre_peers {
     struct klk_zre_peer *peers;
     uint32_t *index;           /* slot + 1, or 0; a power of two, at least twice count */
-    uint64_t seed;             /* secret, so that nobody can choose ids that collide */
+    uint64_t seed;             /* secret, so that no peer can choose ids that collide */
     uint32_t count;
     uint32_t index_size;
 };
