@@ -1,4 +1,4 @@
-"""The members by the log, and the address of each (docs/architecture.md, "Membership").
+"""The members by the log, and the address of each (docs/internals/log.md, "Members").
 
 It decides nothing: the core counts majorities, and members.py changes the configuration.
 """

@@ -1,7 +1,6 @@
 """Voter eligibility: an empty directory is no proof of a first start, nor a lost vote of no vote.
 
-It decides by its input and sends nothing. docs/architecture.md: "What is never counted", "A damaged
-log".
+It decides by its input and sends nothing. docs/internals/log.md, "A damaged log".
 """
 
 from collections.abc import Iterable, Sequence
