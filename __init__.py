@@ -7,10 +7,10 @@ first use of a name loads its module, and with it ZeroMQ or the C core where the
 
 def _public_names() -> tuple[dict[str, str], dict[str, str]]:
     """The names and their modules, and the old names and what replaces them."""
-    from pathlib import Path
-
+    # The loader also reads from an archive: the C core's error then says why that does not work.
+    stub: bytes = __loader__.get_data(f"{__path__[0]}/__init__.pyi")
     modules, aliases = {}, {}
-    for line in Path(__path__[0], "__init__.pyi").read_text().splitlines():
+    for line in stub.decode().splitlines():
         match line.split():
             case ["from", module, "import", name, "as", _]:
                 modules[name] = module

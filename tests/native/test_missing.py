@@ -29,9 +29,10 @@ def last_line(script: Path, path: str = "") -> str:
 def clone(tmp_path: Path) -> Path:
     """A source tree by the name of kelek."""
     made = tmp_path / "kelek"
-    for folder in ("clients", "native", "pipeline", "protocols"):
+    for folder in ("clients", "native", "net", "pipeline", "protocols"):
         shutil.copytree(ROOT / folder, made / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "__init__.py", made)
+    for file in ("__init__.py", "__init__.pyi", "version.py"):
+        shutil.copy(ROOT / file, made)
     return made
 
 
