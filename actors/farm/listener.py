@@ -175,7 +175,7 @@ class InboundStream:
             self._listener.close(self)
 
     def close_after_send(self) -> None:
-        """Closes the connection once its output is sent, at the slowest rate."""
+        """Closes the connection when its output is sent, or after the slowest client's time."""
         if not self.is_closing:
             self.is_closing = True
             timeout_ms = LINGER_MS + len(self.stream.out) // BYTES_PER_MS_MIN

@@ -78,9 +78,9 @@ PAGE_BYTES = 1 << 20  # Of a scan; a server adds at most one pair to it.
 PAGE_PAIRS = 1000  # Of a scan in the specification's framing.
 OWN_JOBS_MAX = 1024  # Jobs whose server the client remembers.
 JOB_PAUSES_MS = 10, 250  # Between two requests for a job's status: first, longest.
-RESUMES_MAX = 8  # Of reading a cluster snapshot, in a row and without a pair between.
+RESUMES_MAX = 8  # Attempts in a row to continue a cluster snapshot without receiving a pair.
 JOB_GOES_WELL = ("running", "done")  # States in which no chunk is lost.
-CHUNKS_AHEAD = 3  # With one reader; fewer than a server keeps for a slow reader.
+CHUNKS_AHEAD = 3  # Requests in flight of one reader; a server queues more for a slow reader.
 WATCH_MS = 10_000  # The server answers by then, with or without changes.
 # The largest response that a topology allows, and any number of small values.
 TABLE_LINKS = LinkSettings(LinkLimits(1 << 30, 1 << 18), columnar_frames_min=1 << 8)
@@ -206,7 +206,7 @@ class TableOperations:
         return found
 
     def _get(self, keys: list[bytes]) -> Generator[Step, None, list[bytes | None]]:
-        """Halves the request when the values of all keys exceed one response."""
+        """Reads keys. If their values exceed one response, reads each half by itself."""
         try:
             return (yield from self.finish_get(self.begin_get(keys)))
         except TableRefused:
@@ -390,7 +390,7 @@ class TableOperations:
         return (yield from self._session(requests.SESSION_OPEN, 0, milliseconds(ttl_s)))
 
     def keep_session(self, session: int) -> Generator[Step, None, bool]:
-        """Restarts its time to live."""
+        """Restarts the session's time to live; returns whether the session still exists."""
         return bool((yield from self._session(requests.SESSION_KEEP, session, 0)))
 
     def end_session(self, session: int) -> Generator[Step, None, None]:
@@ -420,7 +420,7 @@ class TableOperations:
                 yield changes
 
     def _watchable(self) -> Generator[Step, None, int]:
-        """The first index from which a watch misses nothing."""
+        """Returns the first index from which a watch misses nothing; index 0 asks for it."""
         _, answer = yield from self._ask(requests.Watch(self.number, b"", b"", 0))
         return _decoded(answers.decode_watch, answer)[0]
 

@@ -1,7 +1,8 @@
 """The durable requests in memory: their clients, answers, and what the store has of them.
 
 The ledger knows neither the store nor workers; durable.py connects them. It knows a request by
-(identity, id) from its arrival until the segment with its end is deleted (records.py).
+(identity, id) from its arrival until the segment with its end is deleted. The end of a request is
+the record of its answers, or of its failure (records.py).
 """
 
 import hashlib
@@ -623,7 +624,9 @@ class Ledger:
                     self._unindex(record)
             elif record.request_segment is segment:
                 record.request_segment = None
-                if record.state != DONE:  # The owner has the end; we have not seen it yet.
+                if (
+                    record.state != DONE
+                ):  # The broker that owns the request has stored its end; we have not read it yet.
                     self._unindex(record)
 
     def written_keys(self) -> set[bytes]:

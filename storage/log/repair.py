@@ -1,7 +1,8 @@
 """Repair of a damaged log: keep its sound beginning and record how much it may have held.
 
-The record is a durable mark. The peer reads it before it votes. The mark stays; the hard state
-notes the epoch of the mark whose damage is repaired (hard_state.py).
+The record is a durable mark. The peer reads it before it votes. The mark stays after the repair.
+The hard state has the epoch of the last repaired mark, by which the peer knows that a mark is done
+(hard_state.py).
 """
 
 from itertools import zip_longest
@@ -90,7 +91,7 @@ def salvage(files: Files, identity: Identity, base: tuple[int, int], mark: Repai
     """Finds the sound beginning of a damaged log, from which the writer continues.
 
     base   index and term of the last entry in the newest snapshot: the log restarts there if no
-           sound segment follows it
+           sound segment follows the snapshot
     Raises StorageError: foreign, or refused by the system.
     """
     headers, unread = _headers(files, identity)

@@ -247,8 +247,8 @@ class Peer:
         )
 
     def _dialect(self, peer: str) -> Dialect:
-        """Returns how a peer reads refusals: as the npm package does, unless it is known not to be
-        that."""
+        """Returns how a peer reads refusals: as npm zmq-raft does, unless its hello says
+        that it is kelek or it is known to be another implementation."""
         link = self.links.by_peer.get(peer)
         is_ours = link is not None and link.features is not None
         return "text" if is_ours or peer in self.setup.text_peers else "node"
@@ -309,8 +309,8 @@ class Peer:
         """Processes messages that arrived at `peer_url`: requests of members, and packs of table
         servers.
 
-        While a member may be of a version without an entry kind for tables, these packs become
-        state entries, as they were before.
+        Older versions of kelek have no entry kind for tables. While a member may be of such a
+        version, these packs become state entries.
         """
         self._now_ms, self._unix_s = now_ms, unix_s
         kind = KIND_TABLES if self.directory.entry.tables_from else KIND_STATE
@@ -371,6 +371,8 @@ class Peer:
         clients_wait: bool = False,
     ) -> None:
         """The state machine of this node has applied everything up to index.
+
+        An applier is a process of this node that applies the log: the state machine or a worker.
 
         urgent         an applier needs each commit at once
         by_all         the smallest index that every applier of this node has reached; the log is
