@@ -16,14 +16,17 @@ from ...protocols.errors import LocalProtocolError
 from ...protocols.zmqraft.server.values import REQIDS_EXTRA_TTL_S
 from ...protocols.zmqraft.snapshots.barrier import Barrier, BarrierReply, Phase
 from ...protocols.zmqraft.snapshots.orders import (
+    ChunkRead,
     ChunkWritten,
     CreateSnapshot,
+    EntriesRead,
     Order,
     ReadChunk,
     ReadEntries,
     Result,
     SenderStarted,
     SnapshotCreated,
+    SnapshotInstalled,
     WriteChunk,
     decode_work,
     encode_work,
@@ -142,14 +145,18 @@ class SnapshotSender(Actor):
                 self.log("receiving", index=index, offset=offset, size=size)
 
     def _count(self, result: Result) -> None:
-        name = type(result).__name__
-        if isinstance(result, ChunkWritten) and result.offset == 0:
-            self.log_rarely("received-damaged", index=result.last_index)
-        if name == "Installed":
-            newest = self._work.newest
-            self._newest_file_s = self._file_s()
-            self.log("installed", index=newest.last_index, size=newest.size)
-        key = {"EntriesRead": "entries_read", "PieceRead": "pieces_read"}.get(name, "received")
+        key = "received"
+        match result:
+            case EntriesRead():
+                key = "entries_read"
+            case ChunkRead():
+                key = "pieces_read"
+            case ChunkWritten(offset=0):
+                self.log_rarely("received-damaged", index=result.last_index)
+            case SnapshotInstalled():
+                newest = self._work.newest
+                self._newest_file_s = self._file_s()
+                self.log("installed", index=newest.last_index, size=newest.size)
         self._counts[key] += 1
 
     def _on_states(self, arena: Arena) -> None:
