@@ -38,7 +38,9 @@ LARGE_MB = int(os.environ.get("KELEK_SCAN_MB", "400"))
 LARGE_ROWS = LARGE_MB * 1_000_000 // VALUE_BYTES
 GIVE_UP_S = 30.0 + LARGE_MB / 5
 # A restart takes as long as it takes.
-SETTINGS = f"zerodb: {{local: {[*MANY, LARGE]}, request_timeout_ms: {int(START_S_MAX * 1000)}}}"
+SETTINGS = (
+    f"zerodb: {{local_tables: {[*MANY, LARGE]}, request_timeout_ms: {int(START_S_MAX * 1000)}}}"
+)
 MIB = 1 << 20
 WATCH_S = 0.02
 READ = b"\x31\x01\x10"

@@ -34,7 +34,7 @@ def test_each_request_is_answered_once_while_workers_are_killed(
     generator: Generator,
 ) -> None:
     directory = tempfile.mkdtemp(prefix="k", dir="/tmp")  # A Unix socket's path has 107 bytes.
-    between = Between("kelek", Path(directory), generator, interval_ms=250, liveness=12)
+    between = Between("kelek", Path(directory), generator, heartbeat_interval_ms=250, liveness=12)
     try:
         assert kills(between, Scale(requests=300, workers=8, killed=6)).once == 300
     finally:

@@ -45,7 +45,7 @@ WORKERS = 2
 WRITERS_EACH = 2  # Per node; another writer uses its local tables.
 LOCAL = range(1, 101)
 SETTINGS = f"""
-zerodb: {{workers: {WORKERS}, local: {list(LOCAL)}, request_timeout_ms: 4000}}
+zerodb: {{workers: {WORKERS}, local_tables: {list(LOCAL)}, request_timeout_ms: 4000}}
 raft: {{election_timeout_ms: [400, 600]}}
 log: {{snapshot_entries: 400}}
 """

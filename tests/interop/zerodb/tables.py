@@ -22,7 +22,7 @@ from kelek.tests.ports import free_port
 NODES = ("n1", "n2", "n3")
 DOORS = ("url", "pull_url", "sub_url", "events_url", "jobs_url")
 LOCAL = range(1000, 1100)  # Tables that are not replicated.
-SETTINGS = f"workers: 2, local: {list(LOCAL)}, request_timeout_ms: 20000"  # A busy machine.
+SETTINGS = f"workers: 2, local_tables: {list(LOCAL)}, request_timeout_ms: 20000"  # A busy machine.
 
 
 class Tables:

@@ -176,7 +176,7 @@ def test_one_of_ours_leads_a_follower_of_the_text(mixed: Callable[[], Cluster], 
     shown = beside(follower, main, "log", "snapshot", "-t", str(cluster.path))
     assert shown.exit_code == 0, "the kelek node has made one"
     assert "n1  up to " in shown.stdout
-    assert "n2  no kelek" in shown.stdout
+    assert "n2  not kelek" in shown.stdout
 
     until = time.monotonic() + DEADLINE_S
     while True:
