@@ -7,6 +7,7 @@ an OperatorError whose place is FILE:LINE:COL: key.path.
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Map
 from dataclasses import MISSING, dataclass, field, fields
@@ -31,20 +32,20 @@ REQUIRED = object()
 S = TypeVar("S")
 
 
-class ValueType:
+class ValueType(ABC):
     """One type of value: how it is parsed, and how reference and JSON Schema describe it."""
 
+    @abstractmethod
     def read(self, reader: "SchemaReader", node: Node, key: str) -> Any:
         """The value of a YAML node. Raises OperatorError; key is the path that it names."""
-        raise NotImplementedError
 
+    @abstractmethod
     def json_schema(self) -> dict[str, Any]:
         """The JSON Schema of the values that read() accepts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> str:
         """The accepted values in a few words, for the reference."""
-        raise NotImplementedError
 
     def show(self, value: Any) -> str:
         """A default as an operator would write it; empty: `none`."""
