@@ -232,7 +232,7 @@ NOTES = """
   the form that `kelek.Log` uses, 16 updates a message. Both run at the defaults: the log is synced
   by a thread of the peer. "kelek, process" and "kelek, inline" are the other writers.
 - "etcd" is driven by a C client as lean as ours (bench/load/loadgen_etcd.c); "etcd, asyncio
-  client" is the Python client of `shared/peers`, whose own CPU time is part of what limits it.
+  client" is the Python client of `shared/peers`. Its own CPU time also limits it.
 - p50 and p99 are from the first send to the committed answer, in a closed loop.
 - CPU: of all servers together, and of the client, for one update.
 - Failover: SIGKILL of every process of the leader's node while one client has 32 updates
