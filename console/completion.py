@@ -62,7 +62,7 @@ def farm_publishers(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
     """The choices for the publisher of a farm."""
-    words = _matching(["auto", "nobody"], incomplete)
+    words = _matching(["auto", "none"], incomplete)
     return [*farm_servers(context, parameter, incomplete), *words]
 
 

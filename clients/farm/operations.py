@@ -431,7 +431,7 @@ class FarmOperations:
     def publish(self, server: int | str | None) -> Generator[Step, None, None]:
         """Orders who publishes."""
         if server is None:
-            publisher: int | PublishChoice = PublishChoice.NOBODY
+            publisher: int | PublishChoice = PublishChoice.NONE
         elif server == PublishChoice.AUTO.value:
             publisher = PublishChoice.AUTO
         elif isinstance(server, str):

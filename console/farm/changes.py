@@ -38,11 +38,14 @@ def remove(server_id: int, options: Where) -> None:
 
 def publish(server: str, options: Where) -> None:
     """Orders who publishes the MetaLS."""
-    if server not in ("auto", "nobody") and not re.fullmatch(r"-?[0-9]{1,10}", server):
-        raise CliError(f"{server}: give a server's id, auto or nobody")
-    choices = {"auto": "auto", "nobody": None}
+    if server == "nobody":
+        click.echo(f"kelek farm publish {server} is deprecated: use none", err=True)
+        server = "none"
+    if server not in ("auto", "none") and not re.fullmatch(r"-?[0-9]{1,10}", server):
+        raise CliError(f"{server}: give a server's id, auto or none")
+    choices = {"auto": "auto", "none": None}
     choice: int | str | None = choices[server] if server in choices else int(server)
-    messages = {"auto": "the rule chooses the publisher", "nobody": "no server publishes"}
+    messages = {"auto": "the rule chooses the publisher", "none": "no server publishes"}
     message = messages.get(server, f"server {server} publishes")
     _apply(options, lambda farm: farm.publish(choice), message)
 

@@ -166,11 +166,11 @@ def remove(server_id: int, **options: Any) -> None:
 
 
 @farm.command()
-@click.argument("server", metavar="ID|auto|nobody", shell_complete=completion.farm_publishers)
+@click.argument("server", metavar="ID|auto|none", shell_complete=completion.farm_publishers)
 @farm_command
 def publish(server: str, **options: Any) -> None:
     """Orders who publishes the MetaLS: the server ID, the rule's choice (auto), or no server
-    (nobody).
+    (none).
     """
     from . import changes as farm_changes
 

@@ -44,7 +44,7 @@ def status(options: Where) -> None:
     click.echo(f"farm {found.get('cluster')}: {leads}, term {found.get('term')}")
     click.echo(f"log: {found.get('commit')} of {found.get('last')} entries are committed")
     publisher = found.get("publisher")
-    click.echo("publisher: " + ("nobody" if publisher is None else f"server {publisher}"))
+    click.echo("publisher: " + ("none" if publisher is None else f"server {publisher}"))
     change = found.get("change")
     if change:
         click.echo(f"change in progress: server {change.get('server')}, {change.get('stage')}")

@@ -152,7 +152,7 @@ def check_names(farm: str, names: Sequence[str]) -> None:
 def _check_user(text: str, file: str, farm: str, name: str) -> None:
     users = htdigest.users_of(text, farm).secrets
     if name not in users:
-        others = ", ".join(users) or "nobody"
+        others = ", ".join(users) or "no users"
         raise CliError(f"{file}: no user {name} of the farm {farm}; it has {others}", FAILED)
 
 

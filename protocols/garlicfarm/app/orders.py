@@ -46,7 +46,7 @@ class PublishChoice(StrEnum):
     """The publisher, when no server is named."""
 
     AUTO = "auto"  # The rule chooses.
-    NOBODY = "nobody"  # null in JSON.
+    NONE = "none"  # No server publishes; null in JSON.
 
 
 class FarmConfig(NamedTuple):
@@ -127,7 +127,7 @@ def decode_order(data: bytes) -> Order:
     cluster         the farm's name
     date            ms since the epoch
     user            the administrator
-    server          publish: an id, null (nobody), or "auto"
+    server          publish: an id, null (no server), or "auto"
     hashes          exclude and include: array of strings from hash_of()
     servers         exclude and include: array of ids
     configuration   import: an object, see decode_export()
@@ -171,7 +171,7 @@ def decode_export(document: Mapping[str, object]) -> FarmConfig:
     version    1
     cluster    the farm that it was exported from
     servers    array of objects: id, endpoint
-    publish    an id, null (nobody), or "auto"
+    publish    an id, null (no server), or "auto"
     excluded   object: hashes, servers
     settings   object: postingInterval (ms, 0: never), window (ms), and others
 
@@ -191,13 +191,13 @@ def decode_export(document: Mapping[str, object]) -> FarmConfig:
 
 def publish_value(publish: int | PublishChoice) -> int | str | None:
     """The JSON value of a publisher."""
-    return None if publish is PublishChoice.NOBODY else publish
+    return None if publish is PublishChoice.NONE else publish
 
 
 def _publish_of(document: Mapping[str, object], key: str) -> int | PublishChoice:
     value = document.get(key, "")
     if value is None:
-        return PublishChoice.NOBODY
+        return PublishChoice.NONE
     return (
         PublishChoice.AUTO
         if value == PublishChoice.AUTO

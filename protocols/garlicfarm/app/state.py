@@ -170,7 +170,7 @@ class SharedState:
         longest uptime, then the lowest id.
         """
         chosen = self.config.publish
-        if chosen is PublishChoice.NOBODY:
+        if chosen is PublishChoice.NONE:
             return None
         if chosen in members and chosen not in self.config.excluded_servers:
             return int(chosen)

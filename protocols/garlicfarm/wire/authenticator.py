@@ -174,7 +174,7 @@ class DigestAuthenticator:
         if algorithm not in OFFERED or algorithm.hash_name not in users.hash_names:
             return False
         user = values["username"]
-        decoy = hmac.digest(self._key, b"nobody" + user.encode(), "sha256").hex()
+        decoy = hmac.digest(self._key, b"decoy" + user.encode(), "sha256").hex()
         known = users.secrets.get(user, {}).get(algorithm.hash_name)
         former = users.former.get(user, {}).get(algorithm.hash_name)
         terms = DigestInput(method, values["uri"], values["nonce"], values["nc"], values["cnonce"])

@@ -133,7 +133,10 @@ def test_members(farm: Farm) -> None:
 
 
 def test_orders(farm: Farm, tmp_path: Path) -> None:
-    assert ok(*here(farm, "publish", "nobody", admin=True)) == "no server publishes\n"
+    assert ok(*here(farm, "publish", "none", admin=True)) == "no server publishes\n"
+    old = run(*here(farm, "publish", "nobody", admin=True))
+    assert (old.exit_code, old.stdout) == (0, "no server publishes\n")
+    assert old.stderr == "kelek farm publish nobody is deprecated: use none\n"
     assert ok(*here(farm, "publish", 2, admin=True)) == "server 2 publishes\n"
     assert ok(*here(farm, "exclude", HASH, "--server", 1, admin=True)) == "2 excluded\n"
     export = ok(*here(farm, "export"))
@@ -214,7 +217,7 @@ def test_what_goes_wrong_is_one_line(error: Exception, by_topology: bool, said: 
         (["status", "-t", "nowhere.yaml"], "nowhere.yaml"),
         (["status", "--i2p", "-t", "t.yaml"], "--i2p: valid only with --url"),
         (["add", "4", "nowhere", "-t", "t.yaml"], "write tcp://HOST:PORT"),
-        (["publish", "somebody", "-t", "t.yaml"], "give a server's id, auto or nobody"),
+        (["publish", "somebody", "-t", "t.yaml"], "give a server's id, auto or none"),
         (["exclude", "-t", "t.yaml"], "HASH: missing"),
         (["exclude", "xyz", "-t", "t.yaml"], "'xyz' is not a destination"),
         (["import", "nowhere.json", "-t", "t.yaml"], "nowhere.json: No such file"),

@@ -108,7 +108,7 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         assert exported["excluded"] == {"hashes": ["a"], "servers": []}
         assert exported["publish"] == 3
         export = FarmConfig(
-            "elsewhere", publish=PublishChoice.NOBODY, settings={"postingInterval": 0}
+            "elsewhere", publish=PublishChoice.NONE, settings={"postingInterval": 0}
         )
         imported = order(OrderKind.IMPORT, configuration=export)
         farm.put(imported)

@@ -382,13 +382,13 @@ def test_a_joining_server_gets_the_state() -> None:
 def test_a_server_starts_from_its_snapshot() -> None:
     world = AppWorld(members=(1,))
     world.settle()
-    assert world.order(publish(PublishChoice.NOBODY))
+    assert world.order(publish(PublishChoice.NONE))
     world.run_until(world.is_settled)
     mark = make_snapshot(world, 1)
     world.kill(1)
     world.start(1)
     assert world.apps[1].state.index == mark.last_index
-    assert world.apps[1].state.config.publish is PublishChoice.NOBODY
+    assert world.apps[1].state.config.publish is PublishChoice.NONE
     world.settle()
 
 

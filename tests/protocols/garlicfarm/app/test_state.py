@@ -135,7 +135,7 @@ def test_servers_that_are_kept_have_a_limit() -> None:
     ("choices", "publisher"),
     [
         ([3], 3),
-        ([PublishChoice.NOBODY], None),
+        ([PublishChoice.NONE], None),
         ([3, PublishChoice.AUTO], 1),
         ([9], 1),  # Not a member: the rule decides.
         ([-1], 1),
@@ -204,11 +204,11 @@ def test_what_is_left_out_has_a_limit() -> None:
 
 
 ORDERS = (
-    publish(5), publish(PublishChoice.NOBODY), publish(PublishChoice.AUTO),
+    publish(5), publish(PublishChoice.NONE), publish(PublishChoice.AUTO),
     order(OrderKind.EXCLUDE, hashes=("h",)), order(OrderKind.INCLUDE, servers=(-4,)),
     order(
         OrderKind.IMPORT,
-        configuration=FarmConfig("a", ((1, "tcp://b:1"),), PublishChoice.NOBODY),
+        configuration=FarmConfig("a", ((1, "tcp://b:1"),), PublishChoice.NONE),
     ),
 )  # fmt: skip
 
@@ -272,7 +272,7 @@ def test_an_export_is_what_an_import_takes() -> None:
     document = json.loads(json.dumps(export_document(export)))
     assert decode_export(document) == export
     assert decode_export({}) == FarmConfig("farm"), "what is missing is as in a new farm"
-    assert export_document(FarmConfig("farm", publish=PublishChoice.NOBODY))["publish"] is None
+    assert export_document(FarmConfig("farm", publish=PublishChoice.NONE))["publish"] is None
 
 
 def test_only_administrators_may_give_orders() -> None:
@@ -286,7 +286,7 @@ def test_only_administrators_may_give_orders() -> None:
     assert (user, what[:10], taken) == ("alice", "malformed:", False)
     whats = [audit_orders([each], "farm", "alice", True)[0].what for each in ORDERS[1:]]
     assert whats == [
-        "publish nobody", "publish auto", "exclude h", "include server -4",
+        "publish none", "publish auto", "exclude h", "include server -4",
         f"import, {len(ORDERS[5])} bytes, sha256 {sha256(ORDERS[5]).hexdigest()}",
     ]  # fmt: skip
     long = order(OrderKind.EXCLUDE, hashes=("h" * 100,) * 100)
@@ -365,7 +365,7 @@ ODD = (
     b'{"cluster":"farm","date":1558000000000,"id":1,"odd":[1e999,"\\ud800"," "]}',
     b' {"id":2,\n"cluster":"farm","date":1558000000001,"id":3}',
 )  # fmt: skip
-ENTRIES = DOCUMENTS | st.sampled_from((*ORDERS, *ODD, publish(2), publish(PublishChoice.NOBODY)))
+ENTRIES = DOCUMENTS | st.sampled_from((*ORDERS, *ODD, publish(2), publish(PublishChoice.NONE)))
 
 
 @given(st.lists(ENTRIES, max_size=16), st.integers(0, 16))
