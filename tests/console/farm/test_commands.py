@@ -27,8 +27,8 @@ HASH = "a" * 42 + "Y="
 
 @pytest.fixture(scope="module")
 def farm() -> Iterator[Farm]:
-    """Servers 1 and 2 are the initial members; 3 waits for an invitation."""
-    with Farm(begin=(1, 2), node="post_interval_ms: 0") as made:
+    """Servers 1 and 2 are the initial members; 3 waits for an invitation, 4 never gets one."""
+    with Farm(ids=(1, 2, 3, 4), begin=(1, 2), node="post_interval_ms: 0") as made:
         made.start()
         made.put(b"begun")  # Both know who leads.
         yield made
@@ -82,9 +82,9 @@ def by_urls(farm: Farm, *numbers: int) -> list[object]:
 
 def test_a_server_that_is_no_member(farm: Farm) -> None:
     """The command asks a member instead; without one it fails."""
-    assert "leads, term" in ok("status", *by_urls(farm, 3, 1))
-    assert "log: 0 of 0" not in ok("status", *by_urls(farm, 3, 1))
-    assert "server 3 is not a member" in refused(1, "status", *by_urls(farm, 3))
+    assert "leads, term" in ok("status", *by_urls(farm, 4, 1))
+    assert "log: 0 of 0" not in ok("status", *by_urls(farm, 4, 1))
+    assert "server 4 is not a member" in refused(1, "status", *by_urls(farm, 4))
     assert "server 99 is no member" in refused(1, *here(farm, "publish", 99, admin=True))
 
 
@@ -417,7 +417,7 @@ def test_completion(farm: Farm) -> None:
         return [item.value for item in found]
 
     where = ["-t", str(farm.path)]
-    assert words("remove", *where) == ["1", "2", "3"]
+    assert words("remove", *where) == ["1", "2", "3", "4"]
     assert words("publish", *where, incomplete="a") == ["auto"]
     assert words("status", *where, "--farm") == ["farm"]
     assert {"status", "user", "cert"} <= set(words())
