@@ -8,7 +8,8 @@ first use of a name loads its module, and with it ZeroMQ or the C core where the
 def _public_names() -> tuple[dict[str, str], dict[str, str]]:
     """The names and their modules, and the old names and what replaces them."""
     # The loader also reads from an archive: the C core's error then says why that does not work.
-    stub: bytes = __loader__.get_data(f"{__path__[0]}/__init__.pyi")
+    # `__file__`, as pytest imports this file without a package where the folder's name is none.
+    stub: bytes = __loader__.get_data(__file__.rpartition(".")[0] + ".pyi")
     modules, aliases = {}, {}
     for line in stub.decode().splitlines():
         match line.split():

@@ -1,5 +1,6 @@
 """What `import kelek` offers: its names, their types and documentation, and the old names."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -69,6 +70,18 @@ def test_every_public_name_is_listed_and_documented() -> None:
             assert value.__name__ == name
             assert value.__doc__, name
             assert not value.__doc__.startswith(f"{name}("), name
+
+
+def test_names_are_found_without_a_package() -> None:
+    """pytest imports `__init__.py` so in a clone whose folder has no name of a package."""
+    spec = importlib.util.spec_from_file_location("__init__", ROOT / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    assert spec.submodule_search_locations is None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert {*NAMES} <= {*dir(module)}
+    assert not hasattr(module, "setUpModule")
 
 
 def test_a_star_import_brings_all_of_them() -> None:
