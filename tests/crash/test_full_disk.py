@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
+from kelek.tests.actors.demo_cluster import DEADLINE_S, Cluster
 
 DISK_BYTES = 32 << 20  # More than the whole load.
 ROOM_BYTES = 200 << 10  # Left on the full disk: a few segments of 64 KiB.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kelek.tests.actors.real_cluster import Cluster
+from kelek.tests.actors.demo_cluster import Cluster
 
 
 class OneByOne(Cluster):

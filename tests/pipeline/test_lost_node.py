@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kelek.protocols.zerodb.wire.values import RANGE_JOB
-from kelek.tests.lost_nodes import NAMES, Nodes
 from kelek.tests.ports import free_port
+from kelek.tests.table_cluster import NAMES, Nodes
 
 ROWS = 24_000
 KEYS = [b"%06d" % n for n in range(ROWS)]

@@ -23,8 +23,8 @@ from kelek.protocols.zerodb.server.map_orders import (
     decode,
     encode,
 )
+from kelek.tests.actors.actor_harness import Rig
 from kelek.tests.actors.fakes import spark_driver as fake
-from kelek.tests.actors.in_thread import Rig
 from kelek.tests.actors.node_settings import node_settings
 
 EPOCH = 11

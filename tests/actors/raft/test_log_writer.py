@@ -19,8 +19,8 @@ from kelek.actors.topology.settings import LogSettings
 from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk.memory import MemoryDisk
+from kelek.tests.actors.demo_cluster import DEADLINE_S, Cluster
 from kelek.tests.actors.node_settings import node_settings
-from kelek.tests.actors.real_cluster import DEADLINE_S, Cluster
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, JOB_WRITE, PIPE_
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
-from kelek.tests.actors.in_thread import Rig
+from kelek.tests.actors.actor_harness import Rig
 from kelek.tests.actors.node_settings import node_settings
 
 EPOCH = 7

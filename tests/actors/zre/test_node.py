@@ -31,7 +31,7 @@ from kelek.protocols.zre.limiter import Limiter, Rate
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
 from kelek.protocols.zre.presence import Presence, PresenceEvent, decode_presence, encode_presence
 from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
-from kelek.tests.actors.in_thread import Rig, Socket
+from kelek.tests.actors.actor_harness import Rig, Socket
 from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.ports import free_port, free_udp_port
 

@@ -17,7 +17,7 @@ from kelek.net.clock import monotonic_ms
 from kelek.protocols.majordomo.client import PROBE_ID
 from kelek.protocols.majordomo.codec import Failure, Final, encode_failure, encode_reply
 from kelek.protocols.majordomo.values import MMI_SERVICE
-from kelek.tests.clients.broker.broker_world import Host
+from kelek.tests.clients.broker.broker_thread import Host
 
 FAST = kelek.BrokerTuning(silence_ms=500)
 PARTS = 5

@@ -24,7 +24,7 @@ from kelek.protocols.garlicfarm.client.values import ConnectFailure, FailureKind
 from kelek.protocols.garlicfarm.wire.values import Address
 from kelek.tests.actors.farm.farm_servers import SERVERS, USER
 from kelek.tests.actors.farm.farm_servers import Farm as Servers
-from kelek.tests.clients.test_unclosed import leave_open
+from kelek.tests.clients.io.test_resources import leave_open
 from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port
 

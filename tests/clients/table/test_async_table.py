@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.clients.table.table_world import CHUNK_PAIRS, JOB, Cluster, job_told
+from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, Cluster, job_told
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 

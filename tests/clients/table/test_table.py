@@ -25,7 +25,7 @@ from kelek.protocols.zerodb.wire.values import (
     WITH_LEASE,
     Extension,
 )
-from kelek.tests.clients.table.table_world import CHUNK_PAIRS, JOB, Cluster, job_told
+from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, Cluster, job_told
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 

@@ -17,7 +17,7 @@ from kelek.console.broker import worker as worker_commands
 from kelek.console.broker.target import BrokerTarget
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
-from kelek.tests.clients.broker.broker_world import Host
+from kelek.tests.clients.broker.broker_thread import Host
 
 SERVED = '''
 import kelek

@@ -30,7 +30,7 @@ from kelek.console.demo import (
 )
 from kelek.console.demo.cluster import Cluster, is_free, wipe
 from kelek.console.demo.flights import Flights, log_hash, read_flights
-from kelek.tests.clients.table.table_world import Cluster as Servers
+from kelek.tests.clients.table.table_servers import Cluster as Servers
 
 FLIGHTS = 4000
 TABLES = "127.0.0.1:7100"

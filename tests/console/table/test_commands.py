@@ -20,7 +20,7 @@ from kelek.console.kelek_cli import main
 from kelek.console.table.shell import Shell
 from kelek.protocols.zerodb.wire.requests import RangeJob
 from kelek.protocols.zerodb.wire.values import SESSION_ENDED, TableOptions
-from kelek.tests.clients.table.table_world import JOB, Cluster
+from kelek.tests.clients.table.table_servers import JOB, Cluster
 
 TOPOLOGY = """
 cluster: small

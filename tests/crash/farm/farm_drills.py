@@ -27,9 +27,9 @@ from kelek.protocols.garlicfarm.wire.messages import (
     Request,
     ValueType,
 )
-from kelek.tests.actors.farm.farm_gates import Gates
 from kelek.tests.actors.farm.farm_servers import SERVERS as SERVERS_USER
 from kelek.tests.actors.farm.farm_servers import Farm
+from kelek.tests.actors.farm.response_proxies import Gates
 
 SERVERS = (1, 2, 3)
 AGAIN_S = 0.3

@@ -6,7 +6,7 @@ from itertools import chain
 import pytest
 
 import kelek
-from kelek.tests.lost_nodes import NAMES, Nodes
+from kelek.tests.table_cluster import NAMES, Nodes
 
 ROWS = 20_000
 

@@ -15,7 +15,7 @@ import kelek
 from kelek.pipeline.errors import PipelineError
 from kelek.protocols.zerodb.wire import requests
 from kelek.protocols.zerodb.wire.values import FEATURE_TABLE_INFO
-from kelek.tests.clients.table.table_world import Cluster
+from kelek.tests.clients.table.table_servers import Cluster
 
 types = pytest.importorskip("pyspark.sql.types")
 pa = pytest.importorskip("pyarrow")

@@ -270,7 +270,7 @@ def test_a_task_here_opens_the_snapshot_itself(spark: Any, node: str, filled: in
 
 
 def test_servers_of_another_kind_are_read_in_the_texts_form(tmp_path: Any, spark: Any) -> None:
-    from kelek.tests.clients.table.table_world import Cluster
+    from kelek.tests.clients.table.table_servers import Cluster
 
     cluster = Cluster(tmp_path, features=7)
     try:

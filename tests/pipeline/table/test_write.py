@@ -9,7 +9,7 @@ import pytest
 
 import kelek
 from kelek.protocols.zerodb.wire import requests
-from kelek.tests.clients.table.table_world import Cluster
+from kelek.tests.clients.table.table_servers import Cluster
 
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")

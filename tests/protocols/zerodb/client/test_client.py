@@ -10,7 +10,7 @@ from kelek.protocols.connections import Connect, Disconnect, Send
 from kelek.protocols.zerodb.client.client import Exchange, TableClientMachine, TableClientSetup
 from kelek.protocols.zerodb.wire import requests
 from kelek.protocols.zerodb.wire.values import REVERSE, Extension
-from kelek.tests.clients.table.table_world import FEATURES, Server, World
+from kelek.tests.clients.table.table_servers import FEATURES, Server, World
 
 URLS = ("a", "b", "c")
 NEVER = 1 << 40

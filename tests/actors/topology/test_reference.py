@@ -1,6 +1,6 @@
 """The reference of keys in docs/topology.md and the JSON Schema follow the declarations.
 
-`pytest tests/actors/topology/test_docs.py --rewrite` writes the tables of the page anew.
+`pytest tests/actors/topology/test_reference.py --rewrite` writes the tables of the page anew.
 """
 
 import json

@@ -12,10 +12,10 @@ import pytest
 import zmq
 
 import kelek
-from kelek.tests.clients.broker.broker_world import Host
+from kelek.tests.clients.broker.broker_thread import Host
 from kelek.tests.clients.broker.test_broker import serving
 from kelek.tests.clients.log.test_log import Cluster as Peers
-from kelek.tests.clients.table.table_world import Cluster as Tables
+from kelek.tests.clients.table.table_servers import Cluster as Tables
 from kelek.tests.ports import free_udp_port
 
 LIMIT_S = 90
@@ -59,7 +59,7 @@ def test_it_holds_up_neither_the_collector_nor_the_exit(kind: str, tmp_path: Pat
 def leave_open(kind: str, url: str) -> None:
     """Runs the program that closes no client of this kind."""
     done = subprocess.run(
-        [sys.executable, "-m", "kelek.tests.clients.left_open", kind, url],
+        [sys.executable, "-m", "kelek.tests.clients.io.unclosed_clients", kind, url],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

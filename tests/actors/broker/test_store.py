@@ -20,7 +20,7 @@ from kelek.actors.topology.settings import ServiceSettings, StoreSettings
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
 from kelek.tests.clients.broker.test_broker import serving
-from kelek.tests.lost_nodes import Nodes
+from kelek.tests.table_cluster import Nodes
 
 DEADLINE_MS = 60_000
 TRY_MS = 500

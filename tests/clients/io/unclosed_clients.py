@@ -1,6 +1,6 @@
-"""A program that closes nothing: `python -m kelek.tests.clients.left_open KIND URL`.
+"""A program that closes nothing: `python -m kelek.tests.clients.io.unclosed_clients KIND URL`.
 
-test_unclosed.py runs it. When the collector or the exit waits, the program ends at its deadline
+io/test_resources.py runs it. When the collector or the exit waits, the program ends at its deadline
 with a traceback of all threads and exit code 1.
 """
 
