@@ -20,7 +20,7 @@ STOP_S = 30.0
 SHOWN = 1500  # Characters of each log, where a test has failed.
 
 
-class Nodes:
+class TableCluster:
     """Each runs in one process of its own: what kills it leaves nothing of the node."""
 
     def __init__(self, settings: str = "", broker: str = "") -> None:

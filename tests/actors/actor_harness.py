@@ -18,7 +18,7 @@ Socket = zmq.Socket[bytes]
 AnyActor = TypeVar("AnyActor", bound=Actor)
 
 
-class Rig:
+class ActorHarness:
     """The pipes of a node n1 whose only actor this is."""
 
     def __init__(self, sockets_max: int = 1023) -> None:

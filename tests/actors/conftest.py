@@ -19,7 +19,7 @@ FAKES = Path(__file__).parent / "fakes"
 DEADLINE_S = 60.0
 
 
-class Running:
+class RunningSupervisor:
     """A supervisor of dummies in a process of its own (fakes/driver.py)."""
 
     def __init__(self, told: dict[str, Any]) -> None:
@@ -117,12 +117,12 @@ def ipc_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def start(ipc_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def start(ipc_dir: Path, tmp_path: Path) -> Iterator[Callable[..., RunningSupervisor]]:
     """Starts supervisors of dummies; ends whatever is left of them."""
-    all_running: list[Running] = []
+    all_running: list[RunningSupervisor] = []
 
-    def start_one(**told: Any) -> Running:
-        running = Running(
+    def start_one(**told: Any) -> RunningSupervisor:
+        running = RunningSupervisor(
             {
                 "run_dir": str(ipc_dir / "kelek" / "t"),
                 "data_dir": str(tmp_path),

@@ -17,7 +17,7 @@ LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All name the same one.
 Rows = dict[str, dict[str, Any]]  # By node.
 
 
-class Cluster:
+class DemoCluster:
     """Three nodes of the demo's topology, with other settings of the log."""
 
     def __init__(self, shell: Any, log: str) -> None:

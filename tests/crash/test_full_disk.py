@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.actors.demo_cluster import DEADLINE_S, Cluster
+from kelek.tests.actors.demo_cluster import DEADLINE_S, DemoCluster
 
 DISK_BYTES = 32 << 20  # More than the whole load.
 ROOM_BYTES = 200 << 10  # Left on the full disk: a few segments of 64 KiB.
 
 
-class OwnDisks(Cluster):
+class OwnDisks(DemoCluster):
     """Each node has a small disk in a mount namespace of its supervisor."""
 
     def start(self) -> None:

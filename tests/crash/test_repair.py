@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kelek.tests.actors.demo_cluster import Cluster
+from kelek.tests.actors.demo_cluster import DemoCluster
 
 
-class OneByOne(Cluster):
+class OneByOne(DemoCluster):
     """A cluster with a supervisor for each node."""
 
     def start(self) -> None:

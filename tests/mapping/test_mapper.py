@@ -67,7 +67,7 @@ def is_gone(pid: int) -> bool:
     return False
 
 
-class Run(PollLoop):
+class MapperRun(PollLoop):
     """One mapper's process in a loop of its own."""
 
     def __init__(self, module: bytes, parameters: bytes = b"") -> None:
@@ -120,16 +120,16 @@ class Run(PollLoop):
 
 
 @pytest.fixture
-def run(request: pytest.FixtureRequest) -> Callable[..., Run]:
-    def start(module: bytes, parameters: bytes = b"") -> Run:
-        made = Run(module, parameters)
+def run(request: pytest.FixtureRequest) -> Callable[..., MapperRun]:
+    def start(module: bytes, parameters: bytes = b"") -> MapperRun:
+        made = MapperRun(module, parameters)
         request.addfinalizer(made.end)
         return made
 
     return start
 
 
-def test_batches_go_in_and_come_out_in_order(run: Callable[..., Run]) -> None:
+def test_batches_go_in_and_come_out_in_order(run: Callable[..., MapperRun]) -> None:
     """A batch larger than a pipe holds, several before the first answer, and the end."""
     one = run(wasm("(local.get $size)"))
     batches = [bytes([i]) * size for i, size in enumerate((1, 60_000, 0, 65_536))]
@@ -141,7 +141,7 @@ def test_batches_go_in_and_come_out_in_order(run: Callable[..., Run]) -> None:
     assert one.event() == Event(mapper.OUTPUT, b"", end=True)
 
 
-def test_parameters_come_before_the_first_batch(run: Callable[..., Run]) -> None:
+def test_parameters_come_before_the_first_batch(run: Callable[..., MapperRun]) -> None:
     starts = """(local.get $size))
       (func (export "kelek_start") (param i32 i32) (result i32)
         (i32.load8_u offset=8 (local.get 0)))
@@ -154,7 +154,7 @@ def test_parameters_come_before_the_first_batch(run: Callable[..., Run]) -> None
     assert other.failure() == "kelek_start refused its parameters with 7"
 
 
-def test_a_mapper_that_hangs_is_ended_within_a_second(run: Callable[..., Run]) -> None:
+def test_a_mapper_that_hangs_is_ended_within_a_second(run: Callable[..., MapperRun]) -> None:
     """Whatever it is that it does: here it is stopped."""
     one = run(wasm("(local.get $size)"))
     assert one.event().kind == mapper.STARTED
@@ -183,7 +183,9 @@ def test_a_mapper_that_hangs_is_ended_within_a_second(run: Callable[..., Run]) -
         ("(call 2 (i32.const 0) (i32.const 0))", "stack|fuel"),
     ],
 )
-def test_a_hostile_module_fails_alone(run: Callable[..., Run], body: str, reason: str) -> None:
+def test_a_hostile_module_fails_alone(
+    run: Callable[..., MapperRun], body: str, reason: str
+) -> None:
     text = run(wasm(body)).failure()
     assert re.search(reason, text), text
 
@@ -200,7 +202,7 @@ def test_a_hostile_module_fails_alone(run: Callable[..., Run], body: str, reason
     ],
 )
 def test_a_module_that_is_no_mapper_does_not_start(
-    run: Callable[..., Run], module: bytes | str, reason: str
+    run: Callable[..., MapperRun], module: bytes | str, reason: str
 ) -> None:
     text = run(wasmtime.wat2wasm(module) if isinstance(module, str) else module).failure()
     assert re.search(reason, text), text
@@ -210,7 +212,7 @@ needs_lock = pytest.mark.skipif(not sandbox.can_lock(), reason="no filter of sys
 
 
 @needs_lock
-def test_native_code_maps(run: Callable[..., Run]) -> None:
+def test_native_code_maps(run: Callable[..., MapperRun]) -> None:
     one = run(bitcode("ret i32 %size"))
     one.process.map(b"batch")
     one.process.end()
@@ -230,13 +232,15 @@ def test_native_code_maps(run: Callable[..., Run]) -> None:
         ("%m = call ptr @malloc(i64 4000000000) store i8 1, ptr %m ret i32 0", "SIGSEGV|crashed"),
     ],
 )
-def test_hostile_native_code_fails_alone(run: Callable[..., Run], body: str, reason: str) -> None:
+def test_hostile_native_code_fails_alone(
+    run: Callable[..., MapperRun], body: str, reason: str
+) -> None:
     text = run(bitcode(body)).failure()
     assert re.search(reason, text), text
 
 
 @needs_lock
-def test_hostile_bitcode_is_parsed_where_it_does_no_harm(run: Callable[..., Run]) -> None:
+def test_hostile_bitcode_is_parsed_where_it_does_no_harm(run: Callable[..., MapperRun]) -> None:
     """Some of these end the process that parses them: that is the child's."""
     good = bitcode("ret i32 %size")
     for cut in (100, 700, len(good) - 40):

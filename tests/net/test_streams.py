@@ -7,7 +7,7 @@ from typing import Any, cast
 from kelek.net.streams import TcpStream
 
 
-class Socket:
+class FakeSocket:
     """Has four bytes; another thread has its turn before whoever reads goes on."""
 
     def __init__(self, sign: bytes, meanwhile: Callable[[], object]) -> None:
@@ -26,6 +26,6 @@ class Socket:
 
 def test_servers_of_one_process_read_into_bytes_of_their_own() -> None:
     """Servers may be threads of one process, and reading lets others run."""
-    other = TcpStream(cast(Any, Socket(b"b", lambda: None)))
-    stream = TcpStream(cast(Any, Socket(b"a", other.read)))
+    other = TcpStream(cast(Any, FakeSocket(b"b", lambda: None)))
+    stream = TcpStream(cast(Any, FakeSocket(b"a", other.read)))
     assert stream.read() == b"aaaa"

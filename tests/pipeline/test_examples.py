@@ -16,7 +16,7 @@ import kelek
 from kelek.protocols.zre.log import Report, encode_report
 from kelek.protocols.zre.presence import Presence, PresenceEvent, encode_presence
 from kelek.protocols.zre.values import Level, LogEvent, Version
-from kelek.tests.actors.farm.farm_servers import Farm
+from kelek.tests.actors.farm.farm_servers import FarmServers
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import running
 
@@ -58,9 +58,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.fixture(scope="module")
-def farm(nodes: Shell) -> Iterator[Farm]:
+def farm(nodes: Shell) -> Iterator[FarmServers]:
     """One server, which posts nothing by itself; the addresses of the nodes have its own."""
-    with Farm((1,), node="post_interval_ms: 0") as farm:
+    with FarmServers((1,), node="post_interval_ms: 0") as farm:
         farm.start()
         nodes.addresses["127.0.0.1:7401"] = f"127.0.0.1:{farm.ports[1]}"
         nodes.addresses["farm/"] = f"{farm.place}/"
@@ -120,7 +120,7 @@ def program_of(nodes: Shell, title: str) -> str:
 
 
 @pytest.mark.usefixtures("spark")
-def test_documents(nodes: Shell, farm: Farm) -> None:
+def test_documents(nodes: Shell, farm: FarmServers) -> None:
     """The page's section on farms, with what the example has posted or, alone, without."""
     farm.put(
         b'{"cluster":"farm","date":1,"id":7,"meta":{},"router":{"uptime":1234567}}', user="servers"

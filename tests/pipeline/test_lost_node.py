@@ -9,7 +9,7 @@ import pytest
 
 from kelek.protocols.zerodb.wire.values import RANGE_JOB
 from kelek.tests.ports import free_port
-from kelek.tests.table_cluster import NAMES, Nodes
+from kelek.tests.table_cluster import NAMES, TableCluster
 
 ROWS = 24_000
 KEYS = [b"%06d" % n for n in range(ROWS)]
@@ -20,8 +20,8 @@ WAIT_S = 200.0
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    running = Nodes()
+def nodes() -> Iterator[TableCluster]:
+    running = TableCluster()
     try:
         with running.table(TABLE) as table:
             table.put_many((key, VALUE) for key in KEYS)
@@ -30,14 +30,14 @@ def nodes() -> Iterator[Nodes]:
         running.stop()
 
 
-def given(nodes: Nodes) -> dict[str, str]:
+def given(nodes: TableCluster) -> dict[str, str]:
     """Read over the wire, although the snapshot lies here."""
     urls = ",".join(nodes.urls.values())
     options = {"partitions": "2", "batchRows": "200", "timeoutMs": "120000", "local": "off"}
     return {"urls": urls, "table": str(TABLE), **options}
 
 
-def lose_one(nodes: Nodes) -> tuple[str, int]:
+def lose_one(nodes: TableCluster) -> tuple[str, int]:
     """Kills a node from which a range is being read; its name, and how many rows it had given."""
     for name in NAMES:
         with nodes.table(TABLE, name) as table:
@@ -49,7 +49,7 @@ def lose_one(nodes: Nodes) -> tuple[str, int]:
 
 
 @pytest.mark.spark
-def test_an_attempt_reads_on_from_another_node(nodes: Nodes) -> None:
+def test_an_attempt_reads_on_from_another_node(nodes: TableCluster) -> None:
     types = pytest.importorskip("pyspark.sql.types", reason="kelek[spark] is not installed")
     from kelek.pipeline.table.kind import KIND
 
@@ -89,7 +89,7 @@ def pausing(port: int) -> Any:
     return map_
 
 
-def test_tasks_read_on_from_another_node(spark: Any, nodes: Nodes) -> None:
+def test_tasks_read_on_from_another_node(spark: Any, nodes: TableCluster) -> None:
     import socket
 
     frame = spark.read.format("kelek").options(kind="table", **given(nodes)).load()

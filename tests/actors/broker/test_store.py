@@ -20,7 +20,7 @@ from kelek.actors.topology.settings import ServiceSettings, StoreSettings
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
 from kelek.tests.clients.broker.test_broker import serving
-from kelek.tests.table_cluster import Nodes
+from kelek.tests.table_cluster import TableCluster
 
 DEADLINE_MS = 60_000
 TRY_MS = 500
@@ -31,29 +31,29 @@ SERVICE = ServiceSettings(durable=True)
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
+def nodes() -> Iterator[TableCluster]:
     broker = f"services: {{work: {{durable: true}}}}, store: {{lease_ms: {LEASE_MS}}}"
-    cluster = Nodes(broker=broker)
+    cluster = TableCluster(broker=broker)
     try:
         yield cluster
     finally:
         cluster.stop()
 
 
-class Brokers:
+class StoreBrokers:
     """Brokers over a store of their own."""
 
     tables = 1000
 
-    def __init__(self, nodes: Nodes, stack: ExitStack, **store: int) -> None:
-        Brokers.tables += 1
+    def __init__(self, nodes: TableCluster, stack: ExitStack, **store: int) -> None:
+        StoreBrokers.tables += 1
         self.stack = stack
         limits = {"lease_ms": LEASE_MS, "bytes_max": 1 << 30, "request_ttl_s": 3600, **store}
         self.settings: dict[str, Any] = {
             "services": {
                 "work": SERVICE, "short": ServiceSettings(durable=True, reply_ttl_s=1)
             },
-            "store": StoreSettings(table=Brokers.tables, **limits),
+            "store": StoreSettings(table=StoreBrokers.tables, **limits),
             "store_urls": tuple(nodes.urls.values()),
         }  # fmt: skip
 
@@ -70,9 +70,9 @@ class Brokers:
 
 
 @pytest.fixture
-def brokers(nodes: Nodes, request: pytest.FixtureRequest) -> Iterator[Brokers]:
+def brokers(nodes: TableCluster, request: pytest.FixtureRequest) -> Iterator[StoreBrokers]:
     with ExitStack() as stack:
-        yield Brokers(nodes, stack, **getattr(request, "param", {}))
+        yield StoreBrokers(nodes, stack, **getattr(request, "param", {}))
 
 
 def client_of(broker: BrokerProcess, name: bytes) -> Socket:
@@ -113,7 +113,7 @@ def counting(*urls: str) -> Iterator[Counter[bytes]]:
         yield done
 
 
-def test_a_broker_that_is_killed_and_starts_again_goes_on(brokers: Brokers) -> None:
+def test_a_broker_that_is_killed_and_starts_again_goes_on(brokers: StoreBrokers) -> None:
     broker = brokers.start("n1")
     with (
         counting(broker.workers_url),
@@ -128,7 +128,7 @@ def test_a_broker_that_is_killed_and_starts_again_goes_on(brokers: Brokers) -> N
         assert found == [b"%d" % number for number in range(400)]
 
 
-def test_an_answer_is_kept_for_whoever_asks_again(brokers: Brokers) -> None:
+def test_an_answer_is_kept_for_whoever_asks_again(brokers: StoreBrokers) -> None:
     broker = brokers.start("n1")
     with counting(broker.workers_url) as done:
         first = asked(client_of(broker, b"me"), b"work", b"1", b"x")
@@ -141,7 +141,7 @@ def test_an_answer_is_kept_for_whoever_asks_again(brokers: Brokers) -> None:
         assert done[b"x"] == 2
 
 
-def test_who_had_no_patience_may_come_back(brokers: Brokers) -> None:
+def test_who_had_no_patience_may_come_back(brokers: StoreBrokers) -> None:
     """It is no answer that nobody was there to answer in the time of the first who asked."""
     broker = brokers.start("n1")
     urls = broker.clients_url
@@ -162,7 +162,9 @@ with kelek.Broker(sys.argv[1], identity="desk", timeout_ms=60_000) as broker:
 """
 
 
-def test_a_program_that_is_killed_and_starts_again_is_the_same_client(brokers: Brokers) -> None:
+def test_a_program_that_is_killed_and_starts_again_is_the_same_client(
+    brokers: StoreBrokers,
+) -> None:
     broker = brokers.start("n1")
     command = [sys.executable, "-P", "-c", PROGRAM, broker.clients_url]
     with counting(broker.workers_url):
@@ -184,7 +186,7 @@ def wait_for_status(broker: BrokerProcess, good: Callable[[dict[str, int]], bool
         assert time.monotonic() < until, status
 
 
-class HandWorker:
+class ManualWorker:
     """A worker that answers when it is told to."""
 
     def __init__(self, broker: BrokerProcess) -> None:
@@ -204,7 +206,7 @@ class HandWorker:
         self.socket.send_multipart([W, b"\4", *work[:3], body])
 
 
-def first_work(workers: "dict[BrokerProcess, HandWorker]") -> tuple[BrokerProcess, list[bytes]]:
+def first_work(workers: "dict[BrokerProcess, ManualWorker]") -> tuple[BrokerProcess, list[bytes]]:
     """Which broker gives out the request, and what its worker was given."""
     until = time.monotonic() + DEADLINE_MS / 1000
     while time.monotonic() < until:
@@ -214,8 +216,8 @@ def first_work(workers: "dict[BrokerProcess, HandWorker]") -> tuple[BrokerProces
     raise AssertionError("no request comes")
 
 
-def test_an_owner_that_was_asleep_ends_nothing(brokers: Brokers) -> None:
-    workers = {broker: HandWorker(broker) for broker in map(brokers.start, ("n1", "n2"))}
+def test_an_owner_that_was_asleep_ends_nothing(brokers: StoreBrokers) -> None:
+    workers = {broker: ManualWorker(broker) for broker in map(brokers.start, ("n1", "n2"))}
     clients = {broker: client_of(broker, b"me") for broker in workers}
     for client in clients.values():
         client.send_multipart([C, b"\1", b"work", b"1", b"x"])
@@ -235,7 +237,7 @@ def test_an_owner_that_was_asleep_ends_nothing(brokers: Brokers) -> None:
 
 
 @pytest.mark.parametrize("brokers", [{"lease_ms": 60_000}], indirect=True)
-def test_who_asks_two_brokers_is_answered_by_both_of_one_work(brokers: Brokers) -> None:
+def test_who_asks_two_brokers_is_answered_by_both_of_one_work(brokers: StoreBrokers) -> None:
     a, b = brokers.start("n1"), brokers.start("n2")
     with counting(a.workers_url, b.workers_url) as done:
         clients = [client_of(broker, b"me") for broker in (a, b)]
@@ -249,10 +251,10 @@ def test_who_asks_two_brokers_is_answered_by_both_of_one_work(brokers: Brokers) 
 
 
 @pytest.mark.parametrize("brokers", [{"lease_ms": 60_000}], indirect=True)  # One alone hands out.
-def test_large_bodies_pass_and_are_kept(brokers: Brokers) -> None:
+def test_large_bodies_pass_and_are_kept(brokers: StoreBrokers) -> None:
     """Larger than an entry of the log, and than what a change keeps of a value."""
     a, b = brokers.start("n1"), brokers.start("n2")
-    workers = {broker: HandWorker(broker) for broker in (a, b)}
+    workers = {broker: ManualWorker(broker) for broker in (a, b)}
     body = os.urandom(11 << 20)
     clients = [client_of(broker, b"me") for broker in (a, b)]
     clients[0].send_multipart([C, b"\1", b"work", b"1", body])
@@ -264,10 +266,12 @@ def test_large_bodies_pass_and_are_kept(brokers: Brokers) -> None:
         assert asked(client, b"work", b"1", b"") == [body[::-1]]
 
 
-def test_a_store_that_somebody_empties_is_begun_anew(nodes: Nodes, brokers: Brokers) -> None:
+def test_a_store_that_somebody_empties_is_begun_anew(
+    nodes: TableCluster, brokers: StoreBrokers
+) -> None:
     broker = brokers.start("n1")
     client = client_of(broker, b"me")
-    with counting(broker.workers_url), nodes.table(Brokers.tables) as table:
+    with counting(broker.workers_url), nodes.table(StoreBrokers.tables) as table:
         assert asked(client, b"work", b"1", b"x") == [b"x 1"]
         table.delete_range()
         while asked(client, b"work", b"1", b"x") == [b"x 1"]:
@@ -275,7 +279,7 @@ def test_a_store_that_somebody_empties_is_begun_anew(nodes: Nodes, brokers: Brok
         assert asked(client, b"work", b"2", b"y") == [b"y 1"]
 
 
-def test_titanic_outlives_its_client_and_the_broker(brokers: Brokers) -> None:
+def test_titanic_outlives_its_client_and_the_broker(brokers: StoreBrokers) -> None:
     broker = brokers.start("n1")
     ask = asked(client_of(broker, b"me"), b"titanic.request", b"1", b"work", b"x")
     assert ask[0] == b"200"
@@ -300,7 +304,7 @@ def test_titanic_outlives_its_client_and_the_broker(brokers: Brokers) -> None:
         assert done[b"x"] == 1
 
 
-def test_what_titanic_does_not_take(brokers: Brokers) -> None:
+def test_what_titanic_does_not_take(brokers: StoreBrokers) -> None:
     client = client_of(brokers.start("n1"), b"me")
     for number, (service, body, said) in enumerate(
         (
@@ -318,7 +322,7 @@ def test_what_titanic_does_not_take(brokers: Brokers) -> None:
 
 
 @pytest.mark.parametrize("brokers", [{"bytes_max": 1 << 20}], indirect=True)
-def test_what_is_too_much_is_said(brokers: Brokers) -> None:
+def test_what_is_too_much_is_said(brokers: StoreBrokers) -> None:
     client = client_of(broker := brokers.start("n1"), b"me")
     for number, (body, code) in enumerate(((bytes(17 << 20), 413), (bytes(2 << 20), 429))):
         failure = decode_failure(asked(client, b"work", b"%d" % number, body))
@@ -337,7 +341,7 @@ def test_what_is_too_much_is_said(brokers: Brokers) -> None:
         wait_for_status(broker, lambda status: status["durable_kept"] <= 4)
 
 
-def test_a_node_that_is_lost_takes_no_request_with_it(nodes: Nodes) -> None:
+def test_a_node_that_is_lost_takes_no_request_with_it(nodes: TableCluster) -> None:
     doors = nodes.brokers
     with (
         counting(*(workers for _, workers in doors.values())),
@@ -355,12 +359,12 @@ def test_a_node_that_is_lost_takes_no_request_with_it(nodes: Nodes) -> None:
     nodes.start(lost)
 
 
-def test_junk_in_its_table_ends_no_broker(brokers: Brokers, nodes: Nodes) -> None:
+def test_junk_in_its_table_ends_no_broker(brokers: StoreBrokers, nodes: TableCluster) -> None:
     bad = [
         [b"who", b"1", 0, float("inf"), [b"x"], None],
         [b"who", b"2", 0, 0, [b"x"], {"a": b"b"}],
     ]
-    with nodes.table(Brokers.tables) as table:
+    with nodes.table(StoreBrokers.tables) as table:
         for number, row in enumerate(bad):
             key = b"r" + (1 << 40).to_bytes(8, "big") + b"anothers" + number.to_bytes(4, "big")
             table.put(key, msgpack.packb([1, b"work", [row]]))

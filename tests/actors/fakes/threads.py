@@ -12,7 +12,7 @@ from kelek.actors.runtime.supervisor import StartOptions, Supervisor
 from kelek.actors.topology import topology
 
 
-class Watched(Supervisor):
+class RestartSupervisor(Supervisor):
     """Ends one thread when all are ready, and itself when the node is back."""
 
     ended = False
@@ -34,7 +34,7 @@ class Watched(Supervisor):
 def main() -> int:
     found = topology.load(sys.argv[1])
     plans = [plan.node_plan(found, name, one_process=True) for name in found.own_nodes]
-    return Watched(plans, StartOptions(found.path, found.run_dir, one_process=True)).run()
+    return RestartSupervisor(plans, StartOptions(found.path, found.run_dir, one_process=True)).run()
 
 
 if __name__ == "__main__":

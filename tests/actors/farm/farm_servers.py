@@ -64,7 +64,7 @@ def _authority() -> tuple[trustme.CA, trustme.LeafCert]:
     return authority, authority.issue_cert("localhost", "127.0.0.1", "::1")
 
 
-class _Running(ABC):
+class RunningServer(ABC):
     """A running server, and its messages to the supervisor."""
 
     def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path) -> None:
@@ -89,7 +89,7 @@ class _Running(ABC):
         """kill: at once, as SIGKILL; otherwise as SIGTERM."""
 
 
-class _Thread(_Running):
+class ServerThread(RunningServer):
     def __init__(
         self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path, context: Any
     ) -> None:
@@ -122,7 +122,7 @@ class _Thread(_Running):
             os.close(self._stop)
 
 
-class _Process(_Running):
+class ServerProcess(RunningServer):
     def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path) -> None:
         super().__init__(setup, control, place)
         path = place / f"{setup.node}.json"
@@ -151,7 +151,7 @@ class _Process(_Running):
         self.process.stdin.close()
 
 
-class Farm:
+class FarmServers:
     """The servers of one or several farms, by id, in a directory."""
 
     def __init__(
@@ -185,7 +185,7 @@ class Farm:
         self.tls, self.jraft, self._processes = tls and not jraft, jraft, processes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
-        self.running: dict[int, _Running] = {}
+        self.running: dict[int, RunningServer] = {}
         self._epoch = time.time_ns()
         self._challenges: dict[tuple[int, str, str], ChallengeCache] = {}
         self._write_files()
@@ -274,9 +274,9 @@ class Farm:
             self._sockets.append(control)
             control.bind(setup.control)
             if self._processes:
-                self.running[number] = _Process(setup, control, self.place)
+                self.running[number] = ServerProcess(setup, control, self.place)
             else:
-                self.running[number] = _Thread(setup, control, self.place, self._context)
+                self.running[number] = ServerThread(setup, control, self.place, self._context)
         for number in numbers or self.ports:
             self.wait(partial(self._is_ready, number), f"{number} is not ready")
 
@@ -304,7 +304,7 @@ class Farm:
         self._context.destroy(0)
         shutil.rmtree(self.place)
 
-    def __enter__(self) -> "Farm":
+    def __enter__(self) -> "FarmServers":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -360,8 +360,8 @@ class Farm:
 
     def connect(
         self, number: int, name: str = "", user: str = USER, password: str = PASSWORD
-    ) -> "FarmClient":
-        return FarmClient(self, number, name or self.names[0], (user, password))
+    ) -> "FarmConnection":
+        return FarmConnection(self, number, name or self.names[0], (user, password))
 
     def shown(self, number: int, what: str = "status") -> dict[str, Any]:
         """A view of a server's HTTP API. Raises OSError."""
@@ -417,10 +417,10 @@ class Farm:
             assert time.monotonic() < until, f"nothing is committed: {self.report()}"
 
 
-class FarmClient:
+class FarmConnection:
     """A connection to one server after its handshake. Raises EOFError when it is closed."""
 
-    def __init__(self, farm: Farm, number: int, name: str, who: tuple[str, str]) -> None:
+    def __init__(self, farm: FarmServers, number: int, name: str, who: tuple[str, str]) -> None:
         key = (number, name, who[0])
         challenges = farm._challenges.setdefault(key, ChallengeCache())
         self._stream = codec.ResponseStream()
@@ -464,7 +464,7 @@ class FarmClient:
     def close(self) -> None:
         self.sock.close()
 
-    def __enter__(self) -> "FarmClient":
+    def __enter__(self) -> "FarmConnection":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,7 +17,7 @@ ROOM = 1 << 16
 UPGRADED = b"HTTP/1.1 101"
 
 
-class _Pair:
+class ProxiedConnection:
     """A connection, and its other half to the server."""
 
     def __init__(self, number: int, near: socket.socket, far: socket.socket) -> None:
@@ -45,14 +45,14 @@ class _Pair:
             del self.back[:size]
 
 
-class Gates:
+class ResponseProxies:
     """One proxy per server. `ports` are the proxies' by server id, `targets` the servers'."""
 
     def __init__(self, ports: dict[int, int], targets: dict[int, int]) -> None:
         self._targets = targets
         self._held: frozenset[tuple[int, MessageType]] = frozenset()
         self._selector = selectors.DefaultSelector()
-        self._pairs: set[_Pair] = set()
+        self._pairs: set[ProxiedConnection] = set()
         self._listeners: list[socket.socket] = []
         self._ends = False
         for number, port in ports.items():
@@ -99,13 +99,13 @@ class Gates:
         except OSError:
             near.close()  # The server does not run.
             return
-        pair = _Pair(number, near, far)
+        pair = ProxiedConnection(number, near, far)
         self._pairs.add(pair)
         for sock in (near, far):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(sock, selectors.EVENT_READ, pair)
 
-    def _read(self, pair: _Pair, sock: socket.socket) -> None:
+    def _read(self, pair: ProxiedConnection, sock: socket.socket) -> None:
         try:
             data = sock.recv(ROOM)
             if data and sock is pair.near:
@@ -119,7 +119,7 @@ class Gates:
         if not data:
             self._end(pair)
 
-    def _end(self, pair: _Pair) -> None:
+    def _end(self, pair: ProxiedConnection) -> None:
         self._pairs.discard(pair)
         for sock in (pair.near, pair.far):
             self._selector.unregister(sock)

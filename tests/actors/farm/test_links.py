@@ -8,7 +8,7 @@ from kelek.actors.farm.links import FarmLink, LinkSettings
 from kelek.protocols.garlicfarm.wire.values import Address
 
 
-class Owner:
+class RecordingLinkOwner:
     """The owner of a link. It records look-ups, refusals and reasons."""
 
     now_ms = 1000
@@ -31,8 +31,8 @@ class Owner:
         self.reasons.append(reason)
 
 
-def link(endpoint: str, **settings: Any) -> tuple[FarmLink, Owner]:
-    owner = Owner(LinkSettings(None, "", None, "farm", "", "")._replace(**settings))
+def link(endpoint: str, **settings: Any) -> tuple[FarmLink, RecordingLinkOwner]:
+    owner = RecordingLinkOwner(LinkSettings(None, "", None, "farm", "", "")._replace(**settings))
     return FarmLink(owner, 2, endpoint), owner  # type: ignore[arg-type]
 
 

@@ -41,7 +41,7 @@ PATH = path_to("farm", "status")
 ENTRIES_MAX = 1000
 
 
-class Host:
+class FakeListenerHost:
     """A process with one farm whose view is large."""
 
     def __init__(self, is_open: bool = False) -> None:
@@ -98,7 +98,7 @@ class Host:
 
 def test_a_slow_reader_gets_the_whole_view() -> None:
     """A slow reader stays longer than a refused client; one that does not read is closed."""
-    host = Host()
+    host = FakeListenerHost()
     limits = ConnectionLimits(10, 1 << 20)
     listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     ours, theirs = socket.socketpair()
@@ -137,9 +137,9 @@ def request(size: int) -> bytes:
 @contextmanager
 def let_in(
     count: int,
-) -> Iterator[tuple[Host, FarmListener, list[tuple[InboundStream, socket.socket]]]]:
+) -> Iterator[tuple[FakeListenerHost, FarmListener, list[tuple[InboundStream, socket.socket]]]]:
     """So many connections without a handshake, each with its other end."""
-    host = Host(is_open=True)
+    host = FakeListenerHost(is_open=True)
     limits = ConnectionLimits(10, 3 * ENTRIES_MAX)
     listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     with ExitStack() as stack:

@@ -28,7 +28,7 @@ from kelek.tests.actors.farm.farm_servers import (
     PASSWORDS,
     SERVERS,
     USER,
-    Farm,
+    FarmServers,
 )
 from kelek.tests.interop.garlicfarm.farm_tls import old_hello
 
@@ -36,7 +36,7 @@ from kelek.tests.interop.garlicfarm.farm_tls import old_hello
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_farm_of_three(tls: bool) -> None:
     """It elects, commits, survives the loss of its leader, which then catches up."""
-    with Farm(tls=tls) as farm:
+    with FarmServers(tls=tls) as farm:
         farm.start()
         farm.put(b"first")
         leader = farm.leader()
@@ -49,12 +49,12 @@ def test_a_farm_of_three(tls: bool) -> None:
         )
 
 
-def is_in(farm: Farm, number: int) -> bool:
+def is_in(farm: FarmServers, number: int) -> bool:
     """Whether it is a member, in any role."""
     return bool(farm.status(number).get("raft_role", "waiting") != "waiting")
 
 
-def order(farm: Farm, request: Request) -> bool:
+def order(farm: FarmServers, request: Request) -> bool:
     """Whether the leader accepts a change."""
     with suppress(OSError, EOFError), farm.connect(farm.leader()) as admin:
         return admin.ask(request).is_accepted
@@ -62,7 +62,7 @@ def order(farm: Farm, request: Request) -> bool:
 
 
 def test_a_server_joins_and_leaves() -> None:
-    with Farm(ids=(1, 2), begin=(1,)) as farm:
+    with FarmServers(ids=(1, 2), begin=(1,)) as farm:
         farm.start()
         farm.put(*(b"%d" % number for number in range(300)))
         assert not is_in(farm, 2)
@@ -88,7 +88,7 @@ def test_a_server_joins_and_leaves() -> None:
 def test_a_joining_server_continues_from_a_snapshot() -> None:
     """Server 1 has compacted its log; server 2 starts from its snapshot, also after a restart."""
     settings = "snapshot_entries: 50, snapshot_trailing_entries: 0"
-    with Farm(ids=(1, 2), begin=(1,), farm=settings, node="post_interval_ms: 0") as farm:
+    with FarmServers(ids=(1, 2), begin=(1,), farm=settings, node="post_interval_ms: 0") as farm:
         farm.start()
         document = b'{"cluster":"farm","date":1,"id":1,"router":{"uptime":7}}'
         farm.put(document, *(b"%d" % number for number in range(200)), user=SERVERS)
@@ -115,7 +115,7 @@ def test_a_joining_server_continues_from_a_snapshot() -> None:
 
 
 def test_unknown_users_and_users_without_admin_rights(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Farm(ids=(1,)) as farm:
+    with FarmServers(ids=(1,)) as farm:
         farm.start()
         assert farm.leader() == 1
         with pytest.raises(PermissionError, match="wrong"):
@@ -133,14 +133,14 @@ def test_unknown_users_and_users_without_admin_rights(monkeypatch: pytest.Monkey
         assert "audit-lost farm=farm count=1\n" in farm.log(1)
 
 
-def give_password(farm: Farm, password: str) -> None:
+def give_password(farm: FarmServers, password: str) -> None:
     """Replaces both files, as `kelek farm user passwd` does."""
     text = with_user((farm.place / "passwords").read_text(), "farm", "peer", password)
     farm.write_secret("passwords", text)
     farm.write_secret("secret", f"{password}\n")
 
 
-def leaders_of(farm: Farm) -> int:
+def leaders_of(farm: FarmServers) -> int:
     """How often a server was elected."""
     return sum(farm.log(number).count("role=leader") for number in farm.running)
 
@@ -149,7 +149,7 @@ def test_servers_take_another_password_while_they_run(monkeypatch: pytest.Monkey
     """Links survive or are reconnected, no server campaigns, and the former password expires."""
     monkeypatch.setattr(farm_users, "FORMER_PASSWORD_MS", 1500)
     old, new = PASSWORDS["peer"], "another one"
-    with Farm(ids=(1, 2, 3)) as farm:
+    with FarmServers(ids=(1, 2, 3)) as farm:
         farm.start()
         farm.put(b"before")
         elected = leaders_of(farm)
@@ -172,14 +172,14 @@ def test_servers_take_another_password_while_they_run(monkeypatch: pytest.Monkey
 
 
 def test_a_farm_without_users_does_not_start() -> None:
-    with Farm(ids=(1,)) as farm:
+    with FarmServers(ids=(1,)) as farm:
         farm.write_secret("passwords", "# nobody\n")
         with pytest.raises(AssertionError, match="passwords has no user of the farm farm; kelek"):
             farm.start()
 
 
 def test_a_client_of_a_farm_without_users_gets_an_error() -> None:
-    with Farm(ids=(1,)) as farm:
+    with FarmServers(ids=(1,)) as farm:
         farm.start()
         farm.write_secret("passwords", "# nobody\n")
         farm.wait(lambda: "users farm=farm count=0" in farm.log(1))
@@ -195,7 +195,7 @@ def test_users_are_read_anew() -> None:
     """A removed user is disconnected, a new one is accepted; a file that others can read is
     ignored.
     """
-    with Farm(ids=(1,)) as farm:
+    with FarmServers(ids=(1,)) as farm:
         farm.start()
         farm.leader()
         client = farm.connect(1)
@@ -223,7 +223,7 @@ def test_users_are_read_anew() -> None:
 def test_certificates_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """With another CA; open connections stay. Unusable files are reported and ignored."""
     monkeypatch.setattr(farm_tls, "CHECK_INTERVAL_MS", 50)
-    with Farm(ids=(1, 2)) as farm:
+    with FarmServers(ids=(1, 2)) as farm:
         farm.start()
         farm.put(b"first")
         with farm.connect(1) as client:
@@ -243,7 +243,7 @@ def test_certificates_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         farm.put(b"their links believe it, too")
 
 
-def shows(farm: Farm, number: int) -> bool:
+def shows(farm: FarmServers, number: int) -> bool:
     """Whether the server's certificate is signed by the CA."""
     try:
         farm.dial(number).close()
@@ -254,7 +254,7 @@ def shows(farm: Farm, number: int) -> bool:
 
 def test_two_farms_in_one_process() -> None:
     """Each has its own log."""
-    with Farm(names=("one", "two"), node="post_interval_ms: 0") as farm:
+    with FarmServers(names=("one", "two"), node="post_interval_ms: 0") as farm:
         farm.start()
         told = {"one": {b"a", b"b"}, "two": {b"c"}}
         for name, values in told.items():
@@ -273,14 +273,14 @@ def test_two_farms_in_one_process() -> None:
 
 def test_servers_without_a_handshake() -> None:
     """As JRaft's: plain TCP, and the messages at once."""
-    with Farm(jraft=True) as farm:
+    with FarmServers(jraft=True) as farm:
         farm.start()
         farm.put(b"first")
 
 
 def test_slow_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In sending a head, reading answers and closing; other connections are not affected."""
-    with Farm(ids=(1,), tls=False, node="connections_max: 8") as farm:
+    with FarmServers(ids=(1,), tls=False, node="connections_max: 8") as farm:
         farm.start()
         farm.leader()
         with monkeypatch.context() as patch:
@@ -304,7 +304,7 @@ def test_slow_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_no_more_connections_than_may_be() -> None:
-    with Farm(ids=(1,), tls=False, node="connections_max: 8") as farm:
+    with FarmServers(ids=(1,), tls=False, node="connections_max: 8") as farm:
         farm.start()
         farm.leader()
         client = farm.connect(1)
@@ -319,7 +319,7 @@ def test_there_are_no_more_connections_than_may_be() -> None:
 
 def test_a_link_believes_no_other_name_than_it_should() -> None:
     """No link comes up, so no server leads; the log has the reason."""
-    with Farm(ids=(1, 2), node="server_name: elsewhere.example") as farm:
+    with FarmServers(ids=(1, 2), node="server_name: elsewhere.example") as farm:
         farm.start()
         farm.wait(lambda: "elsewhere.example" in farm.log(1), "it does not complain")
         assert "link-up" not in farm.log(1)
@@ -327,7 +327,7 @@ def test_a_link_believes_no_other_name_than_it_should() -> None:
 
 
 def test_versions_of_tls() -> None:
-    with Farm(ids=(1,)) as farm:
+    with FarmServers(ids=(1,)) as farm:
         farm.start()
         context = ssl.create_default_context(cafile=str(farm.ca))
         context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -335,7 +335,7 @@ def test_versions_of_tls() -> None:
         with sock, pytest.raises(ssl.SSLError):
             context.wrap_socket(sock, server_hostname="127.0.0.1")
         farm.wait(lambda: farm.status(1).get("counters", {}).get("tls_failed") == 1)
-    with Farm(ids=(1,), node="tls: '1.2'") as farm:
+    with FarmServers(ids=(1,), node="tls: '1.2'") as farm:
         farm.start()
         sock = socket.create_connection(("127.0.0.1", farm.ports[1]), DEADLINE_S)
         with context.wrap_socket(sock, server_hostname="127.0.0.1") as secured:
@@ -347,7 +347,7 @@ def test_versions_of_tls() -> None:
 
 def test_a_process_that_is_killed_loses_nothing() -> None:
     """All servers are killed with SIGKILL at once; committed entries stay."""
-    with Farm(processes=True, node="post_interval_ms: 0") as farm:
+    with FarmServers(processes=True, node="post_interval_ms: 0") as farm:
         farm.start()
         before = farm.put(b"kept").next_index
         for number in (1, 2, 3):

@@ -49,7 +49,7 @@ REQID = b"request-id-1"
 ROWS = 25
 
 
-class Rig:
+class JobServerHarness:
     """A job_server between a client and the tables, all in one thread."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
@@ -174,14 +174,14 @@ class Rig:
 @pytest.fixture
 def rig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Rig]:
+) -> Iterator[JobServerHarness]:
     monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
-    made = Rig(tmp_path, getattr(request, "param", {}))
+    made = JobServerHarness(tmp_path, getattr(request, "param", {}))
     yield made
     made.end()
 
 
-def test_a_range_is_handed_out_as_it_was_when_asked_for(rig: Rig) -> None:
+def test_a_range_is_handed_out_as_it_was_when_asked_for(rig: JobServerHarness) -> None:
     before = rig.pairs(7)
     apid = rig.begin(requests.RangeJob(7))
     rig.write(DeleteRange(7, b"", b""))
@@ -193,7 +193,7 @@ def test_a_range_is_handed_out_as_it_was_when_asked_for(rig: Rig) -> None:
     assert rig.leases == []
 
 
-def test_the_end_of_a_range_counts_and_the_start_does(rig: Rig) -> None:
+def test_the_end_of_a_range_counts_and_the_start_does(rig: JobServerHarness) -> None:
     apid = rig.begin(requests.RangeJob(7, None, b"00003", b"00006"))
     assert [key for key, _ in rig.read(apid)] == [b"%05d" % i for i in (3, 4, 5, 6)]
     apid = rig.begin(requests.ForwardRange(7, b"00003", b"", 2))
@@ -201,13 +201,13 @@ def test_the_end_of_a_range_counts_and_the_start_does(rig: Rig) -> None:
     assert rig.read(rig.begin(requests.RangeJob(99))) == []
 
 
-def test_a_job_of_keys_has_empty_values(rig: Rig) -> None:
+def test_a_job_of_keys_has_empty_values(rig: JobServerHarness) -> None:
     keys = Extension(values.KEYS_ONLY, reqid=REQID)
     apid = rig.begin(requests.RangeJob(7, None, b"00003", b"00005", keys))
     assert rig.read(apid) == [(b"%05d" % i, b"") for i in (3, 4, 5)]
 
 
-def test_the_answer_has_the_form_that_clients_demand(rig: Rig) -> None:
+def test_the_answer_has_the_form_that_clients_demand(rig: JobServerHarness) -> None:
     header, apid = rig.raw(requests.RangeJob(7))
     assert (header, len(apid)) == (bytes.fromhex("31014200"), 8)
     header, text = rig.raw(requests.JobStatus(12345))
@@ -223,7 +223,7 @@ def test_the_answer_has_the_form_that_clients_demand(rig: Rig) -> None:
     assert rig.receive()[1][:3] == b"\x31\x01\x00"
 
 
-def test_what_came_in_elsewhere_is_answered_there(rig: Rig) -> None:
+def test_what_came_in_elsewhere_is_answered_there(rig: JobServerHarness) -> None:
     head = PIPE_HEADER.pack(REQUEST, ENVELOPE, 0, 0, 0, 55)
     rig.requests.send_multipart([head, b"route", *encode_request(requests.RangeJob(7))])
     rig.turn(lambda: rig.done.poll(0))
@@ -233,7 +233,7 @@ def test_what_came_in_elsewhere_is_answered_there(rig: Rig) -> None:
     assert len(rig.read(int.from_bytes(apid, "little"))) == ROWS
 
 
-def test_jobs_share_a_lease(rig: Rig) -> None:
+def test_jobs_share_a_lease(rig: JobServerHarness) -> None:
     extension = Extension(values.WITH_LEASE, reqid=REQID)
     apid, lease = answers.decode_apid(rig.ask(requests.RangeJob(7, extension=extension)))
     assert lease is not None
@@ -254,7 +254,7 @@ def test_jobs_share_a_lease(rig: Rig) -> None:
     assert "no lease" in rig.ask(requests.RangeJob(7, extension=shared)).text
 
 
-def test_a_packed_chunk(rig: Rig) -> None:
+def test_a_packed_chunk(rig: JobServerHarness) -> None:
     apid = rig.begin(requests.RangeJob(7, 20))
     extension = Extension(values.PACKED, reqid=REQID, bytes_max=40)
     answer = rig.ask(requests.ClientData(apid, extension))
@@ -263,7 +263,7 @@ def test_a_packed_chunk(rig: Rig) -> None:
     assert keys == [b"%05d" % i for i in range(6)]  # The sixth reaches 40 bytes.
 
 
-def test_what_can_not_be_is_said(rig: Rig) -> None:
+def test_what_can_not_be_is_said(rig: JobServerHarness) -> None:
     rig.send(requests.RangeJob(7))
     while not rig.asks.poll(0):
         rig.actor.run_once()
@@ -278,7 +278,7 @@ def test_what_can_not_be_is_said(rig: Rig) -> None:
     rig.turn(lambda: not rig.leases)
 
 
-def test_nothing_of_an_earlier_job_server_is_left(rig: Rig) -> None:
+def test_nothing_of_an_earlier_job_server_is_left(rig: JobServerHarness) -> None:
     first = rig.begin(requests.RangeJob(7))
     ended = rig.begin(requests.RangeJob(7))
     rig.read(ended)
@@ -343,7 +343,7 @@ def mapper(body: str) -> bytes:
     return bytes(wasmtime.wat2wasm(WAT.format(body=body)))
 
 
-def test_a_copy(rig: Rig) -> None:
+def test_a_copy(rig: JobServerHarness) -> None:
     many = 2 * BATCH_PAIRS + 3
     rig.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
     apid = rig.begin(requests.CopyTable(9, 10, b"000001"))
@@ -353,7 +353,7 @@ def test_a_copy(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_mapper_writes_into_its_own_input(rig: Rig, threads: int) -> None:
+def test_a_mapper_writes_into_its_own_input(rig: JobServerHarness, threads: int) -> None:
     many = 5 * BATCH_PAIRS
     rig.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
     apid = rig.begin(requests.MapTable(9, 9, threads, [(b"name", b"value")], mapper(DELETES)))
@@ -365,7 +365,7 @@ def test_a_mapper_writes_into_its_own_input(rig: Rig, threads: int) -> None:
     assert rig.leases == []
 
 
-def test_a_job_whose_output_gets_no_number_ends_alone(rig: Rig) -> None:
+def test_a_job_whose_output_gets_no_number_ends_alone(rig: JobServerHarness) -> None:
     """The file that numbers are reserved in can't be written: the disk is full."""
 
     def full() -> int:
@@ -378,7 +378,7 @@ def test_a_job_whose_output_gets_no_number_ends_alone(rig: Rig) -> None:
     assert "jobs/apids" in found["reason"]
 
 
-def test_a_mapper_that_fails_ends_its_job_alone(rig: Rig) -> None:
+def test_a_mapper_that_fails_ends_its_job_alone(rig: JobServerHarness) -> None:
     other = rig.begin(requests.RangeJob(7))
     apid = rig.begin(requests.MapTable(7, 8, 1, [], mapper("unreachable")))
     found = rig.ended(apid)
@@ -398,14 +398,16 @@ def test_a_mapper_that_fails_ends_its_job_alone(rig: Rig) -> None:
     ],
     indirect=["rig"],
 )
-def test_a_mapper_that_can_not_begin_is_refused(rig: Rig, payload: bytes, reason: str) -> None:
+def test_a_mapper_that_can_not_begin_is_refused(
+    rig: JobServerHarness, payload: bytes, reason: str
+) -> None:
     header, apid, text = rig.raw(requests.MapTable(7, 8, 1, [], payload))
     assert (header, apid) == (bytes.fromhex("31014101"), bytes(8))
     assert reason in text.decode()
     assert rig.leases == []
 
 
-def test_output_is_written_again_when_there_was_no_leader(rig: Rig) -> None:
+def test_output_is_written_again_when_there_was_no_leader(rig: JobServerHarness) -> None:
     """The entries keep their order, whichever of them was refused: the last one has its way."""
     many = 3 * BATCH_PAIRS
     rig.write(Put(9, [b"%06d" % i for i in range(many)], [b"%d" % i for i in range(many)]))
@@ -427,7 +429,7 @@ def test_output_is_written_again_when_there_was_no_leader(rig: Rig) -> None:
     assert rig.pairs(10) == [(b"k", rig.pairs(9)[2 * BATCH_PAIRS][1])]
 
 
-def test_jobs_are_listed_the_newest_first(rig: Rig) -> None:
+def test_jobs_are_listed_the_newest_first(rig: JobServerHarness) -> None:
     jobs = [rig.begin(requests.RangeJob(7)) for _ in range(3)]
     copy = rig.begin(requests.CopyTable(7, 10))
     assert rig.ended(copy)["target"] == "10"
@@ -444,7 +446,7 @@ def test_jobs_are_listed_the_newest_first(rig: Rig) -> None:
     assert answers.decode_jobs(rig.ask(requests.ListJobs()))[0] == rig.state(copy)
 
 
-def test_a_job_is_ended(rig: Rig) -> None:
+def test_a_job_is_ended(rig: JobServerHarness) -> None:
     apid = rig.begin(requests.RangeJob(7))
     rig.chunk(apid)
     assert rig.ask(requests.EndJob(apid)) == answers.Answer(values.END_JOB, 0, b"", False, [])
@@ -458,7 +460,7 @@ def test_a_job_is_ended(rig: Rig) -> None:
     assert "there is no data job 99" in rig.ask(requests.EndJob(99)).text
 
 
-def test_a_job_whose_mapper_hangs_fails_within_a_second(rig: Rig) -> None:
+def test_a_job_whose_mapper_hangs_fails_within_a_second(rig: JobServerHarness) -> None:
     many = 9 * BATCH_PAIRS
     rig.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
     apid = rig.begin(requests.MapTable(9, 10, 2, [], mapper(SLOW)))
@@ -478,7 +480,7 @@ def test_a_job_whose_mapper_hangs_fails_within_a_second(rig: Rig) -> None:
     assert not children_of(os.getpid())
 
 
-def test_a_mapper_is_ended_while_it_writes(rig: Rig) -> None:
+def test_a_mapper_is_ended_while_it_writes(rig: JobServerHarness) -> None:
     """What was asked for and comes to be written later is nobody's any more."""
     many = 3 * BATCH_PAIRS
     rig.write(Put(9, [b"%06d" % i for i in range(many)], [b"x"] * many))
@@ -501,7 +503,7 @@ def test_a_mapper_is_ended_while_it_writes(rig: Rig) -> None:
     assert (found["state"], found["puts"]) == ("cancelled", "0")
 
 
-def test_an_engine_that_takes_no_writes_fails_the_job(rig: Rig) -> None:
+def test_an_engine_that_takes_no_writes_fails_the_job(rig: JobServerHarness) -> None:
     serve = rig.on_ask
 
     def on_ask(message: list[bytes]) -> None:

@@ -28,12 +28,12 @@ from kelek.storage.worker.lease_folder import (
     encode_description,
 )
 from kelek.storage.worker.shared_lease import FREE_BYTES_MIN
-from kelek.tests.actors.jobs.test_server import REQID, ROWS, Rig
+from kelek.tests.actors.jobs.test_server import REQID, ROWS, JobServerHarness
 
 IDLE_S = 60.0
 
 
-class Node(Rig):
+class SharedLeaseHarness(JobServerHarness):
     """A job_server; what it wants in the log gets there."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
@@ -116,14 +116,14 @@ class Node(Rig):
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedLeaseHarness]:
     monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
-    made = Node(tmp_path, {})
+    made = SharedLeaseHarness(tmp_path, {})
     yield made
     made.end()
 
 
-def test_a_lease_holds_what_was_there_when_the_log_opened_it(node: Node) -> None:
+def test_a_lease_holds_what_was_there_when_the_log_opened_it(node: SharedLeaseHarness) -> None:
     lease = node.open()
     assert lease.lease == shared_lease(2)
     assert (lease.index, lease.term) == (2, 1)
@@ -136,7 +136,7 @@ def test_a_lease_holds_what_was_there_when_the_log_opened_it(node: Node) -> None
     assert node.rows(node.open(8).lease, 8) == 0, "a table that is not there has no rows"
 
 
-def test_a_release_is_an_entry_and_ends_it(node: Node) -> None:
+def test_a_release_is_an_entry_and_ends_it(node: SharedLeaseHarness) -> None:
     lease = node.open()
     assert not node.lease(requests.LEASE_RELEASE, lease.lease).failed
     assert node.log[-1] == ops.LeaseEnd(0, lease.lease)
@@ -150,14 +150,14 @@ def test_a_release_is_an_entry_and_ends_it(node: Node) -> None:
     assert node.log[-1] == ops.LeaseEnd(0, other)
 
 
-def test_a_lease_that_this_node_has_not_is_for_others_to_serve(node: Node) -> None:
+def test_a_lease_that_this_node_has_not_is_for_others_to_serve(node: SharedLeaseHarness) -> None:
     answer = node.job(shared_lease(77))
     assert "this node has no snapshot of lease" in answer.text
     assert answer.retry
     assert node.lease(requests.LEASE_RENEW, shared_lease(77)).retry
 
 
-def test_what_lies_in_the_folder_counts(node: Node) -> None:
+def test_what_lies_in_the_folder_counts(node: SharedLeaseHarness) -> None:
     """Not whether somebody could tell of it; and a job_server that was killed is no matter."""
     node.tells = False
     node.apply(ops.LeaseOpen(7, 0))  # Another node's.
@@ -174,7 +174,7 @@ def test_what_lies_in_the_folder_counts(node: Node) -> None:
     node.turn(lambda: not node.leases)
 
 
-def test_a_damaged_snapshot_is_for_others_to_serve(node: Node) -> None:
+def test_a_damaged_snapshot_is_for_others_to_serve(node: SharedLeaseHarness) -> None:
     lease = node.open()
     for path in Path(lease.path).glob("MANIFEST-*"):
         path.write_bytes(b"nothing good")
@@ -183,7 +183,7 @@ def test_a_damaged_snapshot_is_for_others_to_serve(node: Node) -> None:
     assert answer.retry
 
 
-def test_who_reads_lets_the_log_say_so(node: Node) -> None:
+def test_who_reads_lets_the_log_say_so(node: SharedLeaseHarness) -> None:
     lease = node.open()
     node.pass_time(IDLE_S / 2)
     kept = ops.LeaseKeep(0, lease.lease)
@@ -209,7 +209,9 @@ def test_who_reads_lets_the_log_say_so(node: Node) -> None:
     node.turn(lambda: not node.leases)
 
 
-def test_a_lease_that_can_not_be_opened(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_can_not_be_opened(
+    node: SharedLeaseHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     local = node.ask(requests.Lease(0, requests.LEASE_OPEN, 9))
     assert "table 9 is local" in local.text
     node.refuses = "no leader was found"
@@ -227,7 +229,7 @@ def test_a_lease_that_can_not_be_opened(node: Node, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_disk_that_fills_up_costs_leases_that_nobody_reads_here(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: SharedLeaseHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, read = node.open(), node.open()
     apid = answers.decode_apid(node.job(read.lease))[0]
@@ -238,7 +240,7 @@ def test_a_disk_that_fills_up_costs_leases_that_nobody_reads_here(
     node.turn(lambda: not node.leases)
 
 
-def test_a_removed_folder_is_no_lease(node: Node) -> None:
+def test_a_removed_folder_is_no_lease(node: SharedLeaseHarness) -> None:
     node.tells = False
     lease = node.open()
     node.actor.lease_folder.remove(lease.lease)

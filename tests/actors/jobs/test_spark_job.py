@@ -23,7 +23,7 @@ from kelek.protocols.zerodb.server.map_orders import (
     decode,
     encode,
 )
-from kelek.tests.actors.actor_harness import Rig
+from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.fakes import spark_driver as fake
 from kelek.tests.actors.node_settings import node_settings
 
@@ -31,7 +31,7 @@ EPOCH = 11
 MODULE = bytes(3 << 20)  # More than a pipe holds.
 
 
-class JobRig(Rig):
+class SparkJobHarness(ActorHarness):
     """A spark_job between job_server and the fake."""
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +66,7 @@ class JobRig(Rig):
         return str(error.value)
 
 
-Start = Callable[..., JobRig]
+Start = Callable[..., SparkJobHarness]
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     monkeypatch.setattr(spark_job, "DRIVER", fake.__name__)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
 
-    def begin(master: str = "local[2]") -> JobRig:
-        made = JobRig(tmp_path)
+    def begin(master: str = "local[2]") -> SparkJobHarness:
+        made = SparkJobHarness(tmp_path)
         request.addfinalizer(made.end)
         made.start(master)
         return made

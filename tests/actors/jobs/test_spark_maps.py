@@ -32,7 +32,7 @@ from kelek.protocols.zerodb.wire import requests, values
 from kelek.protocols.zerodb.wire.ops import Put
 from kelek.protocols.zerodb.wire.values import Extension
 from kelek.protocols.zerodb.wire.worker_pipe import CHECKPOINT, FAILED, PIPE_HEADER, RETRYABLE
-from kelek.tests.actors.jobs.test_server import DELETES, PUTS, REQID, SLOW, Rig, mapper
+from kelek.tests.actors.jobs.test_server import DELETES, PUTS, REQID, SLOW, JobServerHarness, mapper
 
 THRESHOLD = 20_000
 SMALL, LARGE, LOCAL, OUTPUT, FRESH = 7, 9, 20, 21, 3_221_225_500
@@ -40,7 +40,7 @@ ROWS = 3 * BATCH_PAIRS + 5
 BEFORE = [(b"was/%d" % i, b"there") for i in range(3)]
 
 
-class SparkRig(Rig):
+class SparkMapsHarness(JobServerHarness):
     """A job_server whose large maps are the test's to run."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,18 +88,22 @@ class SparkRig(Rig):
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkRig]:
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkMapsHarness]:
     monkeypatch.setattr(actor, "REPORT_MS", 20)  # Reports wake it: jobs go on by the wake.
-    made = SparkRig(tmp_path)
+    made = SparkMapsHarness(tmp_path)
     yield made
     made.end()
 
 
-def begin(rig: SparkRig, body: str = DELETES, source: int = LARGE, target: int = OUTPUT) -> int:
+def begin(
+    rig: SparkMapsHarness, body: str = DELETES, source: int = LARGE, target: int = OUTPUT
+) -> int:
     return rig.begin(requests.MapTable(source, target, 1, [(b"name", b"x")], mapper(body)))
 
 
-def handed_over(rig: SparkRig, body: str = DELETES, target: int = OUTPUT) -> tuple[int, MapOrder]:
+def handed_over(
+    rig: SparkMapsHarness, body: str = DELETES, target: int = OUTPUT
+) -> tuple[int, MapOrder]:
     rig.ready()
     apid = begin(rig, body, target=target)
     order = rig.order()
@@ -107,7 +111,7 @@ def handed_over(rig: SparkRig, body: str = DELETES, target: int = OUTPUT) -> tup
     return apid, body_of(order, MapOrder)
 
 
-def test_a_small_table_is_mapped_here(rig: SparkRig) -> None:
+def test_a_small_table_is_mapped_here(rig: SparkMapsHarness) -> None:
     rig.ready()
     found = rig.ended(begin(rig, source=SMALL))
     assert (found["state"], found["deletes"]) == ("done", "1")
@@ -115,7 +119,7 @@ def test_a_small_table_is_mapped_here(rig: SparkRig) -> None:
     assert not rig.orders.poll(0)
 
 
-def test_a_large_one_becomes_what_it_becomes_here(rig: SparkRig) -> None:
+def test_a_large_one_becomes_what_it_becomes_here(rig: SparkMapsHarness) -> None:
     """Batch by batch, whatever attempts that do not count have left."""
     rig.write(Put(LOCAL, *map(list, zip(*BEFORE, strict=True))))
     rig.actor.spark.threshold = None
@@ -138,7 +142,7 @@ def test_a_large_one_becomes_what_it_becomes_here(rig: SparkRig) -> None:
     assert (rig.order(), rig.leases) == (Message(map_orders.DROP, apid, b""), [])
 
 
-def test_parts_are_written_in_the_order_of_their_keys(rig: SparkRig) -> None:
+def test_parts_are_written_in_the_order_of_their_keys(rig: SparkMapsHarness) -> None:
     """However they ended: the last one to write a key is the last one here, too."""
     apid, order = handed_over(rig, PUTS)
     outputs = rig.map(order)
@@ -149,13 +153,13 @@ def test_parts_are_written_in_the_order_of_their_keys(rig: SparkRig) -> None:
     assert dict(rig.pairs(OUTPUT))[b"k"] == b"value of %d" % (3 * BATCH_PAIRS)
 
 
-def test_threads_let_the_table_be_parted(rig: SparkRig) -> None:
+def test_threads_let_the_table_be_parted(rig: SparkMapsHarness) -> None:
     rig.ready()
     rig.begin(requests.MapTable(LARGE, OUTPUT, 3, [], mapper(DELETES)))
     assert body_of(rig.order(), MapOrder).parted
 
 
-def test_progress_is_told_and_never_goes_back(rig: SparkRig) -> None:
+def test_progress_is_told_and_never_goes_back(rig: SparkMapsHarness) -> None:
     apid, order = handed_over(rig)
     asked = Extension(values.WITH_LEASE, reqid=REQID, lease=order.lease)
     part = rig.begin(requests.RangeJob(order.source, BATCH_PAIRS, extension=asked))
@@ -172,7 +176,7 @@ def test_progress_is_told_and_never_goes_back(rig: SparkRig) -> None:
     assert (found["puts"], found["deletes"]) == ("0", "0")
 
 
-def test_a_map_that_fails_leaves_the_output_as_it_was(rig: SparkRig) -> None:
+def test_a_map_that_fails_leaves_the_output_as_it_was(rig: SparkMapsHarness) -> None:
     apid, order = handed_over(rig)
     rig.stage(1, rig.map(order))
     rig.say(map_orders.FAILED, apid, Trouble("kelek_map: out of fuel"))
@@ -185,14 +189,14 @@ def test_a_map_that_fails_leaves_the_output_as_it_was(rig: SparkRig) -> None:
     assert rig.pairs(OUTPUT) == BEFORE
 
 
-def test_a_map_that_somebody_ends(rig: SparkRig) -> None:
+def test_a_map_that_somebody_ends(rig: SparkMapsHarness) -> None:
     apid, _ = handed_over(rig)
     assert not rig.ask(requests.EndJob(apid)).failed
     assert rig.order() == Message(map_orders.DROP, apid, b"")
     assert (rig.state(apid)["state"], rig.leases) == ("cancelled", [])
 
 
-def test_it_waits_for_a_spark_job_and_fails_with_it(rig: SparkRig) -> None:
+def test_it_waits_for_a_spark_job_and_fails_with_it(rig: SparkMapsHarness) -> None:
     apid = begin(rig)
     rig.turn(lambda: rig.actor.spark.jobs[apid].state == spark_maps.WAITING)
     assert not rig.orders.poll(0)
@@ -207,7 +211,9 @@ def test_it_waits_for_a_spark_job_and_fails_with_it(rig: SparkRig) -> None:
 
 
 @pytest.mark.parametrize(("late_ms", "state"), [(0, "running"), (spark_maps.LOST_MS, "failed")])
-def test_a_lost_spark_job_has_a_moment_to_say_why(rig: SparkRig, late_ms: int, state: str) -> None:
+def test_a_lost_spark_job_has_a_moment_to_say_why(
+    rig: SparkMapsHarness, late_ms: int, state: str
+) -> None:
     apid, _ = handed_over(rig)
     rig.actor.spark.on_lost()
     lost_ms = rig.actor.spark.lost_ms
@@ -218,7 +224,7 @@ def test_a_lost_spark_job_has_a_moment_to_say_why(rig: SparkRig, late_ms: int, s
     assert found.state == state
 
 
-def test_nobody_waits_for_ever_for_a_spark_job(rig: SparkRig) -> None:
+def test_nobody_waits_for_ever_for_a_spark_job(rig: SparkMapsHarness) -> None:
     apid = begin(rig)
     rig.turn(lambda: rig.actor.spark.jobs[apid].state == spark_maps.WAITING)
     since_ms = rig.actor.spark.jobs[apid].since_ms
@@ -227,14 +233,16 @@ def test_nobody_waits_for_ever_for_a_spark_job(rig: SparkRig) -> None:
     assert "spark_job is not there" in rig.state(apid)["reason"]
 
 
-def test_a_bad_mapper_is_refused_at_once(rig: SparkRig) -> None:
+def test_a_bad_mapper_is_refused_at_once(rig: SparkMapsHarness) -> None:
     rig.ready()
     answer = rig.ask(requests.MapTable(LARGE, OUTPUT, 1, [], b"\0asm and no more"))
     assert "no WebAssembly module" in answer.text
     assert not rig.orders.poll(0)
 
 
-def test_no_more_than_so_many_at_once(rig: SparkRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_so_many_at_once(
+    rig: SparkMapsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(spark_maps, "JOBS_MAX", 1)
     apid, _ = handed_over(rig)
     answer = rig.ask(requests.MapTable(LARGE, OUTPUT, 1, [], mapper(DELETES)))
@@ -244,7 +252,7 @@ def test_no_more_than_so_many_at_once(rig: SparkRig, monkeypatch: pytest.MonkeyP
 
 
 def test_the_fresh_tables_snapshot_is_asked_for_again(
-    rig: SparkRig, monkeypatch: pytest.MonkeyPatch
+    rig: SparkMapsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apid, order = handed_over(rig)
     rig.stage(1, rig.map(order))
@@ -263,7 +271,7 @@ def test_the_fresh_tables_snapshot_is_asked_for_again(
     assert "no leader" in found["reason"]
 
 
-def test_an_output_in_the_fresh_table_that_is_none(rig: SparkRig) -> None:
+def test_an_output_in_the_fresh_table_that_is_none(rig: SparkMapsHarness) -> None:
     apid, _ = handed_over(rig)
     rig.stage(1, [b"what no mapper may return"])
     rig.mapped(apid, [1])
@@ -272,7 +280,7 @@ def test_an_output_in_the_fresh_table_that_is_none(rig: SparkRig) -> None:
     assert "malformed" in found["reason"]
 
 
-def test_what_is_no_report_is_dropped(rig: SparkRig) -> None:
+def test_what_is_no_report_is_dropped(rig: SparkMapsHarness) -> None:
     apid, _ = handed_over(rig)
     junk = [b"", b"\x0c", encode(99, apid), encode(map_orders.MAPPED, apid, Trouble("no"))]
     junk += [encode(map_orders.MAPPED, apid, Mapped(FRESH, [1], [1, 2])), b"\xff" * 100]
@@ -282,7 +290,7 @@ def test_what_is_no_report_is_dropped(rig: SparkRig) -> None:
     assert rig.state(apid)["state"] == "running"
 
 
-def test_a_mapper_that_is_checked_may_be_ended(rig: SparkRig) -> None:
+def test_a_mapper_that_is_checked_may_be_ended(rig: SparkMapsHarness) -> None:
     """Whoever asked for it is told so."""
     rig.send(requests.MapTable(LARGE, OUTPUT, 1, [], mapper(SLOW)))
     while not rig.asks.poll(0):
@@ -296,7 +304,7 @@ def test_a_mapper_that_is_checked_may_be_ended(rig: SparkRig) -> None:
 
 
 def test_a_snapshot_that_nobody_waits_for_goes(
-    rig: SparkRig, monkeypatch: pytest.MonkeyPatch
+    rig: SparkMapsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apid, order = handed_over(rig)
     rig.stage(1, rig.map(order))

@@ -19,7 +19,7 @@ from kelek.actors.topology.settings import LogSettings
 from kelek.protocols.raft.messages import AppendJob
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk.memory import MemoryDisk
-from kelek.tests.actors.demo_cluster import DEADLINE_S, Cluster
+from kelek.tests.actors.demo_cluster import DEADLINE_S, DemoCluster
 from kelek.tests.actors.node_settings import node_settings
 
 
@@ -44,7 +44,7 @@ def tracing(pid: int, inject: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
 def test_killed_and_recovered(shell: Any, io: str) -> None:
-    cluster = Cluster(shell, f"writer: thread, segment_io: {io}, segment_bytes: 64 KiB")
+    cluster = DemoCluster(shell, f"writer: thread, segment_io: {io}, segment_bytes: 64 KiB")
     for _ in range(10):  # Many segments: none has room for two entries.
         cluster.load(100)
         rows = cluster.wait_caught_up()  # A late node would get many entries at once.
@@ -65,7 +65,7 @@ def test_killed_and_recovered(shell: Any, io: str) -> None:
 
 
 def test_a_failed_sync_ends_the_unit(shell: Any) -> None:
-    cluster = Cluster(shell, "writer: thread")
+    cluster = DemoCluster(shell, "writer: thread")
     cluster.put(1)
     leader = cluster.leader()
     with tracing(leader["pid"], "fdatasync:error=EIO"):
@@ -80,7 +80,7 @@ def test_a_failed_sync_ends_the_unit(shell: Any) -> None:
 
 def test_a_leader_whose_disk_hangs_still_leads(shell: Any) -> None:
     """The others form the majority. The leader sends heartbeats while its thread waits."""
-    cluster = Cluster(shell, "writer: thread")
+    cluster = DemoCluster(shell, "writer: thread")
     cluster.put(1)
     leader = cluster.leader()
     with tracing(leader["pid"], "fdatasync:delay_enter=1500000"):  # Two election timeouts and more.

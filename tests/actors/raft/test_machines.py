@@ -27,7 +27,7 @@ def block(first_index: int, *data: bytes, kind: int = 0, term: int = 1) -> Entry
     return encode_block(first_index, term, [Record(kind, REQID, one) for one in data])
 
 
-class Reader:
+class SnapshotReader:
     """Reads a snapshot in pieces of any size."""
 
     def __init__(self, state: bytes, piece: int = 1 << 20) -> None:
@@ -61,7 +61,9 @@ def test_a_digest_is_its_twin_and_survives_a_snapshot_anywhere(seed: int) -> Non
         index, entries = index + 5, entries + data
         if dice.random() < 0.3:
             other = LogDigest()
-            other.restore(index - 1, Reader(snapshot(machine), dice.choice([1, 999, 1 << 20])))
+            other.restore(
+                index - 1, SnapshotReader(snapshot(machine), dice.choice([1, 999, 1 << 20]))
+            )
             assert other.status() == machine.status()
             machine = other
     assert machine.status()["hash"] == log_hash(entries)
@@ -81,7 +83,7 @@ def test_the_first_piece_is_hashed_alone() -> None:
 def test_an_empty_stream_is_the_state_before_the_first_entry() -> None:
     machine = LogDigest()
     machine.apply(block(1, b"abc"))
-    machine.restore(0, Reader(b""))
+    machine.restore(0, SnapshotReader(b""))
     assert machine.status() == LogDigest().status()
 
 
@@ -91,7 +93,7 @@ def test_a_malformed_state_is_refused_and_changes_nothing() -> None:
     before, state = machine.status(), snapshot(machine)
     for cut in range(1, 65):  # The rest of the stream, of any length, follows.
         with pytest.raises(ValueError, match="state"):
-            LogDigest().restore(1, Reader(state[:cut]))
+            LogDigest().restore(1, SnapshotReader(state[:cut]))
     size = state[32]
     for wrong in (
         b"x" + state,
@@ -100,7 +102,7 @@ def test_a_malformed_state_is_refused_and_changes_nothing() -> None:
         state + bytes(3 * PIECE_BYTES),
     ):
         with pytest.raises(ValueError, match="state"):
-            machine.restore(1, Reader(wrong))
+            machine.restore(1, SnapshotReader(wrong))
     assert machine.status() == before
 
 
@@ -203,7 +205,7 @@ def test_only_a_leader_with_subscribers_sends(
     machine.on_subscribed()
     assert machine.tick(1002) == 1002 + HEARTBEAT_MS
     assert socket.received() == [StateBroadcast(5, 2)], "at once, and nothing of what was before"
-    machine.restore(9, Reader(snapshot(machine)))
+    machine.restore(9, SnapshotReader(snapshot(machine)))
     machine.on_subscribed()
     machine.tick(1003)
     assert socket.received() == [StateBroadcast(5, 9)]

@@ -24,7 +24,7 @@ CONFIGURATION = b"\x91\x92\xa2n1\xa1u"
 SETTINGS = node_settings(state_machine="digest")
 
 
-class Watched(StateMachine):
+class CountingStateMachine(StateMachine):
     """Counts its wakes."""
 
     looked = 0
@@ -42,7 +42,7 @@ class Watched(StateMachine):
         return self.status()["applied_index"]
 
 
-class Rig:
+class StateMachineHarness:
     """A state machine, a log that the test writes, and the pipe of its raft_peer."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class Rig:
             "n1", "state_machine", "state_machine", "c", "inproc://rig", str(folder),
             "inproc://control", 7, False, SETTINGS, {},
         )  # fmt: skip
-        self.machine = Watched(setup, Host(self.stop_in, 2, self.context))
+        self.machine = CountingStateMachine(setup, Host(self.stop_in, 2, self.context))
         self.machine.start()
         assert self.commits.poll(10_000), "it has subscribed"
 
@@ -81,14 +81,14 @@ class Rig:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateMachineHarness]:
     monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports would wake it, too.
-    made = Rig(tmp_path)
+    made = StateMachineHarness(tmp_path)
     yield made
     made.close()
 
 
-def test_a_commit_before_the_log_restarts_is_applied_later(rig: Rig) -> None:
+def test_a_commit_before_the_log_restarts_is_applied_later(rig: StateMachineHarness) -> None:
     """The peer has installed a snapshot, and its log_writer has not restarted the log yet. No
     further commit may follow for long."""
     machine = rig.machine
@@ -109,7 +109,7 @@ def test_a_commit_before_the_log_restarts_is_applied_later(rig: Rig) -> None:
     machine.turn(lambda: machine.applied == 21)
 
 
-def test_an_order_of_no_known_phase_is_dropped(rig: Rig) -> None:
+def test_an_order_of_no_known_phase_is_dropped(rig: StateMachineHarness) -> None:
     orders = rig.context.socket(zmq.PUSH)
     orders.connect("inproc://rig/n1/state_machine.barriers")
     with orders:

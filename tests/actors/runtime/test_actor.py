@@ -45,7 +45,7 @@ class Probe(Actor):
         return {"wakes": self.wakes}
 
 
-class Rig:
+class ProbeHarness:
     """A probe without a process, and the other ends of its ties."""
 
     def __init__(self) -> None:
@@ -80,13 +80,13 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    made = Rig()
+def rig() -> Iterator[ProbeHarness]:
+    made = ProbeHarness()
     yield made
     made.close()
 
 
-def plain(rig: Rig, kind: int, address: str = "", hwm: int = 1000) -> zmq.Socket[bytes]:
+def plain(rig: ProbeHarness, kind: int, address: str = "", hwm: int = 1000) -> zmq.Socket[bytes]:
     socket = rig.context.socket(kind)
     rig.others.append(socket)
     socket.setsockopt(zmq.RCVTIMEO, 10_000)
@@ -96,7 +96,7 @@ def plain(rig: Rig, kind: int, address: str = "", hwm: int = 1000) -> zmq.Socket
     return socket
 
 
-def test_all_that_has_arrived_comes_in_one_arena(rig: Rig) -> None:
+def test_all_that_has_arrived_comes_in_one_arena(rig: ProbeHarness) -> None:
     probe = rig.probe
     inbox = probe.socket(zmq.PULL, SocketOptions(bind=(probe.endpoint("probe", "inbox"),)))
     probe.listen(inbox, probe.on_arena)
@@ -107,7 +107,7 @@ def test_all_that_has_arrived_comes_in_one_arena(rig: Rig) -> None:
     assert probe.got == [[[b"a", str(i).encode()] for i in range(100)]]
 
 
-def test_a_paused_source_waits(rig: Rig) -> None:
+def test_a_paused_source_waits(rig: ProbeHarness) -> None:
     probe = rig.probe
     inbox = probe.socket(zmq.PULL, SocketOptions(bind=("inproc://x",)))
     probe.listen(inbox, probe.on_arena)
@@ -121,7 +121,7 @@ def test_a_paused_source_waits(rig: Rig) -> None:
     assert probe.got == [[[b"1"]]]
 
 
-def test_what_found_no_room_in_an_arena_needs_no_other_message_to_come(rig: Rig) -> None:
+def test_what_found_no_room_in_an_arena_needs_no_other_message_to_come(rig: ProbeHarness) -> None:
     """It has left its socket, which has nothing to tell any more."""
     probe = rig.probe
     inbox = probe.socket(zmq.PULL, SocketOptions(bind=("inproc://x",)))
@@ -139,7 +139,7 @@ def test_what_found_no_room_in_an_arena_needs_no_other_message_to_come(rig: Rig)
     assert probe.got == [[[large]], [[large]]]
 
 
-def test_a_pipe_keeps_what_does_not_fit(rig: Rig) -> None:
+def test_a_pipe_keeps_what_does_not_fit(rig: ProbeHarness) -> None:
     """Nobody is there, then a slow reader: nothing is lost or reordered, nothing blocks."""
     probe = rig.probe
     pipe = probe.pipe(probe.socket(zmq.PUSH, SocketOptions(bind=("inproc://x",), hwm=2)))
@@ -154,14 +154,14 @@ def test_a_pipe_keeps_what_does_not_fit(rig: Rig) -> None:
     assert pipe.count == 0
 
 
-def test_a_router_drops_and_counts_what_has_nobody(rig: Rig) -> None:
+def test_a_router_drops_and_counts_what_has_nobody(rig: ProbeHarness) -> None:
     probe = rig.probe
     clients = probe.socket(zmq.ROUTER, SocketOptions(bind=("inproc://x",), router_mandatory=True))
     assert not probe.send(clients, [b"nobody", b"x"])
     assert probe.counters["send_dropped"] == 1
 
 
-def test_messages_over_the_limits_are_dropped_and_logged_once(rig: Rig) -> None:
+def test_messages_over_the_limits_are_dropped_and_logged_once(rig: ProbeHarness) -> None:
     probe = rig.probe
     inbox = probe.socket(
         zmq.PULL,
@@ -179,7 +179,7 @@ def test_messages_over_the_limits_are_dropped_and_logged_once(rig: Rig) -> None:
     ]
 
 
-def test_reports(rig: Rig) -> None:
+def test_reports(rig: ProbeHarness) -> None:
     rig.probe.counters["dropped"] = 3
     rig.probe.ready()
     assert rig.control.recv_multipart() == [b"n1/probe/7", b"ready"]
@@ -191,7 +191,7 @@ def test_reports(rig: Rig) -> None:
     assert rig.control.recv_multipart()[1] == b"status"
 
 
-def test_sigterm_lets_it_finish_and_the_supervisors_end_does_not(rig: Rig) -> None:
+def test_sigterm_lets_it_finish_and_the_supervisors_end_does_not(rig: ProbeHarness) -> None:
     probe = rig.probe
     probe.drain_ms_max = 60_000
     probe.drained = lambda: False  # type: ignore[method-assign]
@@ -205,7 +205,7 @@ def test_sigterm_lets_it_finish_and_the_supervisors_end_does_not(rig: Rig) -> No
     assert rig.log()[0].endswith(" supervisor-gone")
 
 
-def test_a_deadline_wakes_an_idle_loop(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_wakes_an_idle_loop(rig: ProbeHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)
     probe = rig.probe
     probe.ready()  # The next report is due in an hour.
@@ -216,7 +216,7 @@ def test_a_deadline_wakes_an_idle_loop(rig: Rig, monkeypatch: pytest.MonkeyPatch
     assert not thread.is_alive()
 
 
-def test_log_lines(rig: Rig) -> None:
+def test_log_lines(rig: ProbeHarness) -> None:
     rig.probe.log("event", word="x", sentence='a "b" c', number=3, part=0.12345, empty="", bad="\n")
     for _ in range(3):
         rig.probe.log_rarely("malformed", sender="x")
@@ -243,7 +243,7 @@ def test_log_lines(rig: Rig) -> None:
     ],
 )
 def test_an_address_that_cant_be_bound(
-    rig: Rig, address: str, line: str, monkeypatch: pytest.MonkeyPatch
+    rig: ProbeHarness, address: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll_loop, "BIND_RETRY_MS", 0)
     other = plain(rig, zmq.ROUTER)
@@ -255,7 +255,7 @@ def test_an_address_that_cant_be_bound(
 
 
 def test_the_place_of_an_address_is_the_topologys(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rig: ProbeHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll_loop, "BIND_RETRY_MS", 0)
     options = SocketOptions(bind=("ipc:///nowhere/x",), place="t.yaml:4:10: nodes.a.url")

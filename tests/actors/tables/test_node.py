@@ -27,7 +27,7 @@ DOORS = ("url", "pull_url", "sub_url", "events_url")
 Socket = zmq.Socket[bytes]
 
 
-class Node:
+class TableNode:
     """A node with two workers and all client sockets."""
 
     def __init__(self, shell: Any, how: str) -> None:
@@ -75,13 +75,13 @@ class Node:
 
 
 @pytest.fixture
-def node(shell: Any, request: pytest.FixtureRequest) -> Iterator[Node]:
-    made = Node(shell, getattr(request, "param", "--one-process"))
+def node(shell: Any, request: pytest.FixtureRequest) -> Iterator[TableNode]:
+    made = TableNode(shell, getattr(request, "param", "--one-process"))
     yield made
     made.close()
 
 
-def test_every_client_socket(node: Node) -> None:
+def test_every_client_socket(node: TableNode) -> None:
     assert node.ask(b"\x31\x01\x00")[1].startswith(b"kelek ")
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     assert node.ask(READ, TABLE, b"k", b"none") == [b"\x31\x01\x10\x00", b"1", b""]
@@ -105,7 +105,7 @@ def test_every_client_socket(node: Node) -> None:
             assert time.monotonic() < until
 
 
-def test_a_huge_subscription_to_events_is_cut_off(node: Node) -> None:
+def test_a_huge_subscription_to_events_is_cut_off(node: TableNode) -> None:
     """libzmq would store the topic, with up to 46 bytes of memory for each byte."""
     with node.context.socket(zmq.SUB) as logs:
         logs.linger = 0
@@ -119,7 +119,7 @@ def test_a_huge_subscription_to_events_is_cut_off(node: Node) -> None:
         monitor.close()
 
 
-def test_a_dealer_has_many_unanswered_requests(node: Node) -> None:
+def test_a_dealer_has_many_unanswered_requests(node: TableNode) -> None:
     """Answers of one connection and table come in order, with junk among the requests; no process
     ends."""
     with node.connect(zmq.DEALER) as dealer:
@@ -136,7 +136,7 @@ def test_a_dealer_has_many_unanswered_requests(node: Node) -> None:
     assert int.from_bytes(count[1], "little") == 300
 
 
-def test_local_tables_are_the_nodes_own(node: Node) -> None:
+def test_local_tables_are_the_nodes_own(node: TableNode) -> None:
     local = (9).to_bytes(4, "little")
     assert node.ask(b"\x31\x01\x20\x02", local, b"k", b"v") == [b"\x31\x01\x20\x00"]
     assert node.ask(READ, local, b"k") == [b"\x31\x01\x10\x00", b"v"]
@@ -158,7 +158,7 @@ def test_a_multicast_socket_needs_libzmq_with_pgm(shell: Any) -> None:
 
 
 @pytest.mark.parametrize("node", [""], indirect=True)
-def test_every_request_is_answered_despite_killed_processes(node: Node) -> None:
+def test_every_request_is_answered_despite_killed_processes(node: TableNode) -> None:
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     assert node.ask(PARTSYNC, OTHER, b"k", b"2") == [b"\x31\x01\x20\x00"]
 
@@ -183,7 +183,7 @@ def test_every_request_is_answered_despite_killed_processes(node: Node) -> None:
                 found.add(dealer.recv_multipart()[1])
 
 
-def test_table_info_lists_tables_of_all_workers(node: Node) -> None:
+def test_table_info_lists_tables_of_all_workers(node: TableNode) -> None:
     for table in (TABLE, OTHER):
         assert node.ask(PARTSYNC, table, b"k", b"1") == [b"\x31\x01\x20\x00"]
     header, *found = node.ask(b"\x31\x01\x15")
@@ -194,7 +194,7 @@ def test_table_info_lists_tables_of_all_workers(node: Node) -> None:
     assert [info["keys"] for info in infos] == [1, 1]
 
 
-def test_log_updates_cannot_write_tables(node: Node) -> None:
+def test_log_updates_cannot_write_tables(node: TableNode) -> None:
     """A client of the log cannot append operations of tables, in any form."""
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     url = node.shell.translate("tcp://127.0.0.1:7201")
@@ -210,7 +210,7 @@ def test_log_updates_cannot_write_tables(node: Node) -> None:
     ]  # fmt: skip
 
 
-def test_reserved_tables_accept_writes_of_their_owners_only(node: Node) -> None:
+def test_reserved_tables_accept_writes_of_their_owners_only(node: TableNode) -> None:
     """On every endpoint; a client that opens a fresh table becomes its owner by a token."""
     store, fresh, url = 4_294_967_294, 3_221_225_500, node.urls["url"]
     token = TableTuning(owner=b"0123456789abcdef")

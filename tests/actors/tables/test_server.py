@@ -34,7 +34,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import (
     TABLES,
     WRITE_STATUS,
 )
-from kelek.tests.actors.actor_harness import Rig, Socket
+from kelek.tests.actors.actor_harness import ActorHarness, Socket
 from kelek.tests.actors.node_settings import node_settings
 
 EMPTY = b"\x80"  # No tables, in msgpack.
@@ -45,7 +45,7 @@ ENDPOINTS = TableEndpoints(url=DOOR)
 LOCAL = (9).to_bytes(4, "little")
 
 
-class ServerRig(Rig):
+class TableServerHarness(ActorHarness):
     """A zerodb_server between clients, a worker and a job_server."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,14 +85,14 @@ class ServerRig(Rig):
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerRig]:
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableServerHarness]:
     monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
-    made = ServerRig(tmp_path)
+    made = TableServerHarness(tmp_path)
     yield made
     made.end()
 
 
-def job_request(rig: ServerRig, client: Socket) -> tuple[int, bytes]:
+def job_request(rig: TableServerHarness, client: Socket) -> tuple[int, bytes]:
     """Sends a job request; returns its ticket and routing id."""
     client.send_multipart(encode_request(requests.JobStatus(5)))
     head, routing_id, *_ = rig.taken(rig.jobs)
@@ -100,7 +100,7 @@ def job_request(rig: ServerRig, client: Socket) -> tuple[int, bytes]:
 
 
 def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
-    rig: ServerRig,
+    rig: TableServerHarness,
 ) -> None:
     client = rig.client()
     first, routing_id = job_request(rig, client)
@@ -118,7 +118,9 @@ def test_a_job_request_is_answered_once_by_the_job_server_or_when_it_is_lost(
     assert not client.poll(0)
 
 
-def test_memory_of_job_requests_is_bounded(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_job_requests_is_bounded(
+    rig: TableServerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kelek.actors.tables.server.JOBS_BYTES_MAX", 1000)
     client = rig.client()
     routing_id = b""
@@ -136,7 +138,7 @@ def test_memory_of_job_requests_is_bounded(rig: ServerRig, monkeypatch: pytest.M
     job_request(rig, client)
 
 
-def read_answer(rig: ServerRig, client: Socket, size: int, **extension: Any) -> None:
+def read_answer(rig: TableServerHarness, client: Socket, size: int, **extension: Any) -> None:
     """A worker answers a read of this client with so many bytes."""
     request = requests.Read(9, [b"k"], Extension(**extension))
     client.send_multipart(encode_request(request))
@@ -147,7 +149,7 @@ def read_answer(rig: ServerRig, client: Socket, size: int, **extension: Any) -> 
 
 
 def test_unread_answers_of_a_client_are_bounded_by_bytes(
-    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+    rig: TableServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client gets errors, others are served, and after reading it is served again."""
     monkeypatch.setattr(rig.actor.budget, "bytes_max", 1 << 20)
@@ -168,7 +170,7 @@ def test_unread_answers_of_a_client_are_bounded_by_bytes(
         assert not answers.decode_answer(slow.recv_multipart()).failed
 
 
-def test_read_bytes_are_reported_to_workers(rig: ServerRig) -> None:
+def test_read_bytes_are_reported_to_workers(rig: TableServerHarness) -> None:
     client = rig.client()
     rig.turn(lambda: rig.taken_bytes.poll(0))
     assert BYTES_READ.unpack(rig.taken_bytes.recv()) == (rig.actor.setup.epoch, 0)
@@ -181,14 +183,14 @@ def test_read_bytes_are_reported_to_workers(rig: ServerRig) -> None:
     assert not rig.taken_bytes.poll(0)
 
 
-def test_a_refused_chunk_does_not_end_its_job(rig: ServerRig) -> None:
+def test_a_refused_chunk_does_not_end_its_job(rig: TableServerHarness) -> None:
     answer = answers.encode_chunk(requests.ClientData(5), [b"k"], [b"v"], 0)
     prefix, refusal = finished.too_much_unread([b"client", b"", *answer])
     assert prefix == [b"client", b""]
     assert answers.decode_answer(refusal).request_type == values.PROTOCOL_ERROR
 
 
-def test_malformed_reports_are_dropped(rig: ServerRig) -> None:
+def test_malformed_reports_are_dropped(rig: TableServerHarness) -> None:
     junk: list[list[bytes]] = [[], [b""], [b"\xc1"], [b"\x91\x01"] * 2, [b"\x81\x01\x02", EMPTY]]
     for kind in (TABLES, WRITE_STATUS, ONE_WAY_FAILURE, 77):
         for frames in junk:
@@ -204,7 +206,7 @@ def test_malformed_reports_are_dropped(rig: ServerRig) -> None:
     assert rig.actor.session.channels[0].status.tables == {}
 
 
-def test_surplus_frames_reach_the_job_server(rig: ServerRig) -> None:
+def test_surplus_frames_reach_the_job_server(rig: TableServerHarness) -> None:
     client = rig.client()
     client.send_multipart([*encode_request(requests.JobStatus(5)), *[b""] * 10_000])
     assert len(rig.taken(rig.jobs)) > 10_000

@@ -16,7 +16,7 @@ from kelek.protocols.zerodb.wire.worker_pipe import ANSWER_TAG, JOB_WRITE, PIPE_
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
-from kelek.tests.actors.actor_harness import Rig
+from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.node_settings import node_settings
 
 EPOCH = 7
@@ -33,7 +33,7 @@ SETTINGS = node_settings(
 )
 
 
-class WorkerRig(Rig):
+class TableWorkerHarness(ActorHarness):
     """A table_worker beside an empty log; the test is zerodb_server and job_server."""
 
     def __init__(self, folder: Path) -> None:
@@ -80,15 +80,15 @@ class WorkerRig(Rig):
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerRig]:
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableWorkerHarness]:
     monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
-    made = WorkerRig(tmp_path)
+    made = TableWorkerHarness(tmp_path)
     yield made
     made.end()
 
 
 def test_unread_answers_of_a_worker_are_bounded_by_bytes(
-    rig: WorkerRig, monkeypatch: pytest.MonkeyPatch
+    rig: TableWorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credit, "UNREAD_BYTES_MAX", 1_000_000)
     monkeypatch.setattr("kelek.protocols.zerodb.worker.requests.OUT_BYTES", 200_000)
@@ -111,7 +111,7 @@ def test_unread_answers_of_a_worker_are_bounded_by_bytes(
     assert places == list(range(3, 43))
 
 
-def test_a_job_writes_open_tables_only(rig: WorkerRig) -> None:
+def test_a_job_writes_open_tables_only(rig: TableWorkerHarness) -> None:
     entry = ops.pack([ops.Put(9, [b"k"], [b"v"])])
     head = PIPE_HEADER.pack(JOB_WRITE, 0, 0, 0, 0, 55)
     rig.work.send_multipart([head, b"", b"\x09\0\0\0", entry])

@@ -31,7 +31,7 @@ from kelek.protocols.zre.limiter import Limiter, Rate
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
 from kelek.protocols.zre.presence import Presence, PresenceEvent, decode_presence, encode_presence
 from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
-from kelek.tests.actors.actor_harness import Rig, Socket
+from kelek.tests.actors.actor_harness import ActorHarness, Socket
 from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.ports import free_port, free_udp_port
 
@@ -43,9 +43,9 @@ SAID = Presence(
 
 
 @pytest.fixture
-def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
+def rig(request: pytest.FixtureRequest) -> Iterator[ActorHarness]:
     """Of a parameter, so many sockets."""
-    made = Rig(*([request.param] if hasattr(request, "param") else []))
+    made = ActorHarness(*([request.param] if hasattr(request, "param") else []))
     yield made
     made.end()
 
@@ -66,7 +66,7 @@ def settings(node: dict[str, Any] | None = None, **zre: Any) -> NodeSettings:
     )
 
 
-def received(rig: Rig, socket: Socket) -> list[bytes]:
+def received(rig: ActorHarness, socket: Socket) -> list[bytes]:
     """The next message, while the actor runs."""
     rig.turn(lambda: socket.poll(0))
     return socket.recv_multipart()
@@ -75,7 +75,7 @@ def received(rig: Rig, socket: Socket) -> list[bytes]:
 # ---- zre_beacon ----
 
 
-def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
+def test_beacons_go_out_and_come_in(rig: ActorHarness, tmp_path: Path) -> None:
     told = rig.bound("zre_node.heard")
     actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, settings(beacon_ms=600_000))
     sends = rig.connected("zre_beacon.sends")
@@ -89,7 +89,7 @@ def test_beacons_go_out_and_come_in(rig: Rig, tmp_path: Path) -> None:
     assert actor.counters["sent"] == 2
 
 
-def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
+def test_a_flood_of_datagrams_is_dropped(rig: ActorHarness, tmp_path: Path) -> None:
     """Junk is counted in C; beacons of one source are passed on no faster than a rate."""
     told = rig.bound("zre_node.heard")
     actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, settings())
@@ -115,7 +115,7 @@ def test_a_flood_of_datagrams_is_dropped(rig: Rig, tmp_path: Path) -> None:
     assert actor.status()["malformed"] == 100
 
 
-def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
+def test_an_interface_that_is_not_there(rig: ActorHarness, tmp_path: Path) -> None:
     rig.places["zre.interface"] = "t.yaml: nodes.n1.zre.interface"
     with pytest.raises(OperatorError, match=r"interface: no interface 'eth77'; there are .*lo; na"):
         rig.begin(ZreBeacon, str(tmp_path), 1, settings({"interface": "eth77"}))
@@ -124,13 +124,18 @@ def test_an_interface_that_is_not_there(rig: Rig, tmp_path: Path) -> None:
 # ---- zre_node ----
 
 
-class Stranger:
+class ForeignPeer:
     """A peer of the node's: a mailbox and, once it knows where, a DEALER."""
 
     actor: ZreNode
 
     def __init__(
-        self, rig: Rig, actor: ZreNode | None, version: Version, port: int = 0, uuid: bytes = PEER
+        self,
+        rig: ActorHarness,
+        actor: ZreNode | None,
+        version: Version,
+        port: int = 0,
+        uuid: bytes = PEER,
     ) -> None:
         self.rig, self.version = rig, version
         if actor is not None:
@@ -164,18 +169,18 @@ class Stranger:
 
 
 @pytest.fixture
-def node(rig: Rig, tmp_path: Path) -> ZreNode:
+def node(rig: ActorHarness, tmp_path: Path) -> ZreNode:
     rig.bound("zre_beacon.sends")
     actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings())
     return actor
 
 
-def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: ZreNode) -> None:
+def test_a_node_is_found_and_says_what_it_offers(rig: ActorHarness, node: ZreNode) -> None:
     sends = rig.sockets[-1]
     beacon = decode_beacon(received(rig, sends)[0])
     assert beacon == Beacon(node.machine.uuid, node.machine.setup.port)
     assert 0xC000 <= beacon.port <= 0xFFFF
-    stranger = Stranger(rig, node, Version.V2)
+    stranger = ForeignPeer(rig, node, Version.V2)
     heard = rig.connected("zre_node.heard")
     heard.send_multipart(zre_pipes.encode_heard([ReceivedBeacon(PEER, stranger.port, LOOPBACK)]))
     version, hello = stranger.next()
@@ -186,8 +191,10 @@ def test_a_node_is_found_and_says_what_it_offers(rig: Rig, node: ZreNode) -> Non
 
 
 @pytest.mark.parametrize("version", list(Version))
-def test_who_greets_is_answered_in_its_version(rig: Rig, node: ZreNode, version: Version) -> None:
-    stranger = Stranger(rig, node, version)
+def test_who_greets_is_answered_in_its_version(
+    rig: ActorHarness, node: ZreNode, version: Version
+) -> None:
+    stranger = ForeignPeer(rig, node, version)
     stranger.connect()
     stranger.say(stranger.hello())
     said = stranger.next()
@@ -199,11 +206,11 @@ def test_who_greets_is_answered_in_its_version(rig: Rig, node: ZreNode, version:
 
 
 def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
-    rig: Rig, tmp_path: Path
+    rig: ActorHarness, tmp_path: Path
 ) -> None:
     """It never greets first, as it does not know us; no time of silence passes here."""
     rig.bound("zre_beacon.sends")
-    first = Stranger(rig, None, Version.V2)
+    first = ForeignPeer(rig, None, Version.V2)
     static = (f"tcp://{LOOPBACK}:{first.port}",)
     node: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings(static_peers=static))
     first.actor = node
@@ -215,7 +222,7 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
     first.dealer.close(0)
     rig.turn(lambda: node.machine.counters["disconnected"])
     other = own_uuid(b"\x33" * 14)
-    again = Stranger(rig, node, Version.V2, first.port, other)
+    again = ForeignPeer(rig, node, Version.V2, first.port, other)
     assert isinstance(again.next()[1], Hello)
     assert list(node.machine.peers) == [PEER], "a lost connection alone ends no peer"
     again.connect()
@@ -223,17 +230,17 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
     rig.turn(lambda: list(node.machine.peers) == [other])
 
 
-def test_a_greeting_for_somebody_else_connects_nowhere(rig: Rig, node: ZreNode) -> None:
+def test_a_greeting_for_somebody_else_connects_nowhere(rig: ActorHarness, node: ZreNode) -> None:
     """The address of the connection is asked for, and another one is not believed."""
-    stranger = Stranger(rig, node, Version.V2)
+    stranger = ForeignPeer(rig, node, Version.V2)
     stranger.connect()
     stranger.say(stranger.hello()._replace(address="127.0.0.2"))
     rig.turn(lambda: node.machine.counters["message_address"])
     assert node.sockets == {}
 
 
-def test_a_service_is_announced_and_reported_to(rig: Rig, node: ZreNode) -> None:
-    stranger = Stranger(rig, node, Version.V2)
+def test_a_service_is_announced_and_reported_to(rig: ActorHarness, node: ZreNode) -> None:
+    stranger = ForeignPeer(rig, node, Version.V2)
     reports, endpoint = service(rig)
     stranger.connect()
     stranger.say(stranger.hello(X_ZRELOG=endpoint))
@@ -249,7 +256,7 @@ def test_a_service_is_announced_and_reported_to(rig: Rig, node: ZreNode) -> None
     assert said.headers[LOG_SERVICE] == "tcp://127.0.0.1:9"
 
 
-def service(rig: Rig) -> tuple[Socket, str]:
+def service(rig: ActorHarness) -> tuple[Socket, str]:
     """A log service's socket, and where it is."""
     reports = rig.socket(zmq.SUB)
     reports.subscribe(b"")
@@ -258,9 +265,9 @@ def service(rig: Rig) -> tuple[Socket, str]:
     return reports, f"tcp://{LOOPBACK}:{port}"
 
 
-def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: ZreNode) -> None:
+def test_a_service_of_kelek_is_told_who_it_is(rig: ActorHarness, node: ZreNode) -> None:
     """Names, headers, and what the text has no word for."""
-    stranger = Stranger(rig, node, Version.V2)
+    stranger = ForeignPeer(rig, node, Version.V2)
     reports, endpoint = service(rig)
     stranger.connect()
     headers = {"X_ZRELOG": endpoint, "X_KELEK_PRESENCE": endpoint}
@@ -278,8 +285,8 @@ def test_a_service_of_kelek_is_told_who_it_is(rig: Rig, node: ZreNode) -> None:
     assert (changed.event, changed.headers["X-MOOD"]) == (PresenceEvent.CHANGED, "good")
 
 
-def test_nobody_makes_it_report_elsewhere(rig: Rig, node: ZreNode) -> None:
-    stranger = Stranger(rig, node, Version.V2)
+def test_nobody_makes_it_report_elsewhere(rig: ActorHarness, node: ZreNode) -> None:
+    stranger = ForeignPeer(rig, node, Version.V2)
     stranger.connect()
     stranger.say(stranger.hello(X_ZRELOG="tcp://10.0.0.9:9"))
     rig.turn(lambda: node.status()["peers"] == 1)
@@ -287,11 +294,11 @@ def test_nobody_makes_it_report_elsewhere(rig: Rig, node: ZreNode) -> None:
 
 
 def test_who_takes_nothing_is_let_go(
-    rig: Rig, node: ZreNode, monkeypatch: pytest.MonkeyPatch
+    rig: ActorHarness, node: ZreNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mailbox that is not there, and a send buffer with room for the greeting alone."""
     monkeypatch.setattr(values, "SEND_HWM", 1)
-    stranger = Stranger(rig, node, Version.V2)
+    stranger = ForeignPeer(rig, node, Version.V2)
     stranger.connect()
     stranger.say(stranger.hello()._replace(port=free_port()))
     rig.turn(lambda: node.status()["peers"])
@@ -303,11 +310,11 @@ def test_who_takes_nothing_is_let_go(
 
 
 @pytest.mark.parametrize("rig", [40], indirect=True)
-def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> None:
+def test_a_flood_of_beacons_that_takes_all_sockets(rig: ActorHarness, tmp_path: Path) -> None:
     """It goes on, without those that it has no socket for, and who is there is greeted later."""
     rig.bound("zre_beacon.sends")
     actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings())
-    stranger = Stranger(rig, actor, Version.V2)
+    stranger = ForeignPeer(rig, actor, Version.V2)
     forged = [
         ReceivedBeacon(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)
     ]
@@ -330,7 +337,7 @@ def test_a_flood_of_beacons_that_takes_all_sockets(rig: Rig, tmp_path: Path) -> 
     assert isinstance(stranger.next()[1], Hello)
 
 
-def test_goodbye_is_said(rig: Rig, node: ZreNode) -> None:
+def test_goodbye_is_said(rig: ActorHarness, node: ZreNode) -> None:
     sends = rig.sockets[-1]
     received(rig, sends)
     node.request_stop()
@@ -364,7 +371,9 @@ def test_what_is_announced() -> None:
 # ---- zre_log ----
 
 
-def collected(rig: Rig, actor: ZreLog, sent: list[bytes], done: Callable[[], object]) -> None:
+def collected(
+    rig: ActorHarness, actor: ZreLog, sent: list[bytes], done: Callable[[], object]
+) -> None:
     """Publishes until the actor has got it: the first ones are lost on a new connection."""
     reports = rig.socket(zmq.PUB)
     reports.connect(actor.status()["endpoint"])  # type: ignore[arg-type]
@@ -380,7 +389,9 @@ def collected(rig: Rig, actor: ZreLog, sent: list[bytes], done: Callable[[], obj
 
 @pytest.mark.parametrize("into", ["log", "table"])
 @pytest.mark.parametrize("frame", [encode_report(REPORT), encode_presence(SAID)])
-def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: bytes) -> None:
+def test_reports_go_into_the_log(
+    rig: ActorHarness, tmp_path: Path, into: str, frame: bytes
+) -> None:
     told = rig.bound("zre_node.services")
     actor: ZreLog = rig.begin(
         ZreLog, str(tmp_path), 1, settings({"log_service": into}, log_table=7)
@@ -403,7 +414,7 @@ def test_reports_go_into_the_log(rig: Rig, tmp_path: Path, into: str, frame: byt
     assert KEY.unpack(put.keys[0])[:4] == (REPORT.time_ms, *hashes, LogEvent.ENTER)
 
 
-def test_junk_is_no_report(rig: Rig, tmp_path: Path) -> None:
+def test_junk_is_no_report(rig: ActorHarness, tmp_path: Path) -> None:
     rig.bound("zre_node.services")
     actor: ZreLog = rig.begin(ZreLog, str(tmp_path), 1, settings({"log_service": "log"}))
     junk = [b"", b"x", b"\xaa\xa2", encode_report(REPORT) + b"x", b"\xaa\xa1" + bytes(16)]

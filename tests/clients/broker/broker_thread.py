@@ -18,7 +18,7 @@ from kelek.tests.protocols.majordomo.model import Broker
 POLL_MS = 20
 
 
-class Wire:
+class RoutedConnection:
     """What the model knows as a connection: a peer's routing id on one of the sockets."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", routing_id: bytes) -> None:
@@ -26,7 +26,7 @@ class Wire:
         self.routing_id = routing_id
 
 
-class Host(threading.Thread):
+class BrokerThread(threading.Thread):
     """A broker with two ROUTERs; for the model it is the world, too."""
 
     def __init__(self, place: Path, name: str = "broker") -> None:
@@ -43,7 +43,7 @@ class Host(threading.Thread):
         self.routing_ids: set[bytes] = set()  # Theirs.
         self._runs = count(1)
         self._ending = False
-        self._wires: dict[tuple[Any, bytes], Wire] = {}
+        self._wires: dict[tuple[Any, bytes], RoutedConnection] = {}
         self.model: Any = Broker(self, "")  # type: ignore[arg-type]
         self.ready = threading.Event()
         self.start()
@@ -56,7 +56,7 @@ class Host(threading.Thread):
     def now_ms(self) -> int:
         return monotonic_ms()
 
-    def carry(self, wire: Wire, frames: list[bytes], to_broker: bool) -> None:
+    def carry(self, wire: RoutedConnection, frames: list[bytes], to_broker: bool) -> None:
         if not self.mute or frames[0] != HEADERS.client:
             wire.socket.send_multipart([wire.routing_id, *frames])
 
@@ -81,7 +81,7 @@ class Host(threading.Thread):
     def _on_message(
         self, socket: "zmq.Socket[bytes]", routing_id: bytes, frames: list[bytes]
     ) -> None:
-        wire = self._wires.setdefault((socket, routing_id), Wire(socket, routing_id))
+        wire = self._wires.setdefault((socket, routing_id), RoutedConnection(socket, routing_id))
         if frames[0] in (HEADERS.client, HEADERS.deadline, HEADERS.named):
             request = codec.decode_client_command(frames)[1]
             if isinstance(request, Request) and not request.service.startswith(RESERVED):
@@ -94,7 +94,7 @@ class Host(threading.Thread):
                     return
         self.model.on_frames(wire, frames)
 
-    def _refuse(self, wire: Wire, request: Request) -> None:
+    def _refuse(self, wire: RoutedConnection, request: Request) -> None:
         body = codec.encode_failure(self.refuse.pop(0))
         final = Final(request.service, request.request_id, body)
         self.carry(wire, codec.encode_reply(final), to_broker=False)

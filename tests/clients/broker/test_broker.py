@@ -17,7 +17,7 @@ from kelek.net.clock import monotonic_ms
 from kelek.protocols.majordomo.client import PROBE_ID
 from kelek.protocols.majordomo.codec import Failure, Final, encode_failure, encode_reply
 from kelek.protocols.majordomo.values import MMI_SERVICE
-from kelek.tests.clients.broker.broker_thread import Host
+from kelek.tests.clients.broker.broker_thread import BrokerThread
 
 FAST = kelek.BrokerTuning(silence_ms=500)
 PARTS = 5
@@ -74,8 +74,8 @@ def remaining(body: kelek.Body) -> str:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
+def host(tmp_path: Path) -> Iterator[BrokerThread]:
+    host = BrokerThread(tmp_path)
     yield host
     host.close()
 
@@ -113,7 +113,7 @@ def wait_until(is_so: Callable[[], object], limit_s: float = 60) -> None:
         pause.wait(0.01)
 
 
-def test_calls_and_futures(host: Host) -> None:
+def test_calls_and_futures(host: BrokerThread) -> None:
     with serving(echo, later, count_frames, urls=host.back), kelek.Broker(host.front) as broker:
         assert broker.call("echo", b"hello") == b"hello"
         assert broker.call("echo", "grüße").decode() == "grüße"
@@ -129,7 +129,7 @@ def test_calls_and_futures(host: Host) -> None:
     assert echo(kelek.Body.of([b"plain"])) == b"plain", "it is still a function"
 
 
-def test_parts_in_order(host: Host) -> None:
+def test_parts_in_order(host: BrokerThread) -> None:
     with serving(parts, async_parts, urls=host.back), kelek.Broker(host.front) as broker:
         stream = broker.stream("parts", b"%d" % PARTS)
         assert list(stream) == [b"%d" % it for it in range(PARTS)]
@@ -144,7 +144,7 @@ def test_parts_in_order(host: Host) -> None:
             list(broker.stream("async parts", b"many"))
 
 
-def test_more_parts_than_there_is_room_for(host: Host) -> None:
+def test_more_parts_than_there_is_room_for(host: BrokerThread) -> None:
     # No PING wakes a worker that does not see by itself that there is room again.
     never = kelek.WorkerTuning(interval_ms=600_000)
     with (
@@ -156,7 +156,7 @@ def test_more_parts_than_there_is_room_for(host: Host) -> None:
             assert numbers == list(range(3000))
 
 
-def test_what_a_function_raises_its_caller_gets(host: Host) -> None:
+def test_what_a_function_raises_its_caller_gets(host: BrokerThread) -> None:
     raised: list[Exception] = []
     with (
         serving(fails, urls=host.back, on_failure=raised.append),
@@ -194,7 +194,7 @@ def test_timeouts_say_why() -> None:
         steps.answer(call)
 
 
-def test_what_the_broker_says_itself(host: Host, tmp_path: Path) -> None:
+def test_what_the_broker_says_itself(host: BrokerThread, tmp_path: Path) -> None:
     with serving(echo, urls=host.back), kelek.Broker(host.front) as broker:
         host.refuse.append(Failure(504, "no worker took it in time"))
         with pytest.raises(kelek.BrokerTimeout, match="no worker took it in time"):
@@ -209,14 +209,14 @@ def test_what_the_broker_says_itself(host: Host, tmp_path: Path) -> None:
         broker.call("echo", timeout_ms=100)
 
 
-def test_a_worker_hears_how_much_time_is_left(host: Host) -> None:
+def test_a_worker_hears_how_much_time_is_left(host: BrokerThread) -> None:
     with serving(remaining, urls=host.back), kelek.Broker(host.front) as broker:
         assert 0 < int(broker.call("remaining", timeout_ms=50_000)) <= 60_000
     assert host.left_ms[0] is not None
     assert 0 < host.left_ms[0] <= 50_000
 
 
-def test_an_answer_that_lay_there_is_not_late(host: Host) -> None:
+def test_an_answer_that_lay_there_is_not_late(host: BrokerThread) -> None:
     with serving(echo, urls=host.back), kelek.Broker(host.front) as broker:
         broker.call("echo")
         future = broker.submit("echo", b"x", timeout_ms=2000)
@@ -226,8 +226,8 @@ def test_an_answer_that_lay_there_is_not_late(host: Host) -> None:
         assert future.result() == b"x"
 
 
-def test_the_next_broker_is_taken_when_one_is_silent(host: Host, tmp_path: Path) -> None:
-    second = Host(tmp_path, "second")
+def test_the_next_broker_is_taken_when_one_is_silent(host: BrokerThread, tmp_path: Path) -> None:
+    second = BrokerThread(tmp_path, "second")
     try:
         with (
             serving(echo, urls=f"{host.back},{second.back}"),
@@ -242,7 +242,7 @@ def test_the_next_broker_is_taken_when_one_is_silent(host: Host, tmp_path: Path)
         second.close()
 
 
-def test_a_client_is_known_again_on_a_new_socket(host: Host) -> None:
+def test_a_client_is_known_again_on_a_new_socket(host: BrokerThread) -> None:
     with serving(echo, urls=host.back), kelek.Broker(host.front, tuning=FAST) as broker:
         assert broker.call("echo", b"1") == b"1"
         host.mute = True
@@ -265,7 +265,7 @@ async def async_who(body: kelek.Body) -> list[bytes]:
     return [body.client, body.request_id]
 
 
-def test_a_function_hears_who_asks_and_under_which_id(host: Host) -> None:
+def test_a_function_hears_who_asks_and_under_which_id(host: BrokerThread) -> None:
     with serving(who, async_who, urls=host.back):
         with kelek.Broker(host.front, identity="desk") as broker:
             for name in ("who", "async who"):
@@ -276,7 +276,7 @@ def test_a_function_hears_who_asks_and_under_which_id(host: Host) -> None:
             assert first != second
 
 
-def test_identity_and_ids_are_the_caller_s(host: Host) -> None:
+def test_identity_and_ids_are_the_caller_s(host: BrokerThread) -> None:
     async def ask() -> None:
         async with kelek.AsyncBroker(host.front, identity=b"\xffdesk") as client:
             assert await client.call("later", b"3", request_id=b"\0") == b"3"
@@ -330,7 +330,7 @@ def test_what_is_no_request_id(request_id: Any, said: str) -> None:
         broker.submit("echo", request_id=request_id)
 
 
-def test_a_worker_goes_home_with_its_work_done(host: Host) -> None:
+def test_a_worker_goes_home_with_its_work_done(host: BrokerThread) -> None:
     taken, go_on = threading.Event(), threading.Event()
 
     @kelek.service("slow")
@@ -351,7 +351,7 @@ def test_a_worker_goes_home_with_its_work_done(host: Host) -> None:
             assert other.result() == b"y", "somebody else's"
 
 
-def test_nobody_s_work_is_not_begun(host: Host) -> None:
+def test_nobody_s_work_is_not_begun(host: BrokerThread) -> None:
     with serving(later, echo, urls=host.back) as workers, kelek.Broker(host.front) as broker:
         broker.call("echo")
         for worker in workers:
@@ -362,7 +362,7 @@ def test_nobody_s_work_is_not_begun(host: Host) -> None:
             future.result()
 
 
-def test_the_end_of_a_broker(host: Host) -> None:
+def test_the_end_of_a_broker(host: BrokerThread) -> None:
     broker = kelek.Broker(host.front)
     future, stream = broker.submit("echo"), broker.stream("echo")
     other = broker.submit("echo")
@@ -389,7 +389,7 @@ def test_the_end_of_a_broker(host: Host) -> None:
         (("echo", [7]), TypeError),
     ],
 )
-def test_what_is_no_request(host: Host, arguments: Any, error: type[Exception]) -> None:
+def test_what_is_no_request(host: BrokerThread, arguments: Any, error: type[Exception]) -> None:
     with kelek.Broker(host.front) as broker:
         with pytest.raises(error):
             broker.call(*arguments)
@@ -421,7 +421,7 @@ def test_it_has_every_method_of_broker() -> None:
     assert ours - {"close"} == theirs - {"aclose"}
 
 
-def test_tasks_side_by_side(host: Host) -> None:
+def test_tasks_side_by_side(host: BrokerThread) -> None:
     async def main() -> None:
         async with kelek.AsyncBroker(host.front) as broker:
             assert await broker.call("echo", b"x") == b"x"
@@ -455,7 +455,7 @@ def test_tasks_side_by_side(host: Host) -> None:
         asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_worker_that_goes_home_before_it_begins(host: Host) -> None:
+def test_a_worker_that_goes_home_before_it_begins(host: BrokerThread) -> None:
     worker = kelek.Worker(echo, host.back)
     worker.drain()
     worker.run()
@@ -463,7 +463,7 @@ def test_a_worker_that_goes_home_before_it_begins(host: Host) -> None:
     assert worker.counters == {}
 
 
-def test_a_service_within_a_loop(host: Host) -> None:
+def test_a_service_within_a_loop(host: BrokerThread) -> None:
     async def main() -> None:
         served = asyncio.ensure_future(later.serve(host.back))
         async with kelek.AsyncBroker(host.front) as broker:

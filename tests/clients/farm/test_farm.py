@@ -22,8 +22,7 @@ from kelek.clients.farm.values import secret_of
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm.client.values import ConnectFailure, FailureKind, OpenConnection
 from kelek.protocols.garlicfarm.wire.values import Address
-from kelek.tests.actors.farm.farm_servers import SERVERS, USER
-from kelek.tests.actors.farm.farm_servers import Farm as Servers
+from kelek.tests.actors.farm.farm_servers import SERVERS, USER, FarmServers
 from kelek.tests.clients.io.test_resources import leave_open
 from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port
@@ -32,14 +31,14 @@ TIMEOUT_MS = 60_000
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
+def servers() -> Iterator[FarmServers]:
     """One farm for all tests; its leader may have been killed and restarted."""
-    with Servers(node="post_interval_ms: 0") as farm:
+    with FarmServers(node="post_interval_ms: 0") as farm:
         farm.start()
         yield farm
 
 
-def arguments(place: Servers, /, **given: Any) -> dict[str, Any]:
+def arguments(place: FarmServers, /, **given: Any) -> dict[str, Any]:
     known = {
         "servers": [f"tls://127.0.0.1:{port}" for port in place.ports.values()],
         "farm": "farm",
@@ -51,11 +50,11 @@ def arguments(place: Servers, /, **given: Any) -> dict[str, Any]:
     return {**known, **given}
 
 
-def opened(place: Servers, /, **given: Any) -> kelek.Farm:
+def opened(place: FarmServers, /, **given: Any) -> kelek.Farm:
     return kelek.Farm(**arguments(place, **given))
 
 
-def test_it_appends_under_any_leader(servers: Servers) -> None:
+def test_it_appends_under_any_leader(servers: FarmServers) -> None:
     with opened(servers) as farm:
         first = farm.append(b'{"n":1}')
         second = farm.append_many(b'{"n":%d}' % number for number in range(5000))
@@ -69,11 +68,11 @@ def test_it_appends_under_any_leader(servers: Servers) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Farm", "AsyncFarm"])
-def test_it_holds_up_neither_the_collector_nor_the_exit(servers: Servers, kind: str) -> None:
+def test_it_holds_up_neither_the_collector_nor_the_exit(servers: FarmServers, kind: str) -> None:
     leave_open(kind, json.dumps(arguments(servers), default=str))
 
 
-def test_the_servers_by_their_ids(servers: Servers) -> None:
+def test_the_servers_by_their_ids(servers: FarmServers) -> None:
     ids = {number: f"tcp://127.0.0.1:{port}" for number, port in servers.ports.items()}
     with opened(servers, servers=ids) as farm:
         farm.append(b"x")
@@ -82,7 +81,7 @@ def test_the_servers_by_their_ids(servers: Servers) -> None:
         farm.append(b"x")
 
 
-def test_tasks_share_one(servers: Servers) -> None:
+def test_tasks_share_one(servers: FarmServers) -> None:
     async def main() -> None:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
             await farm.append(b"warm")
@@ -94,11 +93,11 @@ def test_tasks_share_one(servers: Servers) -> None:
     asyncio.run(main())
 
 
-def as_a_server(place: Servers) -> dict[str, Any]:
+def as_a_server(place: FarmServers) -> dict[str, Any]:
     return arguments(place, user=SERVERS, secret_file=place.place / "servers.secret")
 
 
-def test_each_entry_has_its_user_and_an_index(servers: Servers) -> None:
+def test_each_entry_has_its_user_and_an_index(servers: FarmServers) -> None:
     with opened(servers) as demo, kelek.Farm(**as_a_server(servers)) as other:
         first = demo.append(b"of demo")
         last = other.append_many([b"of a server", b"once more"])
@@ -107,7 +106,7 @@ def test_each_entry_has_its_user_and_an_index(servers: Servers) -> None:
     assert found[-2:] == [(last - 1, b"of a server", SERVERS), (last, b"once more", SERVERS)]
 
 
-def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
+def test_a_status_is_posted_by_its_server_alone(servers: FarmServers) -> None:
     """A client that posts another server's status is refused; other values of its request are
     appended.
     """
@@ -131,7 +130,7 @@ def test_a_status_is_posted_by_its_server_alone(servers: Servers) -> None:
         assert [each["id"] for each in farm.documents()["documents"]] == [2]
 
 
-def test_unreachable_servers_are_reported_soon(servers: Servers) -> None:
+def test_unreachable_servers_are_reported_soon(servers: FarmServers) -> None:
     """Before the timeout, if no server was ever reached."""
     where = [f"tls://127.0.0.1:{free_port()}", f"tls://127.0.0.1:{free_port()}"]
     for act in (kelek.Farm.status, lambda farm: farm.append(b"x")):
@@ -157,7 +156,7 @@ def test_it_has_every_method_of_farm() -> None:
     assert made == inspect.signature(kelek.AsyncFarm.__init__)
 
 
-def test_it_reads_what_it_has_appended(servers: Servers) -> None:
+def test_it_reads_what_it_has_appended(servers: FarmServers) -> None:
     with opened(servers) as farm:
         first = farm.append(b"begun")  # No other client appends.
         assert farm.commit_index() == first
@@ -179,7 +178,7 @@ def test_it_reads_what_it_has_appended(servers: Servers) -> None:
             farm.read(after=-1)
 
 
-def test_watching_continues_when_servers_die(servers: Servers) -> None:
+def test_watching_continues_when_servers_die(servers: FarmServers) -> None:
     """No entry is missing or repeated."""
     with opened(servers) as farm, opened(servers) as writer:
         first = farm.append(b"begun")
@@ -199,7 +198,9 @@ def test_watching_continues_when_servers_die(servers: Servers) -> None:
 
 
 def test_a_log_that_was_compacted(tmp_path: Path) -> None:
-    with Servers(ids=(1,), farm="snapshot_entries: 10, snapshot_trailing_entries: 2") as compact:
+    with FarmServers(
+        ids=(1,), farm="snapshot_entries: 10, snapshot_trailing_entries: 2"
+    ) as compact:
         compact.start()
         with opened(compact) as farm:
             farm.append_many([b"x"] * 50)
@@ -212,7 +213,7 @@ def test_a_log_that_was_compacted(tmp_path: Path) -> None:
             assert farm.documents()["cluster"] == "farm"
 
 
-def test_what_servers_say(servers: Servers) -> None:
+def test_what_servers_say(servers: FarmServers) -> None:
     async def ask() -> tuple[dict[str, Any], list[kelek.FarmServer]]:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
             await farm.reach(TIMEOUT_MS)
@@ -244,7 +245,7 @@ def shell(*words: object) -> str:
 def test_a_server_as_jraft_has_it() -> None:
     """Without TLS and users: append and member changes work, views do not."""
     plain = kelek.FarmTuning(insecure_jraft=True)
-    with Servers(ids=(1,), jraft=True, node="post_interval_ms: 0") as bare:
+    with FarmServers(ids=(1,), jraft=True, node="post_interval_ms: 0") as bare:
         bare.start()
         where = {1: bare.endpoint(1)}
         with kelek.Farm(where, timeout_ms=TIMEOUT_MS, tuning=plain) as farm:
@@ -268,7 +269,7 @@ def test_a_server_as_jraft_has_it() -> None:
 def test_through_a_proxy_without_tls() -> None:
     """As with I2P: only the proxy knows the name."""
     with (
-        Servers(ids=(1,), tls=False, node="post_interval_ms: 0") as inner,
+        FarmServers(ids=(1,), tls=False, node="post_interval_ms: 0") as inner,
         HttpProxy({"one.b32.i2p:80": inner.ports[1]}) as proxy,
     ):
         inner.start()
@@ -340,13 +341,13 @@ def test_members_elsewhere_are_not_asked_in_the_open() -> None:
     ],
 )
 def test_refused_credentials(
-    servers: Servers, given: dict[str, Any], kind: type[Exception], said: str
+    servers: FarmServers, given: dict[str, Any], kind: type[Exception], said: str
 ) -> None:
     with opened(servers, **given) as farm, pytest.raises(kind, match=said):
         farm.append(b"x")
 
 
-def test_a_port_without_listener(servers: Servers) -> None:
+def test_a_port_without_listener(servers: FarmServers) -> None:
     where = f"tls://127.0.0.1:{free_port()}"
     with opened(servers, servers=where, timeout_ms=300) as farm:
         problem = r"connection refused|nobody has been heard"
@@ -355,7 +356,7 @@ def test_a_port_without_listener(servers: Servers) -> None:
         assert "requests" not in farm.counters
 
 
-def test_a_listener_without_tls(servers: Servers) -> None:
+def test_a_listener_without_tls(servers: FarmServers) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -424,7 +425,7 @@ def test_what_is_no_farm(given: dict[str, Any], said: str) -> None:
         kelek.Farm(**{**known, **given})
 
 
-def test_values(servers: Servers) -> None:
+def test_values(servers: FarmServers) -> None:
     with opened(servers) as farm:
         with pytest.raises(TypeError, match="must be a list"):
             farm.append_many(b"x")  # type: ignore[arg-type]
@@ -434,7 +435,7 @@ def test_values(servers: Servers) -> None:
             farm.append(bytes(64 << 20))
 
 
-def test_old_arguments_work_and_warn(servers: Servers) -> None:
+def test_old_arguments_work_and_warn(servers: FarmServers) -> None:
     with opened(servers) as farm:
         with pytest.warns(DeprecationWarning, match="append_many"):
             behind = farm.append([b"old", b"older"])

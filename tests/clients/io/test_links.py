@@ -19,7 +19,7 @@ DEADLINE_MS = 60_000
 LARGE = ARENA_BYTES * 3 // 4  # Two of them are too much for one arena.
 
 
-class Machine(LogClientMachine):
+class RecordingMachine(LogClientMachine):
     """A client machine that only keeps what it hears."""
 
     def __init__(self, url: str) -> None:
@@ -45,7 +45,7 @@ def test_large_messages_that_come_together_are_all_taken(tmp_path: Path) -> None
     dealer = context.socket(zmq.DEALER)  # Sends to its only peer, unasked.
     dealer.linger = 0
     dealer.bind(f"ipc://{tmp_path}/peer")
-    machine = Machine(f"ipc://{tmp_path}/peer")
+    machine = RecordingMachine(f"ipc://{tmp_path}/peer")
     links = Links(machine)
     try:
         links.run_once(monotonic_ms())  # Connects.

@@ -12,10 +12,10 @@ import pytest
 import zmq
 
 import kelek
-from kelek.tests.clients.broker.broker_thread import Host
+from kelek.tests.clients.broker.broker_thread import BrokerThread
 from kelek.tests.clients.broker.test_broker import serving
-from kelek.tests.clients.log.test_log import Cluster as Peers
-from kelek.tests.clients.table.table_servers import Cluster as Tables
+from kelek.tests.clients.log.test_log import LogPeers
+from kelek.tests.clients.table.table_servers import TableServers
 from kelek.tests.ports import free_udp_port
 
 LIMIT_S = 90
@@ -32,15 +32,15 @@ def world(kind: str, folder: Path) -> Iterator[str]:
     """What a client of this kind connects to; where that is."""
     name = kind.removeprefix("Async")
     if name == "Table":
-        with closing(Tables(folder)) as tables:
+        with closing(TableServers(folder)) as tables:
             yield ",".join(tables.urls)
     elif name == "Log":
-        with closing(Peers(folder)) as peers:
+        with closing(LogPeers(folder)) as peers:
             yield ",".join(peers.urls)
     elif name == "Node":
         yield str(free_udp_port())
     else:
-        with closing(Host(folder)) as host, serving(parts, urls=host.back):
+        with closing(BrokerThread(folder)) as host, serving(parts, urls=host.back):
             yield host.back if name == "Worker" else host.front
 
 

@@ -29,7 +29,7 @@ async def left(body: kelek.Body) -> bytes:
     return body
 
 
-class Holder:
+class UnfinishedClient:
     """A client, and an iterator of it that is not finished: only the collector ends them."""
 
     def __init__(self, client: Any, iterator: Any = None) -> None:
@@ -38,72 +38,72 @@ class Holder:
         self.itself = self
 
 
-def used(kind: str, url: str) -> Holder:
+def used(kind: str, url: str) -> UnfinishedClient:
     match kind:
         case "Table":
             table = kelek.Table(url.split(","), 3)
             table.put(b"a", b"1")
             pairs = table.scan()
             next(pairs)
-            return Holder(table, pairs)
+            return UnfinishedClient(table, pairs)
         case "Log":
             log = kelek.Log(url.split(","))
             log.append(b"one")
             entries = log.watch()
             next(entries)
-            return Holder(log, entries)
+            return UnfinishedClient(log, entries)
         case "Broker":
             broker = kelek.Broker(url)
             stream = broker.stream("parts", b"1000")
             next(stream)
-            return Holder(broker, stream)
+            return UnfinishedClient(broker, stream)
         case "Farm":
             farm = kelek.Farm(**json.loads(url))
             farm.append(b"one")
             values = farm.watch()
             next(values)
-            return Holder(farm, values)
+            return UnfinishedClient(farm, values)
     node = kelek.Node(tuning=kelek.NodeTuning(port=int(url), interface="127.0.0.1"))
-    return Holder(node, node.events(0))
+    return UnfinishedClient(node, node.events(0))
 
 
-async def used_async(kind: str, url: str) -> Holder:
+async def used_async(kind: str, url: str) -> UnfinishedClient:
     match kind:
         case "AsyncTable":
             table = kelek.AsyncTable(url.split(","), 3)
             await table.put(b"a", b"1")
             pairs = table.scan()
             await anext(pairs)
-            return Holder(table, pairs)
+            return UnfinishedClient(table, pairs)
         case "AsyncLog":
             log = kelek.AsyncLog(url.split(","))
             await log.append(b"one")
             entries = log.watch()
             await anext(entries)
-            return Holder(log, entries)
+            return UnfinishedClient(log, entries)
         case "AsyncBroker":
             broker = kelek.AsyncBroker(url)
             stream = broker.stream("parts", b"1000")
             await anext(stream)
-            return Holder(broker, stream)
+            return UnfinishedClient(broker, stream)
         case "AsyncFarm":
             farm = kelek.AsyncFarm(**json.loads(url))
             await farm.append(b"one")
             values = farm.watch()
             await anext(values)
-            return Holder(farm, values)
+            return UnfinishedClient(farm, values)
         case "Worker":
             begun = asyncio.Event()
             worker = kelek.Worker(left, url, on_begun=begun.set)
             serving = worker.serve()
             task = asyncio.ensure_future(serving)
             await begun.wait()
-            return Holder(worker, task)
+            return UnfinishedClient(worker, task)
     node = kelek.AsyncNode(tuning=kelek.NodeTuning(port=int(url), interface="127.0.0.1"))
-    return Holder(node, node.events(0))
+    return UnfinishedClient(node, node.events(0))
 
 
-class Program:
+class UnclosedProgram:
     def __init__(self, kind: str, url: str) -> None:
         self.kind, self.url = kind, url
         self.warned: list[str] = []
@@ -111,7 +111,7 @@ class Program:
     def note(self, message: Warning | str, kind: type[Warning], *_: object) -> None:
         self.warned.append(f"{kind.__name__}: {message}")
 
-    def drop(self, make: Callable[[], Holder]) -> Resources | None:
+    def drop(self, make: Callable[[], UnfinishedClient]) -> Resources | None:
         """Drops a client that is part of a cycle, and has the collector end it. Returns its
         sockets, if they are its own."""
         self.warned.clear()
@@ -128,12 +128,12 @@ class Program:
         assert ours[0].startswith(f"ResourceWarning: unclosed kelek.{self.kind}: use ")
         return resources
 
-    def make(self) -> Holder:
+    def make(self) -> UnfinishedClient:
         return used(self.kind, self.url)
 
-    def of_a_thread(self) -> Holder:
+    def of_a_thread(self) -> UnfinishedClient:
         """Of a thread that has ended."""
-        made: list[Holder] = []
+        made: list[UnfinishedClient] = []
         thread = threading.Thread(target=lambda: made.append(self.make()))
         thread.start()
         thread.join()
@@ -183,7 +183,7 @@ class Program:
                 return
         raise AssertionError(f"a {self.kind} was used behind a fork")
 
-    def wait_for_ever(self, beside: Holder) -> None:
+    def wait_for_ever(self, beside: UnfinishedClient) -> None:
         """As a daemon thread that the end of the program finds in a call."""
         # By its name: loading another class here could hold the import lock when the program ends.
         client = beside.client
@@ -211,10 +211,10 @@ class Program:
             assert_closed(self.drop(lambda: asyncio.run(self.make_async())))
         asyncio.run(self.within_a_loop())
 
-    async def make_async(self) -> Holder:
+    async def make_async(self) -> UnfinishedClient:
         return await used_async(self.kind, self.url)
 
-    def of_an_open_loop(self) -> Holder:
+    def of_an_open_loop(self) -> UnfinishedClient:
         """Of a loop that runs no more and that nobody closes."""
         return asyncio.new_event_loop().run_until_complete(self.make_async())
 
@@ -238,7 +238,7 @@ def assert_closed(resources: Resources | None) -> None:
 def main(kind: str, url: str) -> None:
     faulthandler.dump_traceback_later(DEADLINE_S, exit=True)
     warnings.simplefilter("always", ResourceWarning)
-    program = Program(kind, url)
+    program = UnclosedProgram(kind, url)
     warnings.showwarning = program.note  # type: ignore[assignment]
     gc.disable()  # It runs when it is told to.
     if kind.startswith("Async") or kind == "Worker":

@@ -10,12 +10,12 @@ import pytest
 import kelek
 from kelek.clients.errors import LogExpired, LogNoLeader, LogTimeout, LogTooLarge, LogUnavailable
 from kelek.clients.io.reqids import new_reqids
-from kelek.tests.clients.log.test_log import Cluster
+from kelek.tests.clients.log.test_log import LogPeers
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[LogPeers]:
+    cluster = LogPeers(tmp_path)
     yield cluster
     cluster.close()
 
@@ -31,7 +31,7 @@ def test_it_has_every_method_of_log() -> None:
 
 
 @pytest.mark.parametrize("form", ["auto", "node"])
-def test_updates_and_entries(cluster: Cluster, form: str) -> None:
+def test_updates_and_entries(cluster: LogPeers, form: str) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
             assert await log.append(b"first") == 1
@@ -62,7 +62,7 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
     run(main())
 
 
-def test_ids_of_the_callers_own(cluster: Cluster) -> None:
+def test_ids_of_the_callers_own(cluster: LogPeers) -> None:
     """Beside updates of another task, which have none; what is known by its id is not repeated."""
     updates = [b"%d" % number for number in range(3000)]
     ids = new_reqids(3000)
@@ -85,7 +85,7 @@ def test_ids_of_the_callers_own(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("form", ["auto", "node"])
-def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: str) -> None:
+def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form: str) -> None:
     """Their caller gave up while nobody led."""
     updates = [b"%d" % number for number in range(3000)]
     ids = new_reqids(3000)
@@ -124,7 +124,7 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: Cluster, form: 
 
 
 def test_whether_anybody_answers_is_known_without_a_leader(
-    cluster: Cluster, tmp_path: Path
+    cluster: LogPeers, tmp_path: Path
 ) -> None:
     cluster.world.peers[0].leads = False
     with kelek.Log(cluster.urls) as blocking:
@@ -143,7 +143,7 @@ def test_whether_anybody_answers_is_known_without_a_leader(
     run(main())
 
 
-def test_many_tasks_share_one_and_their_updates_travel_together(cluster: Cluster) -> None:
+def test_many_tasks_share_one_and_their_updates_travel_together(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls) as log:
             tasks = [asyncio.create_task(log.append(b"%d" % n)) for n in range(2000)]
@@ -154,7 +154,7 @@ def test_many_tasks_share_one_and_their_updates_travel_together(cluster: Cluster
     run(main())
 
 
-def test_updates_of_an_asynchronous_source(cluster: Cluster) -> None:
+def test_updates_of_an_asynchronous_source(cluster: LogPeers) -> None:
     async def source() -> AsyncIterator[bytes]:
         for number in range(5000):
             yield b"%d" % number
@@ -168,7 +168,7 @@ def test_updates_of_an_asynchronous_source(cluster: Cluster) -> None:
     run(main())
 
 
-def test_a_failover_in_the_middle(cluster: Cluster) -> None:
+def test_a_failover_in_the_middle(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
 
@@ -188,7 +188,7 @@ def test_a_failover_in_the_middle(cluster: Cluster) -> None:
     run(main())
 
 
-def test_a_subscriber_beside_a_writer(cluster: Cluster) -> None:
+def test_a_subscriber_beside_a_writer(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls) as log:
 
@@ -215,7 +215,7 @@ def test_a_subscriber_beside_a_writer(cluster: Cluster) -> None:
     run(main())
 
 
-def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: Cluster) -> None:
+def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
             for size in (0, (10 << 20) + 1):
@@ -236,7 +236,7 @@ def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: Cluster) -> None:
     run(main())
 
 
-def test_no_leader_and_then_one(cluster: Cluster) -> None:
+def test_no_leader_and_then_one(cluster: LogPeers) -> None:
     async def main() -> None:
         cluster.world.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
@@ -250,7 +250,7 @@ def test_no_leader_and_then_one(cluster: Cluster) -> None:
     run(main())
 
 
-def test_a_cancelled_update_stays_on_its_way(cluster: Cluster) -> None:
+def test_a_cancelled_update_stays_on_its_way(cluster: LogPeers) -> None:
     async def main() -> None:
         cluster.world.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls) as log:
@@ -265,7 +265,7 @@ def test_a_cancelled_update_stays_on_its_way(cluster: Cluster) -> None:
     run(main())
 
 
-def test_closing_ends_those_who_wait(cluster: Cluster) -> None:
+def test_closing_ends_those_who_wait(cluster: LogPeers) -> None:
     async def main() -> None:
         cluster.world.peers[0].leads = False
         log = kelek.AsyncLog(cluster.urls)
@@ -282,7 +282,7 @@ def test_closing_ends_those_who_wait(cluster: Cluster) -> None:
     run(main())
 
 
-def test_old_verbs_work_and_warn(cluster: Cluster) -> None:
+def test_old_verbs_work_and_warn(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls[0]) as log:
             with pytest.warns(DeprecationWarning, match=r"update\(\) is deprecated: use append"):

@@ -25,7 +25,7 @@ from kelek.protocols.zmqraft.client.client import LogClientSetup
 from kelek.tests.protocols.zmqraft.world import Peer, World
 
 
-class Cluster:
+class LogPeers:
     """Three ROUTERs on ipc, served by one thread until it is told to stop."""
 
     def __init__(self, folder: Path) -> None:
@@ -89,14 +89,14 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[LogPeers]:
+    cluster = LogPeers(tmp_path)
     yield cluster
     cluster.close()
 
 
 @pytest.mark.parametrize("form", ["auto", "node"])
-def test_updates_and_entries(cluster: Cluster, form: str) -> None:
+def test_updates_and_entries(cluster: LogPeers, form: str) -> None:
     with kelek.Log(cluster.urls, form=form, timeout_ms=60_000) as log:
         assert log.append(b"first") == 1
         seen: list[int] = []
@@ -119,7 +119,7 @@ def test_updates_and_entries(cluster: Cluster, form: str) -> None:
         assert log.broadcast_url() == "tcp://pub"
 
 
-def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: Cluster) -> None:
+def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls, "demo") as writer, kelek.Log(cluster.urls, "demo") as log:
         writer.append_many(b"%d" % number for number in range(20))
         cluster.world.peers[1].lags = 5
@@ -130,7 +130,7 @@ def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: Cluster) -> 
         assert len(list(log.entries(count=3, url=lagging))) == 3
 
 
-def test_updates_with_ids_of_ones_own_are_appended_once(cluster: Cluster) -> None:
+def test_updates_with_ids_of_ones_own_are_appended_once(cluster: LogPeers) -> None:
     ids = new_reqids(3000)
     updates = [b"%d" % number for number in range(3000)]
     for _ in range(2):
@@ -143,7 +143,7 @@ def test_updates_with_ids_of_ones_own_are_appended_once(cluster: Cluster) -> Non
                 log.append_many(updates[:3], reqids=wrong)
 
 
-def test_read_index(cluster: Cluster) -> None:
+def test_read_index(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         assert log.read_index() == 1
         log.append_many([b"a", b"b"])
@@ -153,7 +153,7 @@ def test_read_index(cluster: Cluster) -> None:
         assert log.read_index() == 3
 
 
-def test_transfer(cluster: Cluster) -> None:
+def test_transfer(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         assert log.transfer("n2") == "n2"
         assert log.config().leader == "n2"
@@ -163,7 +163,7 @@ def test_transfer(cluster: Cluster) -> None:
             log.transfer("n9")
 
 
-def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
+def test_read_index_of_a_leader_that_knows_none(cluster: LogPeers) -> None:
     """It is refused before anything is sent: that must not wait for something to arrive."""
     cluster.world.peers[0].features = ("pack", "append")
     with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
@@ -178,7 +178,7 @@ def test_read_index_of_a_leader_that_knows_none(cluster: Cluster) -> None:
         log.read_index()
 
 
-def test_a_failover_in_the_middle(cluster: Cluster) -> None:
+def test_a_failover_in_the_middle(cluster: LogPeers) -> None:
     with kelek.Log(",".join(cluster.urls), timeout_ms=60_000) as log:
 
         def source() -> Iterator[bytes]:
@@ -194,7 +194,7 @@ def test_a_failover_in_the_middle(cluster: Cluster) -> None:
         ]
 
 
-def test_following_waits_for_more(cluster: Cluster) -> None:
+def test_following_waits_for_more(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls) as log, kelek.Log(cluster.urls) as reader:
         log.append(b"a")
         entries = reader.watch()
@@ -205,24 +205,24 @@ def test_following_waits_for_more(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("size", [0, (10 << 20) + 1])
-def test_too_large_is_an_error_before_it_is_sent(cluster: Cluster, size: int) -> None:
+def test_too_large_is_an_error_before_it_is_sent(cluster: LogPeers, size: int) -> None:
     with kelek.Log(cluster.urls) as log, pytest.raises(LogTooLarge):
         log.append(bytes(size))
     assert not cluster.world.log.records
 
 
-def test_the_largest_update_travels_alone(cluster: Cluster) -> None:
+def test_the_largest_update_travels_alone(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls) as log:
         assert log.append_many([b"a", bytes(10 << 20), b"b"]) == 3
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, None])
-def test_updates_are_bytes(cluster: Cluster, wrong: object) -> None:
+def test_updates_are_bytes(cluster: LogPeers, wrong: object) -> None:
     with kelek.Log(cluster.urls) as log, pytest.raises(TypeError):
         log.append(wrong)  # type: ignore[arg-type]
 
 
-def test_an_expired_update(cluster: Cluster) -> None:
+def test_an_expired_update(cluster: LogPeers) -> None:
     cluster.world.peers[0].refuse = "expired"
     with kelek.Log(cluster.urls) as log:
         with pytest.raises(LogExpired):
@@ -231,7 +231,7 @@ def test_an_expired_update(cluster: Cluster) -> None:
         assert log.append(b"c") == 1
 
 
-def test_no_leader(cluster: Cluster) -> None:
+def test_no_leader(cluster: LogPeers) -> None:
     cluster.world.peers[0].leads = False
     with kelek.Log(cluster.urls, timeout_ms=100) as log:
         with pytest.raises(LogNoLeader):
@@ -244,7 +244,7 @@ def test_no_leader(cluster: Cluster) -> None:
         assert log.append(b"b") == 2
 
 
-def test_a_leader_that_never_commits(cluster: Cluster) -> None:
+def test_a_leader_that_never_commits(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls) as log:
         log.append(b"a")  # Now it is known.
         cluster.world.peers[0].commits = False
@@ -253,7 +253,7 @@ def test_a_leader_that_never_commits(cluster: Cluster) -> None:
             log.append(b"b")
 
 
-def test_the_times_of_the_search_are_the_users(cluster: Cluster) -> None:
+def test_the_times_of_the_search_are_the_users(cluster: LogPeers) -> None:
     tuning = LogTuning(response_ttl_ms=100, election_grace_ms=120)
     with kelek.Log(cluster.urls, tuning=tuning) as log:
         setup = log._client.setup
@@ -261,7 +261,7 @@ def test_the_times_of_the_search_are_the_users(cluster: Cluster) -> None:
     assert LogClientSetup(b"demo", ()).search_ms == LogTuning().election_grace_ms // 12
 
 
-def test_closed_and_wrong_arguments(cluster: Cluster) -> None:
+def test_closed_and_wrong_arguments(cluster: LogPeers) -> None:
     log = kelek.Log(cluster.urls)
     log.close()
     log.close()
@@ -297,7 +297,7 @@ def test_what_is_no_url_is_refused_before_anything_runs(url: str) -> None:
         kelek.Log(url)
 
 
-def test_a_learned_address_that_is_none_harms_nobody(cluster: Cluster) -> None:
+def test_a_learned_address_that_is_none_harms_nobody(cluster: LogPeers) -> None:
     cluster.world.peers[2].url = "tcp://nowhere"  # What the others now say of it.
     with kelek.Log(cluster.urls[0]) as log:
         assert log.append(b"a") == 1
@@ -312,7 +312,7 @@ def test_reqids_differ() -> None:
     assert ids[0][:9] == ids[999][:9]
 
 
-def test_old_verbs_work_and_warn(cluster: Cluster) -> None:
+def test_old_verbs_work_and_warn(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls[0]) as log:
         with pytest.warns(DeprecationWarning, match=r"update\(\) is deprecated: use append\(\)"):
             assert log.update(b"a") == 1

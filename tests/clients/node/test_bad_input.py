@@ -27,7 +27,7 @@ FORGER = "127.0.0.2"  # On loopback any address may be a source.
 OPEN_FILES = 160  # Of a process with a node: enough for 40 sockets.
 
 
-class Place:
+class NodeAndPeer:
     """A node, and a foreign peer with a mailbox, a DEALER and a socket for datagrams."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
@@ -94,9 +94,9 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> Iterator[NodeAndPeer]:
     with zmq.Context() as context:
-        made = Place(context)
+        made = NodeAndPeer(context)
         yield made
         made.node.close()
         made.udp.close()
@@ -104,7 +104,7 @@ def place() -> Iterator[Place]:
         made.dealer.close(0)
 
 
-def test_forged_beacons(place: Place) -> None:
+def test_forged_beacons(place: NodeAndPeer) -> None:
     """Forged beacons make no peer and no connection."""
     good = encode_beacon(Beacon(UUID, place.mailbox_port))
     for data in (good[:-1], good + b"x", b"ZRE\x02" + good[4:], b"", bytes(22)):
@@ -117,7 +117,7 @@ def test_forged_beacons(place: Place) -> None:
     assert place.node._reactor_node.links == {}
 
 
-def test_a_static_peer_is_greeted_unheard(place: Place) -> None:
+def test_a_static_peer_is_greeted_unheard(place: NodeAndPeer) -> None:
     """A silent static peer is not listed; one that answers is, without a beacon."""
     static = f"tcp://{LOOPBACK}:{place.mailbox_port}"
     tuning = place.tuning._replace(static=(static,), beacons=False)
@@ -132,7 +132,7 @@ def test_a_static_peer_is_greeted_unheard(place: Place) -> None:
         assert met(node).endpoint == static
 
 
-def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: Place) -> None:
+def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: NodeAndPeer) -> None:
     """A restarted peer does not greet first, and would not understand a PING."""
     tuning = place.tuning._replace(static=(f"tcp://{LOOPBACK}:{place.mailbox_port}",))
     with kelek.Node("alone", tuning=tuning._replace(beacons=False)) as node:
@@ -148,13 +148,13 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: Place)
         assert [peer.uuid for peer in node.peers] == [OTHER]
 
 
-def test_goodbyes_that_are_too_many(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_goodbyes_that_are_too_many(place: NodeAndPeer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reactor, "GOODBYES_MAX", 0)
     place.beacon(encode_beacon(Beacon(UUID, 0)))
     place.wait_for(goodbyes_dropped=1)
 
 
-def test_wrong_messages(place: Place) -> None:
+def test_wrong_messages(place: NodeAndPeer) -> None:
     """They are counted; a correct HELLO afterwards makes a peer."""
     place.say(1, Whisper([b"too early"]))
     place.say(2, Join("g", 1))
@@ -192,7 +192,7 @@ def test_wrong_messages(place: Place) -> None:
     place.wait_for(gaps=1, peers=0)
 
 
-def test_messages_that_are_too_large(place: Place) -> None:
+def test_messages_that_are_too_large(place: NodeAndPeer) -> None:
     """A frame over the limit ends its connection; a message over the limit is dropped."""
     with kelek.Node("small", tuning=place.tuning._replace(message_bytes_max=2000)) as node:
         place.dealer.disconnect(place.node.endpoint)
@@ -207,7 +207,7 @@ def test_messages_that_are_too_large(place: Place) -> None:
         assert "message_short" not in node.counters
 
 
-def test_a_flood_of_beacons(place: Place) -> None:
+def test_a_flood_of_beacons(place: NodeAndPeer) -> None:
     """Few forged beacons are believed, and the real node is found."""
     dice = Random(1)
     for _ in range(FLOOD):
@@ -274,7 +274,7 @@ def test_floods_where_few_files_may_be_open() -> None:
         victim.stop()
 
 
-def test_a_flood_of_greetings(place: Place) -> None:
+def test_a_flood_of_greetings(place: NodeAndPeer) -> None:
     """The table takes peers up to its limit; earlier peers stay."""
     with ExitStack() as stack:
         tuning = place.tuning._replace(peers_max=20)

@@ -16,20 +16,20 @@ STEPS = 60
 WEIGHTS = {"toggle": 1, "meet": 1, "read": 2, "join": 2, "leave": 1, "whisper": 4, "shout": 3}
 
 
-class Said(NamedTuple):
+class SentMessage(NamedTuple):
     speaker: bytes  # UUIDs.
     hearer: bytes
     text: bytes
 
 
-class Nodes:
+class LiveNodes:
     """The live nodes by number, the messages that they received, and those sent to one of them."""
 
     def __init__(self) -> None:
         self.tuning = kelek.NodeTuning(port=free_udp_port(), interface="lo")
         self.live: dict[int, kelek.Node] = {}
-        self.heard: dict[bytes, list[Said]] = {}
-        self.whispers: list[Said] = []
+        self.heard: dict[bytes, list[SentMessage]] = {}
+        self.whispers: list[SentMessage] = []
         self.shouts: list[tuple[bytes, bytes]] = []
         self.count = 0
 
@@ -65,7 +65,7 @@ class Nodes:
             node.shout(group, self.shouts[-1][1])
 
     def whisper(self, node: kelek.Node, other: kelek.Node) -> None:
-        said = Said(node.uuid, other.uuid, self.text())
+        said = SentMessage(node.uuid, other.uuid, self.text())
         if node.whisper(other.uuid, said.text):
             self.whispers.append(said)
 
@@ -76,7 +76,7 @@ class Nodes:
     def read(self, node: kelek.Node, timeout_ms: int = 0) -> None:
         for event in node.receive(timeout_ms):
             if event.kind.value in ("WHISPER", "SHOUT") and event.peer is not None:
-                heard = Said(event.peer.uuid, node.uuid, event.content[0])
+                heard = SentMessage(event.peer.uuid, node.uuid, event.content[0])
                 self.heard[node.uuid].append(heard)
 
     def agree(self) -> bool:
@@ -115,7 +115,7 @@ class Nodes:
 @pytest.mark.parametrize("seed", range(10))
 def test_all_agree_in_the_end(seed: int) -> None:
     """No whisper is lost, repeated or late."""
-    nodes, dice = Nodes(), Random(seed)
+    nodes, dice = LiveNodes(), Random(seed)
     try:
         for number in range(NODES):
             nodes.begin(number)

@@ -16,7 +16,7 @@ FEATURES = 0x1FFFF
 CHUNK_PAIRS = 3
 
 
-class World:
+class TableStore:
     """The tables that all servers share, and what was done to them."""
 
     def __init__(self) -> None:
@@ -80,10 +80,10 @@ def plain(all_ops: Sequence[ops.Op]) -> list[ops.Op]:
     return [op for op in all_ops if not isinstance(op, ops.Get | ops.Expiry | ops.Attach)]
 
 
-class Server:
+class FakeTableServer:
     """One server. What it is told to do wrong it does until it is told otherwise."""
 
-    def __init__(self, world: World, name: str, features: int = FEATURES) -> None:
+    def __init__(self, world: TableStore, name: str, features: int = FEATURES) -> None:
         self.world = world
         self.name = name
         self.features = features
@@ -300,14 +300,14 @@ class Server:
                 return int.from_bytes(compare.key, "little") in self.world.sessions
 
 
-class Cluster:
+class TableServers:
     """Three ROUTERs on ipc, served by one thread until it is told to stop."""
 
     def __init__(self, folder: Path, features: int = FEATURES) -> None:
-        self.world = World()
+        self.world = TableStore()
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.servers = [Server(self.world, f"s{i}", features) for i in range(3)]
-        self.routers: dict[zmq.Socket[bytes], Server] = {}
+        self.servers = [FakeTableServer(self.world, f"s{i}", features) for i in range(3)]
+        self.routers: dict[zmq.Socket[bytes], FakeTableServer] = {}
         self.urls = [f"ipc://{folder}/{server.name}" for server in self.servers]
         for url, server in zip(self.urls, self.servers, strict=True):
             router = self.context.socket(zmq.ROUTER)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, Cluster, job_told
+from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, TableServers, job_told
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[TableServers]:
+    cluster = TableServers(tmp_path)
     yield cluster
     cluster.close()
 
@@ -31,7 +31,7 @@ def test_it_has_every_method_of_table() -> None:
     assert ours - {"close"} == theirs - {"aclose"}
 
 
-def test_reads_and_writes(cluster: Cluster) -> None:
+def test_reads_and_writes(cluster: TableServers) -> None:
     async def source() -> AsyncIterator[tuple[bytes, bytes]]:
         for pair in PAIRS:
             yield pair
@@ -70,7 +70,7 @@ def test_reads_and_writes(cluster: Cluster) -> None:
     run(main())
 
 
-def test_batches_sessions_and_changes(cluster: Cluster) -> None:
+def test_batches_sessions_and_changes(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             assert await table.compare_and_put(b"k", None, b"1")
@@ -95,7 +95,7 @@ async def _first(source: Any, count: int) -> AsyncIterator[Any]:
     await source.aclose()
 
 
-def test_jobs_for_several_tasks(cluster: Cluster) -> None:
+def test_jobs_for_several_tasks(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await table.put_many(PAIRS[:50])
@@ -119,7 +119,7 @@ def test_jobs_for_several_tasks(cluster: Cluster) -> None:
     run(main())
 
 
-def test_arrow(cluster: Cluster) -> None:
+def test_arrow(cluster: TableServers) -> None:
     pyarrow = pytest.importorskip("pyarrow")
 
     async def main() -> None:
@@ -137,7 +137,7 @@ def test_arrow(cluster: Cluster) -> None:
     run(main())
 
 
-def test_many_tasks_share_one(cluster: Cluster) -> None:
+def test_many_tasks_share_one(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await asyncio.gather(*(table.put(key, value) for key, value in PAIRS[:2000]))
@@ -150,7 +150,7 @@ def test_many_tasks_share_one(cluster: Cluster) -> None:
     run(main())
 
 
-def test_what_is_begun_later_overtakes_no_put(cluster: Cluster) -> None:
+def test_what_is_begun_later_overtakes_no_put(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await asyncio.gather(
@@ -167,7 +167,7 @@ def test_what_is_begun_later_overtakes_no_put(cluster: Cluster) -> None:
     run(main())
 
 
-def test_gets_that_are_too_much_for_one_answer_go_alone(cluster: Cluster) -> None:
+def test_gets_that_are_too_much_for_one_answer_go_alone(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await table.put_many(PAIRS[:5])
@@ -179,7 +179,7 @@ def test_gets_that_are_too_much_for_one_answer_go_alone(cluster: Cluster) -> Non
     run(main())
 
 
-def test_a_cancelled_put_stays_on_its_way(cluster: Cluster) -> None:
+def test_a_cancelled_put_stays_on_its_way(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             tasks = [asyncio.create_task(table.put(key, b"")) for key, _ in PAIRS[:3]]
@@ -193,7 +193,7 @@ def test_a_cancelled_put_stays_on_its_way(cluster: Cluster) -> None:
     run(main())
 
 
-def test_a_failover(cluster: Cluster) -> None:
+def test_a_failover(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, timeout_ms=60_000) as table:
             url = (await table.server()).url
@@ -207,7 +207,7 @@ def test_a_failover(cluster: Cluster) -> None:
     run(main())
 
 
-def test_what_goes_wrong(cluster: Cluster) -> None:
+def test_what_goes_wrong(cluster: TableServers) -> None:
     async def main() -> None:
         table = kelek.AsyncTable(cluster.urls, timeout_ms=200)
         with pytest.raises(kelek.TableTooLarge):

@@ -25,7 +25,7 @@ from kelek.protocols.zerodb.wire.values import (
     WITH_LEASE,
     Extension,
 )
-from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, Cluster, job_told
+from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, TableServers, job_told
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 
@@ -35,21 +35,21 @@ def joined(pages: Iterable[list[tuple[bytes, bytes]]]) -> list[tuple[bytes, byte
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[TableServers]:
+    cluster = TableServers(tmp_path)
     yield cluster
     cluster.close()
 
 
 @pytest.fixture
-def foreign(tmp_path: Path) -> Iterator[Cluster]:
+def foreign(tmp_path: Path) -> Iterator[TableServers]:
     """Servers that know what the text says, and nothing else."""
-    cluster = Cluster(tmp_path, features=7)
+    cluster = TableServers(tmp_path, features=7)
     yield cluster
     cluster.close()
 
 
-def test_one_key(cluster: Cluster) -> None:
+def test_one_key(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 3, timeout_ms=60_000) as table:
         assert table.number == 3
         assert table.get(b"k") is None
@@ -67,7 +67,7 @@ def test_one_key(cluster: Cluster) -> None:
     assert cluster.world.tables == {3: {}}
 
 
-def test_many_keys_are_packed_and_pipelined(cluster: Cluster) -> None:
+def test_many_keys_are_packed_and_pipelined(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         seen: list[int] = []
         assert table.put_many(iter(PAIRS), progress=seen.append) == 5000
@@ -80,7 +80,7 @@ def test_many_keys_are_packed_and_pipelined(cluster: Cluster) -> None:
     assert {it.flags for it in cluster.world.writes if isinstance(it, requests.Put)} == {PARTSYNC}
 
 
-def test_values_that_are_too_much_for_one_answer_come_in_several(cluster: Cluster) -> None:
+def test_values_that_are_too_much_for_one_answer_come_in_several(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls) as table:
         table.put_many(PAIRS[:100])
         for server in cluster.servers:
@@ -94,7 +94,7 @@ def test_values_that_are_too_much_for_one_answer_come_in_several(cluster: Cluste
             table.get_many([key for key, _ in PAIRS[:100]])
 
 
-def test_scans(cluster: Cluster) -> None:
+def test_scans(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls) as table:
         table.put_many(PAIRS)
         assert list(table.scan(prefix=b"key 0001")) == PAIRS[10:20]
@@ -116,7 +116,7 @@ def test_scans(cluster: Cluster) -> None:
             list(table.scan(limit=-1))
 
 
-def test_a_scan_is_read_by_the_page(cluster: Cluster) -> None:
+def test_a_scan_is_read_by_the_page(cluster: TableServers) -> None:
     pairs = [(b"%04d" % n, bytes(100_000)) for n in range(50)]
     with kelek.Table(cluster.urls) as table:
         table.put_many(pairs)
@@ -128,7 +128,7 @@ def test_a_scan_is_read_by_the_page(cluster: Cluster) -> None:
         assert len(first) == 10
 
 
-def test_arrow(cluster: Cluster) -> None:
+def test_arrow(cluster: TableServers) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     with kelek.Table(cluster.urls) as table:
         table.put_many(PAIRS)
@@ -142,7 +142,7 @@ def test_arrow(cluster: Cluster) -> None:
 def test_arrow_in_either_framing(tmp_path: Path, features: int) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     pairs = [(b"%03d" % n, bytes(30_000)) for n in range(100)]
-    with closing(Cluster(tmp_path, features)) as cluster, kelek.Table(cluster.urls) as table:
+    with closing(TableServers(tmp_path, features)) as cluster, kelek.Table(cluster.urls) as table:
         table.put_many(pairs)
         batches = list(table.to_arrow())
         assert len(batches) == (1 if features == 7 else 3)
@@ -176,7 +176,7 @@ def test_columns_that_are_none_never_reach_arrow(frames: list[bytes]) -> None:
         batch_of(Answer(0x13, 0, b"", False, frames), request)
 
 
-def test_ranges_are_deleted(cluster: Cluster) -> None:
+def test_ranges_are_deleted(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls) as table:
         table.put_many(PAIRS)
         table.delete_range(prefix=b"key 0001")
@@ -190,7 +190,7 @@ def test_ranges_are_deleted(cluster: Cluster) -> None:
         assert table.count() == 0
 
 
-def test_a_batch_is_one_step(cluster: Cluster) -> None:
+def test_a_batch_is_one_step(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         batch = table.batch().put(b"a", b"1").put(b"b", b"2", table=2).get(b"a")
         first = table.commit(batch)
@@ -220,7 +220,7 @@ def test_a_batch_is_one_step(cluster: Cluster) -> None:
         assert list(table.keys()) == [b"a"]
 
 
-def test_compare_and_put(cluster: Cluster) -> None:
+def test_compare_and_put(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, sync="async") as table:
         assert table.compare_and_put(b"k", None, b"1")
         assert not table.compare_and_put(b"k", None, b"2")
@@ -232,7 +232,7 @@ def test_compare_and_put(cluster: Cluster) -> None:
     assert last.flags == PARTSYNC, "its answer means something, so it is waited for"
 
 
-def test_sessions_and_times_to_live(cluster: Cluster) -> None:
+def test_sessions_and_times_to_live(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, sync="fullsync") as table:
         session = table.open_session(2.5)
         table.put(b"lock", b"me", session=session, ttl_s=1)
@@ -256,7 +256,7 @@ def test_sessions_and_times_to_live(cluster: Cluster) -> None:
     assert (put.flags, put.extension.ttl_ms, put.extension.lease) == (FULLSYNC, 1000, session)
 
 
-def test_changes_are_watched(cluster: Cluster) -> None:
+def test_changes_are_watched(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table, kelek.Table(cluster.urls, 1) as writer:
         writer.put(b"a0", b"early")
         from_now = table.watch(prefix=b"a")
@@ -282,7 +282,7 @@ def test_changes_are_watched(cluster: Cluster) -> None:
         assert (error.value.index, error.value.after) == (6, 5)
 
 
-def test_the_table_itself(cluster: Cluster) -> None:
+def test_the_table_itself(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         assert table.info() is None
         options = kelek.TableOptions(cache_bytes=1 << 20, bloom_bits=10, compression=False)
@@ -302,7 +302,7 @@ def test_the_table_itself(cluster: Cluster) -> None:
         assert server.software in ("s0", "s1", "s2")
 
 
-def test_a_job_gives_each_chunk_once_to_several(cluster: Cluster) -> None:
+def test_a_job_gives_each_chunk_once_to_several(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls[:1], 1) as table, kelek.Table(cluster.urls[:1], 1) as other:
         table.put_many(PAIRS[:20])
         job = table.range_job(prefix=b"key", chunk_pairs=CHUNK_PAIRS, lease=0)
@@ -320,7 +320,7 @@ def test_a_job_gives_each_chunk_once_to_several(cluster: Cluster) -> None:
         assert table.job_status(JOB) == job_told(JOB, "done")
 
 
-def test_a_job_is_waited_for_and_ended(cluster: Cluster) -> None:
+def test_a_job_is_waited_for_and_ended(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         apid = table.copy_into(2)
         cluster.world.job_turns = 3
@@ -339,7 +339,7 @@ def test_a_job_is_waited_for_and_ended(cluster: Cluster) -> None:
             table.job_status(-1)
 
 
-def test_a_job_is_asked_for_where_it_was_begun(cluster: Cluster) -> None:
+def test_a_job_is_asked_for_where_it_was_begun(cluster: TableServers) -> None:
     """Another server may have one of the same number."""
     with kelek.Table(cluster.urls, 1) as table:
         apid = table.copy_into(2)
@@ -352,7 +352,10 @@ def test_a_job_is_asked_for_where_it_was_begun(cluster: Cluster) -> None:
 @pytest.mark.parametrize("features", [7, 0x1FFFF])
 def test_a_job_as_arrow(tmp_path: Path, features: int) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    with closing(Cluster(tmp_path, features)) as cluster, kelek.Table(cluster.urls, 1) as table:
+    with (
+        closing(TableServers(tmp_path, features)) as cluster,
+        kelek.Table(cluster.urls, 1) as table,
+    ):
         table.put_many(PAIRS[:20])
         batches = list(table.chunks_arrow(table.range_job()))
         assert [batch.num_rows for batch in batches] == [3] * 6 + [2]
@@ -364,7 +367,7 @@ def test_a_job_as_arrow(tmp_path: Path, features: int) -> None:
         assert table.count() == 20, "chunks that were asked for and not read are in nobody's way"
 
 
-def test_arrow_is_written_in_packs(cluster: Cluster) -> None:
+def test_arrow_is_written_in_packs(cluster: TableServers) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     big = [(b"big", bytes(300_000)), (b"small", b""), *PAIRS]
     columns = [pyarrow.array([pair[i] for pair in big], pyarrow.binary()) for i in (0, 1)]
@@ -399,7 +402,7 @@ def test_arrow_is_written_in_packs(cluster: Cluster) -> None:
         ({"key": [b"k" * 65_537], "value": [b""]}, "a key has 1 to 65536 bytes, not 65537"),
     ],
 )
-def test_arrow_that_no_table_holds(cluster: Cluster, columns: Any, words: str) -> None:
+def test_arrow_that_no_table_holds(cluster: TableServers, columns: Any, words: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     batch = pyarrow.RecordBatch.from_pydict(columns)
     with kelek.Table(cluster.urls) as table, pytest.raises((ValueError, TypeError), match=words):
@@ -407,7 +410,7 @@ def test_arrow_that_no_table_holds(cluster: Cluster, columns: Any, words: str) -
     assert cluster.world.writes == []
 
 
-def test_a_job_of_keys(cluster: Cluster) -> None:
+def test_a_job_of_keys(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         table.put_many(PAIRS[:20])
         table.range_job()
@@ -417,7 +420,7 @@ def test_a_job_of_keys(cluster: Cluster) -> None:
     assert jobs == [0, KEYS_ONLY | WITH_LEASE]
 
 
-def test_a_job_that_expired_is_no_end(cluster: Cluster) -> None:
+def test_a_job_that_expired_is_no_end(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         table.put_many(PAIRS[:20])
         job = table.range_job()
@@ -429,7 +432,7 @@ def test_a_job_that_expired_is_no_end(cluster: Cluster) -> None:
             next(chunks)
 
 
-def test_a_job_does_not_outlive_its_server(cluster: Cluster) -> None:
+def test_a_job_does_not_outlive_its_server(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1, timeout_ms=60_000) as table:
         table.put_many(PAIRS[:20])
         job = table.range_job()
@@ -441,7 +444,7 @@ def test_a_job_does_not_outlive_its_server(cluster: Cluster) -> None:
         assert table.count() == 20, "another server is asked for the rest"
 
 
-def test_a_failover_in_the_middle_of_a_load(cluster: Cluster) -> None:
+def test_a_failover_in_the_middle_of_a_load(cluster: TableServers) -> None:
     pairs = [(b"%06d" % n, b"") for n in range(30_000)]
 
     def source() -> Iterator[tuple[bytes, bytes]]:
@@ -457,7 +460,7 @@ def test_a_failover_in_the_middle_of_a_load(cluster: Cluster) -> None:
     assert written == [key for key, _ in pairs], "each once, in order"
 
 
-def test_the_text_s_framing_says_the_same(foreign: Cluster) -> None:
+def test_the_text_s_framing_says_the_same(foreign: TableServers) -> None:
     with kelek.Table(foreign.urls, 1) as table:
         table.put_many(PAIRS)
         table.put(b"empty", b"")
@@ -477,7 +480,7 @@ def test_the_text_s_framing_says_the_same(foreign: Cluster) -> None:
             table.compare_and_put(b"k", None, b"v")
 
 
-def test_refusals_have_the_server_s_words(cluster: Cluster) -> None:
+def test_refusals_have_the_server_s_words(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         for server in cluster.servers:
             server.error = 2, "no space"
@@ -491,7 +494,7 @@ def test_refusals_have_the_server_s_words(cluster: Cluster) -> None:
         assert table.get(b"k") == b"v"
 
 
-def test_nobody_answers(tmp_path: Path, cluster: Cluster) -> None:
+def test_nobody_answers(tmp_path: Path, cluster: TableServers) -> None:
     with (
         kelek.Table(f"ipc://{tmp_path}/nobody", timeout_ms=100) as table,
         pytest.raises(kelek.TableUnavailable, match="no server answered"),
@@ -508,7 +511,7 @@ def test_nobody_answers(tmp_path: Path, cluster: Cluster) -> None:
         table.get(b"k")
 
 
-def test_why_it_could_not_be_done_is_said(cluster: Cluster) -> None:
+def test_why_it_could_not_be_done_is_said(cluster: TableServers) -> None:
     """Whoever was asked, and however often; and no longer once they can."""
     with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         table.server()
@@ -540,7 +543,7 @@ def test_why_it_could_not_be_done_is_said(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("key", [b"", bytes((64 << 10) + 1)])
-def test_keys_have_limits(cluster: Cluster, key: bytes) -> None:
+def test_keys_have_limits(cluster: TableServers, key: bytes) -> None:
     with kelek.Table(cluster.urls) as table:
         for call in (table.get, table.exists, table.delete):
             with pytest.raises(kelek.TableTooLarge):
@@ -579,7 +582,7 @@ NUMBERS: list[tuple[Callable[[kelek.Table], object], str]] = [
 ]
 
 
-def test_numbers_that_no_request_can_hold(cluster: Cluster) -> None:
+def test_numbers_that_no_request_can_hold(cluster: TableServers) -> None:
     """Told before anything is sent; the Table is of use afterwards."""
     with kelek.Table(cluster.urls) as table:
         for call, words in NUMBERS:

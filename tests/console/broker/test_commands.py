@@ -17,7 +17,7 @@ from kelek.console.broker import worker as worker_commands
 from kelek.console.broker.target import BrokerTarget
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
-from kelek.tests.clients.broker.broker_thread import Host
+from kelek.tests.clients.broker.broker_thread import BrokerThread
 
 SERVED = '''
 import kelek
@@ -42,8 +42,8 @@ number = 7
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    host = Host(tmp_path)
+def host(tmp_path: Path) -> Iterator[BrokerThread]:
+    host = BrokerThread(tmp_path)
     yield host
     host.close()
 
@@ -75,7 +75,7 @@ def refused(*words: str) -> tuple[int, str]:
     return result.exit_code, line
 
 
-def test_a_service_from_a_shell(host: Host, tmp_path: Path) -> None:
+def test_a_service_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
     front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
     with working(tmp_path, "served:add", *back) as worker:
         assert worker.stdout is not None
@@ -96,7 +96,7 @@ def test_a_service_from_a_shell(host: Host, tmp_path: Path) -> None:
         assert "no sevens" not in complained, "it is an answer"
 
 
-def test_parts_from_a_shell(host: Host, tmp_path: Path) -> None:
+def test_parts_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
     front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
     with working(tmp_path, "served:count", "--concurrency", "2", *back):
         assert call("count", "3", "--partials", *front) == "0\n1\n2\n"
@@ -110,7 +110,7 @@ def test_parts_from_a_shell(host: Host, tmp_path: Path) -> None:
         ]
 
 
-def test_a_plain_function_needs_a_name(host: Host, tmp_path: Path) -> None:
+def test_a_plain_function_needs_a_name(host: BrokerThread, tmp_path: Path) -> None:
     front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
     with working(tmp_path, "served:plain", "--name", "two", "--window", "5", *back):
         assert json.loads(call("two", "0x61", "-o", "json", *front)) == {
@@ -119,7 +119,7 @@ def test_a_plain_function_needs_a_name(host: Host, tmp_path: Path) -> None:
         }
 
 
-def test_a_worker_without_a_broker_says_so(host: Host, tmp_path: Path) -> None:
+def test_a_worker_without_a_broker_says_so(host: BrokerThread, tmp_path: Path) -> None:
     nobody = f"ipc://{tmp_path}/nobody"
     with working(tmp_path, "served:add", "--url", nobody) as worker:
         assert worker.stderr is not None
@@ -141,7 +141,7 @@ def test_a_call_loads_little() -> None:
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
 
 
-def test_what_the_broker_says(host: Host) -> None:
+def test_what_the_broker_says(host: BrokerThread) -> None:
     host.refuse.append(Failure(504, "no worker took it in time"))
     code, line = refused("call", "x", "--url", host.front)
     assert code == cli_errors.FAILED

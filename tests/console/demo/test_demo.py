@@ -30,7 +30,7 @@ from kelek.console.demo import (
 )
 from kelek.console.demo.cluster import Cluster, is_free, wipe
 from kelek.console.demo.flights import Flights, log_hash, read_flights
-from kelek.tests.clients.table.table_servers import Cluster as Servers
+from kelek.tests.clients.table.table_servers import TableServers
 
 FLIGHTS = 4000
 TABLES = "127.0.0.1:7100"
@@ -150,7 +150,10 @@ def test_rows_of_the_table_are_the_flights(tmp_path: Path) -> None:
 def test_questions_have_the_answers_of_the_file(tmp_path: Path) -> None:
     file = read_flights(write_flights(tmp_path / "f.zip", 300))
     rows = demo_tables.rows_of(*file)
-    with closing(Servers(tmp_path)) as servers, Table(servers.urls, demo_tables.TABLE) as table:
+    with (
+        closing(TableServers(tmp_path)) as servers,
+        Table(servers.urls, demo_tables.TABLE) as table,
+    ):
         table.put_many(rows)
         for question in demo_tables.questions_of(rows):
             assert question.ask(table) == question.expected
@@ -167,7 +170,7 @@ DOORS = {"n1": "tcp://127.0.0.1:1"}
 
 def test_what_spark_counts_is_compared_with_the_file(tmp_path: Path) -> None:
     file = Flights(DELAYS[0], DELAYS[1:])
-    with closing(Servers(tmp_path)) as servers, Table(servers.urls, 2) as table:
+    with closing(TableServers(tmp_path)) as servers, Table(servers.urls, 2) as table:
         table.put(b"05/UA/EWR/fair/unknown", b'{"flights": 1, "minutes": -4}')
         table.put(b"05/UA/EWR/fog/unknown", b'{"flights": 1, "minutes": 30}')
         assert demo_pipeline.sums_of(table) != demo_pipeline.expected_sums(file)

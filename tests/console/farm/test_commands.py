@@ -19,16 +19,16 @@ from kelek.console.cli_errors import CliError
 from kelek.console.farm.target import FarmTarget, report_farm_errors
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm.wire import htdigest
-from kelek.tests.actors.farm.farm_servers import Farm
+from kelek.tests.actors.farm.farm_servers import FarmServers
 from kelek.tests.ports import free_port
 
 HASH = "a" * 42 + "Y="
 
 
 @pytest.fixture(scope="module")
-def farm() -> Iterator[Farm]:
+def farm() -> Iterator[FarmServers]:
     """Servers 1 and 2 are the initial members; 3 waits for an invitation, 4 never gets one."""
-    with Farm(ids=(1, 2, 3, 4), begin=(1, 2), node="post_interval_ms: 0") as made:
+    with FarmServers(ids=(1, 2, 3, 4), begin=(1, 2), node="post_interval_ms: 0") as made:
         made.start()
         made.put(b"begun")  # Both know who leads.
         yield made
@@ -51,12 +51,12 @@ def refused(code: int, *words: object, stdin: str | None = None) -> str:
     return done.stderr
 
 
-def here(farm: Farm, *words: object, admin: bool = False) -> list[object]:
+def here(farm: FarmServers, *words: object, admin: bool = False) -> list[object]:
     secret = ["--secret-file", farm.place / "demo.secret"] if admin else []
     return [*words, "-t", farm.path, "--timeout", "60", *secret]
 
 
-def test_what_there_is(farm: Farm) -> None:
+def test_what_there_is(farm: FarmServers) -> None:
     found = json.loads(ok(*here(farm, "status"), "-o", "json"))
     assert (found["cluster"], found["state"], len(found["members"])) == ("farm", "leader", 2)
     assert found["asked_by"] == {"user": "peer", "admin": False}
@@ -75,12 +75,12 @@ def test_what_there_is(farm: Farm) -> None:
     assert "no server has posted its status yet" in ok(*here(farm, "documents"))
 
 
-def by_urls(farm: Farm, *numbers: int) -> list[object]:
+def by_urls(farm: FarmServers, *numbers: int) -> list[object]:
     urls = [f"--url=tls://127.0.0.1:{farm.ports[number]}" for number in numbers]
     return [*urls, "--user", "demo", "--secret-file", farm.place / "demo.secret", "--ca", farm.ca]
 
 
-def test_a_server_that_is_no_member(farm: Farm) -> None:
+def test_a_server_that_is_no_member(farm: FarmServers) -> None:
     """The command asks a member instead; without one it fails."""
     assert "leads, term" in ok("status", *by_urls(farm, 4, 1))
     assert "log: 0 of 0" not in ok("status", *by_urls(farm, 4, 1))
@@ -88,7 +88,7 @@ def test_a_server_that_is_no_member(farm: Farm) -> None:
     assert "server 99 is no member" in refused(1, *here(farm, "publish", 99, admin=True))
 
 
-def test_a_joining_server_that_does_not_answer(farm: Farm) -> None:
+def test_a_joining_server_that_does_not_answer(farm: FarmServers) -> None:
     """It blocks other changes for a while; its removal cancels that."""
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     said = refused(1, *here(farm, "add", 9, endpoint, admin=True), "--timeout", 1)
@@ -98,7 +98,7 @@ def test_a_joining_server_that_does_not_answer(farm: Farm) -> None:
     assert ok(*here(farm, "remove", 9, admin=True)) == "server 9 is not a member\n"
 
 
-def test_entries(farm: Farm) -> None:
+def test_entries(farm: FarmServers) -> None:
     assert "at least one byte" in refused(2, *here(farm, "append", "fine", ""))
     said = json.loads(ok(*here(farm, "append", "one", "0x00ff", '{"n": 1}'), "-o", "json"))
     assert said["appended"] == 3
@@ -117,7 +117,7 @@ def test_entries(farm: Farm) -> None:
     assert ok(*here(farm, "entries", "--after", rows[-1]["index"])) == ""
 
 
-def test_members(farm: Farm) -> None:
+def test_members(farm: FarmServers) -> None:
     """One by one, including the leader."""
     three = farm.endpoint(3)
     assert ok(*here(farm, "add", 3, three, admin=True)) == "server 3 is added\n"
@@ -132,7 +132,7 @@ def test_members(farm: Farm) -> None:
     assert ok(*here(farm, "add", leader, endpoint, admin=True)) == f"server {leader} is added\n"
 
 
-def test_orders(farm: Farm, tmp_path: Path) -> None:
+def test_orders(farm: FarmServers, tmp_path: Path) -> None:
     assert ok(*here(farm, "publish", "none", admin=True)) == "no server publishes\n"
     old = run(*here(farm, "publish", "nobody", admin=True))
     assert (old.exit_code, old.stdout) == (0, "no server publishes\n")
@@ -153,7 +153,7 @@ def test_orders(farm: Farm, tmp_path: Path) -> None:
     assert json.loads(ok(*here(farm, "export"))) == found
 
 
-def test_users_without_the_right(farm: Farm, tmp_path: Path) -> None:
+def test_users_without_the_right(farm: FarmServers, tmp_path: Path) -> None:
     secret = farm.place / "secret"
     said = refused(1, *here(farm, "publish", 1), "--user", "peer", "--secret-file", secret)
     assert "user peer is no administrator of the farm farm; name it under" in said
@@ -168,7 +168,7 @@ def test_users_without_the_right(farm: Farm, tmp_path: Path) -> None:
     assert "there is no terminal" in refused(2, *here(farm, "publish", 1))
 
 
-def test_urls(farm: Farm) -> None:
+def test_urls(farm: FarmServers) -> None:
     url = farm.endpoint(1).replace("tcp", "tls")
     secret = farm.place / "demo.secret"
     known = ["--url", url, "--user", "demo", "--secret-file", secret, "--ca", farm.ca]
@@ -228,7 +228,7 @@ def test_what_is_no_command(words: list[str], said: str) -> None:
     assert said in refused(2, *words, stdin="secret\n")
 
 
-def test_a_topology_and_its_farms(farm: Farm, tmp_path: Path) -> None:
+def test_a_topology_and_its_farms(farm: FarmServers, tmp_path: Path) -> None:
     bare = tmp_path / "bare.yaml"
     node = "  n1: {url: 'ipc:///tmp/x', peer_url: 'ipc:///tmp/y'}\n"
     bare.write_text(f"cluster: a\nnodes:\n{node}", encoding="utf-8")
@@ -407,7 +407,7 @@ def test_without_the_package_for_certificates(
     assert not (tmp_path / "farm").exists()
 
 
-def test_completion(farm: Farm) -> None:
+def test_completion(farm: FarmServers) -> None:
     """Names from the topology, without asking a server."""
     from click.shell_completion import ShellComplete
 

@@ -20,7 +20,7 @@ from kelek.console.kelek_cli import main
 from kelek.console.table.shell import Shell
 from kelek.protocols.zerodb.wire.requests import RangeJob
 from kelek.protocols.zerodb.wire.values import SESSION_ENDED, TableOptions
-from kelek.tests.clients.table.table_servers import JOB, Cluster
+from kelek.tests.clients.table.table_servers import JOB, TableServers
 
 TOPOLOGY = """
 cluster: small
@@ -31,9 +31,9 @@ nodes:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableServers]:
     """Servers, and a topology that names one of them, in the working directory."""
-    cluster = Cluster(tmp_path)
+    cluster = TableServers(tmp_path)
     (tmp_path / "topology.yaml").write_text(TOPOLOGY.replace("URL", cluster.urls[0]))
     monkeypatch.chdir(tmp_path)
     yield cluster
@@ -58,7 +58,7 @@ def fails(*words: str, stdin: bytes = b"") -> tuple[int, str]:
     return result.exit_code, lines[0]
 
 
-def test_put_get_delete(cluster: Cluster) -> None:
+def test_put_get_delete(cluster: TableServers) -> None:
     ok("table", "put", "7", "k", "v")
     assert ok("table", "get", "7", "k") == "v\n"
     ok("table", "put", "7", "0x00ff", "-", stdin=b"\xfe\n")
@@ -80,7 +80,7 @@ def test_put_get_delete(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"a", b"a\n", b"\xff\x00\r"])
-def test_a_value_comes_back_raw(cluster: Cluster, value: bytes) -> None:
+def test_a_value_comes_back_raw(cluster: TableServers, value: bytes) -> None:
     ok("table", "put", "7", "k", "-", stdin=value)
     said = run("table", "get", "7", "k", "--raw")
     assert (said.exit_code, said.stdout_bytes) == (0, value)
@@ -92,14 +92,14 @@ def test_a_value_comes_back_raw(cluster: Cluster, value: bytes) -> None:
     assert fails("table", "get", "7", "no", "--raw")[0] == 1
 
 
-def test_a_write_of_a_session_that_has_ended_is_refused_in_one_line(cluster: Cluster) -> None:
+def test_a_write_of_a_session_that_has_ended_is_refused_in_one_line(cluster: TableServers) -> None:
     cluster.servers[0].error = SESSION_ENDED, "nothing was written: the session has ended"
     code, line = fails("table", "put", "7", "k", "v")
     said = "kelek: topology.yaml: table 7: nothing was written: the session has ended"
     assert (code, line) == (1, said)
 
 
-def test_a_put_on_condition(cluster: Cluster) -> None:
+def test_a_put_on_condition(cluster: TableServers) -> None:
     ok("table", "put", "7", "lock", "me", "--if-absent")
     code, line = fails("table", "put", "7", "lock", "you", "--if-absent")
     assert (code, line) == (1, "kelek: lock: nothing was stored, it holds 'me'")
@@ -108,7 +108,7 @@ def test_a_put_on_condition(cluster: Cluster) -> None:
     assert "of 50 bytes" in fails("table", "put", "7", "lock", "", "--if-absent")[1]
 
 
-def test_scan(cluster: Cluster) -> None:
+def test_scan(cluster: TableServers) -> None:
     for key in ("a", "b1", "b2", "c"):
         ok("table", "put", "1", key, key * 2)
     assert ok("table", "scan", "1") == "a\taa\nb1\tb1b1\nb2\tb2b2\nc\tcc\n"
@@ -120,7 +120,7 @@ def test_scan(cluster: Cluster) -> None:
     assert ok("table", "scan", "2") == ""
 
 
-def test_the_table_itself(cluster: Cluster) -> None:
+def test_the_table_itself(cluster: TableServers) -> None:
     ok("table", "open", "3", "--cache", "1MiB", "--bloom-bits", "10", "--no-compression")
     assert cluster.world.options == {
         3: TableOptions(cache_bytes=1 << 20, bloom_bits=10, compression=False)
@@ -145,7 +145,7 @@ def test_the_table_itself(cluster: Cluster) -> None:
 CSV = 'carrier,hour,note\nAA,5,first\nUA,6,"two\nlines"\n'
 
 
-def test_csv(cluster: Cluster) -> None:
+def test_csv(cluster: TableServers) -> None:
     Path("f.csv").write_text(CSV)
     said = ok("table", "load", "1", "f.csv", "--key", "carrier", "--key", "hour")
     assert said.startswith("loaded 2 rows in ")
@@ -179,7 +179,7 @@ BINARY = {**ROUND, b"\xff\0": b"\x80"}
     ],
 )
 def test_what_is_exported_can_be_loaded(
-    cluster: Cluster, name: str, pairs: dict[bytes, bytes], options: list[str]
+    cluster: TableServers, name: str, pairs: dict[bytes, bytes], options: list[str]
 ) -> None:
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
@@ -198,7 +198,7 @@ def test_what_is_exported_can_be_loaded(
     assert cluster.world.tables[4] == pairs
 
 
-def test_columns_of_other_types(cluster: Cluster) -> None:
+def test_columns_of_other_types(cluster: TableServers) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
@@ -227,7 +227,7 @@ def test_columns_of_other_types(cluster: Cluster) -> None:
         ("f.txt", "", "the name shows no format; add --format"),
     ],
 )
-def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str) -> None:
+def test_files_that_are_wrong(cluster: TableServers, name: str, text: str, said: str) -> None:
     Path(name).write_text(text)
     code, line = fails("table", "load", "1", name)
     assert code == cli_errors.IMPOSSIBLE
@@ -268,14 +268,14 @@ def test_files_that_are_wrong(cluster: Cluster, name: str, text: str, said: str)
         (["jobs", "-n", "0"], "1<=x<=1000"),
     ],
 )
-def test_what_can_not_work_is_one_line(cluster: Cluster, words: list[str], said: str) -> None:
+def test_what_can_not_work_is_one_line(cluster: TableServers, words: list[str], said: str) -> None:
     code, line = fails("table", *words)
     assert code == cli_errors.IMPOSSIBLE
     assert said in line
 
 
 @pytest.mark.parametrize("words", [["--url", "ipc:///nobody"], []])
-def test_nobody_answers(cluster: Cluster, words: list[str]) -> None:
+def test_nobody_answers(cluster: TableServers, words: list[str]) -> None:
     for server in cluster.servers:
         server.silent = True
     code, line = fails("table", "count", "1", "--timeout", "0.2", *words)
@@ -290,7 +290,7 @@ def test_a_topology_without_tables(tmp_path: Path) -> None:
     assert "no node serves tables" in fails("table", "count", "1", "-t", str(path))[1]
 
 
-def test_what_is_no_utf8_is_named(cluster: Cluster) -> None:
+def test_what_is_no_utf8_is_named(cluster: TableServers) -> None:
     cluster.world.tables[1] = dict(BINARY)
     code, line = fails("table", "export", "1", "f.csv")
     assert code == cli_errors.FAILED
@@ -298,7 +298,7 @@ def test_what_is_no_utf8_is_named(cluster: Cluster) -> None:
     assert not Path("f.csv").exists()
 
 
-def test_a_local_table_is_one_node_s(cluster: Cluster) -> None:
+def test_a_local_table_is_one_node_s(cluster: TableServers) -> None:
     """Asked of any node, a put and a get may be of two tables."""
     text = TOPOLOGY.replace("URL", cluster.urls[0]).replace(
         "-2'}", f"-2', zerodb: {{url: '{cluster.urls[1]}'}}}}"
@@ -318,7 +318,7 @@ def test_a_local_table_is_one_node_s(cluster: Cluster) -> None:
     ok("table", "jobs")
 
 
-def test_an_export_to_a_full_disk(cluster: Cluster) -> None:
+def test_an_export_to_a_full_disk(cluster: TableServers) -> None:
     cluster.world.tables[1] = {b"k": b"v" * 100_000}
     Path("f.csv.part").symlink_to("/dev/full")
     assert fails("table", "export", "1", "f.csv") == (
@@ -326,7 +326,7 @@ def test_an_export_to_a_full_disk(cluster: Cluster) -> None:
     )  # fmt: skip
 
 
-def test_a_load_that_breaks_off_says_how_far_it_came(cluster: Cluster) -> None:
+def test_a_load_that_breaks_off_says_how_far_it_came(cluster: TableServers) -> None:
     lines = [json.dumps({"key": f"{n}", "value": "v" * 300}) for n in range(20_000)]
     Path("f.jsonl").write_text("\n".join([*lines, "nonsense"]))
     code, line = fails("table", "load", "1", "f.jsonl")
@@ -335,7 +335,7 @@ def test_a_load_that_breaks_off_says_how_far_it_came(cluster: Cluster) -> None:
     assert "rows are stored: you can load the file again" in line
 
 
-def test_an_export_that_nobody_answers_keeps_no_file(cluster: Cluster) -> None:
+def test_an_export_that_nobody_answers_keeps_no_file(cluster: TableServers) -> None:
     cluster.servers[0].mute_scans = True
     code, line = fails("table", "export", "1", "f.csv", "--timeout", "0.3")
     assert code == cli_errors.FAILED
@@ -343,13 +343,13 @@ def test_an_export_that_nobody_answers_keeps_no_file(cluster: Cluster) -> None:
     assert sorted(os.listdir()) == ["s0", "s1", "s2", "topology.yaml"]
 
 
-def test_refusals_are_the_server_s_words(cluster: Cluster) -> None:
+def test_refusals_are_the_server_s_words(cluster: TableServers) -> None:
     cluster.servers[0].error = 2, "no space left"
     code, line = fails("table", "put", "7", "k", "v")
     assert (code, line) == (1, "kelek: topology.yaml: table 7: no space left")
 
 
-def test_bench(cluster: Cluster) -> None:
+def test_bench(cluster: TableServers) -> None:
     figures = json.loads(ok("table", "bench", "9", "--count", "500", "--alone", "5", "-o", "json"))
     assert figures["pairs"] == 500
     assert figures["get_p99_ms"] > 0
@@ -357,7 +357,7 @@ def test_bench(cluster: Cluster) -> None:
     assert cluster.world.tables[9] == {}
 
 
-def test_watch(cluster: Cluster) -> None:
+def test_watch(cluster: TableServers) -> None:
     ok("table", "put", "1", "a", "1")
     ok("table", "delete", "1", "a")
     ok("table", "delete", "1", "--prefix", "b")
@@ -386,7 +386,7 @@ def test_watch(cluster: Cluster) -> None:
 # ---- jobs ----
 
 
-def test_copy(cluster: Cluster) -> None:
+def test_copy(cluster: TableServers) -> None:
     cluster.world.job_turns = 2
     said = ok("table", "copy", "7", "9", "--prefix", "k")
     assert said == "copied 1,200 rows in 2.0 s: 600 rows/s; 1,100 puts, 100 deletes\n"
@@ -409,20 +409,20 @@ def test_copy(cluster: Cluster) -> None:
         ("cancelled", "was cancelled; 1,100 puts and 100 deletes were written before"),
     ],
 )
-def test_a_job_that_ends_badly(cluster: Cluster, state: str, said: str) -> None:
+def test_a_job_that_ends_badly(cluster: TableServers, state: str, said: str) -> None:
     cluster.world.job_state = state
     for words in (["copy", "7", "9"], ["jobs", str(JOB), "--wait"]):
         assert fails("table", *words) == (cli_errors.FAILED, f"kelek: job {JOB} of n1 {said}")
 
 
-def test_a_job_that_is_lost(cluster: Cluster) -> None:
+def test_a_job_that_is_lost(cluster: TableServers) -> None:
     cluster.world.lost_jobs.add(JOB)
     code, line = fails("table", "copy", "7", "9")
     assert code == cli_errors.FAILED
     assert line.startswith(f"kelek: job {JOB} of n1 is lost with its process: no such job; its")
 
 
-def test_map(cluster: Cluster) -> None:
+def test_map(cluster: TableServers) -> None:
     pytest.importorskip("wasmtime")
     Path("m.wat").write_text("(module)")
     ok("table", "map", "7", "9", "m.wat", "-p", "a=b=c", "-p", "0x00=", "--threads", "3")
@@ -437,7 +437,7 @@ def test_map(cluster: Cluster) -> None:
     assert line.startswith("kelek: wrong.wat: 2:4: expected valid module field")
 
 
-def test_jobs(cluster: Cluster) -> None:
+def test_jobs(cluster: TableServers) -> None:
     head, first, second = ok("table", "jobs").splitlines()
     assert head.split()[:6] == ["node", "job", "kind", "table", "into", "state"]
     assert first.split()[:9] == ["n1", "77", "copy", "7", "9", "running", "1,200", "1,100", "100"]
@@ -481,7 +481,7 @@ def test_a_command_loads_little() -> None:
 # ---- the shell ----
 
 
-def test_a_shell_does_one_line_after_the_other(cluster: Cluster) -> None:
+def test_a_shell_does_one_line_after_the_other(cluster: TableServers) -> None:
     script = b"""
         # A comment.
         table put 7 k v
@@ -499,7 +499,7 @@ def test_a_shell_does_one_line_after_the_other(cluster: Cluster) -> None:
     assert "Prints the value of each KEY" in ok("shell", stdin=b"help get")
 
 
-def test_help_in_a_shell_shows_what_it_takes(cluster: Cluster) -> None:
+def test_help_in_a_shell_shows_what_it_takes(cluster: TableServers) -> None:
     """With a table in use its commands, without one those of kelek."""
     of_table = ok("shell", "7", stdin=b"help")
     assert "truncate  Deletes all keys of TABLE" in of_table
@@ -522,7 +522,7 @@ def test_help_in_a_shell_shows_what_it_takes(cluster: Cluster) -> None:
     ],
 )
 def test_a_shell_without_a_watcher_ends_with_the_first_failure(
-    cluster: Cluster, line: str, said: str
+    cluster: TableServers, line: str, said: str
 ) -> None:
     result = run("shell", stdin=f"{line}\ntable count 7\n".encode())
     assert said in result.stderr
@@ -531,7 +531,7 @@ def test_a_shell_without_a_watcher_ends_with_the_first_failure(
 
 
 def test_a_shell_gives_its_topology_to_every_command(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: TableServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("topology.yaml").rename("other.yaml")
     assert ok("shell", "-t", "other.yaml", stdin=b"table count 7") == "0\n"
@@ -579,7 +579,7 @@ class Terminal:
         os.close(self.fd)
 
 
-def test_a_shell_at_a_terminal(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_shell_at_a_terminal(cluster: TableServers, tmp_path: Path) -> None:
     pytest.importorskip("readline")
     with closing(Terminal(tmp_path)) as terminal:
         terminal.wait_for("kelek 7> ")

@@ -28,8 +28,8 @@ from kelek.protocols.garlicfarm.wire.messages import (
     ValueType,
 )
 from kelek.tests.actors.farm.farm_servers import SERVERS as SERVERS_USER
-from kelek.tests.actors.farm.farm_servers import Farm
-from kelek.tests.actors.farm.response_proxies import Gates
+from kelek.tests.actors.farm.farm_servers import FarmServers
+from kelek.tests.actors.farm.response_proxies import ResponseProxies
 
 SERVERS = (1, 2, 3)
 AGAIN_S = 0.3
@@ -88,7 +88,7 @@ BEFORE_COMMIT = {
 class DrillFarm:
     """Three servers behind proxies. At most one of them is no member."""
 
-    def __init__(self, farm: Farm, gates: Gates) -> None:
+    def __init__(self, farm: FarmServers, gates: ResponseProxies) -> None:
         self.farm, self.gates = farm, gates
         self.out: int | None = 3
         self.acked: list[int] = []
@@ -263,11 +263,11 @@ class DrillFarm:
 def run(chosen: list[Drill], tell: Callable[[str], object] = lambda text: None) -> int:
     """Runs these drills on one farm. Returns how often a stage was awaited."""
     options = f"snapshot_entries: {SNAPSHOT_ENTRIES}, snapshot_trailing_entries: 0"
-    with Farm(
+    with FarmServers(
         SERVERS, tls=False, processes=True, begin=(1, 2), gated=True, farm=options,
         node="post_interval_ms: 0", times=TIMES,
     ) as farm:  # fmt: skip
-        gates = Gates(farm.gates, farm.ports)
+        gates = ResponseProxies(farm.gates, farm.ports)
         try:
             drilled = DrillFarm(farm, gates)
             for drill in chosen:

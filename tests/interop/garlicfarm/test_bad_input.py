@@ -19,7 +19,7 @@ from kelek.protocols.garlicfarm.wire import authenticator, handshake
 from kelek.protocols.garlicfarm.wire.htdigest import with_user
 from kelek.protocols.garlicfarm.wire.messages import Response
 from kelek.tests.actors.farm import farm_servers
-from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, Farm
+from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, FarmServers
 from kelek.tests.interop.garlicfarm.farm_plain import (
     APPEND,
     APPLICATION,
@@ -52,7 +52,7 @@ BOMB = gzip.compress(struct.pack(">II", 8, (1 << 31) - 1) + bytes(200 << 20), 1)
 class Scene:
     """A farm of three with a leader, a follower, and a watching client."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: FarmServers) -> None:
         self.farm = farm
         farm.put(b"before")
         self.leader = farm.leader()
@@ -110,7 +110,7 @@ def scene() -> Iterator[Scene]:
         # Long timeouts: on a busy machine no election moves the term.
         patch.setattr(farm_servers, "TIMES", SLOW)
         bound = f"user_server_ids: {{{BOUND}: {STRANGER}}}"
-        with Farm(
+        with FarmServers(
             (1, 2, 3, WAITS), begin=(1, 2, 3), farm=bound, node="post_interval_ms: 0"
         ) as farm:
             users = (farm.place / "passwords").read_text()

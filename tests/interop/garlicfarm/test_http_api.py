@@ -22,7 +22,7 @@ from kelek.protocols.garlicfarm.wire.messages import (
     Request,
     ValueType,
 )
-from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, Farm
+from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, FarmServers
 from kelek.tests.http_proxy import HttpProxy
 
 DEADLINE_S = 60
@@ -32,7 +32,7 @@ ROUTER = {"router": {"uptime": 1000}, "meta": {"lastPublishedTime": 0}, "destina
 class Curl:
     """A user with curl only."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: FarmServers) -> None:
         program = shutil.which("curl")
         if program is None:
             pytest.skip("there is no curl here")
@@ -64,7 +64,7 @@ def order(kind: OrderKind, **fields: Any) -> bytes:
     return encode_order(made)
 
 
-def told(farm: Farm, number: int) -> Any:
+def told(farm: FarmServers, number: int) -> Any:
     """What a server's publish_file says."""
     try:
         return json.loads((farm.place / f"publish{number}.json").read_text())
@@ -75,7 +75,7 @@ def told(farm: Farm, number: int) -> Any:
 def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
     """Documents of all servers, the publisher by the rule and by order, exports, refusals."""
     files = "router_file: router{number}.json, publish_file: publish{number}.json"
-    with Farm(node=f"{files}, post_interval_ms: 1000") as farm:
+    with FarmServers(node=f"{files}, post_interval_ms: 1000") as farm:
         leaf = {"destination": "a", "uptime": 5}
         for number in (1, 2):
             said = {**ROUTER, "router": {"uptime": 1000 * number}, "destinations": [leaf]}
@@ -142,7 +142,7 @@ def test_servers_that_know_each_other_by_names_of_a_proxy() -> None:
     """
     with HttpProxy({}) as proxy:
         node = f"proxy: '127.0.0.1:{proxy.port}', public_url: 'tcp://n{{number}}.i2p:80'"
-        with Farm(tls=False, node=node) as farm:
+        with FarmServers(tls=False, node=node) as farm:
             proxy.hosts.update({f"n{number}.i2p:80": port for number, port in farm.ports.items()})
             farm.start()
             index = farm.put(b"first").next_index - 1

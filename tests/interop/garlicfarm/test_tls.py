@@ -10,7 +10,7 @@ import pytest
 from kelek.protocols.garlicfarm.app.posters import POSTER_PREFIX
 from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer
-from kelek.tests.actors.farm.farm_servers import Farm
+from kelek.tests.actors.farm.farm_servers import FarmServers
 from kelek.tests.interop.garlicfarm.farm_plain import (
     APPLICATION,
     CLIENT,
@@ -44,7 +44,7 @@ def has_led(server: PlainServer) -> bool:
         return plain.role == "leader" and plain.term_at(plain.commit) == plain.term
 
 
-def add(farm: Farm, number: int, endpoint: str, is_in: Callable[[], bool]) -> None:
+def add(farm: FarmServers, number: int, endpoint: str, is_in: Callable[[], bool]) -> None:
     """Repeats AddServer until it is a member."""
 
     def ask() -> bool:
@@ -68,7 +68,7 @@ def ask_plain(server: PlainServer, value: bytes) -> bool:
 
 
 def test_a_plain_server_joins_follows_votes_and_leads() -> None:
-    with Farm(ids=(1, 2), begin=(1,), node="post_interval_ms: 0") as farm:
+    with FarmServers(ids=(1, 2), begin=(1,), node="post_interval_ms: 0") as farm:
         farm.start()
         told = [b"value %d" % number for number in range(20)]
         farm.put(*told)
@@ -119,7 +119,7 @@ def test_a_plain_server_joins_follows_votes_and_leads() -> None:
 
 
 def test_both_algorithms_and_a_wrong_password() -> None:
-    with Farm(ids=(1,)) as farm:
+    with FarmServers(ids=(1,)) as farm:
         farm.start()
         who = Who("peer", SECRET, farm.ca)
         assert list(who.challenges(farm.ports[1])) == ["SHA-256", "MD5"]

@@ -6,14 +6,14 @@ from itertools import chain
 import pytest
 
 import kelek
-from kelek.tests.table_cluster import NAMES, Nodes
+from kelek.tests.table_cluster import NAMES, TableCluster
 
 ROWS = 20_000
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    running = Nodes()
+def nodes() -> Iterator[TableCluster]:
+    running = TableCluster()
     try:
         yield running
     finally:
@@ -25,7 +25,7 @@ def pairs(what: bytes, first: int = 0) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.timeout(400)
-def test_a_scan_goes_on_at_another_node(nodes: Nodes) -> None:
+def test_a_scan_goes_on_at_another_node(nodes: TableCluster) -> None:
     before = pairs(b"before")
     with nodes.table(7) as table:
         table.put_many(before)
@@ -65,7 +65,7 @@ def test_a_scan_goes_on_at_another_node(nodes: Nodes) -> None:
             next(table.snapshot_chunks(lease.number))
 
 
-def test_a_local_table_has_none(nodes: Nodes) -> None:
+def test_a_local_table_has_none(nodes: TableCluster) -> None:
     with nodes.table(900, "n1") as table:
         with pytest.raises(kelek.TableRefused, match="table 900 is local"):
             table.open_snapshot()

@@ -22,7 +22,7 @@ from kelek.protocols.garlicfarm.app.documents import encode_status
 from kelek.protocols.garlicfarm.app.orders import Order, OrderKind, encode_order
 from kelek.protocols.garlicfarm.wire.messages import ClusterServer, FarmConfiguration
 from kelek.protocols.garlicfarm.wire.values import encode_configuration
-from kelek.tests.actors.farm.farm_servers import Farm
+from kelek.tests.actors.farm.farm_servers import FarmServers
 from kelek.tests.conftest import ROOT
 from kelek.tests.http_proxy import HttpProxy
 from kelek.tests.ports import free_port
@@ -122,20 +122,20 @@ def test_the_page_names_columns_and_options() -> None:
 
 
 @pytest.fixture(scope="module")
-def farm() -> Iterator[Farm]:
+def farm() -> Iterator[FarmServers]:
     settings = f"snapshot_entries: {EVERY}, snapshot_trailing_entries: {KEPT}"
-    with Farm((1,), farm=settings, node="post_interval_ms: 0") as farm:
+    with FarmServers((1,), farm=settings, node="post_interval_ms: 0") as farm:
         farm.start()
         yield farm
 
 
-def given_of(servers: Farm, **others: str) -> dict[str, str]:
+def given_of(servers: FarmServers, **others: str) -> dict[str, str]:
     urls, files = f"tls://127.0.0.1:{servers.ports[1]}", {"caFile": str(servers.ca)}
     secret = {"secretFile": str(servers.place / "demo.secret")}
     return {"urls": urls, "user": "demo", **secret, **files, "timeoutMs": "60000", **others}
 
 
-def append(farm: Farm, *values: bytes) -> int:
+def append(farm: FarmServers, *values: bytes) -> int:
     """Appends; returns the index of the last entry."""
     given = given_of(farm)
     secret_file = farm.place / "servers.secret"  # The servers of the status documents.
@@ -146,7 +146,7 @@ def append(farm: Farm, *values: bytes) -> int:
         return client.append_many(values)
 
 
-def test_places(farm: Farm) -> None:
+def test_places(farm: FarmServers) -> None:
     """Before compaction; the first entry is a Configuration."""
     last = append(farm, *(status(1, minute) for minute in range(30)))
     view = FarmView(batch_options(given_of(farm)))
@@ -172,7 +172,7 @@ def test_places(farm: Farm) -> None:
         view.close()
 
 
-def test_a_batch_and_a_stream(farm: Farm) -> None:
+def test_a_batch_and_a_stream(farm: FarmServers) -> None:
     """Compacted entries fail, or each server's last document replaces them."""
     source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
     last = append(farm, status(7, 0), *(status(1, minute) for minute in range(100, 300)))
@@ -215,7 +215,7 @@ def _kept_from(view: FarmView, last: int) -> int:
     return first if first > 1 and last - (first - 1 + KEPT) < EVERY else 0
 
 
-def test_refused_credentials_are_explained(farm: Farm) -> None:
+def test_refused_credentials_are_explained(farm: FarmServers) -> None:
     wrong = farm.write_secret("wrong.secret", "something else\n")
     for others, error, words in (
         ({"secretFile": str(wrong)}, FarmRefuses, "options user, secretFile"),
@@ -228,7 +228,7 @@ def test_refused_credentials_are_explained(farm: Farm) -> None:
             FarmView(batch_options(given_of(farm, **others)))
 
 
-def test_what_spark_is_given_holds_no_password(farm: Farm) -> None:
+def test_what_spark_is_given_holds_no_password(farm: FarmServers) -> None:
     """Only its file's path; each process reads the file."""
     source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
     secret = farm.place / "secret"
@@ -240,9 +240,9 @@ def test_what_spark_is_given_holds_no_password(farm: Farm) -> None:
     assert secret.read_bytes().strip() not in pickled
 
 
-def test_servers_inside_of_i2p(farm: Farm) -> None:
+def test_servers_inside_of_i2p(farm: FarmServers) -> None:
     """Through a proxy, which alone resolves the names, or through a local tunnel."""
-    with Farm((1,), tls=False, node="post_interval_ms: 0") as hidden, HttpProxy({}) as proxy:
+    with FarmServers((1,), tls=False, node="post_interval_ms: 0") as hidden, HttpProxy({}) as proxy:
         proxy.hosts["one.b32.i2p:80"] = hidden.ports[1]
         hidden.start()
         index = hidden.put(b"{}").next_index - 1

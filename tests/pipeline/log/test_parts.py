@@ -28,7 +28,7 @@ from kelek.pipeline.log.options import batch_options, stream_options, write_opti
 from kelek.pipeline.log.read import LogView
 from kelek.pipeline.log.reqids import Origin, row_reqids
 from kelek.pipeline.log.rows import Rows
-from kelek.tests.clients.log.test_log import Cluster
+from kelek.tests.clients.log.test_log import LogPeers
 
 URL = "tcp://127.0.0.1:7201"
 NOW = 1_800_000_000
@@ -117,8 +117,8 @@ def test_ids_of_rows_are_told_apart_and_made_again() -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[LogPeers]:
+    cluster = LogPeers(tmp_path)
     yield cluster
     cluster.close()
 
@@ -134,11 +134,11 @@ def rows(data: list[bytes | None], *times: int) -> Iterator[pyarrow.RecordBatch]
     yield from table.to_batches(max_chunksize=len(data) // 2 + 1)
 
 
-def options_of(cluster: Cluster, **others: str) -> dict[str, str]:
+def options_of(cluster: LogPeers, **others: str) -> dict[str, str]:
     return {"urls": ",".join(cluster.urls), "timeoutMs": "5000", **others}
 
 
-def test_rows_that_are_written_again_are_appended_once(cluster: Cluster) -> None:
+def test_rows_that_are_written_again_are_appended_once(cluster: LogPeers) -> None:
     """In another order, among which equal ones, also from a file; another partition's are
     others."""
     options = write_options(options_of(cluster, memoryBytes="1k"))
@@ -197,7 +197,7 @@ def test_no_room_for_rows_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ],
 )
 def test_rows_that_no_entry_can_be_are_refused_before_any_is_sent(
-    cluster: Cluster,
+    cluster: LogPeers,
     data: list[bytes | None],
     times: tuple[int, ...],
     error: type[Exception],
@@ -209,13 +209,13 @@ def test_rows_that_no_entry_can_be_are_refused_before_any_is_sent(
     assert not cluster.world.log.records
 
 
-def test_a_repeat_that_is_too_old_stops(cluster: Cluster) -> None:
+def test_a_repeat_that_is_too_old_stops(cluster: LogPeers) -> None:
     cluster.world.peers[0].refuse = "expired"
     with pytest.raises(log_errors.ReplayExpired, match=r"2027-01-15T08:00:00.*update_ttl_s"):
         append(write_options(options_of(cluster)), Origin("q", 1, 0), rows([b"a", b"b"]))
 
 
-def test_a_view_finds_places(cluster: Cluster) -> None:
+def test_a_view_finds_places(cluster: LogPeers) -> None:
     """By index, by time, by bytes."""
     with kelek.Log(cluster.urls) as log:
         for second in range(100):
@@ -246,7 +246,7 @@ def test_a_view_finds_places(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("source", ["leader", "followers"])
-def test_entries_come_from_whom_the_options_name(cluster: Cluster, source: str) -> None:
+def test_entries_come_from_whom_the_options_name(cluster: LogPeers, source: str) -> None:
     with kelek.Log(cluster.urls) as log:
         log.append_many([b"%d" % number for number in range(100)])
     leader, *followers = cluster.world.peers

@@ -15,7 +15,7 @@ import kelek
 from kelek.pipeline.errors import PipelineError
 from kelek.protocols.zerodb.wire import requests
 from kelek.protocols.zerodb.wire.values import FEATURE_TABLE_INFO
-from kelek.tests.clients.table.table_servers import Cluster
+from kelek.tests.clients.table.table_servers import TableServers
 
 types = pytest.importorskip("pyspark.sql.types")
 pa = pytest.importorskip("pyarrow")
@@ -30,8 +30,8 @@ ROWS = [(b"%04d" % n, b"value %d" % n) for n in range(20)]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[TableServers]:
+    made = TableServers(tmp_path)
     with kelek.Table(made.urls, 3) as table:
         table.put_many(ROWS)
     yield made
@@ -47,7 +47,7 @@ def rows_of(reader: Any, part: Any) -> list[tuple[bytes, bytes]]:
     return [tuple(row.values()) for batch in reader.read(part) for row in batch.to_pylist()]
 
 
-def test_listed_keys_are_of_a_table_that_is_there(cluster: Cluster) -> None:
+def test_listed_keys_are_of_a_table_that_is_there(cluster: TableServers) -> None:
     """Of another one it is said in the driver, as of a range: reading would make one up."""
     listed = {"keys": '["0007", "x", "0003"]'}
     reader = reader_of(cluster.urls, **listed)
@@ -61,7 +61,7 @@ def test_listed_keys_are_of_a_table_that_is_there(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("options", [{"keys": '["0007"]'}, {}])
 def test_nobody_there_is_said_with_the_way_out(
-    cluster: Cluster, tmp_path: Path, options: dict[str, str]
+    cluster: TableServers, tmp_path: Path, options: dict[str, str]
 ) -> None:
     """In the driver; and in a task, when it is the task that finds out."""
     words = r"for 50 ms; is one of .* \(option urls\)"
@@ -90,7 +90,7 @@ LONG = [
 
 
 @pytest.fixture
-def lying(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> "Lying":
+def lying(cluster: TableServers, monkeypatch: pytest.MonkeyPatch) -> "Lying":
     made = Lying(cluster)
     monkeypatch.setattr(local_read, "open_local", lambda place: made)
     monkeypatch.setattr(local_read, "batches", lambda tables, asked: made.batches())
@@ -100,7 +100,7 @@ def lying(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> "Lying":
 class Lying:
     """Stands for the snapshot: it gives some rows, one in a batch, and can't be read further."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: TableServers) -> None:
         self.cluster = cluster
         self.given = self.sound = 0  # So many rows, of those that can be read.
         self.is_open = True
@@ -153,7 +153,7 @@ def test_the_wire_goes_on_behind_the_last_sound_row(
 
 
 @pytest.fixture
-def plain(cluster: Cluster) -> Cluster:
+def plain(cluster: TableServers) -> TableServers:
     """One whose servers know no sizes."""
     for server in cluster.servers:
         server.features &= ~FEATURE_TABLE_INFO
@@ -161,7 +161,7 @@ def plain(cluster: Cluster) -> Cluster:
 
 
 def test_a_snapshot_is_renewed_while_its_task_waits(
-    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+    plain: TableServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a node refuses that: another one may have it, and the read itself finds out."""
     renewed: Queue[int] = Queue()
@@ -203,7 +203,7 @@ class Driver:
 
 
 def test_a_driver_renews_the_snapshots_of_its_running_queries(
-    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+    plain: TableServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renewed: Queue[int] = Queue()
     monkeypatch.setattr(driver_renewal, "RENEW_S", 0.01)
@@ -242,7 +242,7 @@ def test_a_driver_renews_the_snapshots_of_its_running_queries(
 # ---- one snapshot for all tasks ----
 
 
-def test_the_first_task_takes_the_snapshot_and_others_wait_for_it(plain: Cluster) -> None:
+def test_the_first_task_takes_the_snapshot_and_others_wait_for_it(plain: TableServers) -> None:
     """At once: one of them takes it, and all read that one."""
     reader = reader_of(plain.urls, partitions=1)
     [part] = reader.partitions()
@@ -259,7 +259,7 @@ def test_the_first_task_takes_the_snapshot_and_others_wait_for_it(plain: Cluster
 
 
 def test_where_a_snapshot_can_not_be_taken_the_next_task_tries(
-    plain: Cluster, monkeypatch: pytest.MonkeyPatch
+    plain: TableServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = reader_of(plain.urls)
     [part] = reader.partitions()
@@ -270,7 +270,7 @@ def test_where_a_snapshot_can_not_be_taken_the_next_task_tries(
     assert rows_of(reader, part) == ROWS
 
 
-def test_a_frame_whose_note_may_be_forgotten_takes_no_other_snapshot(plain: Cluster) -> None:
+def test_a_frame_whose_note_may_be_forgotten_takes_no_other_snapshot(plain: TableServers) -> None:
     """What it gives then might differ from what Spark has kept of it."""
     reader = reader_of(plain.urls)
     [part] = reader.partitions()

@@ -270,9 +270,9 @@ def test_a_task_here_opens_the_snapshot_itself(spark: Any, node: str, filled: in
 
 
 def test_servers_of_another_kind_are_read_in_the_texts_form(tmp_path: Any, spark: Any) -> None:
-    from kelek.tests.clients.table.table_servers import Cluster
+    from kelek.tests.clients.table.table_servers import TableServers
 
-    cluster = Cluster(tmp_path, features=7)
+    cluster = TableServers(tmp_path, features=7)
     try:
         with kelek.Table(cluster.urls, 3) as table:
             table.put_many(ROWS[:3000])

@@ -9,7 +9,7 @@ import pytest
 
 import kelek
 from kelek.protocols.zerodb.wire import requests
-from kelek.tests.clients.table.table_servers import Cluster
+from kelek.tests.clients.table.table_servers import TableServers
 
 pytest.importorskip("pyspark")
 pa = pytest.importorskip("pyarrow")
@@ -155,13 +155,13 @@ def test_what_no_table_takes_is_said_in_the_driver(spark: Any, node: str, number
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[TableServers]:
+    made = TableServers(tmp_path)
     yield made
     made.close()
 
 
-def options_of(cluster: Cluster, **options: Any) -> Any:
+def options_of(cluster: TableServers, **options: Any) -> Any:
     return table_options.write_options(given(",".join(cluster.urls), 3, **options))
 
 
@@ -171,7 +171,7 @@ def binary_schema() -> Any:
     return StructType().add("key", BinaryType()).add("value", BinaryType())
 
 
-def test_the_last_row_of_a_key_counts(cluster: Cluster) -> None:
+def test_the_last_row_of_a_key_counts(cluster: TableServers) -> None:
     rows = [("a", "1", False), ("b", "1", None), ("a", "2", True), ("c", None, True)]
     more = [("c", "3", False), ("b", "4", False), ("b", None, True), ("b", "5", False)]
     schema = pa.schema([("key", pa.string()), ("value", pa.string()), ("gone", pa.bool_())])
@@ -187,7 +187,7 @@ def test_the_last_row_of_a_key_counts(cluster: Cluster) -> None:
     assert cluster.world.tables[3] == {b"b": b"5", b"c": b"3"}
 
 
-def test_a_limited_task_takes_its_time(cluster: Cluster, monkeypatch: Any) -> None:
+def test_a_limited_task_takes_its_time(cluster: TableServers, monkeypatch: Any) -> None:
     """Whether it puts or deletes."""
     now = [100.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: now.append(now.pop() + s))
@@ -215,7 +215,7 @@ def test_a_limited_task_takes_its_time(cluster: Cluster, monkeypatch: Any) -> No
         assert taken(*batches, bytesPerSecond="100k", rowsPerSecond=100) == pytest.approx(20, 0.1)
 
 
-def test_what_is_on_the_way_is_limited(cluster: Cluster) -> None:
+def test_what_is_on_the_way_is_limited(cluster: TableServers) -> None:
     columns = [pa.array([b"%06d" % n for n in range(1000)]), pa.array([bytes(94)] * 1000)]
     batch = pa.RecordBatch.from_arrays(columns, ["key", "value"])
     options = options_of(cluster, batchBytes=10_000, inFlight=2)
@@ -226,7 +226,7 @@ def test_what_is_on_the_way_is_limited(cluster: Cluster) -> None:
         assert table._client.setup.requests_max == 2
 
 
-def test_the_table_that_is_filled_is_named(cluster: Cluster, capfd: Any) -> None:
+def test_the_table_that_is_filled_is_named(cluster: TableServers, capfd: Any) -> None:
     """In the driver's log, for whoever finds it behind a driver that was killed."""
     cluster.world.tables[3] = {b"old": b"1"}
     writer = table_write.TableWriter(options_of(cluster), binary_schema(), overwrite=True)

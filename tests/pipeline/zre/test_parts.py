@@ -28,7 +28,7 @@ from kelek.protocols.zre.presence import (
     is_presence,
 )
 from kelek.protocols.zre.values import Level, LogEvent, Reason, Version
-from kelek.tests.clients.log.test_log import Cluster
+from kelek.tests.clients.log.test_log import LogPeers
 from kelek.tests.conftest import ROOT
 
 URL = "tcp://127.0.0.1:7201"
@@ -234,8 +234,8 @@ def test_the_page_names_columns_and_options() -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path)
+def cluster(tmp_path: Path) -> Iterator[LogPeers]:
+    cluster = LogPeers(tmp_path)
     yield cluster
     cluster.close()
 
@@ -248,7 +248,7 @@ def events(rows: list[dict[str, Any]]) -> list[tuple[int, str]]:
     return [(row["index"], row["event"]) for row in rows]
 
 
-def test_a_batch_and_a_stream(cluster: Cluster) -> None:
+def test_a_batch_and_a_stream(cluster: LogPeers) -> None:
     """Of what lies in the log between other entries, and of what is put into a table there."""
     source = pytest.importorskip("kelek.pipeline.zre.source", reason="it needs pyspark")
     said, left = encode_presence(PRESENCE), encode_report(REPORT)

@@ -10,7 +10,7 @@ from kelek.protocols.connections import Connect, Disconnect, Send
 from kelek.protocols.zerodb.client.client import Exchange, TableClientMachine, TableClientSetup
 from kelek.protocols.zerodb.wire import requests
 from kelek.protocols.zerodb.wire.values import REVERSE, Extension
-from kelek.tests.clients.table.table_servers import FEATURES, Server, World
+from kelek.tests.clients.table.table_servers import FEATURES, FakeTableServer, TableStore
 
 URLS = ("a", "b", "c")
 NEVER = 1 << 40
@@ -20,8 +20,8 @@ class Net:
     """Servers, and a client whose messages arrive when deliver() is called."""
 
     def __init__(self, features: int = FEATURES, **setup: Any) -> None:
-        self.world = World()
-        self.servers = {url: Server(self.world, url, features) for url in URLS}
+        self.world = TableStore()
+        self.servers = {url: FakeTableServer(self.world, url, features) for url in URLS}
         self.client = TableClientMachine(TableClientSetup(URLS, **setup))
         self.now_ms = 1000
         self.up: set[str] = set()
