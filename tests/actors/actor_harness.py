@@ -1,4 +1,4 @@
-"""An actor of real sockets in the test's own thread: the test is all other processes."""
+"""An actor with real sockets in the test's thread; the test acts as all other processes."""
 
 import os
 import time
@@ -12,30 +12,32 @@ from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.actors.topology.settings import NodeSettings
 
 DEADLINE_S = 60
-LOOK_MS = 200  # The longest wake, so that turn() looks again.
+WAKE_MS_MAX = 200  # The longest wake, so that run_until() checks its condition again.
+RUN_DIR = "inproc://harness"
+CONTROL = "inproc://control"
 
 Socket = zmq.Socket[bytes]
 AnyActor = TypeVar("AnyActor", bound=Actor)
 
 
 class ActorHarness:
-    """The pipes of a node n1 whose only actor this is."""
+    """The pipes of a node n1 whose only actor is the tested one."""
 
     def __init__(self, sockets_max: int = 1023) -> None:
         self.context: zmq.Context[Socket] = zmq.Context()
-        self.context.set(zmq.MAX_SOCKETS, sockets_max)  # The actor's and the test's.
-        self.sockets: list[Socket] = []  # An unclosed one would be complained of.
+        self.context.set(zmq.MAX_SOCKETS, sockets_max)  # Of the actor and the test together.
+        self.sockets: list[Socket] = []  # References: pyzmq warns of sockets that are not closed.
         self.stop_in, self.stop_out = os.pipe()
         self.places: dict[str, str] = {}  # Of options, for the operator's errors.
-        self.socket(zmq.ROUTER).bind("inproc://control")
+        self.control = self.socket(zmq.ROUTER)
+        self.control.bind(CONTROL)
 
-    def begin(
+    def start_actor(
         self, kind: type[AnyActor], folder: str, epoch: int, settings: NodeSettings
     ) -> AnyActor:
-        """Starts it; returns the actor."""
         setup = ActorSetup(
-            "n1", kind.role, kind.role, "c", "inproc://rig", folder,
-            "inproc://control", epoch, False, settings, self.places,
+            "n1", kind.role, kind.role, "c", RUN_DIR, folder,
+            CONTROL, epoch, False, settings, self.places,
         )  # fmt: skip
         actor = kind(setup, Host(self.stop_in, 2, self.context))
         self._actor = actor
@@ -46,26 +48,26 @@ class ActorHarness:
         self.sockets.append(self.context.socket(kind))
         return self.sockets[-1]
 
-    def bound(self, name: str) -> Socket:
-        """The pipe of another actor: ACTOR.SOCKET."""
-        socket = self.socket(zmq.PULL)
-        socket.bind(f"inproc://rig/n1/{name}")
+    def bind(self, name: str, kind: int = zmq.PULL) -> Socket:
+        """The receiving end of another actor's pipe, ACTOR.SOCKET."""
+        socket = self.socket(kind)
+        socket.bind(f"{RUN_DIR}/n1/{name}")
         return socket
 
-    def connected(self, name: str) -> Socket:
-        """Another actor's end of a pipe of this one."""
+    def connect(self, name: str) -> Socket:
+        """The sending end of a pipe that the tested actor binds."""
         socket = self.socket(zmq.PUSH)
-        socket.connect(f"inproc://rig/n1/{name}")
+        socket.connect(f"{RUN_DIR}/n1/{name}")
         return socket
 
-    def turn(self, until: Callable[[], object]) -> None:
-        """Runs the actor until something is so."""
-        late = time.monotonic() + DEADLINE_S
-        while not until():
-            assert time.monotonic() < late, "nothing more happens"
-            self._actor.run_once(LOOK_MS)
+    def run_until(self, is_done: Callable[[], object]) -> None:
+        """Runs the actor until the condition holds."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not is_done():
+            assert time.monotonic() < deadline_s, "the condition never holds"
+            self._actor.run_once(WAKE_MS_MAX)
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._actor.close()
         self.context.destroy(linger=0)
         os.close(self.stop_in)

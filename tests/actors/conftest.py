@@ -1,4 +1,4 @@
-"""Real processes for the tests of actors and the supervisor, and waiting for them by events."""
+"""Supervisors with processes of dummy actors, and a clock that tests can shift."""
 
 import json
 import os
@@ -15,18 +15,37 @@ from typing import Any
 
 import pytest
 
+from kelek.net import poll_loop
+from kelek.net.clock import monotonic_ms
+
 FAKES = Path(__file__).parent / "fakes"
 DEADLINE_S = 60.0
 
 
-class RunningSupervisor:
-    """A supervisor of dummies in a process of its own (fakes/driver.py)."""
+class ShiftedClock:
+    """The clock of poll loops in this process."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    shift_ms = 0
+
+    def __call__(self) -> int:
+        return monotonic_ms() + self.shift_ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ShiftedClock:
+    shifted = ShiftedClock()
+    monkeypatch.setattr(poll_loop, "monotonic_ms", shifted)
+    return shifted
+
+
+class RunningSupervisor:
+    """A supervisor of dummy actors in its own process (fakes/driver.py)."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
         path = os.pathsep.join([*sys.path, str(FAKES)])
-        self.told = told
+        self.options = options
         self.process = subprocess.Popen(
-            [sys.executable, str(FAKES / "driver.py"), json.dumps(told)],
+            [sys.executable, str(FAKES / "driver.py"), json.dumps(options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
@@ -35,28 +54,28 @@ class RunningSupervisor:
         self._rest = b""
 
     def wait_event(self, event: str, **values: str) -> dict[str, str]:
-        """The next lifecycle line of that kind, with these values; everything before is passed."""
-        until = time.monotonic() + DEADLINE_S
+        """The next lifecycle event of a kind with these values; drops those before it."""
+        deadline_s = time.monotonic() + DEADLINE_S
         while True:
-            found = self._next_event(until)
+            found = self._next_event(deadline_s)
             assert found is not None, f"no {event} {values}; there were {self.events}"
             if found["event"] == event and values.items() <= found.items():
                 return found
 
     def wait_ready(self, *roles: str) -> None:
-        """Waits until each of these has said that it serves, in whatever order."""
-        until = time.monotonic() + DEADLINE_S
+        """Waits until all of these are ready, in any order."""
+        deadline_s = time.monotonic() + DEADLINE_S
         ready: set[str] = set()
         while not ready.issuperset(roles):
-            found = self._next_event(until)
+            found = self._next_event(deadline_s)
             assert found is not None, f"not all ready: {self.events}"
             if found["event"] == "ready":
                 ready.add(found["role"])
 
     def wait_exit(self) -> int:
-        """Reads on to the end; returns the exit code."""
-        until = time.monotonic() + DEADLINE_S
-        while self._next_event(until) is not None:
+        """Reads all events; returns the exit code."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while self._next_event(deadline_s) is not None:
             pass
         return self.process.wait(DEADLINE_S)
 
@@ -73,12 +92,12 @@ class RunningSupervisor:
         }
         return [started[role] for role in roles or started]
 
-    def _next_event(self, until: float) -> dict[str, str] | None:
+    def _next_event(self, deadline_s: float) -> dict[str, str] | None:
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
         while b"\n" not in self._rest:
-            ready, _, _ = select.select([fd], [], [], max(0.0, until - time.monotonic()))
-            assert ready, f"nothing came; there were {self.events}"
+            ready, _, _ = select.select([fd], [], [], max(0.0, deadline_s - time.monotonic()))
+            assert ready, f"no event; there were {self.events}"
             data = os.read(fd, 65536)
             if not data:
                 return None
@@ -91,16 +110,16 @@ class RunningSupervisor:
         return found
 
 
-def wait_gone(pids: list[int], deadline_s: float) -> list[int]:
-    """Waits until processes have ended, ours or not; returns those that have not."""
-    until = time.monotonic() + deadline_s
+def wait_gone(pids: list[int], timeout_s: float) -> list[int]:
+    """Waits until processes have ended, children or not; returns those that still run."""
+    until_s = time.monotonic() + timeout_s
     left = []
     for pid in pids:
         try:
             pid_fd = os.pidfd_open(pid)
         except ProcessLookupError:
             continue
-        ready, _, _ = select.select([pid_fd], [], [], max(0.0, until - time.monotonic()))
+        ready, _, _ = select.select([pid_fd], [], [], max(0.0, until_s - time.monotonic()))
         os.close(pid_fd)
         if not ready:
             left.append(pid)
@@ -118,16 +137,16 @@ def ipc_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def start(ipc_dir: Path, tmp_path: Path) -> Iterator[Callable[..., RunningSupervisor]]:
-    """Starts supervisors of dummies; ends whatever is left of them."""
+    """Starts supervisors of dummy actors; kills what is left of them at the end."""
     all_running: list[RunningSupervisor] = []
 
-    def start_one(**told: Any) -> RunningSupervisor:
+    def start_one(**options: Any) -> RunningSupervisor:
         running = RunningSupervisor(
             {
                 "run_dir": str(ipc_dir / "kelek" / "t"),
                 "data_dir": str(tmp_path),
                 "nodes": ["n1"],
-                **told,
+                **options,
             }
         )
         all_running.append(running)

@@ -1,4 +1,4 @@
-"""A supervisor of dummies in a process of its own: driver.py JSON.
+"""A supervisor of dummy actors in its own process: driver.py JSON.
 
 JSON: {run_dir, data_dir, nodes, faults, one_process, bootstrap, backoff_ms}
 """
@@ -15,8 +15,8 @@ from kelek.actors.runtime.supervisor import StartOptions, Supervisor
 from kelek.tests.actors.node_settings import node_settings
 
 
-def node_plan(name: str, told: dict[str, object]) -> NodePlan:
-    data_dir = f"{told['data_dir']}/{name}"
+def node_plan(name: str, wanted: dict[str, object]) -> NodePlan:
+    data_dir = f"{wanted['data_dir']}/{name}"
 
     def actor(role: str, stop_rank: int) -> ActorPlan:
         return ActorPlan(role, role, "dummy", data_dir, stop_rank)
@@ -25,7 +25,7 @@ def node_plan(name: str, told: dict[str, object]) -> NodePlan:
     single = (actor("machine", 1),)
     units = (
         (UnitPlan(name, "node", (*pair, *single)),)
-        if told.get("one_process")
+        if wanted.get("one_process")
         else (UnitPlan(name, "pair", pair), UnitPlan(name, "machine", single))
     )
     places = {"data_dir": "t.yaml:1:1: data"}
@@ -33,15 +33,15 @@ def node_plan(name: str, told: dict[str, object]) -> NodePlan:
 
 
 def main() -> int:
-    told = json.loads(sys.argv[1])
-    os.environ["FAULTS"] = json.dumps(told.get("faults", {}))
-    supervisor.BACKOFF_MS = tuple(told.get("backoff_ms", supervisor.BACKOFF_MS))
-    plans = [node_plan(name, told) for name in told["nodes"]]
+    wanted = json.loads(sys.argv[1])
+    os.environ["FAULTS"] = json.dumps(wanted.get("faults", {}))
+    supervisor.BACKOFF_MS = tuple(wanted.get("backoff_ms", supervisor.BACKOFF_MS))
+    plans = [node_plan(name, wanted) for name in wanted["nodes"]]
     options = StartOptions(
         "t.yaml",
-        Path(told["run_dir"]),
-        bool(told.get("one_process")),
-        bool(told.get("bootstrap")),
+        Path(wanted["run_dir"]),
+        bool(wanted.get("one_process")),
+        bool(wanted.get("bootstrap")),
     )
     try:
         return Supervisor(plans, options).run()

@@ -1,7 +1,6 @@
-"""The actor state_machine in the test's thread: log and commits that do not agree."""
+"""The actor state_machine: a log and commit notices that do not agree."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +9,13 @@ import zmq
 from kelek.actors.raft.snapshot_sender import BARRIER
 from kelek.actors.raft.state_machine import COMMIT, StateMachine, commits_topic
 from kelek.actors.runtime import actor
-from kelek.actors.runtime.setup import ActorSetup, Host
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.snapshots.barrier import Phase
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.log import Log
 from kelek.storage.log.segment import Identity
 from kelek.storage.snapshot.snapshot import Snapshots
+from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.node_settings import node_settings
 
 ME = Identity("c", "n1")
@@ -27,40 +26,27 @@ SETTINGS = node_settings(state_machine="digest")
 class CountingStateMachine(StateMachine):
     """Counts its wakes."""
 
-    looked = 0
+    wakes = 0
 
     def on_wake(self, now_ms: int) -> None:
         super().on_wake(now_ms)
-        self.looked += 1
-
-    def turn(self, until: Callable[[], bool]) -> None:
-        while not until():
-            self.run_once()
+        self.wakes += 1
 
     @property
     def applied(self) -> object:
         return self.status()["applied_index"]
 
 
-class StateMachineHarness:
+class StateMachineHarness(ActorHarness):
     """A state machine, a log that the test writes, and the pipe of its raft_peer."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.disk = Disk(folder)
         self.log = Log.open(self.disk, ME, epoch=1, segment_bytes=16 << 10)
         self.append(1, 10)
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.stop_in, self.stop_out = os.pipe()
-        self.control = self.context.socket(zmq.ROUTER)
-        self.control.bind("inproc://control")
-        self.commits = self.context.socket(zmq.XPUB)
-        self.commits.bind("inproc://rig/n1/raft_peer.commits")
-        setup = ActorSetup(
-            "n1", "state_machine", "state_machine", "c", "inproc://rig", str(folder),
-            "inproc://control", 7, False, SETTINGS, {},
-        )  # fmt: skip
-        self.machine = CountingStateMachine(setup, Host(self.stop_in, 2, self.context))
-        self.machine.start()
+        self.commits = self.bind("raft_peer.commits", zmq.XPUB)
+        self.machine = self.start_actor(CountingStateMachine, str(folder), 7, SETTINGS)
         assert self.commits.poll(10_000), "it has subscribed"
 
     def append(self, term: int, count: int) -> None:
@@ -73,49 +59,44 @@ class StateMachineHarness:
         self.commits.send(COMMIT.pack(commits_topic("state_machine"), index, term, 0, 0))
 
     def close(self) -> None:
-        self.machine.close()
-        self.context.destroy(linger=0)
+        super().close()
         self.log.close()
-        os.close(self.stop_in)
-        os.close(self.stop_out)
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateMachineHarness]:
-    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports would wake it, too.
-    made = StateMachineHarness(tmp_path)
-    yield made
-    made.close()
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateMachineHarness]:
+    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # A report would wake the actor.
+    harness = StateMachineHarness(tmp_path)
+    yield harness
+    harness.close()
 
 
-def test_a_commit_before_the_log_restarts_is_applied_later(rig: StateMachineHarness) -> None:
-    """The peer has installed a snapshot, and its log_writer has not restarted the log yet. No
-    further commit may follow for long."""
-    machine = rig.machine
-    rig.commit(10, 1)
-    machine.turn(lambda: machine.applied == 10)
-    rig.append(1, 5)  # Of an older leader: the reset drops them.
-    rig.commit(20, 2)
-    looked = machine.looked
-    machine.turn(lambda: machine.looked >= looked + 3)
+def test_a_commit_before_the_log_restarts_is_applied_later(harness: StateMachineHarness) -> None:
+    """The peer has installed a snapshot, and the log_writer has not restarted the log. The
+    state machine must not need another commit notice."""
+    machine = harness.machine
+    harness.commit(10, 1)
+    harness.run_until(lambda: machine.applied == 10)
+    harness.append(1, 5)  # Entries of an older leader: the reset drops them.
+    harness.commit(20, 2)
+    wakes = machine.wakes
+    harness.run_until(lambda: machine.wakes >= wakes + 3)
     assert machine.applied == 10
-    snapshots = Snapshots.open(rig.disk, ME)
+    snapshots = Snapshots.open(harness.disk, ME)
     snapshots.create(20, 2, CONFIGURATION).finish()
     snapshots.close()
-    rig.log.reset(20, 2)
-    machine.turn(lambda: machine.applied == 20)
-    rig.append(2, 1)
-    rig.commit(21, 2)
-    machine.turn(lambda: machine.applied == 21)
+    harness.log.reset(20, 2)
+    harness.run_until(lambda: machine.applied == 20)
+    harness.append(2, 1)
+    harness.commit(21, 2)
+    harness.run_until(lambda: machine.applied == 21)
 
 
-def test_an_order_of_no_known_phase_is_dropped(rig: StateMachineHarness) -> None:
-    orders = rig.context.socket(zmq.PUSH)
-    orders.connect("inproc://rig/n1/state_machine.barriers")
-    with orders:
-        for phase in (77, 3, Phase.STOP):
-            orders.send(BARRIER.pack(phase, 1, 0, 0))
-        orders.send(b"junk")
-        machine = rig.machine
-        machine.turn(lambda: machine.counters["malformed-dropped"] == 3)
+def test_orders_with_an_unknown_phase_are_dropped(harness: StateMachineHarness) -> None:
+    orders = harness.connect("state_machine.barriers")
+    for phase in (77, 3, Phase.STOP):
+        orders.send(BARRIER.pack(phase, 1, 0, 0))
+    orders.send(b"junk")
+    machine = harness.machine
+    harness.run_until(lambda: machine.counters["malformed-dropped"] == 3)
     assert machine.barrier.attempt == 1

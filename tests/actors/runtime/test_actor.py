@@ -1,4 +1,4 @@
-"""The base loop: sockets, pipes that never block, limits, log lines. With threads' sockets."""
+"""The base of actors: sockets, pipes that never block, limits, log lines."""
 
 import os
 import threading
@@ -26,7 +26,7 @@ CONTROL = "inproc://control"
 
 
 class Probe(Actor):
-    """Collects what it is given; a test calls its methods between two polls."""
+    """Collects messages and wakes."""
 
     role = "probe"
 
@@ -46,7 +46,7 @@ class Probe(Actor):
 
 
 class ProbeHarness:
-    """A probe without a process, and the other ends of its ties."""
+    """A probe in the test's thread, and the other ends of its connections."""
 
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -57,7 +57,17 @@ class ProbeHarness:
         self.control.setsockopt(zmq.RCVTIMEO, 10_000)
         self.control.bind(CONTROL)
         setup = ActorSetup(
-            "n1", "probe", "probe", "c", "inproc://rig", "", CONTROL, 7, False, node_settings(), {}
+            "n1",
+            "probe",
+            "probe",
+            "c",
+            "inproc://harness",
+            "",
+            CONTROL,
+            7,
+            False,
+            node_settings(),
+            {},
         )
         self.probe = Probe(setup, Host(self.stop_in, self.log_out, self.context))
         self.probe.start()
@@ -80,15 +90,17 @@ class ProbeHarness:
 
 
 @pytest.fixture
-def rig() -> Iterator[ProbeHarness]:
-    made = ProbeHarness()
-    yield made
-    made.close()
+def harness() -> Iterator[ProbeHarness]:
+    harness = ProbeHarness()
+    yield harness
+    harness.close()
 
 
-def plain(rig: ProbeHarness, kind: int, address: str = "", hwm: int = 1000) -> zmq.Socket[bytes]:
-    socket = rig.context.socket(kind)
-    rig.others.append(socket)
+def peer_socket(
+    harness: ProbeHarness, kind: int, address: str = "", hwm: int = 1000
+) -> zmq.Socket[bytes]:
+    socket = harness.context.socket(kind)
+    harness.others.append(socket)
     socket.setsockopt(zmq.RCVTIMEO, 10_000)
     socket.setsockopt(zmq.RCVHWM, hwm)
     if address:
@@ -96,22 +108,22 @@ def plain(rig: ProbeHarness, kind: int, address: str = "", hwm: int = 1000) -> z
     return socket
 
 
-def test_all_that_has_arrived_comes_in_one_arena(rig: ProbeHarness) -> None:
-    probe = rig.probe
+def test_a_wake_receives_everything_in_one_arena(harness: ProbeHarness) -> None:
+    probe = harness.probe
     inbox = probe.socket(zmq.PULL, SocketOptions(bind=(probe.endpoint("probe", "inbox"),)))
     probe.listen(inbox, probe.on_arena)
-    sender = plain(rig, zmq.PUSH, "inproc://rig/n1/probe.inbox")
+    sender = peer_socket(harness, zmq.PUSH, "inproc://harness/n1/probe.inbox")
     for i in range(100):
         sender.send_multipart([b"a", str(i).encode()])
     probe.run_once()
     assert probe.got == [[[b"a", str(i).encode()] for i in range(100)]]
 
 
-def test_a_paused_source_waits(rig: ProbeHarness) -> None:
-    probe = rig.probe
+def test_a_paused_source_is_not_read(harness: ProbeHarness) -> None:
+    probe = harness.probe
     inbox = probe.socket(zmq.PULL, SocketOptions(bind=("inproc://x",)))
     probe.listen(inbox, probe.on_arena)
-    sender = plain(rig, zmq.PUSH, "inproc://x")
+    sender = peer_socket(harness, zmq.PUSH, "inproc://x")
     sender.send(b"1")
     probe.pause(inbox)
     probe.run_once()
@@ -121,12 +133,14 @@ def test_a_paused_source_waits(rig: ProbeHarness) -> None:
     assert probe.got == [[[b"1"]]]
 
 
-def test_what_found_no_room_in_an_arena_needs_no_other_message_to_come(rig: ProbeHarness) -> None:
-    """It has left its socket, which has nothing to tell any more."""
-    probe = rig.probe
+def test_messages_left_in_a_drain_are_received_without_a_new_one(
+    harness: ProbeHarness,
+) -> None:
+    """A message without room in an arena has left its socket, so no poll reports it."""
+    probe = harness.probe
     inbox = probe.socket(zmq.PULL, SocketOptions(bind=("inproc://x",)))
     probe.listen(inbox, probe.on_arena, arena_bytes=1 << 16)
-    sender = plain(rig, zmq.PUSH, "inproc://x")
+    sender = peer_socket(harness, zmq.PUSH, "inproc://x")
     large = bytes(40_000)
     for _ in range(2):
         sender.send(large)
@@ -139,14 +153,14 @@ def test_what_found_no_room_in_an_arena_needs_no_other_message_to_come(rig: Prob
     assert probe.got == [[[large]], [[large]]]
 
 
-def test_a_pipe_keeps_what_does_not_fit(rig: ProbeHarness) -> None:
-    """Nobody is there, then a slow reader: nothing is lost or reordered, nothing blocks."""
-    probe = rig.probe
+def test_a_pipe_holds_messages_until_there_is_room(harness: ProbeHarness) -> None:
+    """No reader, then a slow one: nothing is lost or reordered, and nothing blocks."""
+    probe = harness.probe
     pipe = probe.pipe(probe.socket(zmq.PUSH, SocketOptions(bind=("inproc://x",), hwm=2)))
     for i in range(50):
         pipe.send([str(i).encode()])
     assert pipe.full
-    reader = plain(rig, zmq.PULL, "inproc://x", hwm=2)
+    reader = peer_socket(harness, zmq.PULL, "inproc://x", hwm=2)
     for i in range(50):
         while pipe.full and not reader.poll(0):
             probe.run_once()
@@ -154,60 +168,64 @@ def test_a_pipe_keeps_what_does_not_fit(rig: ProbeHarness) -> None:
     assert pipe.count == 0
 
 
-def test_a_router_drops_and_counts_what_has_nobody(rig: ProbeHarness) -> None:
-    probe = rig.probe
+def test_a_router_drops_and_counts_messages_to_unknown_peers(harness: ProbeHarness) -> None:
+    probe = harness.probe
     clients = probe.socket(zmq.ROUTER, SocketOptions(bind=("inproc://x",), router_mandatory=True))
-    assert not probe.send(clients, [b"nobody", b"x"])
+    assert not probe.send(clients, [b"unknown", b"x"])
     assert probe.counters["send_dropped"] == 1
 
 
-def test_messages_over_the_limits_are_dropped_and_logged_once(rig: ProbeHarness) -> None:
-    probe = rig.probe
+def test_messages_over_the_limits_are_dropped_and_logged_once(harness: ProbeHarness) -> None:
+    probe = harness.probe
     inbox = probe.socket(
         zmq.PULL,
         SocketOptions(bind=("inproc://x",), message_bytes_max=100, message_frames_max=3),
     )
     probe.listen(inbox, probe.on_arena)
-    sender = plain(rig, zmq.PUSH, "inproc://x")
+    sender = peer_socket(harness, zmq.PUSH, "inproc://x")
     for frames in ([b"a" * 60, b"b" * 60], [b""] * 4, [b"fits"], [b"a" * 101]):
         sender.send_multipart(frames)
         probe.run_once()
     assert probe.got == [[[b"fits"]]]
     assert probe.counters["oversize-dropped"] == 3
-    assert [line.split(" ", 1)[1] for line in rig.log()] == [
+    assert [line.split(" ", 1)[1] for line in harness.log()] == [
         "oversize-dropped count=1 socket=inproc://x"
     ]
 
 
-def test_reports(rig: ProbeHarness) -> None:
-    rig.probe.counters["dropped"] = 3
-    rig.probe.ready()
-    assert rig.control.recv_multipart() == [b"n1/probe/7", b"ready"]
-    name, kind, status = rig.control.recv_multipart()
+def test_the_supervisor_gets_reports(harness: ProbeHarness) -> None:
+    harness.probe.counters["dropped"] = 3
+    harness.probe.ready()
+    assert harness.control.recv_multipart() == [b"n1/probe/7", b"ready"]
+    name, kind, status = harness.control.recv_multipart()
     assert (name, kind) == (b"n1/probe/7", b"status")
     assert msgpack.unpackb(status) == {"wakes": 0, "counters": {"dropped": 3}}
-    rig.control.send_multipart([name, b"status"])
-    rig.probe.run_once()
-    assert rig.control.recv_multipart()[1] == b"status"
+    harness.control.send_multipart([name, b"status"])
+    harness.probe.run_once()
+    assert harness.control.recv_multipart()[1] == b"status"
 
 
-def test_sigterm_lets_it_finish_and_the_supervisors_end_does_not(rig: ProbeHarness) -> None:
-    probe = rig.probe
+def test_sigterm_drains_an_actor_and_the_supervisors_end_stops_it(
+    harness: ProbeHarness,
+) -> None:
+    probe = harness.probe
     probe.drain_ms_max = 60_000
     probe.drained = lambda: False  # type: ignore[method-assign]
-    os.write(rig.stop_out, b"T")
+    os.write(harness.stop_out, b"T")
     probe.run_once()
     assert probe.stopping
-    os.close(rig.stop_out)
-    rig.stop_out = -1
+    os.close(harness.stop_out)
+    harness.stop_out = -1
     probe.run_loop()
     assert not probe.running
-    assert rig.log()[0].endswith(" supervisor-gone")
+    assert harness.log()[0].endswith(" supervisor-gone")
 
 
-def test_a_deadline_wakes_an_idle_loop(rig: ProbeHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_wakes_an_idle_loop(
+    harness: ProbeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)
-    probe = rig.probe
+    probe = harness.probe
     probe.ready()  # The next report is due in an hour.
     probe.deadline_ms = lambda: monotonic_ms() + 20  # type: ignore[method-assign]
     thread = threading.Thread(target=probe.run_once)
@@ -216,16 +234,18 @@ def test_a_deadline_wakes_an_idle_loop(rig: ProbeHarness, monkeypatch: pytest.Mo
     assert not thread.is_alive()
 
 
-def test_log_lines(rig: ProbeHarness) -> None:
-    rig.probe.log("event", word="x", sentence='a "b" c', number=3, part=0.12345, empty="", bad="\n")
+def test_log_lines(harness: ProbeHarness) -> None:
+    harness.probe.log(
+        "event", word="x", sentence='a "b" c', number=3, part=0.12345, empty="", bad="\n"
+    )
     for _ in range(3):
-        rig.probe.log_rarely("malformed", sender="x")
-    lines = [line.split(" ", 1) for line in rig.log()]
+        harness.probe.log_rarely("malformed", sender="x")
+    lines = [line.split(" ", 1) for line in harness.log()]
     assert lines[0][1] == (
         r'event word=x sentence="a \"b\" c" number=3 part=0.123 empty="" bad="\n"'
     )
     assert [text for _, text in lines[1:]] == ["malformed sender=x"]
-    assert rig.probe.counters["malformed"] == 3
+    assert harness.probe.counters["malformed"] == 3
 
 
 @pytest.mark.parametrize(
@@ -242,22 +262,22 @@ def test_log_lines(rig: ProbeHarness) -> None:
         ("ipc:///nowhere/x", "ipc:///nowhere/x: is in no directory; make the directory"),
     ],
 )
-def test_an_address_that_cant_be_bound(
-    rig: ProbeHarness, address: str, line: str, monkeypatch: pytest.MonkeyPatch
+def test_errors_of_bind_name_the_way_out(
+    harness: ProbeHarness, address: str, line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll_loop, "BIND_RETRY_MS", 0)
-    other = plain(rig, zmq.ROUTER)
+    other = peer_socket(harness, zmq.ROUTER)
     taken = f"tcp://127.0.0.1:{free_port()}"
     other.bind(taken)
     with pytest.raises(OperatorError) as error:
-        rig.probe.socket(zmq.ROUTER, SocketOptions(bind=(address.format(taken=taken),)))
+        harness.probe.socket(zmq.ROUTER, SocketOptions(bind=(address.format(taken=taken),)))
     assert str(error.value) == line.format(taken=taken)
 
 
-def test_the_place_of_an_address_is_the_topologys(
-    rig: ProbeHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_errors_of_bind_name_the_place_in_the_topology(
+    harness: ProbeHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(poll_loop, "BIND_RETRY_MS", 0)
     options = SocketOptions(bind=("ipc:///nowhere/x",), place="t.yaml:4:10: nodes.a.url")
     with pytest.raises(OperatorError, match=r"^t.yaml:4:10: nodes.a.url: .*is in no"):
-        rig.probe.socket(zmq.ROUTER, options)
+        harness.probe.socket(zmq.ROUTER, options)

@@ -36,7 +36,7 @@ def test_starts_reports_and_stops_without_a_trace(start: Start, tmp_path: Path) 
     running = start(nodes=["n1", "n2"])
     ready = running.wait_event("all-ready")
     assert (ready["nodes"], ready["actors"]) == ("2", "6")
-    rows = ask_status(running.told["run_dir"])
+    rows = ask_status(running.options["run_dir"])
     assert [row["role"] for row in rows] == ["supervisor", *["writer", "peer", "machine"] * 2]
     assert {row["state"] for row in rows} == {"ready"}
     assert rows[1]["node"] == "n1"
@@ -48,7 +48,7 @@ def test_starts_reports_and_stops_without_a_trace(start: Start, tmp_path: Path) 
     running.process.send_signal(signal.SIGTERM)
     assert running.wait_exit() == 0
     assert running.events[-1]["event"] == "stopped"
-    assert not Path(running.told["run_dir"]).exists()
+    assert not Path(running.options["run_dir"]).exists()
     assert running.stderr() == ""
     log = (tmp_path / "n1" / "logs" / "peer.log").read_text()
     assert " serves pid=" in log
@@ -80,14 +80,14 @@ def test_a_unit_restarts_as_one(start: Start, victim: str) -> None:
     assert before[0] != after[0]
     assert before[1] != after[1]
     assert before[2] == after[2], "the machine is a unit of its own"
-    rows = ask_status(running.told["run_dir"])
+    rows = ask_status(running.options["run_dir"])
     assert [row["restarts"] for row in rows] == [0, 1, 1, 0]
 
 
 def test_the_epoch_grows_with_each_start(start: Start) -> None:
     running = start()
     running.wait_event("all-ready")
-    setup = Path(running.told["run_dir"]) / "n1" / "writer.json"
+    setup = Path(running.options["run_dir"]) / "n1" / "writer.json"
     assert setup.stat().st_mode & 0o777 == 0o600
     before = json.loads(setup.read_text())["epoch"]
     os.kill(running.pids("writer")[0], signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_bootstrap_is_for_the_first_start_alone(start: Start) -> None:
     """A data directory that is empty months later was lost: that node owes its votes."""
     running = start(bootstrap=True)
     running.wait_event("all-ready")
-    setup = Path(running.told["run_dir"]) / "n1" / "peer.json"
+    setup = Path(running.options["run_dir"]) / "n1" / "peer.json"
     assert json.loads(setup.read_text())["bootstrap"]
     os.kill(running.pids("peer")[0], signal.SIGKILL)
     running.wait_event("restarting")
@@ -127,20 +127,20 @@ def test_gives_up_at_once_when_it_can_never_start(start: Start, tmp_path: Path) 
     assert running.wait_exit() == 2
     assert running.stderr() == f"supervisor: {tmp_path}/n1: is not what it was; give it back\n"
     assert not [event for event in running.events if event["event"] == "restarting"]
-    assert not Path(running.told["run_dir"]).exists()
+    assert not Path(running.options["run_dir"]).exists()
 
 
 def test_damaged_data_of_one_unit_stops_no_other(start: Start) -> None:
     running = start(nodes=["n1", "n2"], faults={"machine": "damaged"}, bootstrap=True)
     assert running.wait_event("all-ready")["given_up"] == "n1/machine"
-    rows = ask_status(running.told["run_dir"])
+    rows = ask_status(running.options["run_dir"])
     states = {(row["node"], row["role"]): row["state"] for row in rows}
     assert states.pop(("n1", "machine")) == "given-up"
     assert set(states.values()) == {"ready"}
     # What was damaged and is empty then has been lost: that is no first start.
-    assert ask_restart(running.told["run_dir"], "machine") == ""
+    assert ask_restart(running.options["run_dir"], "machine") == ""
     running.wait_event("started", node="n1", role="machine")
-    setup = Path(running.told["run_dir"]) / "n1" / "machine.json"
+    setup = Path(running.options["run_dir"]) / "n1" / "machine.json"
     assert not json.loads(setup.read_text())["bootstrap"]
 
 
@@ -152,7 +152,7 @@ def test_gives_up_one_unit_while_the_others_go_on(start: Start) -> None:
         running.wait_event("ready", role="machine", node="n1")
     os.kill(running.pids("machine")[0], signal.SIGKILL)
     running.wait_event("gave-up", node="n1", unit="machine")
-    rows = ask_status(running.told["run_dir"])
+    rows = ask_status(running.options["run_dir"])
     states = {(row["node"], row["role"]): row["state"] for row in rows}
     assert states["n1", "machine"] == "given-up"
     assert states["n2", "machine"] == "ready"
@@ -196,7 +196,7 @@ def test_a_child_that_outlives_its_supervisor_is_named(start: Start) -> None:
     second = start()
     assert second.wait_exit() == 2
     assert second.stderr() == (
-        f"supervisor: {running.told['run_dir']}/n1: processes of a killed supervisor still hold "
+        f"supervisor: {running.options['run_dir']}/n1: processes of a killed supervisor still hold "
         f"node n1: {stopped}; end them: kill -9 {stopped}\n"
     )
     os.kill(stopped, signal.SIGKILL)
@@ -211,7 +211,7 @@ def test_all_end_after_sigterm_whatever_one_of_them_does(
     running.process.send_signal(signal.SIGTERM)
     assert running.wait_exit() == 0
     assert wait_gone(running.pids(), 0) == []
-    assert not Path(running.told["run_dir"]).exists()
+    assert not Path(running.options["run_dir"]).exists()
 
 
 def test_a_second_start_says_what_runs(start: Start) -> None:
@@ -220,18 +220,18 @@ def test_a_second_start_says_what_runs(start: Start) -> None:
     second = start()
     assert second.wait_exit() == 2
     assert second.stderr() == (
-        f"supervisor: {running.told['run_dir']}/n1: node n1 runs already: supervisor "
+        f"supervisor: {running.options['run_dir']}/n1: node n1 runs already: supervisor "
         f"{running.process.pid} with {Path('t.yaml').resolve()}; see `supervisor status`, or end "
         "it with `supervisor stop`\n"
     )
-    assert ask_status(running.told["run_dir"])[0]["pid"] == running.process.pid
+    assert ask_status(running.options["run_dir"])[0]["pid"] == running.process.pid
 
 
 def test_a_start_after_kill_nine_takes_over(start: Start) -> None:
     """It waits for the old children to end, and clears what they left."""
     running = start()
     running.wait_event("all-ready")
-    left = Path(running.told["run_dir"]) / "n1" / "peer.left_over"
+    left = Path(running.options["run_dir"]) / "n1" / "peer.left_over"
     left.write_text("")
     running.process.kill()
     second = start()
@@ -252,7 +252,7 @@ def test_a_start_sweeps_what_killed_ones_have_left(
     assert wait_gone(killed.pids(), DEADLINE_S) == []
     start().wait_event("all-ready")
     assert sorted(os.listdir(ipc_dir / "kelek")) == ["alive", "t"]
-    assert ask_status(alive.told["run_dir"])[0]["state"] == "ready"
+    assert ask_status(alive.options["run_dir"])[0]["state"] == "ready"
 
 
 def test_two_supervisors_run_two_nodes_of_one_topology(start: Start) -> None:
@@ -261,21 +261,21 @@ def test_two_supervisors_run_two_nodes_of_one_topology(start: Start) -> None:
     second.wait_event("all-ready")
     first.process.send_signal(signal.SIGTERM)
     assert first.wait_exit() == 0
-    assert ask_status(second.told["run_dir"], "n2")[0]["node"] == "n2"
+    assert ask_status(second.options["run_dir"], "n2")[0]["node"] == "n2"
     second.process.send_signal(signal.SIGINT)
     assert second.wait_exit() == 0
-    assert not Path(second.told["run_dir"]).exists()
+    assert not Path(second.options["run_dir"]).exists()
 
 
 def test_one_process(start: Start, wait_gone: WaitGone) -> None:
     running = start(one_process=True, nodes=["n1", "n2"])
     running.wait_event("all-ready")
-    rows = ask_status(running.told["run_dir"])
+    rows = ask_status(running.options["run_dir"])
     assert {row["pid"] for row in rows} == {running.process.pid}
     assert {row["state"] for row in rows} == {"ready"}
     running.process.send_signal(signal.SIGTERM)
     assert running.wait_exit() == 0
-    assert not Path(running.told["run_dir"]).exists()
+    assert not Path(running.options["run_dir"]).exists()
 
 
 def test_one_process_restarts_a_node_as_one(start: Start) -> None:
@@ -289,10 +289,10 @@ def test_random_frames_on_the_control_socket_do_no_harm(start: Start) -> None:
     running.wait_event("all-ready")
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 1000)
-        socket.connect(f"ipc://{running.told['run_dir']}/n1/supervisor.control")
+        socket.connect(f"ipc://{running.options['run_dir']}/n1/supervisor.control")
         for frames in ([b""], [b"status"], [b"\xff", b"\x00" * 100], [b"ready", b"x"]):
             socket.send_multipart(frames)
-        rows = ask_status(running.told["run_dir"])
+        rows = ask_status(running.options["run_dir"])
     assert {row["state"] for row in rows} == {"ready"}
 
 
@@ -304,7 +304,7 @@ def test_lock_and_data_directory_errors(start: Start, tmp_path: Path) -> None:
         f"supervisor: t.yaml:1:1: data: {tmp_path}/n1: File exists; "
         "remove the file that is in the way, or change `data`\n"
     )
-    assert not Path(running.told["run_dir"]).exists()
+    assert not Path(running.options["run_dir"]).exists()
 
 
 def test_a_run_directory_with_too_long_a_path(start: Start, ipc_dir: Path) -> None:
@@ -349,8 +349,8 @@ def test_an_asked_restart_stops_by_rank_and_is_no_failure(start: Start) -> None:
     running = start()
     running.wait_event("all-ready")
     before = running.pids("writer", "peer", "machine")
-    unit = ask_status(running.told["run_dir"])[1]["unit"]
-    assert ask_restart(running.told["run_dir"], unit) == ""
+    unit = ask_status(running.options["run_dir"])[1]["unit"]
+    assert ask_restart(running.options["run_dir"], unit) == ""
     running.wait_ready("writer", "peer")
     ended = [event["role"] for event in running.events if event["event"] == "exited"]
     assert ended == ["peer", "writer"]
@@ -358,14 +358,14 @@ def test_an_asked_restart_stops_by_rank_and_is_no_failure(start: Start) -> None:
     after = running.pids("writer", "peer", "machine")
     assert (after[0] != before[0], after[1] != before[1], after[2]) == (True, True, before[2])
     assert not [event for event in running.events if event["event"] == "log-tail"]
-    assert "nobody" in ask_restart(running.told["run_dir"], "nobody")
+    assert "nobody" in ask_restart(running.options["run_dir"], "nobody")
 
 
 def test_a_unit_that_does_not_end_is_killed_when_a_restart_is_asked(start: Start) -> None:
     running = start(faults={"machine": "can't be ended"})
     running.wait_event("all-ready")
     [pid] = running.pids("machine")
-    assert ask_restart(running.told["run_dir"], "machine") == ""
+    assert ask_restart(running.options["run_dir"], "machine") == ""
     assert running.wait_event("exited", role="machine")["signal"] == "SIGKILL"
     running.wait_event("ready", role="machine")
     assert running.pids("machine") != [pid]
@@ -375,5 +375,5 @@ def test_a_unit_that_was_given_up_gets_new_tries_when_asked(start: Start) -> Non
     running = start(faults={"machine": "broken"}, backoff_ms=[0, 0])
     for _ in range(2):
         running.wait_event("gave-up", unit="machine")
-        assert ask_restart(running.told["run_dir"], "machine") == ""
+        assert ask_restart(running.options["run_dir"], "machine") == ""
         running.wait_event("started", role="machine")

@@ -18,11 +18,11 @@ from kelek.protocols.zerodb.wire.ops import Put, pack
 
 DEADLINE_MS = 60_000
 TABLE = (4).to_bytes(4, "little")
-OTHER = (5).to_bytes(4, "little")  # Of the second worker.
+OTHER = (5).to_bytes(4, "little")  # A table of the second worker.
 PUT = b"\x31\x01\x20"
 PARTSYNC = b"\x31\x01\x20\x01"
 READ = b"\x31\x01\x10"
-DOORS = ("url", "pull_url", "sub_url", "events_url")
+SOCKETS = ("url", "pull_url", "sub_url", "events_url")
 
 Socket = zmq.Socket[bytes]
 
@@ -30,28 +30,28 @@ Socket = zmq.Socket[bytes]
 class TableNode:
     """A node with two workers and all client sockets."""
 
-    def __init__(self, shell: Any, how: str) -> None:
+    def __init__(self, shell: Any, options: str) -> None:
         self.shell = shell
         folder = shell.environment["XDG_RUNTIME_DIR"]
-        self.urls = {door: f"ipc://{folder}/{door}" for door in DOORS}
-        doors = ", ".join(f"{door}: '{url}'" for door, url in self.urls.items())
+        self.urls = {name: f"ipc://{folder}/{name}" for name in SOCKETS}
+        urls = ", ".join(f"{name}: '{url}'" for name, url in self.urls.items())
         text = (
-            "cluster: doors\ndata: var\nraft: {election_timeout_ms: [600, 1000]}\n"
+            "cluster: tables\ndata: var\nraft: {election_timeout_ms: [600, 1000]}\n"
             "zerodb: {workers: 2, local_tables: [9], request_timeout_ms: 20s}\nnodes:\n"
             f"  n1: {{url: 'tcp://127.0.0.1:7201', peer_url: 'ipc://{folder}/p', "
-            f"zerodb: {{{doors}}}}}\n"
+            f"zerodb: {{{urls}}}}}\n"
         )
-        (shell.place / "doors.yaml").write_text(shell.translate(text))
-        shell.ok(f"supervisor start {how} --detach doors.yaml")
+        (shell.place / "node.yaml").write_text(shell.translate(text))
+        shell.ok(f"supervisor start {options} --detach node.yaml")
         self.context: zmq.Context[Socket] = zmq.Context()
 
-    def connect(self, kind: int, door: str = "url") -> Socket:
+    def connect(self, kind: int, name: str = "url") -> Socket:
         socket = self.context.socket(kind)
         socket.linger = 0
         socket.rcvtimeo = socket.sndtimeo = DEADLINE_MS
         if kind == zmq.SUB:
             socket.subscribe(b"")
-        socket.connect(self.urls[door])
+        socket.connect(self.urls[name])
         return socket
 
     def ask(self, *frames: bytes) -> list[bytes]:
@@ -66,19 +66,19 @@ class TableNode:
             assert time.monotonic() < until, found
 
     def pid(self, name: str) -> int:
-        rows = self.shell.status("doors.yaml")
+        rows = self.shell.status("node.yaml")
         return int(next(row["pid"] for row in rows if row["name"] == name))
 
     def close(self) -> None:
         self.context.destroy()
-        self.shell.run("supervisor stop doors.yaml")
+        self.shell.run("supervisor stop node.yaml")
 
 
 @pytest.fixture
 def node(shell: Any, request: pytest.FixtureRequest) -> Iterator[TableNode]:
-    made = TableNode(shell, getattr(request, "param", "--one-process"))
-    yield made
-    made.close()
+    node = TableNode(shell, getattr(request, "param", "--one-process"))
+    yield node
+    node.close()
 
 
 def test_every_client_socket(node: TableNode) -> None:
@@ -86,15 +86,15 @@ def test_every_client_socket(node: TableNode) -> None:
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     assert node.ask(READ, TABLE, b"k", b"none") == [b"\x31\x01\x10\x00", b"1", b""]
 
-    with node.connect(zmq.PUSH, "pull_url") as push, node.connect(zmq.SUB, "events_url") as logs:
+    with node.connect(zmq.PUSH, "pull_url") as push, node.connect(zmq.SUB, "events_url") as events:
         push.send_multipart([PUT, TABLE, b"k", b"2"])
         node.wait_value(b"2")
         text = b""
         while not text.endswith(b"frame 2: expected a value behind the key, found none"):
-            if not logs.poll(100):  # The subscription may take a while.
+            if not events.poll(100):  # The subscription may take a while.
                 push.send_multipart([PUT, TABLE, b"key alone"])
                 continue
-            head, level, written, sender, text = logs.recv_multipart()
+            head, level, written, sender, text = events.recv_multipart()
         assert (head, level, sender) == (b"\x55\x01\x00", b"\2", b"n1/zerodb_server")
         assert abs(int.from_bytes(written, "little") / 1000 - time.time()) < 60
 
@@ -119,7 +119,7 @@ def test_a_huge_subscription_to_events_is_cut_off(node: TableNode) -> None:
         monitor.close()
 
 
-def test_a_dealer_has_many_unanswered_requests(node: TableNode) -> None:
+def test_a_dealer_may_send_many_requests_before_the_first_answer(node: TableNode) -> None:
     """Answers of one connection and table come in order, with junk among the requests; no process
     ends."""
     with node.connect(zmq.DEALER) as dealer:
@@ -136,7 +136,7 @@ def test_a_dealer_has_many_unanswered_requests(node: TableNode) -> None:
     assert int.from_bytes(count[1], "little") == 300
 
 
-def test_local_tables_are_the_nodes_own(node: TableNode) -> None:
+def test_local_tables_are_not_replicated(node: TableNode) -> None:
     local = (9).to_bytes(4, "little")
     assert node.ask(b"\x31\x01\x20\x02", local, b"k", b"v") == [b"\x31\x01\x20\x00"]
     assert node.ask(READ, local, b"k") == [b"\x31\x01\x10\x00", b"v"]
@@ -148,11 +148,11 @@ def test_local_tables_are_the_nodes_own(node: TableNode) -> None:
 
 @pytest.mark.skipif(zmq.has("pgm"), reason="this libzmq knows PGM")
 def test_a_multicast_socket_needs_libzmq_with_pgm(shell: Any) -> None:
-    door = "zerodb: {sub_url: 'epgm://lo;239.192.1.1:5555'}"
+    zerodb = "zerodb: {sub_url: 'epgm://lo;239.192.1.1:5555'}"
     urls = "url: 'tcp://127.0.0.1:7201', peer_url: 'tcp://127.0.0.1:7221'"
-    text = f"cluster: doors\ndata: var\nnodes: {{n1: {{{urls}, {door}}}}}\n"
-    (shell.place / "doors.yaml").write_text(shell.translate(text))
-    done = shell.run("supervisor start --one-process doors.yaml")
+    text = f"cluster: tables\ndata: var\nnodes: {{n1: {{{urls}, {zerodb}}}}}\n"
+    (shell.place / "node.yaml").write_text(shell.translate(text))
+    done = shell.run("supervisor start --one-process node.yaml")
     assert done.returncode == 2
     assert "nodes.n1.zerodb.sub_url: epgm://lo;239.192.1.1:5555 is of a kind" in done.stderr
 
@@ -199,12 +199,12 @@ def test_log_updates_cannot_write_tables(node: TableNode) -> None:
     assert node.ask(PARTSYNC, TABLE, b"k", b"1") == [b"\x31\x01\x20\x00"]
     url = node.shell.translate("tcp://127.0.0.1:7201")
     for form in "auto", "node", "text":
-        with kelek.Log([url], "doors", timeout_ms=DEADLINE_MS, form=form) as log:
+        with kelek.Log([url], "tables", timeout_ms=DEADLINE_MS, form=form) as log:
             with pytest.raises(kelek.LogRefused):
                 log.append(pack([Put(4, [b"k"], [b"forged"])]))
             log.append(b"no operations")
     assert node.ask(READ, TABLE, b"k") == [b"\x31\x01\x10\x00", b"1"]
-    shown = node.shell.ok("kelek log entries --topology doors.yaml --after 0")
+    shown = node.shell.ok("kelek log entries --topology node.yaml --after 0")
     assert [line.split(maxsplit=2)[2] for line in shown.splitlines()] == [
         "(tables) put 4 x 1", *["no operations"] * 3
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The process table_worker in a thread, while its server reads nothing."""
+"""The actor table_worker: limits of unread answers, and writes of jobs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,19 +34,19 @@ SETTINGS = node_settings(
 
 
 class TableWorkerHarness(ActorHarness):
-    """A table_worker beside an empty log; the test is zerodb_server and job_server."""
+    """A table_worker with an empty log; the test acts as zerodb_server and job_server."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         (folder / "raft").mkdir()
         disk = Disk(folder / "raft")
         self.log = Log.open(disk, Identity("c", "n1"), epoch=1, segment_bytes=16 << 10)
-        self.done = self.bound("zerodb_server.done")
-        self.bound("zerodb_server.reports")
-        self.jobs = self.bound("job_server.requests")
-        self.actor = self.begin(TableWorker, str(folder / "raft"), EPOCH, SETTINGS)
-        self.work = self.connected("table_worker.work")
-        self.taken = self.connected("table_worker.taken")
+        self.done = self.bind("zerodb_server.done")
+        self.bind("zerodb_server.reports")
+        self.jobs = self.bind("job_server.requests")
+        self.actor = self.start_actor(TableWorker, str(folder / "raft"), EPOCH, SETTINGS)
+        self.work = self.connect("table_worker.work")
+        self.read_bytes = self.connect("table_worker.taken")
         self.tickets = 0
 
     def ask(self, request: requests.Request) -> None:
@@ -55,66 +55,65 @@ class TableWorkerHarness(ActorHarness):
         self.work.send_multipart([head, b"route", *encode_request(request)])
 
     def answer(self) -> list[bytes]:
-        self.turn(lambda: self.done.poll(0))
+        self.run_until(lambda: self.done.poll(0))
         return self.done.recv_multipart()
 
-    def take_all(self) -> list[list[bytes]]:
-        """The answers once the worker is idle."""
-        done = self.done
-        found: list[list[bytes]] = []
-        looks = 0
+    def all_answers(self) -> list[list[bytes]]:
+        """The answers until the worker is idle: three wakes bring no further one."""
+        answers: list[list[bytes]] = []
+        idle_wakes = 0
 
-        def stands() -> bool:
-            nonlocal looks
-            looks = 0 if done.poll(0) else looks + 1
-            while done.poll(0):
-                found.append(done.recv_multipart())
-            return looks == 3
+        def is_idle() -> bool:
+            nonlocal idle_wakes
+            idle_wakes = 0 if self.done.poll(0) else idle_wakes + 1
+            while self.done.poll(0):
+                answers.append(self.done.recv_multipart())
+            return idle_wakes == 3
 
-        self.turn(stands)
-        return found
+        self.run_until(is_idle)
+        return answers
 
-    def end(self) -> None:
-        super().end()
+    def close(self) -> None:
+        super().close()
         self.log.close()
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableWorkerHarness]:
-    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # Reports wake it, too.
-    made = TableWorkerHarness(tmp_path)
-    yield made
-    made.end()
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TableWorkerHarness]:
+    monkeypatch.setattr(actor, "REPORT_MS", 3_600_000)  # A report would wake the actor.
+    harness = TableWorkerHarness(tmp_path)
+    yield harness
+    harness.close()
 
 
 def test_unread_answers_of_a_worker_are_bounded_by_bytes(
-    rig: TableWorkerHarness, monkeypatch: pytest.MonkeyPatch
+    harness: TableWorkerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credit, "UNREAD_BYTES_MAX", 1_000_000)
     monkeypatch.setattr("kelek.protocols.zerodb.worker.requests.OUT_BYTES", 200_000)
-    rig.ask(requests.OpenTable(9))
-    rig.ask(requests.Put(9, [b"k"], [bytes(100_000)], 1))
-    assert [rig.answer()[2][2] for _ in range(2)] == [0x01, 0x20]
+    harness.ask(requests.OpenTable(9))
+    harness.ask(requests.Put(9, [b"k"], [bytes(100_000)], 1))
+    assert [harness.answer()[2][2] for _ in range(2)] == [0x01, 0x20]
     for _ in range(40):
-        rig.ask(requests.Read(9, [b"k"]))
-    found = rig.take_all()
+        harness.ask(requests.Read(9, [b"k"]))
+    found = harness.all_answers()
     assert 10 <= len(found) <= 14
     size = sum(len(frame) for message in found for frame in message)
-    rig.taken.send(BYTES_READ.pack(1, 0))  # A new server: no bytes are unread.
-    found += rig.take_all()
+    harness.read_bytes.send(BYTES_READ.pack(1, 0))  # A new server: no bytes are unread.
+    found += harness.all_answers()
     assert 20 <= len(found) <= 28
     for _ in range(2):
-        rig.taken.send(BYTES_READ.pack(1, size))
-        found += rig.take_all()
+        harness.read_bytes.send(BYTES_READ.pack(1, size))
+        found += harness.all_answers()
     assert len(found) == 40
-    places = [ANSWER_TAG.unpack(message[0])[4] for message in found]
-    assert places == list(range(3, 43))
+    tickets = [ANSWER_TAG.unpack(message[0])[4] for message in found]
+    assert tickets == list(range(3, 43))
 
 
-def test_a_job_writes_open_tables_only(rig: TableWorkerHarness) -> None:
+def test_a_job_can_write_to_open_tables_only(harness: TableWorkerHarness) -> None:
     entry = ops.pack([ops.Put(9, [b"k"], [b"v"])])
     head = PIPE_HEADER.pack(JOB_WRITE, 0, 0, 0, 0, 55)
-    rig.work.send_multipart([head, b"", b"\x09\0\0\0", entry])
-    rig.turn(lambda: rig.jobs.poll(0))
-    _, text = rig.jobs.recv_multipart()
+    harness.work.send_multipart([head, b"", b"\x09\0\0\0", entry])
+    harness.run_until(lambda: harness.jobs.poll(0))
+    _, text = harness.jobs.recv_multipart()
     assert text == b"table 9 is not open"

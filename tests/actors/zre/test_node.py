@@ -32,9 +32,11 @@ from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_h
 from kelek.protocols.zre.presence import Presence, PresenceEvent, decode_presence, encode_presence
 from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
 from kelek.tests.actors.actor_harness import ActorHarness, Socket
+from kelek.tests.actors.conftest import ShiftedClock
 from kelek.tests.actors.node_settings import node_settings
 from kelek.tests.ports import free_port, free_udp_port
 
+SILENT_MS = 400_000
 PEER = own_uuid(b"\x22" * 14)
 REPORT = Report(Level.INFO, LogEvent.ENTER, 1, 2, 1_700_000_000_000, "x")
 SAID = Presence(
@@ -43,11 +45,11 @@ SAID = Presence(
 
 
 @pytest.fixture
-def rig(request: pytest.FixtureRequest) -> Iterator[ActorHarness]:
+def harness(request: pytest.FixtureRequest) -> Iterator[ActorHarness]:
     """Of a parameter, so many sockets."""
-    made = ActorHarness(*([request.param] if hasattr(request, "param") else []))
-    yield made
-    made.end()
+    harness = ActorHarness(*([request.param] if hasattr(request, "param") else []))
+    yield harness
+    harness.close()
 
 
 def settings(node: dict[str, Any] | None = None, **zre: Any) -> NodeSettings:
@@ -56,7 +58,7 @@ def settings(node: dict[str, Any] | None = None, **zre: Any) -> NodeSettings:
     node   keys of its own `zre:`
     """
     # No time passes for peers, however slow this machine is.
-    times = {"evasive_ms": 200_000, "silent_ms": 400_000, "expired_ms": 600_000}
+    times = {"evasive_ms": 200_000, "silent_ms": SILENT_MS, "expired_ms": 600_000}
     own = {"interface": LOOPBACK, "broadcast_address": LOOPBACK_BROADCAST, **(node or {})}
     url = f"tcp://{LOOPBACK}:{free_port()}"
     return node_settings(
@@ -66,33 +68,33 @@ def settings(node: dict[str, Any] | None = None, **zre: Any) -> NodeSettings:
     )
 
 
-def received(rig: ActorHarness, socket: Socket) -> list[bytes]:
+def received(harness: ActorHarness, socket: Socket) -> list[bytes]:
     """The next message, while the actor runs."""
-    rig.turn(lambda: socket.poll(0))
+    harness.run_until(lambda: socket.poll(0))
     return socket.recv_multipart()
 
 
 # ---- zre_beacon ----
 
 
-def test_beacons_go_out_and_come_in(rig: ActorHarness, tmp_path: Path) -> None:
-    told = rig.bound("zre_node.heard")
-    actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, settings(beacon_ms=600_000))
-    sends = rig.connected("zre_beacon.sends")
+def test_beacons_go_out_and_come_in(harness: ActorHarness, tmp_path: Path) -> None:
+    told = harness.bind("zre_node.heard")
+    actor: ZreBeacon = harness.start_actor(ZreBeacon, str(tmp_path), 1, settings(beacon_ms=600_000))
+    sends = harness.connect("zre_beacon.sends")
     beacon = encode_beacon(Beacon(PEER, 61_000))
     sends.send(beacon)
-    heard = zre_pipes.decode_heard(received(rig, told))
+    heard = zre_pipes.decode_heard(received(harness, told))
     assert heard == [ReceivedBeacon(PEER, 61_000, LOOPBACK)], "a broadcast reaches its sender, too"
     sends.send(beacon)
-    rig.turn(lambda: actor.counters["repeated"])
+    harness.run_until(lambda: actor.counters["repeated"])
     assert not told.poll(0), "what was just passed on is left out"
     assert actor.counters["sent"] == 2
 
 
-def test_a_flood_of_datagrams_is_dropped(rig: ActorHarness, tmp_path: Path) -> None:
+def test_a_flood_of_datagrams_is_dropped(harness: ActorHarness, tmp_path: Path) -> None:
     """Junk is counted in C; beacons of one source are passed on no faster than a rate."""
-    told = rig.bound("zre_node.heard")
-    actor: ZreBeacon = rig.begin(ZreBeacon, str(tmp_path), 1, settings())
+    told = harness.bind("zre_node.heard")
+    actor: ZreBeacon = harness.start_actor(ZreBeacon, str(tmp_path), 1, settings())
     actor.limiter = Limiter(Rate(burst=100, per_s=0))
     address = LOOPBACK, actor.settings.zre.port
 
@@ -103,22 +105,22 @@ def test_a_flood_of_datagrams_is_dropped(rig: ActorHarness, tmp_path: Path) -> N
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for i in range(100):
             sender.sendto(b"ZRE\x02" + i.to_bytes(18), address)
-        rig.turn(lambda: actor.udp.malformed >= 100)
+        harness.run_until(lambda: actor.udp.malformed >= 100)
         for first in range(0, 5000, 100):
             before = judged()
             for i in range(first, first + 100):
                 uuid = b"\x07" + i.to_bytes(15)
                 sender.sendto(encode_beacon(Beacon(uuid, 1 + i)), address)
-            rig.turn(lambda before=before: judged() > before)  # type: ignore[misc]
+            harness.run_until(lambda before=before: judged() > before)  # type: ignore[misc]
     assert told.poll(0)
     assert actor.counters["heard"] == 100
     assert actor.status()["malformed"] == 100
 
 
-def test_an_interface_that_is_not_there(rig: ActorHarness, tmp_path: Path) -> None:
-    rig.places["zre.interface"] = "t.yaml: nodes.n1.zre.interface"
+def test_an_interface_that_is_not_there(harness: ActorHarness, tmp_path: Path) -> None:
+    harness.places["zre.interface"] = "t.yaml: nodes.n1.zre.interface"
     with pytest.raises(OperatorError, match=r"interface: no interface 'eth77'; there are .*lo; na"):
-        rig.begin(ZreBeacon, str(tmp_path), 1, settings({"interface": "eth77"}))
+        harness.start_actor(ZreBeacon, str(tmp_path), 1, settings({"interface": "eth77"}))
 
 
 # ---- zre_node ----
@@ -131,20 +133,20 @@ class ForeignPeer:
 
     def __init__(
         self,
-        rig: ActorHarness,
+        harness: ActorHarness,
         actor: ZreNode | None,
         version: Version,
         port: int = 0,
         uuid: bytes = PEER,
     ) -> None:
-        self.rig, self.version = rig, version
+        self.harness, self.version = harness, version
         if actor is not None:
             self.actor = actor
-        self.mailbox = rig.socket(zmq.ROUTER)
+        self.mailbox = harness.socket(zmq.ROUTER)
         self.mailbox.router_handover = True
         self.port = port or free_port()
         self.mailbox.bind(f"tcp://{LOOPBACK}:{self.port}")
-        self.dealer = rig.socket(zmq.DEALER)
+        self.dealer = harness.socket(zmq.DEALER)
         self.dealer.routing_id = codec.routing_id(uuid, version)
         self.sequence = 0
 
@@ -162,26 +164,26 @@ class ForeignPeer:
 
     def next(self) -> tuple[Version, codec.Command]:
         """What the node says next, and in which version."""
-        routing_id, *frames = received(self.rig, self.mailbox)
+        routing_id, *frames = received(self.harness, self.mailbox)
         uuid, version = codec.identify(routing_id)
         assert uuid == self.actor.machine.uuid
         return version, codec.decode(frames, version)[1]
 
 
 @pytest.fixture
-def node(rig: ActorHarness, tmp_path: Path) -> ZreNode:
-    rig.bound("zre_beacon.sends")
-    actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings())
+def node(harness: ActorHarness, tmp_path: Path) -> ZreNode:
+    harness.bind("zre_beacon.sends")
+    actor: ZreNode = harness.start_actor(ZreNode, str(tmp_path), 1, settings())
     return actor
 
 
-def test_a_node_is_found_and_says_what_it_offers(rig: ActorHarness, node: ZreNode) -> None:
-    sends = rig.sockets[-1]
-    beacon = decode_beacon(received(rig, sends)[0])
+def test_a_node_is_found_and_says_what_it_offers(harness: ActorHarness, node: ZreNode) -> None:
+    sends = harness.sockets[-1]
+    beacon = decode_beacon(received(harness, sends)[0])
     assert beacon == Beacon(node.machine.uuid, node.machine.setup.port)
     assert 0xC000 <= beacon.port <= 0xFFFF
-    stranger = ForeignPeer(rig, node, Version.V2)
-    heard = rig.connected("zre_node.heard")
+    stranger = ForeignPeer(harness, node, Version.V2)
+    heard = harness.connect("zre_node.heard")
     heard.send_multipart(zre_pipes.encode_heard([ReceivedBeacon(PEER, stranger.port, LOOPBACK)]))
     version, hello = stranger.next()
     assert version is Version.V2
@@ -192,9 +194,9 @@ def test_a_node_is_found_and_says_what_it_offers(rig: ActorHarness, node: ZreNod
 
 @pytest.mark.parametrize("version", list(Version))
 def test_who_greets_is_answered_in_its_version(
-    rig: ActorHarness, node: ZreNode, version: Version
+    harness: ActorHarness, node: ZreNode, version: Version
 ) -> None:
-    stranger = ForeignPeer(rig, node, version)
+    stranger = ForeignPeer(harness, node, version)
     stranger.connect()
     stranger.say(stranger.hello())
     said = stranger.next()
@@ -202,130 +204,134 @@ def test_who_greets_is_answered_in_its_version(
     assert isinstance(said[1], Hello)
     stranger.say(Ping())
     assert stranger.next() == (version, PingOk())
-    rig.turn(lambda: node.status()["peers"] == 1)
+    harness.run_until(lambda: node.status()["peers"] == 1)
 
 
 def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(
-    rig: ActorHarness, tmp_path: Path
+    harness: ActorHarness, tmp_path: Path
 ) -> None:
     """It never greets first, as it does not know us; no time of silence passes here."""
-    rig.bound("zre_beacon.sends")
-    first = ForeignPeer(rig, None, Version.V2)
+    harness.bind("zre_beacon.sends")
+    first = ForeignPeer(harness, None, Version.V2)
     static = (f"tcp://{LOOPBACK}:{first.port}",)
-    node: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings(static_peers=static))
+    node: ZreNode = harness.start_actor(ZreNode, str(tmp_path), 1, settings(static_peers=static))
     first.actor = node
     assert isinstance(first.next()[1], Hello)
     first.connect()
     first.say(first.hello())
-    rig.turn(lambda: PEER in node.machine.peers)
+    harness.run_until(lambda: PEER in node.machine.peers)
     first.mailbox.close(0)
     first.dealer.close(0)
-    rig.turn(lambda: node.machine.counters["disconnected"])
+    harness.run_until(lambda: node.machine.counters["disconnected"])
     other = own_uuid(b"\x33" * 14)
-    again = ForeignPeer(rig, node, Version.V2, first.port, other)
+    again = ForeignPeer(harness, node, Version.V2, first.port, other)
     assert isinstance(again.next()[1], Hello)
     assert list(node.machine.peers) == [PEER], "a lost connection alone ends no peer"
     again.connect()
     again.say(again.hello())
-    rig.turn(lambda: list(node.machine.peers) == [other])
+    harness.run_until(lambda: list(node.machine.peers) == [other])
 
 
-def test_a_greeting_for_somebody_else_connects_nowhere(rig: ActorHarness, node: ZreNode) -> None:
-    """The address of the connection is asked for, and another one is not believed."""
-    stranger = ForeignPeer(rig, node, Version.V2)
+def test_a_hello_with_another_address_makes_no_connection(
+    harness: ActorHarness, node: ZreNode
+) -> None:
+    """The address must be the one of the connection."""
+    stranger = ForeignPeer(harness, node, Version.V2)
     stranger.connect()
     stranger.say(stranger.hello()._replace(address="127.0.0.2"))
-    rig.turn(lambda: node.machine.counters["message_address"])
+    harness.run_until(lambda: node.machine.counters["message_address"])
     assert node.sockets == {}
 
 
-def test_a_service_is_announced_and_reported_to(rig: ActorHarness, node: ZreNode) -> None:
-    stranger = ForeignPeer(rig, node, Version.V2)
-    reports, endpoint = service(rig)
+def test_a_service_is_announced_and_reported_to(harness: ActorHarness, node: ZreNode) -> None:
+    stranger = ForeignPeer(harness, node, Version.V2)
+    reports, endpoint = service(harness)
     stranger.connect()
     stranger.say(stranger.hello(X_ZRELOG=endpoint))
     assert isinstance(stranger.next()[1], Hello)
     stranger.say(codec.Join("g", 1))
     for event in (LogEvent.ENTER, LogEvent.JOIN):  # Nothing is lost while it connects.
-        report = decode_report(received(rig, reports))
+        report = decode_report(received(harness, reports))
         assert (report.event, report.peer) == (event, uuid_hash(PEER))
-    rig.connected("zre_node.services").send_multipart([LOG_SERVICE.encode(), b"tcp://127.0.0.1:9"])
+    harness.connect("zre_node.services").send_multipart(
+        [LOG_SERVICE.encode(), b"tcp://127.0.0.1:9"]
+    )
     said: codec.Command = Ping()
     while not isinstance(said, Hello):
         said = stranger.next()[1]
     assert said.headers[LOG_SERVICE] == "tcp://127.0.0.1:9"
 
 
-def service(rig: ActorHarness) -> tuple[Socket, str]:
+def service(harness: ActorHarness) -> tuple[Socket, str]:
     """A log service's socket, and where it is."""
-    reports = rig.socket(zmq.SUB)
+    reports = harness.socket(zmq.SUB)
     reports.subscribe(b"")
     port = free_port()
     reports.bind(f"tcp://{LOOPBACK}:{port}")
     return reports, f"tcp://{LOOPBACK}:{port}"
 
 
-def test_a_service_of_kelek_is_told_who_it_is(rig: ActorHarness, node: ZreNode) -> None:
+def test_a_service_of_kelek_is_told_who_it_is(harness: ActorHarness, node: ZreNode) -> None:
     """Names, headers, and what the text has no word for."""
-    stranger = ForeignPeer(rig, node, Version.V2)
-    reports, endpoint = service(rig)
+    stranger = ForeignPeer(harness, node, Version.V2)
+    reports, endpoint = service(harness)
     stranger.connect()
     headers = {"X_ZRELOG": endpoint, "X_KELEK_PRESENCE": endpoint}
     stranger.say(stranger.hello(**headers))
     assert isinstance(stranger.next()[1], Hello)
     stranger.say(codec.Join("g", 1))
-    entered, joined = (decode_presence(received(rig, reports)) for _ in range(2))
+    entered, joined = (decode_presence(received(harness, reports)) for _ in range(2))
     assert (entered.event, joined.event) == (PresenceEvent.ENTER, PresenceEvent.JOIN)
     assert (entered.node, entered.node_name) == (node.machine.uuid, "n1")
     assert (entered.peer, entered.peer_name, joined.group) == (PEER, "stranger", "g")
     assert entered.headers == {services.PRESENCE: endpoint, LOG_SERVICE: endpoint}
     assert entered.endpoint == f"tcp://{LOOPBACK}:{stranger.port}"
     stranger.say(stranger.hello(**headers, X_MOOD="good"))
-    changed = decode_presence(received(rig, reports))
+    changed = decode_presence(received(harness, reports))
     assert (changed.event, changed.headers["X-MOOD"]) == (PresenceEvent.CHANGED, "good")
 
 
-def test_nobody_makes_it_report_elsewhere(rig: ActorHarness, node: ZreNode) -> None:
-    stranger = ForeignPeer(rig, node, Version.V2)
+def test_nobody_makes_it_report_elsewhere(harness: ActorHarness, node: ZreNode) -> None:
+    stranger = ForeignPeer(harness, node, Version.V2)
     stranger.connect()
     stranger.say(stranger.hello(X_ZRELOG="tcp://10.0.0.9:9"))
-    rig.turn(lambda: node.status()["peers"] == 1)
+    harness.run_until(lambda: node.status()["peers"] == 1)
     assert len(node.reports) == 0
 
 
 def test_who_takes_nothing_is_let_go(
-    rig: ActorHarness, node: ZreNode, monkeypatch: pytest.MonkeyPatch
+    harness: ActorHarness, node: ZreNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mailbox that is not there, and a send buffer with room for the greeting alone."""
     monkeypatch.setattr(values, "SEND_HWM", 1)
-    stranger = ForeignPeer(rig, node, Version.V2)
+    stranger = ForeignPeer(harness, node, Version.V2)
     stranger.connect()
     stranger.say(stranger.hello()._replace(port=free_port()))
-    rig.turn(lambda: node.status()["peers"])
+    harness.run_until(lambda: node.status()["peers"])
     stranger.say(Ping())
-    rig.turn(lambda: node.machine.counters["full"])
+    harness.run_until(lambda: node.machine.counters["full"])
     assert (node.status()["peers"], node.sockets) == (0, {})
     stranger.say(stranger.hello())
     assert isinstance(stranger.next()[1], Hello), "it is a peer again"
 
 
-@pytest.mark.parametrize("rig", [40], indirect=True)
-def test_a_flood_of_beacons_that_takes_all_sockets(rig: ActorHarness, tmp_path: Path) -> None:
+@pytest.mark.parametrize("harness", [40], indirect=True)
+def test_a_flood_of_beacons_that_takes_all_sockets(
+    harness: ActorHarness, tmp_path: Path, clock: ShiftedClock
+) -> None:
     """It goes on, without those that it has no socket for, and who is there is greeted later."""
-    rig.bound("zre_beacon.sends")
-    actor: ZreNode = rig.begin(ZreNode, str(tmp_path), 1, settings())
-    stranger = ForeignPeer(rig, actor, Version.V2)
+    harness.bind("zre_beacon.sends")
+    actor: ZreNode = harness.start_actor(ZreNode, str(tmp_path), 1, settings())
+    stranger = ForeignPeer(harness, actor, Version.V2)
     forged = [
         ReceivedBeacon(own_uuid(i.to_bytes(14, "little")), i, LOOPBACK) for i in range(1, 101)
     ]
-    rig.connected("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
-    protocol, counters = actor.machine, actor.machine.counters
-    rig.turn(lambda: counters["unreachable"])
+    harness.connect("zre_node.heard").send_multipart(zre_pipes.encode_heard(forged))
+    counters = actor.machine.counters
+    harness.run_until(lambda: counters["unreachable"])
     assert len(actor.sockets) < 40
-    times = protocol.setup.times._replace(silent_ms=0)
-    protocol.setup = protocol.setup._replace(times=times)  # Now it has heard nothing for too long.
-    protocol._next_check_ms = 0
-    rig.turn(lambda: counters["unreachable"] + counters["never_greeted"] == 100)
+    clock.shift_ms = SILENT_MS  # The forged peers have been silent for too long.
+    harness.run_until(lambda: counters["unreachable"] + counters["never_greeted"] == 100)
     stranger.connect()
 
     def answered() -> object:
@@ -333,17 +339,17 @@ def test_a_flood_of_beacons_that_takes_all_sockets(rig: ActorHarness, tmp_path: 
             stranger.say(stranger.hello())
         return stranger.mailbox.poll(0)
 
-    rig.turn(answered)
+    harness.run_until(answered)
     assert isinstance(stranger.next()[1], Hello)
 
 
-def test_goodbye_is_said(rig: ActorHarness, node: ZreNode) -> None:
-    sends = rig.sockets[-1]
-    received(rig, sends)
+def test_goodbye_is_said(harness: ActorHarness, node: ZreNode) -> None:
+    sends = harness.sockets[-1]
+    received(harness, sends)
     node.request_stop()
-    while decode_beacon(received(rig, sends)[0]).port:
+    while decode_beacon(received(harness, sends)[0]).port:
         pass  # One from before.
-    rig.turn(node.drained)
+    harness.run_until(node.drained)
     assert node.status()["peers"] == 0
 
 
@@ -372,10 +378,10 @@ def test_what_is_announced() -> None:
 
 
 def collected(
-    rig: ActorHarness, actor: ZreLog, sent: list[bytes], done: Callable[[], object]
+    harness: ActorHarness, actor: ZreLog, sent: list[bytes], done: Callable[[], object]
 ) -> None:
     """Publishes until the actor has got it: the first ones are lost on a new connection."""
-    reports = rig.socket(zmq.PUB)
+    reports = harness.socket(zmq.PUB)
     reports.connect(actor.status()["endpoint"])  # type: ignore[arg-type]
 
     def publish() -> object:
@@ -384,24 +390,24 @@ def collected(
                 reports.send(data)
         return done()
 
-    rig.turn(publish)
+    harness.run_until(publish)
 
 
 @pytest.mark.parametrize("into", ["log", "table"])
 @pytest.mark.parametrize("frame", [encode_report(REPORT), encode_presence(SAID)])
 def test_reports_go_into_the_log(
-    rig: ActorHarness, tmp_path: Path, into: str, frame: bytes
+    harness: ActorHarness, tmp_path: Path, into: str, frame: bytes
 ) -> None:
-    told = rig.bound("zre_node.services")
-    actor: ZreLog = rig.begin(
+    told = harness.bind("zre_node.services")
+    actor: ZreLog = harness.start_actor(
         ZreLog, str(tmp_path), 1, settings({"log_service": into}, log_table=7)
     )
     endpoint = str(actor.status()["endpoint"])
     for header in (LOG_SERVICE, services.PRESENCE):
-        assert received(rig, told) == [header.encode(), endpoint.encode()]
+        assert received(harness, told) == [header.encode(), endpoint.encode()]
     port = int(endpoint.rpartition(":")[2])
     assert 0xC000 <= port <= 0xFFFF
-    collected(rig, actor, [frame], lambda: actor.in_flight)
+    collected(harness, actor, [frame], lambda: actor.in_flight)
     data = actor.in_flight[0].updates[0]
     if into == "log":
         assert data == frame
@@ -414,13 +420,13 @@ def test_reports_go_into_the_log(
     assert KEY.unpack(put.keys[0])[:4] == (REPORT.time_ms, *hashes, LogEvent.ENTER)
 
 
-def test_junk_is_no_report(rig: ActorHarness, tmp_path: Path) -> None:
-    rig.bound("zre_node.services")
-    actor: ZreLog = rig.begin(ZreLog, str(tmp_path), 1, settings({"log_service": "log"}))
+def test_junk_is_no_report(harness: ActorHarness, tmp_path: Path) -> None:
+    harness.bind("zre_node.services")
+    actor: ZreLog = harness.start_actor(ZreLog, str(tmp_path), 1, settings({"log_service": "log"}))
     junk = [b"", b"x", b"\xaa\xa2", encode_report(REPORT) + b"x", b"\xaa\xa1" + bytes(16)]
     junk += [encode_presence(SAID)[:-1], encode_presence(SAID) + b"x"]
     collected(
-        rig,
+        harness,
         actor,
         junk,
         lambda: actor.counters["report_short"] and actor.counters["report_trailing"],
