@@ -228,7 +228,7 @@ class FarmListener:
         self.context = context
         self._next_check_ms = 0
         self._listener: socket.socket | None = None
-        self._partial_bytes = 0
+        self.partial_bytes = 0  # Of all incomplete requests.
         self._partial_bytes_max = limits.partial_bytes_max
 
     def listen(self, address: Address) -> None:
@@ -256,9 +256,10 @@ class FarmListener:
                 self.host.counters["connections_refused"] += 1
                 sock.close()
             else:
-                self._start(sock)
+                self.add(sock)
 
-    def _start(self, sock: socket.socket) -> None:
+    def add(self, sock: socket.socket) -> None:
+        """Serves an accepted connection."""
         sock.setblocking(False)
         keep_alive(sock, KEEPALIVE_IDLE_S)
         if self.context is not None:
@@ -287,11 +288,11 @@ class FarmListener:
 
     def add_partial_bytes(self, more_bytes: int) -> None:
         """Adds to the bytes of all incomplete requests."""
-        self._partial_bytes += more_bytes
+        self.partial_bytes += more_bytes
 
     def check(self, now_ms: int) -> None:
         """Drops the largest partial requests above the limit, and closes overdue connections."""
-        while self._partial_bytes > self._partial_bytes_max:
+        while self.partial_bytes > self._partial_bytes_max:
             self.host.counters["half_requests_dropped"] += 1
             connections = self.connections.values()
             self.close(

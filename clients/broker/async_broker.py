@@ -145,6 +145,11 @@ class AsyncBroker(AsyncDriver):
     # ---- closing ----
 
     @property
+    def url(self) -> str:
+        """The url of the broker in use; empty while it searches for one."""
+        return self._client.broker
+
+    @property
     def counters(self) -> dict[str, int]:
         """Counts, as kelek.Broker's."""
         return dict(self._client.counters)

@@ -139,6 +139,11 @@ class Broker(BlockingDriver):
     # ---- closing ----
 
     @property
+    def url(self) -> str:
+        """The url of the broker in use; empty while it searches for one."""
+        return self._client.broker
+
+    @property
     def counters(self) -> dict[str, int]:
         """Counts: brokers, lost, silent, busy, timeouts, gaps, strays, junk, overrun."""
         return dict(self._client.counters)

@@ -286,6 +286,11 @@ class Worker:
         self._links.wake()
 
     @property
+    def urls(self) -> tuple[str, ...]:
+        """The back ends of its brokers; discovery has resolved zre:// urls."""
+        return tuple(self._workers.workers)
+
+    @property
     def serving(self) -> bool:
         """Whether it has started and not ended."""
         return self._links is not None and not self._stopped.is_set()

@@ -41,7 +41,7 @@ class Resources:
         self.closed = False
         self._forks = fork_count()
         self._context: Context | None = None
-        self._sockets: dict[Closable, None] = {}
+        self.sockets: dict[Closable, None] = {}  # Open ones, in the order of their making.
         self._loop = None if loop is None else weakref.ref(loop)
 
     @property
@@ -66,15 +66,15 @@ class Resources:
         return made
 
     def add(self, socket: Closable) -> None:
-        self._sockets[socket] = None
+        self.sockets[socket] = None
 
     def replace(self, old: Closable, new: Closable) -> None:
         """Replaces a socket object by another one for the same descriptor."""
-        self._sockets.pop(old, None)
+        self.sockets.pop(old, None)
         self.add(new)
 
     def close_socket(self, socket: Closable) -> None:
-        self._sockets.pop(socket, None)
+        self.sockets.pop(socket, None)
         socket.close()
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class Resources:
         if self.closed:
             return
         if self._context is not None:
-            for socket in self._sockets:
+            for socket in self.sockets:
                 if isinstance(socket, self._context._socket_class):
                     socket.linger = 0
         self._close_sockets()
@@ -110,8 +110,8 @@ class Resources:
         self.closed = True
         loop = None if self._loop is None else self._loop()
         watched = loop is not None and not loop.is_closed()
-        while self._sockets:
-            socket, _ = self._sockets.popitem()
+        while self.sockets:
+            socket, _ = self.sockets.popitem()
             if watched and loop is not None:
                 loop.remove_reader(socket.fileno())
                 loop.remove_writer(socket.fileno())

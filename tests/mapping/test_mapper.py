@@ -78,16 +78,14 @@ class MapperRun(PollLoop):
         self.process = MapperProcess(self, engine, lambda _, event: self.events.append(event))
         self.process.start(module, parameters)
 
+    def on_wake(self, now_ms: int) -> None:
+        self.process.tick(now_ms)
+
     def until(self, done: Callable[[], bool]) -> None:
         end = time.monotonic() + DEADLINE_S
         while not done():
             assert time.monotonic() < end, self.events
-            for source, events in self._poller.poll(20):
-                if events & 1 and source in self._readers:
-                    self._readers[source]()
-                if events & 2 and source in self._writers:
-                    self._writers[source]()
-            self.process.tick(monotonic_ms())
+            self.run_once(20)
 
     def event(self) -> Event:
         self.until(lambda: bool(self.events))

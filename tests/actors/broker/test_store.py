@@ -351,7 +351,7 @@ def test_a_node_that_is_lost_takes_no_request_with_it(nodes: TableCluster) -> No
     ):
         futures = [client.submit("work", b"%d" % number) for number in range(200)]
         assert futures[0].result() == b"0 1"
-        lost = next(name for name, it in doors.items() if it[0] == client._client.broker)
+        lost = next(name for name, it in doors.items() if it[0] == client.url)
         nodes.kill(lost)
         futures += [client.submit("work", b"%d" % number) for number in range(200, 300)]
         found = [bytes(future.result()).split()[0] for future in futures]

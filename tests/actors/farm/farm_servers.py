@@ -187,7 +187,7 @@ class FarmServers:
         self._sockets: list[zmq.Socket[bytes]] = []
         self.running: dict[int, RunningServer] = {}
         self._epoch = time.time_ns()
-        self._challenges: dict[tuple[int, str, str], ChallengeCache] = {}
+        self.challenges: dict[tuple[int, str, str], ChallengeCache] = {}
         self._write_files()
         self.path = self.place / "topology.yaml"
         self.path.write_text(
@@ -368,7 +368,7 @@ class FarmServers:
         name = self.names[0]
         host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
         target = ConnectTarget(host, name, USER, PASSWORD, path=path)
-        challenges = self._challenges.setdefault((number, name, path), ChallengeCache())
+        challenges = self.challenges.setdefault((number, name, path), ChallengeCache())
         result = HandshakeResult(HandshakeOutcome.RETRY)
         while result.outcome is HandshakeOutcome.RETRY:
             now_ms = time.monotonic_ns() // 1_000_000
@@ -422,7 +422,7 @@ class FarmConnection:
 
     def __init__(self, farm: FarmServers, number: int, name: str, who: tuple[str, str]) -> None:
         key = (number, name, who[0])
-        challenges = farm._challenges.setdefault(key, ChallengeCache())
+        challenges = farm.challenges.setdefault(key, ChallengeCache())
         self._stream = codec.ResponseStream()
         self._answers: list[Response] = []
         target = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *who)

@@ -105,7 +105,7 @@ def test_a_slow_reader_gets_the_whole_view() -> None:
     with theirs:
         ours.setblocking(False)
         theirs.settimeout(DEADLINE_S)
-        listener._start(ours)
+        listener.add(ours)
         (connection,) = listener.connections.values()
         theirs.sendall(host.request())
         connection.on_ready()
@@ -149,11 +149,11 @@ def let_in(
             stack.enter_context(theirs)
             ours.setblocking(False)
             theirs.settimeout(DEADLINE_S)
-            listener._start(ours)
+            listener.add(ours)
             made.append((list(listener.connections.values())[-1], theirs))
         yield host, listener, made
         listener.close_all()
-        assert listener._partial_bytes == 0
+        assert listener.partial_bytes == 0
     listener.poll.close()
 
 

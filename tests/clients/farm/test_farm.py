@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 
 import kelek
 from kelek.clients.farm.links import ConnectSettings, FarmLinks
+from kelek.clients.farm.operations import Credentials, make_client
 from kelek.clients.farm.values import secret_of
 from kelek.console.kelek_cli import main
 from kelek.protocols.garlicfarm.client.values import ConnectFailure, FailureKind, OpenConnection
@@ -76,7 +78,10 @@ def test_the_servers_by_their_ids(servers: FarmServers) -> None:
     ids = {number: f"tcp://127.0.0.1:{port}" for number, port in servers.ports.items()}
     with opened(servers, servers=ids) as farm:
         farm.append(b"x")
-        assert farm._client.ids.keys() == ids.keys()
+    client = make_client(ids, "farm", Credentials(USER, "", None), kelek.FarmTuning())
+    assert client.ids == {
+        number: Address("127.0.0.1", port) for number, port in servers.ports.items()
+    }
     with pytest.raises(kelek.FarmError, match="this Farm is closed"):
         farm.append(b"x")
 
@@ -183,18 +188,13 @@ def test_watching_continues_when_servers_die(servers: FarmServers) -> None:
     with opened(servers) as farm, opened(servers) as writer:
         first = farm.append(b"begun")
         following = (entry for entry in farm.watch(first) if entry.value[:3] == b"die")
-        for number in range(2):
+        for number in servers.ports:  # One of them serves the entries.
             writer.append(b"die%d" % number)
             assert next(following).value == b"die%d" % number
-            asked = next(
-                server_id
-                for server_id, port in servers.ports.items()
-                if farm._client._last_good == ("127.0.0.1", port)
-            )
-            servers.kill(asked)
+            servers.kill(number)
             writer.append(b"die%d, then" % number)
             assert next(following).value == b"die%d, then" % number
-            servers.start(asked, bootstrap=False)
+            servers.start(number, bootstrap=False)
 
 
 def test_a_log_that_was_compacted(tmp_path: Path) -> None:
@@ -228,8 +228,7 @@ def test_what_servers_say(servers: FarmServers) -> None:
     assert sorted(each.id for each in found) == [1, 2, 3]
     assert {each.problem for each in found} == {""}
     with opened(servers, servers=f"tls://127.0.0.1:{servers.ports[1]}") as farm:
-        farm.append(b"learned")  # The leader is learned from the known server.
-        assert sorted(farm._client.ids) == [1, 2, 3] or status["leader"] == 1
+        farm.append(b"learned")  # The known server names the leader.
 
 
 # ---- proxies, JRaft, old TLS ----
@@ -300,7 +299,7 @@ def test_through_a_proxy_without_tls() -> None:
 def test_members_elsewhere_are_not_asked_in_the_open() -> None:
     """A tunnel's server may name members that only a proxy reaches."""
 
-    class Told:
+    class RecordingClient:
         troubles: list[tuple[int, ConnectFailure]] = []
         connections: dict[int, object] = {}
         actions = [
@@ -315,12 +314,12 @@ def test_members_elsewhere_are_not_asked_in_the_open() -> None:
             actions, self.actions = self.actions, []
             return actions
 
-    links = FarmLinks(Told(), ConnectSettings())  # type: ignore[arg-type]
+    links = FarmLinks(RecordingClient(), ConnectSettings())  # type: ignore[arg-type]
     links.run_once(0, lambda: True)
-    said = ConnectFailure(
+    failure = ConnectFailure(
         FailureKind.LOST, "without TLS or a proxy only loopback addresses are allowed"
     )
-    assert Told.troubles == [(3, said), (4, said)]
+    assert RecordingClient.troubles == [(3, failure), (4, failure)]
 
 
 # ---- errors ----
@@ -376,24 +375,41 @@ def test_a_listener_without_tls(servers: FarmServers) -> None:
         other.join()
 
 
-def test_a_server_of_old_tls(tmp_path: Path) -> None:
-    """TLS 1.2 works on request."""
+@pytest.mark.parametrize(
+    ("tls", "error"), [("1.2", "it has no farm barn"), ("1.3", "another version of TLS")]
+)
+def test_tls_1_2_is_used_on_request_only(tmp_path: Path, tls: str, error: str) -> None:
+    """The server supports TLS 1.2 and no farm."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    old = kelek.FarmTuning(tls="1.2")
-    with kelek.Farm(
-        "127.0.0.1:1", user="u", password="p", ca_file=tmp_path / "ca.pem", tuning=old
-    ) as farm:
-        assert farm._links is not None
-        tls = farm._links._settings.tls  # type: ignore[attr-defined]
-        assert tls.minimum_version is ssl.TLSVersion.TLSv1_2
-    with kelek.Farm("127.0.0.1:1", user="u", password="p", ca_file=tmp_path / "ca.pem") as farm:
-        assert farm._links is not None
-        tls = farm._links._settings.tls  # type: ignore[attr-defined]
-        assert tls.minimum_version is ssl.TLSVersion.TLSv1_3
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            accepted, _ = listener.accept()
+            with accepted, suppress(ssl.SSLError):
+                secured = context.wrap_socket(accepted, server_side=True)
+                with secured:
+                    secured.recv(4096)
+                    secured.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+        server = threading.Thread(target=serve)
+        server.start()
+        with (
+            kelek.Farm(
+                f"127.0.0.1:{listener.getsockname()[1]}",
+                "barn",
+                user="u",
+                password="p",
+                ca_file=tmp_path / "ca.pem",
+                tuning=kelek.FarmTuning(tls=tls),
+            ) as farm,
+            pytest.raises(kelek.FarmError, match=error),
+        ):
+            farm.append(b"x")
+        server.join()
 
 
 @pytest.mark.parametrize(
@@ -461,7 +477,9 @@ def test_secret_files(tmp_path: Path) -> None:
         kelek.Farm(**known)
     path.chmod(0o600)
     with kelek.Farm(**known) as farm:
-        assert farm._client.setup.password == "pass word"
+        assert not farm.counters
+    client = make_client(known["servers"], "farm", Credentials("u", None, path), kelek.FarmTuning())
+    assert client.setup.password == "pass word"
     for junk in (b"", b"\n", b"a\nb\n", b"\xff", bytes(2000), b"a\0b"):
         with pytest.raises(kelek.FarmError):
             secret_of(junk, "it")

@@ -11,6 +11,7 @@ from kelek.net.links import ARENA_BYTES
 from kelek.protocols.zmqraft.client.client import (
     Action,
     Connect,
+    Disconnect,
     LogClientMachine,
     LogClientSetup,
 )
@@ -22,9 +23,9 @@ LARGE = ARENA_BYTES * 3 // 4  # Two of them are too much for one arena.
 class RecordingMachine(LogClientMachine):
     """A client machine that only keeps what it hears."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *actions: Action) -> None:
         super().__init__(LogClientSetup(b"demo", (url,)), lambda: bytes(12), 0)
-        self.actions: list[Action] = [Connect(url)]
+        self.actions: list[Action] = list(actions) or [Connect(url)]
         self.sizes: list[int] = []
 
     def ready(self, now_ms: int) -> list[Action]:
@@ -61,3 +62,12 @@ def test_large_messages_that_come_together_are_all_taken(tmp_path: Path) -> None
         dealer.close()
         context.term()
     assert set(machine.sizes) == {LARGE}
+
+
+def test_an_address_that_cannot_be_connected_to_is_ignored() -> None:
+    url = "tcp://nowhere"
+    machine = RecordingMachine(url, Connect(url), Disconnect(url))
+    links = Links(machine)
+    links.run_once(monotonic_ms())
+    assert not machine.actions
+    links.close()

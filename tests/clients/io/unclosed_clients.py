@@ -111,15 +111,14 @@ class UnclosedProgram:
     def note(self, message: Warning | str, kind: type[Warning], *_: object) -> None:
         self.warned.append(f"{kind.__name__}: {message}")
 
-    def drop(self, make: Callable[[], UnfinishedClient]) -> Resources | None:
-        """Drops a client that is part of a cycle, and has the collector end it. Returns its
-        sockets, if they are its own."""
+    def drop(self, make: Callable[[], UnfinishedClient]) -> set[Resources]:
+        """Drops a client that is part of a cycle, and has the collector end it. Returns the
+        client's sockets."""
         self.warned.clear()
+        before = open_resources()
         dropped = make()
         seen = weakref.ref(dropped.client)
-        links = getattr(dropped.client, "_links", None)
-        resources = None if links is None else links.resources
-        del links
+        resources = open_resources() - before
         del dropped
         gc.collect()
         assert seen() is None, f"{self.kind} was not collected"
@@ -230,9 +229,14 @@ class UnclosedProgram:
 async def nothing() -> None: ...
 
 
-def assert_closed(resources: Resources | None) -> None:
-    assert resources is None or resources.closed
-    assert resources is None or not resources._sockets
+def open_resources() -> set[Resources]:
+    return {it for it in gc.get_objects() if type(it) is Resources and not it.closed}
+
+
+def assert_closed(resources: set[Resources]) -> None:
+    for one in resources:
+        assert one.closed
+        assert not one.sockets
 
 
 def main(kind: str, url: str) -> None:

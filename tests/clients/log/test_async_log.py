@@ -89,7 +89,7 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form:
     """Their caller gave up while nobody led."""
     updates = [b"%d" % number for number in range(3000)]
     ids = new_reqids(3000)
-    leader = cluster.world.peers[0]
+    leader, second, third = cluster.world.peers
 
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
@@ -103,24 +103,29 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form:
                 await asyncio.wait_for(asyncio.shield(again), 0.05)
             leader.leads = True
             assert await again == 3000
-            assert not log._client.window.items, "nothing is waited for any more"
+            leader.leads, second.leads = False, True
+            await log.append(b"end")
 
     run(main())
     others = new_reqids(3000)
-    leader.leads = False
+    second.leads = False
     with kelek.Log(cluster.urls, form=form, timeout_ms=200) as log:
         with pytest.raises(LogTimeout):
             log.append_many(updates, reqids=others)
-        leader.leads = True
+        second.leads = True
         log.timeout_ms = 60_000
         assert log.append_many(updates, reqids=others) == 3000
-        assert not log._client.window.items
+        second.leads, third.leads = False, True
+        log.append(b"end")
     found = [data for _, data in cluster.world.log.records]
+    expected = [b"first", *updates, b"end", *updates, b"end"]
     if form == "node":  # Single updates keep no order where a leader is lost.
-        found, updates = sorted(found, reverse=True), sorted(updates * 2, reverse=True)
-        assert found == [b"first", *updates]
+        assert sorted(found) == sorted(expected)
     else:
-        assert found == [b"first", *updates, *updates]
+        assert found == expected
+    messages = [b"".join(frames) for frames in third.taken]
+    assert messages
+    assert all(b"end" in message for message in messages), "no other update is unanswered"
 
 
 def test_whether_anybody_answers_is_known_without_a_leader(
@@ -210,7 +215,11 @@ def test_a_subscriber_beside_a_writer(cluster: LogPeers) -> None:
             await log.append(b"late")
             assert [entry.data for entry in await late] == [b"late"]
             await lists.aclose()
-            assert not log._client._subscriptions
+            old, new = cluster.world.peers[:2]
+            old.leads, new.leads = False, True
+            await log.append(b"last")
+            await log.append(b"very last")
+            assert new.entries_sent == 0, "no subscription is left"
 
     run(main())
 

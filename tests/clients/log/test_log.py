@@ -19,7 +19,7 @@ from kelek.clients.errors import (
     TransferRefused,
 )
 from kelek.clients.io.reqids import new_reqids
-from kelek.clients.log.operations import LogTuning
+from kelek.clients.log.operations import LogTuning, make_client
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.zmqraft.client.client import LogClientSetup
 from kelek.tests.protocols.zmqraft.world import Peer, World
@@ -255,9 +255,8 @@ def test_a_leader_that_never_commits(cluster: LogPeers) -> None:
 
 def test_the_times_of_the_search_are_the_users(cluster: LogPeers) -> None:
     tuning = LogTuning(response_ttl_ms=100, election_grace_ms=120)
-    with kelek.Log(cluster.urls, tuning=tuning) as log:
-        setup = log._client.setup
-        assert (setup.response_ttl_ms, setup.search_ms) == (100, 10)
+    setup = make_client(cluster.urls, "demo", "auto", tuning).setup
+    assert (setup.response_ttl_ms, setup.search_ms) == (100, 10)
     assert LogClientSetup(b"demo", ()).search_ms == LogTuning().election_grace_ms // 12
 
 
@@ -301,8 +300,6 @@ def test_a_learned_address_that_is_none_harms_nobody(cluster: LogPeers) -> None:
     cluster.world.peers[2].url = "tcp://nowhere"  # What the others now say of it.
     with kelek.Log(cluster.urls[0]) as log:
         assert log.append(b"a") == 1
-        log._links._connect("tcp://nowhere")  # type: ignore[union-attr]
-        log._links._disconnect("tcp://nowhere")  # type: ignore[union-attr]
 
 
 def test_reqids_differ() -> None:

@@ -6,7 +6,9 @@ from contextlib import ExitStack
 import pytest
 
 import kelek
-from kelek.clients.log.operations import make_client
+from kelek.clients.farm.operations import Credentials
+from kelek.clients.farm.operations import make_client as farm_client
+from kelek.clients.log.operations import make_client as log_client
 from kelek.clients.node.discovery import (
     cluster_of,
     discover_nodes,
@@ -14,6 +16,7 @@ from kelek.clients.node.discovery import (
     parse_zre_url,
     resolve_urls,
 )
+from kelek.clients.table.operations import make_client as table_client
 from kelek.console.node.commands import name_of
 from kelek.protocols.zre import services
 from kelek.protocols.zre.values import Version
@@ -58,16 +61,15 @@ def test_a_place_stands_for_the_urls_of_its_cluster(announce: Announce, port: in
     assert resolve_urls(hall, services.TABLES) == (TABLES_URL,)
     assert resolve_urls(["tcp://10.0.0.1:1", hall], services.LOG) == ("tcp://10.0.0.1:1", LOG_URL)
     assert resolve_urls([LOG_URL], services.LOG) == (LOG_URL,)
-    client = make_client(hall, "demo", "auto", None)
+    client = log_client(hall, "demo", "auto", None)
     assert client.setup.urls == (LOG_URL,)
     assert client.setup.cluster == b"hall"
     announce("n3", {services.CLUSTER: "hall", services.FARM: "tls://127.0.0.1:7401"})
-    with kelek.Farm(hall, user="u", password="p") as farm:
-        assert farm._client.setup.addresses == (("127.0.0.1", 7401),)
+    farm = farm_client(hall, "farm", Credentials("u", "p", None), kelek.FarmTuning())
+    assert farm.setup.addresses == (("127.0.0.1", 7401),)
     worker = kelek.Worker(kelek.service("s")(lambda body: body), hall)
-    assert list(worker._workers.workers) == ["tcp://127.0.0.1:7301"]
-    with kelek.Table(hall, 1) as table:
-        assert table._client.setup.urls == (TABLES_URL,)
+    assert worker.urls == ("tcp://127.0.0.1:7301",)
+    assert table_client(hall, None).setup.urls == (TABLES_URL,)
     found = discover_nodes(kelek.NodeTuning(port=port, interface="lo"), 60_000, lambda one: True)
     assert {"hall", "other"} >= {one.cluster for one in found}
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import select
+import socket
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -96,7 +97,7 @@ def test_nodes_of_one_process_find_each_other(make: Make) -> None:
     assert a.peers == []
 
 
-def test_where_udp_is_closed(make: Make) -> None:
+def test_where_udp_is_closed(make: Make, port: int) -> None:
     """A static peer and gossip make a mesh, without a socket for datagrams."""
     closed = {"beacons": False, "gossip": True, "subnets": ("127.0.0.0/8",)}
     seed = make("seed", **closed)
@@ -105,7 +106,8 @@ def test_where_udp_is_closed(make: Make) -> None:
         names = {"seed", "a", "b", "c"} - {node.name}
         while {peer.name for peer in node.peers} != names:
             assert node.receive(DEADLINE_MS)
-        assert node._reactor_node.beacon_socket is None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("", port))  # It fails while any socket has the port.
     assert {peer.name for peer in seed.peers} == {"a", "b", "c"}
 
 
@@ -223,16 +225,20 @@ def test_a_node_that_nobody_has_any_more_goes(make: Make, port: int) -> None:
     wait_for(node, Kind.EXIT, "b")
 
 
+def node_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "kelek-nodes"]
+
+
 def test_the_thread_ends_with_the_last_node(port: int) -> None:
     with kelek.Node(tuning=tuned(port)) as one, kelek.Node(tuning=tuned(port)) as two:
-        reactor = one._reactor
-        assert two._reactor is reactor
-        thread = reactor._thread
-        assert thread is not None
+        peer_of(one, two.name)
+        (thread,) = node_threads()
     thread.join(DEADLINE_MS / 1000)
-    assert reactor.closed
-    with kelek.Node(tuning=tuned(port)) as another:
-        assert another._reactor is not reactor
+    assert not node_threads()
+    with kelek.Node(tuning=tuned(port)) as one, kelek.Node(tuning=tuned(port)) as two:
+        peer_of(one, two.name)
+        (another,) = node_threads()
+        assert another is not thread
 
 
 def test_it_is_of_no_use_behind_a_fork(make: Make) -> None:
