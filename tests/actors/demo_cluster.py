@@ -1,6 +1,6 @@
-"""A real cluster of three nodes for the drills: started, asked and checked by its commands.
+"""A cluster of three node processes, controlled by its commands.
 
-It is fed from here: a process for each piece would take more time than the piece.
+This process appends the entries, since starting a command takes longer than an append.
 """
 
 import json
@@ -13,12 +13,12 @@ import kelek
 from kelek.actors.topology import topology
 
 DEADLINE_S = 60.0
-LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All name the same one.
-Rows = dict[str, dict[str, Any]]  # By node.
+LEADERS = ({"n1"}, {"n2"}, {"n3"})  # All nodes name the same leader.
+Rows = dict[str, dict[str, Any]]  # The status row of each node.
 
 
 class DemoCluster:
-    """Three nodes of the demo's topology, with other settings of the log."""
+    """Three nodes of the demo's topology, with the given settings of `log:`."""
 
     def __init__(self, shell: Any, log: str) -> None:
         self.shell = shell
@@ -30,18 +30,18 @@ class DemoCluster:
         self.start()
 
     def urls(self) -> list[str]:
-        found = topology.load(str(self.shell.place / "topology.yaml"))
-        return [node.url for node in found.nodes.values()]
+        loaded = topology.load(str(self.shell.place / "topology.yaml"))
+        return [node.url for node in loaded.nodes.values()]
 
     def start(self) -> None:
         self.shell.ok("supervisor start topology.yaml --detach")
 
-    def put(self, count: int) -> None:
-        """Appends entries of about 1 KiB, one commit after the other."""
+    def append(self, count: int) -> None:
+        """Appends entries of about 1 KiB, each after the commit of the one before."""
         for _ in range(count):
-            self.load(1)
+            self.append_batch(1)
 
-    def load(self, count: int) -> None:
+    def append_batch(self, count: int) -> None:
         lines = [b"%07d%s" % (self.count + 1 + i, b"x" * 1000) for i in range(count)]
         self.count += count
         with kelek.Log(self.urls(), timeout_ms=int(DEADLINE_S * 1000)) as log:
@@ -50,30 +50,30 @@ class DemoCluster:
     def peers(self) -> Rows:
         return {row["node"]: row for row in self.shell.status() if row["role"] == "raft_peer"}
 
-    def wait(self, good: Callable[[Rows], bool]) -> Rows:
-        """Asks until the peers are as they should be."""
-        until = time.monotonic() + DEADLINE_S
-        while not good(rows := self.peers()):
-            assert time.monotonic() < until, rows
+    def wait(self, is_so: Callable[[Rows], bool]) -> Rows:
+        """Queries the status until the condition holds."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not is_so(rows := self.peers()):
+            assert time.monotonic() < deadline_s, rows
         return rows
 
     def wait_caught_up(self) -> Rows:
-        """Until all have applied the same, and as much as was put."""
+        """Waits until all nodes have applied the same index, at least of all entries."""
 
-        def good(rows: Rows) -> bool:
+        def are_equal(rows: Rows) -> bool:
             applied = {row.get("applied_index") for row in rows.values()}
             return len(applied) == 1 and (applied.pop() or 0) >= self.count
 
-        return self.wait(good)
+        return self.wait(are_equal)
 
     def leader(self) -> dict[str, Any]:
-        """The row of the node that leads."""
+        """The status row of the leader."""
         rows = self.wait(lambda rows: {row.get("leader") for row in rows.values()} in LEADERS)
         row: dict[str, Any] = rows[rows["n1"]["leader"]]
         return row
 
     def check(self) -> None:
-        """Every entry is there once, in order."""
+        """Checks that the log has every entry once, in order."""
         shown = self.shell.ok("kelek log entries --topology topology.yaml --after 0 -o json")
         entries = [json.loads(line) for line in shown.splitlines()]
         numbers = [int(str(entry["data"])[:7]) for entry in entries]

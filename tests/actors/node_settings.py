@@ -7,7 +7,7 @@ from kelek.actors.topology.settings import NodeSettings, NodeTopology
 
 
 def node_settings(node: Mapping[str, Any] | None = None, **sections: Any) -> NodeSettings:
-    """All defaults but these.
+    """Default settings with these changes.
 
     node       keys of the node
     sections   fields of NodeSettings

@@ -53,7 +53,7 @@ def flip(path: Path, offset: int) -> None:
 def test_the_others_repair_a_damaged_log(shell: Any, writer: str, damage: str) -> None:
     cluster = OneByOne(shell, f"writer: {writer}, segment_bytes: 64 KiB")
     for _ in range(4):
-        cluster.load(100)
+        cluster.append_batch(100)
     cluster.wait_caught_up()
     leader = cluster.leader()["node"]
     node = next(name for name in ("n1", "n2", "n3") if name != leader)
@@ -69,9 +69,9 @@ def test_the_others_repair_a_damaged_log(shell: Any, writer: str, damage: str) -
             paths[1].unlink()
         case "end":
             flip(paths[-1], 4096 + 32 + 40)
-    cluster.load(100)
+    cluster.append_batch(100)
     cluster.start_node(node)
-    cluster.load(100)
+    cluster.append_batch(100)
     rows = cluster.wait_caught_up()
     rows = cluster.wait(lambda rows: rows[node].get("vote") == "voter")
     assert rows[node]["restarts"] == 0
@@ -81,7 +81,7 @@ def test_the_others_repair_a_damaged_log(shell: Any, writer: str, damage: str) -
     assert len(cluster.hashes()) == 1
     cluster.check()
     cluster.kill_node(leader)  # Now the repaired node must vote or lead.
-    cluster.load(100)
+    cluster.append_batch(100)
     cluster.start_node(leader)
     cluster.wait_caught_up()
     cluster.check()
@@ -97,7 +97,7 @@ def test_a_damaged_snapshot_is_replaced(shell: Any, writer: str, damage: str) ->
     log = f"writer: {writer}, segment_bytes: 64 KiB, {snapshots}"
     cluster = OneByOne(shell, log)
     for _ in range(4):
-        cluster.load(100)
+        cluster.append_batch(100)
     cluster.wait_caught_up()
     cluster.wait(lambda rows: all(row.get("base_index", 0) > 0 for row in rows.values()))
     leader = cluster.leader()["node"]
@@ -106,7 +106,7 @@ def test_a_damaged_snapshot_is_replaced(shell: Any, writer: str, damage: str) ->
     (path,) = (cluster.data / node / "raft" / "snapshots").glob("*.snap")
     flip(path, {"header": 20, "state": path.stat().st_size - 5}[damage])
     cluster.start_node(node)
-    cluster.load(100)
+    cluster.append_batch(100)
     cluster.wait_caught_up()
     cluster.wait(lambda rows: rows[node].get("vote") == "voter")
     told = cluster.peer_log(node)
@@ -114,4 +114,4 @@ def test_a_damaged_snapshot_is_replaced(shell: Any, writer: str, damage: str) ->
     assert "repaired" in told
     assert len(cluster.hashes()) == 1
     cluster.kill_node(leader)
-    cluster.load(100)
+    cluster.append_batch(100)

@@ -1,4 +1,4 @@
-"""A broker's process, as its supervisor would start it, for tests."""
+"""A process of the actor broker, started as its supervisor does."""
 
 import shutil
 import signal
@@ -19,15 +19,15 @@ from kelek.tests.ports import free_ports
 
 Socket = zmq.Socket[bytes]
 DEADLINE_S = 60
-LOOK_MS = 200
-OTHERS = ("clients_url", "workers_url", "store_urls")  # Not of the section `broker`.
+POLL_MS = 200
+OTHER_KEYS = ("clients_url", "workers_url", "store_urls")  # Not keys of the section `broker`.
 
 
 class BrokerProcess:
-    """A broker alone, with all defaults but what is given, on free ports."""
+    """A broker on free ports. settings: BrokerSettings, the two urls and store_urls."""
 
     def __init__(self, node: str = "n1", **settings: Any) -> None:
-        # A short one: a Unix socket's path has 107 bytes.
+        # The path is short: a Unix socket's path has at most 107 bytes.
         self.folder = folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         ports = free_ports(2)
         self.clients_url, self.workers_url = (f"tcp://127.0.0.1:{port}" for port in ports)
@@ -40,7 +40,7 @@ class BrokerProcess:
         urls = {"clients_url": self.clients_url, "workers_url": self.workers_url}
         places = {f"broker.{key}": f"t.yaml: broker.{key}" for key in urls}
         sections = {
-            "broker": BrokerSettings(**{k: v for k, v in settings.items() if k not in OTHERS}),
+            "broker": BrokerSettings(**{k: v for k, v in settings.items() if k not in OTHER_KEYS}),
             "store_urls": settings.get("store_urls", ()),
         }
         setup = ActorSetup(
@@ -64,22 +64,25 @@ class BrokerProcess:
         )
 
     def wait_for(self, kind: str) -> dict[str, Any]:
-        """The next word of it to its supervisor; {} for `ready`. AssertionError: it has ended."""
-        until = time.monotonic() + DEADLINE_S
+        """The next message of a kind to the supervisor; {} for `ready`.
+
+        Raises AssertionError when the process has ended.
+        """
+        deadline_s = time.monotonic() + DEADLINE_S
         while self.process.poll() is None:
-            assert time.monotonic() < until, f"it never says {kind}"
-            if self.control.poll(LOOK_MS):
-                _, said, *rest = self.control.recv_multipart()
-                if said == kind.encode():
+            assert time.monotonic() < deadline_s, f"it never sends {kind}"
+            if self.control.poll(POLL_MS):
+                _, command, *rest = self.control.recv_multipart()
+                if command == kind.encode():
                     return dict(msgpack.unpackb(rest[0])) if rest else {}
         raise AssertionError(f"it has ended with {self.process.returncode}")
 
     def socket(self, kind: int, url: str = "") -> Socket:
-        made = self.context.socket(kind)
-        self.sockets.append(made)
+        socket = self.context.socket(kind)
+        self.sockets.append(socket)
         if url:
-            made.connect(url)
-        return made
+            socket.connect(url)
+        return socket
 
     def client(self) -> Socket:
         return self.socket(zmq.DEALER, self.clients_url)
@@ -88,12 +91,12 @@ class BrokerProcess:
         return self.socket(zmq.DEALER, self.workers_url)
 
     def kill(self) -> None:
-        """With a word to nobody; stop() cleans up behind it. Its peers here end, too: they would
-        take their names back from those that come to its successor."""
+        """Kills the process; call stop() later. This also closes the test's sockets, which would
+        reconnect to the next broker at these urls with their routing ids."""
         self.process.kill()
         self.process.wait(DEADLINE_S)
-        for each in self.sockets:
-            each.close(0)
+        for socket in self.sockets:
+            socket.close(0)
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -101,8 +104,8 @@ class BrokerProcess:
         assert self.process.stdin
         self.process.stdin.close()
         self.log.close()
-        for each in self.sockets:
-            each.close(0)
+        for socket in self.sockets:
+            socket.close(0)
         self.context.term()
         shutil.rmtree(self.folder)
         return code

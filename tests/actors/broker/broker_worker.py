@@ -1,8 +1,8 @@
-"""A worker of the broker's text, for tests that kill it: each answer is two PARTIALs and a FINAL.
+"""A worker by the specification, for tests that kill it: it answers two PARTIALs and a FINAL.
 
     python broker_worker.py URL SERVICE PING_MS
 
-Says its process id in each frame. It knows nothing of kelek.
+Each part of an answer has its process id. It uses no code of kelek.
 """
 
 import os
@@ -14,7 +14,7 @@ WINDOW = (3).to_bytes(2, "big")
 
 
 def serve(url: str, service: bytes, ping_ms: int) -> None:
-    """Until the broker says DISCONNECT: then a new socket is needed."""
+    """Serves until the broker sends DISCONNECT; then a new socket is needed."""
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
     socket.connect(url)
     socket.send_multipart([b"KLKW01", b"\1", service, WINDOW])
@@ -28,9 +28,9 @@ def serve(url: str, service: bytes, ping_ms: int) -> None:
             return
         if command == b"\2":
             client, _, request_id, *body = rest
-            for kind, place in ((b"\3", 0), (b"\3", 1), (b"\4", 2)):
-                said = b"%d %d " % (os.getpid(), place) + body[0]
-                socket.send_multipart([b"KLKW01", kind, client, b"", request_id, said])
+            for kind, position in ((b"\3", 0), (b"\3", 1), (b"\4", 2)):
+                part = b"%d %d " % (os.getpid(), position) + body[0]
+                socket.send_multipart([b"KLKW01", kind, client, b"", request_id, part])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The broker as a process: workers are killed, peers come and go, nothing stops it."""
+"""The broker as a process: killed workers, lost clients, malformed messages, secret names."""
 
 import os
 import signal
@@ -30,8 +30,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
     assert process.stop() == 0
 
 
-def received(peer: Socket) -> list[bytes]:
-    assert peer.poll(DEADLINE_MS), "nothing comes"
+def receive(peer: Socket) -> list[bytes]:
+    assert peer.poll(DEADLINE_MS), "no message arrives"
     return peer.recv_multipart()
 
 
@@ -45,15 +45,15 @@ def test_each_request_is_answered_once_while_workers_are_killed(broker: BrokerPr
     dice, client = Random(1), broker.client()
     workers = [start_worker(broker) for _ in range(3)]
     seen: dict[bytes, list[tuple[int, int]]] = {}
-    asked = done = 0
+    sent = done = 0
     try:
         while done < 900:
-            while asked < 900 and asked - done < 60:
-                client.send_multipart([C, b"\1", b"echo", b"%d" % asked, b"x"])
-                asked += 1
-            _, kind, _, request_id, body = received(client)
-            pid, place, _ = body.split()
-            seen.setdefault(request_id, []).append((int(pid), int(place)))
+            while sent < 900 and sent - done < 60:
+                client.send_multipart([C, b"\1", b"echo", b"%d" % sent, b"x"])
+                sent += 1
+            _, kind, _, request_id, body = receive(client)
+            pid, position, _ = body.split()
+            seen.setdefault(request_id, []).append((int(pid), int(position)))
             done += kind == b"\3"
             if kind == b"\3" and done % 150 == 0:
                 victim = workers.pop(dice.randrange(3))
@@ -67,23 +67,23 @@ def test_each_request_is_answered_once_while_workers_are_killed(broker: BrokerPr
     assert len(seen) == 900
     for request_id, answers in seen.items():
         assert answers[-1][1] == 2, f"{request_id!r}: it ends with its FINAL"
-        assert [place for _, place in answers].count(2) == 1, f"{request_id!r}: one FINAL"
-        assert [place for _, place in answers[-3:]] == [0, 1, 2], f"{request_id!r}: in order"
-    assert not client.poll(0), "nothing comes behind the last FINAL"
+        assert [position for _, position in answers].count(2) == 1, f"{request_id!r}: one FINAL"
+        assert [position for _, position in answers[-3:]] == [0, 1, 2], f"{request_id!r}: in order"
+    assert not client.poll(0), "no message follows the last FINAL"
     while (finals := broker.wait_for("status")["finals"]) < 900:
         pass
     assert finals == 900
 
 
-def test_what_a_client_that_is_gone_had_queued_is_not_done(broker: BrokerProcess) -> None:
-    gone, worker, ask = broker.client(), broker.worker(), [C, b"\1", b"echo"]
+def test_queued_requests_of_a_lost_client_are_cancelled(broker: BrokerProcess) -> None:
+    lost, worker, request = broker.client(), broker.worker(), [C, b"\1", b"echo"]
     worker.send_multipart([b"KLKW01", b"\1", b"echo"])
     for i in range(3):
-        gone.send_multipart([*ask, b"%d" % i, b"x"])
+        lost.send_multipart([*request, b"%d" % i, b"x"])
     while broker.wait_for("status")["requests"] < 3:
         worker.send_multipart([b"KLKW01", b"PING"])
-    gone.close(0)
-    # The first answer that can't be sent says so; whether that is the first one is chance.
+    lost.close(0)
+    # The broker notices the loss when an answer cannot be sent; that may take several answers.
     done = 0
     while broker.wait_for("status")["held"]:
         worker.send_multipart([b"KLKW01", b"PING"])
@@ -95,15 +95,15 @@ def test_what_a_client_that_is_gone_had_queued_is_not_done(broker: BrokerProcess
     assert broker.wait_for("status")["cancelled"] == 3 - done
 
 
-def test_junk_stops_nothing(broker: BrokerProcess) -> None:
+def test_malformed_messages_stop_no_service(broker: BrokerProcess) -> None:
     dice = Random(2)
     client, worker = broker.client(), broker.worker()
     for peer in (client, worker):
         for _ in range(500):
             count = dice.choice((1, 2, 5, 300))
-            heads = [C, b"KLKW01", b"MDPC02", b"", b"\1", b"\3", b"PING"]
+            starts = [C, b"KLKW01", b"MDPC02", b"", b"\1", b"\3", b"PING"]
             frames = [
-                dice.choice([*heads, dice.randbytes(dice.choice((0, 1, 300)))])
+                dice.choice([*starts, dice.randbytes(dice.choice((0, 1, 300)))])
                 for _ in range(count)
             ]
             peer.send_multipart(frames)
@@ -111,98 +111,100 @@ def test_junk_stops_nothing(broker: BrokerProcess) -> None:
     fresh, other = broker.worker(), broker.client()
     fresh.send_multipart([b"KLKW01", b"\1", b"sum"])
     other.send_multipart([C, b"\1", b"sum", b"id", b"1", b"2"])
-    while (work := received(fresh))[1] != b"\2":
+    while (work := receive(fresh))[1] != b"\2":
         pass
     assert work[5:] == [b"1", b"2"]
     fresh.send_multipart([b"KLKW01", b"\4", *work[2:5], b"3"])
-    assert received(other) == [C, b"\3", b"sum", b"id", b"3"]
+    assert receive(other) == [C, b"\3", b"sum", b"id", b"3"]
 
 
 def named(name: bytes, *body: bytes, credit: int = 1 << 20) -> list[bytes]:
-    """What stands behind a request's id in our framing."""
+    """The frames after the request id of a named request (KLKN01)."""
     return [b"\xff" * 8 + credit.to_bytes(8, "big") + name, *body]
 
 
 def as_peer(broker: BrokerProcess, url: str, routing_id: bytes) -> Socket:
-    made = broker.socket(zmq.DEALER)
-    made.setsockopt(zmq.ROUTING_ID, routing_id)
-    made.connect(url)
-    return made
+    socket = broker.socket(zmq.DEALER)
+    socket.setsockopt(zmq.ROUTING_ID, routing_id)
+    socket.connect(url)
+    return socket
 
 
-def test_a_thief_with_a_clients_routing_id_does_not_get_its_answer(broker: BrokerProcess) -> None:
+def test_a_stolen_routing_id_gets_no_answer(
+    broker: BrokerProcess,
+) -> None:
     worker = broker.worker()
     worker.send_multipart([b"KLKW01", b"\1", b"echo", b"\0\2"])
     owner = as_peer(broker, broker.clients_url, b"the same")
     owner.send_multipart([C, b"\1", b"echo", b"1", b"x"])
-    work = received(worker)
+    work = receive(worker)
     thief = as_peer(broker, broker.clients_url, b"the same")
     thief.send_multipart([C, b"\1", b"echo", b"2", b"x"])
-    pretender = broker.client()  # A name is no routing id, either.
+    pretender = broker.client()  # A name equal to a routing id.
     pretender.send_multipart([b"KLKN01", b"\1", b"echo", b"1", *named(b"the same", b"y")])
-    other = received(worker)
+    other = receive(worker)
     assert other[5:] == [b"y"]
     assert other[2] != work[2]
     worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"the owner's"])
     worker.send_multipart([b"KLKW01", b"\4", *other[2:5], b"the other's"])
-    assert received(owner) == [C, b"\3", b"echo", b"1", b"the owner's"]
-    assert received(pretender)[-1] == b"the other's"
+    assert receive(owner) == [C, b"\3", b"echo", b"1", b"the owner's"]
+    assert receive(pretender)[-1] == b"the other's"
     assert not thief.poll(0)
 
 
-def test_a_client_that_has_said_its_name_is_answered_on_its_new_connection(
+def test_a_named_client_is_answered_on_its_new_connection(
     broker: BrokerProcess,
 ) -> None:
-    """Before its old one is known to be dead."""
+    """Also before the broker notices the loss of the old one."""
     worker, old, new = broker.worker(), broker.client(), broker.client()
     worker.send_multipart([b"KLKW01", b"\1", b"echo"])
-    ask = [b"KLKN01", b"\1", b"echo", b"1", *named(b"a secret", b"x")]
-    old.send_multipart(ask)
-    work = received(worker)
-    new.send_multipart(ask)
+    request = [b"KLKN01", b"\1", b"echo", b"1", *named(b"a secret", b"x")]
+    old.send_multipart(request)
+    work = receive(worker)
+    new.send_multipart(request)
     new.send_multipart([C, b"\1", b"mmi.service", b"2", b"echo"])
-    assert received(new)[3] == b"2"  # The repeat is in.
+    assert receive(new)[3] == b"2"  # The broker has the repeat.
     worker.send_multipart([b"KLKW01", b"\4", *work[2:], b"once"])
-    assert received(new)[:4] == [C, b"\5", b"echo", b"1"]
+    assert receive(new)[:4] == [C, b"\5", b"echo", b"1"]
     assert not old.poll(0)
 
 
-def test_nobody_is_shown_a_routing_id_or_a_name(broker: BrokerProcess) -> None:
+def test_routing_ids_and_names_stay_secret(broker: BrokerProcess) -> None:
     worker = as_peer(broker, broker.workers_url, b"worker's id")
     worker.send_multipart([b"KLKW01", b"\1", b"echo", b"\0\2"])
     client = as_peer(broker, broker.clients_url, b"client's id")
     client.send_multipart([C, b"\1", b"echo", b"1", b"x"])
     client.send_multipart([b"KLKN01", b"\1", b"echo", b"2", *named(b"a secret", b"x")])
-    seen = [received(worker) for _ in range(2)]
+    seen = [receive(worker) for _ in range(2)]
     other = broker.client()
     for service in (b"klk.workers", b"klk.services"):
         other.send_multipart([C, b"\1", service, b"3", b""])
-        seen.append(received(other))
+        seen.append(receive(other))
     assert msgpack.unpackb(seen[2][4])["working"] == 2
     for frames in seen:
         assert not any(secret in frame for frame in frames for secret in (b"'s id", b"a secret"))
 
 
-def test_workers_are_told_to_go_when_it_ends() -> None:
+def test_a_stopped_broker_disconnects_its_workers() -> None:
     broker = BrokerProcess()
     broker.wait_for("ready")
     worker = broker.worker()
     worker.send_multipart([b"KLKW01", b"\1", b"echo"])
     worker.send_multipart([b"KLKW01", b"PING"])
-    assert received(worker) == [b"KLKW01", b"PONG"]
+    assert receive(worker) == [b"KLKW01", b"PONG"]
     os.kill(broker.process.pid, signal.SIGTERM)
-    assert received(worker) == [b"KLKW01", b"\6"]
+    assert receive(worker) == [b"KLKW01", b"\6"]
     assert broker.process.wait(60) == 0
     broker.stop()
 
 
-def test_an_address_that_is_taken_is_said() -> None:
+def test_an_address_in_use_is_reported() -> None:
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", port)):
         broker = BrokerProcess(clients_url=f"tcp://127.0.0.1:{port}")
         with pytest.raises(AssertionError, match="it has ended with 2"):
             broker.wait_for("ready")
-    said = (broker.folder / "log").read_text(encoding="utf-8")
+    log = (broker.folder / "log").read_text(encoding="utf-8")
     assert broker.stop() == 2
-    assert "broker.clients_url" in said
-    assert "is in use" in said
+    assert "broker.clients_url" in log
+    assert "is in use" in log

@@ -1,4 +1,4 @@
-"""kelek.Broker and Worker with real brokers: workers and brokers are killed, nothing is lost."""
+"""kelek.Broker and Worker with broker processes: no answer is lost when a process is killed."""
 
 import asyncio
 import os
@@ -50,12 +50,12 @@ def broker_process() -> Iterator[BrokerProcess]:
         process.stop()
 
 
-def start_worker(place: Path, name: str, *urls: str) -> "subprocess.Popen[bytes]":
-    (place / "served.py").write_text(SERVED, encoding="utf-8")
-    doors = [word for url in urls for word in ("--url", url)]
+def start_worker(folder: Path, name: str, *urls: str) -> "subprocess.Popen[bytes]":
+    (folder / "served.py").write_text(SERVED, encoding="utf-8")
+    options = [word for url in urls for word in ("--url", url)]
     command = [sys.executable, "-P", "-m", "kelek.console.kelek_cli", "worker", "run"]
     worker = subprocess.Popen(
-        [*command, f"served:{name}", *doors], cwd=place, stdout=subprocess.PIPE
+        [*command, f"served:{name}", *options], cwd=folder, stdout=subprocess.PIPE
     )
     assert worker.stdout is not None
     with worker.stdout:
@@ -75,7 +75,7 @@ def test_each_call_is_answered_while_workers_are_killed(tmp_path: Path) -> None:
                         assert futures[0].result() == b"0"
                         workers.append(start_worker(tmp_path, "echo", a.workers_url))
                         workers[0].kill()
-                        workers[1].send_signal(signal.SIGTERM)  # It goes home, and loses nothing.
+                        workers[1].send_signal(signal.SIGTERM)  # It finishes its requests first.
                 answers = [future.result() for future in futures]
             assert answers == [b"%d" % number for number in range(CALLS)]
             assert workers[1].wait(60) == 0
@@ -85,7 +85,7 @@ def test_each_call_is_answered_while_workers_are_killed(tmp_path: Path) -> None:
                 worker.wait()
 
 
-def test_parts_come_in_order_from_one_worker_after_the_other(tmp_path: Path) -> None:
+def test_parts_of_a_killed_worker_are_repeated_by_another(tmp_path: Path) -> None:
     with broker_process() as a:
         workers = [start_worker(tmp_path, "parts", a.workers_url) for _ in range(2)]
         try:
@@ -94,25 +94,27 @@ def test_parts_come_in_order_from_one_worker_after_the_other(tmp_path: Path) -> 
                     stream = broker.stream("parts", b"%d" % number)
                     seen: list[tuple[int, bytes]] = []
                     for part in stream:
-                        place, pid = part.frames
-                        seen.append((int(place), pid))
+                        position, pid = part.frames
+                        seen.append((int(position), pid))
                         if number == 20 and len(seen) == 1:
                             os.kill(int(pid), signal.SIGKILL)
                     assert stream.result() == b"%d" % number
                     if stream.resent:
-                        continue  # Such a busy machine that we have left the broker meanwhile.
+                        continue  # On a busy machine the client may have left the broker meanwhile.
                     by_worker = Counter(pid for _, pid in seen)
-                    assert [place for place, _ in seen[-5:]] == [0, 1, 2, 3, 4]
+                    assert [position for position, _ in seen[-5:]] == [0, 1, 2, 3, 4]
                     for pid, count in by_worker.items():
-                        assert [it for it, of in seen if of == pid] == list(range(count))
+                        assert [position for position, by in seen if by == pid] == list(
+                            range(count)
+                        )
         finally:
             for worker in workers:
                 worker.kill()
                 worker.wait()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
-def test_the_next_broker_is_taken(how: signal.Signals) -> None:
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+def test_a_client_changes_to_the_next_broker(signal_number: signal.Signals) -> None:
     with ExitStack() as stack:
         a, b = (stack.enter_context(broker_process()) for _ in range(2))
         with (
@@ -123,7 +125,7 @@ def test_the_next_broker_is_taken(how: signal.Signals) -> None:
             assert broker.call("echo", b"1") == b"1"
             used = a if broker.url == a.clients_url else b
             futures = [broker.submit("echo", b"%d" % number) for number in range(100)]
-            used.process.send_signal(how)
+            used.process.send_signal(signal_number)
             try:
                 futures += [broker.submit("echo", b"%d" % number) for number in range(100, 200)]
                 assert [it.result() for it in futures] == [b"%d" % it for it in range(200)]
@@ -132,7 +134,7 @@ def test_the_next_broker_is_taken(how: signal.Signals) -> None:
             assert broker.url != used.clients_url
 
 
-def test_a_broker_that_is_back_has_its_workers_and_clients_again() -> None:
+def test_workers_and_clients_reconnect_to_a_restarted_broker() -> None:
     with (
         broker_process() as a,
         serving(echo, urls=a.workers_url) as (worker,),
@@ -152,11 +154,9 @@ def test_a_broker_that_is_back_has_its_workers_and_clients_again() -> None:
         assert worker.counters["lost"] >= 1
 
 
-def test_a_client_that_comes_back_asks_for_the_same() -> None:
-    """What docs/services.md says of a broker that keeps nothing."""
-    a = BrokerProcess(
-        heartbeat_interval_ms=DEADLINE_MS
-    )  # A test that is held up is no dead worker.
+def test_a_repeated_request_joins_the_one_in_work() -> None:
+    """As docs/services.md says for services that are not durable."""
+    a = BrokerProcess(heartbeat_interval_ms=DEADLINE_MS)  # A slow test must not expire the worker.
     a.wait_for("ready")
     try:
         worker = a.worker()
@@ -164,24 +164,24 @@ def test_a_client_that_comes_back_asks_for_the_same() -> None:
         first = client_of(a)
         work = work_of(worker, first.submit("slow", b"x", request_id="7"))
         assert work[3:5] == [b"", b"7"]
-        assert len(work[2]) == 8, "a number of the broker's"
+        assert len(work[2]) == 8, "a number that the broker chose"
         first.close()
 
-        # It has come back before the answer: it gets it, and nothing is done twice.
+        # A repeat before the answer: the request is executed once.
         with client_of(a) as second:
             future = second.submit("slow", b"x", request_id="7")
             while a.wait_for("status")["repeated"] < 1:
                 assert not future.done()
             worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"once"])
             assert future.result() == b"once"
-            # That was the end of it: the same id is a new request from here on.
-            again = second.submit("slow", b"y", request_id="7")
-            work = work_of(worker, again)
+            # The request has ended: the same id now names a new request.
+            repeat = second.submit("slow", b"y", request_id="7")
+            work = work_of(worker, repeat)
             assert work[4:] == [b"7", b"y"]
 
-        # It comes back after the answer, which nobody has heard: it is done again.
-        worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"unheard"])
-        while (told := a.wait_for("status"))["finals"] + told["discarded"] < 2:
+        # A repeat after an undelivered answer: the request is executed again.
+        worker.send_multipart([b"KLKW01", b"\4", *work[2:5], b"undelivered"])
+        while (status := a.wait_for("status"))["finals"] + status["discarded"] < 2:
             pass
         with client_of(a) as third:
             future = third.submit("slow", b"y", request_id="7")
@@ -192,8 +192,8 @@ def test_a_client_that_comes_back_asks_for_the_same() -> None:
         a.stop()
 
 
-def test_a_request_leaves_the_queue_with_its_callers_time() -> None:
-    """Its bytes then make room for the next one, long before request_ttl_ms is over."""
+def test_an_expired_request_leaves_the_queue() -> None:
+    """Its bytes are free long before request_ttl_ms."""
     a = BrokerProcess(service_bytes_max=1 << 20)
     a.wait_for("ready")
     try:
@@ -203,9 +203,9 @@ def test_a_request_leaves_the_queue_with_its_callers_time() -> None:
                 with pytest.raises(kelek.BrokerTimeout):
                     broker.call("echo", body, timeout_ms=200)
             began = time.monotonic()
-            while (told := a.wait_for("status"))["expired"] < told["requests"]:
+            while (status := a.wait_for("status"))["expired"] < status["requests"]:
                 assert time.monotonic() < began + 20
-            assert (told["held"], told["held_bytes"]) == (0, 0)
+            assert (status["held"], status["held_bytes"]) == (0, 0)
             busy = broker.counters.get("busy", 0)
             live = broker.submit("echo", body)
             with serving(echo, urls=a.workers_url):
@@ -216,18 +216,18 @@ def test_a_request_leaves_the_queue_with_its_callers_time() -> None:
 
 
 MB = 1_000_000
-RUN_AHEAD = 4  # Parts of 1 MB in a window of 4 MiB ...
-HELD = 3  # ... and those that the three processes hold at the moment.
+WINDOW_PARTS = 4  # Parts of 1 MB in a window of 4 MiB.
+PROCESS_PARTS = 3  # One part in each of the three processes.
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_no_part_of_a_large_answer_is_missing_and_none_is_made_far_ahead(is_async: bool) -> None:
-    given = 0
+def test_a_service_produces_parts_only_as_far_as_the_client_reads(is_async: bool) -> None:
+    produced = 0
 
     def part() -> bytes:
-        nonlocal given
-        given += 1
-        return b"%08d" % (given - 1) + bytes(MB - 8)
+        nonlocal produced
+        produced += 1
+        return b"%08d" % (produced - 1) + bytes(MB - 8)
 
     @kelek.service("big")
     def big(body: kelek.Body) -> Iterator[bytes]:
@@ -247,14 +247,14 @@ def test_no_part_of_a_large_answer_is_missing_and_none_is_made_far_ahead(is_asyn
     ):
         for number, each in enumerate(broker.stream("big", b"200")):
             assert each[:8] == b"%08d" % number
-            ahead.append(given - number)
+            ahead.append(produced - number)
     assert len(ahead) == 200
-    assert max(ahead) <= RUN_AHEAD + HELD + 1
+    assert max(ahead) <= WINDOW_PARTS + PROCESS_PARTS + 1
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("how", ["closed", "timeout", "client gone"])
-def test_a_generator_is_closed_soon_after_its_caller_went(how: str, is_async: bool) -> None:
+def test_a_generator_is_closed_soon_after_its_caller_has_ended(how: str, is_async: bool) -> None:
     closed = threading.Event()
 
     @kelek.service("endless")
@@ -269,7 +269,7 @@ def test_a_generator_is_closed_soon_after_its_caller_went(how: str, is_async: bo
     async def async_endless(body: kelek.Body) -> AsyncIterator[bytes]:
         try:
             yield b"x"
-            await asyncio.Event().wait()  # For something of its own.
+            await asyncio.Event().wait()
         finally:
             closed.set()
 
@@ -293,11 +293,11 @@ def test_a_generator_is_closed_soon_after_its_caller_went(how: str, is_async: bo
         assert closed.wait(20)
 
 
-def test_a_part_that_a_client_leaves_no_room_for_ends_its_answer_with_an_error() -> None:
-    """Of a client of the text, which gives no credit, and a worker that asks for none."""
+def test_an_answer_larger_than_the_brokers_room_ends_with_an_error() -> None:
+    """A client and a worker of the specification, which have no credit."""
     with broker_process() as a:
         worker, client = a.worker(), a.socket(zmq.DEALER)
-        client.setsockopt(zmq.RCVHWM, 1)  # What it does not read lies at the broker.
+        client.setsockopt(zmq.RCVHWM, 1)  # Unread messages stay in the broker.
         client.connect(a.clients_url)
         worker.send_multipart([b"KLKW01", b"\1", b"big"])
         client.send_multipart([b"KLKC01", b"\1", b"big", b"id", b"x"])
@@ -308,10 +308,10 @@ def test_a_part_that_a_client_leaves_no_room_for_ends_its_answer_with_an_error()
         worker.send_multipart([b"KLKW01", b"PING"])
         assert worker.recv_multipart() == [b"KLKW01", b"PONG"]
         seen = 0
-        while (said := client.recv_multipart())[1] == b"\2":
-            assert said[4] == b"%d" % seen
+        while (message := client.recv_multipart())[1] == b"\2":
+            assert message[4] == b"%d" % seen
             seen += 1
-        failure = decode_failure(said[4:])
+        failure = decode_failure(message[4:])
         assert failure is not None
         assert failure.code == 507
         assert seen < 170
@@ -319,12 +319,12 @@ def test_a_part_that_a_client_leaves_no_room_for_ends_its_answer_with_an_error()
 
 
 def client_of(broker: BrokerProcess) -> kelek.Broker:
-    """A run of always the same program."""
+    """A run of the program with this identity."""
     return kelek.Broker(broker.clients_url, identity="desk", timeout_ms=DEADLINE_MS)
 
 
 def work_of(worker: Socket, future: Future) -> list[bytes]:
-    """What the worker is told because of it: a Broker works only while it is asked something."""
+    """The request at the worker. The future's Broker sends only while a method of it runs."""
     wait_until(lambda: future.done() or worker.poll(0))
     return worker.recv_multipart(zmq.DONTWAIT)
 
@@ -333,17 +333,17 @@ def test_many_clients_at_once() -> None:
     def ask(name: bytes) -> None:
         with kelek.Broker(a.clients_url, timeout_ms=60_000) as broker:
             futures = [broker.submit("echo", name + b"%d" % it) for it in range(100)]
-            got[name] = [future.result() for future in futures]
+            answers_of[name] = [future.result() for future in futures]
 
-    got: dict[bytes, list[kelek.Body]] = {}
+    answers_of: dict[bytes, list[kelek.Body]] = {}
     with broker_process() as a, serving(echo, echo, urls=a.workers_url):
         threads = [threading.Thread(target=ask, args=(b"%c" % name,)) for name in b"abcd"]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-    assert {name: len(answers) for name, answers in got.items()} == dict.fromkeys(
+    assert {name: len(answers) for name, answers in answers_of.items()} == dict.fromkeys(
         (b"a", b"b", b"c", b"d"), 100
     )
-    for name, answers in got.items():
+    for name, answers in answers_of.items():
         assert answers == [name + b"%d" % it for it in range(100)]

@@ -1,5 +1,5 @@
-"""Durable services with real brokers over a real cluster: what is killed, stopped or full, each
-request ends once."""
+"""Durable services with real brokers and a real cluster: each request ends once, whatever is
+killed, stopped or full."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ def nodes() -> Iterator[TableCluster]:
 
 
 class StoreBrokers:
-    """Brokers over a store of their own."""
+    """Brokers that share a table of their own as store."""
 
     tables = 1000
 
@@ -63,8 +63,8 @@ class StoreBrokers:
         broker.wait_for("ready")
         return broker
 
-    def again(self, broker: BrokerProcess, node: str) -> BrokerProcess:
-        """Another one at the same addresses."""
+    def restart(self, broker: BrokerProcess, node: str) -> BrokerProcess:
+        """Starts another broker at the same addresses."""
         urls = {"clients_url": broker.clients_url, "workers_url": broker.workers_url}
         return self.start(node, **urls)
 
@@ -76,28 +76,28 @@ def brokers(nodes: TableCluster, request: pytest.FixtureRequest) -> Iterator[Sto
 
 
 def client_of(broker: BrokerProcess, name: bytes) -> Socket:
-    """One that is known again."""
+    """A client with a fixed routing id."""
     socket = broker.socket(zmq.DEALER)
     socket.setsockopt(zmq.ROUTING_ID, name)
     socket.connect(broker.clients_url)
     return socket
 
 
-def asked(client: Socket, service: bytes, request_id: bytes, *body: bytes) -> list[bytes]:
-    """The body of the FINAL; asked again and again, as a broker may have to be followed first."""
-    until = time.monotonic() + DEADLINE_MS / 1000
-    while time.monotonic() < until:
+def ask(client: Socket, service: bytes, request_id: bytes, *body: bytes) -> list[bytes]:
+    """The body of the FINAL. It repeats the request, since the store's owner may change first."""
+    deadline_s = time.monotonic() + DEADLINE_MS / 1000
+    while time.monotonic() < deadline_s:
         client.send_multipart([C, b"\1", service, request_id, *body])
         while client.poll(TRY_MS):
-            _, kind, _, answered, *said = client.recv_multipart()
-            if kind == b"\3" and answered == request_id:
-                return said
+            _, kind, _, answered_id, *body_frames = client.recv_multipart()
+            if kind == b"\3" and answered_id == request_id:
+                return body_frames
     raise AssertionError(f"no answer to {request_id!r}")
 
 
 @contextmanager
 def counting(*urls: str) -> Iterator[Counter[bytes]]:
-    """A worker of `work`, and how often it was asked each thing."""
+    """Workers of `work` and `short`; yields the number of executions by body."""
     done: Counter[bytes] = Counter()
 
     @kelek.service("work", concurrency=2, window=64)
@@ -113,7 +113,7 @@ def counting(*urls: str) -> Iterator[Counter[bytes]]:
         yield done
 
 
-def test_a_broker_that_is_killed_and_starts_again_goes_on(brokers: StoreBrokers) -> None:
+def test_a_restarted_broker_continues_all_requests(brokers: StoreBrokers) -> None:
     broker = brokers.start("n1")
     with (
         counting(broker.workers_url),
@@ -122,27 +122,27 @@ def test_a_broker_that_is_killed_and_starts_again_goes_on(brokers: StoreBrokers)
         futures = [client.submit("work", b"%d" % number) for number in range(300)]
         assert futures[0].result() == b"0 1"
         broker.kill()
-        broker = brokers.again(broker, "n1")
+        broker = brokers.restart(broker, "n1")
         futures += [client.submit("work", b"%d" % number) for number in range(300, 400)]
         found = [bytes(future.result()).split()[0] for future in futures]
         assert found == [b"%d" % number for number in range(400)]
 
 
-def test_an_answer_is_kept_for_whoever_asks_again(brokers: StoreBrokers) -> None:
+def test_a_stored_answer_is_returned_to_its_client_only(brokers: StoreBrokers) -> None:
     broker = brokers.start("n1")
     with counting(broker.workers_url) as done:
-        first = asked(client_of(broker, b"me"), b"work", b"1", b"x")
+        first = ask(client_of(broker, b"me"), b"work", b"1", b"x")
         broker.kill()
-        broker = brokers.again(broker, "n1")
+        broker = brokers.restart(broker, "n1")
         client = client_of(broker, b"me")
-        assert asked(client, b"work", b"1", b"x") == first == [b"x 1"]
-        other = client_of(broker, b"somebody else")
-        assert asked(other, b"work", b"1", b"x") == [b"x 2"]
+        assert ask(client, b"work", b"1", b"x") == first == [b"x 1"]
+        other = client_of(broker, b"other")
+        assert ask(other, b"work", b"1", b"x") == [b"x 2"]
         assert done[b"x"] == 2
 
 
-def test_who_had_no_patience_may_come_back(brokers: StoreBrokers) -> None:
-    """It is no answer that nobody was there to answer in the time of the first who asked."""
+def test_a_client_may_repeat_a_request_after_its_timeout(brokers: StoreBrokers) -> None:
+    """A timeout for want of workers is not stored as an answer."""
     broker = brokers.start("n1")
     urls = broker.clients_url
     with kelek.Broker(urls, identity="me", timeout_ms=DEADLINE_MS) as client:
@@ -162,7 +162,7 @@ with kelek.Broker(sys.argv[1], identity="desk", timeout_ms=60_000) as broker:
 """
 
 
-def test_a_program_that_is_killed_and_starts_again_is_the_same_client(
+def test_a_restarted_program_is_the_same_client(
     brokers: StoreBrokers,
 ) -> None:
     broker = brokers.start("n1")
@@ -171,30 +171,30 @@ def test_a_program_that_is_killed_and_starts_again_is_the_same_client(
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as first:
             try:
                 assert first.stdout is not None
-                heard = [first.stdout.readline() for _ in range(20)]
+                received = [first.stdout.readline() for _ in range(20)]
             finally:
                 first.kill()
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     lines = done.stdout.splitlines(keepends=True)
-    assert lines[:20] == heard, "the very same answers"
+    assert lines[:20] == received, "the stored answers"
     assert [line.split()[0] for line in lines] == [str(number) for number in range(200)]
 
 
-def wait_for_status(broker: BrokerProcess, good: Callable[[dict[str, int]], bool]) -> None:
-    until = time.monotonic() + DEADLINE_MS / 1000
-    while not good(status := broker.wait_for("status")):
-        assert time.monotonic() < until, status
+def wait_for_status(broker: BrokerProcess, is_good: Callable[[dict[str, int]], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_MS / 1000
+    while not is_good(status := broker.wait_for("status")):
+        assert time.monotonic() < deadline_s, status
 
 
 class ManualWorker:
-    """A worker that answers when it is told to."""
+    """A worker whose answers the test sends."""
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.socket = broker.worker()
         self.socket.send_multipart([W, b"\1", b"work", b"\0\x10"])
 
-    def take(self, wait_ms: int) -> list[bytes]:
-        """Address, empty frame, id and body of the next request; nothing: none comes."""
+    def receive(self, wait_ms: int) -> list[bytes]:
+        """Address, empty frame, id and body of the next request; empty: there is none."""
         while self.socket.poll(wait_ms):
             _, command, *rest = self.socket.recv_multipart()
             if command == b"\2":
@@ -207,16 +207,16 @@ class ManualWorker:
 
 
 def first_work(workers: "dict[BrokerProcess, ManualWorker]") -> tuple[BrokerProcess, list[bytes]]:
-    """Which broker gives out the request, and what its worker was given."""
-    until = time.monotonic() + DEADLINE_MS / 1000
-    while time.monotonic() < until:
+    """The broker that sends the request, and the request at its worker."""
+    deadline_s = time.monotonic() + DEADLINE_MS / 1000
+    while time.monotonic() < deadline_s:
         for broker, worker in workers.items():
-            if work := worker.take(TRY_MS // 10):
+            if work := worker.receive(TRY_MS // 10):
                 return broker, work
-    raise AssertionError("no request comes")
+    raise AssertionError("no request arrives")
 
 
-def test_an_owner_that_was_asleep_ends_nothing(brokers: StoreBrokers) -> None:
+def test_a_paused_owner_ends_no_request(brokers: StoreBrokers) -> None:
     workers = {broker: ManualWorker(broker) for broker in map(brokers.start, ("n1", "n2"))}
     clients = {broker: client_of(broker, b"me") for broker in workers}
     for client in clients.values():
@@ -229,15 +229,15 @@ def test_an_owner_that_was_asleep_ends_nothing(brokers: StoreBrokers) -> None:
         assert new[1:] == old[1:] == [b"", b"1", b"x"]
     finally:
         os.kill(a.process.pid, signal.SIGCONT)
-    workers[a].answer(old, b"of a")
+    workers[a].answer(old, b"from a")
     wait_for_status(a, lambda status: status["durable_owner"] == 0)
-    workers[b].answer(new, b"of b")
+    workers[b].answer(new, b"from b")
     for client in clients.values():
-        assert asked(client, b"work", b"1", b"x") == [b"of b"]
+        assert ask(client, b"work", b"1", b"x") == [b"from b"]
 
 
 @pytest.mark.parametrize("brokers", [{"lease_ms": 60_000}], indirect=True)
-def test_who_asks_two_brokers_is_answered_by_both_of_one_work(brokers: StoreBrokers) -> None:
+def test_a_request_to_two_brokers_is_executed_once(brokers: StoreBrokers) -> None:
     a, b = brokers.start("n1"), brokers.start("n2")
     with counting(a.workers_url, b.workers_url) as done:
         clients = [client_of(broker, b"me") for broker in (a, b)]
@@ -246,13 +246,13 @@ def test_who_asks_two_brokers_is_answered_by_both_of_one_work(brokers: StoreBrok
                 client.send_multipart([C, b"\1", b"work", b"%d" % number, b"%d" % number])
         for number in range(100):
             for client in clients:
-                assert asked(client, b"work", b"%d" % number, b"-") == [b"%d 1" % number]
+                assert ask(client, b"work", b"%d" % number, b"-") == [b"%d 1" % number]
         assert done == {b"%d" % number: 1 for number in range(100)}
 
 
-@pytest.mark.parametrize("brokers", [{"lease_ms": 60_000}], indirect=True)  # One alone hands out.
-def test_large_bodies_pass_and_are_kept(brokers: StoreBrokers) -> None:
-    """Larger than an entry of the log, and than what a change keeps of a value."""
+@pytest.mark.parametrize("brokers", [{"lease_ms": 60_000}], indirect=True)  # One owner.
+def test_large_bodies_are_passed_and_stored(brokers: StoreBrokers) -> None:
+    """Larger than an entry of the log, and than the values that changes contain."""
     a, b = brokers.start("n1"), brokers.start("n2")
     workers = {broker: ManualWorker(broker) for broker in (a, b)}
     body = os.urandom(11 << 20)
@@ -263,50 +263,48 @@ def test_large_bodies_pass_and_are_kept(brokers: StoreBrokers) -> None:
     workers[owner].socket.send_multipart([W, b"\3", *work[:3], body[:1000]])
     workers[owner].answer(work, body[::-1])
     for client in clients:
-        assert asked(client, b"work", b"1", b"") == [body[::-1]]
+        assert ask(client, b"work", b"1", b"") == [body[::-1]]
 
 
-def test_a_store_that_somebody_empties_is_begun_anew(
-    nodes: TableCluster, brokers: StoreBrokers
-) -> None:
+def test_an_emptied_store_is_started_anew(nodes: TableCluster, brokers: StoreBrokers) -> None:
     broker = brokers.start("n1")
     client = client_of(broker, b"me")
     with counting(broker.workers_url), nodes.table(StoreBrokers.tables) as table:
-        assert asked(client, b"work", b"1", b"x") == [b"x 1"]
+        assert ask(client, b"work", b"1", b"x") == [b"x 1"]
         table.delete_range()
-        while asked(client, b"work", b"1", b"x") == [b"x 1"]:
+        while ask(client, b"work", b"1", b"x") == [b"x 1"]:
             pass
-        assert asked(client, b"work", b"2", b"y") == [b"y 1"]
+        assert ask(client, b"work", b"2", b"y") == [b"y 1"]
 
 
-def test_titanic_outlives_its_client_and_the_broker(brokers: StoreBrokers) -> None:
+def test_titanic_requests_survive_client_and_broker(brokers: StoreBrokers) -> None:
     broker = brokers.start("n1")
-    ask = asked(client_of(broker, b"me"), b"titanic.request", b"1", b"work", b"x")
-    assert ask[0] == b"200"
-    uuid = ask[1]
-    assert asked(broker.client(), b"titanic.reply", b"2", uuid) == [b"300"]
+    accepted = ask(client_of(broker, b"me"), b"titanic.request", b"1", b"work", b"x")
+    assert accepted[0] == b"200"
+    uuid = accepted[1]
+    assert ask(broker.client(), b"titanic.reply", b"2", uuid) == [b"300"]
     broker.kill()
-    broker = brokers.again(broker, "n1")
+    broker = brokers.restart(broker, "n1")
     client = client_of(broker, b"me")
-    assert asked(client, b"titanic.request", b"1", b"work", b"x") == ask, "a repeat"
+    assert ask(client, b"titanic.request", b"1", b"work", b"x") == accepted, "a repeat"
     with counting(broker.workers_url) as done:
-        while (said := asked(client, b"titanic.reply", b"3", uuid)) in ([b"300"], [b"500"]):
+        while (reply := ask(client, b"titanic.reply", b"3", uuid)) in ([b"300"], [b"500"]):
             pass
-        assert said == [b"200", b"x 1"]
-        # An MDP client has no ids: who asks twice has two things done.
+        assert reply == [b"200", b"x 1"]
+        # MDP has no request ids: a repeat would be a second request.
         mdp = broker.client()
         mdp.send_multipart([b"MDPC02", b"\1", b"titanic.request", b"work", b"y"])
         assert mdp.poll(DEADLINE_MS)
         assert mdp.recv_multipart()[:4] == [b"MDPC02", b"\3", b"titanic.request", b"200"]
-        assert asked(client, b"titanic.close", b"4", uuid) == [b"200"]
-        assert asked(client, b"titanic.reply", b"5", uuid) == [b"400"]
-        assert asked(client, b"titanic.close", b"6", uuid) == [b"200"], "closing is idempotent"
+        assert ask(client, b"titanic.close", b"4", uuid) == [b"200"]
+        assert ask(client, b"titanic.reply", b"5", uuid) == [b"400"]
+        assert ask(client, b"titanic.close", b"6", uuid) == [b"200"], "closing is idempotent"
         assert done[b"x"] == 1
 
 
-def test_what_titanic_does_not_take(brokers: StoreBrokers) -> None:
+def test_invalid_titanic_requests_are_refused(brokers: StoreBrokers) -> None:
     client = client_of(brokers.start("n1"), b"me")
-    for number, (service, body, said) in enumerate(
+    for number, (service, body, status) in enumerate(
         (
             (b"titanic.reply", [b"no uuid"], b"400"),
             (b"titanic.reply", [b""], b"400"),
@@ -316,16 +314,16 @@ def test_what_titanic_does_not_take(brokers: StoreBrokers) -> None:
             (b"titanic.else", [b"x"], b"501"),
         )
     ):
-        while (found := asked(client, service, b"%d" % number, *body)) == [b"500"]:
-            pass  # The store is not read yet.
-        assert found == [said], (service, body)
+        while (found := ask(client, service, b"%d" % number, *body)) == [b"500"]:
+            pass  # The broker has not loaded the store yet.
+        assert found == [status], (service, body)
 
 
 @pytest.mark.parametrize("brokers", [{"bytes_max": 1 << 20}], indirect=True)
-def test_what_is_too_much_is_said(brokers: StoreBrokers) -> None:
+def test_requests_over_a_limit_are_refused(brokers: StoreBrokers) -> None:
     client = client_of(broker := brokers.start("n1"), b"me")
     for number, (body, code) in enumerate(((bytes(17 << 20), 413), (bytes(2 << 20), 429))):
-        failure = decode_failure(asked(client, b"work", b"%d" % number, body))
+        failure = decode_failure(ask(client, b"work", b"%d" % number, body))
         assert failure is not None
         assert failure.code == code
     client.send_multipart([b"KLKD01", b"\1", b"work", b"late", bytes(8), b"x"])
@@ -334,24 +332,24 @@ def test_what_is_too_much_is_said(brokers: StoreBrokers) -> None:
     assert failure is not None
     assert failure.code == 504
     with counting(broker.workers_url):
-        assert asked(client, b"work", b"fits", b"x") == [b"x 1"]
-        # When an answer's time is over, its id is free again.
-        while asked(client, b"short", b"again", b"y") == [b"y 1"]:
+        assert ask(client, b"work", b"fits", b"x") == [b"x 1"]
+        # After reply_ttl_s the request id is free again.
+        while ask(client, b"short", b"reused", b"y") == [b"y 1"]:
             pass
         wait_for_status(broker, lambda status: status["durable_kept"] <= 4)
 
 
-def test_a_node_that_is_lost_takes_no_request_with_it(nodes: TableCluster) -> None:
-    doors = nodes.brokers
+def test_a_lost_node_loses_no_request(nodes: TableCluster) -> None:
+    urls = nodes.brokers
     with (
-        counting(*(workers for _, workers in doors.values())),
+        counting(*(workers for _, workers in urls.values())),
         kelek.Broker(
-            [clients for clients, _ in doors.values()], timeout_ms=DEADLINE_MS, tuning=FAST
+            [clients for clients, _ in urls.values()], timeout_ms=DEADLINE_MS, tuning=FAST
         ) as client,
     ):
         futures = [client.submit("work", b"%d" % number) for number in range(200)]
         assert futures[0].result() == b"0 1"
-        lost = next(name for name, it in doors.items() if it[0] == client.url)
+        lost = next(name for name, it in urls.items() if it[0] == client.url)
         nodes.kill(lost)
         futures += [client.submit("work", b"%d" % number) for number in range(200, 300)]
         found = [bytes(future.result()).split()[0] for future in futures]
@@ -359,19 +357,21 @@ def test_a_node_that_is_lost_takes_no_request_with_it(nodes: TableCluster) -> No
     nodes.start(lost)
 
 
-def test_junk_in_its_table_ends_no_broker(brokers: StoreBrokers, nodes: TableCluster) -> None:
-    bad = [
+def test_malformed_rows_of_the_store_are_counted(
+    brokers: StoreBrokers, nodes: TableCluster
+) -> None:
+    malformed = [
         [b"who", b"1", 0, float("inf"), [b"x"], None],
         [b"who", b"2", 0, 0, [b"x"], {"a": b"b"}],
     ]
     with nodes.table(StoreBrokers.tables) as table:
-        for number, row in enumerate(bad):
+        for number, row in enumerate(malformed):
             key = b"r" + (1 << 40).to_bytes(8, "big") + b"anothers" + number.to_bytes(4, "big")
             table.put(key, msgpack.packb([1, b"work", [row]]))
         broker = brokers.start("n1")
         with counting(broker.workers_url):
             client = client_of(broker, b"me")
-            assert asked(client, b"work", b"1", b"x") == [b"x 1"]
-            table.put(b"r" + bytes(3), b"no key of ours")
+            assert ask(client, b"work", b"1", b"x") == [b"x 1"]
+            table.put(b"r" + bytes(3), b"malformed key")
             wait_for_status(broker, lambda status: status.get("durable_junk") == 3)
-            assert asked(client, b"work", b"2", b"y") == [b"y 1"]
+            assert ask(client, b"work", b"2", b"y") == [b"y 1"]

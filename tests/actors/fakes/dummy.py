@@ -1,4 +1,4 @@
-"""An actor for tests of the supervisor: it serves nothing and fails as $FAULTS says."""
+"""An actor for tests of the supervisor: it fails as $FAULTS says."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A driver of Spark without Spark, for tests of spark_job: it does what its table numbers say."""
+"""A Spark driver without Spark, for tests of spark_job: the table number selects its behaviour."""
 
 import os
 import sys
@@ -14,8 +14,8 @@ from kelek.protocols.zerodb.server.map_orders import (
 )
 
 SIZE_BYTES = 4
-MAPS, FAILS, DIES, JUNK, GIVES_UP = range(1, 6)  # Tables to read.
-NO_JAVA, SILENT = "no java", "silent"  # Masters.
+MAPS, FAILS, DIES, JUNK, GIVES_UP = range(1, 6)  # Numbers of source tables.
+NO_JAVA, SILENT = "no java", "silent"  # Values of `master`.
 
 
 def send(message: bytes) -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     while True:
         message = receive()
         if message.kind == map_orders.DROP:
-            send(encode(map_orders.FAILED, message.apid, Trouble("nobody should hear of this")))
+            send(encode(map_orders.FAILED, message.apid, Trouble("a report of a dropped map")))
             send(encode(map_orders.ALIVE))
             continue
         order = map_orders.body_of(message, MapOrder)

@@ -1,6 +1,7 @@
-"""Three real nodes as threads of this process; one thread ends: threads.py TOPOLOGY.
+"""Three nodes as threads of this process, of which one thread is ended: threads.py TOPOLOGY.
 
-Prints the supervisor's lines; ends with 0 when that node has restarted and all agree on a leader.
+Prints the supervisor's lines. Ends with 0 when the node has restarted and all nodes agree on a
+leader.
 """
 
 import os
@@ -13,7 +14,7 @@ from kelek.actors.topology import topology
 
 
 class RestartSupervisor(Supervisor):
-    """Ends one thread when all are ready, and itself when the node is back."""
+    """Ends one thread when all nodes are ready, and stops when its node has restarted."""
 
     ended = False
 
@@ -32,9 +33,11 @@ class RestartSupervisor(Supervisor):
 
 
 def main() -> int:
-    found = topology.load(sys.argv[1])
-    plans = [plan.node_plan(found, name, one_process=True) for name in found.own_nodes]
-    return RestartSupervisor(plans, StartOptions(found.path, found.run_dir, one_process=True)).run()
+    loaded = topology.load(sys.argv[1])
+    plans = [plan.node_plan(loaded, name, one_process=True) for name in loaded.own_nodes]
+    return RestartSupervisor(
+        plans, StartOptions(loaded.path, loaded.run_dir, one_process=True)
+    ).run()
 
 
 if __name__ == "__main__":

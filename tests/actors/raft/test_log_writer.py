@@ -25,7 +25,7 @@ from kelek.tests.actors.node_settings import node_settings
 
 @contextmanager
 def tracing(pid: int, inject: str) -> Iterator[None]:
-    """Makes system calls of a process fail or take long."""
+    """Makes system calls of a process fail or delays them, by strace."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     command = ["strace", "-f", "-o", os.devnull, "-e", f"inject={inject}", "-p", str(pid)]
@@ -43,48 +43,48 @@ def tracing(pid: int, inject: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
-def test_killed_and_recovered(shell: Any, io: str) -> None:
+def test_a_killed_cluster_recovers_its_log(shell: Any, io: str) -> None:
     cluster = DemoCluster(shell, f"writer: thread, segment_io: {io}, segment_bytes: 64 KiB")
-    for _ in range(10):  # Many segments: none has room for two entries.
-        cluster.load(100)
-        rows = cluster.wait_caught_up()  # A late node would get many entries at once.
+    for _ in range(10):  # Several segments.
+        cluster.append_batch(100)
+        rows = cluster.wait_caught_up()  # Otherwise a late node gets many entries at once.
     assert len(list(cluster.data.glob("n1/raft/log/*.seg"))) >= 10
     with open(f"/proc/{rows['n1']['pid']}/task/{rows['n1']['pid']}/children") as children:
         assert not children.read()
     for node in ("n1", "n2", "n3"):
         os.kill(cluster.peers()[node]["pid"], signal.SIGKILL)
-        cluster.put(1)
-    cluster.load(300)
-    for row in cluster.peers().values():  # All at once.
+        cluster.append(1)
+    cluster.append_batch(300)
+    for row in cluster.peers().values():  # All nodes at once.
         os.kill(row["pid"], signal.SIGKILL)
-    cluster.load(300)
+    cluster.append_batch(300)
     cluster.wait_caught_up()
     cluster.check()
     shell.ok("supervisor stop topology.yaml")
     assert all((cluster.data / node / "raft/log/clean").exists() for node in ("n1", "n2", "n3"))
 
 
-def test_a_failed_sync_ends_the_unit(shell: Any) -> None:
+def test_a_failed_sync_restarts_the_unit(shell: Any) -> None:
     cluster = DemoCluster(shell, "writer: thread")
-    cluster.put(1)
+    cluster.append(1)
     leader = cluster.leader()
     with tracing(leader["pid"], "fdatasync:error=EIO"):
-        cluster.put(1)
+        cluster.append(1)
         rows = cluster.wait(lambda rows: rows[leader["node"]]["restarts"] > 0)
     assert "can't sync: EIO" in cluster.peer_log(leader["node"])
     assert sum(row["restarts"] for row in rows.values()) == rows[leader["node"]]["restarts"]
-    cluster.put(1)
+    cluster.append(1)
     cluster.wait_caught_up()
     cluster.check()
 
 
-def test_a_leader_whose_disk_hangs_still_leads(shell: Any) -> None:
+def test_a_leader_with_a_slow_disk_still_leads(shell: Any) -> None:
     """The others form the majority. The leader sends heartbeats while its thread waits."""
     cluster = DemoCluster(shell, "writer: thread")
-    cluster.put(1)
+    cluster.append(1)
     leader = cluster.leader()
     with tracing(leader["pid"], "fdatasync:delay_enter=1500000"):  # Two election timeouts and more.
-        cluster.put(10)
+        cluster.append(10)
         rows = cluster.peers()
     assert {row["leader"] for row in rows.values()} == {leader["node"]}
     assert {row["term"] for row in rows.values()} == {leader["term"]}
@@ -94,7 +94,7 @@ def test_a_leader_whose_disk_hangs_still_leads(shell: Any) -> None:
 
 
 @pytest.mark.parametrize("writer", ["process", "thread", "inline"])
-def test_a_full_disk_is_reported_once_and_tried_again(
+def test_a_full_disk_is_reported_once_and_retried(
     monkeypatch: pytest.MonkeyPatch, writer: Literal["process", "thread", "inline"]
 ) -> None:
     disk = MemoryDisk()
@@ -105,26 +105,26 @@ def test_a_full_disk_is_reported_once_and_tried_again(
     now_ms = 0
     seqs = itertools.count(1)
 
-    def put() -> Ack | None:
+    def append() -> Ack | None:
         seq = next(seqs)
         block = encode_block(seq, 1, [Record(0, None, bytes(3000))]).block
         commits.enqueue(AppendJob(7, seq, seq - 1, min(1, seq - 1), [block]))
-        return act()
+        return commit()
 
-    def act() -> Ack | None:
+    def commit() -> Ack | None:
         ack = commits.commit(now_ms)
         return ack or (commits.poll_sync() if commits.sync_fd is not None else None)
 
-    assert put() == Ack(7, 1, STATE_OK)
+    assert append() == Ack(7, 1, STATE_OK)
     disk.bytes_max = 0
-    while (ack := put()) is not None and ack.state == STATE_OK:
+    while (ack := append()) is not None and ack.state == STATE_OK:
         now_ms += 1
         assert ack.seq < 20
     assert ack == Ack(7, 0, STATE_FULL)
     assert commits.full
     for _ in range(3):
-        assert put() is None, "it is said once"
+        assert append() is None, "it is reported once"
         now_ms = commits.deadline_ms
     disk.bytes_max = 1 << 40
-    assert act() == Ack(7, next(seqs) - 1, STATE_OK)
+    assert commit() == Ack(7, next(seqs) - 1, STATE_OK)
     commits.log.close()

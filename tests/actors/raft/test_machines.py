@@ -28,16 +28,16 @@ def block(first_index: int, *data: bytes, kind: int = 0, term: int = 1) -> Entry
 
 
 class SnapshotReader:
-    """Reads a snapshot in pieces of any size."""
+    """Reads a snapshot in pieces of at most piece bytes."""
 
     def __init__(self, state: bytes, piece: int = 1 << 20) -> None:
         self.state = state
         self.piece = piece
 
     def __call__(self, size: int) -> bytes:
-        taken = self.state[: min(size, self.piece)]
-        self.state = self.state[len(taken) :]
-        return taken
+        data = self.state[: min(size, self.piece)]
+        self.state = self.state[len(data) :]
+        return data
 
 
 def snapshot(machine: LogDigest | BroadcastStateMachine) -> bytes:
@@ -50,8 +50,8 @@ def snapshot(machine: LogDigest | BroadcastStateMachine) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_digest_is_its_twin_and_survives_a_snapshot_anywhere(seed: int) -> None:
-    """With any cut of the entries into blocks, and a snapshot after any entry."""
+def test_the_digest_equals_its_twin_across_snapshots(seed: int) -> None:
+    """For any division of the entries into blocks, with a snapshot after any block."""
     dice = Random(seed)
     machine, index = LogDigest(), 1
     entries: list[bytes] = []
@@ -70,7 +70,7 @@ def test_a_digest_is_its_twin_and_survives_a_snapshot_anywhere(seed: int) -> Non
     assert machine.status()["entries"] == {"state": len(entries), "config": 0, "checkpoint": 0}
 
 
-def test_the_first_piece_is_hashed_alone() -> None:
+def test_pieces_are_hashed_as_a_chain() -> None:
     machine = LogDigest()
     assert machine.status()["hash"] == sha256(b"").hexdigest()
     machine.apply(block(1, b"abc"))
@@ -80,7 +80,7 @@ def test_the_first_piece_is_hashed_alone() -> None:
     assert machine.status()["hash"] == sha256(first + bytes(11)).hexdigest()
 
 
-def test_an_empty_stream_is_the_state_before_the_first_entry() -> None:
+def test_an_empty_snapshot_restores_the_initial_state() -> None:
     machine = LogDigest()
     machine.apply(block(1, b"abc"))
     machine.restore(0, SnapshotReader(b""))
@@ -120,7 +120,7 @@ class BroadcastSocket:
         self.messages += messages.messages()
         messages.clear()
 
-    def received(self) -> list[StateBroadcast]:
+    def decoded(self) -> list[StateBroadcast]:
         found = [decode_state_broadcast(frames, b"demo") for frames in self.messages]
         self.messages.clear()
         return found
@@ -136,7 +136,7 @@ def machine(socket: BroadcastSocket) -> BroadcastStateMachine:
     machine = BroadcastStateMachine(b"demo", HEARTBEAT_MS, socket)
     machine.lead(3)
     assert machine.tick(0) == HEARTBEAT_MS
-    assert socket.received() == [StateBroadcast(3, 0)]
+    assert socket.decoded() == [StateBroadcast(3, 0)]
     return machine
 
 
@@ -156,7 +156,7 @@ def test_a_wake_sends_one_message(machine: BroadcastStateMachine, socket: Broadc
     machine.apply(block(3, b"\xc0", kind=2, term=2))
     machine.apply(block(4, b"\x90", kind=1, term=3))
     assert machine.tick(10) == 10 + HEARTBEAT_MS
-    (message,) = socket.received()
+    (message,) = socket.decoded()
     assert (message.term, message.applied_index, len(message.entries)) == (3, 4, 4)
     assert entries_of([message]) == [
         Entry(1, 1, 0, REQID, b"a"),
@@ -176,19 +176,19 @@ def test_many_entries_are_split(
     sizes = [sum(map(len, frames[3:])) for frames in socket.messages]
     assert all(s <= 1 << 20 or size > 1 << 20 for s in sizes)
     assert all(len(frames) <= 3 + 4096 for frames in socket.messages)
-    messages = socket.received()
-    a_message = min(4096, max(1, (1 << 20) // (size + 20)))
-    assert len(messages) == -(-count // a_message)
+    messages = socket.decoded()
+    per_message = min(4096, max(1, (1 << 20) // (size + 20)))
+    assert len(messages) == -(-count // per_message)
     assert [entry.index for entry in entries_of(messages)] == list(range(1, count + 1))
 
 
 def test_heartbeats_follow_silence(machine: BroadcastStateMachine, socket: BroadcastSocket) -> None:
     assert machine.tick(499) == 500
-    assert socket.received() == []
+    assert socket.decoded() == []
     assert machine.tick(500) == 1000
     machine.apply(block(1, b"a"))
     assert machine.tick(600) == 1100
-    assert [len(message.entries) for message in socket.received()] == [0, 1]
+    assert [len(message.entries) for message in socket.decoded()] == [0, 1]
 
 
 def test_only_a_leader_with_subscribers_sends(
@@ -204,14 +204,14 @@ def test_only_a_leader_with_subscribers_sends(
     socket.subscribed = True
     machine.on_subscribed()
     assert machine.tick(1002) == 1002 + HEARTBEAT_MS
-    assert socket.received() == [StateBroadcast(5, 2)], "at once, and nothing of what was before"
+    assert socket.decoded() == [StateBroadcast(5, 2)], "a heartbeat without earlier entries"
     machine.restore(9, SnapshotReader(snapshot(machine)))
     machine.on_subscribed()
     machine.tick(1003)
-    assert socket.received() == [StateBroadcast(5, 9)]
+    assert socket.decoded() == [StateBroadcast(5, 9)]
 
 
-def test_broadcast_url() -> None:
+def test_only_a_broadcasting_node_has_a_broadcast_url() -> None:
     node = {"broadcast_url": "tcp://h:1"}
     assert broadcast_url(node_settings(node)) == "tcp://h:1"
     assert not broadcast_url(node_settings())

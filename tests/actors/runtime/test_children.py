@@ -1,4 +1,4 @@
-"""Log files of actors: bounded, and never in the way of the supervisor."""
+"""Log files of actors: limited, and without errors for the supervisor."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from kelek.actors.runtime.children import LogFile, actor_class
 from kelek.actors.runtime.plan import ACTORS, MODULES
 
 
-def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_limited_to_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "LOG_BYTES_MAX", 100)
     path = tmp_path / "logs" / "a.log"
     log = LogFile(path)
@@ -20,18 +20,18 @@ def test_a_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     log.close()
     assert sorted(os.listdir(path.parent)) == ["a.log", "a.log.1"]
     assert path.read_text().splitlines()[-1] == "line   29"
-    kept = path.with_suffix(".log.1").read_text() + path.read_text()
-    assert kept.splitlines() == [f"line {i:4}" for i in range(10, 30)]
-    again = LogFile(path)
-    again.write(b"next\n")
-    again.close()
+    lines = path.with_suffix(".log.1").read_text() + path.read_text()
+    assert lines.splitlines() == [f"line {i:4}" for i in range(10, 30)]
+    reopened = LogFile(path)
+    reopened.write(b"next\n")
+    reopened.close()
     assert path.with_suffix(".log.1").read_text().endswith("line   29\n")
 
 
-def test_a_log_that_cant_be_written_is_counted(
+def test_lines_that_cannot_be_written_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a full disk; a rotation that fails leaves the old file in use."""
+    """As on a full disk. After a failed rotation the old file stays in use."""
     monkeypatch.setattr(children, "LOG_BYTES_MAX", 10)
     log = LogFile(tmp_path / "a.log")
     log.write(b"12345678\n")

@@ -1,4 +1,4 @@
-"""Freed memory stays where it was asked to stay."""
+"""keep_freed(): freed memory stays in the process."""
 
 import platform
 import resource
@@ -26,7 +26,7 @@ def faults(*arguments: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told anything")
-def test_large_buffers_are_not_cleared_by_the_kernel_each_time() -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="keep_freed() needs glibc")
+def test_large_buffers_are_reused_without_page_faults() -> None:
     pages = BUFFERS * BUFFER_BYTES // resource.getpagesize()
     assert faults() - faults("keep") > TIMES * pages // 4

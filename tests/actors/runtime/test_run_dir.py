@@ -1,4 +1,4 @@
-"""Run directories that come and go while others look at them."""
+"""Run directories that appear and vanish during a sweep."""
 
 import subprocess
 import sys
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from kelek.actors.runtime.run_dir import running, sweep
 
-LOOKS = 5000
-COME_AND_GO = """
+SWEEPS = 5000
+MAKE_AND_REMOVE = """
 import contextlib, os, pathlib, shutil, sys
 topology, parent = pathlib.Path(sys.argv[1]), os.getppid()
-while os.getppid() == parent:  # Not for ever, should the test be killed.
-    with contextlib.suppress(FileNotFoundError):  # A sweep was quicker.
+while os.getppid() == parent:  # It ends with the test.
+    with contextlib.suppress(FileNotFoundError):  # A sweep removed it first.
         (topology / "n1").mkdir(parents=True, exist_ok=True)
         if not sys.stdout.closed:
             print("made", flush=True)
@@ -20,24 +20,24 @@ while os.getppid() == parent:  # Not for ever, should the test be killed.
 """
 
 
-def test_others_may_come_and_go_as_we_look(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", COME_AND_GO, str(tmp_path / "topology")]
+def test_a_sweep_tolerates_directories_that_vanish(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAKE_AND_REMOVE, str(tmp_path / "topology")]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == b"made\n"
-            for _ in range(LOOKS):
+            for _ in range(SWEEPS):
                 assert running(tmp_path / "topology") == {}
                 sweep(tmp_path)
         finally:
             other.kill()
 
 
-def test_only_what_supervisors_left_is_swept(tmp_path: Path) -> None:
-    left, theirs = tmp_path / "0123456789" / "n1", tmp_path / "docs" / "protocols"
-    for folder, name in ((left, "lock"), (left, "raft_peer.peers"), (theirs, "zre.md")):
+def test_a_sweep_removes_files_of_supervisors_only(tmp_path: Path) -> None:
+    ours, foreign = tmp_path / "0123456789" / "n1", tmp_path / "docs" / "protocols"
+    for folder, name in ((ours, "lock"), (ours, "raft_peer.peers"), (foreign, "zre.md")):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("")
     sweep(tmp_path)
-    assert not left.exists()
-    assert (theirs / "zre.md").exists()
+    assert not ours.exists()
+    assert (foreign / "zre.md").exists()

@@ -22,7 +22,7 @@ Start = Callable[..., Any]
 WaitGone = Callable[[list[int], float], list[int]]
 
 
-def ask_status(run_dir: str, node: str = "n1") -> list[dict[str, Any]]:
+def query_status(run_dir: str, node: str = "n1") -> list[dict[str, Any]]:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVTIMEO, 10_000)
@@ -32,11 +32,11 @@ def ask_status(run_dir: str, node: str = "n1") -> list[dict[str, Any]]:
         return rows
 
 
-def test_starts_reports_and_stops_without_a_trace(start: Start, tmp_path: Path) -> None:
+def test_a_supervisor_starts_reports_and_stops(start: Start, tmp_path: Path) -> None:
     running = start(nodes=["n1", "n2"])
     ready = running.wait_event("all-ready")
     assert (ready["nodes"], ready["actors"]) == ("2", "6")
-    rows = ask_status(running.options["run_dir"])
+    rows = query_status(running.options["run_dir"])
     assert [row["role"] for row in rows] == ["supervisor", *["writer", "peer", "machine"] * 2]
     assert {row["state"] for row in rows} == {"ready"}
     assert rows[1]["node"] == "n1"
@@ -55,8 +55,8 @@ def test_starts_reports_and_stops_without_a_trace(start: Start, tmp_path: Path) 
     assert "all-ready" in (tmp_path / "n2" / "logs" / "supervisor.log").read_text()
 
 
-def test_stop_goes_by_rank(start: Start) -> None:
-    """The writer serves its peer until that has ended."""
+def test_actors_stop_by_rank(start: Start) -> None:
+    """The writer serves its peer until the peer has ended."""
     running = start()
     running.wait_event("all-ready")
     running.process.send_signal(signal.SIGTERM)
@@ -66,7 +66,7 @@ def test_stop_goes_by_rank(start: Start) -> None:
 
 
 @pytest.mark.parametrize("victim", ["writer", "peer"])
-def test_a_unit_restarts_as_one(start: Start, victim: str) -> None:
+def test_all_actors_of_a_unit_restart_together(start: Start, victim: str) -> None:
     running = start()
     running.wait_event("all-ready")
     before = running.pids("writer", "peer", "machine")
@@ -80,7 +80,7 @@ def test_a_unit_restarts_as_one(start: Start, victim: str) -> None:
     assert before[0] != after[0]
     assert before[1] != after[1]
     assert before[2] == after[2], "the machine is a unit of its own"
-    rows = ask_status(running.options["run_dir"])
+    rows = query_status(running.options["run_dir"])
     assert [row["restarts"] for row in rows] == [0, 1, 1, 0]
 
 
@@ -96,8 +96,8 @@ def test_the_epoch_grows_with_each_start(start: Start) -> None:
     assert json.loads(setup.read_text())["epoch"] > before
 
 
-def test_bootstrap_is_for_the_first_start_alone(start: Start) -> None:
-    """A data directory that is empty months later was lost: that node owes its votes."""
+def test_only_the_first_start_may_bootstrap(start: Start) -> None:
+    """An empty data directory at a restart means lost data: the node must not vote."""
     running = start(bootstrap=True)
     running.wait_event("all-ready")
     setup = Path(running.options["run_dir"]) / "n1" / "peer.json"
@@ -108,8 +108,8 @@ def test_bootstrap_is_for_the_first_start_alone(start: Start) -> None:
     assert not json.loads(setup.read_text())["bootstrap"]
 
 
-def test_gives_up_visibly_after_many_failures(start: Start) -> None:
-    """A crash at each start: the pauses grow, then it ends and says why."""
+def test_a_unit_is_given_up_after_several_failures(start: Start) -> None:
+    """It crashes at each start: the pauses grow, then the supervisor ends with the reason."""
     running = start(faults={"peer": "crash"}, backoff_ms=[0, 10, 20, 40])
     assert running.wait_exit() == 1
     gave_up = [event for event in running.events if event["event"] == "gave-up"]
@@ -122,7 +122,7 @@ def test_gives_up_visibly_after_many_failures(start: Start) -> None:
     assert "AssertionError: a bug at the start" in running.stderr()
 
 
-def test_gives_up_at_once_when_it_can_never_start(start: Start, tmp_path: Path) -> None:
+def test_an_operator_error_is_given_up_at_once(start: Start, tmp_path: Path) -> None:
     running = start(faults={"writer": "setup"})
     assert running.wait_exit() == 2
     assert running.stderr() == f"supervisor: {tmp_path}/n1: is not what it was; give it back\n"
@@ -130,21 +130,21 @@ def test_gives_up_at_once_when_it_can_never_start(start: Start, tmp_path: Path) 
     assert not Path(running.options["run_dir"]).exists()
 
 
-def test_damaged_data_of_one_unit_stops_no_other(start: Start) -> None:
+def test_damaged_data_stops_only_its_unit(start: Start) -> None:
     running = start(nodes=["n1", "n2"], faults={"machine": "damaged"}, bootstrap=True)
     assert running.wait_event("all-ready")["given_up"] == "n1/machine"
-    rows = ask_status(running.options["run_dir"])
+    rows = query_status(running.options["run_dir"])
     states = {(row["node"], row["role"]): row["state"] for row in rows}
     assert states.pop(("n1", "machine")) == "given-up"
     assert set(states.values()) == {"ready"}
-    # What was damaged and is empty then has been lost: that is no first start.
-    assert ask_restart(running.options["run_dir"], "machine") == ""
+    # An empty directory after damage means lost data: no bootstrap.
+    assert restart_unit(running.options["run_dir"], "machine") == ""
     running.wait_event("started", node="n1", role="machine")
     setup = Path(running.options["run_dir"]) / "n1" / "machine.json"
     assert not json.loads(setup.read_text())["bootstrap"]
 
 
-def test_gives_up_one_unit_while_the_others_go_on(start: Start) -> None:
+def test_other_units_keep_running_after_one_is_given_up(start: Start) -> None:
     running = start(nodes=["n1", "n2"], backoff_ms=[0, 10, 20])
     running.wait_event("all-ready")
     for _ in range(3):
@@ -152,7 +152,7 @@ def test_gives_up_one_unit_while_the_others_go_on(start: Start) -> None:
         running.wait_event("ready", role="machine", node="n1")
     os.kill(running.pids("machine")[0], signal.SIGKILL)
     running.wait_event("gave-up", node="n1", unit="machine")
-    rows = ask_status(running.options["run_dir"])
+    rows = query_status(running.options["run_dir"])
     states = {(row["node"], row["role"]): row["state"] for row in rows}
     assert states["n1", "machine"] == "given-up"
     assert states["n2", "machine"] == "ready"
@@ -162,7 +162,7 @@ def test_gives_up_one_unit_while_the_others_go_on(start: Start) -> None:
     assert running.wait_exit() == 0
 
 
-def test_a_broken_unit_says_why(start: Start) -> None:
+def test_the_reason_of_a_broken_unit_is_logged(start: Start) -> None:
     running = start(faults={"peer": "broken"})
     assert running.wait_event("exited", role="peer")["code"] == "1"
     tail = running.wait_event("log-tail", role="peer")
@@ -179,15 +179,15 @@ def test_children_end_when_the_supervisor_is_killed(
     running.wait_ready("writer", "machine")
     log, until = tmp_path / "n1" / "logs" / "peer.log", time.monotonic() + DEADLINE_S
     while not (log.exists() and {"starts-slowly", "serves"} & set(log.read_text().split())):
-        assert time.monotonic() < until, "its imports alone may take seconds on a busy machine"
-        select.select([], [], [], 0.01)  # It has the processor.
+        assert time.monotonic() < until, "the actor does not start"
+        select.select([], [], [], 0.01)
     running.process.kill()
     running.process.wait()
     assert wait_gone(running.pids(), DEADLINE_S) == []
 
 
-def test_a_child_that_outlives_its_supervisor_is_named(start: Start) -> None:
-    """It still holds the lock, as one that hangs in the kernel would."""
+def test_a_child_that_outlives_its_supervisor_is_reported(start: Start) -> None:
+    """The child still holds the lock, like a process that hangs in the kernel."""
     running = start(faults={"machine": "can't be ended"})
     running.wait_event("all-ready")
     stopped = running.pids("machine")[0]
@@ -203,9 +203,7 @@ def test_a_child_that_outlives_its_supervisor_is_named(start: Start) -> None:
 
 
 @pytest.mark.parametrize("fault", ["hangs at the end", "never drained", "slow start"])
-def test_all_end_after_sigterm_whatever_one_of_them_does(
-    start: Start, wait_gone: WaitGone, fault: str
-) -> None:
+def test_all_actors_end_after_sigterm(start: Start, wait_gone: WaitGone, fault: str) -> None:
     running = start(faults={"peer": fault})
     running.wait_ready("writer", "machine")
     running.process.send_signal(signal.SIGTERM)
@@ -214,7 +212,7 @@ def test_all_end_after_sigterm_whatever_one_of_them_does(
     assert not Path(running.options["run_dir"]).exists()
 
 
-def test_a_second_start_says_what_runs(start: Start) -> None:
+def test_a_second_start_reports_the_running_supervisor(start: Start) -> None:
     running = start()
     running.wait_event("all-ready")
     second = start()
@@ -224,35 +222,35 @@ def test_a_second_start_says_what_runs(start: Start) -> None:
         f"{running.process.pid} with {Path('t.yaml').resolve()}; see `supervisor status`, or end "
         "it with `supervisor stop`\n"
     )
-    assert ask_status(running.options["run_dir"])[0]["pid"] == running.process.pid
+    assert query_status(running.options["run_dir"])[0]["pid"] == running.process.pid
 
 
-def test_a_start_after_kill_nine_takes_over(start: Start) -> None:
-    """It waits for the old children to end, and clears what they left."""
+def test_a_start_replaces_a_killed_supervisor(start: Start) -> None:
+    """It waits for the end of the old children and removes their files."""
     running = start()
     running.wait_event("all-ready")
-    left = Path(running.options["run_dir"]) / "n1" / "peer.left_over"
-    left.write_text("")
+    leftover = Path(running.options["run_dir"]) / "n1" / "peer.left_over"
+    leftover.write_text("")
     running.process.kill()
     second = start()
     second.wait_event("all-ready")
-    assert not left.exists()
+    assert not leftover.exists()
 
 
-def test_a_start_sweeps_what_killed_ones_have_left(
+def test_a_start_removes_run_directories_of_killed_supervisors(
     start: Start, ipc_dir: Path, wait_gone: WaitGone
 ) -> None:
-    """Of other topologies too; what still runs stays."""
+    """Also of other topologies; those of running supervisors stay."""
     killed = start(run_dir=str(ipc_dir / "kelek" / "killed"))
     alive = start(run_dir=str(ipc_dir / "kelek" / "alive"))
-    for one in (killed, alive):
-        one.wait_event("all-ready")
+    for running in (killed, alive):
+        running.wait_event("all-ready")
     killed.process.kill()
     killed.process.wait()
     assert wait_gone(killed.pids(), DEADLINE_S) == []
     start().wait_event("all-ready")
     assert sorted(os.listdir(ipc_dir / "kelek")) == ["alive", "t"]
-    assert ask_status(alive.options["run_dir"])[0]["state"] == "ready"
+    assert query_status(alive.options["run_dir"])[0]["state"] == "ready"
 
 
 def test_two_supervisors_run_two_nodes_of_one_topology(start: Start) -> None:
@@ -261,16 +259,16 @@ def test_two_supervisors_run_two_nodes_of_one_topology(start: Start) -> None:
     second.wait_event("all-ready")
     first.process.send_signal(signal.SIGTERM)
     assert first.wait_exit() == 0
-    assert ask_status(second.options["run_dir"], "n2")[0]["node"] == "n2"
+    assert query_status(second.options["run_dir"], "n2")[0]["node"] == "n2"
     second.process.send_signal(signal.SIGINT)
     assert second.wait_exit() == 0
     assert not Path(second.options["run_dir"]).exists()
 
 
-def test_one_process(start: Start, wait_gone: WaitGone) -> None:
+def test_a_node_may_run_in_one_process(start: Start, wait_gone: WaitGone) -> None:
     running = start(one_process=True, nodes=["n1", "n2"])
     running.wait_event("all-ready")
-    rows = ask_status(running.options["run_dir"])
+    rows = query_status(running.options["run_dir"])
     assert {row["pid"] for row in rows} == {running.process.pid}
     assert {row["state"] for row in rows} == {"ready"}
     running.process.send_signal(signal.SIGTERM)
@@ -278,13 +276,13 @@ def test_one_process(start: Start, wait_gone: WaitGone) -> None:
     assert not Path(running.options["run_dir"]).exists()
 
 
-def test_one_process_restarts_a_node_as_one(start: Start) -> None:
+def test_all_threads_of_a_node_restart_together(start: Start) -> None:
     running = start(one_process=True, faults={"peer": "broken"})
     running.wait_event("restarting", unit="node")
     running.wait_event("started", role="machine")
 
 
-def test_random_frames_on_the_control_socket_do_no_harm(start: Start) -> None:
+def test_malformed_messages_on_the_control_socket_are_ignored(start: Start) -> None:
     running = start()
     running.wait_event("all-ready")
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
@@ -292,11 +290,11 @@ def test_random_frames_on_the_control_socket_do_no_harm(start: Start) -> None:
         socket.connect(f"ipc://{running.options['run_dir']}/n1/supervisor.control")
         for frames in ([b""], [b"status"], [b"\xff", b"\x00" * 100], [b"ready", b"x"]):
             socket.send_multipart(frames)
-        rows = ask_status(running.options["run_dir"])
+        rows = query_status(running.options["run_dir"])
     assert {row["state"] for row in rows} == {"ready"}
 
 
-def test_lock_and_data_directory_errors(start: Start, tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_data_directory_is_reported(start: Start, tmp_path: Path) -> None:
     (tmp_path / "n1").write_text("a file is in the way")
     running = start()
     assert running.wait_exit() == 2
@@ -307,7 +305,7 @@ def test_lock_and_data_directory_errors(start: Start, tmp_path: Path) -> None:
     assert not Path(running.options["run_dir"]).exists()
 
 
-def test_a_run_directory_with_too_long_a_path(start: Start, ipc_dir: Path) -> None:
+def test_a_too_long_run_directory_is_reported(start: Start, ipc_dir: Path) -> None:
     run_dir = str(ipc_dir / ("d" * 100) / "kelek")
     running = start(run_dir=run_dir)
     assert running.wait_exit() == 2
@@ -316,8 +314,8 @@ def test_a_run_directory_with_too_long_a_path(start: Start, ipc_dir: Path) -> No
     assert "a Unix socket's path has at most 107 bytes" in line
 
 
-def test_a_node_of_threads_restarts_among_the_others(ipc_dir: Path, tmp_path: Path) -> None:
-    """Its pipes and its addresses are bound again in the same process."""
+def test_the_threads_of_a_node_restart_beside_other_nodes(ipc_dir: Path, tmp_path: Path) -> None:
+    """The same process binds its pipes and addresses again."""
     lines = ["cluster: threads\n", "raft: {election_timeout_ms: [400, 600]}\n", "nodes:\n"]
     for name in ("n1", "n2", "n3"):
         url, peer_url = (f"ipc://{ipc_dir}/{name}.{key}" for key in ("url", "peer_url"))
@@ -335,7 +333,7 @@ def test_a_node_of_threads_restarts_among_the_others(ipc_dir: Path, tmp_path: Pa
     assert done.stderr == ""
 
 
-def ask_restart(run_dir: str, unit: str, node: str = "n1") -> str:
+def restart_unit(run_dir: str, unit: str, node: str = "n1") -> str:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVTIMEO, 10_000)
@@ -345,12 +343,12 @@ def ask_restart(run_dir: str, unit: str, node: str = "n1") -> str:
         return answer
 
 
-def test_an_asked_restart_stops_by_rank_and_is_no_failure(start: Start) -> None:
+def test_an_ordered_restart_stops_by_rank_and_is_no_failure(start: Start) -> None:
     running = start()
     running.wait_event("all-ready")
     before = running.pids("writer", "peer", "machine")
-    unit = ask_status(running.options["run_dir"])[1]["unit"]
-    assert ask_restart(running.options["run_dir"], unit) == ""
+    unit = query_status(running.options["run_dir"])[1]["unit"]
+    assert restart_unit(running.options["run_dir"], unit) == ""
     running.wait_ready("writer", "peer")
     ended = [event["role"] for event in running.events if event["event"] == "exited"]
     assert ended == ["peer", "writer"]
@@ -358,22 +356,22 @@ def test_an_asked_restart_stops_by_rank_and_is_no_failure(start: Start) -> None:
     after = running.pids("writer", "peer", "machine")
     assert (after[0] != before[0], after[1] != before[1], after[2]) == (True, True, before[2])
     assert not [event for event in running.events if event["event"] == "log-tail"]
-    assert "nobody" in ask_restart(running.options["run_dir"], "nobody")
+    assert "unknown" in restart_unit(running.options["run_dir"], "unknown")
 
 
-def test_a_unit_that_does_not_end_is_killed_when_a_restart_is_asked(start: Start) -> None:
+def test_an_ordered_restart_kills_a_unit_that_does_not_end(start: Start) -> None:
     running = start(faults={"machine": "can't be ended"})
     running.wait_event("all-ready")
     [pid] = running.pids("machine")
-    assert ask_restart(running.options["run_dir"], "machine") == ""
+    assert restart_unit(running.options["run_dir"], "machine") == ""
     assert running.wait_event("exited", role="machine")["signal"] == "SIGKILL"
     running.wait_event("ready", role="machine")
     assert running.pids("machine") != [pid]
 
 
-def test_a_unit_that_was_given_up_gets_new_tries_when_asked(start: Start) -> None:
+def test_an_ordered_restart_starts_a_unit_that_was_given_up(start: Start) -> None:
     running = start(faults={"machine": "broken"}, backoff_ms=[0, 0])
     for _ in range(2):
         running.wait_event("gave-up", unit="machine")
-        assert ask_restart(running.options["run_dir"], "machine") == ""
+        assert restart_unit(running.options["run_dir"], "machine") == ""
         running.wait_event("started", role="machine")

@@ -1,4 +1,4 @@
-"""A cluster whose nodes find each other: presence is kept in its own log."""
+"""Clusters whose nodes discover each other and store presence in their log or a table."""
 
 import base64
 import json
@@ -18,10 +18,10 @@ DEADLINE_S = 60
 ZRE = "    zre: {interface: 127.0.0.1, broadcast_address: 127.255.255.255, log_service: %s}\n"
 
 
-def eventually(look: Callable[[], Any], what: str) -> Any:
-    until = time.monotonic() + DEADLINE_S
-    while not (found := look()):
-        assert time.monotonic() < until, what
+def wait_until(is_so: Callable[[], Any], problem: str) -> Any:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (found := is_so()):
+        assert time.monotonic() < deadline_s, problem
     return found
 
 
@@ -29,8 +29,8 @@ def nodes_of(shell: Any, role: str = "zre_node") -> dict[str, dict[str, Any]]:
     return {row["node"]: row for row in shell.status() if row["role"] == role}
 
 
-def told_in(shell: Any) -> list[Presence]:
-    """What the log service has kept."""
+def stored_presence(shell: Any) -> list[Presence]:
+    """The presence entries of the log."""
     found = []
     for line in shell.ok(
         "kelek log entries --topology topology.yaml --after 0 -o json"
@@ -41,8 +41,8 @@ def told_in(shell: Any) -> list[Presence]:
     return found
 
 
-def test_presence_is_kept_in_the_log(shell: Any) -> None:
-    """Three nodes; one that is killed comes back as another node, and the log tells of both."""
+def test_presence_is_stored_in_the_log(shell: Any) -> None:
+    """A killed node returns with a new UUID; the log has its EXIT and its ENTER."""
     path = shell.place / "topology.yaml"
     text = path.read_text()
     for node in ("n1", "n2", "n3"):
@@ -58,28 +58,28 @@ def test_presence_is_kept_in_the_log(shell: Any) -> None:
         rows = nodes_of(shell)
         return len(rows) == 3 and all(row.get("peers") == 2 for row in rows.values())
 
-    eventually(all_see_each_other, "they do not find each other")
+    wait_until(all_see_each_other, "they do not discover each other")
 
-    def kept(event: PresenceEvent) -> set[str]:
-        """Of whom that is told."""
-        return {told.peer_name for told in told_in(shell) if told.event is event}
+    def stored(event: PresenceEvent) -> set[str]:
+        """The names of peers with this event."""
+        return {it.peer_name for it in stored_presence(shell) if it.event is event}
 
-    eventually(lambda: kept(PresenceEvent.ENTER) == {"n1", "n2", "n3"}, "nobody tells who has come")
+    wait_until(lambda: stored(PresenceEvent.ENTER) == {"n1", "n2", "n3"}, "no ENTER is stored")
     os.kill(nodes_of(shell)["n2"]["pid"], signal.SIGKILL)
-    eventually(lambda: "n2" in kept(PresenceEvent.EXIT), "nobody tells who has gone")
-    eventually(all_see_each_other, "it does not come back")
+    wait_until(lambda: "n2" in stored(PresenceEvent.EXIT), "no EXIT is stored")
+    wait_until(all_see_each_other, "it does not come back")
 
     def all_are_found() -> bool:
-        """Who answers late is missing: it looks a moment longer than until the first one."""
+        """One command may miss a late answer: it ends shortly after the first one."""
         found = shell.ok(f"kelek discover demo --interface lo --port {port} --timeout 60")
         rows = [line.split()[:3] for line in found.splitlines()]
         return all(["demo", node, "X-KELEK-LOG"] in rows for node in ("n1", "n2", "n3"))
 
-    eventually(all_are_found, "they are not discovered")
+    wait_until(all_are_found, "they are not discovered")
 
 
-def test_presence_is_kept_in_a_table(shell: Any) -> None:
-    """One node with all its parts; who comes finds it, and finds itself in its table."""
+def test_presence_is_stored_in_a_table(shell: Any) -> None:
+    """A visitor discovers a node, and finds its own ENTER in the node's table."""
     lines = (
         "cluster: hall",
         "zre: {port: 5670, log_table: 7}",
@@ -94,11 +94,11 @@ def test_presence_is_kept_in_a_table(shell: Any) -> None:
     shell.ok("supervisor start hall.yaml --one-process --detach")
     port = int(shell.translate("5670"))
     tuning = kelek.NodeTuning(port=port, interface="lo")
-    place = f"zre://hall?interface=lo&port={port}&timeout_ms={DEADLINE_S * 1000}"
-    with kelek.Node("visitor", tuning=tuning) as visitor, kelek.Table(place, 7) as table:
+    url = f"zre://hall?interface=lo&port={port}&timeout_ms={DEADLINE_S * 1000}"
+    with kelek.Node("visitor", tuning=tuning) as visitor, kelek.Table(url, 7) as table:
 
-        def kept() -> bool:
-            told = [decode_presence([value]) for _, value in table.scan()]
-            return (PresenceEvent.ENTER, visitor.uuid) in {(one.event, one.peer) for one in told}
+        def is_stored() -> bool:
+            found = [decode_presence([value]) for _, value in table.scan()]
+            return (PresenceEvent.ENTER, visitor.uuid) in {(it.event, it.peer) for it in found}
 
-        eventually(kept, "the table does not tell who has come")
+        wait_until(is_stored, "no ENTER is in the table")
