@@ -18,19 +18,19 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kelek.console.admin import supervisor_client as asking
+from kelek.console.admin import supervisor_client
 from kelek.tests.ports import free_ports, free_udp_port
 
-# Tests are bounded by what they try, never by a clock; a slow build tries less (KELEK_EXAMPLES).
+# The number of examples limits tests, never a clock. A slow build tries fewer (KELEK_EXAMPLES).
 settings.register_profile(
     "suite",
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],  # A clock, too.
+    suppress_health_check=[HealthCheck.too_slow],  # It measures time, too.
     max_examples=int(os.environ.get("KELEK_EXAMPLES", "100")),
-    derandomize=True,  # The same commit gets the same verdict each time ...
+    derandomize=True,  # The same commit always has the same result.
 )
 settings.register_profile(
-    "campaign",  # ... and here is where new examples are found: --hypothesis-profile=campaign.
+    "campaign",  # Finds new examples: --hypothesis-profile=campaign.
     settings.get_profile("suite"),
     max_examples=int(os.environ.get("KELEK_EXAMPLES", "1000")),
     derandomize=False,
@@ -40,27 +40,27 @@ settings.load_profile("suite")
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND_S = 120
-LOOK_S = 0.05
-ASKED_MAX = 10
+STATUS_INTERVAL_S = 0.05
+STATUS_TRIES = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="write the golden stories anew")
+    parser.addoption("--rewrite", action="store_true", help="rewrite the golden stories")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A job in the background has SIGINT ignored, and so would all that the tests start."""
+    """Restores SIGINT, which background jobs ignore and the tests' processes would inherit."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Shell:
-    """A folder with a topology of its own on free ports, and the commands to use there."""
+    """A folder with its own topology on free ports, and the commands to use there."""
 
-    def __init__(self, place: Path, run_dir: Path, addresses: dict[str, str]) -> None:
-        self.place = place
-        self.addresses = addresses  # Of the topology that is shipped -> of this one.
-        bin_dir = place / "bin"
+    def __init__(self, folder: Path, run_dir: Path, addresses: dict[str, str]) -> None:
+        self.folder = folder
+        self.addresses = addresses  # Addresses of the shipped topology -> addresses here.
+        bin_dir = folder / "bin"
         bin_dir.mkdir()
         commands = {
             "supervisor": "-m kelek.console.admin.supervisor_cli",
@@ -71,7 +71,7 @@ class Shell:
             script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n'
             (bin_dir / name).write_text(script, encoding="utf-8")
             (bin_dir / name).chmod(0o755)
-        (place / "examples").symlink_to(ROOT / "examples")
+        (folder / "examples").symlink_to(ROOT / "examples")
         self.environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT / ".build"),
@@ -81,16 +81,16 @@ class Shell:
         }
 
     def translate(self, text: str) -> str:
-        """The text with this topology's addresses."""
+        """The text with the addresses of this topology."""
         return re.sub(
-            r"127\.0\.0\.1:\d+|\b5670\b", lambda found: self.addresses.get(found[0], found[0]), text
+            r"127\.0\.0\.1:\d+|\b5670\b", lambda match: self.addresses.get(match[0], match[0]), text
         )
 
     def run(self, command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
-        """Runs a command line to its end; stdout and stderr are kept apart."""
+        """Runs a command line to its end."""
         done = subprocess.run(
             ["bash", "-c", command],
-            cwd=self.place,
+            cwd=self.folder,
             env=self.environment,
             input=stdin,
             capture_output=True,
@@ -101,30 +101,30 @@ class Shell:
         return subprocess.CompletedProcess(command, done.returncode, out, err)
 
     def ok(self, command: str, stdin: bytes = b"") -> str:
-        """Runs a command line that must end well; returns its stdout."""
+        """Runs a command line that must succeed; returns its stdout."""
         done = self.run(command, stdin)
         assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def status(self, topology: str = "topology.yaml") -> list[dict[str, Any]]:
-        """The rows of `supervisor status`, without a process for each question; none: none runs.
+        """The rows of `supervisor status`, without a process for the query; empty: it does not run.
 
-        Whoever asks again and again leaves the processor to those whom the answer is about.
+        A pause before the query leaves the processor to the cluster when a test polls.
         """
-        select.select([], [], [], LOOK_S)
-        for _ in range(ASKED_MAX):
+        select.select([], [], [], STATUS_INTERVAL_S)
+        for _ in range(STATUS_TRIES):
             with (
                 mock.patch.dict(os.environ, self.environment),
-                contextlib.suppress(SystemExit),  # A busy machine may hold up any supervisor.
+                contextlib.suppress(SystemExit),  # The supervisor may be slow on a busy machine.
             ):
-                return asking.rows_of(str(self.place / topology))
+                return supervisor_client.rows_of(str(self.folder / topology))
         raise AssertionError(f"{topology}: its supervisor does not answer")
 
-    def begin(self, command: str, **variables: str) -> subprocess.Popen[bytes]:
-        """Starts a command whose output is read as it comes; the caller ends it."""
+    def start(self, command: str, **variables: str) -> subprocess.Popen[bytes]:
+        """Starts a command; the caller reads its output and ends it."""
         return subprocess.Popen(
             shlex.split(command),
-            cwd=self.place,
+            cwd=self.folder,
             env={**self.environment, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -132,11 +132,12 @@ class Shell:
 
 
 @contextlib.contextmanager
-def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
-    """A folder with the demo's topology on free ports; whatever was started there is stopped.
+def demo_shell(folder: Path, tables: bool = False) -> Iterator[Shell]:
+    """A folder with the demo's topology on free ports; its supervisors are stopped at the end.
 
-    Its tables and the broker, ten processes more, are left out unless they are asked for; what is
-    found by ZRE whoever tests that adds.
+    tables   whether to include the tables and the broker, ten more processes
+
+    The topology has no `zre:`; tests of discovery add it.
     """
     text = (ROOT / "topology.yaml").read_text(encoding="utf-8")
     text = re.sub(r"(?m)^    zre: .*\n", "", text)
@@ -146,24 +147,24 @@ def demo_shell(place: Path, tables: bool = False) -> Iterator[Shell]:
         keys = re.sub(r"#.*", "", text)
         assert "zerodb" not in keys
         assert "broker" not in keys
-    # Where pages add a broker, and a farm.
-    others = {f"127.0.0.1:{port}" for port in (7300, 7301, 7401, 7402, 7403)}
-    known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *others})
+    # Pages of the documentation add a broker and a farm here.
+    documented = {f"127.0.0.1:{port}" for port in (7300, 7301, 7401, 7402, 7403)}
+    known = sorted({*re.findall(r"127\.0\.0\.1:\d+", text), *documented})
     ports = free_ports(len(known))
     addresses = {old: f"127.0.0.1:{new}" for old, new in zip(known, ports, strict=True)}
-    addresses["5670"] = str(free_udp_port())  # Of beacons: all who share it hear each other.
+    addresses["5670"] = str(free_udp_port())  # UDP port of beacons.
     run_dir = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
-    made = Shell(place, run_dir, addresses)
-    (place / "topology.yaml").write_text(made.translate(text), encoding="utf-8")
-    yield made
-    if any(run_dir.iterdir()):  # Else nothing was ever started.
-        for topology in sorted(place.glob("*.yaml")):
-            made.run(f"supervisor stop {topology.name}")
+    shell = Shell(folder, run_dir, addresses)
+    (folder / "topology.yaml").write_text(shell.translate(text), encoding="utf-8")
+    yield shell
+    if any(run_dir.iterdir()):  # A supervisor was started.
+        for topology in sorted(folder.glob("*.yaml")):
+            shell.run(f"supervisor stop {topology.name}")
     shutil.rmtree(run_dir, ignore_errors=True)
 
 
 @pytest.fixture
 def shell(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shell]:
-    """A demo_shell, with tables for a test that is marked so."""
-    with demo_shell(tmp_path, request.node.get_closest_marker("tables") is not None) as made:
-        yield made
+    """A demo_shell; the mark `tables` adds the tables."""
+    with demo_shell(tmp_path, request.node.get_closest_marker("tables") is not None) as shell:
+        yield shell

@@ -1,4 +1,4 @@
-"""A small HTTP proxy, as in front of an I2P tunnel: names that only it knows, no CONNECT."""
+"""A small HTTP proxy like the one of an I2P tunnel: it resolves its own names, without CONNECT."""
 
 import selectors
 import socket
@@ -11,10 +11,10 @@ HEAD_BYTES_MAX = 16_384
 
 
 class HttpProxy:
-    """Passes requests of the absolute form on, in the origin form, one thread a connection.
+    """Forwards requests of the absolute form in the origin form, with a thread per connection.
 
-    hosts   which port of 127.0.0.1 is behind which name; any other is answered with 503
-    heads   the heads that it was sent, as they came
+    hosts   the port of 127.0.0.1 for each name; the proxy answers other names with 503
+    heads   the received heads
     """
 
     def __init__(self, hosts: dict[str, int]) -> None:
@@ -26,7 +26,7 @@ class HttpProxy:
         self.port: int = self._listener.getsockname()[1]
 
     def __enter__(self) -> Self:
-        self._begin(Thread(target=self._accept, daemon=True))
+        self._start(Thread(target=self._accept, daemon=True))
         return self
 
     def __exit__(
@@ -35,17 +35,17 @@ class HttpProxy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for each in (self._listener, *self._sockets):
+        for sock in (self._listener, *self._sockets):
             try:
-                each.shutdown(socket.SHUT_RDWR)  # Wakes the thread that waits for it.
+                sock.shutdown(socket.SHUT_RDWR)  # Wakes the thread that waits for it.
             except OSError:
-                continue  # It has ended already.
+                continue  # It is closed already.
         for thread in self._threads:
             thread.join(DEADLINE_S)
-        for each in (self._listener, *self._sockets):
-            each.close()
+        for sock in (self._listener, *self._sockets):
+            sock.close()
 
-    def _begin(self, thread: Thread) -> None:
+    def _start(self, thread: Thread) -> None:
         self._threads.append(thread)
         thread.start()
 
@@ -57,7 +57,7 @@ class HttpProxy:
                 return
             client.settimeout(DEADLINE_S)
             self._sockets.append(client)
-            self._begin(Thread(target=self._serve, args=(client,), daemon=True))
+            self._start(Thread(target=self._serve, args=(client,), daemon=True))
 
     def _serve(self, client: socket.socket) -> None:
         try:
@@ -72,25 +72,25 @@ class HttpProxy:
             else:
                 with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as server:
                     server.sendall(f"{method} {slash}{path} {version}\r\n{lines}".encode())
-                    _pass_on(client, server)
+                    _forward(client, server)
             client.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # Either side has ended.
+            return  # A side has closed.
 
 
 def _read_head(client: socket.socket) -> str:
-    """A head; what follows it has to wait for the answer."""
+    """Reads a head. The client sends nothing after it before the answer."""
     data = b""
     while b"\r\n\r\n" not in data and len(data) < HEAD_BYTES_MAX:
         more = client.recv(4096)
         if not more:
-            raise ConnectionError("the client has gone")
+            raise ConnectionError("the client has closed")
         data += more
     return data.decode()
 
 
-def _pass_on(client: socket.socket, server: socket.socket) -> None:
-    """What either says to the other, until one of them has ended."""
+def _forward(client: socket.socket, server: socket.socket) -> None:
+    """Forwards data in both directions until one side closes."""
     with selectors.DefaultSelector() as selector:
         selector.register(client, selectors.EVENT_READ, server)
         selector.register(server, selectors.EVENT_READ, client)

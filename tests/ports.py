@@ -1,26 +1,26 @@
-"""Ports for what the tests start."""
+"""Free ports for the processes of tests."""
 
 import os
 import socket
 from itertools import count, islice
 
-PORTS = range(20_000, 32_768)  # Below what outgoing connections get: none is taken in between.
+PORTS = range(20_000, 32_768)  # Below the ports of outgoing connections.
 
 
 def _share() -> range:
-    """The ports of this process: each of xdist's workers has its own part of all."""
+    """The ports of this process: each worker of xdist has its own part."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     size = len(PORTS) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     return PORTS[worker * size : (worker + 1) * size]
 
 
-# What was given is not given again before all others were: who got it may not have bound it yet.
-# Another run of the tests, at the same time, begins elsewhere.
+# A port is reused only after all others: its test may not have bound it yet. The process id makes
+# concurrent runs of the tests start at different ports.
 _NEXT = count(os.getpid() * 97)
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that nobody listens on."""
+    """Ports without a listener."""
     share = _share()
     ports: list[int] = []
     for i in islice(_NEXT, len(share)):
@@ -37,12 +37,12 @@ def free_ports(number: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port without a listener."""
     return free_ports(1)[0]
 
 
 def free_udp_port() -> int:
-    """A port of UDP on which nobody listens, not even one who shares it."""
+    """A UDP port without a listener, also without one that shares it (SO_REUSEPORT)."""
     share = _share()
     for i in islice(_NEXT, len(share)):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

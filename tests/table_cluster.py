@@ -1,4 +1,4 @@
-"""Three nodes with tables, each of which can be lost as a whole, as a machine is."""
+"""Three nodes with tables, each a process that can be killed like a machine."""
 
 import os
 import shutil
@@ -17,30 +17,30 @@ COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"
 NAMES = ("n1", "n2", "n3")
 DEADLINE_S = 120.0
 STOP_S = 30.0
-SHOWN = 1500  # Characters of each log, where a test has failed.
+LOG_CHARACTERS = 1500  # Of each log, printed after a test.
 
 
 class TableCluster:
-    """Each runs in one process of its own: what kills it leaves nothing of the node."""
+    """Three nodes; each runs in one process."""
 
     def __init__(self, settings: str = "", broker: str = "") -> None:
-        """settings   of `zerodb`, in the topology
-        broker     of `broker`; with it each node has one
+        """settings   keys of `zerodb:` in the topology
+        broker     keys of `broker:`; with keys each node has a broker
         """
         self.folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         ports = iter(free_ports(3 * len(NAMES)))
         self.urls: dict[str, str] = {}
-        self.brokers: dict[str, tuple[str, str]] = {}  # Urls for clients, and for workers.
+        self.brokers: dict[str, tuple[str, str]] = {}  # Urls of clients and workers.
         lines = []
         for name in NAMES:
-            url, peer_url, door = (f"tcp://127.0.0.1:{next(ports)}" for _ in range(3))
-            self.urls[name] = door
-            has = f'url: "{url}", peer_url: "{peer_url}", zerodb: {{url: "{door}"}}'
+            url, peer_url, tables_url = (f"tcp://127.0.0.1:{next(ports)}" for _ in range(3))
+            self.urls[name] = tables_url
+            keys = f'url: "{url}", peer_url: "{peer_url}", zerodb: {{url: "{tables_url}"}}'
             if broker:
                 clients, workers = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
                 self.brokers[name] = clients, workers
-                has += f', broker: {{clients_url: "{clients}", workers_url: "{workers}"}}'
-            lines.append(f"  {name}: {{{has}}}")
+                keys += f', broker: {{clients_url: "{clients}", workers_url: "{workers}"}}'
+            lines.append(f"  {name}: {{{keys}}}")
         (self.folder / "topology.yaml").write_text(
             f"cluster: lost\ndata: {self.folder}/var\nraft: {{election_timeout_ms: [600, 1000]}}\n"
             f"zerodb: {{local_tables: [900-999], {settings}}}\nbroker: {{{broker}}}\nnodes:\n"
@@ -52,7 +52,7 @@ class TableCluster:
             self.start(name)
 
     def start(self, name: str) -> None:
-        """Begins a node, or begins it again with what lies on its disk."""
+        """Starts a node, or restarts it with its data."""
         command = [sys.executable, "-P", "-c", COMMAND, "start", "topology.yaml", "--node", name]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
@@ -64,27 +64,27 @@ class TableCluster:
             )
 
     def kill(self, name: str) -> None:
-        """Nothing of the node is left running, and nothing was told of it."""
+        """Kills all processes of a node at once."""
         process = self.processes.pop(name)
         process.kill()
         process.wait(STOP_S)
 
     def name_of(self, url: str) -> str:
-        return next(name for name, door in self.urls.items() if door == url)
+        return next(name for name, tables_url in self.urls.items() if tables_url == url)
 
     def table(self, number: int, *names: str) -> kelek.Table:
         urls = [self.urls[name] for name in names or self.urls]
         return kelek.Table(urls, number, timeout_ms=int(1000 * DEADLINE_S))
 
     def leases(self, name: str) -> list[str]:
-        """The snapshots that lie on a node's disk."""
+        """The snapshots on a node's disk."""
         jobs = self.folder / "var" / name / "jobs"
         return sorted(it for it in os.listdir(jobs) if it.startswith("lease."))
 
-    def wait(self, good: Callable[[], bool]) -> None:
-        until = time.monotonic() + DEADLINE_S
-        while not good():
-            assert time.monotonic() < until, "it never became so"
+    def wait(self, is_so: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not is_so():
+            assert time.monotonic() < deadline_s, "the condition never holds"
 
     def stop(self) -> None:
         ended = {
@@ -101,5 +101,5 @@ class TableCluster:
                 process.kill()
                 process.wait()
             for path in sorted([*self.folder.glob("*.log"), *self.folder.glob("var/*/logs/*.log")]):
-                print(f"{path.relative_to(self.folder)}:\n{path.read_text()[-SHOWN:]}")
+                print(f"{path.relative_to(self.folder)}:\n{path.read_text()[-LOG_CHARACTERS:]}")
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -22,15 +22,15 @@ class DemoCluster:
 
     def __init__(self, shell: Any, log: str) -> None:
         self.shell = shell
-        path = shell.place / "topology.yaml"
+        path = shell.folder / "topology.yaml"
         text = re.sub("(?m)^log: .*$", f"log: {{{log}}}", path.read_text())
         path.write_text(f"{text}raft: {{election_timeout_ms: [400, 600]}}\n")
-        self.data = shell.place / "var" / "demo"
+        self.data = shell.folder / "var" / "demo"
         self.count = 0
         self.start()
 
     def urls(self) -> list[str]:
-        loaded = topology.load(str(self.shell.place / "topology.yaml"))
+        loaded = topology.load(str(self.shell.folder / "topology.yaml"))
         return [node.url for node in loaded.nodes.values()]
 
     def start(self) -> None:

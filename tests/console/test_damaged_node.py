@@ -8,7 +8,7 @@ DEADLINE_S = 60.0
 
 
 def flip(shell: Any, node: str, offset: int) -> None:
-    path = shell.place / "var/demo" / node / "raft/hard_state"
+    path = shell.folder / "var/demo" / node / "raft/hard_state"
     data = bytearray(path.read_bytes())
     data[offset] ^= 4
     path.write_bytes(data)
@@ -39,7 +39,7 @@ def test_the_other_nodes_start_and_the_message_says_how_to_go_on(shell: Any) -> 
     assert done.returncode == 1
     assert "given_up=n2/raft" in done.stdout
     place, way_out = done.stderr.splitlines()
-    assert place.startswith(f"supervisor: {shell.place}/var/demo/n2/raft/hard_state: ")
+    assert place.startswith(f"supervisor: {shell.folder}/var/demo/n2/raft/hard_state: ")
     assert "node n2 is left out, the others go on" in way_out
     shell.ok("kelek log append meanwhile")
     shown = shell.run("supervisor status")
@@ -51,7 +51,7 @@ def test_the_other_nodes_start_and_the_message_says_how_to_go_on(shell: Any) -> 
     shell.ok(f"sh -c {shlex.quote(commands)}")
     wait_voters(shell)
     assert shell.ok("supervisor status").count(" ready ") == len(shell.status())
-    logs = shell.place / "var/demo/n2/logs"
+    logs = shell.folder / "var/demo/n2/logs"
     assert "recovered" in (logs / "raft_peer.log").read_text(), "the logs follow the folder"
     assert "ready" in (logs / "supervisor.log").read_text()
     shell.ok("supervisor stop")
@@ -65,7 +65,7 @@ def test_a_supervisor_of_the_damaged_node_alone_says_how_to_go_on(shell: Any) ->
     flip(shell, "n2", 8)
     done = shell.run("supervisor start --detach --node n2")
     assert done.returncode == 2
-    folder = shell.place / "var/demo/n2"
+    folder = shell.folder / "var/demo/n2"
     command = f"mv {folder} {folder}.damaged && supervisor start topology.yaml --node n2"
     assert done.stderr.splitlines()[1].endswith(f": {command}")
 

@@ -242,7 +242,7 @@ def test_log_commands_on_a_cluster(shell: Any) -> None:
     indexes = json.loads(shell.ok("kelek log append one two -o json"))["indexes"]
     assert indexes[1] == indexes[0] + 1
     assert shell.ok("kelek log append -", b"from stdin").strip() == str(indexes[1] + 1)
-    (shell.place / "f.csv").write_text("h\na\nb\nc\n")
+    (shell.folder / "f.csv").write_text("h\na\nb\nc\n")
     loaded = json.loads(shell.ok("kelek log load f.csv --skip-header -o json"))
     assert loaded["updates"] == 3
     shell.ok("kelek log load - --skip 2 --limit 1", b"x\n\ny\nd\ne\n")
@@ -251,7 +251,7 @@ def test_log_commands_on_a_cluster(shell: Any) -> None:
     shown = shell.ok(f"kelek log entries --after {indexes[0]}").splitlines()
     assert [line.split(maxsplit=2)[2] for line in shown] == ["two", "from stdin", *"abcd"]
     assert len(shell.ok("kelek log entries -n 2").splitlines()) == 2
-    with shell.begin("kelek log tail -f -n 1") as followed:
+    with shell.start("kelek log tail -f -n 1") as followed:
         try:
             assert followed.stdout.readline().decode().split()[2:] == ["d"]
             shell.ok("kelek log append later")
@@ -260,7 +260,7 @@ def test_log_commands_on_a_cluster(shell: Any) -> None:
             assert followed.wait(20) == cli_errors.INTERRUPTED
         finally:
             followed.kill()
-    with shell.begin(f"kelek log watch --after {indexes[0]} -o json") as watched:
+    with shell.start(f"kelek log watch --after {indexes[0]} -o json") as watched:
         try:
             first = [json.loads(watched.stdout.readline()) for _ in range(7)]
             assert [entry["data"] for entry in first] == ["two", "from stdin", *"abcd", "later"]

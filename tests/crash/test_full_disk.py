@@ -33,7 +33,7 @@ class OwnDisks(DemoCluster):
                 pytest.skip("no mount namespace to be had here")
             start = ["supervisor", "start", "topology.yaml", "--detach", "--node", node]
             subprocess.run(
-                [*command, *start], cwd=self.shell.place, env=self.shell.environment, check=True,
+                [*command, *start], cwd=self.shell.folder, env=self.shell.environment, check=True,
                 capture_output=True, timeout=DEADLINE_S,
             )  # fmt: skip
 

@@ -28,7 +28,7 @@ class Running:
 
     def __init__(self, shell: Any, log: str) -> None:
         self.shell = shell
-        path = shell.place / "topology.yaml"
+        path = shell.folder / "topology.yaml"
         lines = [line for line in path.read_text().splitlines() if not line.startswith("log:")]
         path.write_text("\n".join([*lines, f"log: {{segment_bytes: 64KiB, {log}}}\n{TIMES}"]))
         shell.ok("supervisor start --detach topology.yaml")
@@ -66,7 +66,7 @@ class Running:
         It waits for restarting processes first: they would continue with removed files.
         """
         self.wait(self.steady)
-        data = Path(self.shell.place, "var/demo", node, "raft")
+        data = Path(self.shell.folder, "var/demo", node, "raft")
         pids = self.pids(node, "raft_peer", "snapshot_sender", "state_machine")
         shutil.move(data, data.with_name("lost"))
         data.mkdir()
@@ -84,7 +84,7 @@ class Running:
         return bool(self.rows("raft_peer").get(node, {}).get("vote") == "voter")
 
     def log(self, node: str, role: str) -> str:
-        return Path(self.shell.place, "var/demo", node, "logs", f"{role}.log").read_text()
+        return Path(self.shell.folder, "var/demo", node, "logs", f"{role}.log").read_text()
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_killed_while_snapshots_are_made_sent_and_received(
 ) -> None:
     random = Random(writer)
     running = nodes(f"snapshot_entries: 500, snapshot_trailing_entries: 0, writer: {writer}")
-    load = running.shell.begin("kelek log bench --count 60000 --size 100 --timeout 110")
+    load = running.shell.start("kelek log bench --count 60000 --size 100 --timeout 110")
     wiped = 0
     for round_ in range(12):
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -63,7 +63,7 @@ def farm(nodes: Shell) -> Iterator[FarmServers]:
     with FarmServers((1,), node="post_interval_ms: 0") as farm:
         farm.start()
         nodes.addresses["127.0.0.1:7401"] = f"127.0.0.1:{farm.ports[1]}"
-        nodes.addresses["farm/"] = f"{farm.place}/"
+        nodes.addresses["farm/"] = f"{farm.folder}/"
         yield farm
 
 
@@ -122,7 +122,7 @@ def program_of(nodes: Shell, title: str) -> str:
 @pytest.mark.usefixtures("spark")
 def test_documents(nodes: Shell, farm: FarmServers) -> None:
     """The page's section on farms, with what the example has posted or, alone, without."""
-    farm.put(
+    farm.append(
         b'{"cluster":"farm","date":1,"id":7,"meta":{},"router":{"uptime":1234567}}', user="servers"
     )
     assert re.search(r"\|\s*7\|\s*1234567\|", program_of(nodes, "A farm's documents"))

@@ -1,8 +1,8 @@
 """Farm servers for tests: real farm_server actors with a topology, certificates and users.
 
-Farm(...) runs each server as a thread of the test's process, Farm(..., processes=True) as a process
-that can be killed. Besides the servers' user `peer` there are `servers`, which may act as any
-server, and `demo`, an administrator.
+FarmServers(...) runs each server as a thread of the test's process; with processes=True each is a
+process that can be killed. Users: `peer` of the servers; `servers`, which may act as any server;
+`demo`, an administrator.
 """
 
 import json
@@ -50,7 +50,7 @@ from kelek.protocols.garlicfarm.wire.messages import (
 from kelek.tests.ports import free_ports
 
 DEADLINE_S = 60
-LOOK_MS = 10
+POLL_MS = 10
 USER, PASSWORD = "demo", "demo"
 SERVERS = "servers"
 PASSWORDS = {USER: PASSWORD, SERVERS: "any server's", "peer": "the servers' own"}
@@ -67,17 +67,18 @@ def _authority() -> tuple[trustme.CA, trustme.LeafCert]:
 class RunningServer(ABC):
     """A running server, and its messages to the supervisor."""
 
-    def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path) -> None:
+    def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], folder: Path) -> None:
         self.control = control
         self.status: dict[str, Any] = {}
         self.is_ready = False
-        self._place = place
+        self._folder = folder
         self.setup = setup
 
-    def hear(self) -> None:
+    def receive(self) -> None:
+        """Receives its messages to the supervisor."""
         while self.control.poll(0):
-            _, said, *rest = self.control.recv_multipart()
-            self.is_ready = self.is_ready or said == b"ready"
+            _, command, *rest = self.control.recv_multipart()
+            self.is_ready = self.is_ready or command == b"ready"
             if rest:
                 self.status = dict(msgpack.unpackb(rest[0], strict_map_key=False))
 
@@ -85,17 +86,17 @@ class RunningServer(ABC):
     def ended(self) -> bool: ...
 
     @abstractmethod
-    def end(self, *, kill: bool) -> None:
-        """kill: at once, as SIGKILL; otherwise as SIGTERM."""
+    def stop(self, *, kill: bool) -> None:
+        """kill: as SIGKILL; otherwise as SIGTERM."""
 
 
 class ServerThread(RunningServer):
     def __init__(
-        self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path, context: Any
+        self, setup: ActorSetup, control: zmq.Socket[bytes], folder: Path, context: Any
     ) -> None:
-        super().__init__(setup, control, place)
-        stop_in, self._stop = os.pipe()
-        log = os.open(place / f"{setup.node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        super().__init__(setup, control, folder)
+        stop_in, self._stop_fd = os.pipe()
+        log = os.open(folder / f"{setup.node}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.code: int | None = None
 
         def run() -> None:
@@ -111,23 +112,23 @@ class ServerThread(RunningServer):
     def ended(self) -> bool:
         return not self._thread.is_alive()
 
-    def end(self, *, kill: bool) -> None:
+    def stop(self, *, kill: bool) -> None:
         if not kill:
-            os.write(self._stop, b"T")
+            os.write(self._stop_fd, b"T")
         else:
-            os.close(self._stop)
+            os.close(self._stop_fd)
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
         if not kill:
-            os.close(self._stop)
+            os.close(self._stop_fd)
 
 
 class ServerProcess(RunningServer):
-    def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], place: Path) -> None:
-        super().__init__(setup, control, place)
-        path = place / f"{setup.node}.json"
+    def __init__(self, setup: ActorSetup, control: zmq.Socket[bytes], folder: Path) -> None:
+        super().__init__(setup, control, folder)
+        path = folder / f"{setup.node}.json"
         path.write_text(setup.to_json(), encoding="utf-8")
-        with (place / f"{setup.node}.log").open("ab") as log:
+        with (folder / f"{setup.node}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "kelek.actors.farm.server", "--setup", str(path)],
                 stdin=subprocess.PIPE,
@@ -141,7 +142,7 @@ class ServerProcess(RunningServer):
     def ended(self) -> bool:
         return self.process.poll() is not None
 
-    def end(self, *, kill: bool) -> None:
+    def stop(self, *, kill: bool) -> None:
         if kill:
             self.process.kill()
         else:
@@ -161,27 +162,27 @@ class FarmServers:
         tls: bool = True,
         jraft: bool = False,
         processes: bool = False,
-        begin: Sequence[int] | None = None,
+        initial: Sequence[int] | None = None,
         names: Sequence[str] = ("farm",),
-        gated: bool = False,
+        proxied: bool = False,
         times: str = "",
         farm: str = "",
         node: str = "",
     ) -> None:
         """tls     False: plain TCP with the handshake (`i2p: true`)
         jraft   plain TCP without a handshake
-        begin   the initial members; the other servers wait for an invitation
+        initial the initial members; the other servers wait for an invitation
         names   of the farms
-        gated   servers connect to each other through `gates`, ports by id that the test serves
+        proxied servers connect to each other at `proxy_ports`, where the test runs proxies
         times   replaces TIMES
         farm    more keys of each farm, as YAML: "snapshot_entries: 10, user_server_ids: {peer: 1}"
         node    more keys of each node's `farm:`, likewise; {number} is its server's id
         """
-        # A short one: a Unix socket's path has 107 bytes.
-        self.place = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
+        # The path is short: a Unix socket's path has at most 107 bytes.
+        self.folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))
         self.names = tuple(names)
         self.ports = dict(zip(ids, free_ports(len(ids)), strict=True))
-        self.gates = dict(zip(ids, free_ports(len(ids)), strict=True)) if gated else {}
+        self.proxy_ports = dict(zip(ids, free_ports(len(ids)), strict=True)) if proxied else {}
         self.tls, self.jraft, self._processes = tls and not jraft, jraft, processes
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
@@ -189,9 +190,9 @@ class FarmServers:
         self._epoch = time.time_ns()
         self.challenges: dict[tuple[int, str, str], ChallengeCache] = {}
         self._write_files()
-        self.path = self.place / "topology.yaml"
+        self.path = self.folder / "topology.yaml"
         self.path.write_text(
-            self._topology(begin, f"{times or TIMES}, {farm}", node), encoding="utf-8"
+            self._topology(initial, f"{times or TIMES}, {farm}", node), encoding="utf-8"
         )
         self.topology = topology.load(str(self.path))
 
@@ -200,9 +201,9 @@ class FarmServers:
     def _write_files(self) -> None:
         authority, leaf = _authority()
         authority.cert_pem.write_to_path(self.ca)
-        leaf.private_key_pem.write_to_path(self.place / "key.pem")
+        leaf.private_key_pem.write_to_path(self.folder / "key.pem")
         for number, blob in enumerate(leaf.cert_chain_pems):
-            blob.write_to_path(self.place / "cert.pem", append=number > 0)
+            blob.write_to_path(self.folder / "cert.pem", append=number > 0)
         text = ""
         for name in self.names:
             for user, password in PASSWORDS.items():
@@ -213,22 +214,22 @@ class FarmServers:
         self.write_secret("servers.secret", f"{PASSWORDS[SERVERS]}\n")
 
     def write_secret(self, name: str, text: str) -> Path:
-        path = self.place / name
+        path = self.folder / name
         path.touch(0o600)
         path.write_text(text, encoding="utf-8")
         return path
 
     @property
     def ca(self) -> Path:
-        return self.place / "ca.pem"
+        return self.folder / "ca.pem"
 
-    def _topology(self, begin: Sequence[int] | None, farm: str, node: str) -> str:
+    def _topology(self, initial: Sequence[int] | None, farm: str, node: str) -> str:
         files = "i2p: true"
         if self.tls:
             files = "certificate_file: cert.pem, key_file: key.pem, ca_file: ca.pem"
         files = "insecure_jraft: true" if self.jraft else files
         servers = ", ".join(f"{number}: n{number}" for number in self.ports)
-        first = "" if begin is None else f", initial_servers: {list(begin)}"
+        first = "" if initial is None else f", initial_servers: {list(initial)}"
         lines = ["cluster: test", "data: data", "farms:"]
         lines += [
             f"  {name}: {{servers: {{{servers}}}{first}, admins: [{USER}], "
@@ -238,11 +239,11 @@ class FarmServers:
         lines.append("nodes:")
         for number, port in self.ports.items():
             more = ", " + node.replace("{number}", str(number)) if node else ""
-            more += f", public_url: '{self.endpoint(number)}'" if self.gates else ""
+            more += f", public_url: '{self.endpoint(number)}'" if self.proxy_ports else ""
             lines += [
                 f"  n{number}:",
-                f"    url: ipc://{self.place}/{number}.url",
-                f"    peer_url: ipc://{self.place}/{number}.peer",
+                f"    url: ipc://{self.folder}/{number}.url",
+                f"    peer_url: ipc://{self.folder}/{number}.peer",
                 f"    farm: {{url: 'tcp://127.0.0.1:{port}', {files}, passwords_file: passwords, "
                 f"user: peer, secret_file: secret{more}}}",
             ]
@@ -253,13 +254,13 @@ class FarmServers:
     def setup(self, number: int, bootstrap: bool) -> ActorSetup:
         node = f"n{number}"
         self._epoch += 1
-        control = f"ipc://{self.place}/{number}.control"
+        control = f"ipc://{self.folder}/{number}.control"
         if not self._processes:
             control = f"inproc://control{self._epoch}"
-        data_dir = self.place / "data" / node
+        data_dir = self.folder / "data" / node
         data_dir.mkdir(parents=True, exist_ok=True)
         return ActorSetup(
-            node, "farm_server", "farm_server", "test", str(self.place), str(data_dir), control,
+            node, "farm_server", "farm_server", "test", str(self.folder), str(data_dir), control,
             self._epoch, bootstrap, self.topology.node_settings(node),
             self.topology.setting_places(node),
         )  # fmt: skip
@@ -274,25 +275,25 @@ class FarmServers:
             self._sockets.append(control)
             control.bind(setup.control)
             if self._processes:
-                self.running[number] = ServerProcess(setup, control, self.place)
+                self.running[number] = ServerProcess(setup, control, self.folder)
             else:
-                self.running[number] = ServerThread(setup, control, self.place, self._context)
+                self.running[number] = ServerThread(setup, control, self.folder, self._context)
         for number in numbers or self.ports:
             self.wait(partial(self._is_ready, number), f"{number} is not ready")
 
     def _is_ready(self, number: int) -> bool:
-        self.running[number].hear()
+        self.running[number].receive()
         assert not self.running[number].ended(), self.log(number)
         return self.running[number].is_ready
 
     def kill(self, number: int) -> None:
         """SIGKILL for a process; a thread ends without a message."""
-        self.running.pop(number).end(kill=True)
+        self.running.pop(number).stop(kill=True)
 
     def stop(self, number: int) -> int | None:
         """As SIGTERM; returns the exit code."""
         running = self.running.pop(number)
-        running.end(kill=False)
+        running.stop(kill=False)
         code: int | None = getattr(running, "code", None)
         return code
 
@@ -302,7 +303,7 @@ class FarmServers:
         for each in self._sockets:
             each.close(0)
         self._context.destroy(0)
-        shutil.rmtree(self.place)
+        shutil.rmtree(self.folder)
 
     def __enter__(self) -> "FarmServers":
         return self
@@ -313,17 +314,18 @@ class FarmServers:
     # ---- status ----
 
     def log(self, number: int) -> str:
-        return (self.place / f"n{number}.log").read_text()
+        return (self.folder / f"n{number}.log").read_text()
 
     def status(self, number: int) -> dict[str, Any]:
         """Its last status message to the supervisor."""
-        self.running[number].hear()
+        self.running[number].receive()
         return self.running[number].status
 
-    def wait(self, good: Callable[[], Any], why: str = "it never happens") -> Any:
-        until = time.monotonic() + DEADLINE_S
-        while not (found := good()):
-            assert time.monotonic() < until, f"{why}: {self.report()}"
+    def wait(self, is_so: Callable[[], Any], problem: str = "the condition never holds") -> Any:
+        """Waits until the condition holds; returns its value."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (found := is_so()):
+            assert time.monotonic() < deadline_s, f"{problem}: {self.report()}"
             self._poll_any()
         return found
 
@@ -332,7 +334,7 @@ class FarmServers:
         poller = zmq.Poller()
         for each in self.running.values():
             poller.register(each.control, zmq.POLLIN)
-        poller.poll(LOOK_MS)
+        poller.poll(POLL_MS)
 
     def report(self) -> str:
         return "\n".join(
@@ -341,7 +343,7 @@ class FarmServers:
         )
 
     def endpoint(self, number: int) -> str:
-        return f"tcp://127.0.0.1:{self.gates.get(number, self.ports[number])}"
+        return f"tcp://127.0.0.1:{self.proxy_ports.get(number, self.ports[number])}"
 
     # ---- a client ----
 
@@ -363,7 +365,7 @@ class FarmServers:
     ) -> "FarmConnection":
         return FarmConnection(self, number, name or self.names[0], (user, password))
 
-    def shown(self, number: int, what: str = "status") -> dict[str, Any]:
+    def view(self, number: int, what: str = "status") -> dict[str, Any]:
         """A view of a server's HTTP API. Raises OSError."""
         name = self.names[0]
         host, path = f"127.0.0.1:{self.ports[number]}", path_to(name, what)
@@ -380,16 +382,16 @@ class FarmServers:
                     data = sock.recv(65536)
                     found = fetch.feed(data, now_ms)
                     if not data and found is None:
-                        raise ConnectionError(f"{number} shows nothing")
+                        raise ConnectionError(f"{number} sends no view")
                 result = found
         assert result.outcome is HandshakeOutcome.OPEN, result
-        shown: dict[str, Any] = json.loads(result.rest)
-        return shown
+        document: dict[str, Any] = json.loads(result.rest)
+        return document
 
     def leader(self, name: str = "") -> int:
         """The leader, once it has committed an entry."""
 
-        def look() -> int | None:
+        def find_leader() -> int | None:
             for number in list(self.running):
                 try:
                     with self.connect(number, name) as client:
@@ -400,12 +402,12 @@ class FarmServers:
                     return number
             return None
 
-        return int(self.wait(look, "nobody leads"))
+        return int(self.wait(find_leader, "there is no leader"))
 
-    def put(self, *values: bytes, name: str = "", user: str = USER) -> Response:
+    def append(self, *values: bytes, name: str = "", user: str = USER) -> Response:
         """Commits entries at the leader."""
         entries = tuple(FarmLogEntry(0, ValueType.APPLICATION, value) for value in values)
-        until = time.monotonic() + DEADLINE_S
+        deadline_s = time.monotonic() + DEADLINE_S
         while True:
             try:
                 with self.connect(self.leader(name), name, user, PASSWORDS[user]) as client:
@@ -414,18 +416,20 @@ class FarmServers:
                     return answer
             except (OSError, EOFError):
                 pass
-            assert time.monotonic() < until, f"nothing is committed: {self.report()}"
+            assert time.monotonic() < deadline_s, f"nothing is committed: {self.report()}"
 
 
 class FarmConnection:
-    """A connection to one server after its handshake. Raises EOFError when it is closed."""
+    """An authenticated connection to one server. Raises EOFError when the server closes it."""
 
-    def __init__(self, farm: FarmServers, number: int, name: str, who: tuple[str, str]) -> None:
-        key = (number, name, who[0])
+    def __init__(
+        self, farm: FarmServers, number: int, name: str, credentials: tuple[str, str]
+    ) -> None:
+        key = (number, name, credentials[0])
         challenges = farm.challenges.setdefault(key, ChallengeCache())
         self._stream = codec.ResponseStream()
         self._answers: list[Response] = []
-        target = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *who)
+        target = ConnectTarget(f"127.0.0.1:{farm.ports[number]}", name, *credentials)
         result: HandshakeResult | None = HandshakeResult(HandshakeOutcome.RETRY)
         while result is not None and result.outcome is HandshakeOutcome.RETRY:
             self.sock = farm.dial(number)

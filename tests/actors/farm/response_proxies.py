@@ -1,7 +1,7 @@
-"""Proxies between the farm servers of a test. They can hold back answers of one kind.
+"""Proxies between the farm servers of a test, which can delay responses of one kind.
 
-Every connection between servers passes a proxy, so that a test can keep a server waiting. For farms
-without TLS. The proxies run in a thread, as the test itself waits for the servers.
+Every connection between servers passes a proxy. They work for farms without TLS, and run in a
+thread, since the test itself waits for the servers.
 """
 
 import selectors
@@ -12,41 +12,41 @@ from collections.abc import Iterable
 from kelek.protocols.garlicfarm.wire.messages import MessageType
 
 RESPONSE_BYTES = 26
-LOOK_S = 0.01
-ROOM = 1 << 16
+POLL_S = 0.01
+RECEIVE_BYTES = 1 << 16
 UPGRADED = b"HTTP/1.1 101"
 
 
 class ProxiedConnection:
-    """A connection, and its other half to the server."""
+    """A connection from a server (near), and its continuation to another server (far)."""
 
     def __init__(self, number: int, near: socket.socket, far: socket.socket) -> None:
         self.number, self.near, self.far = number, near, far
-        self.back = bytearray()  # From the server, held back.
-        self._speaks = False  # The handshake is over: the bytes are responses.
+        self.delayed = bytearray()  # From the far server.
+        self._upgraded = False  # The handshake is complete: the bytes are responses.
 
-    def let_through(self, held: frozenset[tuple[int, MessageType]]) -> None:
-        """Forwards the answers that may pass. Raises OSError."""
-        if not self._speaks:
-            head, end, _ = self.back.partition(b"\r\n\r\n")
-            self._speaks = bool(end) and head.startswith(UPGRADED)
-            size = len(head) + len(end) if self._speaks else len(self.back)
+    def forward(self, held: frozenset[tuple[int, MessageType]]) -> None:
+        """Forwards the responses that are not held. Raises OSError."""
+        if not self._upgraded:
+            head, end, _ = self.delayed.partition(b"\r\n\r\n")
+            self._upgraded = bool(end) and head.startswith(UPGRADED)
+            size = len(head) + len(end) if self._upgraded else len(self.delayed)
             self._send(size if end else 0)
         size = 0
-        while self._speaks and len(self.back) >= size + RESPONSE_BYTES:
-            if (self.number, MessageType(self.back[size])) in held:
+        while self._upgraded and len(self.delayed) >= size + RESPONSE_BYTES:
+            if (self.number, MessageType(self.delayed[size])) in held:
                 break
             size += RESPONSE_BYTES
         self._send(size)
 
     def _send(self, size: int) -> None:
         if size:
-            self.near.sendall(self.back[:size])
-            del self.back[:size]
+            self.near.sendall(self.delayed[:size])
+            del self.delayed[:size]
 
 
 class ResponseProxies:
-    """One proxy per server. `ports` are the proxies' by server id, `targets` the servers'."""
+    """One proxy per server. By server id: ports of the proxies, targets of the servers."""
 
     def __init__(self, ports: dict[int, int], targets: dict[int, int]) -> None:
         self._targets = targets
@@ -54,24 +54,24 @@ class ResponseProxies:
         self._selector = selectors.DefaultSelector()
         self._pairs: set[ProxiedConnection] = set()
         self._listeners: list[socket.socket] = []
-        self._ends = False
+        self._stopping = False
         for number, port in ports.items():
             listener = socket.create_server(("127.0.0.1", port))
             self._listeners.append(listener)
             self._selector.register(listener, selectors.EVENT_READ, number)
-        self._thread = threading.Thread(target=self._run, name="gates", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="response-proxies", daemon=True)
         self._thread.start()
 
     def hold(self, kind: MessageType, numbers: Iterable[int]) -> None:
-        """Holds back answers of this kind from these servers, and what follows them."""
+        """Delays responses of this kind from these servers, and everything after them."""
         self._held |= {(number, kind) for number in numbers}
 
-    def let_go(self, kind: MessageType | None = None) -> None:
-        """Releases answers of these servers; None: of all."""
+    def release(self, kind: MessageType | None = None) -> None:
+        """Ends the delay of responses of this kind; None: of all kinds."""
         self._held = frozenset(each for each in self._held if kind not in (None, each[1]))
 
     def close(self) -> None:
-        self._ends = True
+        self._stopping = True
         self._thread.join()
         for pair in list(self._pairs):
             self._end(pair)
@@ -80,15 +80,15 @@ class ResponseProxies:
         self._selector.close()
 
     def _run(self) -> None:
-        while not self._ends:
-            for key, _ in self._selector.select(LOOK_S):
+        while not self._stopping:
+            for key, _ in self._selector.select(POLL_S):
                 if isinstance(key.data, int):
                     self._accept(key.fileobj, key.data)  # type: ignore[arg-type]
                 elif key.data in self._pairs:
                     self._read(key.data, key.fileobj)  # type: ignore[arg-type]
             for pair in list(self._pairs):
                 try:
-                    pair.let_through(self._held)
+                    pair.forward(self._held)
                 except OSError:
                     self._end(pair)
 
@@ -107,13 +107,13 @@ class ResponseProxies:
 
     def _read(self, pair: ProxiedConnection, sock: socket.socket) -> None:
         try:
-            data = sock.recv(ROOM)
+            data = sock.recv(RECEIVE_BYTES)
             if data and sock is pair.near:
                 pair.far.sendall(data)
             elif data:
-                pair.back += data
+                pair.delayed += data
             else:
-                pair.let_through(self._held)
+                pair.forward(self._held)
         except OSError:
             data = b""
         if not data:

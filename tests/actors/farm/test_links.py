@@ -9,7 +9,7 @@ from kelek.protocols.garlicfarm.wire.values import Address
 
 
 class RecordingLinkOwner:
-    """The owner of a link. It records look-ups, refusals and reasons."""
+    """The owner of a link; it records look-ups, refusals and reasons."""
 
     now_ms = 1000
     retry_ms_max = 100
@@ -31,18 +31,18 @@ class RecordingLinkOwner:
         self.reasons.append(reason)
 
 
-def link(endpoint: str, **settings: Any) -> tuple[FarmLink, RecordingLinkOwner]:
+def make_link(endpoint: str, **settings: Any) -> tuple[FarmLink, RecordingLinkOwner]:
     owner = RecordingLinkOwner(LinkSettings(None, "", None, "farm", "", "")._replace(**settings))
     return FarmLink(owner, 2, endpoint), owner  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://10.0.0.1:1", "tcp://h:1", "tcp://[fe80::1]:1"])
-def test_without_tls_other_hosts_are_refused(endpoint: str) -> None:
+def test_hosts_other_than_loopback_are_refused_without_tls(endpoint: str) -> None:
     """Each refusal is counted; the reason is reported once."""
-    made, owner = link(endpoint)
+    link, owner = make_link(endpoint)
     for _ in range(3):
         owner.now_ms += owner.retry_ms_max
-        made.step(owner.now_ms)
+        link.step(owner.now_ms)
     assert not owner.resolved
     assert owner.insecure == 3
     assert owner.reasons == ["without TLS only loopback addresses are allowed", "", ""]
@@ -57,6 +57,6 @@ def test_a_proxy_and_loopback_addresses_are_allowed() -> None:
         ("tcp://localhost:7", {}, Address("localhost", 7)),
         ("tcp://10.0.0.1:7", {"context": object()}, Address("10.0.0.1", 7)),
     ):
-        made, owner = link(endpoint, **settings)
-        made.step(owner.now_ms)
+        link, owner = make_link(endpoint, **settings)
+        link.step(owner.now_ms)
         assert (owner.resolved, owner.insecure) == ([address], 0)

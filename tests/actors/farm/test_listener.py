@@ -36,16 +36,16 @@ from kelek.protocols.garlicfarm.wire.messages import (
 )
 
 DEADLINE_S = 60
-SHOWN = json.dumps("x" * (8 << 20)).encode()
+VIEW = json.dumps("x" * (8 << 20)).encode()
 PATH = path_to("farm", "status")
 ENTRIES_MAX = 1000
 
 
 class FakeListenerHost:
-    """A process with one farm whose view is large."""
+    """A process with one farm whose view has 8 MiB."""
 
     def __init__(self, is_open: bool = False) -> None:
-        self.is_open = is_open  # Messages begin at once.
+        self.is_open = is_open  # Without a handshake.
         self.now_ms = 1000
         self.counters: Counter[str] = Counter()
         self.users = users_of(with_user("", "farm", "alice", "secret"), "farm")
@@ -53,10 +53,10 @@ class FakeListenerHost:
         self.inbound: dict[InboundStream, InboundConnection] = {}
 
     def watch(self, fd: int, handler: Any) -> None:
-        """The poll loop's part: the test runs it."""
+        """The test calls the handlers itself."""
 
     def render(self, view: ViewRequest) -> bytes:
-        return SHOWN
+        return VIEW
 
     def make_handshake(self) -> ServerHandshake | None:
         if self.is_open:
@@ -97,69 +97,69 @@ class FakeListenerHost:
 
 
 def test_a_slow_reader_gets_the_whole_view() -> None:
-    """A slow reader stays longer than a refused client; one that does not read is closed."""
+    """A slow reader has more time than a refused client. One that reads nothing is closed."""
     host = FakeListenerHost()
     limits = ConnectionLimits(10, 1 << 20)
     listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
-    ours, theirs = socket.socketpair()
-    with theirs:
-        ours.setblocking(False)
-        theirs.settimeout(DEADLINE_S)
-        listener.add(ours)
+    server, client = socket.socketpair()
+    with client:
+        server.setblocking(False)
+        client.settimeout(DEADLINE_S)
+        listener.add(server)
         (connection,) = listener.connections.values()
-        theirs.sendall(host.request())
+        client.sendall(host.request())
         connection.on_ready()
-        assert len(connection.stream.out) > len(SHOWN) // 2, "a socket takes only so much"
+        assert len(connection.stream.out) > len(VIEW) // 2, "the socket buffer is full"
         host.now_ms += LINGER_MS + 1
         listener.check(host.now_ms)
         got = b""
         while connection.stream.out:
-            piece = theirs.recv(1 << 20)
-            assert piece, "it was closed too early"
+            piece = client.recv(1 << 20)
+            assert piece, "the connection was closed too early"
             got += piece
             connection.on_ready()
-        theirs.setblocking(False)
-        while data := theirs.recv(1 << 20):
+        client.setblocking(False)
+        while data := client.recv(1 << 20):
             got += data
-        assert got.partition(b"\r\n\r\n")[2] == SHOWN
-        host.now_ms += len(SHOWN)
+        assert got.partition(b"\r\n\r\n")[2] == VIEW
+        host.now_ms += len(VIEW)
         listener.check(host.now_ms)
     assert not listener.connections
     listener.poll.close()
 
 
 def request(size: int) -> bytes:
-    """A request of this size besides its head and its entry's."""
+    """A request with one entry of size bytes."""
     entry = FarmLogEntry(0, ValueType.APPLICATION, bytes(size))
     return encode_request(Request(MessageType.CLIENT_REQUEST, entries=(entry,)))
 
 
 @contextmanager
-def let_in(
+def connections(
     count: int,
 ) -> Iterator[tuple[FakeListenerHost, FarmListener, list[tuple[InboundStream, socket.socket]]]]:
-    """So many connections without a handshake, each with its other end."""
+    """A listener with count connections without a handshake, each with its client socket."""
     host = FakeListenerHost(is_open=True)
     limits = ConnectionLimits(10, 3 * ENTRIES_MAX)
     listener = FarmListener(host, StreamPoll(host), None, limits)  # type: ignore[arg-type]
     with ExitStack() as stack:
-        made = []
+        pairs = []
         for _ in range(count):
-            ours, theirs = socket.socketpair()
-            stack.enter_context(theirs)
-            ours.setblocking(False)
-            theirs.settimeout(DEADLINE_S)
-            listener.add(ours)
-            made.append((list(listener.connections.values())[-1], theirs))
-        yield host, listener, made
+            server, client = socket.socketpair()
+            stack.enter_context(client)
+            server.setblocking(False)
+            client.settimeout(DEADLINE_S)
+            listener.add(server)
+            pairs.append((list(listener.connections.values())[-1], client))
+        yield host, listener, pairs
         listener.close_all()
         assert listener.partial_bytes == 0
     listener.poll.close()
 
 
-def test_half_a_request_has_its_time() -> None:
+def test_a_partial_request_has_a_deadline_by_its_size() -> None:
     """The deadline grows with the size; the next request has its own."""
-    with let_in(2) as (host, listener, ((slow, to_slow), (fine, to_fine))):
+    with connections(2) as (host, listener, ((slow, to_slow), (fine, to_fine))):
         data = request(800)
         to_slow.sendall(data[:50])
         slow.on_ready()
@@ -172,7 +172,7 @@ def test_half_a_request_has_its_time() -> None:
         fine.on_ready()
         listener.check(host.now_ms)
         assert len(listener.connections) == 2
-        host.now_ms += 101  # The 858 bytes count, too.
+        host.now_ms += 101  # 858 bytes add about 50 ms.
         listener.check(host.now_ms)
         assert list(listener.connections.values()) == [fine]
         assert to_slow.recv(1) == b""
@@ -181,28 +181,28 @@ def test_half_a_request_has_its_time() -> None:
         fine.on_ready()
         host.now_ms += 10 * REQUEST_MS_MIN
         listener.check(host.now_ms)
-        assert listener.connections, "it may be silent as long as it likes"
+        assert listener.connections, "without a partial request there is no deadline"
 
 
-def test_too_many_half_requests() -> None:
-    """The largest partial request is dropped; complete requests do not count."""
-    with let_in(5) as (host, listener, made):
-        for count, (connection, to) in enumerate(made):
+def test_the_largest_partial_request_is_dropped_above_the_limit() -> None:
+    """Complete requests do not count."""
+    with connections(5) as (host, listener, pairs):
+        for count, (connection, to) in enumerate(pairs):
             to.sendall(request(900)[: 600 + 50 * count] if count else request(900))
             connection.on_ready()
         listener.check(host.now_ms)
         assert len(listener.connections) == 5
-        made[0][1].sendall(request(900)[:700])
-        made[0][0].on_ready()
+        pairs[0][1].sendall(request(900)[:700])
+        pairs[0][0].on_ready()
         listener.check(host.now_ms)
         assert host.counters["half_requests_dropped"] == 1
-        assert made[4][0] not in listener.connections.values()
+        assert pairs[4][0] not in listener.connections.values()
         assert len(listener.connections) == 4
 
 
-def test_nothing_is_read_beyond_what_is_not_answered() -> None:
+def test_a_connection_with_many_unanswered_requests_is_not_read() -> None:
     """Reading continues with the answers, and the partial request has its full time."""
-    with let_in(1) as (host, listener, ((connection, to),)):
+    with connections(1) as (host, listener, ((connection, to),)):
         to.sendall(request(600) + request(600))
         connection.on_ready()
         inbound = host.inbound[connection]
@@ -210,7 +210,7 @@ def test_nothing_is_read_beyond_what_is_not_answered() -> None:
         assert [slot.request.entries for slot in inbound.pending] == [(), ()]
         to.sendall(request(100)[:60])
         connection.on_ready()
-        assert inbound.partial is None, "it has read on"
+        assert inbound.partial is None, "it is not read"
         host.answer(connection)
         assert len(to.recv(100)) == 2 * 26
         connection.on_ready()

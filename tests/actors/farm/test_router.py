@@ -1,4 +1,4 @@
-"""A router's two files: reading, writing, and problems."""
+"""The two files of a router: reading, writing and errors."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from kelek.protocols.garlicfarm.app.router import Publication, RouterStatus
 from kelek.protocols.garlicfarm.app.state import Leaf, SharedState
 
 LEAF = Leaf(2, "h", {"destination": "d", "uptime": 5})
-SHOWN = {"server": 2, "hash": "h", "destination": {"destination": "d", "uptime": 5}}
+PUBLISHED = {"server": 2, "hash": "h", "destination": {"destination": "d", "uptime": 5}}
 
 
-def test_what_the_router_says(tmp_path: Path) -> None:
+def test_the_status_file_of_the_router(tmp_path: Path) -> None:
     """Values for all farms and for one; other keys are ignored."""
     file = tmp_path / "router.json"
     router = RouterFiles(str(file), "").for_farm("farm")
@@ -27,8 +27,8 @@ def test_what_the_router_says(tmp_path: Path) -> None:
         "farms": {"farm": {"destinations": [{"destination": "a"}]}},
     }
     file.write_text(json.dumps(document))
-    said = {"router": {"uptime": 5}, "destinations": [{"destination": "a"}]}
-    assert router.status() == RouterStatus(said)
+    expected = {"router": {"uptime": 5}, "destinations": [{"destination": "a"}]}
+    assert router.status() == RouterStatus(expected)
     file.write_text(json.dumps({**document, "router": {"uptime": 6}}))
     other = RouterFiles(str(file), "").for_farm("other").status()
     assert other == RouterStatus({"router": {"uptime": 6}, "destinations": []})
@@ -47,7 +47,7 @@ def test_what_the_router_says(tmp_path: Path) -> None:
     ],
     ids=range(7),
 )
-def test_a_file_that_is_wrong(tmp_path: Path, data: bytes | None, error: str) -> None:
+def test_an_invalid_status_file_is_reported(tmp_path: Path, data: bytes | None, error: str) -> None:
     file = tmp_path / "router.json"
     if data is not None:
         file.write_bytes(data)
@@ -58,7 +58,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, data: bytes | None, error: str) ->
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
+def test_a_path_that_is_no_file_is_reported(tmp_path: Path, kind: str) -> None:
     """A pipe without a writer does not block."""
     file = tmp_path / "router.json"
     if kind == "pipe":
@@ -70,7 +70,7 @@ def test_what_is_no_file(tmp_path: Path, kind: str) -> None:
     assert str(file) in status.error
 
 
-def test_what_the_router_is_to_publish(tmp_path: Path) -> None:
+def test_the_publish_file_has_an_entry_for_each_farm(tmp_path: Path) -> None:
     """Each farm has its entry; an entry from before the start stays until the farm changes it."""
     file = tmp_path / "publish.json"
     files = RouterFiles("", str(file))
@@ -79,16 +79,16 @@ def test_what_the_router_is_to_publish(tmp_path: Path) -> None:
     assert json.loads(file.read_text()) == {}
     one.publish(Publication("one", 7, (LEAF,)))
     two.publish(Publication("two", 0, ()))
-    both = {"one": {"order": 7, "contents": [SHOWN]}, "two": {"order": 0, "contents": []}}
+    both = {"one": {"order": 7, "contents": [PUBLISHED]}, "two": {"order": 0, "contents": []}}
     assert json.loads(file.read_text()) == both
-    again = RouterFiles("", str(file))
-    again.for_farm("two").stop()
+    restarted = RouterFiles("", str(file))
+    restarted.for_farm("two").stop()
     assert json.loads(file.read_text()) == {"one": both["one"]}
     assert [each.name for each in tmp_path.iterdir()] == ["publish.json"]
 
 
-def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
-    """The problem is reported, and the file written once that is possible."""
+def test_a_publish_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    """A later attempt writes it."""
     folder = tmp_path / "folder"
     router = RouterFiles("", str(folder / "publish.json")).for_farm("farm")
     router.stop()
@@ -98,21 +98,21 @@ def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
     assert router.status() == RouterStatus({})
 
 
-def test_the_files_of_the_docs(tmp_path: Path) -> None:
-    """The examples of docs/farm.md are valid."""
+def test_the_examples_of_the_documentation_are_valid(tmp_path: Path) -> None:
+    """docs/farm.md."""
     text = (Path(__file__).resolve().parents[3] / "docs/farm.md").read_text(encoding="utf-8")
-    said, told = re.findall(r"```json\n(.*?)```", text, re.S)
-    (tmp_path / "router.json").write_text(said)
+    status_file, publish_file = re.findall(r"```json\n(.*?)```", text, re.S)
+    (tmp_path / "router.json").write_text(status_file)
     files = RouterFiles(str(tmp_path / "router.json"), str(tmp_path / "publish.json"))
     status = files.for_farm("farm").status()
-    assert status == RouterStatus(json.loads(said))
+    assert status == RouterStatus(json.loads(status_file))
     state = SharedState("farm")
     state.apply(1, encode_status({"cluster": "farm", "date": 1, "id": 1, **status.document}))
     files.for_farm("farm").publish(Publication("farm", 0, tuple(state.contents([1]))))
-    assert json.loads((tmp_path / "publish.json").read_text()) == json.loads(told)
+    assert json.loads((tmp_path / "publish.json").read_text()) == json.loads(publish_file)
 
 
-def test_without_files() -> None:
+def test_a_farm_without_files_has_an_empty_status() -> None:
     router = RouterFiles("", "").for_farm("farm")
     router.publish(Publication("farm", 0, ()))
     router.stop()

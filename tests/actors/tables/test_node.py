@@ -41,7 +41,7 @@ class TableNode:
             f"  n1: {{url: 'tcp://127.0.0.1:7201', peer_url: 'ipc://{folder}/p', "
             f"zerodb: {{{urls}}}}}\n"
         )
-        (shell.place / "node.yaml").write_text(shell.translate(text))
+        (shell.folder / "node.yaml").write_text(shell.translate(text))
         shell.ok(f"supervisor start {options} --detach node.yaml")
         self.context: zmq.Context[Socket] = zmq.Context()
 
@@ -151,7 +151,7 @@ def test_a_multicast_socket_needs_libzmq_with_pgm(shell: Any) -> None:
     zerodb = "zerodb: {sub_url: 'epgm://lo;239.192.1.1:5555'}"
     urls = "url: 'tcp://127.0.0.1:7201', peer_url: 'tcp://127.0.0.1:7221'"
     text = f"cluster: tables\ndata: var\nnodes: {{n1: {{{urls}, {zerodb}}}}}\n"
-    (shell.place / "node.yaml").write_text(shell.translate(text))
+    (shell.folder / "node.yaml").write_text(shell.translate(text))
     done = shell.run("supervisor start --one-process node.yaml")
     assert done.returncode == 2
     assert "nodes.n1.zerodb.sub_url: epgm://lo;239.192.1.1:5555 is of a kind" in done.stderr

@@ -43,7 +43,7 @@ def stored_presence(shell: Any) -> list[Presence]:
 
 def test_presence_is_stored_in_the_log(shell: Any) -> None:
     """A killed node returns with a new UUID; the log has its EXIT and its ENTER."""
-    path = shell.place / "topology.yaml"
+    path = shell.folder / "topology.yaml"
     text = path.read_text()
     for node in ("n1", "n2", "n3"):
         text = text.replace(
@@ -90,7 +90,7 @@ def test_presence_is_stored_in_a_table(shell: Any) -> None:
         '    zerodb: {url: "tcp://127.0.0.1:7100"}',
         "    zre: {interface: lo, log_service: table}",
     )
-    (shell.place / "hall.yaml").write_text(shell.translate("\n".join(lines)))
+    (shell.folder / "hall.yaml").write_text(shell.translate("\n".join(lines)))
     shell.ok("supervisor start hall.yaml --one-process --detach")
     port = int(shell.translate("5670"))
     tuning = kelek.NodeTuning(port=port, interface="lo")

@@ -45,7 +45,7 @@ def arguments(place: FarmServers, /, **given: Any) -> dict[str, Any]:
         "servers": [f"tls://127.0.0.1:{port}" for port in place.ports.values()],
         "farm": "farm",
         "user": USER,
-        "secret_file": place.place / "demo.secret",
+        "secret_file": place.folder / "demo.secret",
         "ca_file": place.ca,
         "timeout_ms": TIMEOUT_MS,
     }
@@ -99,7 +99,7 @@ def test_tasks_share_one(servers: FarmServers) -> None:
 
 
 def as_a_server(place: FarmServers) -> dict[str, Any]:
-    return arguments(place, user=SERVERS, secret_file=place.place / "servers.secret")
+    return arguments(place, user=SERVERS, secret_file=place.folder / "servers.secret")
 
 
 def test_each_entry_has_its_user_and_an_index(servers: FarmServers) -> None:
@@ -285,7 +285,7 @@ def test_through_a_proxy_without_tls() -> None:
             pytest.raises(kelek.FarmUnavailable),
         ):
             farm.reach(300)
-        who = ("--user", USER, "--secret-file", inner.place / "demo.secret")
+        who = ("--user", USER, "--secret-file", inner.folder / "demo.secret")
         shell("append", *who, "--url", "tcp://one.b32.i2p:80", "--proxy", f"127.0.0.1:{proxy.port}",
               "by a shell")  # fmt: skip
         assert "by a shell" in shell("entries", *who, "--url", inner.endpoint(1), "--i2p")

@@ -88,7 +88,7 @@ def test_what_can_not_be_restarted_is_said_in_one_line(running: Any) -> None:
 
 def test_a_process_that_works_is_profiled(running: Any) -> None:
     node = leader(running)
-    load = running.begin("kelek log bench --count 100000000 --alone 0")
+    load = running.start("kelek log bench --count 100000000 --alone 0")
     try:
         out = running.ok(f"supervisor profile {node}/raft_peer --seconds 2")
         assert out == f"profiled {node}/raft_peer for 2 s: {node}-raft_peer.svg\n"
@@ -96,10 +96,10 @@ def test_a_process_that_works_is_profiled(running: Any) -> None:
     finally:
         load.kill()
         load.communicate()
-    picture = (running.place / f"{node}-raft_peer.svg").read_text()
+    picture = (running.folder / f"{node}-raft_peer.svg").read_text()
     assert "<svg" in picture
     assert "on_wake" in picture
-    profile = json.loads((running.place / "native.json").read_text())
+    profile = json.loads((running.folder / "native.json").read_text())
     assert "speedscope" in profile["$schema"]
     names = {frame["name"] for frame in profile["shared"]["frames"]}
     assert any(name.startswith("klk_") for name in names), "C is not shown"

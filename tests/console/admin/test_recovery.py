@@ -22,7 +22,7 @@ def burnt(
 ) -> Iterator[Path]:
     """Where a cluster with these settings of its log has run; n2 and n3 have burnt."""
     with demo_shell(tmp_path_factory.mktemp("burnt")) as shell:
-        topology = shell.place / "topology.yaml"
+        topology = shell.folder / "topology.yaml"
         text = topology.read_text().replace("log: {", f"log: {{{request.param}")
         topology.write_text(text)
         shell.ok("supervisor start --detach --bootstrap")
@@ -31,15 +31,15 @@ def burnt(
             wait_applied(shell, loaded["commit_index"])  # The others would do without n1.
         shell.ok("supervisor stop")
         for node in ("n2", "n3"):
-            shutil.rmtree(shell.place / "var/demo" / node)
-        yield shell.place
+            shutil.rmtree(shell.folder / "var/demo" / node)
+        yield shell.folder
 
 
 @pytest.fixture
 def lost(shell: Any, burnt: Path) -> Any:
     """A copy of it, with the same addresses: nobody uses them meanwhile."""
-    shutil.copytree(burnt / "var", shell.place / "var")
-    shutil.copy(burnt / "topology.yaml", shell.place)
+    shutil.copytree(burnt / "var", shell.folder / "var")
+    shutil.copy(burnt / "topology.yaml", shell.folder)
     return shell
 
 
@@ -55,7 +55,7 @@ def wait_applied(shell: Any, index: int) -> None:
 
 def alone(shell: Any) -> None:
     """The topology of the new cluster: n1 alone."""
-    topology: Path = shell.place / "topology.yaml"
+    topology: Path = shell.folder / "topology.yaml"
     text = topology.read_text().replace("cluster: demo", "cluster: anew")
     topology.write_text(text[: text.index("  n2:")])
 
@@ -67,11 +67,11 @@ def test_it_goes_on_from_one_nodes_data(lost: Any, request: pytest.FixtureReques
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert done.stderr.count("WARNING") == 4
-    [audit] = (lost.place / "var/demo/n1/recovery.log").read_text().splitlines()
+    [audit] = (lost.folder / "var/demo/n1/recovery.log").read_text().splitlines()
     found = json.loads(audit)
     assert (found["old_cluster"], found["new_cluster"]) == ("demo", "anew")
     assert found["old_members"] == ["n1", "n2", "n3"]
-    kept = lost.place / "var/demo/n1" / found["kept"]
+    kept = lost.folder / "var/demo/n1" / found["kept"]
     assert lost.ok(f"kelek log dump {kept} -o json").splitlines() == before
     after = lost.ok("kelek log dump var/demo/n1 -o json").splitlines()
     assert after[:-1] == before
@@ -93,20 +93,20 @@ def test_it_goes_on_from_one_nodes_data(lost: Any, request: pytest.FixtureReques
 
 def test_nothing_happens_without_the_confirmation(lost: Any) -> None:
     """Nor is the data read: the warnings come at once, also of what could not be recovered."""
-    segment = max((lost.place / "var/demo/n1/raft/log").glob("*.seg"))
+    segment = max((lost.folder / "var/demo/n1/raft/log").glob("*.seg"))
     with segment.open("r+b") as file:
         file.seek(4096 + 8)
         file.write(b"\xff" * 64)
-    before = sorted(path.name for path in (lost.place / "var/demo/n1").iterdir())
+    before = sorted(path.name for path in (lost.folder / "var/demo/n1").iterdir())
     done = lost.run(RECOVER)
     assert done.returncode == 2
     assert done.stderr.count("WARNING") == 4
     assert "nothing was changed; repeat it with --lose-what-only-others-have" in done.stderr
-    assert sorted(path.name for path in (lost.place / "var/demo/n1").iterdir()) == before
+    assert sorted(path.name for path in (lost.folder / "var/demo/n1").iterdir()) == before
     damaged = lost.run(RECOVER + CONFIRM)
     assert damaged.returncode == 1
     assert "take another node, whose data is sound" in damaged.stderr
-    assert sorted(path.name for path in (lost.place / "var/demo/n1").iterdir()) == before
+    assert sorted(path.name for path in (lost.folder / "var/demo/n1").iterdir()) == before
 
 
 def test_what_runs_or_is_damaged_is_not_recovered(lost: Any) -> None:

@@ -86,12 +86,12 @@ nodes:
 
 def test_a_new_node_has_a_topology_and_addresses_of_its_own(shell: Any) -> None:
     first, second = (int(port.rpartition(":")[2]) for port in [*shell.addresses.values()][:2])
-    path = shell.place / "two.yaml"
+    path = shell.folder / "two.yaml"
     path.write_text(TOPOLOGY % (first, second))
-    (shell.place / "var").mkdir()
+    (shell.folder / "var").mkdir()
     cluster = Cluster(topologies.load(str(path)))
     assert cluster.new_node() == "n3"
-    found = topologies.load(str(shell.place / "var" / "topology.yaml"))
+    found = topologies.load(str(shell.folder / "var" / "topology.yaml"))
     before = cluster.topology
     assert list(found.nodes) == ["n1", "n2", "n3"]
     assert found.data_dir.resolve() == before.data_dir.resolve()
@@ -112,17 +112,17 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 
 def test_two_nodes_are_too_few(shell: Any) -> None:
-    path = shell.place / "two.yaml"
+    path = shell.folder / "two.yaml"
     path.write_text(TOPOLOGY % (20_001, 20_002))
-    write_flights(shell.place / "f.zip")
+    write_flights(shell.folder / "f.zip")
     done = shell.run("python -m kelek.console.demo.__main__ --data f.zip --topology two.yaml")
     assert done.returncode == 2
     assert "2 nodes can't lose one" in done.stderr
-    assert not (shell.place / "var").exists()
+    assert not (shell.folder / "var").exists()
 
 
 def test_none_is_left_when_one_can_not_start(shell: Any) -> None:
-    write_flights(shell.place / "f.zip")
+    write_flights(shell.folder / "f.zip")
     host, _, port = shell.addresses["127.0.0.1:7201"].partition(":")
     with socket.socket() as taken:
         taken.bind((host, int(port)))
@@ -310,7 +310,7 @@ def test_waits_for_the_last_node() -> None:
 
 def ask(shell: Any, work: str, call: str) -> None:
     """What the demo says about its service is to be tried."""
-    worker = shell.begin(work.removesuffix("&"), FLIGHTS_URLS=f"tcp://{shell.addresses[TABLES]}")
+    worker = shell.start(work.removesuffix("&"), FLIGHTS_URLS=f"tcp://{shell.addresses[TABLES]}")
     try:
         assert re.fullmatch(r"-?\d+\n", shell.ok(f"{call} --timeout 60"))
     finally:
@@ -322,13 +322,13 @@ def ask(shell: Any, work: str, call: str) -> None:
 
 @pytest.mark.tables
 def test_demo_on_a_cluster(shell: Any) -> None:
-    write_flights(shell.place / "f.zip")
+    write_flights(shell.folder / "f.zip")
     command = "python -m kelek.console.demo.__main__ --data f.zip --fast"
-    wipe(shell.place / "var" / "demo")  # As one before this has left it.
-    (shell.place / "var" / "demo" / "n1").mkdir()
+    wipe(shell.folder / "var" / "demo")  # As one before this has left it.
+    (shell.folder / "var" / "demo" / "n1").mkdir()
     shown = shell.ok(command)
     assert "SIGKILL to the leader's whole node" in shown
-    assert shown.count(log_hash(read_flights(shell.place / "f.zip").lines)) == 5
+    assert shown.count(log_hash(read_flights(shell.folder / "f.zip").lines)) == 5
     assert re.search(r"each flight once, in order +yes", shown)
     assert re.search(r"each answered once, right +yes", shown)
     assert re.search(r"the pipeline in Spark +left out", shown)

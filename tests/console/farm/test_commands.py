@@ -28,9 +28,9 @@ HASH = "a" * 42 + "Y="
 @pytest.fixture(scope="module")
 def farm() -> Iterator[FarmServers]:
     """Servers 1 and 2 are the initial members; 3 waits for an invitation, 4 never gets one."""
-    with FarmServers(ids=(1, 2, 3, 4), begin=(1, 2), node="post_interval_ms: 0") as made:
+    with FarmServers(ids=(1, 2, 3, 4), initial=(1, 2), node="post_interval_ms: 0") as made:
         made.start()
-        made.put(b"begun")  # Both know who leads.
+        made.append(b"begun")  # Both know who leads.
         yield made
 
 
@@ -52,7 +52,7 @@ def refused(code: int, *words: object, stdin: str | None = None) -> str:
 
 
 def here(farm: FarmServers, *words: object, admin: bool = False) -> list[object]:
-    secret = ["--secret-file", farm.place / "demo.secret"] if admin else []
+    secret = ["--secret-file", farm.folder / "demo.secret"] if admin else []
     return [*words, "-t", farm.path, "--timeout", "60", *secret]
 
 
@@ -77,7 +77,7 @@ def test_what_there_is(farm: FarmServers) -> None:
 
 def by_urls(farm: FarmServers, *numbers: int) -> list[object]:
     urls = [f"--url=tls://127.0.0.1:{farm.ports[number]}" for number in numbers]
-    return [*urls, "--user", "demo", "--secret-file", farm.place / "demo.secret", "--ca", farm.ca]
+    return [*urls, "--user", "demo", "--secret-file", farm.folder / "demo.secret", "--ca", farm.ca]
 
 
 def test_a_server_that_is_no_member(farm: FarmServers) -> None:
@@ -154,7 +154,7 @@ def test_orders(farm: FarmServers, tmp_path: Path) -> None:
 
 
 def test_users_without_the_right(farm: FarmServers, tmp_path: Path) -> None:
-    secret = farm.place / "secret"
+    secret = farm.folder / "secret"
     said = refused(1, *here(farm, "publish", 1), "--user", "peer", "--secret-file", secret)
     assert "user peer is no administrator of the farm farm; name it under" in said
     wrong = tmp_path / "wrong"
@@ -170,7 +170,7 @@ def test_users_without_the_right(farm: FarmServers, tmp_path: Path) -> None:
 
 def test_urls(farm: FarmServers) -> None:
     url = farm.endpoint(1).replace("tcp", "tls")
-    secret = farm.place / "demo.secret"
+    secret = farm.folder / "demo.secret"
     known = ["--url", url, "--user", "demo", "--secret-file", secret, "--ca", farm.ca]
     assert "leads" in ok("status", *known)
     assert "leads" in ok("status", *known[:4], "--secret-file", "-", *known[6:], stdin="demo\n")

@@ -21,13 +21,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         lines = b"".join(b"%d\n" % number for number in range(COUNT))
         shell.ok("kelek log load -", lines)
         shell.ok("supervisor stop")
-        yield shell.place
+        yield shell.folder
 
 
 @pytest.fixture
 def stopped(shell: Any, ran: Path) -> Any:
     """A copy of what ran."""
-    shutil.copytree(ran / "var", shell.place / "var")
+    shutil.copytree(ran / "var", shell.folder / "var")
     return shell
 
 
@@ -35,7 +35,7 @@ def segment(shell: Any, node: str = "n1") -> Path:
     """The segment of a node that holds the last entries."""
     found = [
         path
-        for path in (shell.place / "var/demo" / node / "raft/log").iterdir()
+        for path in (shell.folder / "var/demo" / node / "raft/log").iterdir()
         if b"49" in path.read_bytes()
     ]
     assert len(found) == 1
@@ -79,7 +79,7 @@ def test_damage_is_found_with_file_and_offset(stopped: Any) -> None:
     path.write_bytes(data)
     done = stopped.run("kelek log verify")
     assert done.returncode == 1
-    assert f"{path.relative_to(stopped.place)}:" in done.stdout
+    assert f"{path.relative_to(stopped.folder)}:" in done.stdout
     assert done.stderr.count("\n") == 1
     assert "n2: sound" in done.stdout
     dumped = stopped.run("kelek log dump var/demo/n1")

@@ -102,7 +102,7 @@ class DrillFarm:
         """A document of another server each time, so that all appear in the end."""
         number = len(self.acked) + 1
         document = {"cluster": "farm", "date": 1, "id": number, "x": filling}
-        self.farm.put(json.dumps(document).encode(), user=SERVERS_USER)
+        self.farm.append(json.dumps(document).encode(), user=SERVERS_USER)
         self.acked.append(number)
 
     def tell(self, number: int, request: Request) -> None:
@@ -112,7 +112,7 @@ class DrillFarm:
 
     def shown(self, number: int, what: str = "status") -> dict[str, Any]:
         try:
-            return self.farm.shown(number, what)
+            return self.farm.view(number, what)
         except GONE:
             return {}
 
@@ -157,7 +157,7 @@ class DrillFarm:
 
     def begin_anew(self, number: int) -> None:
         self.farm.kill(number)
-        shutil.rmtree(self.farm.place / "data" / f"n{number}")
+        shutil.rmtree(self.farm.folder / "data" / f"n{number}")
         self.farm.start(number, bootstrap=False)
 
     # A drill.
@@ -171,7 +171,7 @@ class DrillFarm:
             rest = [each for each in SERVERS if each not in (leader, self.out)]
             victim = subject if subject != leader else rest[0]
         self.farm.kill(victim)
-        self.gates.let_go()
+        self.gates.release()
         self.farm.start(victim, bootstrap=False)
         self.finish(drill.change, subject)
         self.post()
@@ -185,7 +185,7 @@ class DrillFarm:
             self.finish("add", self.out)
         if drill.compacted:
             while not all(self.is_compacted(each) for each in SERVERS if each != self.out):
-                self.farm.put(*[b"x"] * SNAPSHOT_ENTRIES)
+                self.farm.append(*[b"x"] * SNAPSHOT_ENTRIES)
 
     def is_compacted(self, number: int) -> bool:
         return int(self.shown(number).get("first", 0)) > 1
@@ -203,7 +203,7 @@ class DrillFarm:
             self.attempts += 1
             if self.lead_to(drill, leader, subject):
                 return subject, leader
-            self.gates.let_go()
+            self.gates.release()
             self.finish(drill.change, subject)  # The stage was missed: repeat.
             self.prepare(drill)
         raise AssertionError(f"never seen: {drill}: {self.farm.report()}")
@@ -222,7 +222,7 @@ class DrillFarm:
         if stage is drill.stage:
             return True
         self.gates.hold(drill.held, SERVERS)
-        self.gates.let_go(held)
+        self.gates.release(held)
         return self.watch(leader, drill.stage)
 
     def watch(self, leader: int, stage: ChangeStage) -> bool:
@@ -264,10 +264,10 @@ def run(chosen: list[Drill], tell: Callable[[str], object] = lambda text: None) 
     """Runs these drills on one farm. Returns how often a stage was awaited."""
     options = f"snapshot_entries: {SNAPSHOT_ENTRIES}, snapshot_trailing_entries: 0"
     with FarmServers(
-        SERVERS, tls=False, processes=True, begin=(1, 2), gated=True, farm=options,
+        SERVERS, tls=False, processes=True, initial=(1, 2), proxied=True, farm=options,
         node="post_interval_ms: 0", times=TIMES,
     ) as farm:  # fmt: skip
-        gates = ResponseProxies(farm.gates, farm.ports)
+        gates = ResponseProxies(farm.proxy_ports, farm.ports)
         try:
             drilled = DrillFarm(farm, gates)
             for drill in chosen:

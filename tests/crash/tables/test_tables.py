@@ -49,7 +49,7 @@ class Cluster:
         zerodb = settings.get("zerodb", "workers: 2")
         lines.append(f"zerodb: {{local_tables: [{LOCAL}], {zerodb}}}")
         text = shell.translate("\n".join(lines) + "\n")
-        Path(shell.place, "tables.yaml").write_text(text)
+        Path(shell.folder, "tables.yaml").write_text(text)
         self.start()
 
     def start(self) -> None:
@@ -94,7 +94,7 @@ class Cluster:
                     break
 
     def log(self, node: str, name: str) -> str:
-        return Path(self.shell.place, "var", node, "logs", f"{name}.log").read_text()
+        return Path(self.shell.folder, "var", node, "logs", f"{name}.log").read_text()
 
     def table(self, number: int, nodes: tuple[str, ...] = ()) -> Table:
         return Table([self.urls[node] for node in nodes or self.nodes], number, timeout_ms=60_000)
@@ -127,14 +127,14 @@ def test_nodes_that_lost_their_tables_get_them_again(cluster: Callable[..., Clus
         put(other, range(50))
         running.wait(lambda: all(row.get("base_index", 0) for row in running.rows("raft_peer")))
         # The tables alone are lost: what the log has no more comes from the snapshot.
-        data = Path(running.shell.place, "var", "n2", "tables")
+        data = Path(running.shell.folder, "var", "n2", "tables")
         pids = [row["pid"] for row in running.rows("table_worker") if row["node"] == "n2"]
         data.rename(data.with_name("lost"))
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         # All of a node is lost.
         rows = [row for row in running.rows("raft_peer") if row["node"] == "n3"]
-        wiped = Path(running.shell.place, "var", "n3")
+        wiped = Path(running.shell.folder, "var", "n3")
         for role in ("raft_peer", "snapshot_sender", "state_machine", "table_worker"):
             rows += [row for row in running.rows(role) if row["node"] == "n3"]
         for name in ("raft", "tables"):
@@ -184,7 +184,7 @@ def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
         replicated = [(opened.info() or {})["replicated"] for opened in (local, table)]
         assert replicated == [False, True]
     running.stop()
-    shutil.rmtree(Path(running.shell.place, "var", "n1", "tables", "table_worker.2"))
+    shutil.rmtree(Path(running.shell.folder, "var", "n1", "tables", "table_worker.2"))
     running.start()
     with running.table(LOCAL) as local, running.table(TABLE) as table:
         assert local.count() == 100
@@ -200,7 +200,7 @@ def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
 
 def test_tables_whose_files_are_damaged_are_made_anew(cluster: Callable[..., Cluster]) -> None:
     running = cluster(("n1",), zerodb="workers: 1")
-    folder = Path(running.shell.place, "var", "n1", "tables", "table_worker")
+    folder = Path(running.shell.folder, "var", "n1", "tables", "table_worker")
     with running.table(TABLE) as table:
         put(table, range(200))
         running.wait(lambda: running.rows("raft_peer")[0].get("base_index", 0) > 0)
@@ -231,7 +231,7 @@ def own_disk(folder: Path) -> str:
 def test_a_full_disk_makes_tables_read_only_until_there_is_room(
     shell: Any, cluster: Callable[..., Cluster]
 ) -> None:
-    folder = Path(shell.place, "var", "n1", "tables")
+    folder = Path(shell.folder, "var", "n1", "tables")
     running = cluster(
         ("n1",), prefix=own_disk(folder), zerodb="write_buffer_bytes: 1 MiB, workers: 1"
     )

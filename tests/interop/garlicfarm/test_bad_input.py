@@ -54,7 +54,7 @@ class Scene:
 
     def __init__(self, farm: FarmServers) -> None:
         self.farm = farm
-        farm.put(b"before")
+        farm.append(b"before")
         self.leader = farm.leader()
         self.follower = next(number for number in (1, 2, 3) if number != self.leader)
         self.who = Who(USER, PASSWORD, farm.ca)
@@ -111,9 +111,9 @@ def scene() -> Iterator[Scene]:
         patch.setattr(farm_servers, "TIMES", SLOW)
         bound = f"user_server_ids: {{{BOUND}: {STRANGER}}}"
         with FarmServers(
-            (1, 2, 3, WAITS), begin=(1, 2, 3), farm=bound, node="post_interval_ms: 0"
+            (1, 2, 3, WAITS), initial=(1, 2, 3), farm=bound, node="post_interval_ms: 0"
         ) as farm:
-            users = (farm.place / "passwords").read_text()
+            users = (farm.folder / "passwords").read_text()
             farm.write_secret("passwords", with_user(users, "farm", BOUND, PASSWORD))
             farm.start()
             scene = Scene(farm)

@@ -67,7 +67,7 @@ def order(kind: OrderKind, **fields: Any) -> bytes:
 def told(farm: FarmServers, number: int) -> Any:
     """What a server's publish_file says."""
     try:
-        return json.loads((farm.place / f"publish{number}.json").read_text())
+        return json.loads((farm.folder / f"publish{number}.json").read_text())
     except FileNotFoundError:
         return None
 
@@ -79,7 +79,7 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         leaf = {"destination": "a", "uptime": 5}
         for number in (1, 2):
             said = {**ROUTER, "router": {"uptime": 1000 * number}, "destinations": [leaf]}
-            (farm.place / f"router{number}.json").write_text(json.dumps(said))
+            (farm.folder / f"router{number}.json").write_text(json.dumps(said))
         farm.start()
         curl = Curl(farm)
         shown = farm.wait(
@@ -94,12 +94,12 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
         contents = [{"server": 1, "hash": "a", "destination": leaf}]
         farm.wait(lambda: told(farm, 2) == {"farm": {"order": 0, "contents": contents}})
         farm.wait(lambda: told(farm, 1) == told(farm, 3) == {})
-        farm.put(order(OrderKind.PUBLISH, publish=3))
+        farm.append(order(OrderKind.PUBLISH, publish=3))
         farm.wait(lambda: told(farm, 2) == {})
         published = farm.wait(lambda: told(farm, 3))["farm"]
         assert published["contents"] == contents
         assert published["order"] > 0
-        farm.put(order(OrderKind.EXCLUDE, hashes=("a",)))
+        farm.append(order(OrderKind.EXCLUDE, hashes=("a",)))
         farm.wait(lambda: told(farm, 3)["farm"]["contents"] == [])
 
         exported = farm.wait(
@@ -111,7 +111,7 @@ def test_a_farm_seen_by_curl_and_by_its_routers() -> None:
             "elsewhere", publish=PublishChoice.NONE, settings={"postingInterval": 0}
         )
         imported = order(OrderKind.IMPORT, configuration=export)
-        farm.put(imported)
+        farm.append(imported)
         farm.wait(lambda: told(farm, 3) == {})
         assert curl.render("status", 3)["publisher"] is None
         shown = curl.render(f"entries?from={published['order']}&count=2", 3)
@@ -145,7 +145,7 @@ def test_servers_that_know_each_other_by_names_of_a_proxy() -> None:
         with FarmServers(tls=False, node=node) as farm:
             proxy.hosts.update({f"n{number}.i2p:80": port for number, port in farm.ports.items()})
             farm.start()
-            index = farm.put(b"first").next_index - 1
+            index = farm.append(b"first").next_index - 1
             farm.wait(
                 lambda: all(farm.status(n).get("commit_index", 0) >= index for n in (1, 2, 3)),
                 "they do not agree",

@@ -68,24 +68,24 @@ def ask_plain(server: PlainServer, value: bytes) -> bool:
 
 
 def test_a_plain_server_joins_follows_votes_and_leads() -> None:
-    with FarmServers(ids=(1, 2), begin=(1,), node="post_interval_ms: 0") as farm:
+    with FarmServers(ids=(1, 2), initial=(1,), node="post_interval_ms: 0") as farm:
         farm.start()
         told = [b"value %d" % number for number in range(20)]
-        farm.put(*told)
+        farm.append(*told)
         who = Who("peer", SECRET, farm.ca)
-        server = PlainServer(PLAIN, who, farm.place)
+        server = PlainServer(PLAIN, who, farm.folder)
         try:
             with server.lock:
                 server.plain.beat_ms, server.plain.election_ms = 50, NEVER_MS
             add(farm, PLAIN, f"tcp://127.0.0.1:{server.port}", lambda: not server.plain.joining)
             add(farm, 2, farm.endpoint(2), lambda: farm.status(2).get("raft_role") == "follower")
-            index = farm.put(b"all three").next_index - 1
+            index = farm.append(b"all three").next_index - 1
             told.append(b"all three")
             farm.wait(lambda: values_of(server) == told, "it does not follow")
             farm.wait(lambda: farm.status(2)["commit_index"] >= index, "2 does not follow")
 
             farm.kill(1)  # It votes: without it 2 would not win.
-            farm.put(b"without 1")
+            farm.append(b"without 1")
             told.append(b"without 1")
             farm.wait(lambda: values_of(server) == told, "it does not follow 2")
 

@@ -131,14 +131,14 @@ def farm() -> Iterator[FarmServers]:
 
 def given_of(servers: FarmServers, **others: str) -> dict[str, str]:
     urls, files = f"tls://127.0.0.1:{servers.ports[1]}", {"caFile": str(servers.ca)}
-    secret = {"secretFile": str(servers.place / "demo.secret")}
+    secret = {"secretFile": str(servers.folder / "demo.secret")}
     return {"urls": urls, "user": "demo", **secret, **files, "timeoutMs": "60000", **others}
 
 
 def append(farm: FarmServers, *values: bytes) -> int:
     """Appends; returns the index of the last entry."""
     given = given_of(farm)
-    secret_file = farm.place / "servers.secret"  # The servers of the status documents.
+    secret_file = farm.folder / "servers.secret"  # The servers of the status documents.
     client = kelek.Farm(
         given["urls"], user="servers", secret_file=secret_file, ca_file=given["caFile"]
     )
@@ -219,7 +219,7 @@ def test_refused_credentials_are_explained(farm: FarmServers) -> None:
     wrong = farm.write_secret("wrong.secret", "something else\n")
     for others, error, words in (
         ({"secretFile": str(wrong)}, FarmRefuses, "options user, secretFile"),
-        ({"secretFile": str(farm.place / "none")}, FarmRefuses, r"none.*options user, secretFile"),
+        ({"secretFile": str(farm.folder / "none")}, FarmRefuses, r"none.*options user, secretFile"),
         ({"farm": "barn"}, FarmRefuses, "barn"),
         ({"urls": f"tls://127.0.0.1:{free_port()}", "timeoutMs": "300"}, FarmUnreachable,
          r"'farm' \(option farm\) run at one of tls"),
@@ -231,7 +231,7 @@ def test_refused_credentials_are_explained(farm: FarmServers) -> None:
 def test_what_spark_is_given_holds_no_password(farm: FarmServers) -> None:
     """Only its file's path; each process reads the file."""
     source = pytest.importorskip("kelek.pipeline.farm.source", reason="it needs pyspark")
-    secret = farm.place / "secret"
+    secret = farm.folder / "secret"
     given = given_of(farm, user="peer", secretFile=str(secret), failOnCompaction="false")
     reader = source.FarmReader(batch_options(given))
     assert reader.partitions()  # It has asked the servers.
@@ -245,7 +245,7 @@ def test_servers_inside_of_i2p(farm: FarmServers) -> None:
     with FarmServers((1,), tls=False, node="post_interval_ms: 0") as hidden, HttpProxy({}) as proxy:
         proxy.hosts["one.b32.i2p:80"] = hidden.ports[1]
         hidden.start()
-        index = hidden.put(b"{}").next_index - 1
+        index = hidden.append(b"{}").next_index - 1
         inside = {"proxy": f"127.0.0.1:{proxy.port}", "urls": "tcp://one.b32.i2p:80"}
         tunnel = {"i2p": "true", "urls": f"tcp://127.0.0.1:{hidden.ports[1]}"}
         for others in (inside, tunnel):

@@ -163,7 +163,7 @@ def spark_job(shell: Shell) -> Any:
 def below_spark(nodes: Nodes, word: str) -> list[int]:
     """Spark's processes of this node whose command line has a word: they are where the driver
     began."""
-    place = str(nodes.shell.place / "var" / "n1" / "spark")
+    place = str(nodes.shell.folder / "var" / "n1" / "spark")
     found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return [pid for pid in found if is_at(pid, place) and word in command_of(pid)]
 
