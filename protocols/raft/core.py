@@ -74,8 +74,8 @@ class Raft:
         self._random = random
         self._now_ms = now_ms
         self._leader_heard_ms = now_ms  # When a message of the leader last arrived.
-        self._election_due_ms = now_ms + self._election_timeout_ms()
-        self._vote_retry_due_ms = self._election_due_ms
+        self.election_due_ms = now_ms + self._election_timeout_ms()
+        self._vote_retry_due_ms = self.election_due_ms
         # Of all peers we ever served or asked.
         self._capabilities: dict[str, PeerCapabilities] = {}
         self._peers: dict[str, PeerCapabilities] = {}  # All other voters, and our learners.
@@ -175,8 +175,8 @@ class Raft:
                 deadline = min(deadline, self._transfer.deadline_ms(self._leading, self.log))
             return min(deadline, self._quorum_check_ms) if self._checks_quorum() else deadline
         if self.role is Role.FOLLOWER:
-            return self._election_due_ms
-        return min(self._election_due_ms, self._vote_retry_due_ms)
+            return self.election_due_ms
+        return min(self.election_due_ms, self._vote_retry_due_ms)
 
     # ---- time ----
 
@@ -192,7 +192,7 @@ class Raft:
                 self._leading.send_heartbeats(now_ms, self._messages)
                 if self._transfer is not None and now_ms >= self._transfer.expires_ms:
                     self._transfer = None
-        elif now_ms >= self._election_due_ms:
+        elif now_ms >= self.election_due_ms:
             self._on_election_timeout()
         elif self.role is not Role.FOLLOWER and now_ms >= self._vote_retry_due_ms:
             self._request_votes()
@@ -268,7 +268,7 @@ class Raft:
             self._leading = None
             self._read_rounds.on_step_down()
             self._transfer = None
-            self._election_due_ms = self._now_ms + self._election_timeout_ms()
+            self.election_due_ms = self._now_ms + self._election_timeout_ms()
             if self._learners:
                 self._learners.clear()
                 self._configure()
@@ -279,7 +279,7 @@ class Raft:
     def _on_election_timeout(self) -> None:
         self.leader = None
         self._campaigns_for_transfer = False
-        self._election_due_ms = self._now_ms + self._election_timeout_ms()
+        self.election_due_ms = self._now_ms + self._election_timeout_ms()
         if not self._may_vote or not self._may_campaign():
             return
         self._granted = {self.setup.peer_id}
@@ -311,7 +311,7 @@ class Raft:
         self.voted_for = self.setup.peer_id
         self._granted = {self.setup.peer_id}
         self._answered = set()
-        self._election_due_ms = self._now_ms + self._candidate_timeout_ms()
+        self.election_due_ms = self._now_ms + self._candidate_timeout_ms()
         self._request_votes()
         self._count_votes()
 
@@ -379,7 +379,7 @@ class Raft:
         if granted and not message.pre_vote:
             self.voted_for = sender
             self._become_follower(None)
-            self._election_due_ms = now_ms + self._election_timeout_ms()
+            self.election_due_ms = now_ms + self._election_timeout_ms()
         term = message.term if granted else self.term
         self._messages.append(Envelope(sender, Vote(term, granted, message.pre_vote), context))
 
@@ -516,7 +516,7 @@ class Raft:
             self._become_follower(sender)
         self._leader_heard_ms = now_ms
         self._failed_campaigns = 0
-        self._election_due_ms = now_ms + self._election_timeout_ms()
+        self.election_due_ms = now_ms + self._election_timeout_ms()
 
     def _on_install_snapshot(
         self, sender: str, message: InstallSnapshot, now_ms: int, context: object
@@ -659,7 +659,7 @@ class Raft:
         The owner received nothing meanwhile, so that time must not count against a candidate that
         got our vote, nor against our own campaign.
         """
-        self._election_due_ms += ms
+        self.election_due_ms += ms
         self._vote_retry_due_ms += ms
 
     def on_durable(self, index: int, term: int) -> None:

@@ -135,7 +135,7 @@ class LogClientMachine:
         self._peers: dict[str, _PeerConnection] = {}
         self._actions: list[Action] = []
         self._queries: dict[bytes, AnyQuery] = {}
-        self._streams: dict[bytes, EntryStream] = {}
+        self.streams: dict[bytes, EntryStream] = {}
         # To be requested from the leader (again).
         self._leader_streams: deque[EntryStream] = deque()
         self._peer_streams: list[EntryStream] = []  # To be requested from any peer (again).
@@ -202,7 +202,7 @@ class LogClientMachine:
         if stream in self._peer_streams:
             self._peer_streams.remove(stream)
         if stream.reqid is not None:
-            self._streams.pop(stream.reqid, None)
+            self.streams.pop(stream.reqid, None)
         url = stream.url or self.leader
         if not stream.done:
             stop = stream.stop()
@@ -294,7 +294,7 @@ class LogClientMachine:
                     self.drop_query(ask)
             elif peer.url == self.leader:
                 self._search(now_ms)
-        elif reqid in self._streams and len(frames) > 1:
+        elif reqid in self.streams and len(frames) > 1:
             self._on_entries(peer, frames, now_ms)
         elif self.window.awaits(reqid):
             self._on_update_answer(peer, frames, now_ms)
@@ -336,7 +336,7 @@ class LogClientMachine:
         packed = frames[1] == ENTRIES_PACKED
         decode = decode_entries_packed_answer if packed else decode_entries_answer
         reqid, answer = decode(frames)
-        stream = self._streams[reqid]
+        stream = self.streams[reqid]
         if answer.status is EntriesStatus.NOT_LEADER:
             if stream.url is None:
                 self._on_refused(peer, now_ms)
@@ -348,7 +348,7 @@ class LogClientMachine:
         if follow_up is not None:
             self._send_request(peer.url, follow_up)
         if stream.done:
-            del self._streams[reqid]
+            del self.streams[reqid]
 
     @property
     def hint(self) -> str:
@@ -411,9 +411,9 @@ class LogClientMachine:
         self.window.rewind()
         self.reads.rewind()
         self._resend_due_ms = None
-        for reqid, stream in list(self._streams.items()):
+        for reqid, stream in list(self.streams.items()):
             if stream.url is None:
-                del self._streams[reqid]
+                del self.streams[reqid]
                 stream.reqid = None
                 self._leader_streams.append(stream)
         for ask in self._queries.values():
@@ -426,7 +426,7 @@ class LogClientMachine:
 
     def _queried_urls(self) -> set[str]:
         asked = [ask.url for ask in self._queries.values()]
-        asked += [stream.url for stream in (*self._peer_streams, *self._streams.values())]
+        asked += [stream.url for stream in (*self._peer_streams, *self.streams.values())]
         return {url for url in asked if url is not None}
 
     def _connect(self, url: str) -> None:
@@ -489,7 +489,7 @@ class LogClientMachine:
                 self.leader is None or (peer.url in unheard and peer.hello is None)
             ):
                 times.append(self._poll_due_ms(peer))
-        for stream in (*self._peer_streams, *self._streams.values()):
+        for stream in (*self._peer_streams, *self.streams.values()):
             if stream.url is not None and (stream.awaits_peer or stream.reqid is None):
                 times.append(stream.heard_ms + self.setup.response_ttl_ms)
         return min((time for time in times if time < _NEVER), default=None)
@@ -505,7 +505,7 @@ class LogClientMachine:
             since.append(self.reads.heard_ms)
         since += [
             stream.heard_ms
-            for stream in self._streams.values()
+            for stream in self.streams.values()
             if stream.awaits_peer and stream.url is None
         ]
         since += [
@@ -549,7 +549,7 @@ class LogClientMachine:
         while self._leader_streams:
             stream = self._leader_streams.popleft()
             reqid = self.new_id()
-            self._streams[reqid] = stream
+            self.streams[reqid] = stream
             stream.heard_ms = now_ms
             hello = self._peers[leader].hello
             knows = hello is not None and FEATURE_ENTRIES in hello.features
@@ -559,14 +559,14 @@ class LogClientMachine:
     # ---- streams from any peer ----
 
     def _streams_of(self, url: str) -> list[EntryStream]:
-        return [it for it in (*self._peer_streams, *self._streams.values()) if it.url == url]
+        return [it for it in (*self._peer_streams, *self.streams.values()) if it.url == url]
 
     def _move_to_leader(self, stream: EntryStream) -> None:
         """The peer at the stream's URL does not serve it: the leader does."""
         if stream in self._peer_streams:
             self._peer_streams.remove(stream)
         if stream.reqid is not None:
-            self._streams.pop(stream.reqid, None)
+            self.streams.pop(stream.reqid, None)
         url, stream.reqid, stream.url = stream.url, None, None
         self.counters["given_up"] += 1
         self._leader_streams.append(stream)
@@ -578,7 +578,7 @@ class LogClientMachine:
 
         A stream of a peer without the feature, or of a silent one, moves to the leader.
         """
-        for stream in [*self._peer_streams, *self._streams.values()]:
+        for stream in [*self._peer_streams, *self.streams.values()]:
             if stream.url is None or not (stream.awaits_peer or stream.reqid is None):
                 continue
             if not stream.heard_ms:
@@ -594,7 +594,7 @@ class LogClientMachine:
             if peer.hello is not None and peer.has_feature(FEATURE_ANYWHERE):
                 self._peer_streams.remove(stream)
                 reqid = self.new_id()
-                self._streams[reqid] = stream
+                self.streams[reqid] = stream
                 stream.heard_ms = now_ms
                 self._send_request(peer.url, stream.start(reqid, packed=True))
             elif peer.hello is not None:

@@ -31,9 +31,9 @@ class Subscription:
             None  # What is asked for, because no broadcast brought it.
         )
         self._runs: deque[EntryRun] = deque()
-        self._queued_bytes = 0  # The bytes in _runs.
+        self.queued_bytes = 0  # The bytes in _runs.
         self._ahead: deque[EntryRun] = deque()  # Broadcasts after the stream's entries.
-        self._ahead_bytes = 0
+        self.ahead_bytes = 0
         self._known_index = 0  # The highest index known to be applied by the leader.
         self._leader: str | None = None
         self._url_query: Query | None = None
@@ -58,18 +58,18 @@ class Subscription:
     def _queue(self, run: EntryRun) -> None:
         """Queues the next entries. If the queue is full they are dropped and requested later."""
         last_index = run.last_index
-        if last_index <= self.prev_index or self._queued_bytes > QUEUED_BYTES_MAX:
+        if last_index <= self.prev_index or self.queued_bytes > QUEUED_BYTES_MAX:
             return
         fresh = run.entries[self.prev_index + 1 - run.first_index :]
         self._runs.append(EntryRun(self.prev_index + 1, fresh))
-        self._queued_bytes += sum(map(len, fresh))
+        self.queued_bytes += sum(map(len, fresh))
         self.prev_index = last_index
 
     def _buffer_ahead(self, run: EntryRun) -> None:
         self._ahead.append(run)
-        self._ahead_bytes += sum(map(len, run.entries))
-        while self._ahead_bytes > QUEUED_BYTES_MAX:
-            self._ahead_bytes -= sum(map(len, self._ahead.popleft().entries))
+        self.ahead_bytes += sum(map(len, run.entries))
+        while self.ahead_bytes > QUEUED_BYTES_MAX:
+            self.ahead_bytes -= sum(map(len, self._ahead.popleft().entries))
 
     # ---- the reader ----
 
@@ -87,7 +87,7 @@ class Subscription:
         """Returns the next entries, if there are any."""
         if self._runs:  # They were queued before the stream started.
             run = self._runs.popleft()
-            self._queued_bytes -= sum(map(len, run.entries))
+            self.queued_bytes -= sum(map(len, run.entries))
             return run
         stream = self.stream
         if stream is None or not stream.runs:
@@ -114,7 +114,7 @@ class Subscription:
                 self._check_ms = now_ms + self._pause_ms
         if client.leader is not None and (self._check_ms is None or now_ms >= self._check_ms):
             self._check_leader(client, now_ms)
-        if self.stream is None and self._known_index > self.prev_index and not self._queued_bytes:
+        if self.stream is None and self._known_index > self.prev_index and not self.queued_bytes:
             self.stream = client.open_stream(EntryStream(self.prev_index))
 
     def _end_stream(self, now_ms: int) -> None:
@@ -126,7 +126,7 @@ class Subscription:
         if self.url is None and self._url_query is None:
             self._pause_ms = min(2 * self._pause_ms, POLL_MS[1])
             self._check_ms = now_ms + self._pause_ms
-        ahead, self._ahead, self._ahead_bytes = self._ahead, deque(), 0
+        ahead, self._ahead, self.ahead_bytes = self._ahead, deque(), 0
         for run in ahead:
             if run.first_index <= self.prev_index + 1:
                 self._queue(run)
@@ -142,7 +142,7 @@ class Subscription:
         if self._url_query is None and (first or self.url is not None):
             self._url_query = client.query(Query(RequestBroadcastStateUrl(client.new_id())))
             self._url_query.accepts_no_url = True  # The request for entries finds the leader.
-        if self.stream is None and not self._queued_bytes:
+        if self.stream is None and not self.queued_bytes:
             self.stream = client.open_stream(EntryStream(self.prev_index))
         self._check_ms = now_ms + SILENCE_MS_MAX
 

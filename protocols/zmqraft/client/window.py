@@ -148,7 +148,7 @@ class Window:
         self.flow = FlowControl(limits.updates)
         self._unanswered_singles = 0  # Single updates without an answer of the present leader.
         self._packs: dict[bytes, PendingUpdates] = {}
-        self._singles: dict[bytes, tuple[PendingUpdates, int]] = {}
+        self.singles: dict[bytes, tuple[PendingUpdates, int]] = {}
 
     @property
     def has_room(self) -> bool:
@@ -165,7 +165,7 @@ class Window:
         """
         if not self.has_room or reqids[0] in self._packs:
             return False
-        return not self._singles or self._singles.keys().isdisjoint(reqids)
+        return not self.singles or self.singles.keys().isdisjoint(reqids)
 
     def add(self, pending: PendingUpdates) -> None:
         """Appends updates to the window."""
@@ -190,7 +190,7 @@ class Window:
 
     def awaits(self, reqid: bytes) -> bool:
         """Whether an answer to this id is outstanding."""
-        return reqid in self._packs or reqid in self._singles
+        return reqid in self._packs or reqid in self.singles
 
     @property
     def heard_ms(self) -> int | None:
@@ -228,7 +228,7 @@ class Window:
                 pending.sent += 1
                 if not pending.single_indexes[position]:
                     self._unanswered_singles += 1
-                    self._singles[reqid] = pending, position
+                    self.singles[reqid] = pending, position
                     update = RequestUpdate(reqid, pending.updates[position])
                     yield encode_client_request(update, self.cluster, form)
             self.sent += 1
@@ -253,7 +253,7 @@ class Window:
 
     def on_update_answer(self, reqid: bytes, answer: UpdateAnswer, now_ms: int) -> None:
         """Processes the answers to single updates, except REFUSED."""
-        pending, position = self._singles.get(reqid, (None, 0))
+        pending, position = self.singles.get(reqid, (None, 0))
         if pending is None:
             return
         self.items[0].heard_ms = now_ms  # Any answer shows that the leader works.
@@ -263,7 +263,7 @@ class Window:
         elif answer.status is UpdateStatus.COMMITTED:
             if not answer.log_index:
                 raise RemoteProtocolError("an update committed at index 0")
-            del self._singles[reqid]
+            del self.singles[reqid]
             pending.single_indexes[position] = answer.log_index
             pending.missing -= 1
             self._unanswered_singles -= position < pending.sent
@@ -298,9 +298,9 @@ class Window:
         self.count -= len(pending.updates)
         self.size -= pending.size
         del self._packs[pending.reqids[0]]
-        if self._singles:
+        if self.singles:
             for reqid in pending.reqids:
-                self._singles.pop(reqid, None)
+                self.singles.pop(reqid, None)
 
 
 def runs_of(indexes: Iterable[int]) -> tuple[tuple[int, int], ...]:

@@ -37,9 +37,9 @@ class MemberDirectory:
 
         base is None when nothing on disk names the initial members.
         """
-        self._urls = dict(urls)
+        self.urls = dict(urls)  # By the topology.
         self._peer_urls = dict(peer_urls)
-        self._entries = {base_index: base or ConfigEntry(tuple(self._urls.items()))}
+        self._entries = {base_index: base or ConfigEntry(tuple(self.urls.items()))}
         self.members_known = base is not None  # Else the topology's members are assumed.
         self.history = ConfigurationHistory(self._entries[base_index].configuration, (), base_index)
         self.peer_url_members = frozenset(peer_urls)  # They must send peer messages to `peer_url`.
@@ -104,13 +104,13 @@ class MemberDirectory:
     @property
     def members(self) -> Members:
         """All members, of both sets while joint, with their client URLs."""
-        return tuple((peer, self._urls.get(peer, url)) for peer, url in self.entry.members)
+        return tuple((peer, self.urls.get(peer, url)) for peer, url in self.entry.members)
 
     def url_of(self, peer: str, otherwise: str = "") -> str:
         """Returns the URL for our requests to a peer; `otherwise` when none is known."""
         return (
             self._peer_urls.get(peer)
-            or self._urls.get(peer)
+            or self.urls.get(peer)
             or dict(self.entry.members).get(peer, otherwise)
         )
 
@@ -125,13 +125,13 @@ class MemberDirectory:
 
     def forget_peer_url(self, peer: str) -> None:
         """Forgets a peer_url from a hello: without a link to the peer it may become outdated."""
-        if peer not in self._urls:
+        if peer not in self.urls:
             self._peer_urls.pop(peer, None)
             self.peer_url_members = frozenset(self._peer_urls)
 
     def is_declared_foreign(self, peer: str) -> bool:
         """Whether the topology names it as a peer of another implementation."""
-        return peer in self._urls and peer not in self._peer_urls
+        return peer in self.urls and peer not in self._peer_urls
 
     # ---- senders ----
 
@@ -144,7 +144,7 @@ class MemberDirectory:
     @property
     def accepted_senders(self) -> frozenset[str]:
         """The peers whose requests are processed."""
-        return frozenset((*self._urls, *member_ids(self.entry.members), *self._unlisted))
+        return frozenset((*self.urls, *member_ids(self.entry.members), *self._unlisted))
 
     @property
     def drift(self) -> list[str]:
@@ -152,15 +152,11 @@ class MemberDirectory:
         found = []
         members = dict(self.entry.members)
         for peer, url in members.items():
-            if peer not in self._urls:
+            if peer not in self.urls:
                 found.append(f"{peer} at {url} is a member, but not in the topology")
-            elif self._urls[peer] != url:
-                found.append(
-                    f"{peer} is at {url} by the log, at {self._urls[peer]} by the topology"
-                )
+            elif self.urls[peer] != url:
+                found.append(f"{peer} is at {url} by the log, at {self.urls[peer]} by the topology")
         found += [
-            f"{peer} is in the topology, but no member"
-            for peer in self._urls
-            if peer not in members
+            f"{peer} is in the topology, but no member" for peer in self.urls if peer not in members
         ]
         return found

@@ -37,6 +37,9 @@ class PruneMarks:
         while self._marks and self._marks[-1][0] > last_index:
             self._marks.pop()
 
+    def __len__(self) -> int:
+        return len(self._marks)
+
     def index_before(self, expired_s: int) -> int:
         """Returns the highest index up to which all request ids are known to be older than
         expired_s."""
@@ -72,7 +75,7 @@ class AppendQueue:
         self._epoch = epoch
         self._on_replaced = on_replaced
         self._queued_index = core.log.last_index  # The last index given to the log writer.
-        self._seq = 0
+        self.seq = 0  # Of the last job.
         self._unacknowledged: deque[_PendingAck] = deque()
         # Own blocks, whose request ids are in the table already.
         self._own_blocks: dict[int, bytes] = {}
@@ -101,14 +104,14 @@ class AppendQueue:
             self._update_reqids(batches)
             last_index, last_term = batches[-1].last_index, batches[-1].term
             self._queued_index = last_index
-        self._seq += 1
-        self._unacknowledged.append(_PendingAck(self._seq, last_index, last_term, answers))
+        self.seq += 1
+        self._unacknowledged.append(_PendingAck(self.seq, last_index, last_term, answers))
         prev_term = self._core.log.term_at(prev_index)
         assert prev_term is not None, "a batch follows the log"
         blocks = [batch.block for batch in batches]
         self.appended_bytes += sum(map(len, blocks))
         reset, self.reset_pending = self.reset_pending, False
-        return AppendJob(self._epoch, self._seq, prev_index, prev_term, blocks, reset)
+        return AppendJob(self._epoch, self.seq, prev_index, prev_term, blocks, reset)
 
     def on_written(self, seq: int) -> Iterable[Envelope]:
         """The jobs up to seq are durable. Returns the answers that may be sent."""

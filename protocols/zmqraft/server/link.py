@@ -158,6 +158,11 @@ class PeerLink:
         """Whether the peer answers requests but no hello: it is of another implementation."""
         return self.features is None and self.unanswered_hellos >= HELLO_TRIES
 
+    @property
+    def pending_count(self) -> int:
+        """Requests that wait for an answer."""
+        return len(self._pending)
+
     def reset(self) -> None:
         """The connection is lost, with all answers."""
         self._pending.clear()

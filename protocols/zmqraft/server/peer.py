@@ -166,7 +166,7 @@ class Peer:
         self.transfers = TransferRequests(self.core, self.cluster)
         self.entry_readers = EntryReaders(self.core, self.snapshots, reader)
         self._client_requests = RequestQueue()
-        self._cluster_info = ClusterInfo(
+        self.cluster_info = ClusterInfo(
             setup, self.core, self.directory, self.snapshots, self._marks
         )
         self.last_applied = 0
@@ -514,15 +514,17 @@ class Peer:
             message = message._replace(text=form is Form.TEXT)
             self.entry_readers.on_request(client, message, self._now_ms)
         else:
-            self._cluster_info.on_request(client, form, message, self._peer_status, self._now_ms)
+            self.cluster_info.on_request(client, form, message, self.peer_status, self._now_ms)
 
     @property
-    def _peer_status(self) -> PeerStatus:
+    def peer_status(self) -> PeerStatus:
+        """What answers about the cluster and its log say of this peer."""
         return PeerStatus(self._accepts_updates(), self.last_applied, self._unix_s)
 
     # ---- hello ----
 
-    def _own_hello(self) -> Hello:
+    def own_hello(self) -> Hello:
+        """The state and features of this peer."""
         return Hello(
             peer=self.setup.peer_id,
             version=self.setup.version,
@@ -546,7 +548,7 @@ class Peer:
             self.directory.add_unlisted(hello.peer)
             self._update_accepted_senders()
         # After its processing, because it may have made us a voter.
-        out.add([routing_id, *encode_hello_answer(message_id, self._own_hello())])
+        out.add([routing_id, *encode_hello_answer(message_id, self.own_hello())])
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
         self.links.on_hello(peer, hello, self.setup.append_inflight_max)
@@ -577,7 +579,7 @@ class Peer:
             self._table_updates.deadline_ms,
             self.reads.deadline_ms,
             self.entry_readers.deadline_ms,
-            self._cluster_info.deadline_ms,
+            self.cluster_info.deadline_ms,
             self.transfers.deadline_ms,
             self._commit_notifier.deadline_ms(self._applicable_index, self._now_ms),
             self.links.deadline_ms(self.members.joining),
@@ -624,9 +626,9 @@ class Peer:
             self._table_updates.commit(core.commit_index, self.peers_out)
             self.reads.on_ready(ready.read_index, self.last_applied)
             self.entry_readers.on_ready(ready.read_index)
-            self._cluster_info.on_ready(ready.read_index)
+            self.cluster_info.on_ready(ready.read_index)
         self.entry_readers.answer_some(self._applicable_index, now_ms)
-        self._cluster_info.answer_ready(self._peer_status, now_ms)
+        self.cluster_info.answer_ready(self.peer_status, now_ms)
         self._run_timers(now_ms)
         hard_state = ready.hard_state
         if hard_state is None and self.eligibility.is_voter and not self._voter_saved:
@@ -695,7 +697,7 @@ class Peer:
         self.requests.answer(envelope.context, envelope.message)
 
     def _run_timers(self, now_ms: int) -> None:
-        self.links.send_due(self._own_hello, self.members.joining, now_ms)
+        self.links.send_due(self.own_hello, self.members.joining, now_ms)
         for updates, out in (
             (self.updates, self.clients_out),
             (self._table_updates, self.peers_out),
@@ -724,7 +726,7 @@ class Peer:
 
     def _commit_notice(self, now_ms: int) -> CommitNotice | None:
         index, leads = self._applicable_index, self.core.term if self.is_leader else 0
-        wanted_index = max(self.reads.awaited_index, self._cluster_info.awaited_index)
+        wanted_index = max(self.reads.awaited_index, self.cluster_info.awaited_index)
         scope = self._commit_notifier.scope(index, leads, now_ms, wanted_index)
         if scope is NotifyScope.NONE:
             return None

@@ -30,6 +30,11 @@ class PeerReads:
         return self._reads.waiting
 
     @property
+    def unapplied_count(self) -> int:
+        """Confirmed rounds that wait until their index is applied."""
+        return len(self._unapplied)
+
+    @property
     def deadline_ms(self) -> int | None:
         """When remind() has something to do."""
         return self._reads.deadline_ms

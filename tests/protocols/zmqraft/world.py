@@ -268,7 +268,7 @@ class World:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self.listening: dict[Subscription, str] = {}
         self.answer_entries: codec.EntriesAnswer | None = None  # To every request, in its place.
-        self._links: dict[str, int] = {}  # url: generation; frames of older ones are lost.
+        self.links: dict[str, int] = {}  # url: generation; frames of older ones are lost.
         self._generation = count(1)
         self._ids = count(1)
         self._arrivals: dict[int, int] = {}
@@ -317,7 +317,7 @@ class World:
         """Breaks the client's connection; like ZeroMQ it connects again by itself."""
 
         def lost() -> None:
-            generation = self._links.get(peer.url)
+            generation = self.links.get(peer.url)
             if generation is not None:
                 self.client.on_disconnected(peer.url, self.now_ms)
                 self._try(peer.url, generation)
@@ -332,7 +332,7 @@ class World:
         begun_ms = self.now_ms
         while True:
             done = until()
-            self._act()
+            self.act()
             if done or until():
                 return self.now_ms - begun_ms
             times = [self._events[0][0]] if self._events else []
@@ -348,14 +348,14 @@ class World:
     def _later(self, delay_ms: int, do: Callable[[], None]) -> None:
         heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._order), do))
 
-    def _act(self) -> None:
+    def act(self) -> None:
         for action in self.client.ready(self.now_ms):
             match action:
                 case Connect(url):
-                    self._links[url] = next(self._generation)
-                    self._try(url, self._links[url])
+                    self.links[url] = next(self._generation)
+                    self._try(url, self.links[url])
                 case Disconnect(url):
-                    del self._links[url]
+                    del self.links[url]
                 case Send(url, frames):
                     self.sent.append((self.now_ms, url, frames))
                     self._deliver(url, frames)
@@ -367,7 +367,7 @@ class World:
 
     def _try(self, url: str, generation: int) -> None:
         def attempt() -> None:
-            if self._links.get(url) != generation:
+            if self.links.get(url) != generation:
                 return
             if self.peer(url).alive:
                 self.client.on_connected(url, self.now_ms)
@@ -378,7 +378,7 @@ class World:
 
     def _deliver(self, url: str, frames: list[bytes]) -> None:
         """In order on each connection; what is under way arrives even when that is gone."""
-        generation = self._links[url]
+        generation = self.links[url]
 
         def arrive() -> None:
             if self.peer(url).alive:
@@ -394,7 +394,7 @@ class World:
         """Sends to the client, if the connection still stands then."""
 
         def come_back() -> None:
-            if self._links.get(url) == generation and self.peer(url).alive:
+            if self.links.get(url) == generation and self.peer(url).alive:
                 self.client.on_frames(url, answer, self.now_ms)
 
         self._later(LATENCY_MS, come_back)

@@ -68,7 +68,7 @@ class Served(World):
         """The answers to a client."""
         return [answers.decode_answer(each[1:]) for each in self.answers if each[0] == routing_id]
 
-    def _act(self) -> None:
+    def act(self) -> None:
         for worker in self.workers:
             if self.applies:
                 # The leader's read index is one above the last write, because of the entry of its
@@ -76,7 +76,7 @@ class Served(World):
                 applied = len(self.log.records) + 1
                 worker.report(worker.channel.epoch or 1, applied, self.now_ms)
         self.session.ready(self.now)
-        super()._act()
+        super().act()
         for worker in self.workers:
             worker.channel.must_send_hello(self.now_ms)  # The message goes nowhere here.
             worker.channel.send(worker.take)

@@ -96,10 +96,10 @@ class WholeServer(Served):
         self.workers = list(self.desks)
         self.lead("n1")
 
-    def _act(self) -> None:
+    def act(self) -> None:
         for desk in self.desks:
             self.session.proposals.on_results(desk.apply())
-        super()._act()
+        super().act()
         for desk in self.desks:
             desk.run()
 

@@ -53,7 +53,7 @@ def test_the_leader_is_found_and_the_others_are_let_go() -> None:
     world = World()
     world.lead("n2")
     world.run(lambda: world.client.leader == "tcp://n2")
-    world.run(lambda: list(world._links) == ["tcp://n2"])
+    world.run(lambda: list(world.links) == ["tcp://n2"])
     assert world.client.leader_form is None  # It named packs.
 
 
@@ -206,7 +206,7 @@ def test_single_updates_in_the_forms_of_others(form: Form) -> None:
     world.run(lambda: bool(last.runs))
     assert data_of(world) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
     assert last.runs == ((2, 5),)
-    assert not world.client.window._singles
+    assert not world.client.window.singles
 
 
 def test_a_leader_without_hello_gets_single_updates_in_node_form() -> None:
@@ -263,12 +263,12 @@ def test_a_question_outlives_its_leader() -> None:
 def test_a_question_to_one_peer_makes_a_connection_for_it() -> None:
     world = World()
     world.lead("n1")
-    world.run(lambda: list(world._links) == ["tcp://n1"])
+    world.run(lambda: list(world.links) == ["tcp://n1"])
     ask = world.client.query(Query(RequestLogInfo(world.new_id()), "tcp://n3"))
     world.run(lambda: ask.done)
     assert isinstance(ask.answer, LogInfo)
     assert ask.answer.leading is False
-    world.run(lambda: list(world._links) == ["tcp://n1"])
+    world.run(lambda: list(world.links) == ["tcp://n1"])
 
 
 def read(world: World, stream: EntryStream) -> list[bytes]:
@@ -301,7 +301,7 @@ def test_entries_by_answers_and_follow_ups(
     assert read(world, EntryStream(after, count)) == [
         b"%d" % number for number in range(after, end)
     ]
-    assert not world.client._streams
+    assert not world.client.streams
     kinds = {frames[1] for *_, frames in world.sent} & {REQUEST_ENTRIES, ENTRIES_PACKED}
     assert kinds <= {ENTRIES_PACKED if form is None else REQUEST_ENTRIES}
 
@@ -334,7 +334,7 @@ def test_entries_of_a_peer_that_does_not_lead(trouble: str) -> None:
     assert (world.peer("tcp://n1").entries_sent == 0) is served_alone
     assert (follower.entries_sent > 0) is (trouble in ("none", "dies"))
     world.client.close_stream(stream)
-    world.run(lambda: list(world._links) == ["tcp://n1"])
+    world.run(lambda: list(world.links) == ["tcp://n1"])
     assert world.client.deadline_ms is None
 
 

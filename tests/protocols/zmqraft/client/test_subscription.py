@@ -186,8 +186,8 @@ def test_a_slow_reader_is_not_waited_for_and_loses_nothing(
     over: list[bool] = []
     reader.world.at(50, lambda: over.append(True))
     reader.world.run(lambda: bool(over))
-    assert reader.subscription._queued_bytes <= 1100
-    assert reader.subscription._ahead_bytes <= 1000
+    assert reader.subscription.queued_bytes <= 1100
+    assert reader.subscription.ahead_bytes <= 1000
     reader.run(210)
     reader.check()
 

@@ -57,7 +57,7 @@ class Busy:
         index = self.world.log.add(request.reqid, request.data)
         answer = codec.UpdateAnswer(UpdateStatus.COMMITTED, index)
         frames = codec.encode_update_answer(request.reqid, answer)
-        self.world.reply(self.peer.url, self.world._links[self.peer.url], frames)
+        self.world.reply(self.peer.url, self.world.links[self.peer.url], frames)
         self.busy_ms = self.world.now_ms + self.commit_ms
         if self.inbox:
             self.world.at(max(1, round(self.commit_ms)), self.turn)

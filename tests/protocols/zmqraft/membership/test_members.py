@@ -72,7 +72,7 @@ class Ring:
         core = self.peers[names[0]].core
         hellos_ms = self.now_ms + 20
         self.run_until(lambda: self.now_ms > hellos_ms)
-        core._election_due_ms = self.now_ms
+        core.election_due_ms = self.now_ms
         self.run_until(lambda: core.role is Role.LEADER and core.commit_index > 0)
 
     def start(self, name: str, others: tuple[str, ...], *, voter: bool = False) -> Peer:
@@ -437,8 +437,8 @@ def test_what_would_lose_the_quorum_is_refused(ring: Ring) -> None:
 
 def be_old(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
     """From now on it says hello as a kelek that knows no changes of members."""
-    about, other = peer._own_hello, ("pack", "append", "prevote", "entries")
-    monkeypatch.setattr(peer, "_own_hello", lambda: about()._replace(features=other, members=None))
+    about, other = peer.own_hello, ("pack", "append", "prevote", "entries")
+    monkeypatch.setattr(peer, "own_hello", lambda: about()._replace(features=other, members=None))
 
 
 def test_no_change_while_an_old_version_would_not_follow_it(
@@ -497,9 +497,9 @@ MARKED = b"kLT\x01\x04\7\0\0\0"  # Empties table 7.
 
 def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
     """A version of before the tables' own kind of entry."""
-    about = peer._own_hello
+    about = peer.own_hello
     features = tuple(name for name in about().features if name != FEATURE_TABLES)
-    monkeypatch.setattr(peer, "_own_hello", lambda: about()._replace(features=features))
+    monkeypatch.setattr(peer, "own_hello", lambda: about()._replace(features=features))
 
 
 def send_pack(ring: Ring, data: bytes, to_peer_url: bool) -> list[list[bytes]]:

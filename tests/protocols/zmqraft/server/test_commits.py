@@ -97,5 +97,5 @@ def test_marks_are_bounded() -> None:
     marks = PruneMarks()
     for number in range(2 * MARKS_MAX):
         marks.add(number, number * STEP_S)
-    assert len(marks._marks) == MARKS_MAX
+    assert len(marks) == MARKS_MAX
     assert marks.index_before(10**9) == 2 * MARKS_MAX - 1

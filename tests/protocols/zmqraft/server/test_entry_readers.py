@@ -70,7 +70,7 @@ def test_what_is_committed_and_not_on_our_own_disk_is_waited_for() -> None:
     grow(leading, 3, written=False)
     leading.ask(entries_request(1))
     assert not leading.confirm()
-    leading.peer.on_written(leading.peer.append_queue._seq, leading.alone.now_ms)
+    leading.peer.on_written(leading.peer.append_queue.seq, leading.alone.now_ms)
     assert taken(leading.told()).last_index == 4
 
 
@@ -104,7 +104,7 @@ def test_a_leader_that_can_not_confirm_itself_says_so_in_time() -> None:
     assert leading.peer.deadline_ms <= leading.alone.now_ms
     leading.peer.entry_readers.answer_some(1, leading.alone.now_ms)
     assert taken(leading.take_answers()) == EntriesAnswer(EntriesStatus.NOT_LEADER)
-    leading.peer._cluster_info.answer_ready(leading.peer._peer_status, leading.alone.now_ms)
+    leading.peer.cluster_info.answer_ready(leading.peer.peer_status, leading.alone.now_ms)
     found = info(leading.take_answers())
     assert (found.leading, found.leader) == (False, None)
 
@@ -114,7 +114,7 @@ def test_log_info_does_not_wait_for_ever_for_a_state_machine() -> None:
     leading.ask(INFO_REQUEST)
     assert not leading.confirm()
     leading.alone.now_ms += HELD_MS_MAX
-    leading.peer._cluster_info.answer_ready(leading.peer._peer_status, leading.alone.now_ms)
+    leading.peer.cluster_info.answer_ready(leading.peer.peer_status, leading.alone.now_ms)
     found = info(leading.take_answers())
     assert (found.leading, found.applied_index, found.commit_index) == (True, 0, 1)
 

@@ -257,4 +257,4 @@ def test_pending_requests_are_bounded() -> None:
     wire = Wire()
     for _ in range(1000):
         wire.link.send_request(APPEND._replace(batches=()))
-    assert len(wire.link._pending) <= 256
+    assert wire.link.pending_count <= 256

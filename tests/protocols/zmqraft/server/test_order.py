@@ -73,7 +73,7 @@ class Storm(World):
         return self.dice.randrange(20, 400) if self.dice.random() < self.slow else 1
 
     def generation_of(self, url: str) -> int | None:
-        return self._links.get(url)
+        return self.links.get(url)
 
     def elect(self) -> None:
         """A living peer leads; it may lack what was not committed, never what was."""

@@ -10,6 +10,7 @@ from kelek.protocols.raft.messages import AppendEntries, AppendResponse
 from kelek.protocols.zmqraft.client.client import PendingRead
 from kelek.protocols.zmqraft.server.commits import PUBLISH_MS, CommitNotice
 from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
+from kelek.protocols.zmqraft.wire.values import READ_INDEX
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
 from kelek.tests.protocols.zmqraft.world import World
 
@@ -109,7 +110,7 @@ def test_an_index_that_is_never_applied_costs_no_memory() -> None:
         leading.alone.wake()
         leading.alone.wake()
         leading.confirm()
-    assert len(leading.peer.reads._unapplied) <= 64
+    assert leading.peer.reads.unapplied_count <= 64
     leading.peer.on_applied(core.commit_index)
     assert [id_ for id_, _ in decoded(leading.told())] == [bytes([n]) for n in range(250)]
 
@@ -219,20 +220,25 @@ def test_a_leader_that_refuses_is_left() -> None:
     assert world.client.leader == "tcp://n2"
 
 
+def sent_read(world: World) -> bytes:
+    """The id of the read that the client has sent last."""
+    return [frames[0] for *_, frames in world.sent if frames[1] == READ_INDEX][-1]
+
+
 def test_a_leader_that_reminds_is_waited_for_and_a_silent_one_is_not() -> None:
     world = World()
     leader = world.lead("n1")
     leader.confirms = False
     (read_,) = begin(world)
     world.run(lambda: bool(leader.reads))
-    id_ = next(iter(world.client.reads._requests))
+    id_ = sent_read(world)
     for _ in range(20):
         world.now_ms += 100
         world.client.on_frames(leader.url, [id_, b"kR", b"\1", b""], world.now_ms)
-        world._act()
+        world.act()
     assert world.client.counters["silent"] == 0
     world.now_ms += 500
-    world._act()
+    world.act()
     assert world.client.counters["silent"] == 1
     leader.confirms = True
     world.run(lambda: read_.done)
@@ -245,8 +251,8 @@ def test_an_answer_to_a_read_of_before_the_search_is_a_stray() -> None:
     leader.confirms = False
     (read_,) = begin(world)
     world.run(lambda: bool(leader.reads))
-    id_ = next(iter(world.client.reads._requests))
-    world.client._search(world.now_ms)
+    id_ = sent_read(world)
+    world.client.on_disconnected(leader.url, world.now_ms)
     world.client.on_frames(leader.url, [id_, b"kR", b"\1", b"\x09"], world.now_ms)
     assert not read_.done
     assert world.client.counters["strays"] == 1

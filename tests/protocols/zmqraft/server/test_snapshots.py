@@ -21,7 +21,7 @@ from kelek.protocols.raft.messages import (
 from kelek.protocols.raft.progress import ReplicationState
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zmqraft.server.commits import PUBLISH_MS
-from kelek.protocols.zmqraft.server.link import HELLO_TRIES, PendingRequest, RequestKind
+from kelek.protocols.zmqraft.server.link import HELLO_TRIES
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.snapshots import RECEIVING_MAX
 from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered
@@ -46,7 +46,7 @@ from kelek.protocols.zmqraft.snapshots.orders import (
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire import peer_codec
 from kelek.protocols.zmqraft.wire import snapshot_codec as codec
-from kelek.protocols.zmqraft.wire.values import encode_json, encode_members
+from kelek.protocols.zmqraft.wire.values import decode_message_id, encode_json, encode_members
 
 IDENT = b"demo"
 CONFIG = encode_members((("n1", "tcp://n1"), ("n2", "tcp://n2"), ("n3", "tcp://n3")))
@@ -250,7 +250,7 @@ def lacking(base: int, to: str) -> SnapshotPeer:
     peer.lead()
     core = peer.peer.core
     peer.peer.links_out[to].clear()
-    core._leading.on_capabilities(to, 0)  # type: ignore[union-attr]
+    core.on_capabilities(to, 4, pre_vote=True, last_index=0)
     core.step(to, AppendResponse(core.term, False, conflict_index=1), peer.now_ms)
     peer.orders = peer.wake()
     return peer
@@ -425,19 +425,21 @@ def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
     """Neither the topology nor a hello tells: only who answers, and no hello, is foreign."""
     peer = SnapshotPeer(50)
     peer.lead()
-    peer.peer.directory._urls.pop("n3")
+    peer.peer.directory.urls.pop("n3")
     link = peer.peer.links.by_peer["n3"]
     peer.peer.snapshots.start_sending("n3", peer.now_ms)
     link.unanswered_hellos = 0
     assert not pieces(peer.wake())
     term = peer.peer.core.term
+    out = peer.peer.links_out["n3"]
     for _ in range(HELLO_TRIES + 1):
         assert not pieces(peer.wake())
-        link.send_hello(peer.peer._own_hello())
-        message_id = link._remember(PendingRequest(RequestKind.APPEND, term, 0))
+        link.send_hello(peer.peer.own_hello())
+        link.send_request(AppendEntries(term, "n1", 0, 0, 0))
+        message_id = decode_message_id(out.messages()[-1][0])
         answer = peer_codec.encode_append_response(message_id, AppendResponse(term, True, 0))
         assert link.on_answer(answer) is not None
-    link.send_hello(peer.peer._own_hello())
+    link.send_hello(peer.peer.own_hello())
     assert [piece.plain for piece in pieces(peer.wake())] == [True]
     peer.peer.links.on_lost("n3")
     assert not link.is_foreign, "another one may come up there"
