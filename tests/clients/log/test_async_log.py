@@ -10,7 +10,7 @@ import pytest
 import kelek
 from kelek.clients.errors import LogExpired, LogNoLeader, LogTimeout, LogTooLarge, LogUnavailable
 from kelek.clients.io.reqids import new_reqids
-from kelek.tests.clients.log.test_log import LogPeers
+from kelek.tests.clients.log.log_peers import LogPeers
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_ids_of_the_callers_own(cluster: LogPeers) -> None:
                     await log.append_many(updates[:3], reqids=wrong)
 
     run(main())
-    found = [data for _, data in cluster.world.log.records]
+    found = [data for _, data in cluster.model.log.records]
     assert [data for data in found if data not in (b"a", b"b")] == updates
     assert len(found) == 3004
 
@@ -89,7 +89,7 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form:
     """Their caller gave up while nobody led."""
     updates = [b"%d" % number for number in range(3000)]
     ids = new_reqids(3000)
-    leader, second, third = cluster.world.peers
+    leader, second, third = cluster.model.peers
 
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
@@ -117,7 +117,7 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form:
         assert log.append_many(updates, reqids=others) == 3000
         second.leads, third.leads = False, True
         log.append(b"end")
-    found = [data for _, data in cluster.world.log.records]
+    found = [data for _, data in cluster.model.log.records]
     expected = [b"first", *updates, b"end", *updates, b"end"]
     if form == "node":  # Single updates keep no order where a leader is lost.
         assert sorted(found) == sorted(expected)
@@ -131,7 +131,7 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form:
 def test_whether_anybody_answers_is_known_without_a_leader(
     cluster: LogPeers, tmp_path: Path
 ) -> None:
-    cluster.world.peers[0].leads = False
+    cluster.model.peers[0].leads = False
     with kelek.Log(cluster.urls) as blocking:
         blocking.reach()
     nobody = f"ipc://{tmp_path}/nobody"
@@ -153,8 +153,8 @@ def test_many_tasks_share_one_and_their_updates_travel_together(cluster: LogPeer
         async with kelek.AsyncLog(cluster.urls) as log:
             tasks = [asyncio.create_task(log.append(b"%d" % n)) for n in range(2000)]
             assert await asyncio.gather(*tasks) == list(range(1, 2001))
-        assert [data for _, data in cluster.world.log.records] == [b"%d" % n for n in range(2000)]
-        assert len(cluster.world.peers[0].taken) < 100
+        assert [data for _, data in cluster.model.log.records] == [b"%d" % n for n in range(2000)]
+        assert len(cluster.model.peers[0].taken) < 100
 
     run(main())
 
@@ -180,13 +180,13 @@ def test_a_failover_in_the_middle(cluster: LogPeers) -> None:
             async def source() -> AsyncIterator[bytes]:
                 for number in range(20_000):
                     if number == 9_000:
-                        cluster.tell("kill n1")
-                        cluster.tell("n2")
+                        cluster.kill(cluster.urls[0])
+                        cluster.elect("n2")
                     yield b"%d" % number
 
             found = [index async for index in log.append_each(source())]
             assert found == list(range(1, 20_001))
-        assert [data for _, data in cluster.world.log.records] == [
+        assert [data for _, data in cluster.model.log.records] == [
             b"%d" % number for number in range(20_000)
         ]
 
@@ -215,7 +215,7 @@ def test_a_subscriber_beside_a_writer(cluster: LogPeers) -> None:
             await log.append(b"late")
             assert [entry.data for entry in await late] == [b"late"]
             await lists.aclose()
-            old, new = cluster.world.peers[:2]
+            old, new = cluster.model.peers[:2]
             old.leads, new.leads = False, True
             await log.append(b"last")
             await log.append(b"very last")
@@ -232,12 +232,12 @@ def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: LogPeers) -> None:
                     await log.append(bytes(size))
             with pytest.raises(TypeError):
                 await log.append("text")  # type: ignore[arg-type]
-            cluster.world.peers[0].refuse = "expired"
+            cluster.model.peers[0].refuse = "expired"
             with pytest.raises(LogExpired):
                 await log.append_many([b"a", b"b"])
-            cluster.world.peers[0].refuse = None
+            cluster.model.peers[0].refuse = None
             assert await log.append(b"c") == 1
-            cluster.world.peers[0].commits = False
+            cluster.model.peers[0].commits = False
             log.timeout_ms = 100
             with pytest.raises(LogTimeout, match="no progress"):
                 await log.append(b"d")
@@ -247,11 +247,11 @@ def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: LogPeers) -> None:
 
 def test_no_leader_and_then_one(cluster: LogPeers) -> None:
     async def main() -> None:
-        cluster.world.peers[0].leads = False
+        cluster.model.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
             with pytest.raises(LogNoLeader):
                 await log.append(b"a")
-            cluster.tell("n3")
+            cluster.elect("n3")
             log.timeout_ms = 60_000
             # The first one stayed on its way, and keeps its place.
             assert await log.append(b"b") == 2
@@ -261,14 +261,14 @@ def test_no_leader_and_then_one(cluster: LogPeers) -> None:
 
 def test_a_cancelled_update_stays_on_its_way(cluster: LogPeers) -> None:
     async def main() -> None:
-        cluster.world.peers[0].leads = False
+        cluster.model.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls) as log:
             task = asyncio.create_task(log.append(b"a"))
             await asyncio.wait({task}, timeout=0)  # It has begun.
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            cluster.tell("n2")
+            cluster.elect("n2")
             assert await log.append(b"b") == 2
 
     run(main())
@@ -276,7 +276,7 @@ def test_a_cancelled_update_stays_on_its_way(cluster: LogPeers) -> None:
 
 def test_closing_ends_those_who_wait(cluster: LogPeers) -> None:
     async def main() -> None:
-        cluster.world.peers[0].leads = False
+        cluster.model.peers[0].leads = False
         log = kelek.AsyncLog(cluster.urls)
         tasks = [asyncio.create_task(log.append(b"a")), asyncio.create_task(anext(log.watch()))]
         await asyncio.wait(tasks, timeout=0)

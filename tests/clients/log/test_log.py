@@ -1,13 +1,11 @@
 """kelek.Log over real sockets, against peers of the virtual world that a thread serves."""
 
-import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pyarrow
 import pytest
-import zmq
 
 import kelek
 from kelek.clients.errors import (
@@ -22,70 +20,7 @@ from kelek.clients.io.reqids import new_reqids
 from kelek.clients.log.operations import LogTuning, make_client
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.zmqraft.client.client import LogClientSetup
-from kelek.tests.protocols.zmqraft.world import Peer, World
-
-
-class LogPeers:
-    """Three ROUTERs on ipc, served by one thread until it is told to stop."""
-
-    def __init__(self, folder: Path) -> None:
-        self.world = World()
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.routers: dict[zmq.Socket[bytes], Peer] = {}
-        for peer in self.world.peers:
-            peer.url = f"ipc://{folder}/{peer.name}"
-            router = self.context.socket(zmq.ROUTER)
-            router.linger = 0
-            router.bind(peer.url)
-            self.routers[router] = peer
-        self.world.peers[0].leads = True
-        self.urls = [peer.url for peer in self.world.peers]
-        self.commands = self._pipe(zmq.PULL)
-        self.thread = threading.Thread(target=self._serve)
-        self.thread.start()
-
-    def _pipe(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self.context.socket(kind)
-        socket.linger = 0
-        (socket.bind if kind == zmq.PULL else socket.connect)("inproc://commands")
-        return socket
-
-    def tell(self, command: str) -> None:
-        pipe = self._pipe(zmq.PUSH)
-        pipe.send_string(command)
-        pipe.close(linger=1000)
-
-    def _serve(self) -> None:
-        poller = zmq.Poller()
-        for socket in (self.commands, *self.routers):
-            poller.register(socket, zmq.POLLIN)
-        while True:
-            for socket, _ in poller.poll():
-                assert isinstance(socket, zmq.Socket)
-                if socket is not self.commands:
-                    if not socket.closed:
-                        self._answer(socket)
-                    continue
-                command = socket.recv_string()
-                for router, peer in list(self.routers.items()):
-                    peer.leads = peer.name == command
-                    if command == "stop" or command == f"kill {peer.name}":
-                        poller.unregister(router)
-                        router.close()
-                        del self.routers[router]
-                if command == "stop":
-                    self.commands.close()
-                    return
-
-    def _answer(self, router: zmq.Socket[bytes]) -> None:
-        routing_id, *frames = router.recv_multipart()
-        for answer in self.routers[router].on_frames(frames):
-            router.send_multipart([routing_id, *answer])
-
-    def close(self) -> None:
-        self.tell("stop")
-        self.thread.join()
-        self.context.term()
+from kelek.tests.clients.log.log_peers import LogPeers
 
 
 @pytest.fixture
@@ -122,7 +57,7 @@ def test_updates_and_entries(cluster: LogPeers, form: str) -> None:
 def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls, "demo") as writer, kelek.Log(cluster.urls, "demo") as log:
         writer.append_many(b"%d" % number for number in range(20))
-        cluster.world.peers[1].lags = 5
+        cluster.model.peers[1].lags = 5
         lagging = cluster.urls[1]
         assert len(list(log.entries(url=lagging))) == 15
         assert len(list(log.entries())) == 20
@@ -136,7 +71,7 @@ def test_updates_with_ids_of_ones_own_are_appended_once(cluster: LogPeers) -> No
     for _ in range(2):
         with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
             assert log.append_many(updates, reqids=iter(ids)) == 3000
-    assert [data for _, data in cluster.world.log.records] == updates
+    assert [data for _, data in cluster.model.log.records] == updates
     with kelek.Log(cluster.urls) as log:
         for wrong in (ids[:2], [b"short"] * 3):
             with pytest.raises(ValueError, match="12 bytes for each"):
@@ -148,8 +83,8 @@ def test_read_index(cluster: LogPeers) -> None:
         assert log.read_index() == 1
         log.append_many([b"a", b"b"])
         assert log.read_index(applied=False) == 3
-        cluster.tell("kill n1")
-        cluster.tell("n2")
+        cluster.kill(cluster.urls[0])
+        cluster.elect("n2")
         assert log.read_index() == 3
 
 
@@ -165,7 +100,7 @@ def test_transfer(cluster: LogPeers) -> None:
 
 def test_read_index_of_a_leader_that_knows_none(cluster: LogPeers) -> None:
     """It is refused before anything is sent: that must not wait for something to arrive."""
-    cluster.world.peers[0].features = ("pack", "append")
+    cluster.model.peers[0].features = ("pack", "append")
     with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         until_ms = monotonic_ms() + log.timeout_ms
         with pytest.raises(LogError, match="serves no linearizable reads"):
@@ -184,12 +119,12 @@ def test_a_failover_in_the_middle(cluster: LogPeers) -> None:
         def source() -> Iterator[bytes]:
             for number in range(20_000):
                 if number == 9_000:
-                    cluster.tell("kill n1")
-                    cluster.tell("n2")
+                    cluster.kill(cluster.urls[0])
+                    cluster.elect("n2")
                 yield b"%d" % number
 
         assert list(log.append_each(source())) == list(range(1, 20_001))
-        assert [data for _, data in cluster.world.log.records] == [
+        assert [data for _, data in cluster.model.log.records] == [
             b"%d" % number for number in range(20_000)
         ]
 
@@ -208,7 +143,7 @@ def test_following_waits_for_more(cluster: LogPeers) -> None:
 def test_too_large_is_an_error_before_it_is_sent(cluster: LogPeers, size: int) -> None:
     with kelek.Log(cluster.urls) as log, pytest.raises(LogTooLarge):
         log.append(bytes(size))
-    assert not cluster.world.log.records
+    assert not cluster.model.log.records
 
 
 def test_the_largest_update_travels_alone(cluster: LogPeers) -> None:
@@ -223,22 +158,22 @@ def test_updates_are_bytes(cluster: LogPeers, wrong: object) -> None:
 
 
 def test_an_expired_update(cluster: LogPeers) -> None:
-    cluster.world.peers[0].refuse = "expired"
+    cluster.model.peers[0].refuse = "expired"
     with kelek.Log(cluster.urls) as log:
         with pytest.raises(LogExpired):
             log.append_many([b"a", b"b"])
-        cluster.world.peers[0].refuse = None
+        cluster.model.peers[0].refuse = None
         assert log.append(b"c") == 1
 
 
 def test_no_leader(cluster: LogPeers) -> None:
-    cluster.world.peers[0].leads = False
+    cluster.model.peers[0].leads = False
     with kelek.Log(cluster.urls, timeout_ms=100) as log:
         with pytest.raises(LogNoLeader):
             log.append(b"a")
         with pytest.raises(TimeoutError):
             log.info()
-        cluster.tell("n3")
+        cluster.elect("n3")
         log.timeout_ms = 60_000
         # The first one stayed on its way, and keeps its place.
         assert log.append(b"b") == 2
@@ -247,7 +182,7 @@ def test_no_leader(cluster: LogPeers) -> None:
 def test_a_leader_that_never_commits(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls) as log:
         log.append(b"a")  # Now it is known.
-        cluster.world.peers[0].commits = False
+        cluster.model.peers[0].commits = False
         log.timeout_ms = 200
         with pytest.raises(LogTimeout, match="no progress"):
             log.append(b"b")
@@ -297,7 +232,7 @@ def test_what_is_no_url_is_refused_before_anything_runs(url: str) -> None:
 
 
 def test_a_learned_address_that_is_none_harms_nobody(cluster: LogPeers) -> None:
-    cluster.world.peers[2].url = "tcp://nowhere"  # What the others now say of it.
+    cluster.model.peers[2].url = "tcp://nowhere"  # What the others now say of it.
     with kelek.Log(cluster.urls[0]) as log:
         assert log.append(b"a") == 1
 

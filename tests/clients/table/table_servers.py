@@ -1,36 +1,34 @@
-"""ZeroDB servers for tests of the client: one table in memory behind several of them."""
+"""ZeroDB servers for tests of the client: tables in memory, shared by several servers."""
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import zmq
 
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
 from kelek.protocols.zerodb.wire.codec import decode_request
 from kelek.protocols.zerodb.wire.requests import Request, RequestError
 from kelek.protocols.zerodb.wire.values import KEYS_ONLY, NO_EXTENSION, PACKED, REVERSE
+from kelek.tests.clients.router_thread import RouterThread
 
 FEATURES = 0x1FFFF
 CHUNK_PAIRS = 3
 
 
 class TableStore:
-    """The tables that all servers share, and what was done to them."""
+    """The tables of all servers, their writes, jobs and sessions."""
 
     def __init__(self) -> None:
         self.tables: dict[int, dict[bytes, bytes]] = {}
         self.options: dict[int, values.TableOptions] = {}
-        self.writes: list[Request] = []  # Each once, as the log has them.
-        self.known: dict[bytes, list[bytes]] = {}  # Answers to writes by reqid.
+        self.writes: list[Request] = []  # Each once, as in the log.
+        self.answers: dict[bytes, list[bytes]] = {}  # Answers to writes, by reqid.
         self.changes: list[tuple[int, bytes]] = []
         self.first_change = 1
         self.jobs: dict[int, list[tuple[bytes, bytes]]] = {}
         self.lost_jobs: set[int] = set()
         self.job_state = "done"
-        self.job_request: Any = None  # What began the last one.
-        self.job_turns = 0  # So often it is asked how far a job is before it is done.
+        self.job_request: Any = None  # The request of the last job.
+        self.job_polls = 0  # Status requests before a job is done.
         self.sessions: set[int] = set()
 
     def table(self, number: int) -> dict[bytes, bytes]:
@@ -62,37 +60,41 @@ class TableStore:
                     table.clear()
                 case ops.Open():
                     self.options.setdefault(op.table, op.options)
-        self.changes.append((len(self.changes) + 1, ops.pack(plain(all_ops))))
+        self.changes.append((len(self.changes) + 1, ops.pack(without_reads(all_ops))))
 
 
-JOB = 77  # The number of every copy and mapper.
+JOB = 77  # The number of each copy and map.
 
 
-def job_told(apid: int, state: str) -> dict[str, str]:
-    told = {"apid": apid, "request_type": 0x44, "table": 7, "target": 9, "state": state}
-    told |= {"rows": 1200, "bytes": 24000, "chunks": 3, "started": 1_700_000_000_000}
-    told |= {"ended": 0 if state == "running" else 1_700_000_002_000, "puts": 1100, "deletes": 100}
-    told["reason"] = "no space is left" if state == "failed" else ""
-    return {name: str(value) for name, value in told.items()}
+def job_status(apid: int, state: str) -> dict[str, str]:
+    status = {"apid": apid, "request_type": 0x44, "table": 7, "target": 9, "state": state}
+    status |= {"rows": 1200, "bytes": 24000, "chunks": 3, "started": 1_700_000_000_000}
+    status |= {
+        "ended": 0 if state == "running" else 1_700_000_002_000,
+        "puts": 1100,
+        "deletes": 100,
+    }
+    status["reason"] = "no space is left" if state == "failed" else ""
+    return {name: str(value) for name, value in status.items()}
 
 
-def plain(all_ops: Sequence[ops.Op]) -> list[ops.Op]:
+def without_reads(all_ops: Sequence[ops.Op]) -> list[ops.Op]:
     return [op for op in all_ops if not isinstance(op, ops.Get | ops.Expiry | ops.Attach)]
 
 
 class FakeTableServer:
-    """One server. What it is told to do wrong it does until it is told otherwise."""
+    """One server, with faults that tests switch on."""
 
-    def __init__(self, world: TableStore, name: str, features: int = FEATURES) -> None:
-        self.world = world
+    def __init__(self, store: TableStore, name: str, features: int = FEATURES) -> None:
+        self.store = store
         self.name = name
         self.features = features
-        self.requests: list[Request] = []  # All that it understood.
-        self.silent = False  # Says nothing at all.
-        self.mute = 0  # So many writes are done, and not answered.
-        self.cannot = 0  # So many requests are answered with: try again.
-        self.mute_scans = False  # No scan is answered.
-        self.read_max = 1 << 20  # Keys.
+        self.requests: list[Request] = []  # Valid requests.
+        self.silent = False  # It answers nothing.
+        self.mute = 0  # Writes that it will execute without an answer.
+        self.refuse_count = 0  # Requests that it will refuse with a hint to retry.
+        self.mute_scans = False  # It answers no scan.
+        self.read_max = 1 << 20  # Keys of a read.
         self.error: tuple[int, str] | None = None
 
     def on_frames(self, frames: list[bytes]) -> list[list[bytes]]:
@@ -104,11 +106,11 @@ class FakeTableServer:
         except RequestError as error:
             return [answers.encode_refusal(error)]
         if not self.features & values.FEATURE_PACKED:
-            assert request.extension == NO_EXTENSION, "a foreign server was sent our extension"
+            assert request.extension == NO_EXTENSION, "a foreign server got an extension of kelek"
         self.requests.append(request)
         if not isinstance(request, requests.ServerInfo):
-            if self.cannot:
-                self.cannot -= 1
+            if self.refuse_count:
+                self.refuse_count -= 1
                 return [answers.encode_error(request, 1, "an election", retry=True)]
             if self.error is not None:
                 return [answers.encode_error(request, *self.error)]
@@ -125,13 +127,13 @@ class FakeTableServer:
             case requests.Read() if len(request.keys) > self.read_max:
                 return answers.encode_error(request, 0x10, "too much for one answer")
             case requests.Read():
-                table = self.world.table(request.table)
+                table = self.store.table(request.table)
                 return answers.encode_values(request, [table.get(key) for key in request.keys])
             case requests.Exists():
-                table = self.world.table(request.table)
+                table = self.store.table(request.table)
                 return answers.encode_exists(request, [key in table for key in request.keys])
             case requests.Count():
-                keys = self.world.within(request.table, request.start, b"", request.end)
+                keys = self.store.within(request.table, request.start, b"", request.end)
                 return answers.encode_count(request, len(keys))
             case requests.Scan():
                 return [] if self.mute_scans else self._scan(request)
@@ -139,7 +141,7 @@ class FakeTableServer:
                 return self._watch(request)
             case requests.SplitPoints():
                 number, parts, start, end, _ = request
-                keys = self.world.within(number, start, end)
+                keys = self.store.within(number, start, end)
                 size = max(1, len(keys) // parts)
                 return answers.encode_split_points(request, keys[size::size][: parts - 1])
             case requests.TableInfo():
@@ -156,11 +158,11 @@ class FakeTableServer:
                 return self._write(request)
 
     def _scan(self, request: requests.Scan) -> list[bytes]:
-        keys = self.world.within(request.table, request.start, request.end)
+        keys = self.store.within(request.table, request.start, request.end)
         flags = request.extension.flags
         if flags & REVERSE:
             keys.reverse()
-        table = self.world.table(request.table)
+        table = self.store.table(request.table)
         taken: list[bytes] = []
         size = 0
         for key in keys:
@@ -178,32 +180,32 @@ class FakeTableServer:
         return answers.encode_scan(request, taken, found, resume)
 
     def _watch(self, request: requests.Watch) -> list[bytes]:
-        changes = self.world.changes
+        changes = self.store.changes
         if request.index == 0:
             return answers.encode_watch(request, len(changes) + 1, [])
-        if request.index < self.world.first_change:
+        if request.index < self.store.first_change:
             return answers.encode_error(request, values.GONE, "no longer kept")
         return answers.encode_watch(
             request, len(changes) + 1, [it for it in changes if it[0] >= request.index]
         )
 
     def _info(self, request: requests.TableInfo) -> list[bytes]:
-        numbers = self.world.tables if request.table is None else [request.table]
+        numbers = self.store.tables if request.table is None else [request.table]
         found: dict[int, dict[str, object]] = {
-            number: {"keys": len(self.world.tables[number])}
+            number: {"keys": len(self.store.tables[number])}
             for number in numbers
-            if number in self.world.tables
+            if number in self.store.tables
         }
         return answers.encode_table_info(request, found)
 
     def _job(self, request: Any) -> list[bytes]:
-        jobs = self.world.jobs
+        jobs = self.store.jobs
         match request:
             case requests.RangeJob():
                 apid = len(jobs) + 1
-                self.world.job_request = request
-                table = self.world.table(request.table)
-                keys = self.world.within(request.table, request.start, b"", request.end)
+                self.store.job_request = request
+                table = self.store.table(request.table)
+                keys = self.store.within(request.table, request.start, b"", request.end)
                 jobs[apid] = [(key, table[key]) for key in keys]
                 lease = None
                 if request.extension.flags & values.WITH_LEASE:
@@ -218,33 +220,33 @@ class FakeTableServer:
                 keys, found = [key for key, _ in chunk], [value for _, value in chunk]
                 return answers.encode_chunk(request, keys, found, flags)
             case requests.JobStatus():
-                if request.apid in self.world.lost_jobs:
+                if request.apid in self.store.lost_jobs:
                     return answers.encode_error(request, 0x10, "no such job")
-                state = self.world.job_state
-                if self.world.job_turns:
-                    self.world.job_turns -= 1
+                state = self.store.job_state
+                if self.store.job_polls:
+                    self.store.job_polls -= 1
                     state = "running"
-                return answers.encode_status(request, job_told(request.apid, state))
+                return answers.encode_status(request, job_status(request.apid, state))
             case requests.ListJobs():
-                told = {8: job_told(8, "done"), JOB: job_told(JOB, "running")}
-                shown = (JOB,) if request.running else (JOB, 8)
-                return answers.encode_jobs(request, ((apid, told[apid]) for apid in shown))
+                jobs_of = {8: job_status(8, "done"), JOB: job_status(JOB, "running")}
+                listed = (JOB,) if request.running else (JOB, 8)
+                return answers.encode_jobs(request, ((apid, jobs_of[apid]) for apid in listed))
             case requests.EndJob():
                 if request.apid != JOB:
                     return answers.encode_error(request, 1, "there is no data job 5")
-                self.world.job_state = "cancelled"
+                self.store.job_state = "cancelled"
                 return answers.encode_ok(request)
             case _:
-                self.world.job_request = request
+                self.store.job_request = request
                 return answers.encode_apid(request, JOB)
 
     def _write(self, request: Any) -> list[bytes]:
         reqid = request.extension.reqid
-        if reqid and reqid in self.world.known:
-            return self.world.known[reqid]
-        self.world.writes.append(request)
+        if reqid and reqid in self.store.answers:
+            return self.store.answers[reqid]
+        self.store.writes.append(request)
         session = 0 if isinstance(request, requests.Session) else request.extension.lease
-        if session and session not in self.world.sessions:
+        if session and session not in self.store.sessions:
             return answers.encode_error(request, values.SESSION_ENDED, "the session has ended")
         if isinstance(request, requests.Transaction):
             answer = self._transaction(request)
@@ -252,13 +254,13 @@ class FakeTableServer:
             answer = self._session(request)
         else:
             for op in requests.operations(request, 0):
-                self.world.apply(op.then if isinstance(op, ops.Transaction) else [op])
+                self.store.apply(op.then if isinstance(op, ops.Transaction) else [op])
             answer = answers.encode_ok(request)
-        self.world.known[reqid] = answer
+        self.store.answers[reqid] = answer
         return answer
 
     def _session(self, request: requests.Session) -> list[bytes]:
-        sessions = self.world.sessions
+        sessions = self.store.sessions
         session = request.session
         if request.action == requests.SESSION_OPEN:
             session = len(sessions) + 100
@@ -272,17 +274,17 @@ class FakeTableServer:
     def _transaction(self, request: requests.Transaction) -> list[bytes]:
         holds = all(map(self._holds, request.compares))
         branch = request.then if holds else request.otherwise
-        result = bytes((holds,)) + len(self.world.writes).to_bytes(8, "little")
+        result = bytes((holds,)) + len(self.store.writes).to_bytes(8, "little")
         for op in branch:
             if isinstance(op, ops.Get):
-                value = self.world.table(op.table).get(op.keys[0])
+                value = self.store.table(op.table).get(op.keys[0])
                 size = 0xFFFFFFFF if value is None else len(value)
                 result += size.to_bytes(4, "little") + (value or b"")
-        self.world.apply(branch)
+        self.store.apply(branch)
         return answers.encode_transaction(request, result)
 
     def _holds(self, compare: ops.Compare) -> bool:
-        value = self.world.table(compare.table).get(compare.key)
+        value = self.store.table(compare.table).get(compare.key)
         match compare.kind:
             case ops.ABSENT:
                 return value is None
@@ -297,68 +299,13 @@ class FakeTableServer:
             case ops.GREATER:
                 return value is not None and value > compare.operand
             case _:
-                return int.from_bytes(compare.key, "little") in self.world.sessions
+                return int.from_bytes(compare.key, "little") in self.store.sessions
 
 
-class TableServers:
-    """Three ROUTERs on ipc, served by one thread until it is told to stop."""
+class TableServers(RouterThread[FakeTableServer]):
+    """Three servers of the same tables, on ipc."""
 
     def __init__(self, folder: Path, features: int = FEATURES) -> None:
-        self.world = TableStore()
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.servers = [FakeTableServer(self.world, f"s{i}", features) for i in range(3)]
-        self.routers: dict[zmq.Socket[bytes], FakeTableServer] = {}
-        self.urls = [f"ipc://{folder}/{server.name}" for server in self.servers]
-        for url, server in zip(self.urls, self.servers, strict=True):
-            router = self.context.socket(zmq.ROUTER)
-            router.linger = 0
-            router.bind(url)
-            self.routers[router] = server
-        self.commands = self._pipe(zmq.PULL)
-        self.thread = threading.Thread(target=self._serve)
-        self.thread.start()
-
-    def _pipe(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self.context.socket(kind)
-        socket.linger = 0
-        (socket.bind if kind == zmq.PULL else socket.connect)("inproc://commands")
-        return socket
-
-    def tell(self, command: str) -> None:
-        pipe = self._pipe(zmq.PUSH)
-        pipe.send_string(command)
-        pipe.close(linger=1000)
-
-    def kill(self, url: str) -> None:
-        self.tell(f"kill {self.servers[self.urls.index(url)].name}")
-
-    def _serve(self) -> None:
-        poller = zmq.Poller()
-        for socket in (self.commands, *self.routers):
-            poller.register(socket, zmq.POLLIN)
-        while True:
-            for socket, _ in poller.poll():
-                assert isinstance(socket, zmq.Socket)
-                if socket is not self.commands:
-                    if not socket.closed:
-                        self._answer(socket)
-                    continue
-                command = socket.recv_string()
-                for router, server in list(self.routers.items()):
-                    if command in ("stop", f"kill {server.name}"):
-                        poller.unregister(router)
-                        router.close()
-                        del self.routers[router]
-                if command == "stop":
-                    self.commands.close()
-                    return
-
-    def _answer(self, router: zmq.Socket[bytes]) -> None:
-        routing_id, *frames = router.recv_multipart()
-        for answer in self.routers[router].on_frames(frames):
-            router.send_multipart([routing_id, *answer])
-
-    def close(self) -> None:
-        self.tell("stop")
-        self.thread.join()
-        self.context.term()
+        self.store = TableStore()
+        self.servers = [FakeTableServer(self.store, f"s{i}", features) for i in range(3)]
+        super().__init__({f"ipc://{folder}/{server.name}": server for server in self.servers})

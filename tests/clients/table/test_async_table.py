@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import kelek
-from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, TableServers, job_told
+from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, TableServers, job_status
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 
@@ -109,8 +109,8 @@ def test_jobs_for_several_tasks(cluster: TableServers) -> None:
             await table.release(1)
             assert await table.copy_into(2) == 77
             assert await table.map_into(2, b"\0asm") == 77
-            assert await table.job_status(JOB) == job_told(JOB, "done")
-            cluster.world.job_turns = 2
+            assert await table.job_status(JOB) == job_status(JOB, "done")
+            cluster.store.job_polls = 2
             assert (await table.wait_job(JOB))["state"] == "done"
             assert len(await table.jobs(running=True)) == 1
             await table.end_job(JOB)
@@ -141,10 +141,10 @@ def test_many_tasks_share_one(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await asyncio.gather(*(table.put(key, value) for key, value in PAIRS[:2000]))
-            assert len(cluster.world.writes) < 100, "they travel together"
+            assert len(cluster.store.writes) < 100, "they travel together"
             found = await asyncio.gather(*(table.get(key) for key, _ in PAIRS[:2000]))
             assert found == [value for _, value in PAIRS[:2000]]
-        written = [key for it in cluster.world.writes for key in getattr(it, "keys", [])]
+        written = [key for it in cluster.store.writes for key in getattr(it, "keys", [])]
         assert written == [key for key, _ in PAIRS[:2000]], "in the order in which they were begun"
 
     run(main())
@@ -162,7 +162,7 @@ def test_what_is_begun_later_overtakes_no_put(cluster: TableServers) -> None:
                 table.compare_and_put(b"c", None, b"1"),
                 table.put(b"c", b"2"),
             )
-        assert cluster.world.tables[1] == {b"b": b"3", b"c": b"2"}
+        assert cluster.store.tables[1] == {b"b": b"3", b"c": b"2"}
 
     run(main())
 

@@ -25,7 +25,7 @@ from kelek.protocols.zerodb.wire.values import (
     WITH_LEASE,
     Extension,
 )
-from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, TableServers, job_told
+from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, TableServers, job_status
 
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 
@@ -64,7 +64,7 @@ def test_one_key(cluster: TableServers) -> None:
         table.delete_many([b"empty", b"none"])
         assert table.count() == 0
         assert table.get_many([]) == []
-    assert cluster.world.tables == {3: {}}
+    assert cluster.store.tables == {3: {}}
 
 
 def test_many_keys_are_packed_and_pipelined(cluster: TableServers) -> None:
@@ -76,8 +76,8 @@ def test_many_keys_are_packed_and_pipelined(cluster: TableServers) -> None:
         assert table.get_many([key for key, _ in PAIRS]) == [value for _, value in PAIRS]
         assert table.exists_many([key for key, _ in PAIRS] + [b"x"]) == [True] * 5000 + [False]
         assert table.put_many([]) == 0
-    assert len(cluster.world.writes) < 500
-    assert {it.flags for it in cluster.world.writes if isinstance(it, requests.Put)} == {PARTSYNC}
+    assert len(cluster.store.writes) < 500
+    assert {it.flags for it in cluster.store.writes if isinstance(it, requests.Put)} == {PARTSYNC}
 
 
 def test_values_that_are_too_much_for_one_answer_come_in_several(cluster: TableServers) -> None:
@@ -196,7 +196,7 @@ def test_a_batch_is_one_step(cluster: TableServers) -> None:
         first = table.commit(batch)
         assert first.succeeded
         assert first.values == [None]
-        assert cluster.world.tables == {1: {b"a": b"1"}, 2: {b"b": b"2"}}
+        assert cluster.store.tables == {1: {b"a": b"1"}, 2: {b"b": b"2"}}
         batch = table.batch().when_equal(b"a", b"0").delete(b"a")
         batch.otherwise.get(b"a", b"c")
         result = table.commit(batch)
@@ -227,7 +227,7 @@ def test_compare_and_put(cluster: TableServers) -> None:
         assert not table.compare_and_put(b"k", b"0", b"2")
         assert table.compare_and_put(b"k", b"1", b"2")
         assert table.get(b"k") == b"2"
-    (last,) = cluster.world.writes[-1:]
+    (last,) = cluster.store.writes[-1:]
     assert isinstance(last, requests.Transaction)
     assert last.flags == PARTSYNC, "its answer means something, so it is waited for"
 
@@ -249,7 +249,7 @@ def test_sessions_and_times_to_live(cluster: TableServers) -> None:
         table.put_many([(b"a", b"b")], ttl_s=0.001)
         with pytest.raises(ValueError, match="time to live"):
             table.put(b"a", b"b", ttl_s=0)
-    opened, put = cluster.world.writes[:2]
+    opened, put = cluster.store.writes[:2]
     assert isinstance(opened, requests.Session)
     assert opened.ttl_ms == 2500
     assert isinstance(put, requests.Put)
@@ -276,7 +276,7 @@ def test_changes_are_watched(cluster: TableServers) -> None:
         from_now.close()
         with pytest.warns(DeprecationWarning, match="after="):
             assert next(table.watch(index=2)).index == 2
-        cluster.world.first_change = 5
+        cluster.store.first_change = 5
         with pytest.raises(kelek.TableCompacted) as error:
             next(table.watch(after=1))
         assert (error.value.index, error.value.after) == (6, 5)
@@ -287,7 +287,7 @@ def test_the_table_itself(cluster: TableServers) -> None:
         assert table.info() is None
         options = kelek.TableOptions(cache_bytes=1 << 20, bloom_bits=10, compression=False)
         table.open(options)
-        assert cluster.world.options == {1: options}
+        assert cluster.store.options == {1: options}
         table.put_many(PAIRS)
         assert table.info() == {"keys": 5000}
         assert table.tables() == {1: {"keys": 5000}}
@@ -317,13 +317,13 @@ def test_a_job_gives_each_chunk_once_to_several(cluster: TableServers) -> None:
         assert joined(table.chunks(exact)) == PAIRS[:6]
         assert table.copy_into(2) == 77
         assert table.map_into(2, b"\0asm", parameters=[(b"a", b"b")]) == 77
-        assert table.job_status(JOB) == job_told(JOB, "done")
+        assert table.job_status(JOB) == job_status(JOB, "done")
 
 
 def test_a_job_is_waited_for_and_ended(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         apid = table.copy_into(2)
-        cluster.world.job_turns = 3
+        cluster.store.job_polls = 3
         seen: list[str] = []
         ended = table.wait_job(apid, progress=lambda told: seen.append(told["state"]))
         assert (ended["state"], seen) == ("done", ["running"] * 3 + ["done"])
@@ -384,7 +384,7 @@ def test_arrow_is_written_in_packs(cluster: TableServers) -> None:
         large = pyarrow.array(["l"], pyarrow.large_string())
         assert table.put_arrow([pyarrow.record_batch({"key": large, "value": large})]) == 1
         assert table.get(b"l") == b"l"
-    puts = [it for it in cluster.world.writes if isinstance(it, requests.Put)]
+    puts = [it for it in cluster.store.writes if isinstance(it, requests.Put)]
     sizes = [sum(map(len, [*put.keys, *put.values])) for put in puts]
     assert sizes[0] == 300_003
     assert max(sizes[1:]) <= 10_000
@@ -407,7 +407,7 @@ def test_arrow_that_no_table_holds(cluster: TableServers, columns: Any, words: s
     batch = pyarrow.RecordBatch.from_pydict(columns)
     with kelek.Table(cluster.urls) as table, pytest.raises((ValueError, TypeError), match=words):
         table.put_arrow([batch])
-    assert cluster.world.writes == []
+    assert cluster.store.writes == []
 
 
 def test_a_job_of_keys(cluster: TableServers) -> None:
@@ -426,8 +426,8 @@ def test_a_job_that_expired_is_no_end(cluster: TableServers) -> None:
         job = table.range_job()
         chunks = table.chunks(job)
         next(chunks)
-        cluster.world.jobs[job.apid] = []
-        cluster.world.lost_jobs.add(job.apid)
+        cluster.store.jobs[job.apid] = []
+        cluster.store.lost_jobs.add(job.apid)
         with pytest.raises(kelek.TableJobLost, match="unknown"):
             next(chunks)
 
@@ -456,7 +456,7 @@ def test_a_failover_in_the_middle_of_a_load(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         assert table.put_many(source()) == 30_000
         assert table.counters["servers"] >= 2  # More when an answer is late.
-    written = [key for it in cluster.world.writes for key in getattr(it, "keys", [])]
+    written = [key for it in cluster.store.writes for key in getattr(it, "keys", [])]
     assert written == [key for key, _ in pairs], "each once, in order"
 
 
@@ -517,14 +517,14 @@ def test_why_it_could_not_be_done_is_said(cluster: TableServers) -> None:
         table.server()
         table.timeout_ms = 3000
         for server in cluster.servers:
-            server.cannot = 1 << 30
+            server.refuse_count = 1 << 30
         with pytest.raises(
             kelek.TableTimeout, match=r"^not done in 3000 ms: an election$"
         ) as error:
             table.put(b"k", b"v")
         assert error.value.reason == "an election"
         for server in cluster.servers:
-            server.cannot = 0
+            server.refuse_count = 0
         table.timeout_ms = 60_000
         table.put(b"done", b"v")
         table.timeout_ms = 3000
@@ -554,7 +554,7 @@ def test_keys_have_limits(cluster: TableServers, key: bytes) -> None:
             table.put("text", b"")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="several"):
             table.get_many(b"text")  # type: ignore[arg-type]
-    assert not cluster.world.writes
+    assert not cluster.store.writes
 
 
 HUGE = 2**64

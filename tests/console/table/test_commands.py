@@ -62,7 +62,7 @@ def test_put_get_delete(cluster: TableServers) -> None:
     ok("table", "put", "7", "k", "v")
     assert ok("table", "get", "7", "k") == "v\n"
     ok("table", "put", "7", "0x00ff", "-", stdin=b"\xfe\n")
-    assert cluster.world.tables[7] == {b"k": b"v", b"\0\xff": b"\xfe\n"}
+    assert cluster.store.tables[7] == {b"k": b"v", b"\0\xff": b"\xfe\n"}
     assert ok("table", "get", "7", "k", "0x00ff") == "k\tv\n\\x00\\xff\t\\xfe\\n\n"
     rows = [
         json.loads(line)
@@ -122,7 +122,7 @@ def test_scan(cluster: TableServers) -> None:
 
 def test_the_table_itself(cluster: TableServers) -> None:
     ok("table", "open", "3", "--cache", "1MiB", "--bloom-bits", "10", "--no-compression")
-    assert cluster.world.options == {
+    assert cluster.store.options == {
         3: TableOptions(cache_bytes=1 << 20, bloom_bits=10, compression=False)
     }
     ok("table", "put", "3", "k", "v")
@@ -149,12 +149,12 @@ def test_csv(cluster: TableServers) -> None:
     Path("f.csv").write_text(CSV)
     said = ok("table", "load", "1", "f.csv", "--key", "carrier", "--key", "hour")
     assert said.startswith("loaded 2 rows in ")
-    assert json.loads(cluster.world.tables[1][b"UA/6"]) == {
+    assert json.loads(cluster.store.tables[1][b"UA/6"]) == {
         "carrier": "UA", "hour": "6", "note": "two\nlines"
     }  # fmt: skip
     ok("table", "load", "2", "-", "--format", "csv", "--key", "hour", "--value", "note",
        "--limit", "1", stdin=CSV.encode())  # fmt: skip
-    assert cluster.world.tables[2] == {b"5": b"first"}
+    assert cluster.store.tables[2] == {b"5": b"first"}
     assert ok("table", "export", "2", "-", "--format", "csv") == "key,value\n5,first\n"
 
 
@@ -183,19 +183,19 @@ def test_what_is_exported_can_be_loaded(
 ) -> None:
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
-    cluster.world.tables[1] = dict(pairs)
+    cluster.store.tables[1] = dict(pairs)
     figures = json.loads(ok("table", "export", "1", name, *options, "-o", "json"))
     assert figures["rows"] == len(pairs)
     ok("table", "load", "2", name, *options)
-    assert cluster.world.tables[2] == pairs
+    assert cluster.store.tables[2] == pairs
     assert os.listdir().count(f"{name}.part") == 0
     ok("table", "export", "1", name, *options, "--prefix", "a")
     ok("table", "load", "3", name, *options)
-    assert cluster.world.tables[3] == {b"a": b"1"}
+    assert cluster.store.tables[3] == {b"a": b"1"}
     ok("table", "export", "1", name, *options, "--snapshot")
-    assert isinstance(cluster.world.job_request, RangeJob)
+    assert isinstance(cluster.store.job_request, RangeJob)
     ok("table", "load", "4", name, *options)
-    assert cluster.world.tables[4] == pairs
+    assert cluster.store.tables[4] == pairs
 
 
 def test_columns_of_other_types(cluster: TableServers) -> None:
@@ -205,9 +205,9 @@ def test_columns_of_other_types(cluster: TableServers) -> None:
     table = pyarrow.table({"n": [1, 2], "x": [b"\xff", None], "t": [True, False]})
     parquet.write_table(table, "f.parquet")
     ok("table", "load", "1", "f.parquet", "--key", "n", "--value", "t")
-    assert cluster.world.tables[1] == {b"1": b"true", b"2": b"false"}
+    assert cluster.store.tables[1] == {b"1": b"true", b"2": b"false"}
     ok("table", "load", "2", "f.parquet", "--key", "n")
-    assert json.loads(cluster.world.tables[2][b"1"]) == {"n": 1, "x": "/w==", "t": True}
+    assert json.loads(cluster.store.tables[2][b"1"]) == {"n": 1, "x": "/w==", "t": True}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_files_that_are_wrong(cluster: TableServers, name: str, text: str, said:
     code, line = fails("table", "load", "1", name)
     assert code == cli_errors.IMPOSSIBLE
     assert said in line
-    assert not cluster.world.tables.get(1)
+    assert not cluster.store.tables.get(1)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_topology_without_tables(tmp_path: Path) -> None:
 
 
 def test_what_is_no_utf8_is_named(cluster: TableServers) -> None:
-    cluster.world.tables[1] = dict(BINARY)
+    cluster.store.tables[1] = dict(BINARY)
     code, line = fails("table", "export", "1", "f.csv")
     assert code == cli_errors.FAILED
     assert "is not UTF-8; add --encoding base64, or --format jsonl" in line
@@ -319,7 +319,7 @@ def test_a_local_table_is_one_node_s(cluster: TableServers) -> None:
 
 
 def test_an_export_to_a_full_disk(cluster: TableServers) -> None:
-    cluster.world.tables[1] = {b"k": b"v" * 100_000}
+    cluster.store.tables[1] = {b"k": b"v" * 100_000}
     Path("f.csv.part").symlink_to("/dev/full")
     assert fails("table", "export", "1", "f.csv") == (
         cli_errors.FAILED, "kelek: f.csv: No space left on device; it is not written"
@@ -354,7 +354,7 @@ def test_bench(cluster: TableServers) -> None:
     assert figures["pairs"] == 500
     assert figures["get_p99_ms"] > 0
     assert "put_many  500 x 100 B" in ok("table", "bench", "9", "--count", "500", "--alone", "1")
-    assert cluster.world.tables[9] == {}
+    assert cluster.store.tables[9] == {}
 
 
 def test_watch(cluster: TableServers) -> None:
@@ -387,10 +387,10 @@ def test_watch(cluster: TableServers) -> None:
 
 
 def test_copy(cluster: TableServers) -> None:
-    cluster.world.job_turns = 2
+    cluster.store.job_polls = 2
     said = ok("table", "copy", "7", "9", "--prefix", "k")
     assert said == "copied 1,200 rows in 2.0 s: 600 rows/s; 1,100 puts, 100 deletes\n"
-    assert cluster.world.job_request[:4] == (7, 9, b"k", b"l")
+    assert cluster.store.job_request[:4] == (7, 9, b"k", b"l")
     told = json.loads(ok("table", "copy", "7", "9", "-o", "json"))
     assert (told["node"], told["apid"], told["kind"], told["state"]) == ("n1", JOB, "copy", "done")
     assert (told["rows"], told["started"], told["reason"]) == (1200, 1_700_000_000_000, "")
@@ -410,13 +410,13 @@ def test_copy(cluster: TableServers) -> None:
     ],
 )
 def test_a_job_that_ends_badly(cluster: TableServers, state: str, said: str) -> None:
-    cluster.world.job_state = state
+    cluster.store.job_state = state
     for words in (["copy", "7", "9"], ["jobs", str(JOB), "--wait"]):
         assert fails("table", *words) == (cli_errors.FAILED, f"kelek: job {JOB} of n1 {said}")
 
 
 def test_a_job_that_is_lost(cluster: TableServers) -> None:
-    cluster.world.lost_jobs.add(JOB)
+    cluster.store.lost_jobs.add(JOB)
     code, line = fails("table", "copy", "7", "9")
     assert code == cli_errors.FAILED
     assert line.startswith(f"kelek: job {JOB} of n1 is lost with its process: no such job; its")
@@ -426,11 +426,11 @@ def test_map(cluster: TableServers) -> None:
     pytest.importorskip("wasmtime")
     Path("m.wat").write_text("(module)")
     ok("table", "map", "7", "9", "m.wat", "-p", "a=b=c", "-p", "0x00=", "--threads", "3")
-    asked = cluster.world.job_request
+    asked = cluster.store.job_request
     assert asked.mapper == b"\0asm\1\0\0\0"
     assert asked[:4] == (7, 9, 3, [(b"a", b"b=c"), (b"\0", b"")])
     ok("table", "map", "7", "9", "-", stdin=b"BC\xc0\xde and so on")
-    assert cluster.world.job_request.mapper == b"BC\xc0\xde and so on"
+    assert cluster.store.job_request.mapper == b"BC\xc0\xde and so on"
     Path("wrong.wat").write_text("(module\n  (funk))")
     code, line = fails("table", "map", "7", "9", "wrong.wat")
     assert code == cli_errors.IMPOSSIBLE
@@ -448,8 +448,8 @@ def test_jobs(cluster: TableServers) -> None:
     assert fails("table", "jobs", "5", "--end") == (
         cli_errors.FAILED, "kelek: job 5 of n1: there is no data job 5"
     )  # fmt: skip
-    cluster.world.lost_jobs.add(6)
-    cluster.world.job_state = "failed"
+    cluster.store.lost_jobs.add(6)
+    cluster.store.job_state = "failed"
     assert "state          failed" in ok("table", "jobs", "8")
     assert fails("table", "jobs", "6") == (cli_errors.FAILED, "kelek: job 6: no such job")
     two = f"--url {cluster.urls[0]} --url {cluster.urls[1]}"

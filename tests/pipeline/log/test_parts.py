@@ -28,7 +28,7 @@ from kelek.pipeline.log.options import batch_options, stream_options, write_opti
 from kelek.pipeline.log.read import LogView
 from kelek.pipeline.log.reqids import Origin, row_reqids
 from kelek.pipeline.log.rows import Rows
-from kelek.tests.clients.log.test_log import LogPeers
+from kelek.tests.clients.log.log_peers import LogPeers
 
 URL = "tcp://127.0.0.1:7201"
 NOW = 1_800_000_000
@@ -145,10 +145,10 @@ def test_rows_that_are_written_again_are_appended_once(cluster: LogPeers) -> Non
     data: list[bytes | None] = [b"%d" % (number % 700) for number in range(1000)]
     assert append(options, Origin("q", 1, 0), rows(data)) == 1000
     assert append(options, Origin("q", 1, 0), rows(data[::-1])) == 1000
-    assert [held for _, held in cluster.world.log.records] == data
+    assert [held for _, held in cluster.model.log.records] == data
     assert append(options, Origin("q", 1, 1), rows(data)) == 1000
     assert append(options, Origin("q", 1, 2), iter(())) == 0
-    assert len(cluster.world.log.records) == 2000
+    assert len(cluster.model.log.records) == 2000
 
 
 @given(
@@ -206,11 +206,11 @@ def test_rows_that_no_entry_can_be_are_refused_before_any_is_sent(
     options = write_options(options_of(cluster))
     with pytest.raises(error, match=words):
         append(options, Origin("q", 1, 0), rows(data, *times))
-    assert not cluster.world.log.records
+    assert not cluster.model.log.records
 
 
 def test_a_repeat_that_is_too_old_stops(cluster: LogPeers) -> None:
-    cluster.world.peers[0].refuse = "expired"
+    cluster.model.peers[0].refuse = "expired"
     with pytest.raises(log_errors.ReplayExpired, match=r"2027-01-15T08:00:00.*update_ttl_s"):
         append(write_options(options_of(cluster)), Origin("q", 1, 0), rows([b"a", b"b"]))
 
@@ -249,7 +249,7 @@ def test_a_view_finds_places(cluster: LogPeers) -> None:
 def test_entries_come_from_whom_the_options_name(cluster: LogPeers, source: str) -> None:
     with kelek.Log(cluster.urls) as log:
         log.append_many([b"%d" % number for number in range(100)])
-    leader, *followers = cluster.world.peers
+    leader, *followers = cluster.model.peers
     before = leader.entries_sent
     view = LogView(batch_options(options_of(cluster, readFrom=source)))
     try:

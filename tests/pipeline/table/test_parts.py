@@ -56,7 +56,7 @@ def test_listed_keys_are_of_a_table_that_is_there(cluster: TableServers) -> None
     for options in (listed, {}):
         with pytest.raises(PipelineError, match=r"there is no table 4 at .*option table names it"):
             reader_of(cluster.urls, **{**options, "table": 4}).partitions()
-    assert 4 not in cluster.world.tables
+    assert 4 not in cluster.store.tables
 
 
 @pytest.mark.parametrize("options", [{"keys": '["0007"]'}, {}])
@@ -126,7 +126,7 @@ class Lying:
     @property
     def asked(self) -> bytes | None:
         """The first key that was asked for over the wire; None: it was not asked."""
-        request = self.cluster.world.job_request
+        request = self.cluster.store.job_request
         start: bytes = request.start
         return start if request.extension.lease else None  # Else it took the snapshot.
 

@@ -184,7 +184,7 @@ def test_the_last_row_of_a_key_counts(cluster: TableServers) -> None:
     options = options_of(cluster, keyFormat="utf8", valueFormat="utf8", deleteColumn="gone")
     done = table_write.write_rows(options, iter(batches))
     assert (done.puts, done.deletes) == (3, 2)
-    assert cluster.world.tables[3] == {b"b": b"5", b"c": b"3"}
+    assert cluster.store.tables[3] == {b"b": b"5", b"c": b"3"}
 
 
 def test_a_limited_task_takes_its_time(cluster: TableServers, monkeypatch: Any) -> None:
@@ -205,7 +205,7 @@ def test_a_limited_task_takes_its_time(cluster: TableServers, monkeypatch: Any) 
         done = table_write.write_rows(options, iter(batches))
         assert done.puts == 1000 * sum(batch is put for batch in batches)
         assert done.deletes == 1000 * sum(batch is delete for batch in batches)
-        assert len(cluster.world.tables[3]) == (1000 if batches[-1] is put else 0)
+        assert len(cluster.store.tables[3]) == (1000 if batches[-1] is put else 0)
         return now[0] - began
 
     assert taken(put) == 0
@@ -220,7 +220,7 @@ def test_what_is_on_the_way_is_limited(cluster: TableServers) -> None:
     batch = pa.RecordBatch.from_arrays(columns, ["key", "value"])
     options = options_of(cluster, batchBytes=10_000, inFlight=2)
     assert table_write.write_rows(options, iter([batch])).puts == 1000
-    puts = [it for it in cluster.world.writes if isinstance(it, requests.Put)]
+    puts = [it for it in cluster.store.writes if isinstance(it, requests.Put)]
     assert [len(put.keys) for put in puts] == [100] * 10
     with table_write.open_table(options) as table:
         assert table._client.setup.requests_max == 2
@@ -228,14 +228,14 @@ def test_what_is_on_the_way_is_limited(cluster: TableServers) -> None:
 
 def test_the_table_that_is_filled_is_named(cluster: TableServers, capfd: Any) -> None:
     """In the driver's log, for whoever finds it behind a driver that was killed."""
-    cluster.world.tables[3] = {b"old": b"1"}
+    cluster.store.tables[3] = {b"old": b"1"}
     writer = table_write.TableWriter(options_of(cluster), binary_schema(), overwrite=True)
     words = f"kelek: table 3 is overwritten by way of table {writer.filled.table}; "
     assert words in capfd.readouterr().err
     done = writer.write(iter([pa.RecordBatch.from_pylist([{"key": b"new", "value": b"2"}])]))
-    assert cluster.world.tables == {3: {b"old": b"1"}, writer.filled.table: {b"new": b"2"}}
+    assert cluster.store.tables == {3: {b"old": b"1"}, writer.filled.table: {b"new": b"2"}}
     writer.abort([done])
-    assert cluster.world.tables == {3: {b"old": b"1"}, writer.filled.table: {}}
+    assert cluster.store.tables == {3: {b"old": b"1"}, writer.filled.table: {}}
 
 
 @pytest.mark.parametrize("kind", ["writer", "stream_writer"])

@@ -28,7 +28,7 @@ from kelek.protocols.zre.presence import (
     is_presence,
 )
 from kelek.protocols.zre.values import Level, LogEvent, Reason, Version
-from kelek.tests.clients.log.test_log import LogPeers
+from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.conftest import ROOT
 
 URL = "tcp://127.0.0.1:7201"

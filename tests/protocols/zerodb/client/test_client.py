@@ -195,7 +195,7 @@ def test_a_large_request_is_given_time() -> None:
 def test_retries_keep_the_order_of_requests() -> None:
     net = Net(retry_ms=50)
     net.deliver()
-    net.servers[net.server].cannot = 2
+    net.servers[net.server].refuse_count = 2
     exchanges = net.put(b"1", b"2", b"3")
     net.deliver()
     assert net.written() == [b"3"], "it was on its way already"
@@ -213,7 +213,7 @@ def test_a_server_that_keeps_refusing_is_left() -> None:
     net = Net(retry_ms=50, retries_max=3)
     net.deliver()
     first = net.server
-    net.servers[first].cannot = 1000
+    net.servers[first].refuse_count = 1000
     exchanges = net.put(b"1")
     for _ in range(6):
         net.deliver()
@@ -225,7 +225,7 @@ def test_a_server_that_keeps_refusing_is_left() -> None:
 def test_a_deadline_ends_retries() -> None:
     net = Net()
     net.deliver()
-    net.servers[net.server].cannot = 1000
+    net.servers[net.server].refuse_count = 1000
     exchange = Exchange(requests.Read(1, [b"k"]), b"r" * 12, net.now_ms)
     net.client.add(exchange)
     net.deliver()
@@ -254,7 +254,7 @@ def test_requests_bound_to_a_server_are_lost_with_it() -> None:
 def test_bound_requests_are_retried_at_their_server() -> None:
     net = Net(retry_ms=50)
     net.deliver()
-    net.servers[net.server].cannot = 1
+    net.servers[net.server].refuse_count = 1
     bound = net.begin(requests.JobStatus(1), net.server)
     net.deliver()
     assert not bound.done
