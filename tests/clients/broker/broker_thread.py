@@ -1,4 +1,4 @@
-"""A broker for tests of the clients: the model's rules over real sockets, in a thread."""
+"""A broker for tests of clients: the broker of the model behind real sockets, in a thread."""
 
 import threading
 from collections import Counter
@@ -19,7 +19,7 @@ POLL_MS = 20
 
 
 class RoutedConnection:
-    """What the model knows as a connection: a peer's routing id on one of the sockets."""
+    """A connection as the model sees it: a routing id on one of the sockets."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", routing_id: bytes) -> None:
         self.socket = socket
@@ -27,23 +27,23 @@ class RoutedConnection:
 
 
 class BrokerThread(threading.Thread):
-    """A broker with two ROUTERs; for the model it is the world, too."""
+    """A broker with two ROUTERs; it is also the network of the model."""
 
-    def __init__(self, place: Path, name: str = "broker") -> None:
+    def __init__(self, folder: Path, name: str = "broker") -> None:
         super().__init__(daemon=True)
-        self.front = f"ipc://{place}/{name}.front"
-        self.back = f"ipc://{place}/{name}.back"
+        self.front_url = f"ipc://{folder}/{name}.front"
+        self.back_url = f"ipc://{folder}/{name}.back"
         self.counters: Counter[str] = Counter()
-        self.stopped_lately = True  # A busy machine is no worker's fault.
-        self.mute = False  # Takes everything in, tells clients nothing.
-        self.refuse: list[Failure] = []  # What the next requests are answered with.
-        self.left_ms: list[int | None] = []  # Of each request, what it has said.
-        self.asked: list[bytes] = []  # Services, each time.
+        self.stopped_lately = True  # The model expires no worker on a busy machine.
+        self.mute = False  # It receives everything and answers no client.
+        self.refuse: list[Failure] = []  # The answers to the next requests.
+        self.remaining_ms: list[int | None] = []  # By each request.
+        self.services: list[bytes] = []  # Of each request.
         self.names: set[bytes] = set()  # Of clients.
-        self.routing_ids: set[bytes] = set()  # Theirs.
+        self.routing_ids: set[bytes] = set()  # Of clients.
         self._runs = count(1)
-        self._ending = False
-        self._wires: dict[tuple[Any, bytes], RoutedConnection] = {}
+        self._stopping = False
+        self._connections: dict[tuple[Any, bytes], RoutedConnection] = {}
         self.model: Any = Broker(self, "")  # type: ignore[arg-type]
         self.ready = threading.Event()
         self.start()
@@ -63,32 +63,34 @@ class BrokerThread(threading.Thread):
     def run(self) -> None:
         with zmq.Context() as context:
             sockets = [context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)]
-            for socket, endpoint in zip(sockets, (self.front, self.back), strict=True):
+            for socket, endpoint in zip(sockets, (self.front_url, self.back_url), strict=True):
                 socket.setsockopt(zmq.LINGER, 0)
                 socket.bind(endpoint)
             poller = zmq.Poller()
             for socket in sockets:
                 poller.register(socket, zmq.POLLIN)
             self.ready.set()
-            while not self._ending:
-                for found, _ in poller.poll(POLL_MS):
-                    while found.poll(0):
-                        routing_id, *frames = found.recv_multipart()
-                        self._on_message(found, routing_id, frames)
+            while not self._stopping:
+                for ready, _ in poller.poll(POLL_MS):
+                    while ready.poll(0):
+                        routing_id, *frames = ready.recv_multipart()
+                        self._on_message(ready, routing_id, frames)
             for socket in sockets:
                 socket.close()
 
     def _on_message(
         self, socket: "zmq.Socket[bytes]", routing_id: bytes, frames: list[bytes]
     ) -> None:
-        wire = self._wires.setdefault((socket, routing_id), RoutedConnection(socket, routing_id))
+        wire = self._connections.setdefault(
+            (socket, routing_id), RoutedConnection(socket, routing_id)
+        )
         if frames[0] in (HEADERS.client, HEADERS.deadline, HEADERS.named):
             request = codec.decode_client_command(frames)[1]
             if isinstance(request, Request) and not request.service.startswith(RESERVED):
                 self.names.add(request.name)
                 self.routing_ids.add(routing_id)
-                self.asked.append(request.service)
-                self.left_ms.append(request.remaining_ms)
+                self.services.append(request.service)
+                self.remaining_ms.append(request.remaining_ms)
                 if self.refuse:
                     self._refuse(wire, request)
                     return
@@ -100,5 +102,5 @@ class BrokerThread(threading.Thread):
         self.carry(wire, codec.encode_reply(final), to_broker=False)
 
     def close(self) -> None:
-        self._ending = True
+        self._stopping = True
         self.join(60)

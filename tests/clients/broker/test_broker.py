@@ -1,4 +1,4 @@
-"""kelek.Broker, AsyncBroker and Worker over real sockets, against the model's broker."""
+"""kelek.Broker, AsyncBroker and Worker over real sockets, against the broker of the model."""
 
 import asyncio
 import threading
@@ -26,7 +26,6 @@ PARTS = 5
 
 @kelek.service("echo", concurrency=2, window=64)
 def echo(body: kelek.Body) -> bytes:
-    """Says it again."""
     return body
 
 
@@ -42,8 +41,8 @@ def parts(body: kelek.Body) -> Generator[str, None, str]:
     return "end"
 
 
-async def others() -> None:
-    """Lets the loop's other tasks have their turn."""
+async def run_other_tasks() -> None:
+    """Lets the other tasks of the loop run once."""
 
     async def nothing() -> None: ...
 
@@ -52,7 +51,7 @@ async def others() -> None:
 
 @kelek.service("later", concurrency=8)
 async def later(body: kelek.Body) -> bytes:
-    await others()
+    await run_other_tasks()
     return body
 
 
@@ -75,18 +74,18 @@ def remaining(body: kelek.Body) -> str:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[BrokerThread]:
-    host = BrokerThread(tmp_path)
-    yield host
-    host.close()
+def broker_thread(tmp_path: Path) -> Iterator[BrokerThread]:
+    broker_thread = BrokerThread(tmp_path)
+    yield broker_thread
+    broker_thread.close()
 
 
 @contextmanager
 def serving(
-    *offered: kelek.Service[..., Any], urls: str, **options: Any
+    *served: kelek.Service[..., Any], urls: str, **options: Any
 ) -> Iterator[list[kelek.Worker]]:
-    """Workers in threads, each with a loop of its own."""
-    workers = [kelek.Worker(it, urls, **options) for it in offered]
+    """Workers in threads, each with its own loop."""
+    workers = [kelek.Worker(it, urls, **options) for it in served]
     threads = [threading.Thread(target=worker.run) for worker in workers]
     for thread in threads:
         thread.start()
@@ -94,28 +93,31 @@ def serving(
         yield workers
     finally:
         for worker, thread in zip(workers, threads, strict=True):
-            wait_until(partial(begun, worker, thread))
+            wait_until(partial(has_started, worker, thread))
             if thread.is_alive():
                 worker.drain()
             thread.join(60)
             assert not thread.is_alive()
 
 
-def begun(worker: kelek.Worker, thread: threading.Thread) -> bool:
-    """Or ended: one that is drained before it has begun does so at once."""
+def has_started(worker: kelek.Worker, thread: threading.Thread) -> bool:
+    """Whether it serves, or has ended: a worker that is drained before its start ends at once."""
     return worker.serving or bool(worker.counters) or not thread.is_alive()
 
 
 def wait_until(is_so: Callable[[], object], limit_s: float = 60) -> None:
-    until = time.monotonic() + limit_s
+    deadline_s = time.monotonic() + limit_s
     pause = threading.Event()
     while not is_so():
-        assert time.monotonic() < until, "it never came"
+        assert time.monotonic() < deadline_s, "the condition never holds"
         pause.wait(0.01)
 
 
-def test_calls_and_futures(host: BrokerThread) -> None:
-    with serving(echo, later, count_frames, urls=host.back), kelek.Broker(host.front) as broker:
+def test_calls_and_futures_return_answers(broker_thread: BrokerThread) -> None:
+    with (
+        serving(echo, later, count_frames, urls=broker_thread.back_url),
+        kelek.Broker(broker_thread.front_url) as broker,
+    ):
         assert broker.call("echo", b"hello") == b"hello"
         assert broker.call("echo", "grüße").decode() == "grüße"
         assert broker.call(b"later", bytearray(b"x")) == b"x"
@@ -127,17 +129,20 @@ def test_calls_and_futures(host: BrokerThread) -> None:
         assert [future.result() for future in futures] == [b"%d" % it for it in range(500)]
         assert futures[0].done()
         assert broker.counters["brokers"] == 1
-    assert echo(kelek.Body.of([b"plain"])) == b"plain", "it is still a function"
+    assert echo(kelek.Body.of([b"plain"])) == b"plain", "the function can still be called"
 
 
-def test_parts_in_order(host: BrokerThread) -> None:
-    with serving(parts, async_parts, urls=host.back), kelek.Broker(host.front) as broker:
+def test_parts_arrive_in_order(broker_thread: BrokerThread) -> None:
+    with (
+        serving(parts, async_parts, urls=broker_thread.back_url),
+        kelek.Broker(broker_thread.front_url) as broker,
+    ):
         stream = broker.stream("parts", b"%d" % PARTS)
         assert list(stream) == [b"%d" % it for it in range(PARTS)]
         assert stream.result() == b"end"
         assert stream.resent == 0
         assert list(broker.stream("async parts", b"3")) == [b"0", b"1", b"2"]
-        assert broker.stream("parts", b"3").result() == b"end", "parts may be left out"
+        assert broker.stream("parts", b"3").result() == b"end", "unread parts are dropped"
         assert broker.call("parts", b"3") == b"end"
         with pytest.raises(kelek.ServiceRefused, match="ValueError: invalid literal"):
             list(broker.stream("parts", b"many"))
@@ -145,23 +150,23 @@ def test_parts_in_order(host: BrokerThread) -> None:
             list(broker.stream("async parts", b"many"))
 
 
-def test_more_parts_than_there_is_room_for(host: BrokerThread) -> None:
-    # No PING wakes a worker that does not see by itself that there is room again.
-    never = kelek.WorkerTuning(interval_ms=600_000)
+def test_a_stream_continues_when_there_is_room_again(broker_thread: BrokerThread) -> None:
+    # Without PINGs nothing else wakes the worker.
+    no_pings = kelek.WorkerTuning(interval_ms=600_000)
     with (
-        serving(parts, async_parts, urls=host.back, tuning=never),
-        kelek.Broker(host.front) as broker,
+        serving(parts, async_parts, urls=broker_thread.back_url, tuning=no_pings),
+        kelek.Broker(broker_thread.front_url) as broker,
     ):
         for name in ("parts", "async parts"):
             numbers = [int(part) for part in broker.stream(name, b"3000")]
             assert numbers == list(range(3000))
 
 
-def test_what_a_function_raises_its_caller_gets(host: BrokerThread) -> None:
+def test_the_caller_gets_exceptions_of_the_function(broker_thread: BrokerThread) -> None:
     raised: list[Exception] = []
     with (
-        serving(fails, urls=host.back, on_failure=raised.append),
-        kelek.Broker(host.front) as broker,
+        serving(fails, urls=broker_thread.back_url, on_failure=raised.append),
+        kelek.Broker(broker_thread.front_url) as broker,
     ):
         with pytest.raises(kelek.ServiceRefused, match="ValueError: no good") as caught:
             broker.call("fails")
@@ -172,70 +177,81 @@ def test_what_a_function_raises_its_caller_gets(host: BrokerThread) -> None:
     assert [type(error) for error in raised] == [ValueError, kelek.ServiceRefused]
 
 
-def test_timeouts_say_why() -> None:
-    client = make_client("ipc:///there", None)
-    steps, now_ms = BrokerOperations(client), monotonic_ms()
-    client.on_connected("ipc:///there", now_ms)
-    call = steps.start("nobody", b"", CallOptions(60_000, False, None))
+def test_timeouts_have_a_reason() -> None:
+    client = make_client("ipc:///broker", None)
+    calls, now_ms = BrokerOperations(client), monotonic_ms()
+    client.on_connected("ipc:///broker", now_ms)
+    call = calls.start("nobody", b"", CallOptions(60_000, False, None))
     client.ready(now_ms)
     client.ready(now_ms + 1000)
     final = Final(MMI_SERVICE, PROBE_ID, [b"404"])
-    client.on_frames("ipc:///there", encode_reply(final), now_ms + 1000)
+    client.on_frames("ipc:///broker", encode_reply(final), now_ms + 1000)
     client.ready(call.deadline_ms)
     with pytest.raises(
         kelek.BrokerTimeout, match=r"no answer of nobody .*: the broker has no worker"
     ):
-        steps.answer(call)
-    call = steps.start("nobody", b"", CallOptions(60_000, False, None))
+        calls.answer(call)
+    call = calls.start("nobody", b"", CallOptions(60_000, False, None))
     client.ready(now_ms)
     busy = Final(b"nobody", call.request.request_id, encode_failure(Failure(429, "too much")))
-    client.on_frames("ipc:///there", encode_reply(busy), now_ms)
+    client.on_frames("ipc:///broker", encode_reply(busy), now_ms)
     client.ready(call.deadline_ms)
     with pytest.raises(kelek.BrokerTimeout, match=r"no answer of nobody .*: too much"):
-        steps.answer(call)
+        calls.answer(call)
 
 
-def test_what_the_broker_says_itself(host: BrokerThread, tmp_path: Path) -> None:
-    with serving(echo, urls=host.back), kelek.Broker(host.front) as broker:
-        host.refuse.append(Failure(504, "no worker took it in time"))
+def test_errors_of_the_broker_are_raised_or_retried(
+    broker_thread: BrokerThread, tmp_path: Path
+) -> None:
+    with (
+        serving(echo, urls=broker_thread.back_url),
+        kelek.Broker(broker_thread.front_url) as broker,
+    ):
+        broker_thread.refuse.append(Failure(504, "no worker took it in time"))
         with pytest.raises(kelek.BrokerTimeout, match="no worker took it in time"):
             broker.call("echo")
-        host.refuse.append(Failure(429, "too much"))
-        assert broker.call("echo", b"x") == b"x", "it is asked again"
+        broker_thread.refuse.append(Failure(429, "too much"))
+        assert broker.call("echo", b"x") == b"x", "the client retries"
         assert broker.counters["busy"] == 1
     with (
-        kelek.Broker(f"ipc://{tmp_path}/nobody") as broker,
-        pytest.raises(kelek.BrokerUnavailable, match="nobody"),
+        kelek.Broker(f"ipc://{tmp_path}/unused") as broker,
+        pytest.raises(kelek.BrokerUnavailable, match="unused"),
     ):
         broker.call("echo", timeout_ms=100)
 
 
-def test_a_worker_hears_how_much_time_is_left(host: BrokerThread) -> None:
-    with serving(remaining, urls=host.back), kelek.Broker(host.front) as broker:
+def test_a_worker_gets_the_remaining_time(broker_thread: BrokerThread) -> None:
+    with (
+        serving(remaining, urls=broker_thread.back_url),
+        kelek.Broker(broker_thread.front_url) as broker,
+    ):
         assert 0 < int(broker.call("remaining", timeout_ms=50_000)) <= 60_000
-    assert host.left_ms[0] is not None
-    assert 0 < host.left_ms[0] <= 50_000
+    assert broker_thread.remaining_ms[0] is not None
+    assert 0 < broker_thread.remaining_ms[0] <= 50_000
 
 
-def test_an_answer_that_lay_there_is_not_late(host: BrokerThread) -> None:
-    with serving(echo, urls=host.back), kelek.Broker(host.front) as broker:
+def test_an_unread_answer_is_not_late(broker_thread: BrokerThread) -> None:
+    with (
+        serving(echo, urls=broker_thread.back_url),
+        kelek.Broker(broker_thread.front_url) as broker,
+    ):
         broker.call("echo")
         future = broker.submit("echo", b"x", timeout_ms=2000)
-        wait_until(lambda: host.model.answered.total() == 2)
+        wait_until(lambda: broker_thread.model.answered.total() == 2)
         now = time.monotonic()
         wait_until(lambda: time.monotonic() > now + 2.2)
         assert future.result() == b"x"
 
 
-def test_the_next_broker_is_taken_when_one_is_silent(host: BrokerThread, tmp_path: Path) -> None:
+def test_a_client_leaves_a_silent_broker(broker_thread: BrokerThread, tmp_path: Path) -> None:
     second = BrokerThread(tmp_path, "second")
     try:
         with (
-            serving(echo, urls=f"{host.back},{second.back}"),
-            kelek.Broker([host.front, second.front], tuning=FAST) as broker,
+            serving(echo, urls=f"{broker_thread.back_url},{second.back_url}"),
+            kelek.Broker([broker_thread.front_url, second.front_url], tuning=FAST) as broker,
         ):
             assert broker.call("echo", b"1") == b"1"
-            used = host if b"echo" in host.asked else second
+            used = broker_thread if b"echo" in broker_thread.services else second
             used.mute = True
             assert broker.call("echo", b"2") == b"2"
             assert broker.counters["silent"] >= 1
@@ -243,17 +259,20 @@ def test_the_next_broker_is_taken_when_one_is_silent(host: BrokerThread, tmp_pat
         second.close()
 
 
-def test_a_client_is_known_again_on_a_new_socket(host: BrokerThread) -> None:
-    with serving(echo, urls=host.back), kelek.Broker(host.front, tuning=FAST) as broker:
+def test_a_client_keeps_its_name_on_a_new_socket(broker_thread: BrokerThread) -> None:
+    with (
+        serving(echo, urls=broker_thread.back_url),
+        kelek.Broker(broker_thread.front_url, tuning=FAST) as broker,
+    ):
         assert broker.call("echo", b"1") == b"1"
-        host.mute = True
+        broker_thread.mute = True
         future = broker.submit("echo", b"2")
         wait_until(lambda: future.done() or broker.counters.get("silent"))
-        host.mute = False
+        broker_thread.mute = False
         assert future.result() == b"2"
-    assert len(host.names) == 1
-    assert len(host.routing_ids) == 2
-    assert not host.names & host.routing_ids
+    assert len(broker_thread.names) == 1
+    assert len(broker_thread.routing_ids) == 2
+    assert not broker_thread.names & broker_thread.routing_ids
 
 
 @kelek.service("who")
@@ -266,105 +285,111 @@ async def async_who(body: kelek.Body) -> list[bytes]:
     return [body.client, body.request_id]
 
 
-def test_a_function_hears_who_asks_and_under_which_id(host: BrokerThread) -> None:
-    with serving(who, async_who, urls=host.back):
-        with kelek.Broker(host.front, identity="desk") as broker:
+def test_a_function_gets_the_client_and_request_id(broker_thread: BrokerThread) -> None:
+    with serving(who, async_who, urls=broker_thread.back_url):
+        with kelek.Broker(broker_thread.front_url, identity="desk") as broker:
             for name in ("who", "async who"):
                 assert broker.call(name, request_id=b"\1").frames == [b"desk", b"\1"]
-        with kelek.Broker(host.front) as broker:
+        with kelek.Broker(broker_thread.front_url) as broker:
             (client, first), (same, second) = (broker.call("who").frames for _ in range(2))
             assert client == same
             assert first != second
 
 
-def test_identity_and_ids_are_the_caller_s(host: BrokerThread) -> None:
-    async def ask() -> None:
-        async with kelek.AsyncBroker(host.front, identity=b"\xffdesk") as client:
+def test_the_caller_may_choose_identity_and_request_ids(broker_thread: BrokerThread) -> None:
+    async def async_calls() -> None:
+        async with kelek.AsyncBroker(broker_thread.front_url, identity=b"\xffdesk") as client:
             assert await client.call("later", b"3", request_id=b"\0") == b"3"
             waiting = client.submit("nobody", request_id="7")
             with pytest.raises(ValueError, match="is unanswered already"):
                 await client.call("later", request_id="7")
             waiting.cancel()
-            await others()
+            await run_other_tasks()
             client.submit("nobody", request_id="7").cancel()  # The id is free again.
             parts = [it async for it in client.stream("async parts", b"2", request_id="8")]
             assert parts == [b"0", b"1"]
 
-    with serving(later, async_parts, urls=host.back):
-        with kelek.Broker(host.front, identity="desk") as broker:
+    with serving(later, async_parts, urls=broker_thread.back_url):
+        with kelek.Broker(broker_thread.front_url, identity="desk") as broker:
             assert broker.call("later", b"1", request_id="7") == b"1"
-            assert set(host.left_ms) == {None}, "its caller may come back for the answer"
+            assert set(broker_thread.remaining_ms) == {None}, "the request may outlive its caller"
             assert broker.call("later", b"1") == b"1"
-            assert set(host.left_ms) > {None}
-            assert broker.call("later", b"2", request_id="7") == b"2", "it had come to its end"
+            assert set(broker_thread.remaining_ms) > {None}
+            assert broker.call("later", b"2", request_id="7") == b"2", "the first request has ended"
             future = broker.submit("later", request_id=b"8")
             with pytest.raises(ValueError, match="is unanswered already"):
                 broker.submit("later", request_id="8")
             assert future.result() == b""
             stream = broker.stream("async parts", b"1", request_id="8")
-            future.cancel()  # It has had its answer: the id is the stream's now.
+            future.cancel()  # The id now names the stream: it must not end.
             assert [*stream] == [b"0"]
-        asyncio.run(ask())
-    assert host.names == {b"desk", b"\xffdesk"}
-    assert not host.names & host.routing_ids
+        asyncio.run(async_calls())
+    assert broker_thread.names == {b"desk", b"\xffdesk"}
+    assert not broker_thread.names & broker_thread.routing_ids
 
 
 @pytest.mark.parametrize(
-    ("identity", "said"),
+    ("identity", "error"),
     [(b"", "1 to 255 octets"), ("é" * 128, "1 to 255"), (b"\0me", "not 0"), (7, "bytes or str")],
 )
-def test_what_is_no_identity(identity: Any, said: str) -> None:
+def test_invalid_identities_are_refused(identity: Any, error: str) -> None:
     for kind in (kelek.Broker, kelek.AsyncBroker):
-        with pytest.raises((ValueError, TypeError), match=said):
+        with pytest.raises((ValueError, TypeError), match=error):
             kind("ipc:///nowhere", identity=identity)
 
 
 @pytest.mark.parametrize(
-    ("request_id", "said"),
+    ("request_id", "error"),
     [(b"", "1 to 255"), (b"x" * 256, "1 to 255"), (7, "bytes or str"), (PROBE_ID, "reserved")],
 )
-def test_what_is_no_request_id(request_id: Any, said: str) -> None:
+def test_invalid_request_ids_are_refused(request_id: Any, error: str) -> None:
     with (
         kelek.Broker("ipc:///nowhere") as broker,
-        pytest.raises((ValueError, TypeError), match=said),
+        pytest.raises((ValueError, TypeError), match=error),
     ):
         broker.submit("echo", request_id=request_id)
 
 
-def test_a_worker_goes_home_with_its_work_done(host: BrokerThread) -> None:
-    taken, go_on = threading.Event(), threading.Event()
+def test_a_drained_worker_finishes_its_requests(broker_thread: BrokerThread) -> None:
+    started, go_on = threading.Event(), threading.Event()
 
     @kelek.service("slow")
     def slow(body: kelek.Body) -> bytes:
-        taken.set()
+        started.set()
         assert go_on.wait(60)
         return body
 
-    with serving(slow, urls=host.back) as (worker,), kelek.Broker(host.front) as broker:
+    with (
+        serving(slow, urls=broker_thread.back_url) as (worker,),
+        kelek.Broker(broker_thread.front_url) as broker,
+    ):
         future = broker.submit("slow", b"x")
         broker.call("mmi.service", b"slow")
-        assert taken.wait(60)
+        assert started.wait(60)
         worker.drain()
         other = broker.submit("slow", b"y")
         go_on.set()
         assert future.result() == b"x"
-        with serving(slow, urls=host.back):
-            assert other.result() == b"y", "somebody else's"
+        with serving(slow, urls=broker_thread.back_url):
+            assert other.result() == b"y", "another worker answers it"
 
 
-def test_nobody_s_work_is_not_begun(host: BrokerThread) -> None:
-    with serving(later, echo, urls=host.back) as workers, kelek.Broker(host.front) as broker:
+def test_a_request_without_workers_times_out(broker_thread: BrokerThread) -> None:
+    with (
+        serving(later, echo, urls=broker_thread.back_url) as workers,
+        kelek.Broker(broker_thread.front_url) as broker,
+    ):
         broker.call("echo")
         for worker in workers:
             worker.drain()
-        wait_until(lambda: not host.model.workers)
+        wait_until(lambda: not broker_thread.model.workers)
         future = broker.submit("echo", timeout_ms=100)
         with pytest.raises(kelek.BrokerTimeout):
             future.result()
 
 
-def test_the_end_of_a_broker(host: BrokerThread) -> None:
-    broker = kelek.Broker(host.front)
+def test_closing_a_broker_ends_its_calls(broker_thread: BrokerThread) -> None:
+    broker = kelek.Broker(broker_thread.front_url)
     future, stream = broker.submit("echo"), broker.stream("echo")
     other = broker.submit("echo")
     other.cancel()
@@ -390,8 +415,10 @@ def test_the_end_of_a_broker(host: BrokerThread) -> None:
         (("echo", [7]), TypeError),
     ],
 )
-def test_what_is_no_request(host: BrokerThread, arguments: Any, error: type[Exception]) -> None:
-    with kelek.Broker(host.front) as broker:
+def test_invalid_requests_are_refused(
+    broker_thread: BrokerThread, arguments: Any, error: type[Exception]
+) -> None:
+    with kelek.Broker(broker_thread.front_url) as broker:
         with pytest.raises(error):
             broker.call(*arguments)
         with pytest.raises(ValueError, match="a timeout is"):
@@ -403,7 +430,7 @@ def test_what_is_no_request(host: BrokerThread, arguments: Any, error: type[Exce
         kelek.Broker([])
 
 
-def test_what_is_no_service() -> None:
+def test_invalid_services_are_refused() -> None:
     for name in ("", "mmi.echo", "titanic.x", "a\tb"):
         with pytest.raises(ValueError, match="service"):
             kelek.service(name)
@@ -416,15 +443,15 @@ def test_what_is_no_service() -> None:
 # ---- asyncio ----
 
 
-def test_it_has_every_method_of_broker() -> None:
-    ours = {name for name in dir(kelek.Broker) if not name.startswith("_")}
-    theirs = {name for name in dir(kelek.AsyncBroker) if not name.startswith("_")}
-    assert ours - {"close"} == theirs - {"aclose"}
+def test_async_broker_has_every_method_of_broker() -> None:
+    sync_names = {name for name in dir(kelek.Broker) if not name.startswith("_")}
+    async_names = {name for name in dir(kelek.AsyncBroker) if not name.startswith("_")}
+    assert sync_names - {"close"} == async_names - {"aclose"}
 
 
-def test_tasks_side_by_side(host: BrokerThread) -> None:
+def test_tasks_share_a_broker(broker_thread: BrokerThread) -> None:
     async def main() -> None:
-        async with kelek.AsyncBroker(host.front) as broker:
+        async with kelek.AsyncBroker(broker_thread.front_url) as broker:
             assert await broker.call("echo", b"x") == b"x"
             answers = await asyncio.gather(
                 *(broker.call("later", b"%d" % number) for number in range(500))
@@ -439,12 +466,12 @@ def test_tasks_side_by_side(host: BrokerThread) -> None:
                 await broker.call("nobody", timeout_ms=50, request_id="timed out")
             cancelled = broker.submit("nobody", request_id="cancelled")
             cancelled.cancel()
-            await others()
+            await run_other_tasks()
             left = broker.submit("nobody", request_id="timed out")  # Ids of ended calls are free.
             stream = broker.stream("nobody", request_id="cancelled")
             await stream.aclose()
             waiting = asyncio.ensure_future(broker.stream("nobody").result())
-            await others()
+            await run_other_tasks()
         with pytest.raises(kelek.BrokerError, match="closed"):
             await left
         with pytest.raises(kelek.BrokerError):
@@ -452,26 +479,26 @@ def test_tasks_side_by_side(host: BrokerThread) -> None:
         with pytest.raises(kelek.BrokerError, match="closed"):
             broker.submit("echo")
 
-    with serving(echo, later, parts, urls=host.back):
+    with serving(echo, later, parts, urls=broker_thread.back_url):
         asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_worker_that_goes_home_before_it_begins(host: BrokerThread) -> None:
-    worker = kelek.Worker(echo, host.back)
+def test_a_worker_drained_before_its_start_serves_nothing(broker_thread: BrokerThread) -> None:
+    worker = kelek.Worker(echo, broker_thread.back_url)
     worker.drain()
     worker.run()
     worker.drain()
     assert worker.counters == {}
 
 
-def test_a_service_within_a_loop(host: BrokerThread) -> None:
+def test_a_service_runs_in_the_running_loop(broker_thread: BrokerThread) -> None:
     async def main() -> None:
-        served = asyncio.ensure_future(later.serve(host.back))
-        async with kelek.AsyncBroker(host.front) as broker:
+        serving_task = asyncio.ensure_future(later.serve(broker_thread.back_url))
+        async with kelek.AsyncBroker(broker_thread.front_url) as broker:
             assert await broker.call("later", b"x") == b"x"
-        served.cancel()
+        serving_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await served
+            await serving_task
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -481,6 +508,6 @@ def test_a_full_client_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "BrokerClientSetup", small)
     broker = kelek.Broker("ipc:///nowhere")
     first = broker.submit("echo", timeout_ms=50)
-    broker.submit("echo", timeout_ms=50)  # It waits until the first one has failed.
+    broker.submit("echo", timeout_ms=50)  # It waits for the end of the first call.
     assert first.done()
     broker.close()

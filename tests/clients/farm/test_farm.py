@@ -1,4 +1,4 @@
-"""kelek.Farm and kelek.AsyncFarm against three servers over TLS, and error cases."""
+"""kelek.Farm and kelek.AsyncFarm against three servers over TLS, and errors."""
 
 import asyncio
 import inspect
@@ -40,43 +40,45 @@ def servers() -> Iterator[FarmServers]:
         yield farm
 
 
-def arguments(place: FarmServers, /, **given: Any) -> dict[str, Any]:
-    known = {
-        "servers": [f"tls://127.0.0.1:{port}" for port in place.ports.values()],
+def arguments(farm_servers: FarmServers, /, **changes: Any) -> dict[str, Any]:
+    defaults = {
+        "servers": [f"tls://127.0.0.1:{port}" for port in farm_servers.ports.values()],
         "farm": "farm",
         "user": USER,
-        "secret_file": place.folder / "demo.secret",
-        "ca_file": place.ca,
+        "secret_file": farm_servers.folder / "demo.secret",
+        "ca_file": farm_servers.ca,
         "timeout_ms": TIMEOUT_MS,
     }
-    return {**known, **given}
+    return {**defaults, **changes}
 
 
-def opened(place: FarmServers, /, **given: Any) -> kelek.Farm:
-    return kelek.Farm(**arguments(place, **given))
+def open_farm(farm_servers: FarmServers, /, **changes: Any) -> kelek.Farm:
+    return kelek.Farm(**arguments(farm_servers, **changes))
 
 
-def test_it_appends_under_any_leader(servers: FarmServers) -> None:
-    with opened(servers) as farm:
+def test_appends_continue_with_a_new_leader(servers: FarmServers) -> None:
+    with open_farm(servers) as farm:
         first = farm.append(b'{"n":1}')
         second = farm.append_many(b'{"n":%d}' % number for number in range(5000))
         assert second >= first + 5000
         assert farm.append_many([]) == 0
         leader = servers.leader()
         servers.kill(leader)
-        third = farm.append(b"behind it")
+        third = farm.append(b"later")
         assert third > second
         servers.start(leader, bootstrap=False)
 
 
 @pytest.mark.parametrize("kind", ["Farm", "AsyncFarm"])
-def test_it_holds_up_neither_the_collector_nor_the_exit(servers: FarmServers, kind: str) -> None:
+def test_an_unclosed_farm_delays_neither_collector_nor_exit(
+    servers: FarmServers, kind: str
+) -> None:
     leave_open(kind, json.dumps(arguments(servers), default=str))
 
 
-def test_the_servers_by_their_ids(servers: FarmServers) -> None:
+def test_servers_may_be_given_by_id(servers: FarmServers) -> None:
     ids = {number: f"tcp://127.0.0.1:{port}" for number, port in servers.ports.items()}
-    with opened(servers, servers=ids) as farm:
+    with open_farm(servers, servers=ids) as farm:
         farm.append(b"x")
     client = make_client(ids, "farm", Credentials(USER, "", None), kelek.FarmTuning())
     assert client.ids == {
@@ -86,32 +88,33 @@ def test_the_servers_by_their_ids(servers: FarmServers) -> None:
         farm.append(b"x")
 
 
-def test_tasks_share_one(servers: FarmServers) -> None:
+def test_appends_of_many_tasks_share_requests(servers: FarmServers) -> None:
     async def main() -> None:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
             await farm.append(b"warm")
             await asyncio.gather(*(farm.append(b"%d" % number) for number in range(200)))
-            assert farm.counters["requests"] < 200  # They shared a request.
+            assert farm.counters["requests"] < 200
         with pytest.raises(kelek.FarmError, match="this AsyncFarm is closed"):
             await farm.append(b"x")
 
     asyncio.run(main())
 
 
-def as_a_server(place: FarmServers) -> dict[str, Any]:
-    return arguments(place, user=SERVERS, secret_file=place.folder / "servers.secret")
+def server_arguments(servers: FarmServers) -> dict[str, Any]:
+    """The arguments of a client with the user `servers`."""
+    return arguments(servers, user=SERVERS, secret_file=servers.folder / "servers.secret")
 
 
-def test_each_entry_has_its_user_and_an_index(servers: FarmServers) -> None:
-    with opened(servers) as demo, kelek.Farm(**as_a_server(servers)) as other:
-        first = demo.append(b"of demo")
-        last = other.append_many([b"of a server", b"once more"])
+def test_entries_have_index_and_user(servers: FarmServers) -> None:
+    with open_farm(servers) as demo, kelek.Farm(**server_arguments(servers)) as other:
+        first = demo.append(b"by demo")
+        last = other.append_many([b"by a server", b"by a server too"])
         found = [(each.index, each.value, each.user) for each in demo.entries(after=first - 1)]
-    assert found[0] == (first, b"of demo", USER)
-    assert found[-2:] == [(last - 1, b"of a server", SERVERS), (last, b"once more", SERVERS)]
+    assert found[0] == (first, b"by demo", USER)
+    assert found[-2:] == [(last - 1, b"by a server", SERVERS), (last, b"by a server too", SERVERS)]
 
 
-def test_a_status_is_posted_by_its_server_alone(servers: FarmServers) -> None:
+def test_only_a_server_may_post_its_status(servers: FarmServers) -> None:
     """A client that posts another server's status is refused; other values of its request are
     appended.
     """
@@ -120,14 +123,14 @@ def test_a_status_is_posted_by_its_server_alone(servers: FarmServers) -> None:
     async def main() -> list[int | BaseException]:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
             await farm.append(b"warm")
-            tasks = (farm.append(value) for value in (b"before it", status, b"behind it"))
+            tasks = (farm.append(value) for value in (b"earlier", status, b"later"))
             return list(await asyncio.gather(*tasks, return_exceptions=True))
 
-    before, refused, behind = asyncio.run(main())
+    before, refused, after = asyncio.run(main())
     assert isinstance(refused, kelek.FarmRefused)
     assert "refuses this entry of demo" in str(refused)
-    with kelek.Farm(**as_a_server(servers)) as farm:
-        for index, value in ((before, b"before it"), (behind, b"behind it")):
+    with kelek.Farm(**server_arguments(servers)) as farm:
+        for index, value in ((before, b"earlier"), (after, b"later")):
             assert isinstance(index, int)
             assert next(farm.entries(after=index - 1)).value == value
         assert not farm.documents()["documents"]
@@ -135,35 +138,34 @@ def test_a_status_is_posted_by_its_server_alone(servers: FarmServers) -> None:
         assert [each["id"] for each in farm.documents()["documents"]] == [2]
 
 
-def test_unreachable_servers_are_reported_soon(servers: FarmServers) -> None:
-    """Before the timeout, if no server was ever reached."""
-    where = [f"tls://127.0.0.1:{free_port()}", f"tls://127.0.0.1:{free_port()}"]
-    for act in (kelek.Farm.status, lambda farm: farm.append(b"x")):
-        with opened(servers, servers=where) as farm:
+def test_unreachable_servers_are_reported_before_the_timeout(servers: FarmServers) -> None:
+    urls = [f"tls://127.0.0.1:{free_port()}", f"tls://127.0.0.1:{free_port()}"]
+    for call in (kelek.Farm.status, lambda farm: farm.append(b"x")):
+        with open_farm(servers, servers=urls) as farm:
             began = time.monotonic()
             with pytest.raises(kelek.FarmUnavailable, match="connection refused"):
-                act(farm)
+                call(farm)
             assert time.monotonic() - began < TIMEOUT_MS / 2000
     with pytest.raises(ValueError, match=r"http:// is not supported; write tls://HOST:PORT"):
-        opened(servers, servers="http://127.0.0.1:7401")
+        open_farm(servers, servers="http://127.0.0.1:7401")
 
 
-def test_it_has_every_method_of_farm() -> None:
-    def methods(face: type) -> dict[str, list[str]]:
+def test_async_farm_has_every_method_of_farm() -> None:
+    def methods(kind: type) -> dict[str, list[str]]:
         return {
             name: list(inspect.signature(found).parameters)
-            for name, found in inspect.getmembers(face, inspect.isfunction)
+            for name, found in inspect.getmembers(kind, inspect.isfunction)
             if not name.startswith("_") and name not in ("close", "aclose")
         }
 
     assert methods(kelek.Farm) == methods(kelek.AsyncFarm)
-    made = inspect.signature(kelek.Farm.__init__)
-    assert made == inspect.signature(kelek.AsyncFarm.__init__)
+    arguments_of_farm = inspect.signature(kelek.Farm.__init__)
+    assert arguments_of_farm == inspect.signature(kelek.AsyncFarm.__init__)
 
 
-def test_it_reads_what_it_has_appended(servers: FarmServers) -> None:
-    with opened(servers) as farm:
-        first = farm.append(b"begun")  # No other client appends.
+def test_entries_read_and_watch_return_what_was_appended(servers: FarmServers) -> None:
+    with open_farm(servers) as farm:
+        first = farm.append(b"first")  # No other client appends.
         assert farm.commit_index() == first
         values = [b"read %d" % number for number in range(2500)]
         end = farm.append_many(values)
@@ -183,10 +185,10 @@ def test_it_reads_what_it_has_appended(servers: FarmServers) -> None:
             farm.read(after=-1)
 
 
-def test_watching_continues_when_servers_die(servers: FarmServers) -> None:
+def test_watch_continues_when_servers_are_killed(servers: FarmServers) -> None:
     """No entry is missing or repeated."""
-    with opened(servers) as farm, opened(servers) as writer:
-        first = farm.append(b"begun")
+    with open_farm(servers) as farm, open_farm(servers) as writer:
+        first = farm.append(b"first")
         following = (entry for entry in farm.watch(first) if entry.value[:3] == b"die")
         for number in servers.ports:  # One of them serves the entries.
             writer.append(b"die%d" % number)
@@ -197,12 +199,12 @@ def test_watching_continues_when_servers_die(servers: FarmServers) -> None:
             servers.start(number, bootstrap=False)
 
 
-def test_a_log_that_was_compacted(tmp_path: Path) -> None:
+def test_reading_compacted_entries_is_an_error(tmp_path: Path) -> None:
     with FarmServers(
         ids=(1,), farm="snapshot_entries: 10, snapshot_trailing_entries: 2"
     ) as compact:
         compact.start()
-        with opened(compact) as farm:
+        with open_farm(compact) as farm:
             farm.append_many([b"x"] * 50)
             while (first := farm.status()["first"]) == 1:
                 farm.append(b"y")
@@ -213,41 +215,41 @@ def test_a_log_that_was_compacted(tmp_path: Path) -> None:
             assert farm.documents()["cluster"] == "farm"
 
 
-def test_what_servers_say(servers: FarmServers) -> None:
-    async def ask() -> tuple[dict[str, Any], list[kelek.FarmServer]]:
+def test_status_and_servers(servers: FarmServers) -> None:
+    async def query() -> tuple[dict[str, Any], list[kelek.FarmServer]]:
         async with kelek.AsyncFarm(**arguments(servers)) as farm:
             await farm.reach(TIMEOUT_MS)
-            await farm.append(b"somebody leads")
+            await farm.append(b"a leader is elected")
             while (found := await farm.status())["state"] != "leader":
-                pass  # It has just resigned.
+                pass  # The leader has just changed.
             return found, await farm.servers()
 
-    status, found = asyncio.run(ask())
+    status, found = asyncio.run(query())
     assert status["state"] == "leader"
     assert status["asked_by"] == {"user": USER, "admin": True}
     assert sorted(each.id for each in found) == [1, 2, 3]
     assert {each.problem for each in found} == {""}
-    with opened(servers, servers=f"tls://127.0.0.1:{servers.ports[1]}") as farm:
+    with open_farm(servers, servers=f"tls://127.0.0.1:{servers.ports[1]}") as farm:
         farm.append(b"learned")  # The known server names the leader.
 
 
 # ---- proxies, JRaft, old TLS ----
 
 
-def shell(*words: object) -> str:
-    """`kelek farm` with the same target."""
+def run_command(*words: object) -> str:
+    """Runs `kelek farm`; returns its stdout."""
     done = CliRunner().invoke(main, ["farm", *map(str, words), "--timeout", "60"])
     assert done.exit_code == 0, done.stderr or done.exception
     return done.stdout
 
 
-def test_a_server_as_jraft_has_it() -> None:
-    """Without TLS and users: append and member changes work, views do not."""
+def test_jraft_servers_support_appends_and_member_changes() -> None:
+    """They have neither TLS nor users, and no views."""
     plain = kelek.FarmTuning(insecure_jraft=True)
     with FarmServers(ids=(1,), jraft=True, node="post_interval_ms: 0") as bare:
         bare.start()
-        where = {1: bare.endpoint(1)}
-        with kelek.Farm(where, timeout_ms=TIMEOUT_MS, tuning=plain) as farm:
+        urls = {1: bare.endpoint(1)}
+        with kelek.Farm(urls, timeout_ms=TIMEOUT_MS, tuning=plain) as farm:
             end = farm.append_many([b"one", b"two"])
             assert farm.append(b"three") == end + 1
             with pytest.raises(kelek.FarmRefused, match="JRaft servers have no HTTP API"):
@@ -257,58 +259,60 @@ def test_a_server_as_jraft_has_it() -> None:
             assert farm.add_server(2, "tcp://farm.example:1")
             with pytest.raises(kelek.FarmRefused, match="another change is in progress"):
                 farm.add_server(3, "tcp://127.0.0.1:1")
-            by_shell = ("append", "-o", "json", "--url", bare.endpoint(1), "--insecure-jraft")
-            assert json.loads(shell(*by_shell, "four"))["last_index"] == end + 2
+            words = ("append", "-o", "json", "--url", bare.endpoint(1), "--insecure-jraft")
+            assert json.loads(run_command(*words, "four"))["last_index"] == end + 2
         refused = 'why="without TLS only loopback addresses are allowed"'
-        bare.wait(lambda: refused in bare.log(1), "it goes out into the open")
+        bare.wait(lambda: refused in bare.log(1), "the server connects without TLS")
         bare.wait(lambda: bare.status(1).get("counters", {}).get("insecure_endpoints", 0) > 1)
         assert bare.log(1).count(refused) == 1
 
 
-def test_through_a_proxy_without_tls() -> None:
-    """As with I2P: only the proxy knows the name."""
+def test_a_proxy_resolves_the_names_of_servers() -> None:
+    """As with I2P, without TLS."""
     with (
         FarmServers(ids=(1,), tls=False, node="post_interval_ms: 0") as inner,
         HttpProxy({"one.b32.i2p:80": inner.ports[1]}) as proxy,
     ):
         inner.start()
         tuning = kelek.FarmTuning(proxy=f"127.0.0.1:{proxy.port}")
-        given = {"servers": "tcp://one.b32.i2p:80", "ca_file": None, "tuning": tuning}
-        with opened(inner, **given) as farm:
-            farm.append(b"by a tunnel")
+        changes = {"servers": "tcp://one.b32.i2p:80", "ca_file": None, "tuning": tuning}
+        with open_farm(inner, **changes) as farm:
+            farm.append(b"by a proxy")
             assert farm.status()["state"] == "leader"
         assert proxy.heads
         assert all(head.startswith("GET http://one.b32.i2p:80/Garlic") for head in proxy.heads)
-        other = {**given, "servers": "tcp://two.b32.i2p:80"}
+        other = {**changes, "servers": "tcp://two.b32.i2p:80"}
         with (
-            opened(inner, **other) as farm,
+            open_farm(inner, **other) as farm,
             pytest.raises(kelek.FarmUnavailable),
         ):
             farm.reach(300)
-        who = ("--user", USER, "--secret-file", inner.folder / "demo.secret")
-        shell("append", *who, "--url", "tcp://one.b32.i2p:80", "--proxy", f"127.0.0.1:{proxy.port}",
-              "by a shell")  # fmt: skip
-        assert "by a shell" in shell("entries", *who, "--url", inner.endpoint(1), "--i2p")
+        credentials = ("--user", USER, "--secret-file", inner.folder / "demo.secret")
+        proxy_options = ("--url", "tcp://one.b32.i2p:80", "--proxy", f"127.0.0.1:{proxy.port}")
+        run_command("append", *credentials, *proxy_options, "by a command")
+        assert "by a command" in run_command(
+            "entries", *credentials, "--url", inner.endpoint(1), "--i2p"
+        )
         tunnel = kelek.FarmTuning(i2p=True)
-        with opened(inner, servers=inner.endpoint(1), ca_file=None, tuning=tunnel) as farm:
+        with open_farm(inner, servers=inner.endpoint(1), ca_file=None, tuning=tunnel) as farm:
             assert [entry.value for entry in farm.entries()][-2:] == [
-                b"by a tunnel", b"by a shell",
+                b"by a proxy", b"by a command",
             ]  # fmt: skip
 
 
-def test_members_elsewhere_are_not_asked_in_the_open() -> None:
-    """A tunnel's server may name members that only a proxy reaches."""
+def test_members_are_not_connected_without_tls_or_proxy() -> None:
+    """A server may name members that only a proxy can reach."""
 
     class RecordingClient:
-        troubles: list[tuple[int, ConnectFailure]] = []
+        failures: list[tuple[int, ConnectFailure]] = []
         connections: dict[int, object] = {}
         actions = [
             OpenConnection(3, Address("one.b32.i2p", 80)),
             OpenConnection(4, Address("10.0.0.1", 80)),
         ]
 
-        def on_lost(self, number: int, trouble: ConnectFailure, now_ms: int) -> None:
-            self.troubles.append((number, trouble))
+        def on_lost(self, number: int, failure: ConnectFailure, now_ms: int) -> None:
+            self.failures.append((number, failure))
 
         def ready(self, now_ms: int) -> list[OpenConnection]:
             actions, self.actions = self.actions, []
@@ -319,14 +323,14 @@ def test_members_elsewhere_are_not_asked_in_the_open() -> None:
     failure = ConnectFailure(
         FailureKind.LOST, "without TLS or a proxy only loopback addresses are allowed"
     )
-    assert RecordingClient.troubles == [(3, failure), (4, failure)]
+    assert RecordingClient.failures == [(3, failure), (4, failure)]
 
 
 # ---- errors ----
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "said"),
+    ("changes", "kind", "error"),
     [
         ({"secret_file": None, "password": "no"}, kelek.FarmDenied, "user demo or the password"),
         ({"user": "nobody"}, kelek.FarmDenied, "user nobody or the password"),
@@ -340,35 +344,35 @@ def test_members_elsewhere_are_not_asked_in_the_open() -> None:
     ],
 )
 def test_refused_credentials(
-    servers: FarmServers, given: dict[str, Any], kind: type[Exception], said: str
+    servers: FarmServers, changes: dict[str, Any], kind: type[Exception], error: str
 ) -> None:
-    with opened(servers, **given) as farm, pytest.raises(kind, match=said):
+    with open_farm(servers, **changes) as farm, pytest.raises(kind, match=error):
         farm.append(b"x")
 
 
-def test_a_port_without_listener(servers: FarmServers) -> None:
-    where = f"tls://127.0.0.1:{free_port()}"
-    with opened(servers, servers=where, timeout_ms=300) as farm:
+def test_a_port_without_listener_is_reported(servers: FarmServers) -> None:
+    url = f"tls://127.0.0.1:{free_port()}"
+    with open_farm(servers, servers=url, timeout_ms=300) as farm:
         problem = r"connection refused|nobody has been heard"
         with pytest.raises(kelek.FarmUnavailable, match=problem):
             farm.append(b"x")
         assert "requests" not in farm.counters
 
 
-def test_a_listener_without_tls(servers: FarmServers) -> None:
+def test_a_listener_without_tls_is_reported(servers: FarmServers) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
-            made, _ = listener.accept()
-            with made:
-                made.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                made.recv(1)
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                accepted.recv(1)
 
         other = threading.Thread(target=answer)
         other.start()
-        where = f"tls://127.0.0.1:{listener.getsockname()[1]}"
+        url = f"tls://127.0.0.1:{listener.getsockname()[1]}"
         with (
-            opened(servers, servers=where) as farm,
+            open_farm(servers, servers=url) as farm,
             pytest.raises(kelek.FarmUntrusted, match="does not use TLS"),
         ):
             farm.append(b"x")
@@ -413,7 +417,7 @@ def test_tls_1_2_is_used_on_request_only(tmp_path: Path, tls: str, error: str) -
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("changes", "error"),
     [
         ({"servers": "nowhere"}, "has no host and port; write tls://HOST:PORT"),
         ({"servers": ""}, "has no host and port"),
@@ -435,14 +439,14 @@ def test_tls_1_2_is_used_on_request_only(tmp_path: Path, tls: str, error: str) -
         ),
     ],
 )
-def test_what_is_no_farm(given: dict[str, Any], said: str) -> None:
-    known = {"servers": "tls://127.0.0.1:1", "user": "u", "password": "p"}
-    with pytest.raises(ValueError, match=said):
-        kelek.Farm(**{**known, **given})
+def test_invalid_arguments_are_refused(changes: dict[str, Any], error: str) -> None:
+    valid = {"servers": "tls://127.0.0.1:1", "user": "u", "password": "p"}
+    with pytest.raises(ValueError, match=error):
+        kelek.Farm(**{**valid, **changes})
 
 
-def test_values(servers: FarmServers) -> None:
-    with opened(servers) as farm:
+def test_invalid_values_are_refused(servers: FarmServers) -> None:
+    with open_farm(servers) as farm:
         with pytest.raises(TypeError, match="must be a list"):
             farm.append_many(b"x")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="not str"):
@@ -452,39 +456,43 @@ def test_values(servers: FarmServers) -> None:
 
 
 def test_old_arguments_work_and_warn(servers: FarmServers) -> None:
-    with opened(servers) as farm:
+    with open_farm(servers) as farm:
         with pytest.warns(DeprecationWarning, match="append_many"):
-            behind = farm.append([b"old", b"older"])
-        with pytest.warns(DeprecationWarning, match="follow=|after=") as said:
-            found = [entry.value for entry in farm.entries(behind - 2, follow=False)]
+            next_index = farm.append([b"old", b"older"])
+        with pytest.warns(DeprecationWarning, match="follow=|after=") as warned:
+            found = [entry.value for entry in farm.entries(next_index - 2, follow=False)]
         assert found == [b"old", b"older"]
-        assert ["follow=" in str(said[0].message), "after=" in str(said[1].message)] == [True] * 2
+        assert ["follow=" in str(warned[0].message), "after=" in str(warned[1].message)] == [
+            True
+        ] * 2
         with pytest.warns(DeprecationWarning, match="after="):
-            assert farm.read(behind - 2, 1).entries[0].value == b"old"
+            assert farm.read(next_index - 2, 1).entries[0].value == b"old"
         with pytest.warns(DeprecationWarning, match="after="):
-            following = farm.entries(from_index=behind - 1)
+            following = farm.entries(from_index=next_index - 1)
         assert next(following).value == b"older"
         farm.append(b"new")
         assert next(following).value == b"new"
 
 
-def test_secret_files(tmp_path: Path) -> None:
+def test_secret_files_must_be_private(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(b"pass word\r\n")
     path.chmod(0o640)
-    known: dict[str, Any] = {"servers": "tls://127.0.0.1:1", "user": "u", "secret_file": path}
+    options: dict[str, Any] = {"servers": "tls://127.0.0.1:1", "user": "u", "secret_file": path}
     with pytest.raises(kelek.FarmError, match=r"others may read .* chmod 600"):
-        kelek.Farm(**known)
+        kelek.Farm(**options)
     path.chmod(0o600)
-    with kelek.Farm(**known) as farm:
+    with kelek.Farm(**options) as farm:
         assert not farm.counters
-    client = make_client(known["servers"], "farm", Credentials("u", None, path), kelek.FarmTuning())
+    client = make_client(
+        options["servers"], "farm", Credentials("u", None, path), kelek.FarmTuning()
+    )
     assert client.setup.password == "pass word"
     for junk in (b"", b"\n", b"a\nb\n", b"\xff", bytes(2000), b"a\0b"):
         with pytest.raises(kelek.FarmError):
             secret_of(junk, "it")
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        kelek.Farm(**known)
+        kelek.Farm(**options)
     with pytest.raises(kelek.FarmError, match=r"nowhere\.pem"):
         kelek.Farm("127.0.0.1:1", user="u", password="p", ca_file="nowhere.pem")

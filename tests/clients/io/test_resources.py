@@ -40,8 +40,8 @@ def world(kind: str, folder: Path) -> Iterator[str]:
     elif name == "Node":
         yield str(free_udp_port())
     else:
-        with closing(BrokerThread(folder)) as host, serving(parts, urls=host.back):
-            yield host.back if name == "Worker" else host.front
+        with closing(BrokerThread(folder)) as host, serving(parts, urls=host.back_url):
+            yield host.back_url if name == "Worker" else host.front_url
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""kelek.AsyncLog over real sockets, against the peers of the virtual world that a thread serves."""
+"""kelek.AsyncLog over real sockets, against peers in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -24,14 +24,14 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 60), debug=False)
 
 
-def test_it_has_every_method_of_log() -> None:
-    ours = {name for name in vars(kelek.Log) if not name.startswith("_")}
-    theirs = {name for name in vars(kelek.AsyncLog) if not name.startswith("_")}
-    assert ours - {"close"} == theirs - {"aclose"}
+def test_async_log_has_every_method_of_log() -> None:
+    sync_names = {name for name in vars(kelek.Log) if not name.startswith("_")}
+    async_names = {name for name in vars(kelek.AsyncLog) if not name.startswith("_")}
+    assert sync_names - {"close"} == async_names - {"aclose"}
 
 
 @pytest.mark.parametrize("form", ["auto", "node"])
-def test_updates_and_entries(cluster: LogPeers, form: str) -> None:
+def test_appends_and_entries(cluster: LogPeers, form: str) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, form=form, timeout_ms=60_000) as log:
             assert await log.append(b"first") == 1
@@ -62,8 +62,8 @@ def test_updates_and_entries(cluster: LogPeers, form: str) -> None:
     run(main())
 
 
-def test_ids_of_the_callers_own(cluster: LogPeers) -> None:
-    """Beside updates of another task, which have none; what is known by its id is not repeated."""
+def test_appends_with_known_request_ids_are_not_repeated(cluster: LogPeers) -> None:
+    """Another task appends values without ids meanwhile."""
     updates = [b"%d" % number for number in range(3000)]
     ids = new_reqids(3000)
 
@@ -85,8 +85,8 @@ def test_ids_of_the_callers_own(cluster: LogPeers) -> None:
 
 
 @pytest.mark.parametrize("form", ["auto", "node"])
-def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form: str) -> None:
-    """Their caller gave up while nobody led."""
+def test_request_ids_in_flight_may_be_repeated(cluster: LogPeers, form: str) -> None:
+    """The caller gave up while there was no leader."""
     updates = [b"%d" % number for number in range(3000)]
     ids = new_reqids(3000)
     leader, second, third = cluster.model.peers
@@ -98,11 +98,11 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await log.append_many(updates, reqids=ids)
-            again = asyncio.create_task(log.append_many(updates, reqids=ids))
+            repeat = asyncio.create_task(log.append_many(updates, reqids=ids))
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(again), 0.05)
+                await asyncio.wait_for(asyncio.shield(repeat), 0.05)
             leader.leads = True
-            assert await again == 3000
+            assert await repeat == 3000
             leader.leads, second.leads = False, True
             await log.append(b"end")
 
@@ -128,27 +128,25 @@ def test_ids_that_are_still_on_their_way_may_come_again(cluster: LogPeers, form:
     assert all(b"end" in message for message in messages), "no other update is unanswered"
 
 
-def test_whether_anybody_answers_is_known_without_a_leader(
-    cluster: LogPeers, tmp_path: Path
-) -> None:
+def test_reach_succeeds_without_a_leader(cluster: LogPeers, tmp_path: Path) -> None:
     cluster.model.peers[0].leads = False
     with kelek.Log(cluster.urls) as blocking:
         blocking.reach()
-    nobody = f"ipc://{tmp_path}/nobody"
-    with kelek.Log(nobody) as blocking, pytest.raises(LogUnavailable, match=nobody):
+    unused = f"ipc://{tmp_path}/unused"
+    with kelek.Log(unused) as blocking, pytest.raises(LogUnavailable, match=unused):
         blocking.reach(timeout_ms=100)
 
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls) as log:
             await log.reach()
-        async with kelek.AsyncLog(nobody) as log:
+        async with kelek.AsyncLog(unused) as log:
             with pytest.raises(LogUnavailable, match=r"within 0\.1 s"):
                 await log.reach(timeout_ms=100)
 
     run(main())
 
 
-def test_many_tasks_share_one_and_their_updates_travel_together(cluster: LogPeers) -> None:
+def test_appends_of_many_tasks_share_messages(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls) as log:
             tasks = [asyncio.create_task(log.append(b"%d" % n)) for n in range(2000)]
@@ -159,7 +157,7 @@ def test_many_tasks_share_one_and_their_updates_travel_together(cluster: LogPeer
     run(main())
 
 
-def test_updates_of_an_asynchronous_source(cluster: LogPeers) -> None:
+def test_values_may_come_from_an_asynchronous_source(cluster: LogPeers) -> None:
     async def source() -> AsyncIterator[bytes]:
         for number in range(5000):
             yield b"%d" % number
@@ -173,7 +171,7 @@ def test_updates_of_an_asynchronous_source(cluster: LogPeers) -> None:
     run(main())
 
 
-def test_a_failover_in_the_middle(cluster: LogPeers) -> None:
+def test_a_failover_during_an_append_loses_nothing(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
 
@@ -193,7 +191,7 @@ def test_a_failover_in_the_middle(cluster: LogPeers) -> None:
     run(main())
 
 
-def test_a_subscriber_beside_a_writer(cluster: LogPeers) -> None:
+def test_a_watcher_gets_the_entries_of_a_writer(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls) as log:
 
@@ -211,7 +209,7 @@ def test_a_subscriber_beside_a_writer(cluster: LogPeers) -> None:
             assert await reader == [b"%d" % number for number in range(300)]
             lists = log.watch_lists(None)
             late = asyncio.create_task(anext(lists))
-            await log.info()  # Asked for behind what the subscriber begins with.
+            await log.info()  # The leader answers it after the first requests of the watcher.
             await log.append(b"late")
             assert [entry.data for entry in await late] == [b"late"]
             await lists.aclose()
@@ -224,7 +222,7 @@ def test_a_subscriber_beside_a_writer(cluster: LogPeers) -> None:
     run(main())
 
 
-def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: LogPeers) -> None:
+def test_errors_are_raised_by_the_calls_that_they_concern(cluster: LogPeers) -> None:
     async def main() -> None:
         async with kelek.AsyncLog(cluster.urls, timeout_ms=60_000) as log:
             for size in (0, (10 << 20) + 1):
@@ -245,7 +243,7 @@ def test_what_goes_wrong_is_told_to_whom_it_concerns(cluster: LogPeers) -> None:
     run(main())
 
 
-def test_no_leader_and_then_one(cluster: LogPeers) -> None:
+def test_an_append_continues_with_the_next_leader(cluster: LogPeers) -> None:
     async def main() -> None:
         cluster.model.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls, timeout_ms=100) as log:
@@ -253,18 +251,18 @@ def test_no_leader_and_then_one(cluster: LogPeers) -> None:
                 await log.append(b"a")
             cluster.elect("n3")
             log.timeout_ms = 60_000
-            # The first one stayed on its way, and keeps its place.
+            # The first append stays queued, before the second.
             assert await log.append(b"b") == 2
 
     run(main())
 
 
-def test_a_cancelled_update_stays_on_its_way(cluster: LogPeers) -> None:
+def test_a_cancelled_append_is_still_sent(cluster: LogPeers) -> None:
     async def main() -> None:
         cluster.model.peers[0].leads = False
         async with kelek.AsyncLog(cluster.urls) as log:
             task = asyncio.create_task(log.append(b"a"))
-            await asyncio.wait({task}, timeout=0)  # It has begun.
+            await asyncio.wait({task}, timeout=0)  # The task has started.
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -274,7 +272,7 @@ def test_a_cancelled_update_stays_on_its_way(cluster: LogPeers) -> None:
     run(main())
 
 
-def test_closing_ends_those_who_wait(cluster: LogPeers) -> None:
+def test_aclose_ends_waiting_calls(cluster: LogPeers) -> None:
     async def main() -> None:
         cluster.model.peers[0].leads = False
         log = kelek.AsyncLog(cluster.urls)

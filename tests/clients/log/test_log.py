@@ -1,4 +1,4 @@
-"""kelek.Log over real sockets, against peers of the virtual world that a thread serves."""
+"""kelek.Log over real sockets, against peers in memory."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -31,7 +31,7 @@ def cluster(tmp_path: Path) -> Iterator[LogPeers]:
 
 
 @pytest.mark.parametrize("form", ["auto", "node"])
-def test_updates_and_entries(cluster: LogPeers, form: str) -> None:
+def test_appends_and_entries(cluster: LogPeers, form: str) -> None:
     with kelek.Log(cluster.urls, form=form, timeout_ms=60_000) as log:
         assert log.append(b"first") == 1
         seen: list[int] = []
@@ -54,7 +54,7 @@ def test_updates_and_entries(cluster: LogPeers, form: str) -> None:
         assert log.broadcast_url() == "tcp://pub"
 
 
-def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: LogPeers) -> None:
+def test_a_lagging_peer_omits_no_entry_that_was_read(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls, "demo") as writer, kelek.Log(cluster.urls, "demo") as log:
         writer.append_many(b"%d" % number for number in range(20))
         cluster.model.peers[1].lags = 5
@@ -65,7 +65,7 @@ def test_what_was_read_is_not_left_out_by_a_peer_that_lags(cluster: LogPeers) ->
         assert len(list(log.entries(count=3, url=lagging))) == 3
 
 
-def test_updates_with_ids_of_ones_own_are_appended_once(cluster: LogPeers) -> None:
+def test_appends_with_known_request_ids_are_not_repeated(cluster: LogPeers) -> None:
     ids = new_reqids(3000)
     updates = [b"%d" % number for number in range(3000)]
     for _ in range(2):
@@ -78,7 +78,7 @@ def test_updates_with_ids_of_ones_own_are_appended_once(cluster: LogPeers) -> No
                 log.append_many(updates[:3], reqids=wrong)
 
 
-def test_read_index(cluster: LogPeers) -> None:
+def test_read_index_waits_for_the_leader(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         assert log.read_index() == 1
         log.append_many([b"a", b"b"])
@@ -88,18 +88,18 @@ def test_read_index(cluster: LogPeers) -> None:
         assert log.read_index() == 3
 
 
-def test_transfer(cluster: LogPeers) -> None:
+def test_transfer_changes_the_leader(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         assert log.transfer("n2") == "n2"
         assert log.config().leader == "n2"
         assert log.transfer() == "n3"
-        assert log.append(b"still fine") == 1
+        assert log.append(b"later") == 1
         with pytest.raises(TransferRefused, match="n9 is no member"):
             log.transfer("n9")
 
 
-def test_read_index_of_a_leader_that_knows_none(cluster: LogPeers) -> None:
-    """It is refused before anything is sent: that must not wait for something to arrive."""
+def test_read_index_fails_without_the_feature_of_the_leader(cluster: LogPeers) -> None:
+    """The client refuses it at once, without waiting for a message."""
     cluster.model.peers[0].features = ("pack", "append")
     with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
         until_ms = monotonic_ms() + log.timeout_ms
@@ -108,12 +108,12 @@ def test_read_index_of_a_leader_that_knows_none(cluster: LogPeers) -> None:
         with pytest.raises(TransferRefused, match="knows no leadership transfer"):
             log.transfer("n2")
         assert monotonic_ms() < until_ms
-        assert log.append(b"still fine") == 1
+        assert log.append(b"later") == 1
     with kelek.Log(cluster.urls, form="text") as log, pytest.raises(LogError, match="form='auto'"):
         log.read_index()
 
 
-def test_a_failover_in_the_middle(cluster: LogPeers) -> None:
+def test_a_failover_during_an_append_loses_nothing(cluster: LogPeers) -> None:
     with kelek.Log(",".join(cluster.urls), timeout_ms=60_000) as log:
 
         def source() -> Iterator[bytes]:
@@ -129,7 +129,7 @@ def test_a_failover_in_the_middle(cluster: LogPeers) -> None:
         ]
 
 
-def test_following_waits_for_more(cluster: LogPeers) -> None:
+def test_watch_waits_for_new_entries(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls) as log, kelek.Log(cluster.urls) as reader:
         log.append(b"a")
         entries = reader.watch()
@@ -140,24 +140,24 @@ def test_following_waits_for_more(cluster: LogPeers) -> None:
 
 
 @pytest.mark.parametrize("size", [0, (10 << 20) + 1])
-def test_too_large_is_an_error_before_it_is_sent(cluster: LogPeers, size: int) -> None:
+def test_values_of_a_wrong_size_are_never_sent(cluster: LogPeers, size: int) -> None:
     with kelek.Log(cluster.urls) as log, pytest.raises(LogTooLarge):
         log.append(bytes(size))
     assert not cluster.model.log.records
 
 
-def test_the_largest_update_travels_alone(cluster: LogPeers) -> None:
+def test_the_largest_value_has_its_own_message(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls) as log:
         assert log.append_many([b"a", bytes(10 << 20), b"b"]) == 3
 
 
 @pytest.mark.parametrize("wrong", ["text", 5, None])
-def test_updates_are_bytes(cluster: LogPeers, wrong: object) -> None:
+def test_values_must_be_bytes(cluster: LogPeers, wrong: object) -> None:
     with kelek.Log(cluster.urls) as log, pytest.raises(TypeError):
         log.append(wrong)  # type: ignore[arg-type]
 
 
-def test_an_expired_update(cluster: LogPeers) -> None:
+def test_an_expired_request_id_is_reported(cluster: LogPeers) -> None:
     cluster.model.peers[0].refuse = "expired"
     with kelek.Log(cluster.urls) as log:
         with pytest.raises(LogExpired):
@@ -166,7 +166,7 @@ def test_an_expired_update(cluster: LogPeers) -> None:
         assert log.append(b"c") == 1
 
 
-def test_no_leader(cluster: LogPeers) -> None:
+def test_calls_without_a_leader_time_out(cluster: LogPeers) -> None:
     cluster.model.peers[0].leads = False
     with kelek.Log(cluster.urls, timeout_ms=100) as log:
         with pytest.raises(LogNoLeader):
@@ -175,27 +175,27 @@ def test_no_leader(cluster: LogPeers) -> None:
             log.info()
         cluster.elect("n3")
         log.timeout_ms = 60_000
-        # The first one stayed on its way, and keeps its place.
+        # The first append stays queued, before the second.
         assert log.append(b"b") == 2
 
 
-def test_a_leader_that_never_commits(cluster: LogPeers) -> None:
+def test_an_append_that_is_never_committed_times_out(cluster: LogPeers) -> None:
     with kelek.Log(cluster.urls) as log:
-        log.append(b"a")  # Now it is known.
+        log.append(b"a")  # Now the client knows the leader.
         cluster.model.peers[0].commits = False
         log.timeout_ms = 200
         with pytest.raises(LogTimeout, match="no progress"):
             log.append(b"b")
 
 
-def test_the_times_of_the_search_are_the_users(cluster: LogPeers) -> None:
+def test_the_tuning_sets_the_times_of_the_search(cluster: LogPeers) -> None:
     tuning = LogTuning(response_ttl_ms=100, election_grace_ms=120)
     setup = make_client(cluster.urls, "demo", "auto", tuning).setup
     assert (setup.response_ttl_ms, setup.search_ms) == (100, 10)
     assert LogClientSetup(b"demo", ()).search_ms == LogTuning().election_grace_ms // 12
 
 
-def test_closed_and_wrong_arguments(cluster: LogPeers) -> None:
+def test_closed_clients_and_invalid_arguments(cluster: LogPeers) -> None:
     log = kelek.Log(cluster.urls)
     log.close()
     log.close()
@@ -225,19 +225,19 @@ def test_closed_and_wrong_arguments(cluster: LogPeers) -> None:
         *("ipc://", "ipc://a", "ipc:///" + 107 * "x"),
     ],
 )
-def test_what_is_no_url_is_refused_before_anything_runs(url: str) -> None:
-    """libzmq refuses it when it connects, and a socket left over would hold up its context."""
+def test_invalid_urls_are_refused(url: str) -> None:
+    """libzmq would refuse them at connect; an open socket would block the end of its context."""
     with pytest.raises(ValueError, match=r"url|port|path"):
         kelek.Log(url)
 
 
-def test_a_learned_address_that_is_none_harms_nobody(cluster: LogPeers) -> None:
-    cluster.model.peers[2].url = "tcp://nowhere"  # What the others now say of it.
+def test_an_invalid_address_of_a_member_is_ignored(cluster: LogPeers) -> None:
+    cluster.model.peers[2].url = "tcp://nowhere"  # As the other peers report it.
     with kelek.Log(cluster.urls[0]) as log:
         assert log.append(b"a") == 1
 
 
-def test_reqids_differ() -> None:
+def test_request_ids_are_unique() -> None:
     ids = new_reqids(1000) + new_reqids(1000)
     assert len(set(ids)) == 2000
     assert {len(reqid) for reqid in ids} == {12}

@@ -23,7 +23,7 @@ from kelek.tests.ports import free_udp_port
 DEADLINE_S = 60
 FLOOD = 100_000
 UUID, OTHER = b"\x02" * 16, b"\x03" * 16
-FORGER = "127.0.0.2"  # On loopback any address may be a source.
+FORGER = "127.0.0.2"  # Any loopback address may be a source.
 OPEN_FILES = 160  # Of a process with a node: enough for 40 sockets.
 
 
@@ -42,7 +42,7 @@ class NodeAndPeer:
         self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 
     def restart(self, uuid: bytes) -> None:
-        """Another node at the same mailbox, without knowledge of peers."""
+        """Makes a new peer with the same mailbox, without knowledge of other peers."""
         self.mailbox.close(0)
         self.dealer.close(0)
         self.mailbox = self.context.socket(zmq.ROUTER)
@@ -61,25 +61,25 @@ class NodeAndPeer:
     def greet_back(self) -> None:
         """Receives a node's HELLO, and greets it."""
         assert self.mailbox.poll(DEADLINE_S * 1000)
-        said = codec.decode(self.mailbox.recv_multipart()[1:], Version.V2)[1]
-        assert isinstance(said, Hello), said
-        self.dealer.connect(codec.endpoint_of(said.address, said.port))
-        self.say(1, self.hello())
+        hello = codec.decode(self.mailbox.recv_multipart()[1:], Version.V2)[1]
+        assert isinstance(hello, Hello), hello
+        self.dealer.connect(codec.endpoint_of(hello.address, hello.port))
+        self.send(1, self.hello())
 
-    def beacon(self, data: bytes) -> None:
+    def send_beacon(self, data: bytes) -> None:
         self.udp.sendto(data, (LOOPBACK, self.port))
 
-    def say(self, sequence: int, command: Command) -> None:
+    def send(self, sequence: int, command: Command) -> None:
         self.dealer.send_multipart(codec.encode(sequence, command, Version.V2))
 
     def hello(self, address: str = LOOPBACK, groups: tuple[str, ...] = ()) -> Hello:
-        return Hello(address, self.mailbox_port, groups, 0, "stranger", {})
+        return Hello(address, self.mailbox_port, groups, 0, "foreign", {})
 
     def wait(self, is_so: Callable[[], object]) -> list[kelek.Event]:
         """Waits until a condition holds; returns the events meanwhile."""
-        until, found = time.monotonic() + DEADLINE_S, []
+        deadline_s, found = time.monotonic() + DEADLINE_S, []
         while not is_so():
-            assert time.monotonic() < until, self.node.counters
+            assert time.monotonic() < deadline_s, self.node.counters
             found += self.node.receive(50)
         return found + self.node.receive(0)
 
@@ -94,53 +94,52 @@ class NodeAndPeer:
 
 
 @pytest.fixture
-def place() -> Iterator[NodeAndPeer]:
+def pair() -> Iterator[NodeAndPeer]:
     with zmq.Context() as context:
-        made = NodeAndPeer(context)
-        yield made
-        made.node.close()
-        made.udp.close()
-        made.mailbox.close(0)
-        made.dealer.close(0)
+        pair = NodeAndPeer(context)
+        yield pair
+        pair.node.close()
+        pair.udp.close()
+        pair.mailbox.close(0)
+        pair.dealer.close(0)
 
 
-def test_forged_beacons(place: NodeAndPeer) -> None:
-    """Forged beacons make no peer and no connection."""
-    good = encode_beacon(Beacon(UUID, place.mailbox_port))
+def test_forged_beacons_make_no_connection(pair: NodeAndPeer) -> None:
+    good = encode_beacon(Beacon(UUID, pair.mailbox_port))
     for data in (good[:-1], good + b"x", b"ZRE\x02" + good[4:], b"", bytes(22)):
-        place.beacon(data)
-    place.beacon(encode_beacon(Beacon(UUID, 0)))
-    place.wait_for(beacon_malformed=5, beacon_port=1, unready=0)
-    own = place.node.counters.get("beacon_own", 0)
-    place.beacon(encode_beacon(Beacon(place.node.uuid, place.mailbox_port)))
-    place.wait(lambda: place.node.counters["beacon_own"] != own)
-    assert place.node.counters["unready"] == 0
+        pair.send_beacon(data)
+    pair.send_beacon(encode_beacon(Beacon(UUID, 0)))
+    pair.wait_for(beacon_malformed=5, beacon_port=1, unready=0)
+    own = pair.node.counters.get("beacon_own", 0)
+    pair.send_beacon(encode_beacon(Beacon(pair.node.uuid, pair.mailbox_port)))
+    pair.wait(lambda: pair.node.counters["beacon_own"] != own)
+    assert pair.node.counters["unready"] == 0
 
 
-def test_a_static_peer_is_greeted_unheard(place: NodeAndPeer) -> None:
-    """A silent static peer is not listed; one that answers is, without a beacon."""
-    static = f"tcp://{LOOPBACK}:{place.mailbox_port}"
-    tuning = place.tuning._replace(static=(static,), beacons=False)
+def test_a_static_peer_is_greeted_without_a_beacon(pair: NodeAndPeer) -> None:
+    """The node lists it when it has answered."""
+    static = f"tcp://{LOOPBACK}:{pair.mailbox_port}"
+    tuning = pair.tuning._replace(static=(static,), beacons=False)
     with kelek.Node("alone", tuning=tuning) as node:
-        frames = place.mailbox.recv_multipart()
+        frames = pair.mailbox.recv_multipart()
         hello = codec.decode(frames[1:], Version.V2)[1]
         assert isinstance(hello, Hello)
         assert (hello.name, node.peers) == ("alone", [])
-        place.dealer.connect(codec.endpoint_of(hello.address, hello.port))
-        place.dealer.disconnect(place.node.endpoint)
-        place.say(1, place.hello())
-        assert met(node).endpoint == static
+        pair.dealer.connect(codec.endpoint_of(hello.address, hello.port))
+        pair.dealer.disconnect(pair.node.endpoint)
+        pair.send(1, pair.hello())
+        assert next_peer(node).endpoint == static
 
 
-def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: NodeAndPeer) -> None:
+def test_a_static_peer_with_a_new_uuid_is_greeted_at_once(pair: NodeAndPeer) -> None:
     """A restarted peer does not greet first, and would not understand a PING."""
-    tuning = place.tuning._replace(static=(f"tcp://{LOOPBACK}:{place.mailbox_port}",))
+    tuning = pair.tuning._replace(static=(f"tcp://{LOOPBACK}:{pair.mailbox_port}",))
     with kelek.Node("alone", tuning=tuning._replace(beacons=False)) as node:
-        place.dealer.disconnect(place.node.endpoint)
-        place.greet_back()
-        assert met(node).uuid == UUID
-        place.restart(OTHER)
-        place.greet_back()
+        pair.dealer.disconnect(pair.node.endpoint)
+        pair.greet_back()
+        assert next_peer(node).uuid == UUID
+        pair.restart(OTHER)
+        pair.greet_back()
         assert [event.kind.value for event in islice(node.events(DEADLINE_S * 1000), 2)] == [
             "EXIT",
             "ENTER",
@@ -148,78 +147,78 @@ def test_a_static_peer_that_restarts_as_another_is_greeted_at_once(place: NodeAn
         assert [peer.uuid for peer in node.peers] == [OTHER]
 
 
-def test_goodbyes_that_are_too_many(place: NodeAndPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_goodbyes_are_dropped(pair: NodeAndPeer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reactor, "GOODBYES_MAX", 0)
-    place.beacon(encode_beacon(Beacon(UUID, 0)))
-    place.wait_for(goodbyes_dropped=1)
+    pair.send_beacon(encode_beacon(Beacon(UUID, 0)))
+    pair.wait_for(goodbyes_dropped=1)
 
 
-def test_wrong_messages(place: NodeAndPeer) -> None:
-    """They are counted; a correct HELLO afterwards makes a peer."""
-    place.say(1, Whisper([b"too early"]))
-    place.say(2, Join("g", 1))
-    place.say(1, place.hello("127.0.0.2"))
-    long = codec.encode(1, place.hello(groups=("g" * 255,)), Version.V2)[0]
-    place.dealer.send(long.replace(b"\0\0\0\xff" + b"g", b"\0\0\1\0" + b"gg"))
-    place.dealer.send_multipart([b"", b"\xaa\xa1", b"junk"])
-    place.dealer.send_multipart([b"x"] * (CONTENT_FRAMES_MAX + 9))
-    place.wait_for(before_hello=2, message_address=1, message_limit=1, message_signature=1)
-    place.wait_for(message_oversize=1)
-    place.dealer.send(b"\xaa\xa1\x01\x02\x00\x01\x20tcp")
-    place.dealer.send(b"\xaa\xa1\x01\x03\x00\x01")
+def test_malformed_messages_are_counted(pair: NodeAndPeer) -> None:
+    """A correct HELLO afterwards makes a peer."""
+    pair.send(1, Whisper([b"too early"]))
+    pair.send(2, Join("g", 1))
+    pair.send(1, pair.hello("127.0.0.2"))
+    long = codec.encode(1, pair.hello(groups=("g" * 255,)), Version.V2)[0]
+    pair.dealer.send(long.replace(b"\0\0\0\xff" + b"g", b"\0\0\1\0" + b"gg"))
+    pair.dealer.send_multipart([b"", b"\xaa\xa1", b"junk"])
+    pair.dealer.send_multipart([b"x"] * (CONTENT_FRAMES_MAX + 9))
+    pair.wait_for(before_hello=2, message_address=1, message_limit=1, message_signature=1)
+    pair.wait_for(message_oversize=1)
+    pair.dealer.send(b"\xaa\xa1\x01\x02\x00\x01\x20tcp")
+    pair.dealer.send(b"\xaa\xa1\x01\x03\x00\x01")
     with zmq.Context() as context, context.socket(zmq.DEALER) as nameless:
         nameless.linger = 0
         nameless.routing_id = UUID[:5]
-        nameless.connect(place.node.endpoint)
-        nameless.send_multipart(codec.encode(1, place.hello(), Version.V2))
-        place.wait_for(message_short=1, message_version=1, message_routing_id=1)
-    assert (place.node.peers, place.node.counters["unready"]) == ([], 0)
+        nameless.connect(pair.node.endpoint)
+        nameless.send_multipart(codec.encode(1, pair.hello(), Version.V2))
+        pair.wait_for(message_short=1, message_version=1, message_routing_id=1)
+    assert (pair.node.peers, pair.node.counters["unready"]) == ([], 0)
 
-    place.say(1, place.hello(groups=("g" * 255,)))
-    assert place.wait_event(kelek.EventKind.JOIN).group == "g" * 255
-    frames = place.mailbox.recv_multipart()
+    pair.send(1, pair.hello(groups=("g" * 255,)))
+    assert pair.wait_event(kelek.EventKind.JOIN).group == "g" * 255
+    frames = pair.mailbox.recv_multipart()
     assert isinstance(codec.decode(frames[1:], Version.V2)[1], Hello)
-    place.say(2, Whisper([b"well"]))
-    assert place.wait_event(kelek.EventKind.WHISPER).content == [b"well"]
-    place.node.join("Room")
-    place.say(3, Shout("room", [b"elsewhere"]))
-    place.say(4, Shout("Room", [b"here"]))
-    event = place.wait_event(kelek.EventKind.SHOUT)
-    assert (event.group, event.content) == ("Room", [b"here"])
-    place.wait_for(shouts_elsewhere=1)
-    place.say(6, Whisper([b"behind a gap"]))
-    assert place.wait_event(kelek.EventKind.EXIT).peer is not None
-    place.wait_for(gaps=1, peers=0)
+    pair.send(2, Whisper([b"well"]))
+    assert pair.wait_event(kelek.EventKind.WHISPER).content == [b"well"]
+    pair.node.join("Room")
+    pair.send(3, Shout("room", [b"to others"]))
+    pair.send(4, Shout("Room", [b"to us"]))
+    event = pair.wait_event(kelek.EventKind.SHOUT)
+    assert (event.group, event.content) == ("Room", [b"to us"])
+    pair.wait_for(shouts_elsewhere=1)
+    pair.send(6, Whisper([b"behind a gap"]))
+    assert pair.wait_event(kelek.EventKind.EXIT).peer is not None
+    pair.wait_for(gaps=1, peers=0)
 
 
-def test_messages_that_are_too_large(place: NodeAndPeer) -> None:
+def test_messages_over_the_limits_are_dropped(pair: NodeAndPeer) -> None:
     """A frame over the limit ends its connection; a message over the limit is dropped."""
-    with kelek.Node("small", tuning=place.tuning._replace(message_bytes_max=2000)) as node:
-        place.dealer.disconnect(place.node.endpoint)
-        place.dealer.connect(node.endpoint)
-        place.dealer.send_multipart([b"\xaa\xa1", bytes(2001)])
+    with kelek.Node("small", tuning=pair.tuning._replace(message_bytes_max=2000)) as node:
+        pair.dealer.disconnect(pair.node.endpoint)
+        pair.dealer.connect(node.endpoint)
+        pair.dealer.send_multipart([b"\xaa\xa1", bytes(2001)])
 
         def dropped() -> object:
-            place.dealer.send_multipart([bytes(1300)] * 2)  # The first may go with the connection.
+            pair.dealer.send_multipart([bytes(1300)] * 2)  # The first may be lost.
             return node.counters.get("message_oversize")
 
-        place.wait(dropped)
+        pair.wait(dropped)
         assert "message_short" not in node.counters
 
 
-def test_a_flood_of_beacons(place: NodeAndPeer) -> None:
-    """Few forged beacons are believed, and the real node is found."""
+def test_a_flood_of_beacons_hides_no_real_node(pair: NodeAndPeer) -> None:
+    """The node connects to few forged peers."""
     dice = Random(1)
     for _ in range(FLOOD):
-        place.beacon(encode_beacon(Beacon(own_uuid(dice.randbytes(14)), place.mailbox_port)))
-    place.wait(lambda: place.node.counters.get("beacon_refused"))
-    assert place.node.counters["unready"] <= PEERS_MAX // 4
-    with kelek.Node("decent", tuning=place.tuning) as decent:
-        place.wait(lambda: decent.uuid in {peer.uuid for peer in place.node.peers})
+        pair.send_beacon(encode_beacon(Beacon(own_uuid(dice.randbytes(14)), pair.mailbox_port)))
+    pair.wait(lambda: pair.node.counters.get("beacon_refused"))
+    assert pair.node.counters["unready"] <= PEERS_MAX // 4
+    with kelek.Node("decent", tuning=pair.tuning) as decent:
+        pair.wait(lambda: decent.uuid in {peer.uuid for peer in pair.node.peers})
 
 
 def forged_beacons(port: int, count: int) -> None:
-    """Sends beacons of so many nodes that do not exist, from an address of their own."""
+    """Sends beacons of count nodes that do not exist, from another address."""
     dice = Random(2)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.bind((FORGER, 0))
@@ -229,7 +228,7 @@ def forged_beacons(port: int, count: int) -> None:
 
 
 def forged_hellos(stack: ExitStack, endpoint: str, count: int) -> list[zmq.Socket[bytes]]:
-    """Sends HELLOs of so many nodes that do not exist; returns their DEALERs."""
+    """Sends HELLOs of count nodes that do not exist; returns their DEALERs."""
     context, dealers = stack.enter_context(zmq.Context()), []
     for i in range(count):
         dealer = stack.enter_context(context.socket(zmq.DEALER))
@@ -242,7 +241,7 @@ def forged_hellos(stack: ExitStack, endpoint: str, count: int) -> list[zmq.Socke
     return dealers
 
 
-def met(node: kelek.Node) -> kelek.PeerInfo:
+def next_peer(node: kelek.Node) -> kelek.PeerInfo:
     """The next peer that enters."""
     events = node.events(DEADLINE_S * 1000)
     found = next(event.peer for event in events if event.kind is kelek.EventKind.ENTER)
@@ -250,22 +249,22 @@ def met(node: kelek.Node) -> kelek.PeerInfo:
     return found
 
 
-def test_floods_where_few_files_may_be_open() -> None:
-    """Floods of beacons and HELLOs do not stop the thread: real nodes are found."""
+def test_floods_with_a_low_limit_of_open_files() -> None:
+    """The reactor keeps running and discovers real nodes."""
     port = free_udp_port()
     tuning = kelek.NodeTuning(port=port, interface=LOOPBACK)
-    few = ("sh", "-c", f'ulimit -n {OPEN_FILES} && exec "$@"', "sh")
-    with NodeProcess(OURS, port, name="victim", within=few) as victim, ExitStack() as all_:
+    limited = ("sh", "-c", f'ulimit -n {OPEN_FILES} && exec "$@"', "sh")
+    with NodeProcess(OURS, port, name="victim", within=limited) as victim, ExitStack() as all_:
         forged_beacons(port, OPEN_FILES)
         first = all_.enter_context(kelek.Node("first", tuning=tuning))
         victim.wait_for("ENTER", name="first")
-        dealers = forged_hellos(all_, met(first).endpoint, 50)
+        dealers = forged_hellos(all_, next_peer(first).endpoint, 50)
         victim.wait_for("ENTER", name="forged 49")
-        for dealer in dealers:  # What is out of order ends them.
+        for dealer in dealers:  # A message out of order ends the peer.
             dealer.send_multipart(codec.encode(9, Ping(), Version.V2))
         victim.wait_for("EXIT", name="forged 0")
         second = all_.enter_context(kelek.Node("second", tuning=tuning))
-        while met(second).name != "victim":
+        while next_peer(second).name != "victim":
             pass
         victim.tell("count")
         counters = victim.wait_for("COUNTERS")
@@ -274,13 +273,13 @@ def test_floods_where_few_files_may_be_open() -> None:
         victim.stop()
 
 
-def test_a_flood_of_greetings(place: NodeAndPeer) -> None:
+def test_a_flood_of_hellos_removes_no_peer(pair: NodeAndPeer) -> None:
     """The table takes peers up to its limit; earlier peers stay."""
     with ExitStack() as stack:
-        tuning = place.tuning._replace(peers_max=20)
+        tuning = pair.tuning._replace(peers_max=20)
         node = stack.enter_context(kelek.Node("small", tuning=tuning))
-        place.wait(lambda: node.uuid in {peer.uuid for peer in place.node.peers})
+        pair.wait(lambda: node.uuid in {peer.uuid for peer in pair.node.peers})
         forged_hellos(stack, node.endpoint, 60)
-        place.wait(lambda: node.counters.get("hello_refused") == 41)
+        pair.wait(lambda: node.counters.get("hello_refused") == 41)
         assert len(node.peers) == 20
-        assert place.node.uuid in {peer.uuid for peer in node.peers}
+        assert pair.node.uuid in {peer.uuid for peer in node.peers}

@@ -1,4 +1,4 @@
-"""zre://NAME urls: what they resolve to, and which announcements are ignored."""
+"""zre://CLUSTER urls: the urls that they resolve to, and announcements that are ignored."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -34,17 +34,17 @@ def port() -> int:
 
 @pytest.fixture
 def announce(port: int) -> Iterator[Announce]:
-    """Makes nodes that announce headers."""
+    """Starts nodes that announce headers."""
     with ExitStack() as stack:
 
-        def begin(name: str, headers: dict[str, str]) -> kelek.Node:
+        def start(name: str, headers: dict[str, str]) -> kelek.Node:
             tuning = kelek.NodeTuning(port=port, interface="lo")
             return stack.enter_context(kelek.Node(name, headers, tuning=tuning))
 
-        yield begin
+        yield start
 
 
-def place(port: int, name: str, timeout_ms: int = 60_000) -> str:
+def zre_url(port: int, name: str, timeout_ms: int = 60_000) -> str:
     return f"zre://{name}?interface=lo&port={port}&timeout_ms={timeout_ms}"
 
 
@@ -53,11 +53,11 @@ def peer(**headers: str) -> kelek.PeerInfo:
     return kelek.PeerInfo(b"\1" * 16, "n1", "tcp://10.0.0.1:61001", Version.V2, named)
 
 
-def test_a_place_stands_for_the_urls_of_its_cluster(announce: Announce, port: int) -> None:
+def test_a_zre_url_resolves_to_the_urls_of_its_cluster(announce: Announce, port: int) -> None:
     announce("n1", {**CLUSTER_HEADERS, services.TABLES: TABLES_URL})
     announce("n2", {services.CLUSTER: "hall", services.WORKERS: "tcp://127.0.0.1:7301"})
     announce("m1", {services.CLUSTER: "other", services.LOG: "tcp://127.0.0.1:7401"})
-    hall = place(port, "hall")
+    hall = zre_url(port, "hall")
     assert resolve_urls(hall, services.TABLES) == (TABLES_URL,)
     assert resolve_urls(["tcp://10.0.0.1:1", hall], services.LOG) == ("tcp://10.0.0.1:1", LOG_URL)
     assert resolve_urls([LOG_URL], services.LOG) == (LOG_URL,)
@@ -74,42 +74,42 @@ def test_a_place_stands_for_the_urls_of_its_cluster(announce: Announce, port: in
     assert {"hall", "other"} >= {one.cluster for one in found}
 
 
-def test_nobody_is_there(announce: Announce, port: int) -> None:
+def test_discovery_of_a_missing_service_times_out(announce: Announce, port: int) -> None:
     announce("n1", CLUSTER_HEADERS)
     with pytest.raises(kelek.NodeError, match=f"offers {services.BROKER} within 500 ms"):
-        kelek.Broker(place(port, "hall", 500))
+        kelek.Broker(zre_url(port, "hall", 500))
     with pytest.raises(kelek.NodeError, match="within 1 ms"):
-        kelek.Log(place(port, "elsewhere", 1))
+        kelek.Log(zre_url(port, "elsewhere", 1))
 
 
-def test_what_a_peer_offers_is_at_its_own_address() -> None:
-    here, there = "tcp://10.0.0.1:7201", "tcp://10.0.0.2:7201"
+def test_a_peer_can_only_announce_its_own_address() -> None:
+    own, other = "tcp://10.0.0.1:7201", "tcp://10.0.0.2:7201"
     found = discovered_node(
-        peer(kelek_cluster="hall", kelek_log=f"{there},{here}", kelek_tables=there)
+        peer(kelek_cluster="hall", kelek_log=f"{other},{own}", kelek_tables=other)
     )
     assert found is not None
-    assert found.services == {services.LOG: (here,)}
+    assert found.services == {services.LOG: (own,)}
     for url in ("", "x", "tcp://10.0.0.1:0", "tcp://10.0.0.11:7201", "ipc:///tmp/x", ",,"):
         assert discovered_node(peer(kelek_log=url)) is None
-    assert discovered_node(peer(place="somewhere")) is None
+    assert discovered_node(peer(location="lab")) is None
 
 
 @pytest.mark.parametrize(
     "url", ["zre://", "zre://a/b", "zre://a?port=x", "zre://a?colour=red", "zre://a?port=-1"]
 )
-def test_what_is_no_place(url: str) -> None:
+def test_invalid_zre_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="zre://"):
         parse_zre_url(url)
 
 
-def test_places_are_read() -> None:
-    wanted = parse_zre_url("zre://hall?interface=lo&broadcast=127.255.255.255&port=99&timeout_ms=7")
-    assert (wanted.cluster, wanted.timeout_ms) == ("hall", 7)
-    assert wanted.tuning == kelek.NodeTuning(99, "lo", "127.255.255.255")
+def test_options_of_a_zre_url() -> None:
+    parsed = parse_zre_url("zre://hall?interface=lo&broadcast=127.255.255.255&port=99&timeout_ms=7")
+    assert (parsed.cluster, parsed.timeout_ms) == ("hall", 7)
+    assert parsed.tuning == kelek.NodeTuning(99, "lo", "127.255.255.255")
     assert parse_zre_url("zre://hall").tuning == kelek.NodeTuning()
     assert cluster_of([LOG_URL, "zre://hall"]) == "hall"
     assert cluster_of(LOG_URL) == ""
 
 
-def test_a_node_without_a_name_is_called_by_its_uuid() -> None:
+def test_a_node_without_a_name_is_shown_by_its_uuid() -> None:
     assert name_of(peer()._replace(name="")) == "010101"

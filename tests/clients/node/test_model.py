@@ -13,12 +13,12 @@ DEADLINE_S = 60
 GROUPS = ("red", "green")
 NODES = 3
 STEPS = 60
-WEIGHTS = {"toggle": 1, "meet": 1, "read": 2, "join": 2, "leave": 1, "whisper": 4, "shout": 3}
+WEIGHTS = {"toggle": 1, "agree": 1, "read": 2, "join": 2, "leave": 1, "whisper": 4, "shout": 3}
 
 
 class SentMessage(NamedTuple):
-    speaker: bytes  # UUIDs.
-    hearer: bytes
+    sender: bytes  # A UUID.
+    receiver: bytes  # A UUID.
     text: bytes
 
 
@@ -28,7 +28,7 @@ class LiveNodes:
     def __init__(self) -> None:
         self.tuning = kelek.NodeTuning(port=free_udp_port(), interface="lo")
         self.live: dict[int, kelek.Node] = {}
-        self.heard: dict[bytes, list[SentMessage]] = {}
+        self.received: dict[bytes, list[SentMessage]] = {}
         self.whispers: list[SentMessage] = []
         self.shouts: list[tuple[bytes, bytes]] = []
         self.count = 0
@@ -37,12 +37,12 @@ class LiveNodes:
         (what,) = dice.choices([*WEIGHTS], [*WEIGHTS.values()])
         number, other = dice.sample(range(NODES), 2)
         node = self.live.get(number)
-        if what == "meet":
+        if what == "agree":
             self.wait_until_they_agree()
         elif what == "toggle" and node is not None:
             self.live.pop(number).close()
         elif what == "toggle":
-            self.begin(number)
+            self.start(number)
         elif node is not None and what == "read":
             self.read(node)
         elif node is not None and what == "whisper":
@@ -51,9 +51,9 @@ class LiveNodes:
         elif node is not None:
             self.in_group(node, what, dice.choice(GROUPS))
 
-    def begin(self, number: int) -> None:
+    def start(self, number: int) -> None:
         self.live[number] = kelek.Node(f"n{number}", tuning=self.tuning)
-        self.heard[self.live[number].uuid] = []
+        self.received[self.live[number].uuid] = []
 
     def in_group(self, node: kelek.Node, what: str, group: str) -> None:
         if what == "join":
@@ -65,9 +65,9 @@ class LiveNodes:
             node.shout(group, self.shouts[-1][1])
 
     def whisper(self, node: kelek.Node, other: kelek.Node) -> None:
-        said = SentMessage(node.uuid, other.uuid, self.text())
-        if node.whisper(other.uuid, said.text):
-            self.whispers.append(said)
+        message = SentMessage(node.uuid, other.uuid, self.text())
+        if node.whisper(other.uuid, message.text):
+            self.whispers.append(message)
 
     def text(self) -> bytes:
         self.count += 1
@@ -76,8 +76,8 @@ class LiveNodes:
     def read(self, node: kelek.Node, timeout_ms: int = 0) -> None:
         for event in node.receive(timeout_ms):
             if event.kind.value in ("WHISPER", "SHOUT") and event.peer is not None:
-                heard = SentMessage(event.peer.uuid, node.uuid, event.content[0])
-                self.heard[node.uuid].append(heard)
+                message = SentMessage(event.peer.uuid, node.uuid, event.content[0])
+                self.received[node.uuid].append(message)
 
     def agree(self) -> bool:
         """Whether all nodes agree on peers and groups."""
@@ -98,32 +98,31 @@ class LiveNodes:
             for node in self.live.values():
                 self.read(node, 5)
 
-    def check_what_was_heard(self) -> None:
+    def check_messages(self) -> None:
         """All whispers arrive in the sender's order; no shout arrives twice."""
         for node in self.live.values():
             self.read(node)
-            for speaker in {said.speaker for said in self.heard[node.uuid] + self.whispers}:
-                heard = [one for one in self.heard[node.uuid] if one.speaker == speaker]
-                whispers = [one for one in self.whispers if one[:2] == (speaker, node.uuid)]
-                assert [one for one in heard if one in whispers] == whispers
-                shouted = [one.text for one in heard if one not in whispers]
+            for sender in {message.sender for message in self.received[node.uuid] + self.whispers}:
+                received = [it for it in self.received[node.uuid] if it.sender == sender]
+                whispers = [it for it in self.whispers if it[:2] == (sender, node.uuid)]
+                assert [it for it in received if it in whispers] == whispers
+                shouted = [it.text for it in received if it not in whispers]
                 assert shouted == [
-                    text for who, text in self.shouts if who == speaker and text in shouted
+                    text for who, text in self.shouts if who == sender and text in shouted
                 ]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_all_agree_in_the_end(seed: int) -> None:
-    """No whisper is lost, repeated or late."""
+def test_nodes_agree_and_whispers_arrive_once(seed: int) -> None:
     nodes, dice = LiveNodes(), Random(seed)
     try:
         for number in range(NODES):
-            nodes.begin(number)
+            nodes.start(number)
         nodes.wait_until_they_agree()
         for _ in range(STEPS):
             nodes.step(dice)
         nodes.wait_until_they_agree()
-        nodes.check_what_was_heard()
+        nodes.check_messages()
     finally:
         for node in nodes.live.values():
             node.close()

@@ -1,4 +1,4 @@
-"""kelek.Node and kelek.AsyncNode, several in this process and beside others in another."""
+"""kelek.Node and kelek.AsyncNode: several nodes in this process, and nodes of other processes."""
 
 import asyncio
 import os
@@ -35,13 +35,13 @@ def port() -> int:
 
 @pytest.fixture
 def make(port: int) -> Iterator[Make]:
-    """Makes nodes that find each other."""
+    """Starts nodes that discover each other."""
     with ExitStack() as stack:
 
-        def begin(name: str, headers: dict[str, str] | None = None, **more: Any) -> kelek.Node:
+        def start(name: str, headers: dict[str, str] | None = None, **more: Any) -> kelek.Node:
             return stack.enter_context(kelek.Node(name, headers, tuning=tuned(port, **more)))
 
-        yield begin
+        yield start
 
 
 def wait_for(node: kelek.Node, kind: kelek.EventKind, name: str = "") -> kelek.Event:
@@ -60,23 +60,23 @@ def peer_of(node: kelek.Node, name: str) -> kelek.PeerInfo:
     return found
 
 
-def test_a_stranger_is_answered_by_a_beacon_at_once(port: int) -> None:
+def test_a_foreign_beacon_is_answered_by_a_beacon_at_once(port: int) -> None:
     """A foreign node needs a beacon to find us; it must not wait for the next one."""
     hour_ms = 3_600_000
     tuning = tuned(port, beacon_ms=hour_ms, evasive_ms=hour_ms, silent_ms=hour_ms, dead_ms=hour_ms)
-    ear = Datagrams(Interface("lo", LOOPBACK, LOOPBACK_BROADCAST), port)
+    datagrams = Datagrams(Interface("lo", LOOPBACK, LOOPBACK_BROADCAST), port)
     try:
         with kelek.Node(tuning=tuning) as node:
 
-            def hear_it() -> None:
-                while node.uuid not in {one.uuid for one in ear.receive(0)}:
-                    assert select.select([ear], [], [], DEADLINE_MS / 1000)[0], "it is silent"
+            def wait_beacon() -> None:
+                while node.uuid not in {one.uuid for one in datagrams.receive(0)}:
+                    assert select.select([datagrams], [], [], DEADLINE_MS / 1000)[0], "no beacon"
 
-            hear_it()
-            ear.send(encode_beacon(Beacon(b"stranger's uuid.", free_ports(1)[0])))
-            hear_it()
+            wait_beacon()
+            datagrams.send(encode_beacon(Beacon(b"a foreign uuid..", free_ports(1)[0])))
+            wait_beacon()
     finally:
-        ear.close()
+        datagrams.close()
 
 
 def test_nodes_of_one_process_find_each_other(make: Make) -> None:
@@ -97,8 +97,8 @@ def test_nodes_of_one_process_find_each_other(make: Make) -> None:
     assert a.peers == []
 
 
-def test_where_udp_is_closed(make: Make, port: int) -> None:
-    """A static peer and gossip make a mesh, without a socket for datagrams."""
+def test_static_peers_and_gossip_work_without_udp(make: Make, port: int) -> None:
+    """All nodes find each other without a UDP socket."""
     closed = {"beacons": False, "gossip": True, "subnets": ("127.0.0.0/8",)}
     seed = make("seed", **closed)
     nodes = [make(name, static=(seed.endpoint,), **closed) for name in "abc"]
@@ -111,7 +111,7 @@ def test_where_udp_is_closed(make: Make, port: int) -> None:
     assert {peer.name for peer in seed.peers} == {"a", "b", "c"}
 
 
-def test_groups(make: Make) -> None:
+def test_shouts_and_elections_of_a_group(make: Make) -> None:
     nodes = [make(name) for name in "abc"]
     a, b, c = nodes
     for node in nodes:
@@ -136,7 +136,7 @@ def test_groups(make: Make) -> None:
     assert leader == min(a.uuid, b.uuid)
 
 
-def test_a_leader_that_goes_is_replaced(make: Make) -> None:
+def test_a_closed_leader_is_replaced(make: Make) -> None:
     nodes = sorted((make(name) for name in "abc"), key=lambda node: node.uuid)
     for node in nodes:
         node.join("g")
@@ -155,9 +155,9 @@ def test_a_fast_sender_waits_for_a_slow_reader(port: int, make: Make) -> None:
     count = 80_000
     a, b = make("a"), make("b", patience_ms=DEADLINE_MS)
     peer = peer_of(b, "a")
-    done = []
+    results = []
     text = [b"%d" % i for i in range(count)]
-    sender = threading.Thread(target=lambda: done.append(b.whisper_many(peer, text)))
+    sender = threading.Thread(target=lambda: results.append(b.whisper_many(peer, text)))
     sender.start()
     got: list[bytes] = []
     while len(got) < count:
@@ -165,11 +165,11 @@ def test_a_fast_sender_waits_for_a_slow_reader(port: int, make: Make) -> None:
         assert events
         got += [event.content[0] for event in events if event.kind is Kind.WHISPER]
     sender.join()
-    assert done == [True]
+    assert results == [True]
     assert got == text
 
 
-def test_a_peer_without_room_is_held_to_be_gone(port: int, make: Make) -> None:
+def test_a_peer_without_room_is_lost_after_the_patience(port: int, make: Make) -> None:
     """The peer is a process that reads nothing."""
     a = make("a", patience_ms=50)
     with NodeProcess(OURS, port, name="b") as b:
@@ -179,15 +179,15 @@ def test_a_peer_without_room_is_held_to_be_gone(port: int, make: Make) -> None:
             pass
         assert wait_for(a, Kind.EXIT).peer == peer
         b.go_on()
-        assert peer_of(a, "b").uuid == peer.uuid, "it is found again"
+        assert peer_of(a, "b").uuid == peer.uuid, "it is discovered again"
 
 
-def test_a_node_that_is_closed(make: Make) -> None:
+def test_a_closed_node_cannot_be_used(make: Make) -> None:
     node, other = make("a"), make("b")
     node.close()
     node.close()
     assert node.closed
-    assert all(event.kind is Kind.ENTER for event in node.events()), "what was there, and the end"
+    assert all(event.kind is Kind.ENTER for event in node.events()), "earlier events only"
     assert node.receive() == []
     for use in (lambda: node.join("g"), lambda: node.whisper(other.uuid, b"")):
         with pytest.raises(kelek.NodeError, match="closed"):
@@ -195,7 +195,7 @@ def test_a_node_that_is_closed(make: Make) -> None:
     other.close()
 
 
-def test_what_cannot_be_said(port: int, make: Make) -> None:
+def test_invalid_arguments_are_refused(port: int, make: Make) -> None:
     node = make("a")
     with pytest.raises(ValueError, match="group"):
         node.join("x" * 256)
@@ -216,12 +216,12 @@ def test_what_cannot_be_said(port: int, make: Make) -> None:
         node.whisper(7, b"")  # type: ignore[arg-type]
 
 
-def test_a_node_that_nobody_has_any_more_goes(make: Make, port: int) -> None:
+def test_a_dropped_node_leaves_the_network(make: Make, port: int) -> None:
     node = make("a")
-    lost = [kelek.Node("b", tuning=tuned(port))]
+    dropped = [kelek.Node("b", tuning=tuned(port))]
     peer_of(node, "b")
     with pytest.warns(ResourceWarning, match=r"unclosed kelek\.Node: use"):
-        lost.clear()
+        dropped.clear()
     wait_for(node, Kind.EXIT, "b")
 
 
@@ -241,10 +241,10 @@ def test_the_thread_ends_with_the_last_node(port: int) -> None:
         assert another is not thread
 
 
-def test_it_is_of_no_use_behind_a_fork(make: Make) -> None:
+def test_a_forked_child_cannot_use_the_node(make: Make) -> None:
     node = make("a")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Of Python 3.12: there are threads.
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads.
         pid = os.fork()
     if pid == 0:
         try:
@@ -256,16 +256,16 @@ def test_it_is_of_no_use_behind_a_fork(make: Make) -> None:
     node.join("g")
 
 
-def test_events_end_after_a_while(make: Make) -> None:
+def test_events_end_after_their_timeout(make: Make) -> None:
     node = make("a")
     assert list(node.events(0)) == []
     assert node.receive(1) == []
 
 
-def test_it_is_there_for_asyncio(port: int, make: Make) -> None:
+def test_async_node(port: int, make: Make) -> None:
     make("plain").join("g")
 
-    async def talk() -> None:
+    async def main() -> None:
         async with kelek.AsyncNode("async", tuning=tuned(port)) as node:
             node.join("g")
             async for event in node.events(DEADLINE_MS):
@@ -276,6 +276,6 @@ def test_it_is_there_for_asyncio(port: int, make: Make) -> None:
             assert await node.whisper(node.peers[0], "you")
             assert await node.whisper_many(node.peers[0], ["3"])
             waiting = asyncio.create_task(node.receive())
-        assert all(event.kind is not Kind.EXIT for event in await waiting), "it ends with the node"
+        assert all(event.kind is not Kind.EXIT for event in await waiting), "it ends"
 
-    asyncio.run(talk())
+    asyncio.run(main())

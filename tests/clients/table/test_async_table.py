@@ -1,4 +1,4 @@
-"""kelek.AsyncTable over real sockets, against servers with a table in memory."""
+"""kelek.AsyncTable over real sockets, against servers with tables in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
@@ -25,10 +25,10 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 60), debug=False)
 
 
-def test_it_has_every_method_of_table() -> None:
-    ours = {name for name in dir(kelek.Table) if not name.startswith("_")}
-    theirs = {name for name in dir(kelek.AsyncTable) if not name.startswith("_")}
-    assert ours - {"close"} == theirs - {"aclose"}
+def test_async_table_has_every_method_of_table() -> None:
+    sync_names = {name for name in dir(kelek.Table) if not name.startswith("_")}
+    async_names = {name for name in dir(kelek.AsyncTable) if not name.startswith("_")}
+    assert sync_names - {"close"} == async_names - {"aclose"}
 
 
 def test_reads_and_writes(cluster: TableServers) -> None:
@@ -95,7 +95,7 @@ async def _first(source: Any, count: int) -> AsyncIterator[Any]:
     await source.aclose()
 
 
-def test_jobs_for_several_tasks(cluster: TableServers) -> None:
+def test_several_tasks_share_the_chunks_of_a_job(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await table.put_many(PAIRS[:50])
@@ -137,20 +137,20 @@ def test_arrow(cluster: TableServers) -> None:
     run(main())
 
 
-def test_many_tasks_share_one(cluster: TableServers) -> None:
+def test_requests_of_many_tasks_share_messages(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await asyncio.gather(*(table.put(key, value) for key, value in PAIRS[:2000]))
-            assert len(cluster.store.writes) < 100, "they travel together"
+            assert len(cluster.store.writes) < 100, "writes share messages"
             found = await asyncio.gather(*(table.get(key) for key, _ in PAIRS[:2000]))
             assert found == [value for _, value in PAIRS[:2000]]
         written = [key for it in cluster.store.writes for key in getattr(it, "keys", [])]
-        assert written == [key for key, _ in PAIRS[:2000]], "in the order in which they were begun"
+        assert written == [key for key, _ in PAIRS[:2000]], "in the order of the calls"
 
     run(main())
 
 
-def test_what_is_begun_later_overtakes_no_put(cluster: TableServers) -> None:
+def test_writes_keep_the_order_of_their_calls(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await asyncio.gather(
@@ -167,7 +167,7 @@ def test_what_is_begun_later_overtakes_no_put(cluster: TableServers) -> None:
     run(main())
 
 
-def test_gets_that_are_too_much_for_one_answer_go_alone(cluster: TableServers) -> None:
+def test_gets_too_large_for_one_answer_are_split(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             await table.put_many(PAIRS[:5])
@@ -179,7 +179,7 @@ def test_gets_that_are_too_much_for_one_answer_go_alone(cluster: TableServers) -
     run(main())
 
 
-def test_a_cancelled_put_stays_on_its_way(cluster: TableServers) -> None:
+def test_a_cancelled_put_is_still_sent(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, 1) as table:
             tasks = [asyncio.create_task(table.put(key, b"")) for key, _ in PAIRS[:3]]
@@ -193,7 +193,7 @@ def test_a_cancelled_put_stays_on_its_way(cluster: TableServers) -> None:
     run(main())
 
 
-def test_a_failover(cluster: TableServers) -> None:
+def test_writes_continue_after_a_failover(cluster: TableServers) -> None:
     async def main() -> None:
         async with kelek.AsyncTable(cluster.urls, timeout_ms=60_000) as table:
             url = (await table.server()).url
@@ -207,7 +207,7 @@ def test_a_failover(cluster: TableServers) -> None:
     run(main())
 
 
-def test_what_goes_wrong(cluster: TableServers) -> None:
+def test_errors_of_calls(cluster: TableServers) -> None:
     async def main() -> None:
         table = kelek.AsyncTable(cluster.urls, timeout_ms=200)
         with pytest.raises(kelek.TableTooLarge):
@@ -217,12 +217,12 @@ def test_what_goes_wrong(cluster: TableServers) -> None:
         with pytest.raises(kelek.TableTimeout):
             await table.put(b"k", b"v")
         table.timeout_ms = 60_000
-        waits = asyncio.create_task(table.put(b"k", b"v"))
-        await asyncio.wait({waits}, timeout=0)
+        waiting = asyncio.create_task(table.put(b"k", b"v"))
+        await asyncio.wait({waiting}, timeout=0)
         await table.aclose()
         await table.aclose()
         with pytest.raises(kelek.TableError, match="closed"):
-            await waits
+            await waiting
         with pytest.raises(kelek.TableError, match="closed"):
             await table.get(b"k")
 

@@ -1,4 +1,4 @@
-"""kelek.Table over real sockets, against servers with a table in memory that a thread serves."""
+"""kelek.Table over real sockets, against servers with tables in memory."""
 
 import struct
 import subprocess
@@ -30,7 +30,7 @@ from kelek.tests.clients.table.table_servers import CHUNK_PAIRS, JOB, TableServe
 PAIRS = [(b"key %05d" % n, b"value %d" % n) for n in range(5000)]
 
 
-def joined(pages: Iterable[list[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
+def flatten(pages: Iterable[list[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
     return list(chain.from_iterable(pages))
 
 
@@ -43,13 +43,13 @@ def cluster(tmp_path: Path) -> Iterator[TableServers]:
 
 @pytest.fixture
 def foreign(tmp_path: Path) -> Iterator[TableServers]:
-    """Servers that know what the text says, and nothing else."""
+    """Servers that support only the specification."""
     cluster = TableServers(tmp_path, features=7)
     yield cluster
     cluster.close()
 
 
-def test_one_key(cluster: TableServers) -> None:
+def test_operations_on_one_key(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 3, timeout_ms=60_000) as table:
         assert table.number == 3
         assert table.get(b"k") is None
@@ -80,7 +80,7 @@ def test_many_keys_are_packed_and_pipelined(cluster: TableServers) -> None:
     assert {it.flags for it in cluster.store.writes if isinstance(it, requests.Put)} == {PARTSYNC}
 
 
-def test_values_that_are_too_much_for_one_answer_come_in_several(cluster: TableServers) -> None:
+def test_a_read_too_large_for_one_answer_is_split(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls) as table:
         table.put_many(PAIRS[:100])
         for server in cluster.servers:
@@ -94,7 +94,7 @@ def test_values_that_are_too_much_for_one_answer_come_in_several(cluster: TableS
             table.get_many([key for key, _ in PAIRS[:100]])
 
 
-def test_scans(cluster: TableServers) -> None:
+def test_ranges_of_scans(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls) as table:
         table.put_many(PAIRS)
         assert list(table.scan(prefix=b"key 0001")) == PAIRS[10:20]
@@ -116,19 +116,19 @@ def test_scans(cluster: TableServers) -> None:
             list(table.scan(limit=-1))
 
 
-def test_a_scan_is_read_by_the_page(cluster: TableServers) -> None:
+def test_a_scan_has_pages_of_about_1_mb(cluster: TableServers) -> None:
     pairs = [(b"%04d" % n, bytes(100_000)) for n in range(50)]
     with kelek.Table(cluster.urls) as table:
         table.put_many(pairs)
         pages = list(table.scan_pages())
-        assert joined(pages) == pairs
+        assert flatten(pages) == pairs
         assert len(pages) == 5
-        assert joined(table.scan_pages(reverse=True)) == pairs[::-1]
+        assert flatten(table.scan_pages(reverse=True)) == pairs[::-1]
         first = next(table.scan_pages())
         assert len(first) == 10
 
 
-def test_arrow(cluster: TableServers) -> None:
+def test_arrow_has_the_pairs_of_a_range(cluster: TableServers) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     with kelek.Table(cluster.urls) as table:
         table.put_many(PAIRS)
@@ -139,7 +139,7 @@ def test_arrow(cluster: TableServers) -> None:
 
 
 @pytest.mark.parametrize("features", [7, 0x1FFFF])
-def test_arrow_in_either_framing(tmp_path: Path, features: int) -> None:
+def test_arrow_from_packed_and_plain_answers(tmp_path: Path, features: int) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     pairs = [(b"%03d" % n, bytes(30_000)) for n in range(100)]
     with closing(TableServers(tmp_path, features)) as cluster, kelek.Table(cluster.urls) as table:
@@ -167,7 +167,7 @@ OFFSETS = struct.pack("<3I", 0, 1, 2)
         [struct.pack("<2I", 0, 2**32 - 1), b"ab", OFFSETS, b"cd", b""],
     ],
 )
-def test_columns_that_are_none_never_reach_arrow(frames: list[bytes]) -> None:
+def test_malformed_columns_are_refused_before_arrow(frames: list[bytes]) -> None:
     pytest.importorskip("pyarrow")
     from kelek.clients.table.arrow import batch_of
 
@@ -185,12 +185,12 @@ def test_ranges_are_deleted(cluster: TableServers) -> None:
         assert table.count() == 2990
         table.delete_limited(3, start=b"key 00005")
         assert list(table.keys(limit=7)) == [PAIRS[n][0] for n in (0, 1, 2, 3, 4, 8, 9)]
-        table.delete_range(start=b"b", end=b"a")  # Nothing, and nobody is asked.
+        table.delete_range(start=b"b", end=b"a")  # Empty: no request is sent.
         table.delete_range()
         assert table.count() == 0
 
 
-def test_a_batch_is_one_step(cluster: TableServers) -> None:
+def test_a_batch_is_atomic(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         batch = table.batch().put(b"a", b"1").put(b"b", b"2", table=2).get(b"a")
         first = table.commit(batch)
@@ -206,7 +206,7 @@ def test_a_batch_is_one_step(cluster: TableServers) -> None:
         batch = table.batch().when_present(b"a").when_absent(b"x", b"y").when_less(b"a", b"2")
         batch.when_greater(b"a", b"0").when_not_equal(b"a", b"2")
         assert table.commit(batch.put_many([(b"x", b"1"), (b"y", b"2")])).succeeded
-        assert not table.commit(batch).succeeded, "x is there now"
+        assert not table.commit(batch).succeeded, "x exists now"
         assert table.commit(table.batch().delete_range(b"x")).succeeded
         ranges = table.batch().delete_range(prefix=b"a").delete_range(b"x", b"y", table=9)
         ranges.delete_range(prefix=b"b\xff").otherwise.delete_range(prefix=b"")
@@ -229,21 +229,21 @@ def test_compare_and_put(cluster: TableServers) -> None:
         assert table.get(b"k") == b"2"
     (last,) = cluster.store.writes[-1:]
     assert isinstance(last, requests.Transaction)
-    assert last.flags == PARTSYNC, "its answer means something, so it is waited for"
+    assert last.flags == PARTSYNC, "the result must wait for the write"
 
 
-def test_sessions_and_times_to_live(cluster: TableServers) -> None:
+def test_sessions_and_ttls(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, sync="fullsync") as table:
         session = table.open_session(2.5)
-        table.put(b"lock", b"me", session=session, ttl_s=1)
+        table.put(b"lock", b"1", session=session, ttl_s=1)
         assert table.keep_session(session)
         assert table.commit(table.batch().when_alive(session)).succeeded
-        assert table.get(b"lock") == b"me"
+        assert table.get(b"lock") == b"1"
         table.end_session(session)
         with pytest.raises(kelek.SessionEnded, match="the session has ended"):
-            table.put(b"lock", b"you", session=session)
+            table.put(b"lock", b"2", session=session)
         with pytest.raises(kelek.SessionEnded):
-            table.commit(table.batch(session=session).put(b"lock", b"you"))
+            table.commit(table.batch(session=session).put(b"lock", b"2"))
         assert not table.keep_session(session)
         assert not table.commit(table.batch().when_alive(session)).succeeded
         table.put_many([(b"a", b"b")], ttl_s=0.001)
@@ -256,7 +256,7 @@ def test_sessions_and_times_to_live(cluster: TableServers) -> None:
     assert (put.flags, put.extension.ttl_ms, put.extension.lease) == (FULLSYNC, 1000, session)
 
 
-def test_changes_are_watched(cluster: TableServers) -> None:
+def test_watch_returns_changes_of_a_range(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table, kelek.Table(cluster.urls, 1) as writer:
         writer.put(b"a0", b"early")
         from_now = table.watch(prefix=b"a")
@@ -282,7 +282,7 @@ def test_changes_are_watched(cluster: TableServers) -> None:
         assert (error.value.index, error.value.after) == (6, 5)
 
 
-def test_the_table_itself(cluster: TableServers) -> None:
+def test_options_and_statistics_of_a_table(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         assert table.info() is None
         options = kelek.TableOptions(cache_bytes=1 << 20, bloom_bits=10, compression=False)
@@ -302,7 +302,7 @@ def test_the_table_itself(cluster: TableServers) -> None:
         assert server.software in ("s0", "s1", "s2")
 
 
-def test_a_job_gives_each_chunk_once_to_several(cluster: TableServers) -> None:
+def test_each_chunk_of_a_job_goes_to_one_client(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls[:1], 1) as table, kelek.Table(cluster.urls[:1], 1) as other:
         table.put_many(PAIRS[:20])
         job = table.range_job(prefix=b"key", chunk_pairs=CHUNK_PAIRS, lease=0)
@@ -311,21 +311,21 @@ def test_a_job_gives_each_chunk_once_to_several(cluster: TableServers) -> None:
         chunks = [next(mine), next(mine)]
         chunks += list(other.chunks(job))
         assert list(mine) == []
-        assert joined(chunks) == PAIRS[:20]
+        assert flatten(chunks) == PAIRS[:20]
         table.release(job.lease)
         exact = table.range_job(end=PAIRS[6][0])
-        assert joined(table.chunks(exact)) == PAIRS[:6]
+        assert flatten(table.chunks(exact)) == PAIRS[:6]
         assert table.copy_into(2) == 77
         assert table.map_into(2, b"\0asm", parameters=[(b"a", b"b")]) == 77
         assert table.job_status(JOB) == job_status(JOB, "done")
 
 
-def test_a_job_is_waited_for_and_ended(cluster: TableServers) -> None:
+def test_jobs_are_polled_and_cancelled(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         apid = table.copy_into(2)
         cluster.store.job_polls = 3
         seen: list[str] = []
-        ended = table.wait_job(apid, progress=lambda told: seen.append(told["state"]))
+        ended = table.wait_job(apid, progress=lambda status: seen.append(status["state"]))
         assert (ended["state"], seen) == ("done", ["running"] * 3 + ["done"])
         assert [one["apid"] for one in table.jobs()] == ["77", "8"]
         assert [one["state"] for one in table.jobs(running=True)] == ["running"]
@@ -339,8 +339,8 @@ def test_a_job_is_waited_for_and_ended(cluster: TableServers) -> None:
             table.job_status(-1)
 
 
-def test_a_job_is_asked_for_where_it_was_begun(cluster: TableServers) -> None:
-    """Another server may have one of the same number."""
+def test_the_status_of_a_job_is_read_from_its_server(cluster: TableServers) -> None:
+    """Another server may have a job with the same number."""
     with kelek.Table(cluster.urls, 1) as table:
         apid = table.copy_into(2)
         cluster.kill(table.server().url)
@@ -364,18 +364,18 @@ def test_a_job_as_arrow(tmp_path: Path, features: int) -> None:
         early = table.chunks_arrow(table.range_job())
         assert next(early).num_rows == 3
         early.close()
-        assert table.count() == 20, "chunks that were asked for and not read are in nobody's way"
+        assert table.count() == 20, "unread chunks delay no other answer"
 
 
-def test_arrow_is_written_in_packs(cluster: TableServers) -> None:
+def test_arrow_is_written_in_packed_requests(cluster: TableServers) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     big = [(b"big", bytes(300_000)), (b"small", b""), *PAIRS]
     columns = [pyarrow.array([pair[i] for pair in big], pyarrow.binary()) for i in (0, 1)]
     batch = pyarrow.RecordBatch.from_arrays(columns, ["key", "value"])
     seen: list[int] = []
     with kelek.Table(cluster.urls, 1) as table:
-        cut = [batch.slice(0, 1), batch.slice(1, 0), batch.slice(1, 2001), batch.slice(2002)]
-        assert table.put_arrow(cut, bytes_max=10_000, progress=seen.append) == len(big)
+        slices = [batch.slice(0, 1), batch.slice(1, 0), batch.slice(1, 2001), batch.slice(2002)]
+        assert table.put_arrow(slices, bytes_max=10_000, progress=seen.append) == len(big)
         assert list(table.scan()) == sorted(big)
         text = pyarrow.RecordBatch.from_pydict({"value": ["ö"], "key": ["text"]})
         assert table.put_arrow([text]) == 1
@@ -402,7 +402,7 @@ def test_arrow_is_written_in_packs(cluster: TableServers) -> None:
         ({"key": [b"k" * 65_537], "value": [b""]}, "a key has 1 to 65536 bytes, not 65537"),
     ],
 )
-def test_arrow_that_no_table_holds(cluster: TableServers, columns: Any, words: str) -> None:
+def test_invalid_arrow_batches_are_refused(cluster: TableServers, columns: Any, words: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     batch = pyarrow.RecordBatch.from_pydict(columns)
     with kelek.Table(cluster.urls) as table, pytest.raises((ValueError, TypeError), match=words):
@@ -410,7 +410,7 @@ def test_arrow_that_no_table_holds(cluster: TableServers, columns: Any, words: s
     assert cluster.store.writes == []
 
 
-def test_a_job_of_keys(cluster: TableServers) -> None:
+def test_a_job_may_return_keys_only(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         table.put_many(PAIRS[:20])
         table.range_job()
@@ -420,7 +420,7 @@ def test_a_job_of_keys(cluster: TableServers) -> None:
     assert jobs == [0, KEYS_ONLY | WITH_LEASE]
 
 
-def test_a_job_that_expired_is_no_end(cluster: TableServers) -> None:
+def test_an_expired_job_raises_an_error(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1) as table:
         table.put_many(PAIRS[:20])
         job = table.range_job()
@@ -432,7 +432,7 @@ def test_a_job_that_expired_is_no_end(cluster: TableServers) -> None:
             next(chunks)
 
 
-def test_a_job_does_not_outlive_its_server(cluster: TableServers) -> None:
+def test_a_job_ends_with_its_server(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, 1, timeout_ms=60_000) as table:
         table.put_many(PAIRS[:20])
         job = table.range_job()
@@ -441,10 +441,10 @@ def test_a_job_does_not_outlive_its_server(cluster: TableServers) -> None:
         cluster.kill(table.server().url)
         with pytest.raises(kelek.TableJobLost):
             list(chunks)
-        assert table.count() == 20, "another server is asked for the rest"
+        assert table.count() == 20, "other requests go to another server"
 
 
-def test_a_failover_in_the_middle_of_a_load(cluster: TableServers) -> None:
+def test_a_failover_during_put_many_writes_each_pair_once(cluster: TableServers) -> None:
     pairs = [(b"%06d" % n, b"") for n in range(30_000)]
 
     def source() -> Iterator[tuple[bytes, bytes]]:
@@ -460,7 +460,7 @@ def test_a_failover_in_the_middle_of_a_load(cluster: TableServers) -> None:
     assert written == [key for key, _ in pairs], "each once, in order"
 
 
-def test_the_text_s_framing_says_the_same(foreign: TableServers) -> None:
+def test_servers_of_the_specification_return_the_same_results(foreign: TableServers) -> None:
     with kelek.Table(foreign.urls, 1) as table:
         table.put_many(PAIRS)
         table.put(b"empty", b"")
@@ -470,7 +470,7 @@ def test_the_text_s_framing_says_the_same(foreign: TableServers) -> None:
         assert list(table.scan(prefix=b"key", limit=1500)) == PAIRS[:1500]
         assert list(table.keys(limit=1)) == [b"empty"]
         assert table.count(prefix=b"key") == 5000
-        assert joined(table.chunks(table.range_job(end=PAIRS[5][0]))) == [
+        assert flatten(table.chunks(table.range_job(end=PAIRS[5][0]))) == [
             (b"empty", b""),
             *PAIRS[:5],
         ]
@@ -480,7 +480,7 @@ def test_the_text_s_framing_says_the_same(foreign: TableServers) -> None:
             table.compare_and_put(b"k", None, b"v")
 
 
-def test_refusals_have_the_server_s_words(cluster: TableServers) -> None:
+def test_refusals_have_the_text_of_the_server(cluster: TableServers) -> None:
     with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         for server in cluster.servers:
             server.error = 2, "no space"
@@ -494,9 +494,9 @@ def test_refusals_have_the_server_s_words(cluster: TableServers) -> None:
         assert table.get(b"k") == b"v"
 
 
-def test_nobody_answers(tmp_path: Path, cluster: TableServers) -> None:
+def test_calls_without_an_answer_time_out(tmp_path: Path, cluster: TableServers) -> None:
     with (
-        kelek.Table(f"ipc://{tmp_path}/nobody", timeout_ms=100) as table,
+        kelek.Table(f"ipc://{tmp_path}/unused", timeout_ms=100) as table,
         pytest.raises(kelek.TableUnavailable, match="no server answered"),
     ):
         table.get(b"k")
@@ -511,8 +511,8 @@ def test_nobody_answers(tmp_path: Path, cluster: TableServers) -> None:
         table.get(b"k")
 
 
-def test_why_it_could_not_be_done_is_said(cluster: TableServers) -> None:
-    """Whoever was asked, and however often; and no longer once they can."""
+def test_timeouts_have_the_last_reason_of_a_server(cluster: TableServers) -> None:
+    """The reason is dropped when a server accepts a request again."""
     with kelek.Table(cluster.urls, timeout_ms=60_000) as table:
         table.server()
         table.timeout_ms = 3000
@@ -539,11 +539,11 @@ def test_why_it_could_not_be_done_is_said(cluster: TableServers) -> None:
         for request in server.requests
         if isinstance(request, requests.Put) and request.keys == [b"k"]
     ]
-    assert max(deadlines) <= 2700, "the server says why before its client gives up"
+    assert max(deadlines) <= 2700, "the server answers before its client gives up"
 
 
 @pytest.mark.parametrize("key", [b"", bytes((64 << 10) + 1)])
-def test_keys_have_limits(cluster: TableServers, key: bytes) -> None:
+def test_keys_have_1_to_65536_bytes(cluster: TableServers, key: bytes) -> None:
     with kelek.Table(cluster.urls) as table:
         for call in (table.get, table.exists, table.delete):
             with pytest.raises(kelek.TableTooLarge):
@@ -582,8 +582,8 @@ NUMBERS: list[tuple[Callable[[kelek.Table], object], str]] = [
 ]
 
 
-def test_numbers_that_no_request_can_hold(cluster: TableServers) -> None:
-    """Told before anything is sent; the Table is of use afterwards."""
+def test_numbers_out_of_range_are_refused(cluster: TableServers) -> None:
+    """No request is sent, and the Table stays usable."""
     with kelek.Table(cluster.urls) as table:
         for call, words in NUMBERS:
             with pytest.raises(ValueError, match=f"^{words} "):
@@ -591,11 +591,11 @@ def test_numbers_that_no_request_can_hold(cluster: TableServers) -> None:
         with pytest.raises(TypeError, match="a mapper is bytes, not str"):
             table.map_into(2, "(module)")  # type: ignore[arg-type]
         assert table.count() == 0
-    asked = {type(request).__name__ for server in cluster.servers for request in server.requests}
-    assert asked == {"ServerInfo", "Count"}
+    sent = {type(request).__name__ for server in cluster.servers for request in server.requests}
+    assert sent == {"ServerInfo", "Count"}
 
 
-def test_arguments() -> None:
+def test_invalid_arguments_of_the_constructor() -> None:
     for urls in ("", "tcp://nowhere", "tcp://127.0.0.1:99999"):
         with pytest.raises(ValueError):
             kelek.Table(urls)
@@ -607,20 +607,20 @@ def test_arguments() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "within", "beyond"),
+    ("end", "below", "above"),
     [
         (b"b", b"a" + b"\xff" * 9, b"b"),
         (b"b\0", b"b", b"b\0"),
         (b"a\x01", b"a\0\xff", b"a\x01"),
     ],
 )
-def test_an_exclusive_end_has_a_largest_key_below(end: bytes, within: bytes, beyond: bytes) -> None:
+def test_an_exclusive_end_has_a_largest_key_below(end: bytes, below: bytes, above: bytes) -> None:
     last = Range(b"", end).last
-    assert within <= last < beyond
+    assert below <= last < above
     assert len(last) <= 64 << 10
 
 
-def test_what_no_key_lies_in_is_empty() -> None:
+def test_empty_ranges() -> None:
     assert Range(b"", b"\0").empty
     assert Range(b"b", b"b").empty
     assert not Range(b"b", b"").empty
@@ -629,8 +629,7 @@ def test_what_no_key_lies_in_is_empty() -> None:
     assert behind_prefix(b"\xff\xff") == b""
 
 
-def test_import_stays_light() -> None:
-    """No engine and no Arrow for whoever only asks a table."""
+def test_a_table_client_loads_neither_engine_nor_arrow() -> None:
     code = (
         "import sys, kelek; kelek.Table; "
         "assert not {'rocksdict', 'pyarrow', 'kelek.storage'} & sys.modules.keys()"

@@ -76,17 +76,17 @@ def refused(*words: str) -> tuple[int, str]:
 
 
 def test_a_service_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
-    front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
+    front, back = ["--url", host.front_url, "--timeout", "60"], ["--url", host.back_url]
     with working(tmp_path, "served:add", *back) as worker:
         assert worker.stdout is not None
-        assert worker.stdout.readline() == f"serving service=add brokers={host.back}\n"
+        assert worker.stdout.readline() == f"serving service=add brokers={host.back_url}\n"
         assert call("add", "40", "2", *front) == "42\n"
         assert json.loads(call("add", "1", "-o", "json", *front)) == {"final": True, "body": "1"}
         assert call("add", "1", "--identity", "desk", "--id", "0xff", *front) == "1\n"
         assert b"desk" in host.names
         code, line = refused("call", "add", "x", *front)
         assert code == cli_errors.FAILED
-        assert line.startswith(f"kelek: {host.front}: service add: ValueError: invalid literal")
+        assert line.startswith(f"kelek: {host.front_url}: service add: ValueError: invalid literal")
         assert "no sevens (code 409)" in refused("call", "add", "7", *front)[1]
         worker.send_signal(signal.SIGTERM)
         said, complained = worker.communicate(timeout=60)
@@ -97,7 +97,7 @@ def test_a_service_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
 
 
 def test_parts_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
-    front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
+    front, back = ["--url", host.front_url, "--timeout", "60"], ["--url", host.back_url]
     with working(tmp_path, "served:count", "--concurrency", "2", *back):
         assert call("count", "3", "--partials", *front) == "0\n1\n2\n"
         result = CliRunner().invoke(main, ["call", "count", "3", *front], prog_name="kelek")
@@ -111,7 +111,7 @@ def test_parts_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
 
 
 def test_a_plain_function_needs_a_name(host: BrokerThread, tmp_path: Path) -> None:
-    front, back = ["--url", host.front, "--timeout", "60"], ["--url", host.back]
+    front, back = ["--url", host.front_url, "--timeout", "60"], ["--url", host.back_url]
     with working(tmp_path, "served:plain", "--name", "two", "--window", "5", *back):
         assert json.loads(call("two", "0x61", "-o", "json", *front)) == {
             "final": True,
@@ -143,7 +143,7 @@ def test_a_call_loads_little() -> None:
 
 def test_what_the_broker_says(host: BrokerThread) -> None:
     host.refuse.append(Failure(504, "no worker took it in time"))
-    code, line = refused("call", "x", "--url", host.front)
+    code, line = refused("call", "x", "--url", host.front_url)
     assert code == cli_errors.FAILED
     assert "no worker took it in time; does a worker run? kelek worker run" in line
 
