@@ -67,8 +67,8 @@ class Datagrams:
         except OSError:
             self.close()
             raise
-        self._state = ffi.new("struct klk_beacons *")
-        self._state.seed = int.from_bytes(os.urandom(8))
+        self.state = ffi.new("struct klk_beacons *")
+        self.state.seed = int.from_bytes(os.urandom(8))
         self.set_rates(BURST, PER_S, BURST // SOURCE_PART, PER_S // SOURCE_PART)
         self._rows = ffi.new("struct klk_beacon[]", RECEIVED_MAX)
         self._more = ffi.new("int32_t *")
@@ -89,7 +89,7 @@ class Datagrams:
 
     def set_rates(self, burst: int, per_s: int, source_burst: int, source_per_s: int) -> None:
         """Sets the burst and the rate per second, of all sources and of one."""
-        state = self._state
+        state = self.state
         state.burst, state.per_s = burst, per_s
         state.source_burst, state.source_per_s = source_burst, source_per_s
         state.all.left_micros = burst * MICROS
@@ -103,17 +103,17 @@ class Datagrams:
     @property
     def malformed(self) -> int:
         """Datagrams that were not beacons."""
-        return int(self._state.malformed)
+        return int(self.state.malformed)
 
     @property
     def flooded(self) -> int:
         """Beacons over the rate."""
-        return int(self._state.flooded)
+        return int(self.state.flooded)
 
     def receive(self, now_ms: int) -> list[ReceivedBeacon]:
         """Receives waiting beacons, RECEIVED_MAX at most, without blocking."""
         count = lib.klk_beacons_receive(
-            self._state, self._in.fileno(), now_ms, self._rows, RECEIVED_MAX, self._more
+            self.state, self._in.fileno(), now_ms, self._rows, RECEIVED_MAX, self._more
         )
         if count < 0:
             raise os_error("receiving beacons")

@@ -46,7 +46,7 @@ class _OpenSocket:
         raise OSError(errno.ENOTSOCK, "this socket is closed")
 
 
-def _libzmq_paths() -> Iterator[str]:
+def libzmq_paths() -> Iterator[str]:
     """Where libzmq of this process's pyzmq may be: its extension, the memory map, its package.
 
     The extension has the symbols of the library that it is linked to, static or not.
@@ -70,7 +70,7 @@ def _bind() -> Backend:
         return "pyzmq"
     major, minor, patch = sys.modules["zmq"].zmq_version_info()
     version = ffi.new("int *")
-    for path in _libzmq_paths():
+    for path in libzmq_paths():
         bound = lib.klk_sockets_bind(os.fsencode(path), version) == lib.KLK_OK
         if bound and version[0] == major * 10000 + minor * 100 + patch:
             return "c"

@@ -48,13 +48,18 @@ LARGE_BYTES = 64 << 20
 class DriverPipes:
     """This process's ends of the pipes to spark_job. Several threads may send."""
 
-    _in = 0  # Standard input.
-
-    def __init__(self) -> None:
-        # Output of the JVM and of Spark goes to the log, so it cannot mix with messages.
-        self._out = os.dup(1)
-        os.dup2(2, 1)
+    def __init__(self, receive_fd: int, send_fd: int) -> None:
+        self._in = receive_fd
+        self._out = send_fd
         self._lock = threading.Lock()
+
+    @classmethod
+    def of_process(cls) -> "DriverPipes":
+        """Takes standard input and output. Output of the JVM and of Spark goes to the log from now
+        on, so it cannot mix with messages."""
+        send_fd = os.dup(1)
+        os.dup2(2, 1)
+        return cls(0, send_fd)
 
     def send(self, message: bytes) -> None:
         view = memoryview(len(message).to_bytes(SIZE_BYTES, "little") + message)
@@ -332,7 +337,7 @@ def error_line(error: Exception) -> str:
 
 def main() -> None:
     """Entry of `python -m kelek.pipeline.maps.driver`; standard input and output are pipes."""
-    link = DriverPipes()
+    link = DriverPipes.of_process()
     first = link.receive()
     assert first is not None
     assert first.kind == map_orders.SETUP

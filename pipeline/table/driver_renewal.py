@@ -37,13 +37,13 @@ class DriverRenewal:
         self._context = spark.sparkContext
         self._low = 0  # All queries with lower numbers have ended.
         self._highest = -1  # The highest number of a query that has read a table.
-        self._thread = threading.Thread(target=self._run, name="kelek-driver", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="kelek-driver", daemon=True)
+        self.thread.start()
 
     @property
     def alive(self) -> bool:
         """Whether its session still runs."""
-        return self._thread.is_alive() and self._context._jsc is not None
+        return self.thread.is_alive() and self._context._jsc is not None
 
     def _run(self) -> None:
         from py4j.protocol import Py4JError

@@ -265,7 +265,7 @@ class BrokerMachine:
         if service == values.OWN_SERVICES:
             rows = list(self._service_rows(now_ms))
         elif service == values.OWN_WORKERS:
-            rows = [_worker_row(info, now_ms) for info in self._worker_infos()]
+            rows = [_worker_row(info, now_ms) for info in self.worker_infos()]
         else:
             return [values.MMI_NOT_IMPLEMENTED]
         behind = sorted((key, row) for key, row in rows if key > body[0])
@@ -284,7 +284,7 @@ class BrokerMachine:
             open_, done = counts.get(name, (0, 0))
             yield name, {**row, "durable": open_, "durable_answers": done}
 
-    def _worker_infos(self) -> list[WorkerInfo]:
+    def worker_infos(self) -> list[WorkerInfo]:
         return [info for exchange in self._exchanges for info in exchange.worker_infos()]
 
     # ---- commands of workers ----
@@ -434,7 +434,7 @@ class BrokerMachine:
         once."""
         if self.durable is not None:
             self.durable.stop(now_ms)
-        for info in self._worker_infos():
+        for info in self.worker_infos():
             self._disconnect(info.routing_id, Framing(info.framing), now_ms)
 
     def status(self) -> dict[str, int]:

@@ -175,7 +175,7 @@ class BrokerClientMachine:
         self._partial_bytes = 0
         self._inflight_max = setup.requests_max  # Requests in flight.
         # A heap; it keeps finished calls for a while.
-        self._deadlines: list[tuple[int, int, Call]] = []
+        self.deadlines: list[tuple[int, int, Call]] = []
         self._updated: list[Call] = []
         self._stream_count = 0  # Open calls that want parts.
         # None: the broker was asked and has not answered.
@@ -194,7 +194,7 @@ class BrokerClientMachine:
         self._added += 1
         call.number = self._added
         self._queued[call.request.request_id] = call
-        heapq.heappush(self._deadlines, (call.deadline_ms, call.number, call))
+        heapq.heappush(self.deadlines, (call.deadline_ms, call.number, call))
         return call
 
     def has_request(self, request_id: bytes) -> bool:
@@ -456,12 +456,12 @@ class BrokerClientMachine:
 
     def ready(self, now_ms: int) -> list[Connect | Disconnect | Send]:
         """All effects that are due, in order."""
-        deadlines = self._deadlines
+        deadlines = self.deadlines
         while deadlines and (deadlines[0][2].done or deadlines[0][0] <= now_ms):
             self._expire(heapq.heappop(deadlines)[2])
         if len(deadlines) > 2 * self.outstanding + DONE_MAX:
-            self._deadlines = [one for one in deadlines if not one[2].done]
-            heapq.heapify(self._deadlines)
+            self.deadlines = [one for one in deadlines if not one[2].done]
+            heapq.heapify(self.deadlines)
         if self._awaits_broker and self._silence_deadline_ms <= now_ms:
             self._on_silence(now_ms)
         if self.broker:
@@ -547,7 +547,7 @@ class BrokerClientMachine:
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
-        times = [self._deadlines[0][0]] if self._deadlines else []
+        times = [self.deadlines[0][0]] if self.deadlines else []
         if self.broker:
             if self._awaits_broker:
                 times.append(self._silence_deadline_ms)

@@ -35,7 +35,7 @@ class Dialogs:
         self.groups: set[str] = set()  # The node's own groups ...
         self._group_names: dict[bytes, str] = {}  # ... by their encoded names.
         self._status = 0
-        self._peers = Peers()
+        self.peer_table = Peers()
         self._new_peer_limiter = Limiter(setup.rate)
         self._unready_allowance = PeerAllowance(max(1, setup.peers_max // UNREADY_PART))
         self._actions: list[Connect | CloseLink] = []
@@ -73,7 +73,7 @@ class Dialogs:
         """Peers that have greeted, by UUID."""
         return {
             peer.uuid: peer.info
-            for peer in self._peers
+            for peer in self.peer_table
             if peer.ready and peer.uuid is not None and peer.info is not None
         }
 
@@ -82,7 +82,7 @@ class Dialogs:
         """The peers in each group."""
         return {
             group: [peer.info for peer in members.values() if peer.info is not None]
-            for group, members in self._peers.groups.items()
+            for group, members in self.peer_table.groups.items()
         }
 
     # ---- new peers ----
@@ -104,10 +104,10 @@ class Dialogs:
             room = not self._unready_allowance.full
         else:
             room = all(each.has_room_for(mailbox[0]) for each in allowances)
-        full = not room or len(self._peers) >= self.setup.peers_max
+        full = not room or len(self.peer_table) >= self.setup.peers_max
         if full or not self._new_peer_limiter.allows(mailbox[0], now_ms):
             return False
-        peer = self._peers.add(uuid, mailbox, now_ms, allowances)
+        peer = self.peer_table.add(uuid, mailbox, now_ms, allowances)
         if peer.is_kelek:
             self._send_hello(peer, self.setup.greeting, now_ms)
         else:
@@ -120,9 +120,9 @@ class Dialogs:
     def _make_room(self) -> bool:
         """Makes room for a peer that greets, in place of one that has not; returns whether there is
         room."""
-        if len(self._peers) < self.setup.peers_max:
+        if len(self.peer_table) < self.setup.peers_max:
             return True
-        waiting = (peer for peer in self._peers if not peer.ready and not peer.static)
+        waiting = (peer for peer in self.peer_table if not peer.ready and not peer.static)
         oldest = next(waiting, None)
         if oldest is None:
             return False
@@ -164,7 +164,7 @@ class Dialogs:
     def _check_peers(self, now_ms: int) -> None:
         """Checks all peers' times; the next check is at the earliest deadline of a peer."""
         self._next_check_ms = now_ms + self.setup.times.evasive_ms
-        for peer in list(self._peers):
+        for peer in list(self.peer_table):
             due_ms = self._check_peer(peer, now_ms)
             self._next_check_ms = min(self._next_check_ms, due_ms)
 
@@ -225,7 +225,7 @@ class Dialogs:
         """RFC 20: a full send buffer means "peer not responding". The peer is removed, and greeted
         again at its next beacon."""
         for number in numbers:
-            peer = self._peers.numbers.get(number)
+            peer = self.peer_table.numbers.get(number)
             if peer is not None:
                 self.counters["full"] += 1
                 self._remove(peer)
@@ -234,14 +234,14 @@ class Dialogs:
         """A Connect failed: no socket is left, or the address does not exist here. The peer is
         removed; a static one is greeted again later."""
         self.counters["unreachable"] += 1
-        peer = self._peers.numbers.get(number)
+        peer = self.peer_table.numbers.get(number)
         if peer is not None and (peer.ready or not peer.static):
             self._remove(peer)
 
     def on_disconnected(self, number: int, now_ms: int) -> None:
         """A watched connection was lost. RFC 20: a new connection begins with HELLO. Another node
         may have the mailbox now, which would not answer a PING."""
-        peer = self._peers.numbers.get(number)
+        peer = self.peer_table.numbers.get(number)
         if peer is None or peer.send_version is None:
             return
         self.counters["disconnected"] += 1
@@ -255,7 +255,7 @@ class Dialogs:
 
     def _remove(self, peer: Peer) -> None:
         groups = list(peer.groups)
-        self._peers.remove(peer)
+        self.peer_table.remove(peer)
         self._to_send.pop(peer.number, None)
         if peer.send_version is not None:
             self._actions.append(CloseLink(peer.number))
@@ -270,14 +270,14 @@ class Dialogs:
         """Greets a mailbox without a beacon; its answer tells the version."""
         if mailbox == (self.setup.address, self.setup.port):
             return  # A shared list of static peers may name this node.
-        peer = self._peers.add(None, mailbox, now_ms)
+        peer = self.peer_table.add(None, mailbox, now_ms)
         peer.static = True
         self._send_hello(peer, self.setup.greeting, now_ms)
 
     def _restore_static(self, now_ms: int) -> None:
         """Greets static peers that were removed."""
         for mailbox in self._static:
-            if mailbox not in self._peers.mailboxes:
+            if mailbox not in self.peer_table.mailboxes:
                 self._add_static(mailbox, now_ms)
 
     # ---- elections ----
@@ -297,14 +297,14 @@ class Dialogs:
         """Elects a leader among the members in this node's view; see election.py."""
         if group not in self._elected or self._stopped:
             return
-        members = self._peers.groups.get(group, {}).values()
+        members = self.peer_table.groups.get(group, {}).values()
         candidates = [peer.uuid for peer in members if peer.is_kelek and peer.uuid is not None]
         if group in self.groups:
             candidates.append(self.uuid)
         leader = leader_of(candidates)
         if leader != self._elected[group]:
             self._elected[group] = leader
-            peer = self._peers.uuids.get(leader) if leader is not None else None
+            peer = self.peer_table.uuids.get(leader) if leader is not None else None
             self._events.append(Event(EventKind.LEADER, peer.info if peer else None, group))
 
     # ---- effects ----
@@ -315,7 +315,7 @@ class Dialogs:
         self._events.append(Event(kind, peer.info, group, content or []))
 
     def _send_to_all(self, command: Command) -> None:
-        for peer in self._peers:
+        for peer in self.peer_table:
             if peer.send_version is not None:
                 self._send(peer, command)
 
@@ -350,7 +350,7 @@ class Dialogs:
     def direct_peer(self, uuid: bytes) -> Peer | None:
         """A peer to which a WHISPER may be sent before ready(), because nothing else waits to be
         sent. The caller sends it through `traffic`."""
-        peer = self._peers.uuids.get(uuid)
+        peer = self.peer_table.uuids.get(uuid)
         if peer is None or peer.send_version is None:
             return None
         return None if self._actions or self._to_send or self._beacons else peer
@@ -358,7 +358,7 @@ class Dialogs:
     @property
     def traffic(self) -> Wire:
         """The encoder and decoder of WHISPERs and SHOUTs, with a slot for each peer."""
-        return self._peers.traffic
+        return self.peer_table.traffic
 
     def ready(self, now_ms: int) -> NodeEffects:
         """All effects that are due. The batches in `sends` remain the node's: send them, report
@@ -381,8 +381,8 @@ class Dialogs:
     def status(self) -> dict[str, int]:
         """Counts for the status."""
         return {
-            "peers": len(self._peers) - self._peers.unready,
-            "unready": self._peers.unready,
+            "peers": len(self.peer_table) - self.peer_table.unready,
+            "unready": self.peer_table.unready,
             "groups": len(self.groups),
             **self.counters,
         }

@@ -26,25 +26,25 @@ class PeerAllowance:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._used = 0
-        self._sources: Counter[str] = Counter()
+        self.used = 0
+        self.sources: Counter[str] = Counter()
 
     @property
     def full(self) -> bool:
-        return self._used >= self._most
+        return self.used >= self._most
 
     def has_room_for(self, source: str) -> bool:
-        return self._most - self._used > self._sources[source]
+        return self._most - self.used > self.sources[source]
 
     def acquire(self, source: str) -> None:
-        self._used += 1
-        self._sources[source] += 1
+        self.used += 1
+        self.sources[source] += 1
 
     def release(self, source: str) -> None:
-        self._used -= 1
-        self._sources[source] -= 1
-        if not self._sources[source]:
-            del self._sources[source]
+        self.used -= 1
+        self.sources[source] -= 1
+        if not self.sources[source]:
+            del self.sources[source]
 
 
 class Limiter:
@@ -52,12 +52,12 @@ class Limiter:
 
     def __init__(self, rate: Rate = RATE) -> None:
         self._rate = rate
-        self._sources: OrderedDict[str, tuple[float, int]] = OrderedDict()  # Tokens, and when.
+        self.sources: OrderedDict[str, tuple[float, int]] = OrderedDict()  # Tokens, and when.
 
     def allows(self, source: str, now_ms: int) -> bool:
-        left, then_ms = self._sources.pop(source, (float(self._rate.burst), now_ms))
+        left, then_ms = self.sources.pop(source, (float(self._rate.burst), now_ms))
         left = min(left + (now_ms - then_ms) * self._rate.per_s / 1000, self._rate.burst)
-        self._sources[source] = max(left - 1, 0.0) if left >= 1 else left, now_ms
-        if len(self._sources) > SOURCES_MAX:
-            self._sources.popitem(last=False)  # The longest idle source has the most tokens.
+        self.sources[source] = max(left - 1, 0.0) if left >= 1 else left, now_ms
+        if len(self.sources) > SOURCES_MAX:
+            self.sources.popitem(last=False)  # The longest idle source has the most tokens.
         return left >= 1

@@ -65,11 +65,11 @@ class NodeMachine(Dialogs):
     def whisper(self, uuid: bytes, content: list[bytes]) -> bool:
         """Sends content to a peer: one frame or more, one to a v1 peer. False: no such peer.
         LocalProtocolError: the peer's version can't encode it."""
-        peer = self._peers.uuids.get(uuid)
+        peer = self.peer_table.uuids.get(uuid)
         if peer is None or peer.send_version is None:
             return False
         if len(content) == 1:
-            self._peers.traffic.say(peer.to, None, content[0])
+            self.peer_table.traffic.say(peer.to, None, content[0])
             self._to_send[peer.number] = peer
         else:
             self._send(peer, Whisper(content))
@@ -78,9 +78,11 @@ class NodeMachine(Dialogs):
     def shout(self, group: str, content: list[bytes]) -> int:
         """Sends content to all other members of a group; returns their number. v1 peers do not get
         content of several frames, which is counted."""
-        members = self._peers.groups.get(group, {})
+        members = self.peer_table.groups.get(group, {})
         if len(content) == 1 and members:
-            self._peers.traffic.say(self._peers.group_rows(group), group.encode(), content[0])
+            self.peer_table.traffic.say(
+                self.peer_table.group_rows(group), group.encode(), content[0]
+            )
             self._to_send.update(members)
             return len(members)
         count = 0
@@ -106,7 +108,7 @@ class NodeMachine(Dialogs):
             self.setup = setup
             raise
         self._hellos.clear()
-        for peer in self._peers:
+        for peer in self.peer_table:
             if peer.send_version is not None:
                 self._send_hello(peer, peer.send_version, now_ms)
 
@@ -117,13 +119,13 @@ class NodeMachine(Dialogs):
         self._stopped = True
         if self.setup.beacons and self._has_v2_peers:
             self._beacons.append(encode_beacon(Beacon(self.uuid, 0)))
-        for peer in list(self._peers):
+        for peer in list(self.peer_table):
             self._remove(peer)
 
     @property
     def _has_v2_peers(self) -> bool:
         """Whether a peer understands a goodbye beacon, which RFC 20 does not have."""
-        peers = (peer.send_version for peer in self._peers)
+        peers = (peer.send_version for peer in self.peer_table)
         return self.setup.greeting is Version.V2 or Version.V2 in peers
 
     # ---- beacons ----
@@ -145,7 +147,7 @@ class NodeMachine(Dialogs):
             # The socket receives from all interfaces. Loopback can't reach other addresses.
             self.counters["beacon_elsewhere"] += 1
             return
-        peer = self._peers.uuids.get(beacon.uuid)
+        peer = self.peer_table.uuids.get(beacon.uuid)
         if beacon.port == 0:
             self._on_goodbye(peer, source)
         elif peer is None:
@@ -189,7 +191,7 @@ class NodeMachine(Dialogs):
     def receive(self, mailbox: Drain, now_ms: int) -> int:
         """Receives from the mailbox: [routing id][the sender's address][frames ..]. Returns the
         number of bytes; 0: nothing waited."""
-        count, size, position, said = self._peers.traffic.receive(mailbox, now_ms)
+        count, size, position, said = self.peer_table.traffic.receive(mailbox, now_ms)
         if said and not self._stopped:
             self._on_contents(said, now_ms)
         if position < count:
@@ -200,7 +202,7 @@ class NodeMachine(Dialogs):
         """Handles messages that receive() left in the arena, from a position on."""
         count = messages.count
         while position < count and not self._stopped:
-            position, said = self._peers.traffic.take(messages, position, now_ms)
+            position, said = self.peer_table.traffic.take(messages, position, now_ms)
             if said:
                 self._on_contents(said, now_ms)
             if position < count:
@@ -212,10 +214,10 @@ class NodeMachine(Dialogs):
         """Handles messages [frames ..] of one sender, a node of the same process."""
         position, uuid = 0, routing_id[-values.UUID_BYTES :]
         while position < messages.count and not self._stopped:
-            peer = self._peers.uuids.get(uuid)
+            peer = self.peer_table.uuids.get(uuid)
             known = peer.version if peer is not None else None
             if peer and known and routing_id == codec.routing_id(uuid, known):
-                position, said = self._peers.traffic.take(messages, position, now_ms, peer.slot)
+                position, said = self.peer_table.traffic.take(messages, position, now_ms, peer.slot)
                 if said:
                     self._on_contents(said, now_ms)
             if position < messages.count:
@@ -223,7 +225,7 @@ class NodeMachine(Dialogs):
                 position += 1
 
     def _on_contents(self, said: list[Said], now_ms: int) -> None:
-        slots, tell, names = self._peers.slots, self._events.append, self._group_names
+        slots, tell, names = self.peer_table.slots, self._events.append, self._group_names
         new, gossip_heard = tuple.__new__, self.setup.gossip
         for slot, group, content in said:
             if group is None:
@@ -251,7 +253,7 @@ class NodeMachine(Dialogs):
         except Malformed as error:
             self.counters[f"message_{error.reason.value}"] += 1  # RFC 20: discarded silently.
             return
-        peer = self._peers.uuids.get(uuid)
+        peer = self.peer_table.uuids.get(uuid)
         if peer is None or not peer.ready or peer.version is not version:
             # RFC 20: SHALL silently ignore any commands that precede a HELLO command.
             self.counters["before_hello"] += 1
@@ -308,13 +310,13 @@ class NodeMachine(Dialogs):
         if len(peer.groups) >= values.GROUPS_MAX:
             self.counters["groups_refused"] += 1
             return
-        self._peers.join(peer, group)
+        self.peer_table.join(peer, group)
         self._emit(EventKind.JOIN, peer, group)
         self._elect(group)
 
     def _on_leave(self, peer: Peer, group: str) -> None:
         if group in peer.groups:
-            self._peers.leave(peer, group)
+            self.peer_table.leave(peer, group)
             self._emit(EventKind.LEAVE, peer, group)
             self._elect(group)
 
@@ -347,7 +349,9 @@ class NodeMachine(Dialogs):
             self.counters["hello_sequence"] += 1  # The first v2 message has sequence 1.
             return
         others = [
-            other for other in self._peers.at_mailbox(mailbox) if other.ready and other.uuid != uuid
+            other
+            for other in self.peer_table.at_mailbox(mailbox)
+            if other.ready and other.uuid != uuid
         ]
         if others and not _is_from(hello.address, greeting.source):
             # Within a subnet any node may name any address.
@@ -356,14 +360,14 @@ class NodeMachine(Dialogs):
         peer = self._peer_of(greeting, now_ms)
         if peer is None:
             return
-        for other in self._peers.at_mailbox(mailbox):
+        for other in self.peer_table.at_mailbox(mailbox):
             if other is not peer:  # A mailbox belongs to one node; the other peer was there before.
                 if other.awaiting_hello:
                     # This HELLO answers ours to the other peer; the answer to the new one follows.
                     peer.next_hello_ms = now_ms + self.setup.times.evasive_ms
                 self._remove(other)
         was_ready = peer.ready
-        self._peers.set_ready(peer, greeting.version)
+        self.peer_table.set_ready(peer, greeting.version)
         peer.wire.want = greeting.sequence
         self._answer_hello(peer, mailbox, now_ms)
         self._on_hello_details(peer, hello, was_ready)
@@ -375,7 +379,7 @@ class NodeMachine(Dialogs):
         """The peer that sent a HELLO: known, static or new; None: refused."""
         uuid, hello = greeting.uuid, greeting.hello
         mailbox = hello.address, hello.port
-        peer = self._peers.uuids.get(uuid)
+        peer = self.peer_table.uuids.get(uuid)
         if peer is not None:
             if peer.ready and hello.address != peer.address:
                 self.counters["hello_other_place"] += 1  # Another node with the peer's UUID.
@@ -385,15 +389,15 @@ class NodeMachine(Dialogs):
             # A peer keeps its version, so this is another node.
             self.counters["version_changed"] += 1
             self._remove(peer)
-            return self._peers.add(uuid, mailbox, now_ms)
-        for other in self._peers.at_mailbox(mailbox):
+            return self.peer_table.add(uuid, mailbox, now_ms)
+        for other in self.peer_table.at_mailbox(mailbox):
             if other.uuid is None:
-                self._peers.name(other, uuid)
+                self.peer_table.name(other, uuid)
                 return other
         if not self._new_peer_limiter.allows(hello.address, now_ms) or not self._make_room():
             self.counters["hello_refused"] += 1
             return None
-        return self._peers.add(uuid, mailbox, now_ms)
+        return self.peer_table.add(uuid, mailbox, now_ms)
 
     def _reachable(self, greeting: "_ReceivedHello") -> Hello:
         """Adds the link to a link-local IPv6 address in a HELLO; the sender does not know its name
@@ -417,7 +421,7 @@ class NodeMachine(Dialogs):
         assert peer.version is not None
         moved = mailbox != (peer.address, peer.port)
         if moved:
-            self._peers.move(peer, mailbox)
+            self.peer_table.move(peer, mailbox)
         # kelek nodes understand both versions, so their greetings may differ.
         wrong = peer.send_version is not peer.version and not peer.is_kelek
         if wrong or peer.send_version is None:
@@ -452,7 +456,7 @@ class NodeMachine(Dialogs):
 
     def _send_gossip(self, peer: Peer) -> None:
         """Sends a new peer the known nodes, and the others the new peer, if they accept gossip."""
-        others = [other for other in self._peers if other.ready and other is not peer]
+        others = [other for other in self.peer_table if other.ready and other is not peer]
         if self._knows_gossip(peer) and others:
             self._send(peer, Whisper([gossip.encode_sightings(map(_sighting_of, others))]))
         take_events = gossip.encode_sightings([_sighting_of(peer)])
@@ -470,7 +474,7 @@ class NodeMachine(Dialogs):
             self.counters[f"gossip_{error.reason.value}"] += 1
             return
         for uuid, address, port in sightings:
-            if uuid == self.uuid or not uuid[0] or uuid in self._peers.uuids:
+            if uuid == self.uuid or not uuid[0] or uuid in self.peer_table.uuids:
                 continue
             # Gossip leads only into our subnets.
             if not self._is_allowed_address(address, b""):

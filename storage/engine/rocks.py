@@ -100,10 +100,10 @@ class RocksTables:
         self._shared = shared
         self._replicated = replicated
         self._read_only = read_only
-        self._spare: dict[TableOptions, list[Family]] = {}
+        self.spare_families: dict[TableOptions, list[Family]] = {}
         self._unused_families: list[Family] = []  # Dropped once that is durable.
         self._scans: weakref.WeakSet[Generator[object, None, None]] = weakref.WeakSet()
-        self._file_scans: weakref.WeakSet[FileScan] = weakref.WeakSet()
+        self.file_scans: weakref.WeakSet[FileScan] = weakref.WeakSet()
         self._database: rocksdict.Rdict | None = None
         self._next_number = 1  # Of a column family.
         self._created_singly = 0  # Created for the current batch.
@@ -165,11 +165,11 @@ class RocksTables:
         return family_name(number, options)
 
     def _family(self, name: str, options: TableOptions, own: rocksdict.Cache | None) -> Family:
-        database = self._opened()
+        database = self.database()
         data = database.get_column_family(name)
         return Family(name, options, own, data, database.get_column_family_handle(name))
 
-    def _opened(self) -> rocksdict.Rdict:
+    def database(self) -> rocksdict.Rdict:
         if self._database is None:
             raise StorageError(self.path, f"not open: {self.problem}", "it is tried again")
         return self._database
@@ -190,11 +190,11 @@ class RocksTables:
             self.scan(SYSTEM, LIFETIME_COUNTS, LIFETIME_COUNTS + b"\xff" * 5)
         )
         self._expires_ms = None
-        self._spare = {}
+        self.spare_families = {}
         self._unused_families = []
         for family in families.values():
             if next(iter(family.data.keys()), None) is None:
-                self._spare.setdefault(family.options, []).append(family)
+                self.spare_families.setdefault(family.options, []).append(family)
             else:
                 self._unused_families.append(family)
         if not self._read_only:
@@ -203,7 +203,7 @@ class RocksTables:
     def claim_family(self, options: TableOptions) -> Family:
         """A prepared empty column family with these options. Raises _TooFewFamilies if the batch
         needs so many that they must be prepared first."""
-        spare = self._spare.get(options)
+        spare = self.spare_families.get(options)
         if spare:
             return spare.pop()
         if options == TableOptions() and not self._scanned():
@@ -213,14 +213,14 @@ class RocksTables:
         name = self._next_name(options)
         made, own = family_options(options, self._shared, self._replicated)
         with Guard(self.path):
-            self._opened().create_column_family(name, made)
+            self.database().create_column_family(name, made)
             return self._family(name, options, own)
 
     def _grow(self, wanted: int) -> None:
         """Prepares column families: creating many while the database opens is faster than one by
         one."""
         spares = len(
-            self._spare.get(TableOptions(), ())
+            self.spare_families.get(TableOptions(), ())
         )  # A reference to a family would keep the database open.
         if wanted <= spares or wanted + len(self.families) <= SPARE_MIN or self._scanned():
             return
@@ -244,7 +244,7 @@ class RocksTables:
 
     def _family_of(self, table: int) -> Family | None:
         """None: the table does not exist. Raises StorageError: that is unknown."""
-        self._opened()
+        self.database()
         return self.families.get(table)
 
     def get(self, table: int, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -298,18 +298,18 @@ class RocksTables:
             return ((key, b"") for key in self.keys(table, start, end))
 
         family = self._family_of(table)
-        files = self._files_of(family) if family and self._read_only else None
+        files = self.table_files(family) if family and self._read_only else None
         if family is None or files is None or (end and end <= start):
             return PairChunks(engine(start))
-        sequence = self._opened().latest_sequence_number()
+        sequence = self.database().latest_sequence_number()
         bounds = Bounds(start, end)
         scan = FileScan(SstQuery(self.path, family.name, sequence, files, bounds, with_values))
-        if scan.files + sum(one.files for one in self._file_scans) > self._shared.files_max:
+        if scan.files + sum(one.files for one in self.file_scans) > self._shared.files_max:
             return PairChunks(engine(start))
-        self._file_scans.add(scan)
+        self.file_scans.add(scan)
         return TableScan(scan, lambda last: engine(last or start))
 
-    def _files_of(self, family: Family) -> list[TableFile] | None:
+    def table_files(self, family: Family) -> list[TableFile] | None:
         """All files of a table; None: it has unflushed data, too."""
         read = family.data.property_int_value
         with Guard(self.path):
@@ -376,7 +376,7 @@ class RocksTables:
     def _release_families(self, batch: PendingWrites) -> None:
         """Returns the column families of a batch, which are empty."""
         for family in batch.made:
-            self._spare.setdefault(family.options, []).append(family)
+            self.spare_families.setdefault(family.options, []).append(family)
 
     def _write_batch(
         self, batch: PendingWrites, entries: Sequence[TableEntry], sync: bool
@@ -393,7 +393,7 @@ class RocksTables:
         made = batch.finish(at)
         sync = sync or bool(batch.dropped)
         with Guard(self.path):
-            self._opened().write(made, self._sync_options if sync else self._write_options)
+            self.database().write(made, self._sync_options if sync else self._write_options)
         self.families = batch.families
         self.applied = at or self.applied
         if batch.changes_system:
@@ -413,7 +413,7 @@ class RocksTables:
             while self._unused_families:
                 name = self._unused_families.pop().name
                 with Guard(self.path):
-                    self._opened().drop_column_family(name)
+                    self.database().drop_column_family(name)
         except StorageError as error:
             self.problem = str(error)
 
@@ -426,7 +426,7 @@ class RocksTables:
     def flush(self) -> None:
         if not self._replicated:
             with Guard(self.path):
-                self._opened().flush_wal(True)
+                self.database().flush_wal(True)
             return
         self._need(self._shared.buffers.get_usage())
         until = time.monotonic() + SETTLE_S_MAX
@@ -442,7 +442,7 @@ class RocksTables:
         options.set_exclusive_manual_compaction(False)
         with Guard(self.path):
             # Of rocksdict's functions only this one flushes all column families together.
-            self._opened().compact_range(None, None, options)
+            self.database().compact_range(None, None, options)
             read = self.families[SYSTEM].data.property_int_value
             return not any(read(f"rocksdb.{name}") for name in BUFFERED)
 
@@ -474,7 +474,7 @@ class RocksTables:
         probe = rocksdict.WriteBatch(raw_mode=True)
         probe.delete(b"probe", self.families[SYSTEM].handle)
         with Guard(self.path):
-            self._opened().write(probe, self._sync_options)
+            self.database().write(probe, self._sync_options)
 
     def _settle(self) -> None:
         """Waits until RocksDB accepts writes; raises its error if it does not."""
@@ -531,7 +531,7 @@ class RocksTables:
         _make_folder(os.path.dirname(path))
         self.flush()
         with Guard(path):
-            rocksdict.Checkpoint(self._opened()).create_checkpoint(path)
+            rocksdict.Checkpoint(self.database()).create_checkpoint(path)
         return self.applied
 
     def split_points(self, table: int, start: bytes, end: bytes, count: int) -> list[bytes]:
@@ -577,7 +577,7 @@ class RocksTables:
         if self._stop is not None:
             self._stop()
         self._stop = self._database = None
-        self.families, self._spare, self._unused_families = {}, {}, []
+        self.families, self.spare_families, self._unused_families = {}, {}, []
 
 
 def _write_options(replicated: bool, sync: bool) -> rocksdict.WriteOptions:

@@ -118,13 +118,13 @@ class TableScan:
         self._files = files
         self._engine = engine
         self._last: bytes | None = None  # The last key returned.
-        self._rest: ChunkSource | None = None  # RocksDB's scan, once it is needed.
+        self.engine_scan: ChunkSource | None = None  # RocksDB's scan, once it is needed.
 
     def read(
         self, pairs_max: int, bytes_max: int, add: Callable[[list[bytes]], object]
     ) -> ChunkPart:
-        if self._rest is not None:
-            return self._rest.read(pairs_max, bytes_max, add)
+        if self.engine_scan is not None:
+            return self.engine_scan.read(pairs_max, bytes_max, add)
         taken, columns = self.columns(pairs_max, bytes_max)
         keys, values = (cut_column(*columns[place : place + 2]) for place in (0, 2))
         if taken.pairs:
@@ -132,17 +132,17 @@ class TableScan:
         return taken
 
     def columns(self, pairs_max: int, bytes_max: int) -> tuple[ChunkPart, list[Any]]:
-        if self._rest is None:
+        if self.engine_scan is None:
             try:
                 pairs, ended = self._files.read(PairLimits(pairs_max, bytes_max))
             except Unsupported:
                 self._files.close()
                 start = b"" if self._last is None else self._last + b"\0"
-                self._rest = PairChunks(self._engine(start))
+                self.engine_scan = PairChunks(self._engine(start))
             else:
                 if ended:
                     self._files.close()
                 if pairs.count:
                     self._last = pairs.last_key()
                 return ChunkPart(pairs.count, pairs.size, ended), list(pairs[1:])
-        return self._rest.columns(pairs_max, bytes_max)
+        return self.engine_scan.columns(pairs_max, bytes_max)

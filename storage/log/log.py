@@ -61,7 +61,7 @@ class Log:
         self._epoch = setup.epoch
         self._segment_bytes = max(setup.segment_bytes, SEGMENT_BYTES_MIN)
         self._io = setup.segment_io
-        self._lock = files.lock(LOCK)
+        self.lock_file = files.lock(LOCK)
         self._failed: StorageError | None = None
         self._spare: File | None = None
         self._next_spare: File | None = None  # Grows piece by piece until it is the spare.
@@ -71,7 +71,7 @@ class Log:
         self.lacks_space = False
         self.damage: repair.RepairMark | None = None
         with ExitStack() as undo:
-            undo.callback(self._lock.close)
+            undo.callback(self.lock_file.close)
             self._recover(setup)
             undo.callback(self._close_files)
             if setup.background_sync:
@@ -353,7 +353,7 @@ class Log:
             if self._syncer is not None:
                 self._syncer.close()
             self._close_files()
-            self._lock.close()
+            self.lock_file.close()
             self._failed = StorageError(self._files.root, "the log is closed", "open it again")
 
     def _close_files(self) -> None:

@@ -43,12 +43,12 @@ class LeaseFolder:
     """Checkpoints by number."""
 
     def __init__(self, folder: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._shared = Resources.of(CACHE_BYTES, WRITE_BUFFER_BYTES)
         self._open: dict[int, RocksTables] = {}
 
     def path(self, number: int) -> str:
-        return os.path.join(self._folder, f"{PREFIX}{number}")
+        return os.path.join(self.folder, f"{PREFIX}{number}")
 
     def tables(self, number: int) -> RocksTables:
         """Opens a checkpoint for reading. Raises StorageError."""
@@ -59,7 +59,7 @@ class LeaseFolder:
     def shared(self) -> list[int]:
         """The shared leases in the folder, the oldest first."""
         try:
-            names = os.listdir(self._folder)
+            names = os.listdir(self.folder)
         except FileNotFoundError:
             return []
         found = [name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)]
@@ -82,9 +82,9 @@ class LeaseFolder:
     def free(self) -> int:
         """Free bytes on its disk. Raises StorageError."""
         try:
-            disk = os.statvfs(os.path.dirname(self._folder))
+            disk = os.statvfs(os.path.dirname(self.folder))
         except OSError as error:
-            raise storage_error(self._folder, "read the free space", error) from error
+            raise storage_error(self.folder, "read the free space", error) from error
         return disk.f_bavail * disk.f_frsize
 
     def nonce(self, number: int) -> bytes:
@@ -116,12 +116,12 @@ class LeaseFolder:
     def sweep(self, held: Collection[int]) -> None:
         """Removes checkpoints that are not held: of an earlier process, or too late for their
         client. Shared leases stay."""
-        for name in os.listdir(self._folder):
+        for name in os.listdir(self.folder):
             number = name.removeprefix(PREFIX).removesuffix(UNFINISHED)
             if not name.startswith(PREFIX) or not number.isdecimal() or int(number) in held:
                 continue
             if name.endswith(UNFINISHED):  # Its worker or job_server was killed.
-                shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
+                shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
             elif not is_shared(int(number)):
                 self.remove(int(number))
 

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -85,14 +84,11 @@ def test_a_mapper_runs_as_on_the_node() -> None:
 
 
 @pytest.fixture
-def link(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[DriverPipes, int, int]]:
+def link() -> Iterator[tuple[DriverPipes, int, int]]:
     """The driver's, with what writes to it and what reads of it."""
     stdin, to = os.pipe()
     of, stdout = os.pipe()
-    made = object.__new__(DriverPipes)
-    made._out, made._lock = stdout, threading.Lock()
-    monkeypatch.setattr(DriverPipes, "_in", stdin)
-    yield made, to, of
+    yield DriverPipes(stdin, stdout), to, of
     for fd in (stdin, of, stdout):
         os.close(fd)
 

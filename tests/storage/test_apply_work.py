@@ -165,7 +165,7 @@ MANY = 40
 
 def families(tables: RocksTables) -> int:
     """Column families of the database, of tables or in store."""
-    return len(tables.families) + sum(map(len, tables._spare.values()))
+    return len(tables.families) + sum(map(len, tables.spare_families.values()))
 
 
 def branch(table: int, *ops: Op) -> Op:

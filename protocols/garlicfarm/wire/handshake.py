@@ -284,16 +284,16 @@ class ConnectTarget(NamedTuple):
 class ChallengeCache:
     """The last challenge of one server. The client reuses it for later connections."""
 
-    __slots__ = ("_algorithm", "_challenge", "_count", "_until_ms")
+    __slots__ = ("_algorithm", "_challenge", "_count", "until_ms")
 
     def __init__(self) -> None:
         self._challenge: dict[str, str] | None = None
         self._algorithm: Algorithm | None = None
         self._count = 0
-        self._until_ms = 0
+        self.until_ms = 0
 
     def is_valid(self, now_ms: int) -> bool:
-        return self._challenge is not None and now_ms < self._until_ms
+        return self._challenge is not None and now_ms < self.until_ms
 
     @property
     def is_fresh(self) -> bool:
@@ -322,7 +322,7 @@ class ChallengeCache:
             raise RemoteProtocolError("no supported challenge: it must be Digest with qop=auth")
         self._algorithm, self._challenge = best, offered[best].values
         self._count = 0
-        self._until_ms = now_ms + CREDENTIALS_TTL_MS
+        self.until_ms = now_ms + CREDENTIALS_TTL_MS
         return self._challenge.get("stale", "").lower() == "true"
 
     def authorize(self, target: ConnectTarget, line: tuple[str, str], cnonce: str) -> bytes:

@@ -158,7 +158,7 @@ class JobTable:
         self._ended: dict[int, Statistics] = {}  # The oldest first.
         self._new_ended: list[Statistics] = []
         self._freed: list[Lease] = []
-        self._ended_leases: dict[int, None] = {}  # Ended shared leases, the oldest first.
+        self.ended_leases: dict[int, None] = {}  # Ended shared leases, the oldest first.
 
     # ---- leases ----
 
@@ -187,7 +187,7 @@ class JobTable:
         """Raises JobRefused if it does not exist."""
         if number in self._leases:
             return self._leases[number].lease
-        if is_shared(number) and number not in self._ended_leases:
+        if is_shared(number) and number not in self.ended_leases:
             raise JobRefused(
                 f"this node has no snapshot of lease {number}: it ended a while ago, or the node "
                 "was down or had no room when the others took it",
@@ -270,9 +270,9 @@ class JobTable:
 
     def _note_ended(self, number: int) -> None:
         if is_shared(number):
-            self._ended_leases[number] = None
-            if len(self._ended_leases) > ENDED_LEASES_MAX:
-                del self._ended_leases[next(iter(self._ended_leases))]
+            self.ended_leases[number] = None
+            if len(self.ended_leases) > ENDED_LEASES_MAX:
+                del self.ended_leases[next(iter(self.ended_leases))]
 
     @property
     def shared(self) -> list[int]:

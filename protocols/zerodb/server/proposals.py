@@ -173,7 +173,8 @@ class Proposals:
         self._proposed: deque[WritePack] = deque()  # In the window of the log client.
         self._committed: deque[WritePack] = deque()
         self._due_ms = _NEVER  # The earliest deadline of a pack, or earlier.
-        self._results: dict[int, list[OperationResult]] = {}
+        # By the index of the entry.
+        self.unclaimed_results: dict[int, list[OperationResult]] = {}
         self._results_bytes = 0  # Size of these.
         self._applied_index = 0  # Applied by all workers.
         self.failures: list[Failure] = []  # To be answered by the owner.
@@ -282,7 +283,7 @@ class Proposals:
         if self.is_idle:
             return  # They belong to writes of other nodes.
         for index, result in results:
-            self._results.setdefault(index, []).append(result)
+            self.unclaimed_results.setdefault(index, []).append(result)
             self._results_bytes += RESULT_BYTES + len(result.data)
         if self._results_bytes > RESULTS_BYTES_MAX:
             self._limit_results()
@@ -294,7 +295,7 @@ class Proposals:
         floor = self._applied_index if first is None else first.applied_before
         kept: dict[int, list[OperationResult]] = {}
         size = 0
-        for index, results in reversed(self._results.items()):
+        for index, results in reversed(self.unclaimed_results.items()):
             if index <= floor:
                 continue
             enough = size > RESULTS_BYTES_MAX // 2
@@ -302,7 +303,7 @@ class Proposals:
             if found:
                 kept[index] = found
                 size += sum(RESULT_BYTES + len(result.data) for result in found)
-        self._results = dict(reversed(kept.items()))
+        self.unclaimed_results = dict(reversed(kept.items()))
         self._results_bytes = size
 
     def collect(self, statuses: Sequence[WorkerStatus]) -> None:
@@ -332,8 +333,8 @@ class Proposals:
                 self.failures += [failure._replace(database=True) for failure in pack.abandon(text)]
             else:
                 break
-        if self._results and self.is_idle:
-            self._results.clear()
+        if self.unclaimed_results and self.is_idle:
+            self.unclaimed_results.clear()
             self._results_bytes = 0
 
     def _on_refused(self) -> None:
@@ -406,7 +407,7 @@ class Proposals:
 
     def _complete(self, pack: WritePack) -> None:
         """Answers an applied pack."""
-        if not (self._results or pack.awaiting_results or pack.job_tickets):
+        if not (self.unclaimed_results or pack.awaiting_results or pack.job_tickets):
             if pack.answers.count:
                 self.answers.append(pack.answers)
             return
@@ -414,7 +415,7 @@ class Proposals:
         plain = Frames()
         for i, position in enumerate(pack.positions):
             answer = pack.answers.message(i)
-            results = tuple(self._results.get(indexes[position], ()))
+            results = tuple(self.unclaimed_results.get(indexes[position], ()))
             refused = next((it for it in results if it.code), None)
             if refused is not None:
                 text = refused.data.decode(errors="replace")
@@ -429,7 +430,7 @@ class Proposals:
         if plain.count:
             self.answers.append(plain)
         for ticket, position in pack.job_tickets:
-            results = tuple(self._results.get(indexes[position], ()))
+            results = tuple(self.unclaimed_results.get(indexes[position], ()))
             self.job_results.append((ticket, indexes[position], results))
 
     def clear_results(self) -> None:

@@ -31,7 +31,7 @@ class ReadRounds:
         self._client = client
         self._channels = channels
         self._new = ReadRound()
-        self._rounds: deque[ReadRound] = deque()
+        self.rounds: deque[ReadRound] = deque()
 
     @property
     def new_frames(self) -> dict[int, Frames]:
@@ -49,7 +49,7 @@ class ReadRounds:
             return False
         self._client.reads.add(new.read)
         new.deadline_ms = deadline_ms
-        self._rounds.append(new)
+        self.rounds.append(new)
         self._new = ReadRound()
         return True
 
@@ -58,7 +58,7 @@ class ReadRounds:
 
         The leader's answer to a later round confirms earlier rounds, too.
         """
-        rounds = self._rounds
+        rounds = self.rounds
         done = [position for position, round_ in enumerate(rounds) if round_.read.index]
         for _ in range(done[-1] + 1 if done else 0):
             round_ = rounds.popleft()
@@ -77,14 +77,14 @@ class ReadRounds:
     @property
     def deadline_ms(self) -> int | None:
         """When the first round expires."""
-        return self._rounds[0].deadline_ms if self._rounds else None
+        return self.rounds[0].deadline_ms if self.rounds else None
 
     @property
     def count(self) -> int:
         """Number of reads that wait for the leader."""
-        return sum(each.count for round_ in self._rounds for each in round_.frames.values())
+        return sum(each.count for round_ in self.rounds for each in round_.frames.values())
 
     @property
     def size(self) -> int:
         """Size of these reads in bytes."""
-        return sum(each.size for round_ in self._rounds for each in round_.frames.values())
+        return sum(each.size for round_ in self.rounds for each in round_.frames.values())

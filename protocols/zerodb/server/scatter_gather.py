@@ -27,26 +27,26 @@ class ScatterGather:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._requests: dict[bytes, _Parts] = {}
+        self.requests: dict[bytes, _Parts] = {}
         self._numbers = count(1)
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self.requests)
 
     def start(self, prefix: Message, request: requests.TableInfo) -> bytes:
         """Starts a request; returns the routing id for the workers."""
         key = KEY_PREFIX + next(self._numbers).to_bytes(8, "big")
-        self._requests[key] = _Parts(prefix, request, self._workers)
+        self.requests[key] = _Parts(prefix, request, self._workers)
         return key
 
     def cancel(self, key: bytes) -> Message | None:
         """A part is missing. Returns the prefix for an error; None: it was answered already."""
-        parts = self._requests.pop(key, None)
+        parts = self.requests.pop(key, None)
         return None if parts is None else parts.prefix
 
     def add_part(self, key: bytes, worker: int, frames: Sequence[bytes]) -> Message | None:
         """Adds a worker's part. Returns the whole answer after the last part."""
-        parts = self._requests.get(key)
+        parts = self.requests.get(key)
         if parts is None or worker not in parts.waiting:
             return None
         request = parts.request
@@ -56,7 +56,7 @@ class ScatterGather:
                 raise RemoteProtocolError(part.text)
             parts.found.update(answers.decode_table_info(part))
         except RemoteProtocolError as error:
-            del self._requests[key]
+            del self.requests[key]
             code = frames[0][3] if len(frames[0]) > 3 else 0
             refusal = RequestError(
                 requests.type_of(request), code or 1, str(error), request.extension
@@ -65,5 +65,5 @@ class ScatterGather:
         parts.waiting.remove(worker)
         if parts.waiting:
             return None
-        del self._requests[key]
+        del self.requests[key]
         return [*parts.prefix, *answers.encode_table_info(request, parts.found)]

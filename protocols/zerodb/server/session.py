@@ -159,15 +159,15 @@ class Session:
         self._out = Frames()
         # By worker: requests that do not wait for the leader.
         self._immediate: dict[int, Frames] = {}
-        self._rounds = ReadRounds(client, self.channels)
+        self.read_rounds = ReadRounds(client, self.channels)
         self._expiries: dict[int, int] = {}  # Unix ms by worker.
         self._first_expiry = 0
         self._expire_retry_ms = 0
         self.has_log_requests = True  # The log client has requests to send in this wake.
         self.is_full = False  # The owner must not read client sockets.
         self._has_received = False  # Requests have arrived since is_full was computed.
-        self._fence = RetryFence()
-        self._existence = TableExistence(client, self.channels)
+        self.retry_fence = RetryFence()
+        self.table_existence = TableExistence(client, self.channels)
         self.ownership = Ownership(setup.secret, setup.reserved, setup.local)
         self.scatter_gather = ScatterGather(setup.workers)
 
@@ -190,7 +190,7 @@ class Session:
             if row.shape == READ:
                 immediate = self._is_stale(row.extension) or row.table in self.setup.local
                 batch.read(position, row.table % self.setup.workers, immediate)
-            elif row.shape == WRITE and not (self._fence or self._needs_check(row)):
+            elif row.shape == WRITE and not (self.retry_fence or self._needs_check(row)):
                 awaited = bool(row.flags & SYNC_FLAGS)
                 if row.table in self.setup.local:
                     kind = REQUEST if awaited else ONE_WAY
@@ -225,12 +225,12 @@ class Session:
     def _start_receive(self, now: Now) -> None:
         self._now, self._has_received = now, True
         self._backlog_ms = self.proposals.size // values.BYTES_A_MS
-        self._fence.expire(now.ms)
+        self.retry_fence.expire(now.ms)
 
     def _is_uniform(self, rows: Requests) -> bool:
         """Whether all rows have the same destination: reads that ask the leader, or answered writes
         with one deadline to existing tables. Under load this is the common case."""
-        if self._fence or self.setup.local or not self.setup.open_on_the_fly or not len(rows):
+        if self.retry_fence or self.setup.local or not self.setup.open_on_the_fly or not len(rows):
             return False
         shape, count = rows.shapes[0], len(rows)
         if rows.shapes.count(shape) != count:
@@ -241,13 +241,13 @@ class Session:
             return False
         if not (set(rows.flags) <= WAITING_FLAGS and len(set(rows.deadlines_ms)) == 1):
             return False
-        return not self._existence.unknown(set(rows.tables), self._now.ms)
+        return not self.table_existence.unknown(set(rows.tables), self._now.ms)
 
     def _dispatch(self, batch: RowBatch) -> None:
         """Sends the rows of the batch to their destinations, in order."""
         for by_worker, to in (
             (batch.immediate, self._immediate),
-            (batch.reads, self._rounds.new_frames),
+            (batch.reads, self.read_rounds.new_frames),
         ):
             for worker, runs in by_worker.items():
                 frames = to.get(worker)
@@ -292,9 +292,9 @@ class Session:
                 [PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket), b"", *frames], now.ms
             )
         elif kind == CHECKPOINT:
-            self._rounds.add_checkpoint(self._worker_of(table), ticket, [b"", *frames])
+            self.read_rounds.add_checkpoint(self._worker_of(table), ticket, [b"", *frames])
         elif self._is_unknown(table):
-            self._existence.add(
+            self.table_existence.add(
                 WaitingWrite(
                     {table}, len(frames[1]), partial(self._propose_job_write, ticket, frames)
                 )
@@ -360,7 +360,7 @@ class Session:
             return False
         if self.ownership.is_reserved(row.table):
             return True
-        if row.type != values.PUT or self._existence.is_open(row.table, self._now.ms):
+        if row.type != values.PUT or self.table_existence.is_open(row.table, self._now.ms):
             return self._is_unknown(row.table)
         return not self.setup.open_on_the_fly or bool(self._register_tables({row.table}))
 
@@ -369,14 +369,14 @@ class Session:
         return not (
             self.setup.open_on_the_fly
             or table in self.setup.local
-            or self._existence.is_known(table, self._now.ms)
+            or self.table_existence.is_known(table, self._now.ms)
         )
 
     def _register_tables(self, tables: set[int]) -> str:
         """Notes that a write makes the tables that do not exist. Returns why it must not, or an
         empty text."""
-        new = self._existence.unknown(tables, self._now.ms)
-        return self._existence.register(new, self._now.ms, self._deadline(0)) if new else ""
+        new = self.table_existence.unknown(tables, self._now.ms)
+        return self.table_existence.register(new, self._now.ms, self._deadline(0)) if new else ""
 
     def _forward(
         self, to: dict[int, Frames], table: int, kind: int, prefix: Message, frames: Message
@@ -414,7 +414,7 @@ class Session:
                 to = (
                     self._immediate
                     if self._is_stale(request.extension.flags)
-                    else self._rounds.new_frames
+                    else self.read_rounds.new_frames
                 )
                 key = self.scatter_gather.start(prefix, request)
                 for number in range(self.setup.workers):
@@ -430,7 +430,7 @@ class Session:
             ):
                 table = request.table or 0
                 immediate = self._is_stale(request.extension.flags) or table in self.setup.local
-                to = self._immediate if immediate else self._rounds.new_frames
+                to = self._immediate if immediate else self.read_rounds.new_frames
                 self._forward(to, table, REQUEST, prefix, frames)
             case _:
                 self._handle_write(prefix, frames, request)
@@ -447,7 +447,7 @@ class Session:
         if reserved:
             if self._must_ask_owner(request, reserved):
                 resume = partial(self._resume_write, prefix, frames)
-                self._existence.add(WaitingWrite(tables, sum(map(len, frames)), resume))
+                self.table_existence.add(WaitingWrite(tables, sum(map(len, frames)), resume))
                 return
             problem = self.ownership.problem(request.extension.owner, operations, reserved)
             if problem:
@@ -455,15 +455,15 @@ class Session:
             noted = self.ownership.noted(request.extension.owner, operations)
             is_for_all, operations = len(noted) > len(operations), noted
         if tables and not (local or self.setup.open_on_the_fly):
-            if self._existence.must_wait(operations, tables, self._now.ms):
+            if self.table_existence.must_wait(operations, tables, self._now.ms):
                 resume = partial(self._resume_write, prefix, frames)
-                self._existence.add(WaitingWrite(tables, sum(map(len, frames)), resume))
+                self.table_existence.add(WaitingWrite(tables, sum(map(len, frames)), resume))
                 return
-            missing = self._existence.missing(operations, tables, self._now.ms)
+            missing = self.table_existence.missing(operations, tables, self._now.ms)
             if missing:
                 raise refusal_of(request, not_open(missing[0]))
         acknowledged_first = not prefix or is_acknowledged_first(frames[0][2], frames[0])
-        if prefix and not self._fence.admits(prefix[0], request.extension.reqid):
+        if prefix and not self.retry_fence.admits(prefix[0], request.extension.reqid):
             text = "an earlier write of this connection was given up: repeat that first"
             raise FencedError(requests.type_of(request), values.ERROR, text, request.extension)
         problem = "" if local else self._register_tables(ops.tables_made(operations))
@@ -490,10 +490,10 @@ class Session:
 
     def _must_ask_owner(self, request: Request, reserved: list[int]) -> bool:
         """Whether the owner of these tables is unknown until the leader is asked."""
-        if self._existence.is_resuming:
+        if self.table_existence.is_resuming:
             return False
         known = self.ownership.is_known(request.extension.owner, reserved)
-        return not known or self._existence.is_waiting_for(reserved)
+        return not known or self.table_existence.is_waiting_for(reserved)
 
     def _check_one_batch(self, request: Request, tables: set[int], local: set[int]) -> None:
         """A batch is atomic only within one worker, and either in the log or outside of it."""
@@ -586,7 +586,7 @@ class Session:
         code = values.DATABASE_ERROR if failure.database else error_code(header[2])
         error = RequestError(header[2], code, failure.text, answer_headers.echoed(header))
         reqid = error.extension.reqid
-        if failure.unproposed and reqid and self._fence.add(prefix[0], reqid, self._now.ms):
+        if failure.unproposed and reqid and self.retry_fence.add(prefix[0], reqid, self._now.ms):
             self.proposals.withdraw(prefix[0], f"nothing was written: {self.reason}")
         self._answer(prefix, answers.encode_refusal(error, failure.retry))
         self.counters["failed"] += 1
@@ -658,11 +658,11 @@ class Session:
         """Acts once a wake, after all messages were received."""
         self._now, now_ms = now, now.ms
         self._propose_expiry()
-        self._existence.resume(now_ms, self.reason)
-        self.has_log_requests = self._rounds.start(self._deadline(0)) | self._existence.ask_leader(
+        self.table_existence.resume(now_ms, self.reason)
+        self.has_log_requests = self.read_rounds.start(
             self._deadline(0)
-        )
-        for round_ in self._rounds.finish(now_ms):
+        ) | self.table_existence.ask_leader(self._deadline(0))
+        for round_ in self.read_rounds.finish(now_ms):
             self._fail_round(round_)
         for worker, frames in self._immediate.items():
             self.channels[worker].add(frames, 0, now_ms)
@@ -779,7 +779,7 @@ class Session:
         """When ready() must be called at the latest."""
         times = [it.deadline_ms for it in self.channels]
         times += [self.proposals.deadline_ms, self._expires_ms]
-        times += [self._existence.deadline_ms, self._rounds.deadline_ms]
+        times += [self.table_existence.deadline_ms, self.read_rounds.deadline_ms]
         return min((each for each in times if each is not None), default=None)
 
     # ---- limits ----
@@ -787,10 +787,10 @@ class Session:
     @property
     def inflight(self) -> int:
         """Number of unanswered requests."""
-        waiting = self._rounds.count + self._existence.count
+        waiting = self.read_rounds.count + self.table_existence.count
         return waiting + self.proposals.count + sum(it.count for it in self.channels)
 
     @property
     def inflight_bytes(self) -> int:
-        waiting = self._rounds.size + self._existence.size
+        waiting = self.read_rounds.size + self.table_existence.size
         return waiting + self.proposals.size + sum(it.size for it in self.channels)

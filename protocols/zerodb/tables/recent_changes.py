@@ -26,7 +26,7 @@ class RecentChanges:
     def __init__(self, unix_us: int) -> None:
         self.next_index = unix_us
         self._changes: deque[_RecentChange] = deque()
-        self._size = 0
+        self.size = 0
 
     @property
     def first_index(self) -> int:
@@ -38,11 +38,11 @@ class RecentChanges:
         for op in done:
             for change in _split(op):
                 self._changes.append(change)
-                self._size += change.size
+                self.size += change.size
                 self.next_index += 1
         changes = self._changes
-        while len(changes) > 1 and (self._size > BYTES_MAX or len(changes) > CHANGES_MAX):
-            self._size -= changes.popleft().size
+        while len(changes) > 1 and (self.size > BYTES_MAX or len(changes) > CHANGES_MAX):
+            self.size -= changes.popleft().size
 
     def since(self, index: int, bytes_max: int) -> list[tuple[int, Op]] | None:
         """Changes from index on, up to the one that reaches bytes_max. None: they are no longer

@@ -165,7 +165,7 @@ class TableRequests:
         self._queues: dict[bytes, deque[_Pending]] = {}  # By connection, in order of arrival.
         self._blocked: set[bytes] = set()  # Connections whose first request waits for an index.
         self._ready: dict[bytes, None] = {}  # Connections to look at, in order.
-        self._running: deque[tuple[_Pending, Slices]] = deque()
+        self.running: deque[tuple[_Pending, Slices]] = deque()
         self._watches: list[_PendingWatch] = []
         self._log_changes = LogChanges(databases.owner, read_log)
         self._open_tickets: dict[int, int] = {}  # Number of unanswered requests by ticket.
@@ -227,7 +227,7 @@ class TableRequests:
     @property
     def has_work(self) -> bool:
         """Whether run() has work now."""
-        return bool(self._ready or self._running) or self._has_unread_changes
+        return bool(self._ready or self.running) or self._has_unread_changes
 
     @property
     def _has_unread_changes(self) -> bool:
@@ -262,10 +262,10 @@ class TableRequests:
         self._applied, self._now_ms, self._unix_ms = applied, now_ms, unix_ms
         self._out_bytes = 0
         self._unblock(applied, now_ms)
-        for _ in range(len(self._running)):
+        for _ in range(len(self.running)):
             if self._out_bytes >= OUT_BYTES:
                 return
-            self._run_slice(*self._running.popleft())
+            self._run_slice(*self.running.popleft())
         while self._ready and self._out_bytes < OUT_BYTES:
             if not self._start_batch(applied, unix_ms):
                 break
@@ -319,7 +319,7 @@ class TableRequests:
                 continue
             kind = _kind(queue[0].request)
             if kind is _Kind.LONG:
-                if len(self._running) < RUNNING_MAX:
+                if len(self.running) < RUNNING_MAX:
                     started = True
                     self._start_long(queue.popleft(), route)
                 else:
@@ -416,7 +416,7 @@ class TableRequests:
             self._fail(pending, self._error_text(error, pending.table))
         else:
             if frames is None:
-                self._running.append((pending, slices))
+                self.running.append((pending, slices))
                 return
             self._answer(pending, frames)
         self._resume_queue(pending)
@@ -503,8 +503,8 @@ class TableRequests:
 
     def abort_running(self) -> None:
         """Ends long requests, because their tables are replaced by those of a snapshot."""
-        while self._running:
-            pending, _ = self._running.popleft()
+        while self.running:
+            pending, _ = self.running.popleft()
             self._fail(pending, "the tables are being restored from a snapshot", retry=True)
             self._resume_queue(pending)
 

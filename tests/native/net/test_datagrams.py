@@ -74,7 +74,7 @@ def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, 
     one, other = pair
     other.close()  # Which of two gets what is not broadcast the kernel chooses.
     one.set_rates(40, 1000, 40, 1000)
-    one._state.all.left_micros = 0
+    one.state.all.left_micros = 0
     taken: list[Beacon] = []
     malformed = flooded = 0
     left, now_ms = 0.0, 0
@@ -105,7 +105,7 @@ def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, 
 def test_one_that_floods_leaves_room_for_others(pair: tuple[Datagrams, Datagrams]) -> None:
     one, other = pair
     other.close()
-    one._state.seed = 1  # These two sources have buckets of their own.
+    one.state.seed = 1  # These two sources have buckets of their own.
     one.set_rates(100, 0, 60, 0)
     beacon = encode_beacon(Beacon(UUID, 61_000))
     for source, count, taken, flooded in ((LOOPBACK_2, 80, 60, 20), (LOOPBACK, 70, 40, 50)):

@@ -17,7 +17,7 @@ from kelek._native import ffi, lib
 from kelek.native.broker.relay import send_messages
 from kelek.native.net import sockets
 from kelek.native.net.messages import Arena, Frames
-from kelek.native.net.sockets import Drain, _libzmq_paths, send_batch
+from kelek.native.net.sockets import Drain, libzmq_paths, send_batch
 
 Socket = zmq.Socket[bytes]
 Pair = Callable[..., tuple[Socket, Socket]]
@@ -334,14 +334,14 @@ def test_without_symbols_pyzmq_is_used_and_says_so_once(
 ) -> None:
     monkeypatch.delenv("KELEK_SOCKETS", raising=False)
     monkeypatch.setattr(sockets, "_backend", None)
-    monkeypatch.setattr(sockets, "_libzmq_paths", lambda: iter(["/nowhere/libzmq.so", "libc.so.6"]))
+    monkeypatch.setattr(sockets, "libzmq_paths", lambda: iter(["/nowhere/libzmq.so", "libc.so.6"]))
     assert [sockets.backend(), sockets.backend()] == ["pyzmq", "pyzmq"]
     assert capfd.readouterr().err.count("libzmq was not found") == 1
 
 
 def test_every_place_of_libzmq_is_the_same_library(backend: str) -> None:
     """Found through pyzmq's extension; the memory map and the wheel's folder agree with it."""
-    paths = list(_libzmq_paths())
+    paths = list(libzmq_paths())
     assert len(paths) >= 2
     version: Any = ffi.new("int *")
     for path in set(paths):

@@ -124,5 +124,8 @@ def test_frames_are_cut_as_the_twin_does(times: int, messages: list[list[bytes]]
     arena = Arena.from_messages(longer)
     assert arena.messages() == longer
     assert [arena.message(i) for i in range(arena.count)] == longer
-    arena._put([b"of a message that still grows"])
-    assert arena.messages() == longer
+    out = Frames()
+    for message in longer:
+        out.add(message)
+    out.begin([b"of a message that still grows"])
+    assert out.messages() == longer

@@ -235,7 +235,7 @@ def test_a_driver_renews_the_snapshots_of_its_running_queries(
     while renewed.get(timeout=20) != 50 or renewed.get(timeout=20) != 50:
         pass
     spark.sparkContext._jsc = None
-    renewal._thread.join(20)
+    renewal.thread.join(20)
     assert not renewal.alive
 
 

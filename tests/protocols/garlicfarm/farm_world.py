@@ -187,7 +187,7 @@ class Client:
     def _arrive(self, peer: Node, data: bytes) -> None:
         if self.world.nodes.get(self.to) is peer and self.connection in peer.inbound:
             act = partial(peer.on_requests, self.connection, data, self.world.now_ms)
-            self.world._guarded(self.to, act)
+            self.world.guarded(self.to, act)
 
     def _read(self, data: bytes, failure: str) -> None:
         self.answers += self._stream.feed(data)
@@ -243,7 +243,7 @@ class World:
         self._order += 1
         heapq.heappush(self._events, (self.now_ms + delay_ms, self._order, event))
 
-    def _delay(self) -> int:
+    def delay(self) -> int:
         return self.random.randint(1, DELAY_MS_MAX)
 
     # Servers.
@@ -260,7 +260,7 @@ class World:
     def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> Disk:
         return Disk(servers)
 
-    def _guarded(self, number: int, act: Callable[[], object]) -> None:
+    def guarded(self, number: int, act: Callable[[], object]) -> None:
         """Runs a step of a server, which may kill it."""
         try:
             act()
@@ -294,13 +294,13 @@ class World:
 
     def run_until(self, done: Callable[[], bool], ms: int = 60_000, must: bool = True) -> None:
         end_ms = self.now_ms + ms
-        self._turn()
+        self.turn()
         while self.now_ms < end_ms and not done():
             next_ms = min([*self.deadlines(), end_ms, *(at for at, *_ in self._events[:1])])
             self.now_ms = max(self.now_ms, next_ms)
             while self._events and self._events[0][0] <= self.now_ms:
                 heapq.heappop(self._events)[2]()
-            self._turn()
+            self.turn()
             self.now_ms += 1
         assert done() or not must, f"not within {ms} ms: {self.status()}"
 
@@ -308,16 +308,16 @@ class World:
         """The next times of the servers' own events."""
         return [peer.deadline_ms for peer in self.nodes.values()]
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         for number, peer in list(self.nodes.items()):
-            self._guarded(number, partial(peer.wake, self.now_ms))
+            self.guarded(number, partial(peer.wake, self.now_ms))
             if number not in self.nodes:
                 continue
             self._connect(number, peer)
             for to, link in peer.links.items():
                 self._send_out(number, to, bytes(link.out))
                 link.out.clear()
-            self._guarded(number, peer.write)
+            self.guarded(number, peer.write)
             if number not in self.nodes:
                 continue
             for connection, inbound in list(peer.inbound.items()):
@@ -345,7 +345,7 @@ class World:
                 self._break(link)
             elif not up and wished and link not in self._links_tried:
                 self._links_tried.add(link)
-                self.after(self._delay(), partial(self._made, link, peer))
+                self.after(self.delay(), partial(self._made, link, peer))
 
     def _made(self, link: tuple[int, int], peer: Node) -> None:
         self._links_tried.discard(link)
@@ -356,7 +356,7 @@ class World:
         if to not in peer.links or link in self._links:
             return
         wire = self._links[link] = Wire(far.accept(PeerSession(f"server{number}", number, False)))
-        self.readers[to, wire.connection] = lambda data, failure: self._send_back(link, wire, data)
+        self.readers[to, wire.connection] = lambda data, failure: self.send_back(link, wire, data)
         peer.on_connected(to, self.now_ms)
 
     def _send_out(self, number: int, to: int, data: bytes) -> None:
@@ -367,20 +367,20 @@ class World:
     def _arrive(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
         if self._links.get(link) is wire:
             act = partial(self.nodes[link[1]].on_requests, wire.connection, data, self.now_ms)
-            self._guarded(link[1], act)
+            self.guarded(link[1], act)
 
-    def _send_back(self, link: tuple[int, int], wire: Wire, data: bytes) -> None:
+    def send_back(self, link: tuple[int, int], wire: Wire, data: bytes) -> None:
         if data and self._links.get(link) is wire:
             self._later(wire, link[::-1], partial(self._answer, wire, link, data))
 
     def _answer(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
         if self._links.get(link) is wire:
             act = partial(self.nodes[link[0]].on_responses, link[1], data, self.now_ms)
-            self._guarded(link[0], act)
+            self.guarded(link[0], act)
 
     def _later(self, wire: Wire, way: tuple[int, int], event: Callable[[], None]) -> None:
         """Delivers in order in each direction of a connection."""
-        at = max(self.now_ms + self._delay(), wire.busy_ms.get(way, 0))
+        at = max(self.now_ms + self.delay(), wire.busy_ms.get(way, 0))
         wire.busy_ms[way] = at
         self.after(at - self.now_ms, event)
 

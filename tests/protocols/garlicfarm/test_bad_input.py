@@ -207,7 +207,7 @@ def test_a_server_that_never_answers() -> None:
     world, leader, other = settled()
     peer = world.peers[leader]
     link = peer.links[other]
-    world._send_back = lambda *_: None  # type: ignore[method-assign]
+    world.send_back = lambda *_: None  # type: ignore[method-assign]
     world.run_until(lambda: not link.is_up or bool(link.failure), 10_000)
 
 

@@ -246,9 +246,9 @@ class World:
                     else:
                         node.results.popleft()()
             node.ready()
-            if not node.broker._worker_infos() or dice.random() < 0.002:
+            if not node.broker.worker_infos() or dice.random() < 0.002:
                 self.register(node)
-            for info in node.broker._worker_infos():
+            for info in node.broker.worker_infos():
                 if dice.random() < 0.2:
                     ping = [info.routing_id, KLKW, b"PING"]
                     node.broker.on_answers(Arena.from_messages([ping]), self.now_ms)

@@ -252,7 +252,7 @@ def test_during_a_flood_others_are_heard(forgers: int) -> None:
     place.node.stop()
     near.node.stop()
     assert all(room.has_room_for(f"10.0.1.{one}") for one in range(forgers))
-    assert (room._used, room._sources) == (0, {})
+    assert (room.used, room.sources) == (0, {})
 
 
 def test_a_flood_of_greetings() -> None:

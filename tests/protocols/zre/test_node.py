@@ -221,8 +221,8 @@ def test_status_that_differs_is_repaired() -> None:
     a, b = world.add("a"), world.add("b")
     b.node.join("lost")
     world.run(2000)
-    (peer,) = a.node._peers
-    a.node._peers.leave(peer, "lost")  # As if a JOIN had gone astray.
+    (peer,) = a.node.peer_table
+    a.node.peer_table.leave(peer, "lost")  # As if a JOIN had gone astray.
     peer.status = 0
     b.node.join("next")
     world.act(b)

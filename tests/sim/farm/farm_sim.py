@@ -115,14 +115,14 @@ class SingleSteps(ConfigRules):
             return
         if raft.log.term_at(index) == raft.term and history.at(index) != history.at(index - 1):
             before = history.entry_at(index - 1)
-            self._expect(raft.commit_index >= before, name, "two changes at a time:", before, index)
+            self.expect(raft.commit_index >= before, name, "two changes at a time:", before, index)
 
     def _check_step(self, name: str, before: Configuration, after: Configuration) -> None:
         changed = set(before.voters) ^ set(after.voters)
         right = (
             before == NO_MEMBERS or len(changed) <= 1
         )  # A joining server does not know the earlier ones.
-        self._expect(right, name, "more than one server at a time:", before, after)
+        self.expect(right, name, "more than one server at a time:", before, after)
 
 
 class FarmSim(World):
@@ -133,7 +133,7 @@ class FarmSim(World):
         self.report = sim_world.World(seed)
         names = [str(number) for number in range(1, everybody + 1)]
         self.checker = Checker(self.report, names)
-        self.checker.configs = SingleSteps(self.checker._expect)
+        self.checker.configs = SingleSteps(self.checker.expect)
         self.on_step: Callable[[Step], None] = lambda step: None
         self.late = 0.0  # Probability of a long delay.
         self.partial = 0.0  # Probability that the opener loses a connection first.
@@ -167,9 +167,9 @@ class FarmSim(World):
         self.checker.on_stopped(str(number))
         self._seen.pop(number, None)
 
-    def _guarded(self, number: int, act: Callable[[], object]) -> None:
+    def guarded(self, number: int, act: Callable[[], object]) -> None:
         try:
-            super()._guarded(number, act)
+            super().guarded(number, act)
         except FAILURES as error:
             raise RuleBroken(f"{number} ends by {error!r}") from error
 
@@ -180,10 +180,10 @@ class FarmSim(World):
 
     # Connections.
 
-    def _delay(self) -> int:
+    def delay(self) -> int:
         if self.late and self.random.random() < self.late:
             return self.random.randint(1, LATE_MS_MAX)
-        return super()._delay()
+        return super().delay()
 
     def _made(self, link: tuple[int, int], peer: Node) -> None:
         super()._made(link, peer)
@@ -220,7 +220,7 @@ class FarmSim(World):
         node = self.nodes[link[1]]
         if wire.connection in node.inbound:
             act = partial(node.on_requests, wire.connection, data, self.now_ms)
-            self._guarded(link[1], act)
+            self.guarded(link[1], act)
 
     def _is_open(self, wire: Wire, link: tuple[int, int]) -> bool:
         if self._links.get(link) is wire:
@@ -350,8 +350,8 @@ class Stranger(Client):
             return  # An unknown leader may invite it or have a newer Configuration.
         before = (core.term, core.leader, core.role)
         data = encode_request(self._request(kind, core))
-        sim._guarded(to, partial(peer.on_requests, self.connection, data, sim.now_ms))
-        sim._turn()
+        sim.guarded(to, partial(peer.on_requests, self.connection, data, sim.now_ms))
+        sim.turn()
         after = (core.term, core.leader, core.role)
         if sim.peers.get(to) is peer and (after != before or peer.core is not core):
             raise RuleBroken(f"a stranger's {kind.name} makes {before} {after}")

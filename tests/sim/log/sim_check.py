@@ -63,7 +63,7 @@ class Checker:
         self.acked: dict[bytes, int] = {}
         self.order: dict[bytes, int] = {}  # The last sequence number of each client, by log order.
         self.ordered: set[bytes] = set()  # Clients whose order is promised.
-        self.configs = ConfigRules(self._expect)
+        self.configs = ConfigRules(self.expect)
         self.on_leader: Callable[[str], None] = lambda name: None  # A node was elected.
 
     # What the run reports.
@@ -71,9 +71,9 @@ class Checker:
     def on_started(self, name: str, raft: Raft) -> None:
         """A peer's process has recovered: it must still know all that it has promised."""
         seen = self.seen[name]
-        self._expect(raft.term >= seen.term, name, "term went back", seen.term, raft.term)
+        self.expect(raft.term >= seen.term, name, "term went back", seen.term, raft.term)
         if raft.term == seen.term and seen.voted_for is not None:
-            self._expect(
+            self.expect(
                 raft.voted_for == seen.voted_for, name, "vote forgotten", seen.voted_for, raft.term
             )
         seen.commit_index = 0
@@ -105,22 +105,22 @@ class Checker:
 
     def _check_node(self, name: str, raft: Raft) -> None:
         seen = self.seen[name]
-        self._expect(raft.term >= seen.term, name, "term went back", seen.term, raft.term)
+        self.expect(raft.term >= seen.term, name, "term went back", seen.term, raft.term)
         if raft.term == seen.term and seen.voted_for is not None:
             same = raft.voted_for == seen.voted_for
-            self._expect(same, name, "vote changed", seen.voted_for, raft.voted_for)
+            self.expect(same, name, "vote changed", seen.voted_for, raft.voted_for)
         if (seen.term, seen.role) != (raft.term, raft.role):
             self.world.trace_event(name, raft.role, "in term", raft.term, "vote", raft.voted_for)
             seen.role = raft.role
         seen.term, seen.voted_for = raft.term, raft.voted_for
         log = raft.log
-        self._expect(raft.commit_index <= log.last_index, name, "commits what it has not")
-        self._expect(raft.durable_index <= log.last_index, name, "durable without a log")
+        self.expect(raft.commit_index <= log.last_index, name, "commits what it has not")
+        self.expect(raft.durable_index <= log.last_index, name, "durable without a log")
         if raft.role is Role.LEADER:
             self._check_leader(name, raft, seen)
         self.configs.check(name, raft)
         if raft.commit_index != seen.commit_index:
-            self._expect(raft.commit_index > seen.commit_index, name, "commit went back")
+            self.expect(raft.commit_index > seen.commit_index, name, "commit went back")
             # As a follower it may have risen in the same event, before it led.
             by_counting = raft.role is Role.LEADER and log.term_at(raft.commit_index) == raft.term
             self.configs.on_commit(name, raft, by_counting=by_counting)
@@ -133,7 +133,7 @@ class Checker:
 
     def _check_leader(self, name: str, raft: Raft, seen: NodeHistory) -> None:
         other = self.leaders.setdefault(raft.term, name)
-        self._expect(other == name, name, "election safety: both lead", other, raft.term)
+        self.expect(other == name, name, "election safety: both lead", other, raft.term)
         runs, last_index = raft.log.runs, raft.log.last_index
         led_runs = clipped(seen.led_runs, seen.led_last_index, raft.log)
         if seen.led_term != raft.term:
@@ -144,14 +144,14 @@ class Checker:
             last_committed = max(before, default=0)
             for first_index, term in clipped(self.committed.runs, last_committed, raft.log):
                 has = first_index > last_committed or raft.log.term_at(first_index) == term
-                self._expect(has, name, "leader completeness: lacks", first_index, term)
+                self.expect(has, name, "leader completeness: lacks", first_index, term)
             if last_committed > raft.log.base_index:
                 committed_term = self.committed.term_at(last_committed)
                 has = raft.log.term_at(last_committed) == committed_term
-                self._expect(has, name, "leader completeness: lacks", last_committed)
+                self.expect(has, name, "leader completeness: lacks", last_committed)
         else:
             append_only = last_index >= seen.led_last_index and runs[: len(led_runs)] == led_runs
-            self._expect(append_only, name, "leader append-only", led_runs, runs)
+            self.expect(append_only, name, "leader append-only", led_runs, runs)
         seen.led_term, seen.led_runs, seen.led_last_index = raft.term, runs, last_index
 
     def _check_commits(self, name: str, raft: Raft) -> None:
@@ -161,9 +161,9 @@ class Checker:
         for first_index, term in clipped(committed.runs, common, log):
             if first_index <= common:
                 same = log.term_at(first_index) == term
-                self._expect(same, name, "committed otherwise elsewhere", first_index, term)
+                self.expect(same, name, "committed otherwise elsewhere", first_index, term)
         same = log.term_at(common) == committed.term_at(common)
-        self._expect(same, name, "committed otherwise elsewhere", common)
+        self.expect(same, name, "committed otherwise elsewhere", common)
         if raft.commit_index > committed.last_index:
             last_index = committed.last_index
             runs = [run for run in log.runs if last_index < run[0] <= raft.commit_index]
@@ -191,30 +191,30 @@ class Checker:
                 continue  # What lies below is committed, and compared there.
             mine = [run for run in clipped(runs, index, other) if run[0] <= index]
             theirs = [run for run in clipped(other.runs, index, log) if run[0] <= index]
-            self._expect(mine == theirs, name, "log matching with", other_name, mine, theirs)
+            self.expect(mine == theirs, name, "log matching with", other_name, mine, theirs)
 
     # Rules about entries.
 
     def on_applied(self, name: str, index: int, entry: AppliedEntry) -> None:
         """A state machine applies an entry. The first one determines what the others must apply."""
         applied = self.applied
-        self._expect(index <= len(applied) + 1, name, "applies with a gap", index, len(applied))
+        self.expect(index <= len(applied) + 1, name, "applies with a gap", index, len(applied))
         if index <= len(applied):
             same = applied[index - 1] == entry
-            self._expect(same, name, "state machine safety at", index, entry, applied[index - 1])
+            self.expect(same, name, "state machine safety at", index, entry, applied[index - 1])
             return
         applied.append(entry)
         reqid = entry.reqid
         if reqid is None:
             return
         twice = self.reqids.setdefault(reqid, index)
-        self._expect(twice == index, name, "the same update twice:", entry.data, twice, index)
+        self.expect(twice == index, name, "the same update twice:", entry.data, twice, index)
         if entry.kind != 0:
             return
         client, number = parse_update(entry.data)
         if client in self.ordered:
             before = self.order.get(client, -1)
-            self._expect(number == before + 1, name, "order of", client, before, number)
+            self.expect(number == before + 1, name, "order of", client, before, number)
             self.order[client] = number
         self._check_acked(reqid)
 
@@ -230,9 +230,9 @@ class Checker:
         """A state machine has loaded its state from a snapshot."""
         self.world.counters["restored"] += 1
         known = index <= len(self.applied)
-        self._expect(known, name, "restores what nobody has applied", index, len(self.applied))
+        self.expect(known, name, "restores what nobody has applied", index, len(self.applied))
         same = state == self.state_at(index)
-        self._expect(same, name, "state machine safety: another state at", index)
+        self.expect(same, name, "state machine safety: another state at", index)
 
     def on_acked(self, reqid: bytes, index: int) -> None:
         """A client's update was acknowledged as committed at an index."""
@@ -241,41 +241,41 @@ class Checker:
 
     def on_read(self, who: str, floor: int, index: int) -> None:
         """A client got a read index; `floor` was committed before its request."""
-        self._expect(index >= floor, who, "a stale read:", index, "after", floor)
+        self.expect(index >= floor, who, "a stale read:", index, "after", floor)
         end = self.committed.last_index
-        self._expect(index <= end, who, "reads what is not committed:", index, end)
+        self.expect(index <= end, who, "reads what is not committed:", index, end)
 
     def on_entries_end(self, who: str, floor: int, index: int) -> None:
         """A client got the end of the entries. `floor` was committed before its request, or, where
         a node may lag, was in an earlier answer of the node."""
-        self._expect(index >= floor, who, "entries that go back:", index, "after", floor)
+        self.expect(index >= floor, who, "entries that go back:", index, "after", floor)
         end = self.committed.last_index
-        self._expect(index <= end, who, "serves what is not committed:", index, end)
+        self.expect(index <= end, who, "serves what is not committed:", index, end)
 
     def on_entries(self, who: str, entries: Iterable[Entry]) -> None:
         """A client got entries."""
         for entry in entries:
             index, term = entry.index, self.committed.term_at(entry.index)
-            self._expect(term == entry.term, who, "serves another entry at", index, term)
+            self.expect(term == entry.term, who, "serves another entry at", index, term)
             if index <= len(self.applied):
                 kept = self.applied[index - 1]
                 same = (kept.kind, kept.reqid, kept.data) == (entry.type, entry.reqid, entry.data)
-                self._expect(same, who, "serves another entry at", index)
+                self.expect(same, who, "serves another entry at", index)
 
     def _check_acked(self, reqid: bytes) -> None:
         index = self.acked.get(reqid)
         if index is not None and index <= len(self.applied):
             found = self.applied[index - 1].reqid
-            self._expect(found == reqid, "an acknowledged update is not at", index, reqid.hex())
+            self.expect(found == reqid, "an acknowledged update is not at", index, reqid.hex())
 
     def check_end(self, applied_by: dict[str, int]) -> None:
         """After the faults: every node has applied everything, and all acknowledgements hold."""
         for name, index in applied_by.items():
-            self._expect(index == len(self.applied), name, "has applied", index, len(self.applied))
+            self.expect(index == len(self.applied), name, "has applied", index, len(self.applied))
         for reqid, index in self.acked.items():
-            self._expect(self.reqids.get(reqid) == index, "acknowledged but lost:", reqid.hex())
+            self.expect(self.reqids.get(reqid) == index, "acknowledged but lost:", reqid.hex())
 
-    def _expect(self, holds: bool, *words: object) -> None:
+    def expect(self, holds: bool, *words: object) -> None:
         if not holds:
             raise RuleBroken(" ".join(map(str, words)))
 

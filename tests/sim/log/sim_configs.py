@@ -10,17 +10,17 @@ class ConfigRules:
     """Rules for the configurations of all nodes."""
 
     def __init__(self, expect: Callable[..., None]) -> None:
-        self._expect = expect
+        self.expect = expect
         self._committed: dict[int, Configuration] = {}  # By the index of the entry.
         self._known_index = 0  # They are all that is committed up to here.
 
     def check(self, name: str, raft: Raft) -> None:
         """Checks a node after it has acted."""
         history = raft.log.configurations
-        self._expect(
+        self.expect(
             history.last_index <= raft.log.last_index, name, "a configuration without its entry"
         )
-        self._expect(
+        self.expect(
             raft.configuration == history.last, name, "another configuration than the log's"
         )
 
@@ -36,7 +36,7 @@ class ConfigRules:
         known_index = min(self._known_index, commit_index)
         known = {i: c for i, c in self._committed.items() if history.first_index < i <= known_index}
         same = known == {index: one for index, one in mine.items() if index <= known_index}
-        self._expect(same, name, "another history of configurations:", mine, known)
+        self.expect(same, name, "another history of configurations:", mine, known)
         self._committed |= mine
         self._known_index = max(self._known_index, commit_index)
         if by_counting:
@@ -48,7 +48,7 @@ class ConfigRules:
             right = not before.old and after.old == before.voters
         else:
             right = bool(before.old) and after.voters == before.voters
-        self._expect(right, name, "not by way of both:", before, after)
+        self.expect(right, name, "not by way of both:", before, after)
 
     def _check_majorities(self, name: str, raft: Raft) -> None:
         """A leader's commits are on the disks of a majority of each set in force."""
@@ -58,7 +58,7 @@ class ConfigRules:
         for voters in raft.log.configurations.last:
             if voters:
                 enough = len(holders & set(voters)) * 2 > len(voters)
-                self._expect(enough, name, "commits without a majority of", voters, holders)
+                self.expect(enough, name, "commits without a majority of", voters, holders)
 
 
 def members_of(rafts: Mapping[str, Raft]) -> set[str]:

@@ -138,7 +138,7 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
         leader = world.elect()
         if number % 4 == 3:
             world.threaten(leader)
-            world._guarded(leader, lambda: world.make_snapshot(leader))  # noqa: B023
+            world.guarded(leader, lambda: world.make_snapshot(leader))  # noqa: B023
         else:
             world.threaten(world.random.choice(sorted(world.peers)))
         if leader not in world.peers:

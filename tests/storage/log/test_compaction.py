@@ -164,11 +164,11 @@ def test_a_start_finds_a_snapshot_that_the_log_lacks(
     if clean:
         log.close()
     else:
-        log._lock.close()
+        log.lock_file.close()
     for epoch in (2, 3):
         log = opened(files, base, epoch)
         assert (log.first_index, log.last_index, log.last_term) == (base[0] + 1, *base)
-        log._lock.close()
+        log.lock_file.close()
     log = opened(files, base, 4)
     rest(log)
     assert len(segments(files)) == 1

@@ -73,7 +73,7 @@ def test_other_processes_and_a_restart_read_appended_entries(tmp_path: Path, io:
         if close:
             log.close()
         else:
-            log._lock.close()
+            log.lock_file.close()
         log = opened(tmp_path, io)
         assert (log.last_index, log.last_term) == (600, 3)
         assert log.runs == [(1, 1), (251, 2), (501, 3)]
@@ -123,7 +123,7 @@ def test_a_conflict_supersedes_older_entries(tmp_path: Path, io: SegmentIo) -> N
     expected = [batch(1, 4), batch(5, 1, 4), batch(6, 1, 4)]
     assert reader.batches(1, 6, 4, 1 << 20) == expected
     assert len(list(tmp_path.glob("log/*.seg"))) == 2
-    log._lock.close()
+    log.lock_file.close()
     log = opened(tmp_path, io)
     assert log.runs == [(1, 1), (5, 4)]
     assert list(LogReader(Disk(tmp_path), ME).scan()) == expected

@@ -8,6 +8,7 @@ import pytest
 from kelek.protocols.raft.messages import KIND_STATE, EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.tables.entries import TablePartition, find_entries, with_entry_position
+from kelek.protocols.zerodb.tables.operations import SYSTEM
 from kelek.protocols.zerodb.tables.tables import Outcome
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zerodb.wire.values import TableOptions
@@ -64,7 +65,9 @@ def history(dice: Random) -> list[bytes]:
 
 
 def contents(tables: MemoryTables) -> object:
-    return tables._data, tables._options, tables.applied
+    found = tables.tables()
+    pairs = {table: list(tables.scan(table)) for table in (SYSTEM, *found)}
+    return pairs, found, tables.applied
 
 
 @pytest.mark.parametrize("seed", range(8))

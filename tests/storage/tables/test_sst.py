@@ -143,7 +143,7 @@ def test_merge_equals_its_twin(tmp_path: Path, seed: int) -> None:
     family = tables.families[TABLE]
     files = files_of(family.data.property_value("rocksdb.sstables") or "")
     names = [Path(f"{tables.path}/{file.number:06}.sst") for file in files]
-    pairs = twin.merged(names, tables._opened().latest_sequence_number())
+    pairs = twin.merged(names, tables.database().latest_sequence_number())
     assert taken(tables.pieces(TABLE), dice) == list(tables.scan(TABLE)) == pairs
     keys = [key for key, _ in pairs] or [b"x"]
     for _ in range(settings().max_examples // 5):
@@ -152,7 +152,7 @@ def test_merge_equals_its_twin(tmp_path: Path, seed: int) -> None:
         assert taken(scan, dice) == list(tables.scan(TABLE, start, end))
         scan = tables.pieces(TABLE, start, end, with_values=False)
         assert [key for key, _ in taken(scan, dice)] == list(tables.keys(TABLE, start, end))
-    assert not sum(scan.files for scan in tables._file_scans)
+    assert not sum(scan.files for scan in tables.file_scans)
     tables.close()
 
 
@@ -171,7 +171,7 @@ def test_levels_are_read(tmp_path: Path) -> None:
     tables.checkpoint(f"{tmp_path}/checkpoint")
     tables.close()
     found = open_checkpoint(f"{tmp_path}/checkpoint", SHARED)
-    levels = [one.level for one in found._files_of(found.families[TABLE]) or []]
+    levels = [one.level for one in found.table_files(found.families[TABLE]) or []]
     assert 0 in levels
     assert max(levels) > 0
     assert taken(found.pieces(TABLE), Random(1)) == list(found.scan(TABLE))
@@ -198,7 +198,7 @@ def test_damage_is_an_error(tmp_path: Path, seed: int) -> None:
     dice = Random(seed)
     tables = some_pairs(tmp_path, compression=bool(seed % 2))
     wanted = list(tables.scan(TABLE))
-    files = tables._files_of(tables.families[TABLE]) or []
+    files = tables.table_files(tables.families[TABLE]) or []
     path = Path(f"{tables.path}/{dice.choice(files).number:06}.sst")
     data = bytearray(path.read_bytes())
     at = dice.choice((dice.randrange(len(data)), len(data) - dice.randint(1, 1500)))
@@ -239,7 +239,7 @@ def open_or_none(path: str) -> RocksTables | None:
 
 def test_a_flipped_bit_of_a_block_is_damage(tmp_path: Path) -> None:
     tables = some_pairs(tmp_path)
-    for file in tables._files_of(tables.families[TABLE]) or []:
+    for file in tables.table_files(tables.families[TABLE]) or []:
         path = Path(f"{tables.path}/{file.number:06}.sst")
         data = bytearray(path.read_bytes())
         data[100] ^= 4
@@ -291,7 +291,7 @@ def test_unsupported_files_are_scanned_by_the_database(
     assert taken(scan, Random(1)) == wanted
     assert isinstance(scan, PairChunks) if kind == "files" else isinstance(scan, TableScan)
     if isinstance(scan, TableScan):
-        assert scan._rest is not None
+        assert scan.engine_scan is not None
     found.close()
 
 

@@ -219,5 +219,5 @@ def test_content_of_the_folder(tmp_path: Path) -> None:
         assert node.leases.description(shared_lease(3)) is None, text
     node.leases.remove(shared_lease(3))
     node.leases.remove(shared_lease(3))
-    assert os.listdir(node.leases._folder) == []
+    assert os.listdir(node.leases.folder) == []
     node.home.close()

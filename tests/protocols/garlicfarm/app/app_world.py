@@ -53,6 +53,7 @@ class AppWorld(World):
     ) -> None:
         self.apps: dict[int, Application] = {}
         self.routers: dict[int, Router] = {}
+        self.epoch_ms = EPOCH_MS  # Unix time at now_ms 0.
         self.app_setup = AppSetup("farm", post_interval_ms=INTERVAL_MS, admins=frozenset({"admin"}))
         super().__init__(seed, members, others)
 
@@ -70,10 +71,10 @@ class AppWorld(World):
     def deadlines(self) -> list[int]:
         return [*super().deadlines(), *(app.deadline_ms for app in self.apps.values())]
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         for app in self.apps.values():
-            app.wake(self.now_ms, EPOCH_MS + self.now_ms)
-        super()._turn()
+            app.wake(self.now_ms, self.epoch_ms + self.now_ms)
+        super().turn()
 
     # The status it returns.
 

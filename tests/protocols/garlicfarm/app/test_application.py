@@ -195,11 +195,16 @@ def test_a_clock_that_goes_back() -> None:
     world = AppWorld(members=(1,))
     world.settle()
     app = world.apps[1]
-    for _ in range(3):
-        kept = app.logged_date_ms
-        app._posted_ms, app._post_retry_ms = -INTERVAL_MS, 0
-        app._post(world.now_ms, 5)
-        world.run_until(lambda kept=kept: app.logged_date_ms == kept + 1)  # type: ignore[misc]
+    before_ms = app.logged_date_ms
+    world.epoch_ms = 5
+    dates: set[int] = set()
+
+    def posted_thrice() -> bool:
+        dates.add(app.logged_date_ms)
+        return len(dates) == 4
+
+    world.run_until(posted_thrice)
+    assert dates == {before_ms, before_ms + 1, before_ms + 2, before_ms + 3}
 
 
 # ---- publishing ----
@@ -395,24 +400,25 @@ def test_a_server_starts_from_its_snapshot() -> None:
 @pytest.mark.parametrize("with_snapshot", [False, True])
 def test_an_invited_server_drops_its_state(with_snapshot: bool) -> None:
     """It starts with an empty log and drops its old state."""
-    world = AppWorld(members=(1,))
+    world = AppWorld(members=(1, 2))
     world.settle()
-    assert world.apps[1].state.posted
+    removed = 3 - world.elect()
+    assert world.apps[removed].state.posted
     if with_snapshot:
-        make_snapshot(world, 1)
-    peer = world.peers[1]
-    peer._left_in_term, peer.is_member = True, False
-    peer._update_eligibility()
+        make_snapshot(world, removed)
+    assert world.ask(remove_server_request(removed)).is_accepted
+    world.run_until(lambda: not world.peers[removed].is_member)
     configuration = encode_configuration(FarmConfiguration(1, 0, (server(9),)))
     entry = FarmLogEntry(99, ValueType.CONFIGURATION, configuration)
-    leader = Client(world, 1)
-    leader.send(Request(MessageType.JOIN_CLUSTER, 9, 1, 99, entries=(entry,)))
+    leader = Client(world, removed)
+    leader.send(Request(MessageType.JOIN_CLUSTER, 9, removed, 99, entries=(entry,)))
     world.run_until(lambda: bool(leader.answers))
     assert leader.answers[0].is_accepted
-    assert world.view(1)["applied"] == 0
-    assert (world.apps[1].state.posted, world.peers[1].snapshot) == ({}, FarmSnapshot())
-    assert world.apps[1].unreadable_snapshots == 0
-    assert (world.view(1)["state"], world.view(1)["leader"]) == ("waiting", None)
+    view = world.view(removed)
+    assert view["applied"] == 0
+    assert (world.apps[removed].state.posted, world.peers[removed].snapshot) == ({}, FarmSnapshot())
+    assert world.apps[removed].unreadable_snapshots == 0
+    assert (view["state"], view["leader"]) == ("waiting", None)
 
 
 def test_a_snapshot_in_another_format() -> None:

@@ -57,7 +57,7 @@ class Wire:
             return
         if self.connection is not None:
             act = partial(self.peer.on_requests, self.connection, data, world.now_ms)
-            world._guarded(self.to, act)
+            world.guarded(self.to, act)
         elif self.handshake is not None:
             reply = self.handshake.feed(data, world.now_ms)
             if reply is not None:
@@ -105,7 +105,7 @@ class Caller:
         world = self.world
         for action in self.client.ready(world.now_ms):
             if isinstance(action, OpenConnection):
-                world.after(world._delay(), partial(self._made, action))
+                world.after(world.delay(), partial(self._made, action))
             else:
                 self._end(action.number)
         for number, line in self.client.connections.items():

@@ -229,7 +229,7 @@ def test_a_user_without_sha_256() -> None:
 def test_a_nonce_ends_before_our_memory_of_it() -> None:
     world = World()
     world.enter()
-    world.challenges._until_ms = 2 * NONCE_TTL_MS
+    world.challenges.until_ms = 2 * NONCE_TTL_MS
     world.now_ms += NONCE_TTL_MS
     assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
     assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)

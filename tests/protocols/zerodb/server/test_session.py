@@ -165,11 +165,11 @@ def test_the_fence_of_a_missing_retry_expires() -> None:
         world.ask(b"%d" % number, PARTSYNC, TABLE, b"k", data)
     world.ask(b"c", head(0x20, 1, Extension(reqid=b"r" * 12)), TABLE, b"k", b"1")
     world.run(lambda: bool(world.heard(b"c")), 20_000)
-    assert len(world.session._fence) == 1
+    assert len(world.session.retry_fence) == 1
     world.lead("n1")
     world.at(50_000, lambda: world.ask(b"d", PARTSYNC, TABLE, b"k", b"2"))
     world.run(lambda: bool(world.heard(b"d")), 100_000)
-    assert len(world.session._fence) == 1
+    assert len(world.session.retry_fence) == 1
     header = head(0x20, 1, Extension(reqid=b"s" * 12))
     world.at(10_000, lambda: world.ask(b"c", header, TABLE, b"k", b"3"))
     world.run(lambda: len(world.heard(b"c")) == 2, 100_000)
@@ -210,7 +210,7 @@ def test_reads_keep_their_order_when_a_later_round_is_confirmed_first() -> None:
     for number in range(3):
         world.ask(b"%d" % number, READ, TABLE, b"k")
         world.session.ready(world.now)
-    rounds = list(world.session._rounds._rounds)
+    rounds = list(world.session.read_rounds.rounds)
     rounds[1].read.index = 7
     world.session.ready(world.now)
     world.workers[0].channel.send(world.workers[0].take)
@@ -422,7 +422,7 @@ def test_results_of_other_nodes_are_bounded_and_refusals_stay(
     proposals.on_results([(1, OperationResult(2, b"the pieces are missing"))])
     for index in range(2, 1000):  # Of other nodes, while this write waits.
         proposals.on_results([(index, OperationResult(0, bytes(1000)))])
-    assert 0 < len(proposals._results) < 12
+    assert 0 < len(proposals.unclaimed_results) < 12
     world.applies = True
     world.run(lambda: bool(world.answers))
     assert world.heard(b"c")[0].text == "the pieces are missing"
@@ -432,7 +432,7 @@ def test_results_of_other_nodes_are_bounded_and_refusals_stay(
     world.ask(b"d", PARTSYNC, TABLE, b"k", b"v")
     world.session.ready(world.now)
     proposals.on_results([(index, OperationResult(2, b"no")) for index in range(1, 900)])
-    assert not proposals._results
+    assert not proposals.unclaimed_results
 
 
 def test_keys_expire_by_an_entry_of_the_leaders_server() -> None:

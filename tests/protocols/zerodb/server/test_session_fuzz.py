@@ -48,7 +48,7 @@ def message(rng: Random, routing_id: bytes) -> list[bytes]:
 
 
 def is_idle(session: Session) -> bool:
-    waiting = session._rounds.deadline_ms is not None or session._existence.count
+    waiting = session.read_rounds.deadline_ms is not None or session.table_existence.count
     return not waiting and session.proposals.is_idle
 
 
@@ -73,7 +73,7 @@ def test_each_request_is_answered_or_forwarded_once(seed: int) -> None:
         handed = [taken[5] for taken in worker.taken if taken[0] == REQUEST]
         found.update(name for name in handed if not name.startswith(KEY_PREFIX))
     # Requests to all workers at once.
-    found.update(each.prefix[0] for each in world.session.scatter_gather._requests.values())
+    found.update(each.prefix[0] for each in world.session.scatter_gather.requests.values())
     assert found == Counter(asked)
 
 

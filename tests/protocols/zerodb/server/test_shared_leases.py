@@ -163,7 +163,7 @@ def test_bounds() -> None:
     assert refused.value.retry, "other nodes may have room"
     for index in range(100, 102 + ENDED_LEASES_MAX):
         one.on_lease_released(lease(index).number)
-    assert len(one._ended_leases) == ENDED_LEASES_MAX
+    assert len(one.ended_leases) == ENDED_LEASES_MAX
 
 
 def test_a_failed_renewal_is_retried_soon() -> None:

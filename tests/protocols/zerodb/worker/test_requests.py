@@ -187,7 +187,7 @@ def test_no_more_than_some_long_requests_run_at_once() -> None:
     for number in range(20):
         rig.ask(requests.Scan(5, extension=with_id(number)), b"c%d" % number)
     rig.run()
-    assert len(rig.requests._running) == table_requests.RUNNING_MAX
+    assert len(rig.requests.running) == table_requests.RUNNING_MAX
     assert len(rig.run_all()) == 20
 
 
@@ -531,7 +531,7 @@ def test_many_changes_are_reported_in_pages() -> None:
         rig.run_all()
     assert rig.watch_local(index - 1) == (0, []), "16 MiB are kept"
     assert rig.local.recent is not None
-    assert rig.local.recent._size <= 16 << 20
+    assert rig.local.recent.size <= 16 << 20
 
 
 def test_lost_changes_are_an_error() -> None:
