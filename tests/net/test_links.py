@@ -1,4 +1,4 @@
-"""A link to one peer: its connection's events, and messages that wait for room."""
+"""A link to one peer: events of its connection, and messages that wait for room."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +15,9 @@ TIMEOUT_MS = 60_000
 
 @pytest.fixture
 def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield made
-    made.destroy(linger=0)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield context
+    context.destroy(linger=0)
 
 
 def make_link(context: zmq.Context[zmq.Socket[bytes]], send_hwm: int = 10) -> Link:
@@ -56,17 +56,16 @@ def test_messages_without_room_stay_in_the_link(
     for number in range(3):
         link.frames.add([b"%d" % number])
     assert not link.flush()
-    left = len(link.frames)
-    assert left > 0
+    assert len(link.frames) > 0
     with context.socket(zmq.ROUTER) as peer:
         peer.bind(f"ipc://{tmp_path}/peer")
-        got: list[bytes] = []
-        late = monotonic_ms() + TIMEOUT_MS
-        while len(got) < 3:
-            assert monotonic_ms() < late
+        received: list[bytes] = []
+        deadline_ms = monotonic_ms() + TIMEOUT_MS
+        while len(received) < 3:
+            assert monotonic_ms() < deadline_ms
             link.flush()
             if peer.poll(10):
-                got.append(peer.recv_multipart()[1])
-        assert got == [b"0", b"1", b"2"]
+                received.append(peer.recv_multipart()[1])
+        assert received == [b"0", b"1", b"2"]
     assert not len(link.frames)
     close(link)

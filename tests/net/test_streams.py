@@ -1,4 +1,4 @@
-"""Connections of a farm's server: what arrives on one stays there, also beside other threads."""
+"""TCP streams: threads that read at the same time do not share a buffer."""
 
 from collections.abc import Callable
 from threading import Thread
@@ -8,13 +8,13 @@ from kelek.net.streams import TcpStream
 
 
 class FakeSocket:
-    """Has four bytes; another thread has its turn before whoever reads goes on."""
+    """Has four bytes to read; another thread runs before a read returns."""
 
-    def __init__(self, sign: bytes, meanwhile: Callable[[], object]) -> None:
-        self._sign, self._meanwhile = sign, meanwhile
+    def __init__(self, octet: bytes, meanwhile: Callable[[], object]) -> None:
+        self._octet, self._meanwhile = octet, meanwhile
 
     def recv_into(self, view: memoryview) -> int:
-        view[:4] = self._sign * 4
+        view[:4] = self._octet * 4
         thread = Thread(target=self._meanwhile)
         thread.start()
         thread.join()
@@ -24,8 +24,8 @@ class FakeSocket:
         return -1
 
 
-def test_servers_of_one_process_read_into_bytes_of_their_own() -> None:
-    """Servers may be threads of one process, and reading lets others run."""
+def test_each_stream_reads_into_its_own_buffer() -> None:
+    """Farm servers may be threads of one process, and a read releases the interpreter."""
     other = TcpStream(cast(Any, FakeSocket(b"b", lambda: None)))
     stream = TcpStream(cast(Any, FakeSocket(b"a", other.read)))
     assert stream.read() == b"aaaa"

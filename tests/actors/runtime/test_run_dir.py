@@ -4,7 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from kelek.actors.runtime import run_dir
 from kelek.actors.runtime.run_dir import running, sweep
+from kelek.actors.topology import topology
+from kelek.tests.actors.topology.test_topology import GOOD, write_topology
 
 SWEEPS = 5000
 MAKE_AND_REMOVE = """
@@ -41,3 +46,12 @@ def test_a_sweep_removes_files_of_supervisors_only(tmp_path: Path) -> None:
     sweep(tmp_path)
     assert not ours.exists()
     assert (foreign / "zre.md").exists()
+
+
+def test_the_run_directory_depends_on_the_path_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_topology(tmp_path, GOOD)
+    monkeypatch.chdir(tmp_path)
+    assert topology.load(path).run_dir == run_dir.of_topology("t.yaml")
+    assert run_dir.of_topology("t.yaml") != run_dir.of_topology("u.yaml")

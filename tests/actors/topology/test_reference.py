@@ -1,6 +1,6 @@
 """The reference of keys in docs/topology.md and the JSON Schema follow the declarations.
 
-`pytest tests/actors/topology/test_reference.py --rewrite` writes the tables of the page anew.
+`pytest tests/actors/topology/test_reference.py --rewrite` rewrites the tables of the page.
 """
 
 import json
@@ -28,11 +28,13 @@ def test_the_reference_is_current(request: pytest.FixtureRequest) -> None:
         PAGE.write_text(reference.with_tables(text), encoding="utf-8")
         return
     assert reference.with_tables(text) == text, "run this test with --rewrite"
-    assert set(reference.TABLE.findall(text)) == set(reference.SECTIONS), "each has one table"
+    assert set(reference.TABLE.findall(text)) == set(reference.SECTIONS), (
+        "each section has one table"
+    )
 
 
 def valid(schema: dict[str, Any], value: Any) -> bool:
-    """Whether a value fits a schema, of the words that reference.json_schema() uses."""
+    """Whether a value fits a schema with the keywords that reference.json_schema() uses."""
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
     python: dict[str, Any] = {
@@ -46,9 +48,9 @@ def valid(schema: dict[str, Any], value: Any) -> bool:
         return False
     if "enum" in schema and value not in schema["enum"]:
         return False
-    if "anyOf" in schema and not any(valid(one, value) for one in schema["anyOf"]):
+    if "anyOf" in schema and not any(valid(each, value) for each in schema["anyOf"]):
         return False
-    if not all(valid(one, value) for one in schema.get("allOf", [])):
+    if not all(valid(each, value) for each in schema.get("allOf", [])):
         return False
     if isinstance(value, str):
         return re.search(schema.get("pattern", ""), value) is not None
@@ -56,20 +58,20 @@ def valid(schema: dict[str, Any], value: Any) -> bool:
         return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
     if isinstance(value, list):
         count = schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
-        return count and all(valid(schema.get("items", {}), one) for one in value)
+        return count and all(valid(schema.get("items", {}), item) for item in value)
     return valid_mapping(schema, value)
 
 
 def valid_mapping(schema: dict[str, Any], value: dict[Any, Any]) -> bool:
     if not set(schema.get("required", [])) <= value.keys():
         return False
-    for key, one in value.items():
+    for key, item in value.items():
         patterns = schema.get("patternProperties", {})
         inner = schema.get("properties", {}).get(key)
         if inner is None:
             found = [patterns[each] for each in patterns if re.search(each, str(key))]
             inner = found[0] if found else schema.get("additionalProperties", {})
-        if inner is False or not valid(inner, one):
+        if inner is False or not valid(inner, item):
             return False
     return True
 
@@ -77,25 +79,25 @@ def valid_mapping(schema: dict[str, Any], value: dict[Any, Any]) -> bool:
 def test_the_schema_names_every_key() -> None:
     schema = reference.json_schema()
     for title, section in reference.SECTIONS.items():
-        found = schema
+        inner = schema
         for name in [] if title == "the file" else title.split("."):
-            found = found["additionalProperties"] if name == "NAME" else found["properties"][name]
+            inner = inner["additionalProperties"] if name == "NAME" else inner["properties"][name]
         keys = keys_of(section)
         old = {alias.name for key in keys.values() for alias in key.aliases}
-        assert set(found["properties"]) == set(keys) | old
-        assert {key for key in old if found["properties"][key]["deprecated"]} == old
+        assert set(inner["properties"]) == set(keys) | old
+        assert {key for key in old if inner["properties"][key]["deprecated"]} == old
         for name, key in keys.items():
-            assert found["properties"][name]["description"] == key.description.replace("`", "")
+            assert inner["properties"][name]["description"] == key.description.replace("`", "")
 
 
 def test_the_schema_accepts_what_the_parser_accepts(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["schema"])
     assert result.exit_code == 0
     schema = json.loads(result.output)
-    texts = [(ROOT / "topology.yaml").read_text(), GOOD]
-    texts += [text for text in EXAMPLE.findall(PAGE.read_text()) if text.startswith("cluster:")]
-    assert len(texts) > 2
-    for text in texts:
+    documents = [(ROOT / "topology.yaml").read_text(), GOOD]
+    documents += [text for text in EXAMPLE.findall(PAGE.read_text()) if text.startswith("cluster:")]
+    assert len(documents) > 2
+    for text in documents:
         path = tmp_path / "t.yaml"
         path.write_text(text)
         topology.load(str(path))
@@ -110,5 +112,5 @@ def test_the_schema_accepts_what_the_parser_accepts(tmp_path: Path) -> None:
         "raft: {election_timeout_ms: [200]}", "farms: {f: {}}", "broker: {services: {a: {b: 1}}}",
     ],
 )  # fmt: skip
-def test_the_schema_refuses(more: str) -> None:
+def test_the_schema_refuses_mistakes(more: str) -> None:
     assert not valid(reference.json_schema(), yaml.safe_load(GOOD + more))

@@ -1,15 +1,10 @@
-"""The topology: what is taken, and one golden line for each mistake."""
+"""The topology: valid files, and the error line of each mistake."""
 
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kelek.actors.errors import OperatorError
-from kelek.actors.runtime import pipes, plan, run_dir
-from kelek.actors.runtime.setup import ActorSetup
 from kelek.actors.topology import topology
 from kelek.actors.topology.farm import NodeFarmSettings
 from kelek.actors.topology.reference import renamed_keys
@@ -62,14 +57,14 @@ nodes:
 """
 
 
-def write(tmp_path: Path, text: str) -> str:
-    path = tmp_path / "t.yaml"
+def write_topology(folder: Path, text: str) -> str:
+    path = folder / "t.yaml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     return str(path)
 
 
 def problem(tmp_path: Path, text: str) -> str:
-    path = write(tmp_path, text)
+    path = write_topology(tmp_path, text)
     with pytest.raises(OperatorError) as error:
         topology.load(path)
     line = str(error.value)
@@ -77,8 +72,8 @@ def problem(tmp_path: Path, text: str) -> str:
     return line.replace(path, "t.yaml")
 
 
-def test_everything_is_read(tmp_path: Path) -> None:
-    found = topology.load(write(tmp_path, GOOD))
+def test_all_sections_are_read(tmp_path: Path) -> None:
+    found = topology.load(write_topology(tmp_path, GOOD))
     assert found.cluster == "ring"
     assert found.data_dir == tmp_path / "here"
     assert found.raft.election_timeout_ms == (400, 600)
@@ -152,7 +147,7 @@ nodes:
 
 
 def test_old_names_of_keys_are_read_for_one_release(tmp_path: Path) -> None:
-    found = topology.load(write(tmp_path, OLD))
+    found = topology.load(write_topology(tmp_path, OLD))
     own = found.nodes["a"]
     assert found.raft.vote_retry_ms == 60
     assert found.log.snapshot_trailing_entries == 11
@@ -183,12 +178,14 @@ def test_old_names_of_keys_are_read_for_one_release(tmp_path: Path) -> None:
 
 
 def test_defaults_of_one_file_do_not_leak_into_the_next(tmp_path: Path) -> None:
-    path = write(tmp_path, "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n")
+    path = write_topology(
+        tmp_path, "cluster: c\nnodes: {a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}}\n"
+    )
     assert topology.load(path) == topology.load(path)
     assert topology.load(path).raft.election_timeout_ms == (200, 300)
 
 
-def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shipped_topology(monkeypatch: pytest.MonkeyPatch) -> None:
     found = topology.load(str(ROOT / "topology.yaml"))
     assert found.own_nodes == ["n1", "n2", "n3"]
     assert found.nodes["n2"].url == "tcp://127.0.0.1:7202"
@@ -201,87 +198,6 @@ def test_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {node.zre for node in found.nodes.values()} == {NodeZreSettings(interface="lo")}
     assert found.renamed == ()
     assert found.data_dir == ROOT / "var" / "demo"
-
-
-def test_where_a_topology_runs_is_known_without_reading_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path, GOOD)
-    monkeypatch.chdir(tmp_path)
-    assert topology.load(path).run_dir == run_dir.of_topology("t.yaml")
-    assert run_dir.of_topology("t.yaml") != run_dir.of_topology("u.yaml")
-
-
-def test_the_plan_of_a_node(tmp_path: Path) -> None:
-    text = GOOD.replace("writer: inline", "writer: process")
-    found = topology.load(write(tmp_path, text))
-    units = plan.node_plan(found, "a", one_process=False).units
-    assert [[actor.role for actor in unit.actors] for unit in units] == [
-        ["log_writer", "raft_peer"],
-        ["snapshot_sender"],
-        ["state_machine"],
-        ["table_worker"],
-        ["table_worker"],
-        ["zerodb_server"],
-        ["job_server"],
-        ["broker"],
-        ["zre_beacon"],
-        ["zre_node"],
-        ["zre_log"],
-    ]
-    assert [unit.name for unit in units[3:5]] == ["table_worker", "table_worker.2"]
-    assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
-    (unit,) = plan.node_plan(found, "a", one_process=True).units
-    assert len(unit.actors) == 12
-    spark = "zerodb:\n  mapper: wasm\n  spark: {memory_bytes: 2 GiB}"
-    found = topology.load(write(tmp_path, GOOD.replace("zerodb:\n  workers: 2", spark)))
-    assert found.zerodb.spark == SparkSettings(memory_bytes=2 << 30)
-    units = plan.node_plan(found, "a", one_process=False).units
-    assert "spark_job" in [unit.name for unit in units]
-    assert len(plan.node_plan(found, "b", one_process=False).units) == 3, "it has no tables"
-    for own in ("thread", "inline"):
-        found = topology.load(write(tmp_path, GOOD.replace("writer: inline", f"writer: {own}")))
-        assert len(plan.node_plan(found, "a", one_process=False).units[0].actors) == 1
-
-
-def test_a_setup_survives_its_file(tmp_path: Path) -> None:
-    found = topology.load(write(tmp_path, GOOD))
-    node = plan.node_plan(found, "a", one_process=False)
-    setup = ActorSetup(
-        "a", "x", "x", "c", "/r", "/d", "ipc://c", 1 << 62, False, node.settings, node.places
-    )
-    path = tmp_path / "setup.json"
-    path.write_text(setup.to_json())
-    assert ActorSetup.load(str(path)) == setup
-    assert json.loads(setup.to_json())["epoch"] == 1 << 62
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda raft: raft.update(heartbeat_ms="70"), "raft.heartbeat_ms: is not int"),
-        (lambda raft: raft.pop("pre_vote"), "raft.pre_vote: is missing"),
-        (lambda raft: raft.update(later=1), "raft.later: is unknown"),
-        (lambda raft: raft.update(election_timeout_ms=3), "election_timeout_ms: is not tuple"),
-    ],
-)
-def test_a_setup_of_another_version_is_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], object], problem: str
-) -> None:
-    found = topology.load(write(tmp_path, GOOD))
-    node = plan.node_plan(found, "a", one_process=False)
-    setup = ActorSetup("a", "x", "x", "c", "/r", "/d", "ipc://c", 7, False, node.settings, {})
-    value = json.loads(setup.to_json())
-    change(value["settings"]["raft"])
-    path = tmp_path / "setup.json"
-    path.write_text(json.dumps(value))
-    with pytest.raises(OperatorError) as error:
-        ActorSetup.load(str(path))
-    assert str(error.value).startswith(f"{path}: settings.raft.")
-    assert problem in str(error.value)
-    path.write_text("{")
-    with pytest.raises(OperatorError, match="not a setup file"):
-        ActorSetup.load(str(path))
 
 
 NODE = "a: {url: 'tcp://h:1', peer_url: 'tcp://h:2'}"
@@ -360,7 +276,7 @@ MISTAKES = [
     ("Spark without mappers", HEAD + "zerodb:\n  spark: {}\n",
      "t.yaml:4:10: zerodb.spark: Spark runs mappers, and `mapper` is off; "
      "add `mapper: wasm` to `zerodb:`, or remove this key"),
-    ("Spark without a door", node("zerodb: {pull_url: 'tcp://h:3'}")
+    ("Spark without url", node("zerodb: {pull_url: 'tcp://h:3'}")
      + "zerodb: {mapper: wasm, spark: {}}\n",
      "t.yaml:6:13: nodes.a.zerodb: key 'url' is missing: with `zerodb: {spark: ...}` tasks "
      "read the tables there; add `url:`"),
@@ -423,15 +339,15 @@ MISTAKES = [
      "of them; write [7, 100-199]"),
     ("too many tables", HEAD + "zerodb: {local_tables: [0-65536]}\n",
      "t.yaml:3:25: zerodb.local_tables: more than 65536 tables; list fewer"),
-    ("no door to the tables", node("zerodb: {events_url: 'tcp://h:3'}"),
+    ("no url of the tables", node("zerodb: {events_url: 'tcp://h:3'}"),
      "t.yaml:6:13: nodes.a.zerodb: there is no address for requests; "
      "add one of url, pull_url, sub_url, jobs_url"),
-    ("a door taken already", node("zerodb: {url: 'tcp://h:2'}"),
+    ("a url in use", node("zerodb: {url: 'tcp://h:2'}"),
      "t.yaml:6:19: nodes.a.zerodb.url: tcp://h:2 is already used by nodes.a.peer_url in "
      "line 5; give each its own address"),
-    ("a broker without a door", node("broker: {clients_url: 'tcp://h:3'}"),
+    ("a broker without workers_url", node("broker: {clients_url: 'tcp://h:3'}"),
      "t.yaml:6:13: nodes.a.broker: key 'workers_url' is missing; add `workers_url:`"),
-    ("a broker's door taken already",
+    ("a url of a broker in use",
      node("broker: {clients_url: 'tcp://h:2', workers_url: 'tcp://h:3'}"),
      "t.yaml:6:27: nodes.a.broker.clients_url: tcp://h:2 is already used by nodes.a.peer_url in "
      "line 5; give each its own address"),
@@ -439,9 +355,9 @@ MISTAKES = [
      node("dialect: text\n    broker: {clients_url: 'tcp://h:3', workers_url: 'tcp://h:4'}"),
      "t.yaml:7:13: nodes.a.broker: kelek does not run this node, its dialect is text; "
      "remove `broker:` or `dialect:`"),
-    ("one header for two", HEAD + "broker: {worker_header: KLKC01}\n",
+    ("a header used twice", HEAD + "broker: {worker_header: KLKC01}\n",
      "t.yaml:3:25: broker.worker_header: KLKC01 is already another header; choose another one"),
-    ("a foreign node that is found", node("dialect: text\n    zre: {}"),
+    ("ZRE of a foreign node", node("dialect: text\n    zre: {}"),
      "t.yaml:7:10: nodes.a.zre: kelek does not run this node, its dialect is text; "
      "remove `zre:` or `dialect:`"),
     ("no address to broadcast to", node("zre: {broadcast_address: x}"),
@@ -456,12 +372,12 @@ MISTAKES = [
      "write subnets, as 10.1.0.0/16"),
     ("no list of mailboxes", HEAD + "zre: {static_peers: x}\n",
      "t.yaml:3:21: zre.static_peers: must be a list of tcp://ADDRESS:PORT; write [first, second]"),
-    ("dead before it is asked", HEAD + "zre: {expired_ms: 4 s}\n",
+    ("expired before silent", HEAD + "zre: {expired_ms: 4 s}\n",
      "t.yaml:3:19: zre.expired_ms: 4000 ms is not above `silent_ms`, 10000 ms; make it larger"),
     ("tables of a foreign node", node("dialect: text\n    zerodb: {url: 'tcp://h:3'}"),
      "t.yaml:7:13: nodes.a.zerodb: kelek does not run this node, its dialect is text; "
      "remove `zerodb:` or `dialect:`"),
-    ("a node that no farm names", node("farm: {url: 'tcp://127.0.0.1:3', i2p: true}"),
+    ("a node without a farm", node("farm: {url: 'tcp://127.0.0.1:3', i2p: true}"),
      "t.yaml:6:11: nodes.a.farm: no farm names this node; "
      "name it in the `servers` of one of `farms:`"),
     ("no node of a farm", HEAD + "farms: {f: {servers: {1: b}}}\n",
@@ -472,17 +388,17 @@ MISTAKES = [
     ("no endpoint of a server", HEAD + "farms: {f: {servers: {1: 'tcp://h:0'}}}\n",
      "t.yaml:3:26: farms.f.servers.1: 'tcp://h:0' is not an endpoint: 'tcp://h:0' has a port "
      "outside 1 to 65535; write tcp://HOST:PORT"),
-    ("begun by a stranger",
+    ("an unknown initial server",
      HEAD + "farms: {f: {servers: {1: 'tcp://h:1'}, initial_servers: [2]}}\n",
      "t.yaml:3:57: farms.f.initial_servers: 2 is not in `servers`; write ids of `servers`"),
-    ("plain for everybody", FARM.format("url: 'tcp://10.0.0.1:3', i2p: true"),
+    ("a farm without TLS at a public address", FARM.format("url: 'tcp://10.0.0.1:3', i2p: true"),
      "t.yaml:7:17: nodes.a.farm.url: without TLS it must be a loopback address; "
      "write 127.0.0.1"),
-    ("neighbours without TLS", FARM.format(f"url: 'tcp://127.0.0.1:3', i2p: true, {USERS}")
+    ("servers without TLS elsewhere", FARM.format(f"url: 'tcp://127.0.0.1:3', i2p: true, {USERS}")
      .replace("1: a", "1: a, 2: 'tcp://10.0.0.2:3'"),
      "t.yaml:2:32: farms.f.servers.2: node a would connect to tcp://10.0.0.2:3 without TLS; "
      "give that node `proxy:` with `i2p: true`, or TLS"),
-    ("JRaft elsewhere", FARM.format("url: 'tcp://127.0.0.1:3', insecure_jraft: true")
+    ("JRaft servers at other hosts", FARM.format("url: 'tcp://127.0.0.1:3', insecure_jraft: true")
      .replace("1: a", "1: a, 2: 'tcp://farm.example:3'"),
      "t.yaml:2:32: farms.f.servers.2: node a would connect to tcp://farm.example:3 without TLS; "
      "give that node `proxy:` with `i2p: true`, or TLS"),
@@ -510,11 +426,11 @@ MISTAKES = [
 @pytest.mark.parametrize(
     ("text", "line"), [it[1:] for it in MISTAKES], ids=[it[0] for it in MISTAKES]
 )
-def test_a_mistake_has_place_problem_and_way_out(tmp_path: Path, text: str, line: str) -> None:
+def test_an_error_names_place_problem_and_way_out(tmp_path: Path, text: str, line: str) -> None:
     assert problem(tmp_path, text) == line
 
 
-def test_a_port_is_taken_by_another_node(tmp_path: Path) -> None:
+def test_addresses_must_differ_between_nodes(tmp_path: Path) -> None:
     line = problem(tmp_path, GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"))
     assert line == (
         "t.yaml:30:10: nodes.b.url: tcp://10.0.0.1:7221 is already used by nodes.a.peer_url in "
@@ -522,15 +438,15 @@ def test_a_port_is_taken_by_another_node(tmp_path: Path) -> None:
     )
 
 
-def test_too_many_nodes(tmp_path: Path) -> None:
+def test_nodes_are_limited(tmp_path: Path) -> None:
     nodes = "".join(f"  n{i}: {{url: 'tcp://h:{i + 1}'}}\n" for i in range(65))
     assert problem(tmp_path, f"cluster: c\nnodes:\n{nodes}").endswith(
         "nodes: more than 64 nodes; use more clusters"
     )
 
 
-def test_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
-    """Sixty levels of nine merge keys each: a reader that expands them never ends."""
+def test_files_that_expand_are_refused_at_once(tmp_path: Path) -> None:
+    """Expanding sixty levels of nine merge keys each would never end."""
     levels = [f"l{i}: &l{i} {{<<: [{', '.join([f'*l{i - 1}'] * 9)}]}}" for i in range(1, 60)]
     line = problem(tmp_path, "l0: &l0 {a: b}\n" + "\n".join(levels))
     assert line == "t.yaml:1:5: anchor &l0 is not supported; write the value out"
@@ -539,50 +455,29 @@ def test_a_bomb_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/", "/nowhere/t.yaml"])
-def test_no_file(path: str) -> None:
+def test_a_path_without_a_file_is_an_error(path: str) -> None:
     with pytest.raises(OperatorError):
         topology.load(path)
 
 
-def test_pipes() -> None:
-    assert pipes.endpoint("/r", "n1", "raft_peer", "jobs") == "ipc:///r/n1/raft_peer.jobs"
-    assert pipes.endpoint("inproc://k", "n1", "a", "s") == "inproc://k/n1/a.s"
-    with pytest.raises(OperatorError, match="at most 107 bytes, this has 1"):
-        pipes.endpoint("/" + "r" * 100, "n1", "raft_peer", "jobs")
-
-
-def test_a_run_directory_must_be_ours_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    base = run_dir.of_topology("t.yaml").parent
-    assert base == tmp_path / "kelek"
-    base.mkdir(mode=0o777)
-    pipes.make_private(base)
-    assert base.stat().st_mode & 0o777 == 0o700
-    (base / "link").symlink_to(tmp_path)
-    with pytest.raises(OperatorError, match="is not a directory of this user"):
-        pipes.make_private(base / "link")
-
-
-KEPT = "broker: {services: {work: {durable: true}}}\n"
+DURABLE = "broker: {services: {work: {durable: true}}}\n"
 
 
 @pytest.mark.parametrize(
     ("nodes", "broker", "place", "problem"),
     [
-        ("", KEPT, "broker.services.work.durable", "no node has tables"),
+        ("", DURABLE, "broker.services.work.durable", "no node has tables"),
         (
             ', zerodb: {url: "tcp://127.0.0.1:7100"}}, n2: {url: "tcp://127.0.0.1:7202", '
             'peer_url: "tcp://127.0.0.1:7222", broker: {clients_url: "tcp://127.0.0.1:7302", '
             'workers_url: "tcp://127.0.0.1:7303"}',
-            KEPT,
+            DURABLE,
             "broker.services.work.durable",
             "the broker of n2 stores durable requests in the tables of its own node",
         ),
         (
             ', zerodb: {url: "tcp://127.0.0.1:7100"}',
-            "zerodb: {local_tables: [4294967290-4294967295]}\n" + KEPT,
+            "zerodb: {local_tables: [4294967290-4294967295]}\n" + DURABLE,
             "broker.store.table",
             "is local",
         ),
@@ -598,7 +493,7 @@ KEPT = "broker: {services: {work: {durable: true}}}\n"
         ("", "broker: {store: {lease_ms: 1 ms}}\n", "broker.store.lease_ms", "out of range"),
     ],
 )
-def test_what_durable_services_need(
+def test_durable_services_need_tables(
     tmp_path: Path, nodes: str, broker: str, place: str, problem: str
 ) -> None:
     path = tmp_path / "t.yaml"
@@ -611,7 +506,7 @@ def test_what_durable_services_need(
     assert problem in str(found.value)
 
 
-def test_a_broker_asks_its_own_nodes_tables(tmp_path: Path) -> None:
+def test_a_broker_stores_requests_in_the_tables_of_its_node(tmp_path: Path) -> None:
     path = tmp_path / "t.yaml"
     lines = [
         f'  n{n}: {{url: "tcp://127.0.0.1:720{n}", peer_url: "tcp://127.0.0.1:722{n}",'
@@ -620,7 +515,7 @@ def test_a_broker_asks_its_own_nodes_tables(tmp_path: Path) -> None:
         f' workers_url: "tcp://127.0.0.1:73{n}1"}}}}'
         for n in (1, 2, 3)
     ]
-    path.write_text(f"cluster: c\n{KEPT}nodes:\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    path.write_text(f"cluster: c\n{DURABLE}nodes:\n" + "\n".join(lines) + "\n", encoding="utf-8")
     settings = topology.load(str(path)).node_settings("n2")
     assert settings.store_urls == ("tcp://127.0.0.1:7102",)
     assert settings.broker.services == {"work": ServiceSettings(durable=True)}

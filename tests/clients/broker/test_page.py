@@ -1,16 +1,16 @@
-"""docs/services.md shows the example as it is; its commands are run by tests/test_docs.py."""
+"""docs/services.md contains the source of the examples. tests/test_docs.py runs its commands."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_the_examples_are_shown_as_they_are() -> None:
+def test_the_page_contains_the_examples() -> None:
     page = (ROOT / "docs/services.md").read_text(encoding="utf-8")
-    shown = [part.partition("```\n")[0] for part in page.split("```py\n")[1:]]
+    blocks = [part.partition("```\n")[0] for part in page.split("```py\n")[1:]]
     example = (ROOT / "examples/services.py").read_text(encoding="utf-8")
-    of_tables = (ROOT / "examples/flight_delays.py").read_text(encoding="utf-8")
-    assert shown == [
+    table_example = (ROOT / "examples/flight_delays.py").read_text(encoding="utf-8")
+    assert blocks == [
         example.partition("\n\n")[2],
-        of_tables[of_tables.index("flights = ") :],  # tests/console/demo/test_demo.py runs it.
+        table_example[table_example.index("flights = ") :],
     ]

@@ -1,4 +1,4 @@
-"""The client's connections alone: what arrives reaches the machine, all of it and at once."""
+"""The connections of a client: received messages and invalid addresses."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,11 +17,11 @@ from kelek.protocols.zmqraft.client.client import (
 )
 
 DEADLINE_MS = 60_000
-LARGE = ARENA_BYTES * 3 // 4  # Two of them are too much for one arena.
+LARGE = ARENA_BYTES * 3 // 4  # An arena has no room for two.
 
 
 class RecordingMachine(LogClientMachine):
-    """A client machine that only keeps what it hears."""
+    """A client machine that records the sizes of received messages."""
 
     def __init__(self, url: str, *actions: Action) -> None:
         super().__init__(LogClientSetup(b"demo", (url,)), lambda: bytes(12), 0)
@@ -40,10 +40,10 @@ class RecordingMachine(LogClientMachine):
         self.sizes.append(sum(map(len, frames)))
 
 
-def test_large_messages_that_come_together_are_all_taken(tmp_path: Path) -> None:
-    """The last one waits in the drain, for want of room: no poll shows it."""
+def test_large_messages_that_arrive_together_are_all_received(tmp_path: Path) -> None:
+    """The last message waits in the drain without room in the arena, and no poll reports it."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    dealer = context.socket(zmq.DEALER)  # Sends to its only peer, unasked.
+    dealer = context.socket(zmq.DEALER)  # It sends to its only peer.
     dealer.linger = 0
     dealer.bind(f"ipc://{tmp_path}/peer")
     machine = RecordingMachine(f"ipc://{tmp_path}/peer")
@@ -55,7 +55,7 @@ def test_large_messages_that_come_together_are_all_taken(tmp_path: Path) -> None
                 dealer.send(bytes(LARGE))
             until_ms = monotonic_ms() + DEADLINE_MS
             while len(machine.sizes) < 3 * number:
-                assert monotonic_ms() < until_ms, f"{len(machine.sizes)} messages were taken"
+                assert monotonic_ms() < until_ms, f"{len(machine.sizes)} messages arrived"
                 links.run_once(until_ms)
     finally:
         links.close()

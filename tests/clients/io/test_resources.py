@@ -1,4 +1,4 @@
-"""Clients that a program drops, or leaves open at its end, never hold it up."""
+"""Clients that a program drops or leaves open delay neither the garbage collector nor its exit."""
 
 import gc
 import subprocess
@@ -21,15 +21,15 @@ from kelek.tests.ports import free_udp_port
 LIMIT_S = 90
 
 
-@kelek.service("parts", concurrency=16)  # A client that is dropped keeps one for 2 to 3 s.
+@kelek.service("parts", concurrency=16)  # A dropped client occupies one for 2 to 3 s.
 def parts(body: kelek.Body) -> Iterator[str]:
     for number in range(int(body)):
         yield str(number)
 
 
 @contextmanager
-def world(kind: str, folder: Path) -> Iterator[str]:
-    """What a client of this kind connects to; where that is."""
+def servers(kind: str, folder: Path) -> Iterator[str]:
+    """Servers for a client of this kind; yields their urls."""
     name = kind.removeprefix("Async")
     if name == "Table":
         with closing(TableServers(folder)) as tables:
@@ -51,13 +51,13 @@ def world(kind: str, folder: Path) -> Iterator[str]:
         *("AsyncTable", "AsyncLog", "AsyncBroker", "AsyncNode", "Worker"),
     ],
 )
-def test_it_holds_up_neither_the_collector_nor_the_exit(kind: str, tmp_path: Path) -> None:
-    with world(kind, tmp_path) as url:
+def test_an_unclosed_client_delays_neither_collector_nor_exit(kind: str, tmp_path: Path) -> None:
+    with servers(kind, tmp_path) as url:
         leave_open(kind, url)
 
 
 def leave_open(kind: str, url: str) -> None:
-    """Runs the program that closes no client of this kind."""
+    """Runs the program that closes no client."""
     done = subprocess.run(
         [sys.executable, "-m", "kelek.tests.clients.io.unclosed_clients", kind, url],
         capture_output=True,
@@ -73,18 +73,18 @@ def leave_open(kind: str, url: str) -> None:
 def test_the_collector_does_not_wait_for_the_end_of_a_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """libzmq's thread may be looking up a host's name: the context's end waits for that thread."""
+    """The end of a context waits for libzmq's thread, which may be resolving a host name."""
     ended, term = threading.Event(), zmq.Context.term
 
     def slow_term(context: zmq.Context[zmq.Socket[bytes]]) -> None:
         assert ended.wait(LIMIT_S)
         term(context)
 
-    with world("Table", tmp_path) as url, monkeypatch.context() as patch:
+    with servers("Table", tmp_path) as url, monkeypatch.context() as patch:
         patch.setattr(zmq.Context, "term", slow_term)
         table = kelek.Table(url.split(","))
         assert table.get(b"a") is None
         del table
         with pytest.warns(ResourceWarning, match=r"unclosed kelek\.Table"):
-            gc.collect()  # It is part of a cycle.
+            gc.collect()  # The table is part of a cycle.
         ended.set()

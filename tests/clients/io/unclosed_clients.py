@@ -1,4 +1,4 @@
-"""A program that closes nothing: `python -m kelek.tests.clients.io.unclosed_clients KIND URL`.
+"""A program that closes no client: `python -m kelek.tests.clients.io.unclosed_clients KIND URL`.
 
 io/test_resources.py runs it. When the collector or the exit waits, the program ends at its deadline
 with a traceback of all threads and exit code 1.
@@ -24,21 +24,21 @@ ROUNDS = 3
 ERRORS = kelek.TableError, kelek.LogError, kelek.BrokerError, kelek.NodeError, kelek.FarmError
 
 
-@kelek.service("left")
-async def left(body: kelek.Body) -> bytes:
+@kelek.service("unclosed")
+async def unclosed(body: kelek.Body) -> bytes:
     return body
 
 
 class UnfinishedClient:
-    """A client, and an iterator of it that is not finished: only the collector ends them."""
+    """A client and its unfinished iterator, in a cycle that only the collector ends."""
 
     def __init__(self, client: Any, iterator: Any = None) -> None:
         self.client = client
         self.iterator = iterator
-        self.itself = self
+        self.cycle = self
 
 
-def used(kind: str, url: str) -> UnfinishedClient:
+def use(kind: str, url: str) -> UnfinishedClient:
     match kind:
         case "Table":
             table = kelek.Table(url.split(","), 3)
@@ -67,7 +67,7 @@ def used(kind: str, url: str) -> UnfinishedClient:
     return UnfinishedClient(node, node.events(0))
 
 
-async def used_async(kind: str, url: str) -> UnfinishedClient:
+async def use_async(kind: str, url: str) -> UnfinishedClient:
     match kind:
         case "AsyncTable":
             table = kelek.AsyncTable(url.split(","), 3)
@@ -94,7 +94,7 @@ async def used_async(kind: str, url: str) -> UnfinishedClient:
             return UnfinishedClient(farm, values)
         case "Worker":
             begun = asyncio.Event()
-            worker = kelek.Worker(left, url, on_begun=begun.set)
+            worker = kelek.Worker(unclosed, url, on_begun=begun.set)
             serving = worker.serve()
             task = asyncio.ensure_future(serving)
             await begun.wait()
@@ -106,32 +106,31 @@ async def used_async(kind: str, url: str) -> UnfinishedClient:
 class UnclosedProgram:
     def __init__(self, kind: str, url: str) -> None:
         self.kind, self.url = kind, url
-        self.warned: list[str] = []
+        self.warnings: list[str] = []
 
     def note(self, message: Warning | str, kind: type[Warning], *_: object) -> None:
-        self.warned.append(f"{kind.__name__}: {message}")
+        self.warnings.append(f"{kind.__name__}: {message}")
 
     def drop(self, make: Callable[[], UnfinishedClient]) -> set[Resources]:
-        """Drops a client that is part of a cycle, and has the collector end it. Returns the
-        client's sockets."""
-        self.warned.clear()
+        """Drops a client, and runs the collector. Returns the client's sockets."""
+        self.warnings.clear()
         before = open_resources()
         dropped = make()
-        seen = weakref.ref(dropped.client)
+        reference = weakref.ref(dropped.client)
         resources = open_resources() - before
         del dropped
         gc.collect()
-        assert seen() is None, f"{self.kind} was not collected"
-        ours = [text for text in self.warned if "kelek." in text]
-        assert len(ours) == 1, self.warned
-        assert ours[0].startswith(f"ResourceWarning: unclosed kelek.{self.kind}: use ")
+        assert reference() is None, f"{self.kind} was not collected"
+        warned = [text for text in self.warnings if "kelek." in text]
+        assert len(warned) == 1, self.warnings
+        assert warned[0].startswith(f"ResourceWarning: unclosed kelek.{self.kind}: use ")
         return resources
 
     def make(self) -> UnfinishedClient:
-        return used(self.kind, self.url)
+        return use(self.kind, self.url)
 
-    def of_a_thread(self) -> UnfinishedClient:
-        """Of a thread that has ended."""
+    def make_in_thread(self) -> UnfinishedClient:
+        """A client of a thread that has ended."""
         made: list[UnfinishedClient] = []
         thread = threading.Thread(target=lambda: made.append(self.make()))
         thread.start()
@@ -141,31 +140,31 @@ class UnclosedProgram:
     def run(self) -> None:
         for _ in range(ROUNDS):
             assert_closed(self.drop(self.make))
-            assert_closed(self.drop(self.of_a_thread))
+            assert_closed(self.drop(self.make_in_thread))
         self.fork()
-        kept.append(self.make())
-        beside = self.make()
-        threading.Thread(target=self.wait_for_ever, args=(beside,), daemon=True).start()
+        open_at_exit.append(self.make())
+        other = self.make()
+        threading.Thread(target=self.block_forever, args=(other,), daemon=True).start()
 
     def fork(self) -> None:
-        """The child drops what belongs to its parent, which goes on with it."""
-        mine = self.make()
+        """The child drops a client that its parent continues to use."""
+        unfinished = self.make()
         faulthandler.cancel_dump_traceback_later()  # The child would wait for its thread.
         child = os.fork()
         faulthandler.dump_traceback_later(DEADLINE_S, exit=True)
         if child == 0:
-            self.use_inherited(mine.client)
-            del mine
+            self.use_inherited(unfinished.client)
+            del unfinished
             gc.collect()
             sys.exit()
         assert os.waitpid(child, 0)[1] == 0
-        if isinstance(mine.client, kelek.Table):
-            assert mine.client.get(b"a") == b"1"
-        if isinstance(mine.client, kelek.Log):
-            mine.client.append(b"behind the fork")
+        if isinstance(unfinished.client, kelek.Table):
+            assert unfinished.client.get(b"a") == b"1"
+        if isinstance(unfinished.client, kelek.Log):
+            unfinished.client.append(b"after the fork")
 
     def use_inherited(self, client: Any) -> None:
-        """libzmq waits for ever on sockets of the process before a fork."""
+        """Each call must fail: libzmq would block on sockets of the process before a fork."""
         try:
             if self.kind == "Table":
                 client.get(b"a")
@@ -180,12 +179,12 @@ class UnclosedProgram:
         except ERRORS as error:
             if "belongs to the process before the fork" in str(error):
                 return
-        raise AssertionError(f"a {self.kind} was used behind a fork")
+        raise AssertionError(f"a {self.kind} was used after a fork")
 
-    def wait_for_ever(self, beside: UnfinishedClient) -> None:
-        """As a daemon thread that the end of the program finds in a call."""
-        # By its name: loading another class here could hold the import lock when the program ends.
-        client = beside.client
+    def block_forever(self, unfinished: UnfinishedClient) -> None:
+        """Runs in a daemon thread, which is in a call when the program ends."""
+        # No isinstance(): loading a class here could hold the import lock when the program ends.
+        client = unfinished.client
         match self.kind:
             case "Node":
                 client.receive()
@@ -196,34 +195,34 @@ class UnclosedProgram:
             case "Farm":
                 list(client.watch())
             case _:
-                client.call("nobody", timeout_ms=DEADLINE_S * 1000)
+                client.call("unserved", timeout_ms=DEADLINE_S * 1000)
 
     # ---- asyncio ----
 
     def run_async(self) -> None:
         for _ in range(ROUNDS):
-            assert_closed(self.drop(self.of_an_open_loop))
-        if self.kind == "Worker":  # The end of a loop ends it, and a loop that runs keeps it.
-            kept.append(self.of_an_open_loop())
+            assert_closed(self.drop(self.make_in_open_loop))
+        if self.kind == "Worker":  # A running loop refers to it.
+            open_at_exit.append(self.make_in_open_loop())
             return
         for _ in range(ROUNDS):
             assert_closed(self.drop(lambda: asyncio.run(self.make_async())))
-        asyncio.run(self.within_a_loop())
+        asyncio.run(self.drop_in_loop())
 
     async def make_async(self) -> UnfinishedClient:
-        return await used_async(self.kind, self.url)
+        return await use_async(self.kind, self.url)
 
-    def of_an_open_loop(self) -> UnfinishedClient:
-        """Of a loop that runs no more and that nobody closes."""
+    def make_in_open_loop(self) -> UnfinishedClient:
+        """A client of a loop that does not run and is not closed."""
         return asyncio.new_event_loop().run_until_complete(self.make_async())
 
-    async def within_a_loop(self) -> None:
+    async def drop_in_loop(self) -> None:
         for _ in range(ROUNDS):
             made = [await self.make_async()]
             resources = self.drop(made.pop)
-            await asyncio.create_task(nothing())  # The loop closes them first.
+            await asyncio.create_task(nothing())  # The loop runs the scheduled close.
             assert_closed(resources)
-        kept.append(await self.make_async())
+        open_at_exit.append(await self.make_async())
 
 
 async def nothing() -> None: ...
@@ -234,9 +233,9 @@ def open_resources() -> set[Resources]:
 
 
 def assert_closed(resources: set[Resources]) -> None:
-    for one in resources:
-        assert one.closed
-        assert not one.sockets
+    for each in resources:
+        assert each.closed
+        assert not each.sockets
 
 
 def main(kind: str, url: str) -> None:
@@ -244,7 +243,7 @@ def main(kind: str, url: str) -> None:
     warnings.simplefilter("always", ResourceWarning)
     program = UnclosedProgram(kind, url)
     warnings.showwarning = program.note  # type: ignore[assignment]
-    gc.disable()  # It runs when it is told to.
+    gc.disable()  # drop() runs it.
     if kind.startswith("Async") or kind == "Worker":
         program.run_async()
     else:
@@ -253,7 +252,7 @@ def main(kind: str, url: str) -> None:
     print("the end", flush=True)
 
 
-kept: list[object] = []  # Until the interpreter's exit.
+open_at_exit: list[object] = []
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
