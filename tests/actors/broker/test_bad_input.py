@@ -229,7 +229,7 @@ def test_a_worker_with_a_wrong_answer_loses_its_requests(broker: BrokerProcess, 
     elif fault == "ready again":
         bad.send_multipart([W, b"\1", b"sum"])
     else:
-        bad.send_multipart([W, b"\3", b"nobody", b"", b"9", b"x"])
+        bad.send_multipart([W, b"\3", b"unknown", b"", b"9", b"x"])
     assert receive(bad) == GONE
     for _ in range(2):
         _, command, *rest = receive(good)

@@ -138,8 +138,8 @@ def test_a_stolen_routing_id_gets_no_answer(
     owner = as_peer(broker, broker.clients_url, b"the same")
     owner.send_multipart([C, b"\1", b"echo", b"1", b"x"])
     work = receive(worker)
-    thief = as_peer(broker, broker.clients_url, b"the same")
-    thief.send_multipart([C, b"\1", b"echo", b"2", b"x"])
+    second = as_peer(broker, broker.clients_url, b"the same")
+    second.send_multipart([C, b"\1", b"echo", b"2", b"x"])
     pretender = broker.client()  # A name equal to a routing id.
     pretender.send_multipart([b"KLKN01", b"\1", b"echo", b"1", *named(b"the same", b"y")])
     other = receive(worker)
@@ -149,7 +149,7 @@ def test_a_stolen_routing_id_gets_no_answer(
     worker.send_multipart([b"KLKW01", b"\4", *other[2:5], b"the other's"])
     assert receive(owner) == [C, b"\3", b"echo", b"1", b"the owner's"]
     assert receive(pretender)[-1] == b"the other's"
-    assert not thief.poll(0)
+    assert not second.poll(0)
 
 
 def test_a_named_client_is_answered_on_its_new_connection(

@@ -19,7 +19,7 @@ import kelek
 from kelek.clients.broker.broker import Future
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
-from kelek.tests.clients.broker.test_broker import echo, serving, wait_until
+from kelek.tests.clients.broker.services import echo, serving, wait_until
 
 SERVED = """
 import os

@@ -19,7 +19,7 @@ import kelek
 from kelek.actors.topology.settings import ServiceSettings, StoreSettings
 from kelek.protocols.majordomo.codec import decode_failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess, Socket
-from kelek.tests.clients.broker.test_broker import serving
+from kelek.tests.clients.broker.services import serving
 from kelek.tests.table_cluster import TableCluster
 
 DEADLINE_MS = 60_000

@@ -252,8 +252,8 @@ def test_log_lines(harness: ProbeHarness) -> None:
     ("address", "line"),
     [
         (
-            "{taken}",
-            "{taken}: is in use; end the program that holds it, or choose another address",
+            "{used}",
+            "{used}: is in use; end the program that holds it, or choose another address",
         ),
         (
             "tcp://192.0.2.1:7201",
@@ -267,11 +267,11 @@ def test_errors_of_bind_name_the_way_out(
 ) -> None:
     monkeypatch.setattr(poll_loop, "BIND_RETRY_MS", 0)
     other = peer_socket(harness, zmq.ROUTER)
-    taken = f"tcp://127.0.0.1:{free_port()}"
-    other.bind(taken)
+    used = f"tcp://127.0.0.1:{free_port()}"
+    other.bind(used)
     with pytest.raises(OperatorError) as error:
-        harness.probe.socket(zmq.ROUTER, SocketOptions(bind=(address.format(taken=taken),)))
-    assert str(error.value) == line.format(taken=taken)
+        harness.probe.socket(zmq.ROUTER, SocketOptions(bind=(address.format(used=used),)))
+    assert str(error.value) == line.format(used=used)
 
 
 def test_errors_of_bind_name_the_place_in_the_topology(

@@ -1,10 +1,7 @@
-"""kelek.Broker, AsyncBroker and Worker over real sockets, against the broker of the model."""
+"""kelek.Broker over real sockets, against the broker of the model."""
 
 import asyncio
-import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,98 +16,18 @@ from kelek.protocols.majordomo.client import PROBE_ID, BrokerClientSetup
 from kelek.protocols.majordomo.codec import Failure, Final, encode_failure, encode_reply
 from kelek.protocols.majordomo.values import MMI_SERVICE
 from kelek.tests.clients.broker.broker_thread import BrokerThread
-
-FAST = kelek.BrokerTuning(silence_ms=500)
-PARTS = 5
-
-
-@kelek.service("echo", concurrency=2, window=64)
-def echo(body: kelek.Body) -> bytes:
-    return body
-
-
-@kelek.service("frames")
-def count_frames(body: kelek.Body) -> list[bytes]:
-    return [b"%d" % len(body.frames), *body.frames]
-
-
-@kelek.service("parts")
-def parts(body: kelek.Body) -> Generator[str, None, str]:
-    for number in range(int(body)):
-        yield str(number)
-    return "end"
-
-
-async def run_other_tasks() -> None:
-    """Lets the other tasks of the loop run once."""
-
-    async def nothing() -> None: ...
-
-    await asyncio.get_running_loop().create_task(nothing())
-
-
-@kelek.service("later", concurrency=8)
-async def later(body: kelek.Body) -> bytes:
-    await run_other_tasks()
-    return body
-
-
-@kelek.service("async parts")
-async def async_parts(body: kelek.Body) -> AsyncIterator[bytes]:
-    for number in range(int(body)):
-        yield b"%d" % number
-
-
-@kelek.service("fails")
-def fails(body: kelek.Body) -> None:
-    if body == b"own":
-        raise kelek.ServiceRefused(409, "not now")
-    raise ValueError("no good")
-
-
-@kelek.service("remaining")
-def remaining(body: kelek.Body) -> str:
-    return str(body.remaining_ms())
-
-
-@pytest.fixture
-def broker_thread(tmp_path: Path) -> Iterator[BrokerThread]:
-    broker_thread = BrokerThread(tmp_path)
-    yield broker_thread
-    broker_thread.close()
-
-
-@contextmanager
-def serving(
-    *served: kelek.Service[..., Any], urls: str, **options: Any
-) -> Iterator[list[kelek.Worker]]:
-    """Workers in threads, each with its own loop."""
-    workers = [kelek.Worker(it, urls, **options) for it in served]
-    threads = [threading.Thread(target=worker.run) for worker in workers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield workers
-    finally:
-        for worker, thread in zip(workers, threads, strict=True):
-            wait_until(partial(has_started, worker, thread))
-            if thread.is_alive():
-                worker.drain()
-            thread.join(60)
-            assert not thread.is_alive()
-
-
-def has_started(worker: kelek.Worker, thread: threading.Thread) -> bool:
-    """Whether it serves, or has ended: a worker that is drained before its start ends at once."""
-    return worker.serving or bool(worker.counters) or not thread.is_alive()
-
-
-def wait_until(is_so: Callable[[], object], limit_s: float = 60) -> None:
-    deadline_s = time.monotonic() + limit_s
-    pause = threading.Event()
-    while not is_so():
-        assert time.monotonic() < deadline_s, "the condition never holds"
-        pause.wait(0.01)
+from kelek.tests.clients.broker.services import (
+    FAST,
+    PARTS,
+    async_parts,
+    count_frames,
+    echo,
+    later,
+    parts,
+    run_other_tasks,
+    serving,
+    wait_until,
+)
 
 
 def test_calls_and_futures_return_answers(broker_thread: BrokerThread) -> None:
@@ -150,53 +67,26 @@ def test_parts_arrive_in_order(broker_thread: BrokerThread) -> None:
             list(broker.stream("async parts", b"many"))
 
 
-def test_a_stream_continues_when_there_is_room_again(broker_thread: BrokerThread) -> None:
-    # Without PINGs nothing else wakes the worker.
-    no_pings = kelek.WorkerTuning(interval_ms=600_000)
-    with (
-        serving(parts, async_parts, urls=broker_thread.back_url, tuning=no_pings),
-        kelek.Broker(broker_thread.front_url) as broker,
-    ):
-        for name in ("parts", "async parts"):
-            numbers = [int(part) for part in broker.stream(name, b"3000")]
-            assert numbers == list(range(3000))
-
-
-def test_the_caller_gets_exceptions_of_the_function(broker_thread: BrokerThread) -> None:
-    raised: list[Exception] = []
-    with (
-        serving(fails, urls=broker_thread.back_url, on_failure=raised.append),
-        kelek.Broker(broker_thread.front_url) as broker,
-    ):
-        with pytest.raises(kelek.ServiceRefused, match="ValueError: no good") as caught:
-            broker.call("fails")
-        assert caught.value.code == 500
-        with pytest.raises(kelek.ServiceRefused, match="not now") as caught:
-            broker.call("fails", b"own")
-        assert caught.value.code == 409
-    assert [type(error) for error in raised] == [ValueError, kelek.ServiceRefused]
-
-
 def test_timeouts_have_a_reason() -> None:
     client = make_client("ipc:///broker", None)
     calls, now_ms = BrokerOperations(client), monotonic_ms()
     client.on_connected("ipc:///broker", now_ms)
-    call = calls.start("nobody", b"", CallOptions(60_000, False, None))
+    call = calls.start("unserved", b"", CallOptions(60_000, False, None))
     client.ready(now_ms)
     client.ready(now_ms + 1000)
     final = Final(MMI_SERVICE, PROBE_ID, [b"404"])
     client.on_frames("ipc:///broker", encode_reply(final), now_ms + 1000)
     client.ready(call.deadline_ms)
     with pytest.raises(
-        kelek.BrokerTimeout, match=r"no answer of nobody .*: the broker has no worker"
+        kelek.BrokerTimeout, match=r"no answer of unserved .*: the broker has no worker"
     ):
         calls.answer(call)
-    call = calls.start("nobody", b"", CallOptions(60_000, False, None))
+    call = calls.start("unserved", b"", CallOptions(60_000, False, None))
     client.ready(now_ms)
-    busy = Final(b"nobody", call.request.request_id, encode_failure(Failure(429, "too much")))
+    busy = Final(b"unserved", call.request.request_id, encode_failure(Failure(429, "too much")))
     client.on_frames("ipc:///broker", encode_reply(busy), now_ms)
     client.ready(call.deadline_ms)
-    with pytest.raises(kelek.BrokerTimeout, match=r"no answer of nobody .*: too much"):
+    with pytest.raises(kelek.BrokerTimeout, match=r"no answer of unserved .*: too much"):
         calls.answer(call)
 
 
@@ -218,16 +108,6 @@ def test_errors_of_the_broker_are_raised_or_retried(
         pytest.raises(kelek.BrokerUnavailable, match="unused"),
     ):
         broker.call("echo", timeout_ms=100)
-
-
-def test_a_worker_gets_the_remaining_time(broker_thread: BrokerThread) -> None:
-    with (
-        serving(remaining, urls=broker_thread.back_url),
-        kelek.Broker(broker_thread.front_url) as broker,
-    ):
-        assert 0 < int(broker.call("remaining", timeout_ms=50_000)) <= 60_000
-    assert broker_thread.remaining_ms[0] is not None
-    assert 0 < broker_thread.remaining_ms[0] <= 50_000
 
 
 def test_an_unread_answer_is_not_late(broker_thread: BrokerThread) -> None:
@@ -275,37 +155,16 @@ def test_a_client_keeps_its_name_on_a_new_socket(broker_thread: BrokerThread) ->
     assert not broker_thread.names & broker_thread.routing_ids
 
 
-@kelek.service("who")
-def who(body: kelek.Body) -> list[bytes]:
-    return [body.client, body.request_id]
-
-
-@kelek.service("async who")
-async def async_who(body: kelek.Body) -> list[bytes]:
-    return [body.client, body.request_id]
-
-
-def test_a_function_gets_the_client_and_request_id(broker_thread: BrokerThread) -> None:
-    with serving(who, async_who, urls=broker_thread.back_url):
-        with kelek.Broker(broker_thread.front_url, identity="desk") as broker:
-            for name in ("who", "async who"):
-                assert broker.call(name, request_id=b"\1").frames == [b"desk", b"\1"]
-        with kelek.Broker(broker_thread.front_url) as broker:
-            (client, first), (same, second) = (broker.call("who").frames for _ in range(2))
-            assert client == same
-            assert first != second
-
-
 def test_the_caller_may_choose_identity_and_request_ids(broker_thread: BrokerThread) -> None:
     async def async_calls() -> None:
         async with kelek.AsyncBroker(broker_thread.front_url, identity=b"\xffdesk") as client:
             assert await client.call("later", b"3", request_id=b"\0") == b"3"
-            waiting = client.submit("nobody", request_id="7")
+            waiting = client.submit("unserved", request_id="7")
             with pytest.raises(ValueError, match="is unanswered already"):
                 await client.call("later", request_id="7")
             waiting.cancel()
             await run_other_tasks()
-            client.submit("nobody", request_id="7").cancel()  # The id is free again.
+            client.submit("unserved", request_id="7").cancel()  # The id is free again.
             parts = [it async for it in client.stream("async parts", b"2", request_id="8")]
             assert parts == [b"0", b"1"]
 
@@ -348,30 +207,6 @@ def test_invalid_request_ids_are_refused(request_id: Any, error: str) -> None:
         pytest.raises((ValueError, TypeError), match=error),
     ):
         broker.submit("echo", request_id=request_id)
-
-
-def test_a_drained_worker_finishes_its_requests(broker_thread: BrokerThread) -> None:
-    started, go_on = threading.Event(), threading.Event()
-
-    @kelek.service("slow")
-    def slow(body: kelek.Body) -> bytes:
-        started.set()
-        assert go_on.wait(60)
-        return body
-
-    with (
-        serving(slow, urls=broker_thread.back_url) as (worker,),
-        kelek.Broker(broker_thread.front_url) as broker,
-    ):
-        future = broker.submit("slow", b"x")
-        broker.call("mmi.service", b"slow")
-        assert started.wait(60)
-        worker.drain()
-        other = broker.submit("slow", b"y")
-        go_on.set()
-        assert future.result() == b"x"
-        with serving(slow, urls=broker_thread.back_url):
-            assert other.result() == b"y", "another worker answers it"
 
 
 def test_a_request_without_workers_times_out(broker_thread: BrokerThread) -> None:
@@ -428,79 +263,6 @@ def test_invalid_requests_are_refused(
             kelek.Broker(url)
     with pytest.raises(ValueError, match="url"):
         kelek.Broker([])
-
-
-def test_invalid_services_are_refused() -> None:
-    for name in ("", "mmi.echo", "titanic.x", "a\tb"):
-        with pytest.raises(ValueError, match="service"):
-            kelek.service(name)
-    with pytest.raises(ValueError, match="concurrency is"):
-        kelek.service("a", concurrency=0)
-    with pytest.raises(ValueError, match="window is"):
-        kelek.service("a", concurrency=3, window=2)
-
-
-# ---- asyncio ----
-
-
-def test_async_broker_has_every_method_of_broker() -> None:
-    sync_names = {name for name in dir(kelek.Broker) if not name.startswith("_")}
-    async_names = {name for name in dir(kelek.AsyncBroker) if not name.startswith("_")}
-    assert sync_names - {"close"} == async_names - {"aclose"}
-
-
-def test_tasks_share_a_broker(broker_thread: BrokerThread) -> None:
-    async def main() -> None:
-        async with kelek.AsyncBroker(broker_thread.front_url) as broker:
-            assert await broker.call("echo", b"x") == b"x"
-            answers = await asyncio.gather(
-                *(broker.call("later", b"%d" % number) for number in range(500))
-            )
-            assert answers == [b"%d" % number for number in range(500)]
-            stream = broker.stream("parts", b"%d" % PARTS)
-            assert [part async for part in stream] == [b"%d" % it for it in range(PARTS)]
-            assert await stream.result() == b"end"
-            with pytest.raises(kelek.ServiceRefused):
-                await broker.call("parts", b"many")
-            with pytest.raises(kelek.BrokerTimeout):
-                await broker.call("nobody", timeout_ms=50, request_id="timed out")
-            cancelled = broker.submit("nobody", request_id="cancelled")
-            cancelled.cancel()
-            await run_other_tasks()
-            left = broker.submit("nobody", request_id="timed out")  # Ids of ended calls are free.
-            stream = broker.stream("nobody", request_id="cancelled")
-            await stream.aclose()
-            waiting = asyncio.ensure_future(broker.stream("nobody").result())
-            await run_other_tasks()
-        with pytest.raises(kelek.BrokerError, match="closed"):
-            await left
-        with pytest.raises(kelek.BrokerError):
-            await waiting
-        with pytest.raises(kelek.BrokerError, match="closed"):
-            broker.submit("echo")
-
-    with serving(echo, later, parts, urls=broker_thread.back_url):
-        asyncio.run(asyncio.wait_for(main(), 60))
-
-
-def test_a_worker_drained_before_its_start_serves_nothing(broker_thread: BrokerThread) -> None:
-    worker = kelek.Worker(echo, broker_thread.back_url)
-    worker.drain()
-    worker.run()
-    worker.drain()
-    assert worker.counters == {}
-
-
-def test_a_service_runs_in_the_running_loop(broker_thread: BrokerThread) -> None:
-    async def main() -> None:
-        serving_task = asyncio.ensure_future(later.serve(broker_thread.back_url))
-        async with kelek.AsyncBroker(broker_thread.front_url) as broker:
-            assert await broker.call("later", b"x") == b"x"
-        serving_task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await serving_task
-
-    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_full_client_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:

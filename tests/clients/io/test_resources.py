@@ -13,7 +13,7 @@ import zmq
 
 import kelek
 from kelek.tests.clients.broker.broker_thread import BrokerThread
-from kelek.tests.clients.broker.test_broker import serving
+from kelek.tests.clients.broker.services import serving
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.clients.table.table_servers import TableServers
 from kelek.tests.ports import free_udp_port

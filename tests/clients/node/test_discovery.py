@@ -20,16 +20,10 @@ from kelek.clients.table.operations import make_client as table_client
 from kelek.console.node.commands import name_of
 from kelek.protocols.zre import services
 from kelek.protocols.zre.values import Version
-from kelek.tests.ports import free_udp_port
 
 LOG_URL, TABLES_URL = "tcp://127.0.0.1:7201", "tcp://127.0.0.1:7100"
 CLUSTER_HEADERS = {services.CLUSTER: "hall", services.LOG: LOG_URL}
 Announce = Callable[[str, dict[str, str]], kelek.Node]
-
-
-@pytest.fixture
-def port() -> int:
-    return free_udp_port()
 
 
 @pytest.fixture

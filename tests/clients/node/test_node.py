@@ -1,14 +1,8 @@
-"""kelek.Node and kelek.AsyncNode: several nodes in this process, and nodes of other processes."""
+"""kelek.Node: several nodes in this process, and nodes of other processes."""
 
-import asyncio
-import os
 import select
 import socket
 import threading
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
@@ -16,48 +10,16 @@ import kelek
 from kelek.native.net.datagrams import Datagrams
 from kelek.native.net.interfaces import LOOPBACK, LOOPBACK_BROADCAST, Interface
 from kelek.protocols.zre.beacon import Beacon, encode_beacon
+from kelek.tests.clients.node.nodes import (
+    DEADLINE_MS,
+    Kind,
+    Make,
+    peer_of,
+    tuned,
+    wait_for,
+)
 from kelek.tests.interop.zre.zre_nodes import OURS, NodeProcess
-from kelek.tests.ports import free_ports, free_udp_port
-
-DEADLINE_MS = 60_000
-Kind = kelek.EventKind
-Make = Callable[..., kelek.Node]
-
-
-def tuned(port: int, **settings: Any) -> kelek.NodeTuning:
-    return kelek.NodeTuning(port=port, interface="127.0.0.1", **settings)
-
-
-@pytest.fixture
-def port() -> int:
-    return free_udp_port()
-
-
-@pytest.fixture
-def make(port: int) -> Iterator[Make]:
-    """Starts nodes that discover each other."""
-    with ExitStack() as stack:
-
-        def start(name: str, headers: dict[str, str] | None = None, **more: Any) -> kelek.Node:
-            return stack.enter_context(kelek.Node(name, headers, tuning=tuned(port, **more)))
-
-        yield start
-
-
-def wait_for(node: kelek.Node, kind: kelek.EventKind, name: str = "") -> kelek.Event:
-    """The next event of this kind, of a peer of this name; drops those before it."""
-    seen = []
-    for event in node.events(DEADLINE_MS):
-        seen.append(event)
-        if event.kind is kind and (not name or (event.peer and event.peer.name == name)):
-            return event
-    raise AssertionError(f"no {kind} of {name}; there was {seen[-20:]}")
-
-
-def peer_of(node: kelek.Node, name: str) -> kelek.PeerInfo:
-    found = wait_for(node, Kind.ENTER, name).peer
-    assert found is not None
-    return found
+from kelek.tests.ports import free_ports
 
 
 def test_a_foreign_beacon_is_answered_by_a_beacon_at_once(port: int) -> None:
@@ -216,66 +178,7 @@ def test_invalid_arguments_are_refused(port: int, make: Make) -> None:
         node.whisper(7, b"")  # type: ignore[arg-type]
 
 
-def test_a_dropped_node_leaves_the_network(make: Make, port: int) -> None:
-    node = make("a")
-    dropped = [kelek.Node("b", tuning=tuned(port))]
-    peer_of(node, "b")
-    with pytest.warns(ResourceWarning, match=r"unclosed kelek\.Node: use"):
-        dropped.clear()
-    wait_for(node, Kind.EXIT, "b")
-
-
-def node_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "kelek-nodes"]
-
-
-def test_the_thread_ends_with_the_last_node(port: int) -> None:
-    with kelek.Node(tuning=tuned(port)) as one, kelek.Node(tuning=tuned(port)) as two:
-        peer_of(one, two.name)
-        (thread,) = node_threads()
-    thread.join(DEADLINE_MS / 1000)
-    assert not node_threads()
-    with kelek.Node(tuning=tuned(port)) as one, kelek.Node(tuning=tuned(port)) as two:
-        peer_of(one, two.name)
-        (another,) = node_threads()
-        assert another is not thread
-
-
-def test_a_forked_child_cannot_use_the_node(make: Make) -> None:
-    node = make("a")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads.
-        pid = os.fork()
-    if pid == 0:
-        try:
-            node.join("g")
-        except kelek.NodeError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitpid(pid, 0)[1] == 0
-    node.join("g")
-
-
 def test_events_end_after_their_timeout(make: Make) -> None:
     node = make("a")
     assert list(node.events(0)) == []
     assert node.receive(1) == []
-
-
-def test_async_node(port: int, make: Make) -> None:
-    make("plain").join("g")
-
-    async def main() -> None:
-        async with kelek.AsyncNode("async", tuning=tuned(port)) as node:
-            node.join("g")
-            async for event in node.events(DEADLINE_MS):
-                if event.kind is Kind.JOIN:
-                    break
-            assert await node.shout("g", "hello") == 1
-            assert await node.shout_many("g", ["1", "2"]) == 1
-            assert await node.whisper(node.peers[0], "you")
-            assert await node.whisper_many(node.peers[0], ["3"])
-            waiting = asyncio.create_task(node.receive())
-        assert all(event.kind is not Kind.EXIT for event in await waiting), "it ends"
-
-    asyncio.run(main())

@@ -163,21 +163,21 @@ class FakeTableServer:
         if flags & REVERSE:
             keys.reverse()
         table = self.store.table(request.table)
-        taken: list[bytes] = []
+        page: list[bytes] = []
         size = 0
         for key in keys:
-            if len(taken) == request.limit:
+            if len(page) == request.limit:
                 break
             size += len(key) + len(table[key])
-            if taken and flags & PACKED and 0 < request.extension.bytes_max < size:
+            if page and flags & PACKED and 0 < request.extension.bytes_max < size:
                 break
-            taken.append(key)
-        rest = keys[len(taken) :]
+            page.append(key)
+        rest = keys[len(page) :]
         resume = b""
         if rest:
             resume = rest[0] + b"\0" if flags & REVERSE else rest[0]
-        found = [b"" if flags & KEYS_ONLY else table[key] for key in taken]
-        return answers.encode_scan(request, taken, found, resume)
+        found = [b"" if flags & KEYS_ONLY else table[key] for key in page]
+        return answers.encode_scan(request, page, found, resume)
 
     def _watch(self, request: requests.Watch) -> list[bytes]:
         changes = self.store.changes

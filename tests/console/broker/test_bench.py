@@ -17,7 +17,7 @@ from kelek.console.broker.bench import Measurement
 from kelek.console.kelek_cli import main
 from kelek.protocols.majordomo.codec import Failure
 from kelek.tests.actors.broker.broker_process import BrokerProcess
-from kelek.tests.clients.broker.test_broker import echo, fails, serving, wait_until
+from kelek.tests.clients.broker.services import echo, fails, serving, wait_until
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,56 @@
+"""kelek.AsyncBroker over real sockets, against the broker of the model."""
+
+import asyncio
+
+import pytest
+
+import kelek
+from kelek.tests.clients.broker.broker_thread import BrokerThread
+from kelek.tests.clients.broker.services import (
+    PARTS,
+    echo,
+    later,
+    parts,
+    run_other_tasks,
+    serving,
+)
+
+
+def test_async_broker_has_every_method_of_broker() -> None:
+    sync_names = {name for name in dir(kelek.Broker) if not name.startswith("_")}
+    async_names = {name for name in dir(kelek.AsyncBroker) if not name.startswith("_")}
+    assert sync_names - {"close"} == async_names - {"aclose"}
+
+
+def test_tasks_share_a_broker(broker_thread: BrokerThread) -> None:
+    async def main() -> None:
+        async with kelek.AsyncBroker(broker_thread.front_url) as broker:
+            assert await broker.call("echo", b"x") == b"x"
+            answers = await asyncio.gather(
+                *(broker.call("later", b"%d" % number) for number in range(500))
+            )
+            assert answers == [b"%d" % number for number in range(500)]
+            stream = broker.stream("parts", b"%d" % PARTS)
+            assert [part async for part in stream] == [b"%d" % it for it in range(PARTS)]
+            assert await stream.result() == b"end"
+            with pytest.raises(kelek.ServiceRefused):
+                await broker.call("parts", b"many")
+            with pytest.raises(kelek.BrokerTimeout):
+                await broker.call("unserved", timeout_ms=50, request_id="timed out")
+            cancelled = broker.submit("unserved", request_id="cancelled")
+            cancelled.cancel()
+            await run_other_tasks()
+            left = broker.submit("unserved", request_id="timed out")  # Ids of ended calls are free.
+            stream = broker.stream("unserved", request_id="cancelled")
+            await stream.aclose()
+            waiting = asyncio.ensure_future(broker.stream("unserved").result())
+            await run_other_tasks()
+        with pytest.raises(kelek.BrokerError, match="closed"):
+            await left
+        with pytest.raises(kelek.BrokerError):
+            await waiting
+        with pytest.raises(kelek.BrokerError, match="closed"):
+            broker.submit("echo")
+
+    with serving(echo, later, parts, urls=broker_thread.back_url):
+        asyncio.run(asyncio.wait_for(main(), 60))
