@@ -26,7 +26,7 @@ def main(questions: Sequence[Question], arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="kelek-bench-", dir=options.dir) as directory:
         plan = log.plan_of(options)
         try:
-            found = log.Bench(Path(directory), options.shared, plan).run()
+            found = log.LogBench(Path(directory), options.shared, plan).run()
         except BenchError as error:
             found = log.about(Path(directory), plan, {"log": str(error)})
             say(f"without log: {error}")

@@ -26,7 +26,7 @@ STOP_S_MAX = 5.0
 POLL_S = 0.02
 
 
-class Cluster(Protocol):
+class PeerCluster(Protocol):
     """Three nodes on loopback that the benchmark starts."""
 
     name: str
@@ -194,7 +194,7 @@ class EtcdAsyncio:
         return found
 
 
-class Floor:
+class LogFloor:
     """shared/floor with writer processes and AppendEntries of one frame an entry, its default."""
 
     name = "floor"

@@ -22,7 +22,7 @@ from kelek.bench.machine import BenchError, ends_with_us, free_ports
 from kelek.bench.peers import START_S_MAX
 from kelek.bench.question import ROW_HEAD, Question, row
 from kelek.bench.report import Section, ratios
-from kelek.bench.tables.tables import Tables
+from kelek.bench.tables.tables import BenchTables
 
 ROUNDS = 5
 WORKERS = Load(4, 256)
@@ -35,7 +35,7 @@ SERVICE = "echo"  # The load generator's service.
 ANSWER_MS = 1000
 
 
-class Services(Tables):
+class Services(BenchTables):
     """A cluster of three nodes; the first one has a broker."""
 
     def __init__(self, directory: Path, durable: bool) -> None:

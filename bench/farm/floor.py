@@ -49,7 +49,7 @@ def received(sock: socket.socket) -> bytes | None:
         parts.append(data)
 
 
-class Floor:
+class FarmFloor:
     """One process of the floor."""
 
     def __init__(self, path: str, size: int, ports: list[int], folder: str) -> None:
@@ -134,7 +134,7 @@ def send(sock: socket.socket, data: bytes) -> None:
 
 def main() -> None:
     path, size, ports, folder = sys.argv[1:]
-    Floor(path, int(size), [int(port) for port in ports.split(",") if port], folder).run()
+    FarmFloor(path, int(size), [int(port) for port in ports.split(",") if port], folder).run()
 
 
 if __name__ == "__main__":

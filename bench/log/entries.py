@@ -43,7 +43,7 @@ while True:
 """
 
 
-class Floor:
+class EntriesFloor:
     """A ROUTER that answers one frame with 64 messages of 1 MiB."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ def read(log: kelek.Log, indexes: list[int]) -> int:
 
 
 def measure(directory: Path, rounds: int) -> Section:
-    cluster, floor = Kelek(directory), Floor()
+    cluster, floor = Kelek(directory), EntriesFloor()
     found: dict[str, list[float]] = {}
     try:
         cluster.start_fresh()

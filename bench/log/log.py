@@ -28,7 +28,7 @@ from kelek.bench import machine, report
 from kelek.bench.kelek_cluster import IDENT, NODES, Kelek
 from kelek.bench.load.loadgen import Generator, Load, finish
 from kelek.bench.machine import BenchError
-from kelek.bench.peers import Cluster, Etcd, EtcdAsyncio, Floor
+from kelek.bench.peers import Etcd, EtcdAsyncio, LogFloor, PeerCluster
 from kelek.bench.question import say
 
 PARTS = ("throughput", "failover", "restart", "memory")
@@ -45,7 +45,7 @@ NEARBY = Path(__file__).resolve().parents
 Made = TypeVar("Made")
 
 
-class Case(NamedTuple):
+class LogCase(NamedTuple):
     """One closed loop for all systems; some are driven only where it is asked for."""
 
     name: str
@@ -54,15 +54,15 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case("1 x 1", Load(1, 1), True),
-    Case("1 x 32", Load(1, 32)),
-    Case("8 x 32", Load(8, 32), True),
-    Case("8 x 128", Load(8, 128)),
-    Case("8 x 128, 1 KiB", Load(8, 128, 1024)),
+    LogCase("1 x 1", Load(1, 1), True),
+    LogCase("1 x 32", Load(1, 32)),
+    LogCase("8 x 32", Load(8, 32), True),
+    LogCase("8 x 128", Load(8, 128)),
+    LogCase("8 x 128, 1 KiB", Load(8, 128, 1024)),
 ]
 
 
-class Plan(NamedTuple):
+class LogPlan(NamedTuple):
     """How much is measured."""
 
     parts: tuple[str, ...]
@@ -73,21 +73,21 @@ class Plan(NamedTuple):
     restarts: int
 
 
-FULL = Plan(PARTS, rounds=7, secs=2.0, kills=20, peer_kills=7, restarts=7)
-QUICK = Plan(PARTS, rounds=3, secs=1.0, kills=3, peer_kills=1, restarts=3)
+FULL = LogPlan(PARTS, rounds=7, secs=2.0, kills=20, peer_kills=7, restarts=7)
+QUICK = LogPlan(PARTS, rounds=3, secs=1.0, kills=3, peer_kills=1, restarts=3)
 
 
-class Bench:
+class LogBench:
     """The systems of one call and what was measured on them."""
 
-    def __init__(self, directory: Path, shared: Path, plan: Plan) -> None:
+    def __init__(self, directory: Path, shared: Path, plan: LogPlan) -> None:
         self.directory = directory
         self.plan = plan
         self.generator = Generator(directory)
         self.missing: dict[str, str] = {}
         self.writers: list[Kelek] = []
         self.etcd = self._try("etcd", lambda: Etcd(directory / "etcd"))
-        self.floor = self._try("floor", lambda: Floor(directory / "floor", shared))
+        self.floor = self._try("floor", lambda: LogFloor(directory / "floor", shared))
         self.asyncio: EtcdAsyncio | None = None
         if (etcd := self.etcd) is not None:
             self.asyncio = self._try(EtcdAsyncio.name, lambda: EtcdAsyncio(etcd, shared))
@@ -111,7 +111,7 @@ class Bench:
         cluster.leader()
         return cluster
 
-    def drive(self, cluster: Cluster, load: Load, *form: str) -> dict[str, Any]:
+    def drive(self, cluster: PeerCluster, load: Load, *form: str) -> dict[str, Any]:
         """One round, with the CPU time that the servers took an update, by their names."""
         before = {name: machine.cpu_s(pids) for name, pids in cluster.pids().items()}
         result = self.generator.run([*cluster.target, *form], load)
@@ -134,7 +134,7 @@ class Bench:
             own = Kelek(self.directory / writer, f"log: {{writer: {writer}}}")
             own.name = f"kelek, {writer}"
             self.writers.append(own)
-        others: list[Kelek | Etcd | Floor] = [
+        others: list[Kelek | Etcd | LogFloor] = [
             *self.writers,
             *(cluster for cluster in (self.etcd, self.floor) if cluster is not None),
         ]
@@ -157,8 +157,8 @@ class Bench:
                 systems.pop(name, None)
         return results
 
-    def _round(self, number: int, case: Case, kelek: Kelek, results: dict[str, Any]) -> None:
-        clusters: list[Cluster] = [kelek]
+    def _round(self, number: int, case: LogCase, kelek: Kelek, results: dict[str, Any]) -> None:
+        clusters: list[PeerCluster] = [kelek]
         clusters += [cluster for cluster in (self.etcd, self.floor) if cluster is not None]
         if case.all:
             clusters += self.writers
@@ -209,7 +209,7 @@ class Bench:
                 etcd.stop()
         return found
 
-    def _gap(self, cluster: Cluster, kill: Callable[[], float]) -> float:
+    def _gap(self, cluster: PeerCluster, kill: Callable[[], float]) -> float:
         generator = self.generator.start(cluster.target, FAILOVER_LOAD)
         time.sleep(KILL_AFTER_S)
         killed = kill()
@@ -291,7 +291,7 @@ class Bench:
         return {**found, "pyzmq": zmq.__version__, "libzmq": zmq.zmq_version()}
 
 
-def about(directory: Path, plan: Plan, missing: dict[str, str]) -> dict[str, Any]:
+def about(directory: Path, plan: LogPlan, missing: dict[str, str]) -> dict[str, Any]:
     """Where and when it is measured, and what is missing."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -325,7 +325,7 @@ def parse(arguments: list[str], name: str, text: str | None) -> argparse.Namespa
     return parser.parse_args(arguments)
 
 
-def plan_of(options: argparse.Namespace) -> Plan:
+def plan_of(options: argparse.Namespace) -> LogPlan:
     parts = tuple(part for part in PARTS if part in options.only.split(","))
     plan = (QUICK if options.quick else FULL)._replace(parts=parts)
     return plan._replace(rounds=options.rounds or plan.rounds, secs=options.secs or plan.secs)
@@ -351,7 +351,7 @@ def main(arguments: list[str]) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="kelek-bench-", dir=options.dir) as directory:
         try:
-            found = Bench(Path(directory), options.shared, plan_of(options)).run()
+            found = LogBench(Path(directory), options.shared, plan_of(options)).run()
         except BenchError as error:
             print(f"bench: {error}", file=sys.stderr)
             return 2

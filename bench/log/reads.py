@@ -65,7 +65,7 @@ def floor(url: str) -> None:
     context.term()
 
 
-class Floor:
+class ReadsFloor:
     """The floor in a process of its own."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ def run(generator: Generator, target: list[str], load: Load) -> dict[str, Any]:
 
 
 def measure(directory: Path, rounds: int) -> Section:
-    cluster, one_hop = Kelek(directory), Floor()
+    cluster, one_hop = Kelek(directory), ReadsFloor()
     found: dict[str, list[dict[str, Any]]] = {"many": [], "alone": [], "floor": [], "hop": []}
     try:
         cluster.start_fresh()

@@ -71,7 +71,7 @@ class Arrivals:
             return self._times[index]
 
 
-class Bench:
+class PipelineLogBench:
     """A session, and a cluster with entries."""
 
     def __init__(self, directory: Path) -> None:
@@ -159,7 +159,7 @@ class Bench:
 
 
 def measure(directory: Path, rounds: int) -> Section:
-    bench = Bench(directory)
+    bench = PipelineLogBench(directory)
     try:
         bench.start()
         bench.read()  # Not measured: Spark's workers start.

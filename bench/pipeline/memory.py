@@ -27,7 +27,7 @@ from kelek.bench.machine import BenchError, memory
 from kelek.bench.pipeline.pipeline import SCANS
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, summed_up
-from kelek.bench.tables.tables import LOCAL, Tables
+from kelek.bench.tables.tables import LOCAL, BenchTables
 
 if TYPE_CHECKING:
     import pyarrow
@@ -63,7 +63,7 @@ def rows() -> Iterator["pyarrow.RecordBatch"]:
         yield pyarrow.RecordBatch.from_arrays([keys, pyarrow.array(values)], ["key", "value"])
 
 
-class Watch:
+class MemoryWatch:
     """The largest growth of some processes' memory since this object was made."""
 
     def __init__(self, pids: dict[str, int]) -> None:
@@ -80,7 +80,7 @@ class Watch:
         return {name: (self.largest[name] - self.before[name]) / MIB for name in self.pids}
 
 
-def actors(cluster: Tables, *roles: str) -> dict[str, int]:
+def actors(cluster: BenchTables, *roles: str) -> dict[str, int]:
     """Actors of the first node."""
     names = {
         actor_name(pid): pid
@@ -126,7 +126,7 @@ class Task:
         self.process.communicate()
 
 
-def scan(cluster: Tables, how: str) -> dict[str, float]:
+def scan(cluster: BenchTables, how: str) -> dict[str, float]:
     """Returns the growth of each process in MiB."""
     from pyspark.sql.types import StructType
 
@@ -142,7 +142,7 @@ def scan(cluster: Tables, how: str) -> dict[str, float]:
             task.prepare()
         pids = actors(cluster, "job_server", "table_worker", "zerodb_server")
         pids |= {f"task {number}": task.process.pid for number, task in enumerate(tasks, 1)}
-        watch = Watch(pids)
+        watch = MemoryWatch(pids)
         for task in tasks:
             task.begin()
         found, waiting = 0, {task.output: task for task in tasks}
@@ -162,7 +162,7 @@ def measure(directory: Path, rounds: int) -> Section:
     if importlib.util.find_spec("pyspark") is None:
         raise BenchError("Spark is not installed: pip install 'kelek[spark]'")
     directory.mkdir(parents=True)
-    cluster = Tables(directory / "kelek")
+    cluster = BenchTables(directory / "kelek")
     found: dict[str, list[float]] = {}
     try:
         cluster.start_fresh()

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kelek.bench.machine import BenchError
 from kelek.bench.question import ROW_HEAD, Question, row, say, timed
 from kelek.bench.report import Figure, Section
-from kelek.bench.tables.tables import LOCAL, REPLICATED, Tables
+from kelek.bench.tables.tables import LOCAL, REPLICATED, BenchTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +50,7 @@ SCANS = {
 }
 
 
-class Bench:
+class PipelineBench:
     """A session and a cluster, with the same rows in files and in a table."""
 
     def __init__(self, directory: Path) -> None:
@@ -60,7 +60,7 @@ class Bench:
 
         directory.mkdir(parents=True)
         self.directory = directory
-        self.cluster = Tables(directory / "kelek")
+        self.cluster = BenchTables(directory / "kelek")
         self.spark: SparkSession = session(app_name="bench", master="local[2]", config=SETTINGS)
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ def read(frame: "DataFrame") -> None:
 
 
 def measure(directory: Path, rounds: int) -> Section:
-    bench = Bench(directory)
+    bench = PipelineBench(directory)
     found: dict[str, list[float]] = {}
 
     def note(name: str, rows: int, work: Callable[[], None]) -> None:

@@ -27,7 +27,7 @@ from kelek.bench.machine import BenchError, memory
 from kelek.bench.peers import START_S_MAX
 from kelek.bench.question import ROW_HEAD, Question, row, say
 from kelek.bench.report import Section, summed_up
-from kelek.bench.tables.tables import Tables
+from kelek.bench.tables.tables import BenchTables
 
 ROUNDS = 3
 MANY, LARGE = range(1, 1001), 2000
@@ -58,7 +58,7 @@ print(rows, largest() - before)
 """
 
 
-class Limited(Tables):
+class Limited(BenchTables):
     """A cluster whose processes may have FILES_MAX open files each."""
 
     def start(self) -> None:

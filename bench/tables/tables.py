@@ -46,7 +46,7 @@ PUT = b"\x31\x01\x20\x01"
 MANY, MORE = 256, 1024  # Unanswered requests of one row each.
 
 
-class Tables(Kelek):
+class BenchTables(Kelek):
     """A cluster of three nodes that serve tables; those of LOCAL are not replicated."""
 
     def __init__(self, directory: Path, settings: str = LOCAL_TABLES) -> None:
@@ -80,19 +80,19 @@ class Tables(Kelek):
             return bool(socket.poll(ANSWER_MS)) and socket.recv_multipart()[0][3] == 0
 
 
-class Case(NamedTuple):
+class TablesCase(NamedTuple):
     """What a round measures, of which system, and its name in the table."""
 
     name: str
     ask: Callable[[], dict[str, Any]]
 
 
-class Bench:
+class TablesBench:
     def __init__(self, directory: Path, secs: float) -> None:
         directory.mkdir(parents=True)
         self.secs = secs
         self.generator = Generator(directory)
-        self.cluster = Tables(directory / "kelek")
+        self.cluster = BenchTables(directory / "kelek")
         self.redis = Redis(directory / "redis")
         self.engine = Engine(directory / "engine")
         self.found: dict[str, list[float]] = {}
@@ -127,7 +127,7 @@ class Bench:
             self.drive(target, fill, "put", BATCH)
         self.engine.rate("put", self.secs, ROWS)
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[TablesCase]:
         local = self.cluster.target_of(self.leader, LOCAL)
         ours = self.cluster.target_of(self.leader, REPLICATED)
         follower = self.cluster.target_of((self.leader + 1) % len(NODES), REPLICATED)
@@ -137,19 +137,19 @@ class Bench:
         scans = Load(2, 1, secs=self.secs)
         threads = Load(16, 1, secs=self.secs)
 
-        def case(name: str, target: list[str], load: Load, op: str, batch: int) -> Case:
-            return Case(name, partial(self.drive, target, load, op, batch))
+        def case(name: str, target: list[str], load: Load, op: str, batch: int) -> TablesCase:
+            return TablesCase(name, partial(self.drive, target, load, op, batch))
 
         return [
             case("put, 100 a batch, local", local, wide, "put", BATCH),
-            Case("put, 100 a batch, engine", partial(self.bare, "put")),
+            TablesCase("put, 100 a batch, engine", partial(self.bare, "put")),
             case("put, 100 a batch, redis", redis, wide, "put", BATCH),
             case("get, 100 a request, local", local, wide, "get", BATCH),
-            Case("get, 100 a request, engine", partial(self.bare, "get")),
+            TablesCase("get, 100 a request, engine", partial(self.bare, "get")),
             case("get, 100 a request, replicated", ours, wide, "get", BATCH),
             case("get, 100 a request, redis", redis, wide, "get", BATCH),
             case("scan, text framing, local", local, scans, "scan", SCAN_ROWS),
-            Case("scan, engine", partial(self.bare, "scan")),
+            TablesCase("scan, engine", partial(self.bare, "scan")),
             case("scan, packed, local", local, scans, "packed", SCAN_ROWS),
             case("put, 100 a batch, replicated", ours, wide, "put", BATCH),
             case("put, 100 a batch, replicated, asked of a follower", follower, wide, "put", BATCH),
@@ -223,7 +223,7 @@ ONES = [
 
 
 def measure(directory: Path, rounds: int) -> Section:
-    bench = Bench(directory, SECS)
+    bench = TablesBench(directory, SECS)
     try:
         bench.start()
         for number in range(rounds):
@@ -235,7 +235,7 @@ def measure(directory: Path, rounds: int) -> Section:
         f"{ROWS} rows; a request for one key counts one row. Redis {bench.redis.version()};"
         " p50 is of a request."
     )
-    return Section("Tables", bench.figures(), bench.rows(), note)
+    return Section("BenchTables", bench.figures(), bench.rows(), note)
 
 
 QUESTION = Question("tables", __doc__, measure, ROUNDS)

@@ -13,14 +13,14 @@ import zmq
 
 from kelek.bench.load import loadgen
 from kelek.bench.load.loadgen import Generator, Load
-from kelek.bench.log.reads import Floor
+from kelek.bench.log.reads import ReadsFloor
 from kelek.bench.peers import Etcd
 
 POLL_MS = 20
 JOIN_S = 60
 
 
-class Peer(threading.Thread):
+class LoadedPeer(threading.Thread):
     """A peer that commits every update at once, as long as it leads; dies after `updates_max`."""
 
     def __init__(self, updates_max: int = 1 << 30, leads: bool = True) -> None:
@@ -30,7 +30,7 @@ class Peer(threading.Thread):
         if leads:
             self.leads.set()
         self.stopped = threading.Event()
-        self.successor: Peer | None = None
+        self.successor: LoadedPeer | None = None
         self.requests: list[list[bytes]] = []
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
@@ -68,14 +68,14 @@ class Peer(threading.Thread):
 
 
 @pytest.fixture
-def peers() -> Iterator[list[Peer]]:
-    started: list[Peer] = []
+def peers() -> Iterator[list[LoadedPeer]]:
+    started: list[LoadedPeer] = []
     yield started
     for peer in started:
         peer.stop()
 
 
-def drive(generator: Generator, peers: list[Peer], load: Load, *more: str) -> dict[str, Any]:
+def drive(generator: Generator, peers: list[LoadedPeer], load: Load, *more: str) -> dict[str, Any]:
     for peer in peers:
         peer.start()
     urls = ",".join(peer.url for peer in peers)
@@ -87,8 +87,8 @@ def test_compiles_without_a_warning(tmp_path: Path) -> None:
     subprocess.run([*command, *map(str, loadgen.SOURCES), "-ldl"], check=True)
 
 
-def test_text_form(generator: Generator, peers: list[Peer]) -> None:
-    peers.append(Peer())
+def test_text_form(generator: Generator, peers: list[LoadedPeer]) -> None:
+    peers.append(LoadedPeer())
     result = drive(generator, peers, Load(2, 4, size=10, updates=30))
     assert (result["done"], result["sent"], result["rejected"], result["stray"]) == (30, 30, 0, 0)
     assert [frames[1:] for frames in peers[0].requests] == [[b"=", b"v" * 10]] * 30
@@ -96,17 +96,17 @@ def test_text_form(generator: Generator, peers: list[Peer]) -> None:
     assert {len(frames[0]) for frames in peers[0].requests} == {12}
 
 
-def test_node_form(generator: Generator, peers: list[Peer]) -> None:
-    peers.append(Peer())
+def test_node_form(generator: Generator, peers: list[LoadedPeer]) -> None:
+    peers.append(LoadedPeer())
     result = drive(generator, peers, Load(1, 4, size=3, updates=5), "--ident", "demo")
     assert result["done"] == 5
     assert [frames[1:] for frames in peers[0].requests] == [[b"=", b"demo", b"vvv"]] * 5
 
 
 def test_packs_are_chained_and_their_records_framed(
-    generator: Generator, peers: list[Peer]
+    generator: Generator, peers: list[LoadedPeer]
 ) -> None:
-    peers.append(Peer())
+    peers.append(LoadedPeer())
     result = drive(generator, peers, Load(1, 8, size=5, updates=16, pack=4), "--ident", "demo")
     assert result["done"] == 16
     last = b""
@@ -124,9 +124,9 @@ def test_packs_are_chained_and_their_records_framed(
 
 
 def test_what_a_dead_leader_left_is_sent_to_the_next(
-    generator: Generator, peers: list[Peer]
+    generator: Generator, peers: list[LoadedPeer]
 ) -> None:
-    peers += [Peer(updates_max=20), Peer(leads=False)]
+    peers += [LoadedPeer(updates_max=20), LoadedPeer(leads=False)]
     peers[0].successor = peers[1]
     result = drive(generator, peers, Load(1, 8, updates=50))
     assert (result["done"], result["sent"], result["searches"]) == (50, 50, 2)
@@ -148,7 +148,7 @@ def test_etcd_commits_what_the_lean_client_puts(generator: Generator, tmp_path: 
 
 
 def test_reads_against_the_floor(generator: Generator) -> None:
-    floor = Floor()
+    floor = ReadsFloor()
     try:
         result = generator.run(floor.target, Load(clients=2, window=8, updates=3000, reads=True))
     finally:

@@ -34,7 +34,7 @@ def packed(pairs: list[bytes], rows: dict[bytes, bytes]) -> list[bytes]:
     return [*column(keys), *column(pairs[1::2]), *left[:1]] + [b""] * (not left)
 
 
-class Server(threading.Thread):
+class LoadedServer(threading.Thread):
     """ZeroDB as far as the generator asks for it, over one table in memory."""
 
     def __init__(self, refuses: bool = False) -> None:
@@ -78,14 +78,14 @@ class Server(threading.Thread):
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
+def server() -> Iterator[LoadedServer]:
+    server = LoadedServer()
     yield server
     server.stopped.set()
     server.join(JOIN_S)
 
 
-def drive(generator: Generator, server: Server, load: Load, **more: Any) -> dict[str, Any]:
+def drive(generator: Generator, server: LoadedServer, load: Load, **more: Any) -> dict[str, Any]:
     if not server.is_alive():
         server.start()
     target = ["--protocol", "zerodb", "--libzmq", loadgen.libzmq(), "--urls", server.url]
@@ -98,7 +98,9 @@ def assert_sound(result: dict[str, Any], rows: int) -> None:
     assert [result[name] for name in names] == [rows, rows, 0, 0, 0, 0]
 
 
-def test_puts_write_every_key_and_reads_ask_for_them(generator: Generator, server: Server) -> None:
+def test_puts_write_every_key_and_reads_ask_for_them(
+    generator: Generator, server: LoadedServer
+) -> None:
     load = Load(2, 4, size=10, updates=300)
     assert_sound(drive(generator, server, load, op="put", batch=10, keys=300), 300)
     assert server.tables == {TABLE}
@@ -110,20 +112,22 @@ def test_puts_write_every_key_and_reads_ask_for_them(generator: Generator, serve
 
 
 @pytest.mark.parametrize("op", ["scan", "packed"])
-def test_scans_pass_over_each_row_in_turn(generator: Generator, server: Server, op: str) -> None:
+def test_scans_pass_over_each_row_in_turn(
+    generator: Generator, server: LoadedServer, op: str
+) -> None:
     """The last chunk of a round is short: those rows count, and no others."""
     drive(generator, server, Load(1, 1, size=3, updates=250), op="put", batch=10, keys=250)
     result = drive(generator, server, Load(1, 1, updates=500), op=op, batch=100)
     assert_sound(result, 500)
 
 
-def test_many_tables(generator: Generator, server: Server) -> None:
+def test_many_tables(generator: Generator, server: LoadedServer) -> None:
     load = Load(2, 4, updates=300)
     assert_sound(drive(generator, server, load, op="put", batch=10, tables=7), 300)
     assert server.tables == set(range(TABLE, TABLE + 7))
 
 
-def test_a_refusal_voids_a_run(generator: Generator, server: Server) -> None:
+def test_a_refusal_voids_a_run(generator: Generator, server: LoadedServer) -> None:
     server.refuses = True
     result = drive(generator, server, Load(1, 1, updates=5), op="put")
     assert (result["done"], result["rejected"]) == (0, 5)

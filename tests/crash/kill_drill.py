@@ -25,14 +25,14 @@ from typing import NamedTuple
 import zmq
 
 from kelek.bench.kelek_cluster import NODES, actor_name
-from kelek.bench.tables.tables import Tables
+from kelek.bench.tables.tables import BenchTables
 from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.tests.interop.zerodb import zerodb_plain as plain
 from kelek.tests.interop.zerodb.zerodb_plain import (
-    Client,
     Frames,
     Pair,
+    PlainTableClient,
     deletes,
     flat,
     head,
@@ -79,7 +79,7 @@ def newest(rows: Rows) -> list[bytes]:
     return sorted(key for key in rows if not key.startswith(b"~"))[-10:]
 
 
-class Writer:
+class DrillWriter:
     """One connection, one request outstanding, two tables of one worker."""
 
     def __init__(self, drill: "Drill", node: int, local: bool) -> None:
@@ -184,7 +184,7 @@ class Drill:
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.dice = Random(seed)
-        self.cluster = Tables(directory, SETTINGS)
+        self.cluster = BenchTables(directory, SETTINGS)
         self.context: plain.Context = zmq.Context()
         self.replicated = first_tables(LOCAL.stop)
         self.local = [first_tables(LOCAL.start) for _ in NODES]
@@ -205,14 +205,14 @@ class Drill:
             self.context.destroy(0)
         self.check_hashes()
 
-    def connect(self, node: int) -> Client:
-        return Client(self.context, self.cluster.doors[node])
+    def connect(self, node: int) -> PlainTableClient:
+        return PlainTableClient(self.context, self.cluster.doors[node])
 
     # ---- the load ----
 
-    def writers(self) -> list[Writer]:
+    def writers(self) -> list[DrillWriter]:
         return [
-            Writer(self, node, local)
+            DrillWriter(self, node, local)
             for node in range(len(NODES))
             for local in (*[False] * WRITERS_EACH, True)
         ]
@@ -228,7 +228,7 @@ class Drill:
             writer.leave()  # Its request has no answer yet.
             writer.client.close()
 
-    def write(self, writers: list[Writer], count: int) -> None:
+    def write(self, writers: list[DrillWriter], count: int) -> None:
         """Writes until count more requests are acknowledged."""
         until, enough = time.monotonic() + STUCK_S, self.acknowledged + count
         while self.acknowledged < enough:
@@ -274,7 +274,7 @@ class Drill:
                     done.add(i)
             client.close()
 
-    def shown(self, client: Client, left: Left, name: str) -> Held:
+    def shown(self, client: PlainTableClient, left: Left, name: str) -> Held:
         """The rows of a writer's tables on a node: with its whole last request, or without it.
 
         The request may be applied between the reads of two tables, but only once.
@@ -285,12 +285,12 @@ class Drill:
                 return found
         raise Broken(f"{name}: {difference(left, found)}")
 
-    def scan(self, client: Client, table: int) -> Rows:
+    def scan(self, client: PlainTableClient, table: int) -> Rows:
         until = time.monotonic() + STUCK_S
         while True:
             try:
                 return dict(client.scan(table))
-            except plain.Refused as refused:
+            except plain.RequestRefused as refused:
                 if time.monotonic() > until:
                     raise Broken(f"table {table} can't be read: {refused}") from None
 

@@ -20,7 +20,7 @@ SEGMENT_BYTES = 16 << 10
 Entry = tuple[int, bytes]  # Term and data.
 
 
-class Machine:
+class FaultyMachine:
     """One peer's log on a faulty disk, and a model of its contents."""
 
     def __init__(self, seed: int, background_sync: bool) -> None:
@@ -223,7 +223,7 @@ class Machine:
 @pytest.mark.parametrize("background_sync", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_no_acknowledged_entry_is_lost(seed: int, background_sync: bool) -> None:
-    machine = Machine(seed, background_sync)
+    machine = FaultyMachine(seed, background_sync)
     machine.run(200)
     machine.power_loss()
 

@@ -11,13 +11,13 @@ from kelek.storage.engine.families import Resources
 from kelek.storage.engine.rocks import open_tables
 from kelek.tests.crash.kill_drill import SHARED_BYTES, Broken, Drill, Held, Rows
 from kelek.tests.interop.zerodb import zerodb_plain as plain
-from kelek.tests.interop.zerodb.zerodb_plain import Client, Frames, Pair, in_pairs, number
+from kelek.tests.interop.zerodb.zerodb_plain import Frames, Pair, PlainTableClient, in_pairs, number
 
 TURNS = 40  # Of each writer.
 FAULT = 40  # Which of the writes that it could happen to it happens to.
 
 
-class Nodes:
+class FakeNodes:
     """All tables of the three nodes, and a fault that happens once."""
 
     def __init__(self, fault: str) -> None:
@@ -54,10 +54,10 @@ class Nodes:
         return could.get(self.fault, True)
 
 
-class OneNode(Client):
+class OneNode(PlainTableClient):
     """A connection to a node, which answers at once."""
 
-    def __init__(self, nodes: Nodes, node: int) -> None:
+    def __init__(self, nodes: FakeNodes, node: int) -> None:
         self.nodes, self.node = nodes, node
         self.header: bytes | None = None
 
@@ -84,9 +84,9 @@ class Played(Drill):
     def __init__(self, folder: Path, fault: str) -> None:
         super().__init__(folder / "d", seed=1)
         self.context.destroy(0)  # There are no connections.
-        self.nodes = Nodes(fault)
+        self.nodes = FakeNodes(fault)
 
-    def connect(self, node: int) -> Client:
+    def connect(self, node: int) -> PlainTableClient:
         return OneNode(self.nodes, node)
 
     def play(self) -> None:

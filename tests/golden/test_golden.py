@@ -87,7 +87,7 @@ def configuration_of(batch: EntryBatch) -> Configuration | None:
     return Configuration(tuple(new), tuple(name for name in old if name))
 
 
-class Disk:
+class GoldenDisk:
     """The state that survives a crash: entries as (term, byte), and the hard state."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Story:
         self.hellos = True
         self.reads_held = False
         self.rafts: dict[str, Raft] = {}
-        self.disks: dict[str, Disk] = {}
+        self.disks: dict[str, GoldenDisk] = {}
         self.in_flight: list[tuple[str, Envelope]] = []
         self.cuts: set[tuple[str, str]] = set()
         self.slow: set[str] = set()
@@ -177,7 +177,7 @@ class Story:
         base: str = "",
         may_vote: str = "True",
     ) -> None:
-        disk = self.disks.setdefault(peer, Disk())
+        disk = self.disks.setdefault(peer, GoldenDisk())
         if base:
             disk.base = position(base)
         if log:

@@ -18,7 +18,7 @@ import pytest
 
 from kelek.console.admin import supervisor_client as asking
 from kelek.tests.interop.zmqraft import node_package
-from kelek.tests.interop.zmqraft.plain import Client
+from kelek.tests.interop.zmqraft.plain import PlainLogClient
 from kelek.tests.ports import free_port
 
 COMMAND = "from kelek.console.admin.supervisor_cli import main; main()"
@@ -27,7 +27,7 @@ LOOK_S = 0.05
 ASKED_MAX = 10
 
 
-class Cluster:
+class InteropCluster:
     """A topology and its supervisor."""
 
     def __init__(
@@ -89,8 +89,8 @@ class Cluster:
     def pid(self, node: str, role: str = "raft_peer") -> int:
         return next(int(r["pid"]) for r in self.status() if (r["node"], r["role"]) == (node, role))
 
-    def client(self, ident: bytes | None = None) -> Client:
-        return Client(self.urls, ident)
+    def client(self, ident: bytes | None = None) -> PlainLogClient:
+        return PlainLogClient(self.urls, ident)
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -104,11 +104,13 @@ def new_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[InteropCluster]:
     """Three nodes of ours, one for all tests of this folder: no test may leave it changed."""
     folder = new_folder()
     dialects = {"n1": "kelek", "n2": "kelek", "n3": "kelek"}
-    cluster = Cluster(folder, dialects, log="writer: process")  # As many pipes as there can be.
+    cluster = InteropCluster(
+        folder, dialects, log="writer: process"
+    )  # As many pipes as there can be.
     try:
         with cluster.client() as client:
             client.update(b"the cluster is up")
@@ -123,18 +125,18 @@ def node_home() -> Path:
     """Where the npm package is installed."""
     try:
         return node_package.home()
-    except node_package.NotHere as reason:
+    except node_package.PackageMissing as reason:
         pytest.skip(str(reason))
 
 
 @pytest.fixture
-def mixed() -> Iterator[Callable[[], Cluster]]:
+def mixed() -> Iterator[Callable[[], InteropCluster]]:
     """Starts one node of ours; n2 and n3 are the test's own."""
-    started: list[Cluster] = []
+    started: list[InteropCluster] = []
 
-    def start() -> Cluster:
+    def start() -> InteropCluster:
         dialects = {"n1": "kelek", "n2": "text", "n3": "text"}
-        started.append(Cluster(new_folder(), dialects, "--bootstrap"))
+        started.append(InteropCluster(new_folder(), dialects, "--bootstrap"))
         return started[-1]
 
     yield start

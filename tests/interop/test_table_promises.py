@@ -8,7 +8,7 @@ import pytest
 
 import kelek
 from kelek.protocols.zerodb.wire.values import SESSION_ENDED
-from kelek.tests.interop.zerodb.tables import LOCAL, Tables
+from kelek.tests.interop.zerodb.tables import LOCAL, NodeTables
 from kelek.tests.interop.zerodb.tables import running as running
 from kelek.tests.interop.zerodb.tables import tables as tables
 from kelek.tests.interop.zerodb.zerodb_plain import head, u32
@@ -20,12 +20,12 @@ LARGE = 70_000  # Bytes: of such batches the node keeps no values for those who 
 
 
 @pytest.fixture
-def table(tables: Tables) -> Iterator[kelek.Table]:
+def table(tables: NodeTables) -> Iterator[kelek.Table]:
     with opened(tables, next(tables.replicated)) as table:
         yield table
 
 
-def opened(tables: Tables, number: int) -> kelek.Table:
+def opened(tables: NodeTables, number: int) -> kelek.Table:
     return kelek.Table([tables.doors[tables.asked]["url"]], number, timeout_ms=TIMEOUT_MS)
 
 
@@ -131,7 +131,7 @@ def test_a_write_under_a_session_that_is_alive_is_done(table: kelek.Table) -> No
         table.commit(lock)
 
 
-def test_a_local_table_knows_no_sessions(tables: Tables, table: kelek.Table) -> None:
+def test_a_local_table_knows_no_sessions(tables: NodeTables, table: kelek.Table) -> None:
     session = table.open_session(60)
     with opened(tables, LOCAL[-1]) as local:
         local.put(b"k", b"old")
@@ -145,7 +145,7 @@ def test_a_local_table_knows_no_sessions(tables: Tables, table: kelek.Table) -> 
 # ---- tables that are not there ----
 
 
-def test_only_a_put_makes_a_table(tables: Tables, table: kelek.Table) -> None:
+def test_only_a_put_makes_a_table(tables: NodeTables, table: kelek.Table) -> None:
     table.delete(b"k")
     table.delete_many([b"a", b"b"])
     table.delete_range(prefix=b"a")
@@ -167,7 +167,7 @@ def test_only_a_put_makes_a_table(tables: Tables, table: kelek.Table) -> None:
     assert table.number in table.tables()
 
 
-def test_a_table_is_not_copied_into_itself(tables: Tables, table: kelek.Table) -> None:
+def test_a_table_is_not_copied_into_itself(tables: NodeTables, table: kelek.Table) -> None:
     with pytest.raises(ValueError, match="into itself"):
         table.copy_into(table.number)
     number = u32(table.number)

@@ -11,34 +11,34 @@ from kelek.clients.errors import LogError, MembersRefused, TransferRefused
 from kelek.clients.log.log import Log
 from kelek.protocols.zmqraft.wire.client_codec import LogInfo
 from kelek.tests.interop import versions
-from kelek.tests.interop.versions import CLUSTER, QUICK, SLOW, Nodes, Part
+from kelek.tests.interop.versions import CLUSTER, QUICK, SLOW, Part, VersionedNodes
 
 
 @pytest.fixture(scope="module")
 def old() -> Iterator[Path]:
     try:
         home = versions.old_home()
-    except versions.NotHere as reason:
+    except versions.VersionMissing as reason:
         pytest.skip(str(reason))
     yield home
     shutil.rmtree(home)
 
 
 @pytest.fixture
-def nodes(old: Path) -> Iterator[Nodes]:
-    made = Nodes(old)
+def nodes(old: Path) -> Iterator[VersionedNodes]:
+    made = VersionedNodes(old)
     yield made
     made.close()
 
 
-def connect(nodes: Nodes) -> Log:
+def connect(nodes: VersionedNodes) -> Log:
     return Log(nodes.urls.values(), CLUSTER, timeout_ms=60_000)
 
 
-class Writer:
+class UpgradeWriter:
     """Writes numbered updates, a few at a time, until it is told to end."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: VersionedNodes) -> None:
         self.count = 0
         self._nodes = nodes
         self._enough = threading.Event()
@@ -64,11 +64,11 @@ class Writer:
         return self.count
 
 
-def asked(nodes: Nodes, name: str) -> LogInfo:
+def asked(nodes: VersionedNodes, name: str) -> LogInfo:
     return nodes.wait(lambda infos: True)[name]
 
 
-def make_lead(nodes: Nodes, heir: str) -> None:
+def make_lead(nodes: VersionedNodes, heir: str) -> None:
     """Leaders are killed, and come back, until the heir leads: it is quick, so it soon does."""
     for _ in range(8):
         leader = nodes.wait_for_leader()
@@ -81,7 +81,7 @@ def make_lead(nodes: Nodes, heir: str) -> None:
     raise AssertionError(f"{heir} never leads")
 
 
-def upgrade(nodes: Nodes, name: str) -> None:
+def upgrade(nodes: VersionedNodes, name: str) -> None:
     """Stopped, and started with today's code on the same data."""
     nodes.stop(name)
     nodes.wait_for_leader()
@@ -89,14 +89,14 @@ def upgrade(nodes: Nodes, name: str) -> None:
     nodes.wait_caught_up(name)
 
 
-def test_nodes_are_upgraded_one_by_one_while_a_client_writes(nodes: Nodes) -> None:
+def test_nodes_are_upgraded_one_by_one_while_a_client_writes(nodes: VersionedNodes) -> None:
     """n1 and n3 follow each other as leaders, whatever versions they have."""
     nodes.start("n1", Part("old"))
     nodes.start("n2", Part("old"))
     nodes.start("n3", Part("old", QUICK))
     nodes.wait_for_leader()
     nodes.parts["n1"] = Part("old", QUICK)  # From its next start on.
-    writer = Writer(nodes)
+    writer = UpgradeWriter(nodes)
     try:
         upgrade(nodes, "n1")  # One of today's, two old ones.
         make_lead(nodes, "n3")
@@ -138,7 +138,7 @@ def test_nodes_are_upgraded_one_by_one_while_a_client_writes(nodes: Nodes) -> No
 
 
 def test_an_old_follower_is_not_sent_snapshots_and_an_old_kelek_refuses_a_compacted_log(
-    nodes: Nodes,
+    nodes: VersionedNodes,
 ) -> None:
     compacts = ", snapshot_entries: 2000, snapshot_behind: 100"
     nodes.start("n1", Part("new", QUICK, compacts))

@@ -31,7 +31,7 @@ ERRORS_MAX = 1500  # Characters of each log.
 QUICK, SLOW = (300, 450), (900, 1400)  # Milliseconds: who is quick leads when a leader is lost.
 
 
-class NotHere(Exception):
+class VersionMissing(Exception):
     """The older kelek can't be had here; the reason."""
 
 
@@ -43,7 +43,7 @@ def old_home() -> Path:
         command = ["git", "-C", str(ROOT), "archive", "--output", str(archive), OLD]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise NotHere(f"commit {OLD[:7]} is not in this history: {done.stderr.strip()}")
+            raise VersionMissing(f"commit {OLD[:7]} is not in this history: {done.stderr.strip()}")
         with tarfile.open(archive) as tar:
             tar.extractall(home / "kelek", filter="data")
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
@@ -51,11 +51,11 @@ def old_home() -> Path:
             command, cwd=home / "kelek", capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise NotHere(f"the older kelek can't be built: {done.stderr[-500:]}")
+            raise VersionMissing(f"the older kelek can't be built: {done.stderr[-500:]}")
     except FileNotFoundError as error:
         shutil.rmtree(home)
-        raise NotHere(str(error)) from error
-    except NotHere:
+        raise VersionMissing(str(error)) from error
+    except VersionMissing:
         shutil.rmtree(home)
         raise
     return home
@@ -69,7 +69,7 @@ class Part(NamedTuple):
     log: str = ""
 
 
-class Nodes:
+class VersionedNodes:
     """Three nodes, each with a supervisor of its own, of the version that it is started with."""
 
     def __init__(self, old: Path) -> None:

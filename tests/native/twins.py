@@ -391,7 +391,7 @@ class Poller:
 SYNCS_MAX = 16
 
 
-class Syncer:
+class SyncerTwin:
     """klk_syncer_*() with a queue, a thread of Python, a pipe and os.fdatasync()."""
 
     def __init__(self) -> None:

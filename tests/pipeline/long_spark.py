@@ -102,7 +102,7 @@ class Told(NamedTuple):
         os.kill(self.executor, signal.SIGKILL)
 
 
-class Driver:
+class LongDriver:
     """Spark in a process of its own, and the door at which its tasks wait."""
 
     def __init__(self, nodes: Shell, place: Path, stack: ExitStack) -> None:
@@ -164,7 +164,7 @@ def test_an_executor_killed_in_the_middle_costs_no_row_and_adds_none(
             found = log.entries(last_index)
             return sorted(one.data for one in found if one.data.startswith(b"row "))
 
-        driver = Driver(nodes, tmp_path, stack)
+        driver = LongDriver(nodes, tmp_path, stack)
         first: tuple[Told, socket.socket] | None = None
         killed = False
         while driver.process.poll() is None:

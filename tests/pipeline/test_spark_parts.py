@@ -108,7 +108,7 @@ def test_messages_over_pipes(link: tuple[DriverPipes, int, int]) -> None:
         one.receive()
 
 
-class Tables:
+class FakeTables:
     """Stands for the tables of a node."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Tables:
 
 
 def test_fresh_tables_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = Tables()
+    tables = FakeTables()
     monkeypatch.setattr("kelek.clients.table.table.Table", tables)
     pytest.importorskip("pyspark")
     first, second = Stages(tmp_path / "stages", "url"), Stages(tmp_path / "stages", "url")

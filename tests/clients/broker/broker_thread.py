@@ -13,7 +13,7 @@ from kelek.net.clock import monotonic_ms
 from kelek.protocols.majordomo import codec
 from kelek.protocols.majordomo.codec import Failure, Final, Request
 from kelek.protocols.majordomo.values import HEADERS, RESERVED
-from kelek.tests.protocols.majordomo.model import Broker
+from kelek.tests.protocols.majordomo.model import ModelBroker
 
 POLL_MS = 20
 
@@ -44,7 +44,7 @@ class BrokerThread(threading.Thread):
         self._runs = count(1)
         self._stopping = False
         self._connections: dict[tuple[Any, bytes], RoutedConnection] = {}
-        self.model: Any = Broker(self, "")  # type: ignore[arg-type]
+        self.model: Any = ModelBroker(self, "")  # type: ignore[arg-type]
         self.ready = threading.Event()
         self.start()
         assert self.ready.wait(60)

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from kelek.tests.clients.router_thread import RouterThread
-from kelek.tests.protocols.zmqraft.world import Peer, World
+from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster, FakePeer
 
 
-class LogPeers(RouterThread[Peer]):
+class LogPeers(RouterThread[FakePeer]):
     """Three peers on ipc. n1 leads."""
 
     def __init__(self, folder: Path) -> None:
-        self.model = World()
+        self.model = FakeCluster()
         for peer in self.model.peers:
             peer.url = f"ipc://{folder}/{peer.name}"
         self.model.peers[0].leads = True

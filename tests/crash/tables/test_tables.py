@@ -28,7 +28,7 @@ NODES = ("n1", "n2", "n3")
 LOG = "segment_bytes: 64KiB, snapshot_entries: 150, snapshot_trailing_entries: 0"
 
 
-class Cluster:
+class TablesCluster:
     """Nodes with tables, and what can be done to them."""
 
     def __init__(self, shell: Any, nodes: tuple[str, ...], **settings: str) -> None:
@@ -101,11 +101,11 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(shell: Any) -> Iterator[Callable[..., Cluster]]:
-    made: list[Cluster] = []
+def cluster(shell: Any) -> Iterator[Callable[..., TablesCluster]]:
+    made: list[TablesCluster] = []
 
-    def make(nodes: tuple[str, ...], **settings: str) -> Cluster:
-        made.append(Cluster(shell, nodes, **settings))
+    def make(nodes: tuple[str, ...], **settings: str) -> TablesCluster:
+        made.append(TablesCluster(shell, nodes, **settings))
         return made[-1]
 
     yield make
@@ -120,7 +120,7 @@ def put(table: Table, numbers: Any) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_nodes_that_lost_their_tables_get_them_again(cluster: Callable[..., Cluster]) -> None:
+def test_nodes_that_lost_their_tables_get_them_again(cluster: Callable[..., TablesCluster]) -> None:
     running = cluster(NODES)
     with running.table(TABLE) as table, running.table(TABLE + 1) as other:
         put(table, range(250))
@@ -151,7 +151,7 @@ def test_nodes_that_lost_their_tables_get_them_again(cluster: Callable[..., Clus
 
 @pytest.mark.timeout(400)
 def test_killed_at_any_moment_nothing_is_lost_or_done_twice(
-    cluster: Callable[..., Cluster],
+    cluster: Callable[..., TablesCluster],
 ) -> None:
     running = cluster(NODES)
     random = Random(7)
@@ -174,7 +174,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_done_twice(
     running.check_equal(TABLE)
 
 
-def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
+def test_local_tables_and_one_process(cluster: Callable[..., TablesCluster]) -> None:
     running = cluster(("n1",), options="--one-process")
     with running.table(LOCAL) as local, running.table(TABLE) as table:
         put(local, range(10))
@@ -198,7 +198,9 @@ def test_local_tables_and_one_process(cluster: Callable[..., Cluster]) -> None:
         assert table.count() == 3010
 
 
-def test_tables_whose_files_are_damaged_are_made_anew(cluster: Callable[..., Cluster]) -> None:
+def test_tables_whose_files_are_damaged_are_made_anew(
+    cluster: Callable[..., TablesCluster],
+) -> None:
     running = cluster(("n1",), zerodb="workers: 1")
     folder = Path(running.shell.folder, "var", "n1", "tables", "table_worker")
     with running.table(TABLE) as table:
@@ -229,7 +231,7 @@ def own_disk(folder: Path) -> str:
 
 
 def test_a_full_disk_makes_tables_read_only_until_there_is_room(
-    shell: Any, cluster: Callable[..., Cluster]
+    shell: Any, cluster: Callable[..., TablesCluster]
 ) -> None:
     folder = Path(shell.folder, "var", "n1", "tables")
     running = cluster(

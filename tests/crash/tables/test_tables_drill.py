@@ -29,7 +29,7 @@ def started(arguments: list[str], command: list[str] | None = None) -> subproces
     )  # fmt: skip
 
 
-class Twin:
+class TablesTwin:
     """What the tables must hold behind an entry."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ def durable_in(output: str) -> int:
 
 @pytest.mark.parametrize("kind", ["replicated", "local"])
 def test_killed_at_random_points(tmp_path: Path, kind: str) -> None:
-    random, path, twin, durable = Random(kind), str(tmp_path / "db"), Twin(), 0
+    random, path, twin, durable = Random(kind), str(tmp_path / "db"), TablesTwin(), 0
     for _ in range(8):
         process = started([path, kind, "1000000"])
         assert process.stdout is not None
@@ -104,4 +104,4 @@ def test_full_disk(tmp_path: Path, kind: str, size: int, stuck_s: float) -> None
     assert told, "the disk never was full"
     assert "no space is left" in told[0]
     assert told[1].startswith("again"), told
-    Twin().check(str(after), kind == "replicated", 600)
+    TablesTwin().check(str(after), kind == "replicated", 600)

@@ -31,13 +31,13 @@ BLOCK = 4096
 APPEND_MAX, SYNC_MAX, GAP = 5, 5, 5
 
 
-class Entry(NamedTuple):
+class PlainFarmEntry(NamedTuple):
     term: int
     kind: int
     value: bytes
 
 
-class Message(NamedTuple):
+class PlainMessage(NamedTuple):
     kind: int
     source: int
     destination: int
@@ -45,7 +45,7 @@ class Message(NamedTuple):
     last_term: int = 0
     last_index: int = 0
     commit: int = 0
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PlainFarmEntry, ...] = ()
 
     def encode(self) -> bytes:
         body = b"".join(ENTRY.pack(t, k, len(v)) + v for t, k, v in self.entries)
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
     accepted: int
 
 
-def take_request(buffer: bytearray) -> Message | None:
+def take_request(buffer: bytearray) -> PlainMessage | None:
     """Removes the next whole request from the buffer's front."""
     if len(buffer) < HEADER.size:
         return None
@@ -72,11 +72,11 @@ def take_request(buffer: bytearray) -> Message | None:
     while at < HEADER.size + size:
         term, kind, length = ENTRY.unpack_from(buffer, at)
         at += ENTRY.size
-        entries.append(Entry(term, kind, bytes(buffer[at : at + length])))
+        entries.append(PlainFarmEntry(term, kind, bytes(buffer[at : at + length])))
         at += length
     assert at == HEADER.size + size
     del buffer[:at]
-    return Message(*fields)._replace(entries=tuple(entries))
+    return PlainMessage(*fields)._replace(entries=tuple(entries))
 
 
 def take_answer(buffer: bytearray) -> Answer | None:
@@ -104,7 +104,7 @@ def servers_of(value: bytes) -> dict[int, str]:
     return servers
 
 
-def pack(entries: list[Entry], base: int) -> bytes:
+def pack(entries: list[PlainFarmEntry], base: int) -> bytes:
     index, log = b"", b""
     for term, kind, value in entries:
         index += struct.pack(">Q", base + len(log))
@@ -112,7 +112,7 @@ def pack(entries: list[Entry], base: int) -> bytes:
     return gzip.compress(struct.pack(">II", len(index), len(log)) + index + log)
 
 
-def unpack(value: bytes) -> tuple[int, list[Entry]]:
+def unpack(value: bytes) -> tuple[int, list[PlainFarmEntry]]:
     """The offset of the first entry in the sender's file, and the entries."""
     data = gzip.decompress(value)
     index_size, log_size = struct.unpack_from(">II", data)
@@ -124,11 +124,11 @@ def unpack(value: bytes) -> tuple[int, list[Entry]]:
     for begin, end in zip(offsets, ends, strict=True):
         piece = log[begin - offsets[0] : end - offsets[0]]
         term, kind = struct.unpack_from(">QB", piece)
-        entries.append(Entry(term, kind, piece[9:]))
+        entries.append(PlainFarmEntry(term, kind, piece[9:]))
     return offsets[0], entries
 
 
-class Link:
+class PlainLink:
     """An outgoing connection with one request at a time."""
 
     def __init__(self, endpoint: str) -> None:
@@ -137,14 +137,14 @@ class Link:
         self.failure = ""
         self.buffer = bytearray()
         self.up = False
-        self.asked: Message | None = None
+        self.asked: PlainMessage | None = None
 
     def lost(self) -> None:
         self.up, self.asked = False, None
         self.out.clear()
         self.buffer.clear()
 
-    def send(self, message: Message) -> None:
+    def send(self, message: PlainMessage) -> None:
         if self.up and self.asked is None:
             self.asked = message
             self.out += message.encode()
@@ -170,7 +170,7 @@ class Plain:
         self.commit = 0
         self.start = 1  # The first index in the log; the snapshot has those below.
         self.start_term = 0  # Of the entry before it.
-        self.log: list[Entry] = []
+        self.log: list[PlainFarmEntry] = []
         self.snapshot = b""
         self.incoming = bytearray()
         self.servers = dict(servers)
@@ -186,7 +186,7 @@ class Plain:
         self.newcomer: tuple[int, str] | None = None
         self.joined = False  # The joining server has accepted.
         self.leaver: int | None = None
-        self.links: dict[int, Link] = {}
+        self.links: dict[int, PlainLink] = {}
         self.inbound: dict[int, Inbound] = {}
         self._numbers = 0
         self.now_ms = now_ms
@@ -206,13 +206,13 @@ class Plain:
         """The offset of an entry in the log file."""
         return sum(9 + len(entry.value) for entry in self.log[: index - self.start])
 
-    def put(self, index: int, entry: Entry) -> None:
+    def put(self, index: int, entry: PlainFarmEntry) -> None:
         del self.log[index - self.start :]
         self.log.append(entry)
         assert self.last == index
 
     def append(self, kind: int, value: bytes) -> None:
-        self.put(self.last + 1, Entry(self.term, kind, value))
+        self.put(self.last + 1, PlainFarmEntry(self.term, kind, value))
 
     def compact(self, data: bytes) -> None:
         """Drops committed entries, which the snapshot holds."""
@@ -247,7 +247,7 @@ class Plain:
         wanted = {**self.servers, **dict([self.newcomer] if self.newcomer else [])}
         wanted.pop(self.number, None)
         for number, endpoint in wanted.items():
-            self.links.setdefault(number, Link(endpoint))
+            self.links.setdefault(number, PlainLink(endpoint))
         for number in [each for each in self.links if each not in wanted]:
             del self.links[number]
         if now_ms < self.due_ms:
@@ -264,7 +264,7 @@ class Plain:
         self.vote, self.votes = self.number, {self.number}
         for number, link in self.links.items():
             last_term = self.term_at(self.last)
-            link.send(Message(VOTE, self.number, number, self.term, last_term, self.last))
+            link.send(PlainMessage(VOTE, self.number, number, self.term, last_term, self.last))
         self.count_votes()
 
     def write(self) -> None:
@@ -291,7 +291,7 @@ class Plain:
             if link.asked is None:
                 self.feed(number, link)
 
-    def feed(self, number: int, link: Link) -> None:
+    def feed(self, number: int, link: PlainLink) -> None:
         if self.newcomer and number == self.newcomer[0]:
             self.feed_newcomer(number, link)
         elif number == self.leaver and number in self.servers and self.last == self.commit:
@@ -304,13 +304,13 @@ class Plain:
             message = self.head(APPEND, number, self.term_at(first - 1), first - 1)
             link.send(message._replace(entries=tuple(entries)))
 
-    def head(self, kind: int, to: int, last_term: int, last_index: int) -> Message:
-        return Message(kind, self.number, to, self.term, last_term, last_index, self.commit)
+    def head(self, kind: int, to: int, last_term: int, last_index: int) -> PlainMessage:
+        return PlainMessage(kind, self.number, to, self.term, last_term, last_index, self.commit)
 
-    def feed_newcomer(self, number: int, link: Link) -> None:
+    def feed_newcomer(self, number: int, link: PlainLink) -> None:
         if not self.joined:
             value = configuration(1, 0, self.servers)
-            entry = Entry(self.term, CONFIGURATION, value)
+            entry = PlainFarmEntry(self.term, CONFIGURATION, value)
             link.send(self.head(JOIN, number, 0, self.last)._replace(entries=(entry,)))
         elif self.next[number] < self.start:
             self.feed_snapshot(number, link)
@@ -318,10 +318,10 @@ class Plain:
             first = self.next[number]
             entries = self.log[first - self.start :][:SYNC_MAX]
             value = pack(entries, self.position(first))
-            entry = Entry(self.term, PACK, value)
+            entry = PlainFarmEntry(self.term, PACK, value)
             link.send(self.head(SYNC, number, 0, first - 1)._replace(entries=(entry,)))
 
-    def feed_snapshot(self, number: int, link: Link) -> None:
+    def feed_snapshot(self, number: int, link: PlainLink) -> None:
         offset = self.sent.setdefault(number, 0)
         data = self.snapshot[offset : offset + BLOCK]
         config = configuration(1, 0, self.servers)
@@ -329,7 +329,7 @@ class Plain:
         value += struct.pack(">QI", offset, len(data)) + data
         value += bytes([offset + len(data) == len(self.snapshot)])
         message = self.head(INSTALL, number, self.start_term, self.start - 1)
-        link.send(message._replace(entries=(Entry(self.term, SNAPSHOT, value),)))
+        link.send(message._replace(entries=(PlainFarmEntry(self.term, SNAPSHOT, value),)))
 
     def advance(self) -> None:
         """Commits what a majority has, if it is of the current term."""
@@ -363,7 +363,7 @@ class Plain:
             assert answer.destination == self.number
             self.on_response(number, asked, answer)
 
-    def on_response(self, number: int, asked: Message, answer: Answer) -> None:
+    def on_response(self, number: int, asked: PlainMessage, answer: Answer) -> None:
         if answer.term > self.term and asked.kind in (VOTE, APPEND, INSTALL):
             self.follow(answer.term)
             return
@@ -382,7 +382,7 @@ class Plain:
         is_newcomer = self.newcomer is not None and number == self.newcomer[0]
         return is_newcomer or self.next.get(number, self.last + 1) <= self.last
 
-    def on_appended(self, number: int, asked: Message, answer: Answer) -> None:
+    def on_appended(self, number: int, asked: PlainMessage, answer: Answer) -> None:
         if answer.accepted:
             sent_to = asked.last_index + len(asked.entries)
             assert answer.next == sent_to + 1, "a server of JRaft would end here"
@@ -396,7 +396,7 @@ class Plain:
         else:
             self.next[number] = max(1, self.next[number] - 1)
 
-    def on_piece(self, number: int, asked: Message, answer: Answer) -> None:
+    def on_piece(self, number: int, asked: PlainMessage, answer: Answer) -> None:
         offset = self.sent[number]
         if not answer.accepted:
             self.sent[number] = 0
@@ -407,14 +407,14 @@ class Plain:
         else:
             raise AssertionError(f"{answer.next} is not behind the piece at {offset}")
 
-    def on_joined(self, number: int, asked: Message, answer: Answer) -> None:
+    def on_joined(self, number: int, asked: PlainMessage, answer: Answer) -> None:
         if answer.accepted:
             assert answer.next == 1, "a newcomer begins with an empty log"
             self.joined, self.next[number] = True, answer.next
         else:
             self.newcomer = None
 
-    def on_synced(self, number: int, asked: Message, answer: Answer) -> None:
+    def on_synced(self, number: int, asked: PlainMessage, answer: Answer) -> None:
         assert answer.accepted
         self.next[number] = answer.next
         if self.newcomer and answer.next >= self.last - GAP:
@@ -424,14 +424,14 @@ class Plain:
             self.servers = servers
             self.replicate()
 
-    def on_leaving(self, number: int, asked: Message, answer: Answer) -> None:
+    def on_leaving(self, number: int, asked: PlainMessage, answer: Answer) -> None:
         assert answer.accepted
         servers = {each: where for each, where in self.servers.items() if each != number}
         self.append(CONFIGURATION, configuration(self.last + 1, 0, servers))
         self.leaver = None
         self.replicate()
 
-    led: dict[int, Callable[["Plain", int, Message, Answer], None]] = {
+    led: dict[int, Callable[["Plain", int, PlainMessage, Answer], None]] = {
         APPEND: on_appended,
         INSTALL: on_piece,
         JOIN: on_joined,
@@ -458,7 +458,7 @@ class Plain:
             kind = ANSWERS[message.kind]
             inbound.out += RESPONSE.pack(kind, self.number, to, self.term, next_index, accepted)
 
-    def on_request(self, message: Message) -> tuple[bool, int, int]:
+    def on_request(self, message: PlainMessage) -> tuple[bool, int, int]:
         """Accepted, next index, destination."""
         if message.kind in (CLIENT, ADD, REMOVE):
             accepted = self.role == "leader" and self.asked[message.kind](self, message)
@@ -470,7 +470,7 @@ class Plain:
         accepted, next_index = self.asked_by_servers[message.kind](self, message)
         return accepted, next_index, message.source
 
-    def heard(self, message: Message) -> bool:
+    def heard(self, message: PlainMessage) -> bool:
         """Whether it comes from our leader."""
         if message.term < self.term:
             return False
@@ -479,7 +479,7 @@ class Plain:
         self.due_ms = self.now_ms + self.random.randint(*self.election_ms)
         return True
 
-    def on_vote(self, message: Message) -> tuple[bool, int]:
+    def on_vote(self, message: PlainMessage) -> tuple[bool, int]:
         assert not message.entries
         assert message.commit == 0
         mine = (self.term_at(self.last), self.last)
@@ -491,7 +491,7 @@ class Plain:
             return True, 0
         return False, 0
 
-    def on_append(self, message: Message) -> tuple[bool, int]:
+    def on_append(self, message: PlainMessage) -> tuple[bool, int]:
         at = message.last_index
         known = self.start - 1 <= at <= self.last
         fits = known and self.term_at(at) == message.last_term
@@ -506,7 +506,7 @@ class Plain:
         self.commit_to(min(message.commit, end))
         return True, end + 1
 
-    def on_join(self, message: Message) -> tuple[bool, int]:
+    def on_join(self, message: PlainMessage) -> tuple[bool, int]:
         (entry,) = message.entries
         assert entry.kind == CONFIGURATION
         assert message.last_term == 0
@@ -517,7 +517,7 @@ class Plain:
         self.leader, self.commit = message.source, 0
         return True, self.last + 1
 
-    def on_sync(self, message: Message) -> tuple[bool, int]:
+    def on_sync(self, message: PlainMessage) -> tuple[bool, int]:
         assert message.last_term == 0
         assert self.joining
         assert self.start <= message.last_index + 1 <= self.last + 1, "a hole in the log"
@@ -531,12 +531,12 @@ class Plain:
             self.put(index, each)
         return True, self.last + 1
 
-    def on_leave(self, message: Message) -> tuple[bool, int]:
+    def on_leave(self, message: PlainMessage) -> tuple[bool, int]:
         assert not message.entries
         assert message.last_term == 0
         return True, self.last + 1
 
-    def on_install(self, message: Message) -> tuple[bool, int]:
+    def on_install(self, message: PlainMessage) -> tuple[bool, int]:
         (entry,) = message.entries
         index, term, size = struct.unpack_from(">QQI", entry.value)
         assert (message.last_term, message.last_index) == (term, index)
@@ -556,14 +556,14 @@ class Plain:
             self.servers = {**servers_of(config)}
         return True, offset + size
 
-    def on_client(self, message: Message) -> bool:
+    def on_client(self, message: PlainMessage) -> bool:
         for entry in message.entries:
             assert entry.kind == APPLICATION
             self.append(APPLICATION, entry.value)
         self.replicate()
         return True
 
-    def on_add(self, message: Message) -> bool:
+    def on_add(self, message: PlainMessage) -> bool:
         (entry,) = message.entries
         number, size = struct.unpack_from(">ii", entry.value)
         if self.newcomer or number in self.servers:
@@ -571,19 +571,19 @@ class Plain:
         self.newcomer, self.joined = (number, entry.value[8 : 8 + size].decode()), False
         return True
 
-    def on_remove(self, message: Message) -> bool:
+    def on_remove(self, message: PlainMessage) -> bool:
         (number,) = struct.unpack(">i", message.entries[0].value)
         if number == self.number or number not in self.servers or self.leaver is not None:
             return False
         self.leaver = number
         return True
 
-    asked: dict[int, Callable[["Plain", Message], bool]] = {
+    asked: dict[int, Callable[["Plain", PlainMessage], bool]] = {
         CLIENT: on_client,
         ADD: on_add,
         REMOVE: on_remove,
     }
-    asked_by_servers: dict[int, Callable[["Plain", Message], tuple[bool, int]]] = {
+    asked_by_servers: dict[int, Callable[["Plain", PlainMessage], tuple[bool, int]]] = {
         VOTE: on_vote,
         APPEND: on_append,
         JOIN: on_join,

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from kelek.tests.interop.garlicfarm.farm_plain import Inbound, Link, Plain
+from kelek.tests.interop.garlicfarm.farm_plain import Inbound, Plain, PlainLink
 
 TICK_S = 0.01
 AGAIN_S = 0.05
@@ -21,7 +21,7 @@ WAIT_S = 60
 HASHES = {"SHA-256": "sha256", "MD5": "md5"}
 
 
-class Refused(Exception):
+class HandshakeRefused(Exception):
     """The handshake has failed; the status is its argument."""
 
 
@@ -42,7 +42,7 @@ def read_head(sock: socket.socket) -> tuple[list[str], bytes]:
     while b"\r\n\r\n" not in data:
         more = sock.recv(4096)
         if not more:
-            raise Refused("closed")
+            raise HandshakeRefused("closed")
         data += more
     head, _, rest = data.partition(b"\r\n\r\n")
     return head.decode().split("\r\n"), rest
@@ -113,7 +113,7 @@ class Who:
         lines, rest = read_head(sock)
         if not lines[0].startswith("HTTP/1.1 101 "):
             sock.close()
-            raise Refused(lines[0])
+            raise HandshakeRefused(lines[0])
         assert not rest, "nobody has asked for anything yet"
         return sock
 
@@ -172,7 +172,7 @@ class PlainServer:
         self._nonces: set[str] = set()
         self._socks: dict[object, socket.socket] = {}
         self._threads: list[threading.Thread] = []
-        self._linking: dict[int, Link] = {}
+        self._linking: dict[int, PlainLink] = {}
         self._go(self._listen)
         self._go(self._tick)
 
@@ -184,7 +184,7 @@ class PlainServer:
         def run() -> None:
             try:
                 work(*arguments)  # type: ignore[operator]
-            except (OSError, Refused):
+            except (OSError, HandshakeRefused):
                 pass  # Its connection has ended.
             except AssertionError as error:
                 self.failures.append(error)
@@ -205,7 +205,7 @@ class PlainServer:
 
     def _flush(self) -> None:
         """Sends the output of links and inbound connections."""
-        sides: list[tuple[object, Link | Inbound]] = list(self.plain.links.items())
+        sides: list[tuple[object, PlainLink | Inbound]] = list(self.plain.links.items())
         sides += [(-number, each) for number, each in self.plain.inbound.items()]
         for key, side in sides:
             sock = self._socks.get(key)
@@ -247,18 +247,18 @@ class PlainServer:
                     del self._socks[-number]
                     self.plain.on_closed(number)
 
-    def _link(self, number: int, link: Link) -> None:
+    def _link(self, number: int, link: PlainLink) -> None:
         """Connects repeatedly while the server is needed."""
         port = int(link.endpoint.rpartition(":")[2])
         while not self._end.is_set() and self.plain.links.get(number) is link:
             try:
                 with self.who.enter(port) as sock:
                     self._talk(number, link, sock)
-            except (OSError, Refused):
+            except (OSError, HandshakeRefused):
                 pass
             self._end.wait(AGAIN_S)
 
-    def _talk(self, number: int, link: Link, sock: ssl.SSLSocket) -> None:
+    def _talk(self, number: int, link: PlainLink, sock: ssl.SSLSocket) -> None:
         with self.lock:
             if self.plain.links.get(number) is not link:
                 return

@@ -33,12 +33,12 @@ from kelek.tests.interop.garlicfarm.farm_plain import (
     SYNC,
     VOTE,
     Answer,
-    Entry,
-    Message,
+    PlainFarmEntry,
+    PlainMessage,
     configuration,
     take_answer,
 )
-from kelek.tests.interop.garlicfarm.farm_tls import Refused, Who, old_hello, read_head
+from kelek.tests.interop.garlicfarm.farm_tls import HandshakeRefused, Who, old_hello, read_head
 
 WAIT_S = 60
 WAITS = 4  # It waits for an invitation.
@@ -70,7 +70,7 @@ class Scene:
 
     def _ask(self, number: int) -> Response:
         watch = self.watches[number]
-        watch.sock.sendall(Message(CLIENT, 0, 0, 0).encode())
+        watch.sock.sendall(PlainMessage(CLIENT, 0, 0, 0).encode())
         return watch.answer()
 
     def counts(self, number: int = 0) -> Counter[str]:
@@ -306,7 +306,7 @@ def drained(sock: socket.socket) -> bytes:
 
 def request(scene: Scene, kind: int, **fields: Any) -> bytes:
     """A request of another member to the leader, in its own term."""
-    made = Message(kind, scene.follower, scene.leader, scene.term)._replace(**fields)
+    made = PlainMessage(kind, scene.follower, scene.leader, scene.term)._replace(**fields)
     return made.encode()
 
 
@@ -322,20 +322,20 @@ CLOSED: dict[str, Make] = {
     "4 GiB of entries": lambda scene: sized(scene, (1 << 32) - 1),
     "an entry of 2 GiB": lambda scene: sized(scene, 13) + struct.pack(">QBI", 1, 1, 1 << 31),
     "a term of 2^63": lambda scene: request(scene, VOTE, term=1 << 63),
-    "an unknown value": lambda scene: request(scene, APPEND, entries=(Entry(1, 9, b""),)),
+    "an unknown value": lambda scene: request(scene, APPEND, entries=(PlainFarmEntry(1, 9, b""),)),
     "a LogPack in a log": lambda scene: request(
-        scene, APPEND, term=scene.term + 9, entries=(Entry(1, PACK, b""),)
+        scene, APPEND, term=scene.term + 9, entries=(PlainFarmEntry(1, PACK, b""),)
     ),
     "AppendEntries at our own term": lambda scene: request(scene, APPEND),
     "a snapshot at our own term": lambda scene: request(
-        scene, INSTALL, entries=(Entry(1, SNAPSHOT, b""),)
+        scene, INSTALL, entries=(PlainFarmEntry(1, SNAPSHOT, b""),)
     ),
     "our own id": lambda scene: request(scene, VOTE, source=scene.leader),
     "for another server": lambda scene: request(scene, VOTE, destination=STRANGER),
-    "a vote with entries": lambda scene: request(scene, VOTE, entries=(Entry(1, 1, b""),)),
+    "a vote with entries": lambda scene: request(scene, VOTE, entries=(PlainFarmEntry(1, 1, b""),)),
     "a JoinCluster without its entry": lambda scene: request(scene, JOIN),
     "a Configuration that is none": lambda scene: request(
-        scene, JOIN, entries=(Entry(1, CONFIGURATION, b"x"),)
+        scene, JOIN, entries=(PlainFarmEntry(1, CONFIGURATION, b"x"),)
     ),
 }
 REFUSED: dict[str, tuple[str, Make]] = {
@@ -347,23 +347,23 @@ REFUSED: dict[str, tuple[str, Make]] = {
     )),
     "a stranger's invitation": ("join_cluster", lambda scene: request(
         scene, JOIN, source=STRANGER, term=scene.term + 1000,
-        entries=(Entry(1, CONFIGURATION, bytes(16)),),
+        entries=(PlainFarmEntry(1, CONFIGURATION, bytes(16)),),
     )),
     "a stranger's snapshot": ("install_snapshot", lambda scene: request(
         scene, INSTALL, source=STRANGER, term=scene.term + 1000,
-        entries=(Entry(1, SNAPSHOT, PIECE),),
+        entries=(PlainFarmEntry(1, SNAPSHOT, PIECE),),
     )),
     "a stranger's farewell": ("leave_cluster", lambda scene: request(
         scene, LEAVE, source=STRANGER
     )),
-    "a Configuration of a client's": ("client_request", lambda scene: Message(
-        CLIENT, 0, 0, 0, entries=(Entry(0, CONFIGURATION, bytes(16)),)
+    "a Configuration of a client's": ("client_request", lambda scene: PlainMessage(
+        CLIENT, 0, 0, 0, entries=(PlainFarmEntry(0, CONFIGURATION, bytes(16)),)
     ).encode()),
     "a bomb of who has invited nobody": ("sync_log", lambda scene: request(
-        scene, SYNC, term=scene.term + 9, entries=(Entry(1, PACK, BOMB),)
+        scene, SYNC, term=scene.term + 9, entries=(PlainFarmEntry(1, PACK, BOMB),)
     )),
     "a bomb of a stranger's": ("sync_log", lambda scene: request(
-        scene, SYNC, source=STRANGER, term=scene.term + 9, entries=(Entry(1, PACK, BOMB),)
+        scene, SYNC, source=STRANGER, term=scene.term + 9, entries=(PlainFarmEntry(1, PACK, BOMB),)
     )),
 }  # fmt: skip
 
@@ -416,9 +416,9 @@ def answers(sock: socket.socket, count: int) -> list[Answer]:
 def test_unknown_servers_at_a_follower(scene: Scene) -> None:
     """A follower refuses what the leader refuses."""
     entries = {
-        JOIN: (Entry(1, CONFIGURATION, bytes(16)),),
-        SYNC: (Entry(1, PACK, BOMB),),
-        INSTALL: (Entry(1, SNAPSHOT, PIECE),),
+        JOIN: (PlainFarmEntry(1, CONFIGURATION, bytes(16)),),
+        SYNC: (PlainFarmEntry(1, PACK, BOMB),),
+        INSTALL: (PlainFarmEntry(1, SNAPSHOT, PIECE),),
     }
     kinds = {
         VOTE: "request_vote", APPEND: "append_entries", JOIN: "join_cluster", SYNC: "sync_log",
@@ -428,7 +428,7 @@ def test_unknown_servers_at_a_follower(scene: Scene) -> None:
     with scene.server.enter(scene.port(scene.follower)) as sock:
         for kind in kinds:
             term, more = scene.term + 1000, entries.get(kind, ())
-            made = Message(kind, STRANGER, scene.follower, term, 9, 1 << 40, entries=more)
+            made = PlainMessage(kind, STRANGER, scene.follower, term, 9, 1 << 40, entries=more)
             sock.sendall(made.encode())
         found = answers(sock, len(kinds))
     assert {(answer.accepted, answer.term) for answer in found} == {(0, scene.term)}
@@ -476,13 +476,13 @@ def test_a_client_does_not_speak_as_a_server(scene: Scene, kind: int) -> None:
     with scene.who.enter(scene.port(number)) as sock:
         order = b'{"admin":"publish","cluster":"farm","date":1,"user":"adm","server":1}'
         entries = {
-            APPEND: (Entry(term, APPLICATION, order),),
-            JOIN: (Entry(1, CONFIGURATION, bytes(16)),),
-            SYNC: (Entry(1, PACK, BOMB),),
-            INSTALL: (Entry(1, SNAPSHOT, PIECE),),
+            APPEND: (PlainFarmEntry(term, APPLICATION, order),),
+            JOIN: (PlainFarmEntry(1, CONFIGURATION, bytes(16)),),
+            SYNC: (PlainFarmEntry(1, PACK, BOMB),),
+            INSTALL: (PlainFarmEntry(1, SNAPSHOT, PIECE),),
         }
         last = scene.status(number)["last"]
-        forged = Message(kind, scene.leader, number, term, scene.term, last, last + 1)
+        forged = PlainMessage(kind, scene.leader, number, term, scene.term, last, last + 1)
         sock.sendall(forged._replace(entries=entries.get(kind, ())).encode())
         assert drained(sock) == b""
     assert (scene.counts(number) - before)[f"refused_{SERVER_KINDS[kind]}"] == 1
@@ -496,8 +496,8 @@ def test_a_zip_bomb_for_a_joining_server(scene: Scene) -> None:
     limit.
     """
     servers = configuration(1, 0, {1: "tcp://127.0.0.1:1"})
-    join = Message(JOIN, 1, WAITS, 5, entries=(Entry(5, CONFIGURATION, servers),))
-    bomb = Message(SYNC, 1, WAITS, 5, entries=(Entry(5, PACK, BOMB),))
+    join = PlainMessage(JOIN, 1, WAITS, 5, entries=(PlainFarmEntry(5, CONFIGURATION, servers),))
+    bomb = PlainMessage(SYNC, 1, WAITS, 5, entries=(PlainFarmEntry(5, PACK, BOMB),))
     with Who("peer", "the servers' own", scene.farm.ca).enter(scene.port(WAITS)) as sock:
         sock.sendall(join.encode() + bomb.encode())
         said = bytearray(drained(sock))
@@ -509,9 +509,9 @@ def test_a_zip_bomb_for_a_joining_server(scene: Scene) -> None:
 
 
 def test_an_unknown_server_is_refused(scene: Scene) -> None:
-    with pytest.raises(Refused, match="401"):
+    with pytest.raises(HandshakeRefused, match="401"):
         Who("nobody", "x", scene.farm.ca).enter(scene.port())
-    entry = Entry(0, APPLICATION, b"behind")
+    entry = PlainFarmEntry(0, APPLICATION, b"behind")
     watch = scene.watches[scene.leader]
-    watch.sock.sendall(Message(CLIENT, 0, 0, 0, entries=(entry,)).encode())
+    watch.sock.sendall(PlainMessage(CLIENT, 0, 0, 0, entries=(entry,)).encode())
     assert watch.answer().is_accepted

@@ -14,12 +14,12 @@ from kelek.tests.actors.farm.farm_servers import FarmServers
 from kelek.tests.interop.garlicfarm.farm_plain import (
     APPLICATION,
     CLIENT,
-    Entry,
-    Message,
+    PlainFarmEntry,
+    PlainMessage,
     take_answer,
 )
-from kelek.tests.interop.garlicfarm.farm_tls import PlainServer, Refused, Who
-from kelek.tests.protocols.garlicfarm.farm_world import client_request
+from kelek.tests.interop.garlicfarm.farm_tls import HandshakeRefused, PlainServer, Who
+from kelek.tests.protocols.garlicfarm.farm_cluster import client_request
 
 PLAIN = 9
 SECRET = "the servers' own"
@@ -58,7 +58,9 @@ def add(farm: FarmServers, number: int, endpoint: str, is_in: Callable[[], bool]
 def ask_plain(server: PlainServer, value: bytes) -> bool:
     """A ClientRequest of the independent client."""
     with server.who.enter(server.port) as sock:
-        sock.sendall(Message(CLIENT, 0, 0, 0, entries=(Entry(0, APPLICATION, value),)).encode())
+        sock.sendall(
+            PlainMessage(CLIENT, 0, 0, 0, entries=(PlainFarmEntry(0, APPLICATION, value),)).encode()
+        )
         buffer = bytearray()
         while (answer := take_answer(buffer)) is None:
             data = sock.recv(100)
@@ -125,5 +127,5 @@ def test_both_algorithms_and_a_wrong_password() -> None:
         assert list(who.challenges(farm.ports[1])) == ["SHA-256", "MD5"]
         for algorithm in ("SHA-256", "MD5"):
             who.enter(farm.ports[1], algorithm).close()
-        with pytest.raises(Refused, match="401"):
+        with pytest.raises(HandshakeRefused, match="401"):
             Who("peer", "wrong", farm.ca).enter(farm.ports[1])

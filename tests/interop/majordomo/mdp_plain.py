@@ -51,7 +51,7 @@ class Client02:
         return replies
 
 
-class Worker(ABC):
+class PlainWorker(ABC):
     """What both RFCs have in common: READY at first, heartbeats both ways, a new socket behind a
     DISCONNECT."""
 
@@ -98,7 +98,7 @@ class Worker(ABC):
         """Answers a request of the client at this address."""
 
 
-class Worker01(Worker):
+class Worker01(PlainWorker):
     """One REPLY to each request: the body, doubled."""
 
     head = (b"", b"MDPW01")
@@ -108,7 +108,7 @@ class Worker01(Worker):
         self.send(b"\x03", address, b"", *body, *body)
 
 
-class Worker02(Worker):
+class Worker02(PlainWorker):
     """Each frame of the body as a PARTIAL, then the number of them."""
 
     head = (b"MDPW02",)

@@ -10,7 +10,7 @@ from kelek.tests.actors.broker.broker_process import BrokerProcess
 from kelek.tests.interop.majordomo.mdp_plain import (
     Client01,
     Client02,
-    Worker,
+    PlainWorker,
     Worker01,
     Worker02,
     received,
@@ -58,7 +58,7 @@ def text_worker(broker: BrokerProcess, until: threading.Event) -> None:
                 socket.send_multipart([b"KLKW01", kind, *work[:3], body])
 
 
-def mdp_worker(worker: Worker, until: threading.Event) -> None:
+def mdp_worker(worker: PlainWorker, until: threading.Event) -> None:
     while not until.is_set():
         worker.step()
 
@@ -74,7 +74,7 @@ ANSWERS = {
 def test_any_client_reaches_any_worker(broker: BrokerProcess) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = broker.context
     over = threading.Event()
-    workers: list[Worker] = [
+    workers: list[PlainWorker] = [
         Worker01(context, broker.workers_url, b"mdp01"),
         Worker02(context, broker.workers_url, b"mdp02"),
     ]

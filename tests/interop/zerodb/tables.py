@@ -14,9 +14,9 @@ import zmq
 
 from kelek.bench.kelek_cluster import actor_name, children_of
 from kelek.clients.log.log import Log
-from kelek.tests.interop.conftest import Cluster, new_folder
+from kelek.tests.interop.conftest import InteropCluster, new_folder
 from kelek.tests.interop.zerodb.zerodb_model import Ground
-from kelek.tests.interop.zerodb.zerodb_plain import Client, Context
+from kelek.tests.interop.zerodb.zerodb_plain import Context, PlainTableClient
 from kelek.tests.ports import free_port
 
 NODES = ("n1", "n2", "n3")
@@ -25,25 +25,25 @@ LOCAL = range(1000, 1100)  # Tables that are not replicated.
 SETTINGS = f"workers: 2, local_tables: {list(LOCAL)}, request_timeout_ms: 20000"  # A busy machine.
 
 
-class Tables:
+class NodeTables:
     """A cluster whose nodes have all five endpoints, and a context for its clients."""
 
     def __init__(self, folder: Path, names: tuple[str, ...], settings: str = SETTINGS) -> None:
         self.doors = {
             name: {door: f"tcp://127.0.0.1:{free_port()}" for door in DOORS} for name in names
         }
-        self.cluster = Cluster(
+        self.cluster = InteropCluster(
             folder, dict.fromkeys(names, "kelek"), zerodb=settings, doors=self.doors
         )
         self.asked = names[0]  # Whose doors are used where no node is named.
         self.context: Context = zmq.Context()
-        self.clients: list[Client] = []
+        self.clients: list[PlainTableClient] = []
         self.replicated = itertools.count(1)
         self.local = itertools.cycle(LOCAL)
         self.disturbances: Counter[str] = Counter()
 
-    def client(self, kind: int = zmq.DEALER, node: str = "", door: str = "url") -> Client:
-        client = Client(self.context, self.doors[node or self.asked][door], kind)
+    def client(self, kind: int = zmq.DEALER, node: str = "", door: str = "url") -> PlainTableClient:
+        client = PlainTableClient(self.context, self.doors[node or self.asked][door], kind)
         self.clients.append(client)
         return client
 
@@ -90,11 +90,11 @@ class Tables:
 
 
 @pytest.fixture(scope="session")
-def running() -> Iterator[Tables]:
+def running() -> Iterator[NodeTables]:
     """One node; by KELEK_ASK=leader or follower that one of three."""
     folder = new_folder()
     whom = os.environ.get("KELEK_ASK", "")
-    tables = Tables(folder, NODES if whom else NODES[:1])
+    tables = NodeTables(folder, NODES if whom else NODES[:1])
     try:
         if whom:
             tables.ask(whom)
@@ -105,7 +105,7 @@ def running() -> Iterator[Tables]:
 
 
 @pytest.fixture
-def tables(running: Tables) -> Iterator[Tables]:
+def tables(running: NodeTables) -> Iterator[NodeTables]:
     """No test may leave it changed, but for tables of its own."""
     yield running
     running.close_clients()

@@ -14,7 +14,7 @@ import pytest
 import kelek
 from kelek.bench.kelek_cluster import children_of
 from kelek.tests.interop.conftest import new_folder
-from kelek.tests.interop.zerodb.tables import Tables
+from kelek.tests.interop.zerodb.tables import NodeTables
 
 wasmtime = pytest.importorskip("wasmtime")
 SWAP = Path(__file__).resolve().parents[3] / "examples" / "mappers" / "swap.wat"
@@ -34,7 +34,7 @@ SLOW = """(module
     (i32.const 0)))"""
 
 
-def wait_ready(tables: Tables) -> None:
+def wait_ready(tables: NodeTables) -> None:
     """Until every process serves: before that a data job is refused, to be asked for again."""
     until = time.monotonic() + DEADLINE_S
     while {row["state"] for row in tables.cluster.status()} != {"ready"}:
@@ -42,9 +42,9 @@ def wait_ready(tables: Tables) -> None:
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Tables]:
+def node() -> Iterator[NodeTables]:
     folder = new_folder()
-    tables = Tables(folder, ("n1",), "mapper: wasm, request_timeout_ms: 20000")
+    tables = NodeTables(folder, ("n1",), "mapper: wasm, request_timeout_ms: 20000")
     try:
         yield tables
     finally:
@@ -53,7 +53,7 @@ def node() -> Iterator[Tables]:
 
 
 @pytest.fixture
-def table(node: Tables) -> Iterator[kelek.Table]:
+def table(node: NodeTables) -> Iterator[kelek.Table]:
     with kelek.Table([node.doors["n1"]["url"]], 7, timeout_ms=TIMEOUT_MS) as table:
         if not table.exists(b"%06d" % (ROWS - 1)):
             table.put_many((b"%06d" % i, b"v%d" % i) for i in range(ROWS))
@@ -72,7 +72,7 @@ def ended(table: kelek.Table, apid: int) -> dict[str, str]:
     return found
 
 
-def test_an_index_is_made_by_two_mappers_at_once(table: kelek.Table, node: Tables) -> None:
+def test_an_index_is_made_by_two_mappers_at_once(table: kelek.Table, node: NodeTables) -> None:
     found = ended(table, table.map_into(8, wasm(SWAP.read_text()), threads=2))
     assert (found["state"], found["rows"], found["puts"]) == ("done", str(ROWS), str(ROWS))
     with kelek.Table([node.doors["n1"]["url"]], 8, timeout_ms=TIMEOUT_MS) as index:
@@ -87,7 +87,7 @@ def test_a_mapper_that_never_ends_is_ended(table: kelek.Table) -> None:
     assert found["puts"] == "0"
 
 
-def test_a_lease_of_all_nodes_outlives_its_job_server(table: kelek.Table, node: Tables) -> None:
+def test_a_lease_of_all_nodes_outlives_its_job_server(table: kelek.Table, node: NodeTables) -> None:
     pid = node.cluster.pid("n1", "job_server")
     lease = table.open_snapshot()
     chunks = table.snapshot_chunks(lease.number, chunk_pairs=5000)
@@ -101,7 +101,7 @@ def test_a_lease_of_all_nodes_outlives_its_job_server(table: kelek.Table, node: 
         assert time.monotonic() < until, "it is released and stays"
 
 
-def test_nothing_of_a_killed_job_server_is_left(table: kelek.Table, node: Tables) -> None:
+def test_nothing_of_a_killed_job_server_is_left(table: kelek.Table, node: NodeTables) -> None:
     """Not its mappers, nor its snapshots; and no number of its jobs comes back."""
     pid = node.cluster.pid("n1", "job_server")
     job = table.range_job(lease=0)

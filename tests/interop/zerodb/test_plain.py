@@ -11,14 +11,14 @@ import zmq
 
 from kelek.tests.interop.zerodb import zerodb_malformed as malformed
 from kelek.tests.interop.zerodb import zerodb_plain as plain
-from kelek.tests.interop.zerodb.tables import Tables
+from kelek.tests.interop.zerodb.tables import NodeTables
 from kelek.tests.interop.zerodb.tables import running as running
 from kelek.tests.interop.zerodb.tables import tables as tables
 from kelek.tests.interop.zerodb.zerodb_malformed import Bad
 from kelek.tests.interop.zerodb.zerodb_plain import (
-    Client,
     Frames,
     Pair,
+    PlainTableClient,
     deletes,
     flat,
     head,
@@ -38,24 +38,24 @@ WARNING = 2
 
 
 @pytest.fixture(params=["replicated", "local"])
-def table(request: pytest.FixtureRequest, tables: Tables) -> int:
+def table(request: pytest.FixtureRequest, tables: NodeTables) -> int:
     """A table of the test's own that nobody has opened."""
     return next(tables.local if request.param == "local" else tables.replicated)
 
 
 @pytest.fixture
-def client(tables: Tables) -> Client:
+def client(tables: NodeTables) -> PlainTableClient:
     return tables.client()
 
 
 @pytest.fixture
-def filled(tables: Tables, client: Client) -> int:
+def filled(tables: NodeTables, client: PlainTableClient) -> int:
     table = next(tables.replicated)
     client.put(table, *ROWS)
     return table
 
 
-def after(client: Client, table: int) -> list[Pair]:
+def after(client: PlainTableClient, table: int) -> list[Pair]:
     """The table's rows once all that this client has sent before was dealt with."""
     client.put(table, (b"~", b"after"))
     rows = client.scan(table)
@@ -68,7 +68,7 @@ def after(client: Client, table: int) -> list[Pair]:
 
 
 @KINDS
-def test_server_info(tables: Tables, kind: int) -> None:
+def test_server_info(tables: NodeTables, kind: int) -> None:
     client = tables.client(kind)
     features, software = client.info()
     assert features & 7 == 7
@@ -76,7 +76,7 @@ def test_server_info(tables: Tables, kind: int) -> None:
     assert client.ask(head(plain.INFO) + SURPLUS) == client.ask(head(plain.INFO))
 
 
-def test_open_with_options(client: Client, table: int) -> None:
+def test_open_with_options(client: PlainTableClient, table: int) -> None:
     client.open(table, 1 << 20, 16 << 10, 1 << 20, 10, flags=plain.NOCOMPRESSION)
     client.put(table, (b"k", b"v"))
     client.open(table, 2 << 20)  # Open already: success, and nothing changes.
@@ -85,7 +85,9 @@ def test_open_with_options(client: Client, table: int) -> None:
 
 
 @pytest.mark.parametrize("options", [(), (None,), (None, 4096), (None, None, None, None), (1,)])
-def test_open_with_defaults(tables: Tables, client: Client, options: tuple[int | None]) -> None:
+def test_open_with_defaults(
+    tables: NodeTables, client: PlainTableClient, options: tuple[int | None]
+) -> None:
     table = next(tables.replicated)
     client.open(table, *options)
     assert client.count(table) == 0
@@ -93,7 +95,7 @@ def test_open_with_defaults(tables: Tables, client: Client, options: tuple[int |
     assert (header[3], rest) == (0, []), "the flags octet, too, may be missing"
 
 
-def test_a_closed_table_opens_on_the_fly(client: Client, table: int) -> None:
+def test_a_closed_table_opens_on_the_fly(client: PlainTableClient, table: int) -> None:
     client.put(table, *ROWS)
     client.shut(table)
     assert client.scan(table) == ROWS
@@ -103,12 +105,12 @@ def test_a_closed_table_opens_on_the_fly(client: Client, table: int) -> None:
 
 
 @pytest.mark.parametrize("bounds", [(b"", b""), (b"003", b""), (b"", b"003"), (b"003", b"009")])
-def test_compact(client: Client, filled: int, bounds: tuple[bytes, bytes]) -> None:
+def test_compact(client: PlainTableClient, filled: int, bounds: tuple[bytes, bytes]) -> None:
     client.compact(filled, *bounds)
     assert client.scan(filled) == ROWS
 
 
-def test_truncate(client: Client, table: int) -> None:
+def test_truncate(client: PlainTableClient, table: int) -> None:
     client.open(table, None, None, None, 10)
     client.put(table, *ROWS)
     client.truncate(table)
@@ -124,7 +126,7 @@ def test_truncate(client: Client, table: int) -> None:
 
 
 @KINDS
-def test_read_and_exists(tables: Tables, filled: int, kind: int) -> None:
+def test_read_and_exists(tables: NodeTables, filled: int, kind: int) -> None:
     client = tables.client(kind)
     client.put(filled, (b"empty", b""), (b"\0\xff" * 100, os.urandom(1000)))
     assert client.read(filled, b"007", b"nothing", b"003", b"007") == [
@@ -140,7 +142,7 @@ def test_read_and_exists(tables: Tables, filled: int, kind: int) -> None:
     assert client.exists(filled, *keys) == [True] * len(keys)
 
 
-def test_an_unknown_table_is_empty(client: Client, table: int) -> None:
+def test_an_unknown_table_is_empty(client: PlainTableClient, table: int) -> None:
     assert client.read(table, b"a", b"b") == [b"", b""]
     assert client.exists(table, b"a") == [False]
     assert client.scan(table) == []
@@ -162,7 +164,7 @@ def test_an_unknown_table_is_empty(client: Client, table: int) -> None:
     ],
 )
 def test_count_has_an_inclusive_end(
-    client: Client, filled: int, bounds: tuple[bytes, ...], found: int
+    client: PlainTableClient, filled: int, bounds: tuple[bytes, ...], found: int
 ) -> None:
     assert client.count(filled, *bounds) == found
 
@@ -173,13 +175,13 @@ def test_count_has_an_inclusive_end(
     [(b"", b""), (b"005", b""), (b"", b"005"), (b"005", b"007"), (b"0055", b"zz"), (b"9", b"1")],
 )
 def test_scan_has_an_exclusive_end(
-    client: Client, filled: int, start: bytes, end: bytes, limit: int | None
+    client: PlainTableClient, filled: int, start: bytes, end: bytes, limit: int | None
 ) -> None:
     rows = [row for row in ROWS if start <= row[0] and (not end or row[0] < end)]
     assert client.scan(filled, limit, start, end) == rows[:limit]
 
 
-def test_keys_are_in_order_of_their_bytes(client: Client, table: int) -> None:
+def test_keys_are_in_order_of_their_bytes(client: PlainTableClient, table: int) -> None:
     keys = [b"\0", b"\0\0", b"\x7f", b"\x80", b"\xff", b"\xff\0", b"a", b"aa", b"b" * 65536]
     client.put(table, *((key, key[::-1]) for key in reversed(keys)))
     assert client.scan(table) == [(key, key[::-1]) for key in sorted(keys)]
@@ -191,7 +193,7 @@ def test_keys_are_in_order_of_their_bytes(client: Client, table: int) -> None:
 @FLAGS
 @KINDS
 def test_writes_are_seen_once_acknowledged(
-    tables: Tables, table: int, kind: int, flags: int
+    tables: NodeTables, table: int, kind: int, flags: int
 ) -> None:
     client, other = tables.client(kind), tables.client()
     client.put(table, *ROWS, flags=flags)
@@ -211,7 +213,7 @@ def test_writes_are_seen_once_acknowledged(
 @KINDS
 @pytest.mark.parametrize("flags", [(), (0,)], ids=["no octet", "0x00"])
 def test_async_writes_of_a_connection_keep_their_order(
-    tables: Tables, table: int, kind: int, flags: tuple[int, ...]
+    tables: NodeTables, table: int, kind: int, flags: tuple[int, ...]
 ) -> None:
     client = tables.client(kind)
     for n in range(100):
@@ -228,7 +230,7 @@ def test_async_writes_of_a_connection_keep_their_order(
     assert after(client, table) == sorted(wanted.items())
 
 
-def test_many_requests_at_once(client: Client, table: int) -> None:
+def test_many_requests_at_once(client: PlainTableClient, table: int) -> None:
     """All are sent before any is answered; one connection's answers to one table keep order."""
     for n in range(200):
         client.send(head(plain.PUT, plain.PARTSYNC), u32(table), b"%03d" % n, b"v")
@@ -246,7 +248,7 @@ def test_many_requests_at_once(client: Client, table: int) -> None:
 @pytest.mark.parametrize(
     ("start", "end"), [(b"", b""), (b"", b"005"), (b"005", b""), (b"9", b"1"), (b"0055", b"007")]
 )
-def test_delete_range(client: Client, table: int, start: bytes, end: bytes) -> None:
+def test_delete_range(client: PlainTableClient, table: int, start: bytes, end: bytes) -> None:
     client.put(table, *ROWS)
     client.delete_range(table, start, end)
     assert client.scan(table) == [
@@ -256,7 +258,7 @@ def test_delete_range(client: Client, table: int, start: bytes, end: bytes) -> N
 
 @pytest.mark.parametrize("start", [b"", b"005", b"0055", b"zz"])
 @pytest.mark.parametrize("limit", [0, 1, 5, (1 << 64) - 1])
-def test_delete_limited(client: Client, table: int, start: bytes, limit: int) -> None:
+def test_delete_limited(client: PlainTableClient, table: int, start: bytes, limit: int) -> None:
     client.put(table, *ROWS)
     client.delete_limited(table, start, limit)
     gone = [row for row in ROWS if row[0] >= start][:limit]
@@ -264,7 +266,7 @@ def test_delete_limited(client: Client, table: int, start: bytes, limit: int) ->
 
 
 @pytest.mark.parametrize("flags", [0, plain.PARTSYNC, plain.FULLSYNC])
-def test_write_tables(tables: Tables, client: Client, flags: int) -> None:
+def test_write_tables(tables: NodeTables, client: PlainTableClient, flags: int) -> None:
     one = next(tables.replicated)
     two = next(table for table in tables.replicated if table % 2 == one % 2)  # Of one worker.
     client.put(two, (b"old", b"row"), (b"older", b"row"))
@@ -276,11 +278,13 @@ def test_write_tables(tables: Tables, client: Client, flags: int) -> None:
 
 
 @pytest.mark.parametrize("flags", [0, plain.PARTSYNC, plain.FULLSYNC])
-def test_write_tables_of_two_workers_is_refused(tables: Tables, client: Client, flags: int) -> None:
+def test_write_tables_of_two_workers_is_refused(
+    tables: NodeTables, client: PlainTableClient, flags: int
+) -> None:
     one = next(tables.replicated)
     two = next(table for table in tables.replicated if table % 2 != one % 2)
     for other in (two, next(tables.local)):
-        with pytest.raises(plain.Refused) as refused:
+        with pytest.raises(plain.RequestRefused) as refused:
             client.write_tables(puts(one, (b"a", b"1")), puts(other, (b"a", b"1")), flags=flags)
         assert refused.value.code == 0x01
         assert str(one) in refused.value.reason
@@ -288,7 +292,7 @@ def test_write_tables_of_two_workers_is_refused(tables: Tables, client: Client, 
         assert client.scan(one) == client.scan(other) == []
 
 
-def test_large_values(client: Client, table: int) -> None:
+def test_large_values(client: PlainTableClient, table: int) -> None:
     """Larger than an entry of the log can be."""
     rows = [(b"%d" % n, os.urandom(1 << 16) * 200) for n in range(2)]
     client.put(table, *rows)
@@ -296,7 +300,7 @@ def test_large_values(client: Client, table: int) -> None:
     assert client.scan(table) == rows
 
 
-def test_surplus_header_bytes_are_ignored(client: Client, table: int) -> None:
+def test_surplus_header_bytes_are_ignored(client: PlainTableClient, table: int) -> None:
     def ask(kind: int, *frames: bytes, flags: bytes = b"") -> Frames:
         header, *rest = client.ask(head(kind) + flags + SURPLUS, *frames)
         assert (header[2], header[3]) == (kind, 0)
@@ -329,7 +333,7 @@ def test_surplus_header_bytes_are_ignored(client: Client, table: int) -> None:
 
 @pytest.mark.parametrize("door", ["url", "jobs_url"])
 @KINDS
-def test_range_job(tables: Tables, table: int, kind: int, door: str) -> None:
+def test_range_job(tables: NodeTables, table: int, kind: int, door: str) -> None:
     client, jobs = tables.client(), tables.client(kind, door=door)
     client.put(table, *ROWS)
     apid = jobs.range_job(table, 6, b"002", b"015")
@@ -348,14 +352,14 @@ def test_range_job(tables: Tables, table: int, kind: int, door: str) -> None:
     [(10, (b"", b""), [10, 10]), (20, (b"", b""), [20]), (1, (b"018", b""), [1, 1])],
 )
 def test_a_last_chunk_that_is_full(
-    client: Client, filled: int, size: int, bounds: tuple[bytes, bytes], sizes: list[int]
+    client: PlainTableClient, filled: int, size: int, bounds: tuple[bytes, bytes], sizes: list[int]
 ) -> None:
     chunks = client.chunks(client.range_job(filled, size, *bounds))
     assert [len(chunk.pairs) for chunk in chunks] == sizes
     assert {chunk.flags for chunk in chunks} == {0}
 
 
-def test_chunks_have_a_default_size(tables: Tables, client: Client) -> None:
+def test_chunks_have_a_default_size(tables: NodeTables, client: PlainTableClient) -> None:
     table = next(tables.replicated)
     client.put(table, *((b"%04d" % n, b"") for n in range(1500)))
     chunks = client.chunks(client.range_job(table))
@@ -363,7 +367,7 @@ def test_chunks_have_a_default_size(tables: Tables, client: Client) -> None:
     assert client.chunks(client.range_job(table, None, b"9")) == []
 
 
-def test_several_clients_share_a_job(tables: Tables, filled: int) -> None:
+def test_several_clients_share_a_job(tables: NodeTables, filled: int) -> None:
     clients = [tables.client(), tables.client(zmq.REQ), tables.client(door="jobs_url")]
     apid = clients[0].range_job(filled, 3)
     found = []
@@ -376,13 +380,15 @@ def test_several_clients_share_a_job(tables: Tables, filled: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 7, 1000])
-def test_forward_range(client: Client, filled: int, limit: int) -> None:
+def test_forward_range(client: PlainTableClient, filled: int, limit: int) -> None:
     apid = client.forward_range(filled, b"002", b"010", limit)
     found = [row for chunk in client.chunks(apid) for row in chunk.pairs]
     assert found == ROWS[2:11][:limit]
 
 
-def test_apids_are_never_given_twice(tables: Tables, client: Client, filled: int) -> None:
+def test_apids_are_never_given_twice(
+    tables: NodeTables, client: PlainTableClient, filled: int
+) -> None:
     jobs = tables.client(door="jobs_url")
     apids = [door.range_job(filled) for door in (client, jobs) * 5]
     apids += [client.forward_range(filled, b"", b"", 1)]
@@ -392,13 +398,13 @@ def test_apids_are_never_given_twice(tables: Tables, client: Client, filled: int
 @pytest.mark.parametrize(
     "apid", [u64(0), u64(1 << 63), b"", u32(1), b"\0" * 9], ids=["0", "large", "none", "4", "9"]
 )
-def test_an_apid_of_no_job_has_no_data(client: Client, apid: bytes) -> None:
+def test_an_apid_of_no_job_has_no_data(client: PlainTableClient, apid: bytes) -> None:
     assert client.chunk(apid) == (plain.NO_MORE, [])
     header, *rest = client.ask(head(plain.CLIENT_DATA))
     assert (header, rest) == (head(plain.CLIENT_DATA, plain.NO_MORE), [])
 
 
-def test_job_status(client: Client, filled: int) -> None:
+def test_job_status(client: PlainTableClient, filled: int) -> None:
     apid = client.range_job(filled, 5)
     assert {"rows", "bytes", "state", "started"} <= client.job_status(apid).keys()
     client.chunks(apid)
@@ -407,18 +413,18 @@ def test_job_status(client: Client, filled: int) -> None:
     assert int(status["bytes"]) == sum(len(key) + len(value) for key, value in ROWS)
     assert "ended" in status
     for unknown in (u64(0), b"", u32(1)):
-        with pytest.raises(plain.Refused):
+        with pytest.raises(plain.RequestRefused):
             client.job_status(unknown)
 
 
-def test_a_mapper_is_off_by_default(client: Client, filled: int) -> None:
+def test_a_mapper_is_off_by_default(client: PlainTableClient, filled: int) -> None:
     frames = [head(plain.MAP_TABLE), u32(filled), u32(filled), u32(1), b"", b"\0asm"]
     header, apid, reason = client.ask(*frames)
     assert (header[2], header[3], apid) == (plain.MAP_TABLE, 0x01, bytes(8))
     assert "mapper" in plain.text(reason)
 
 
-def test_the_python_client_of_2013(client: Client, filled: int) -> None:
+def test_the_python_client_of_2013(client: PlainTableClient, filled: int) -> None:
     """It wants an envelope on its DEALER, and exactly 4 bytes of header before an APID."""
     for header, frames in (
         (head(plain.RANGE_JOB), [u32(filled), u32(7), b"", b""]),
@@ -448,7 +454,7 @@ def assert_names(bad: Bad, reason: str) -> None:
         assert name in words, f"{bad}: {reason!r} does not name {name!r}"
 
 
-def refusal(client: Client, bad: Bad, table: int, *flags: int) -> str:
+def refusal(client: PlainTableClient, bad: Bad, table: int, *flags: int) -> str:
     header, *rest = client.ask(*bad.request(table, *flags))
     assert (header[2], header[3], len(rest)) == (bad.kind, bad.code, 1), (header, rest)
     return plain.text(rest[0])
@@ -456,7 +462,7 @@ def refusal(client: Client, bad: Bad, table: int, *flags: int) -> str:
 
 @KINDS
 @pytest.mark.parametrize("bad", malformed.OTHERS, ids=str)
-def test_malformed(tables: Tables, filled: int, kind: int, bad: Bad) -> None:
+def test_malformed(tables: NodeTables, filled: int, kind: int, bad: Bad) -> None:
     client = tables.client(kind)
     assert_names(bad, refusal(client, bad, filled))
     assert client.scan(filled) == ROWS
@@ -464,14 +470,14 @@ def test_malformed(tables: Tables, filled: int, kind: int, bad: Bad) -> None:
 
 @pytest.mark.parametrize(("kind", "flags"), [(zmq.DEALER, 1), (zmq.REQ, 2), (zmq.DEALER, 3)])
 @pytest.mark.parametrize("bad", malformed.WRITES, ids=str)
-def test_malformed_writes(tables: Tables, filled: int, kind: int, bad: Bad, flags: int) -> None:
+def test_malformed_writes(tables: NodeTables, filled: int, kind: int, bad: Bad, flags: int) -> None:
     client = tables.client(kind)
     assert_names(bad, refusal(client, bad, filled, flags))
     assert client.scan(filled) == ROWS
 
 
 @pytest.mark.parametrize("bad", malformed.WRITES_OF_TABLES, ids=str)
-def test_malformed_writes_of_tables(client: Client, filled: int, bad: Bad) -> None:
+def test_malformed_writes_of_tables(client: PlainTableClient, filled: int, bad: Bad) -> None:
     assert_names(bad, refusal(client, bad, filled, plain.FULLSYNC))
     assert client.scan(filled) == ROWS
 
@@ -479,7 +485,7 @@ def test_malformed_writes_of_tables(client: Client, filled: int, bad: Bad) -> No
 @KINDS
 @pytest.mark.parametrize("bad", [*malformed.WRITES, *malformed.WRITES_OF_TABLES], ids=str)
 def test_malformed_async_writes_are_acknowledged(
-    tables: Tables, filled: int, kind: int, bad: Bad
+    tables: NodeTables, filled: int, kind: int, bad: Bad
 ) -> None:
     """As the text's Note says, and nothing is written."""
     client = tables.client(kind)
@@ -491,7 +497,7 @@ def test_malformed_async_writes_are_acknowledged(
 @pytest.mark.parametrize("door", ["url", "jobs_url"])
 @KINDS
 @pytest.mark.parametrize("frames", malformed.UNRECOGNIZED, ids=lambda it: it[0][:3].hex() or "none")
-def test_unrecognized(tables: Tables, kind: int, door: str, frames: Frames) -> None:
+def test_unrecognized(tables: NodeTables, kind: int, door: str, frames: Frames) -> None:
     client = tables.client(kind, door=door)
     answer = client.ask(*frames)
     if kind == zmq.DEALER and frames[0] == b"":
@@ -503,7 +509,7 @@ def test_unrecognized(tables: Tables, kind: int, door: str, frames: Frames) -> N
 
 
 @pytest.mark.parametrize("kind", [plain.READ, plain.PUT, plain.OPEN, plain.SCAN, plain.COMPACT])
-def test_the_door_of_jobs_takes_nothing_else(tables: Tables, filled: int, kind: int) -> None:
+def test_the_door_of_jobs_takes_nothing_else(tables: NodeTables, filled: int, kind: int) -> None:
     header, reason = tables.client(door="jobs_url").ask(head(kind, 1), u32(filled), b"k", b"v")
     assert header[2] in {kind, plain.PROTOCOL_ERROR}
     assert header[2] == plain.PROTOCOL_ERROR or header[3] != 0
@@ -514,7 +520,7 @@ def test_the_door_of_jobs_takes_nothing_else(tables: Tables, filled: int, kind: 
 # ---- envelopes, and the doors without answers ----
 
 
-def test_envelopes(client: Client, filled: int) -> None:
+def test_envelopes(client: PlainTableClient, filled: int) -> None:
     question = [head(plain.READ), u32(filled), b"001"]
     answer = [head(plain.READ, 0), b"value 1"]
     assert client.ask(*question) == answer
@@ -523,7 +529,7 @@ def test_envelopes(client: Client, filled: int) -> None:
     assert client.ask(b"")[:2] == [b"", head(plain.PROTOCOL_ERROR)]
 
 
-def one_way(tables: Tables, kind: int) -> zmq.Socket[bytes]:
+def one_way(tables: NodeTables, kind: int) -> zmq.Socket[bytes]:
     """A PUSH, or a publisher whose subscriber is there (XPUB tells)."""
     socket = tables.context.socket(kind)
     socket.linger = 0
@@ -535,7 +541,7 @@ def one_way(tables: Tables, kind: int) -> zmq.Socket[bytes]:
 
 
 @pytest.mark.parametrize("kind", [zmq.PUSH, zmq.XPUB], ids=["PULL", "SUB"])
-def test_doors_without_answers(tables: Tables, table: int, kind: int) -> None:
+def test_doors_without_answers(tables: NodeTables, table: int, kind: int) -> None:
     """Every kind of write is taken, flags are ignored; reads and what is wrong are dropped."""
     client, name = tables.client(), u32(table)
     with one_way(tables, kind) as socket:
@@ -572,7 +578,7 @@ def test_doors_without_answers(tables: Tables, table: int, kind: int) -> None:
     ]
 
 
-def test_the_log_of_what_was_dropped(tables: Tables, filled: int) -> None:
+def test_the_log_of_what_was_dropped(tables: NodeTables, filled: int) -> None:
     """A malformed ASYNC write is acknowledged; who listens to the log hears what was wrong."""
     client = tables.client()
     with tables.context.socket(zmq.SUB) as log, one_way(tables, zmq.PUSH) as push:

@@ -12,8 +12,8 @@ import time
 from collections import Counter
 
 from kelek.tests.interop.conftest import new_folder
-from kelek.tests.interop.zerodb.tables import NODES, Tables
-from kelek.tests.interop.zerodb.zerodb_model import Case
+from kelek.tests.interop.zerodb.tables import NODES, NodeTables
+from kelek.tests.interop.zerodb.zerodb_model import ModelCase
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--ask", choices=["leader", "follower"], help="of three nodes, not of one")
     arguments = parser.parse_args()
     folder = new_folder()
-    running = Tables(folder, NODES if arguments.ask else NODES[:1])
+    running = NodeTables(folder, NODES if arguments.ask else NODES[:1])
     did: Counter[str] = Counter()
     begun = time.monotonic()
     try:
@@ -32,7 +32,7 @@ def main() -> int:
             running.ask(arguments.ask)
         ground = running.ground(arguments.disturb)
         for seed in range(arguments.first, arguments.first + arguments.cases):
-            case = Case(seed, ground)
+            case = ModelCase(seed, ground)
             case.run()
             did.update(case.did)
     finally:

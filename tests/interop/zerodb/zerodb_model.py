@@ -15,7 +15,13 @@ import zmq
 
 from kelek.tests.interop.zerodb import zerodb_malformed as malformed
 from kelek.tests.interop.zerodb import zerodb_plain as plain
-from kelek.tests.interop.zerodb.zerodb_plain import Client, Pair, Refused, deletes, puts
+from kelek.tests.interop.zerodb.zerodb_plain import (
+    Pair,
+    PlainTableClient,
+    RequestRefused,
+    deletes,
+    puts,
+)
 
 REQUESTS = 12
 KEYS = [
@@ -39,13 +45,13 @@ Rows = dict[bytes, bytes]
 class Ground(NamedTuple):
     """Where a case is played."""
 
-    client: Callable[[int], Client]  # By the kind of its socket.
+    client: Callable[[int], PlainTableClient]  # By the kind of its socket.
     replicated: Callable[[], int]  # A table that nobody else uses.
     local: Callable[[], int]
     disturb: Callable[[Random], None]  # Restarts something, takes a snapshot, or does nothing.
 
 
-class Case:
+class ModelCase:
     """One client's requests, each checked against the dicts."""
 
     def __init__(self, seed: int, ground: Ground) -> None:
@@ -84,7 +90,7 @@ class Case:
             self.see(*self.tables)
             for table, rows in self.tables.items():
                 assert self.client.scan(table) == sorted(rows.items())
-        except (AssertionError, Refused) as error:
+        except (AssertionError, RequestRefused) as error:
             error.add_note(f"seed {self.seed}, after {', '.join(self.did)}")
             raise
         finally:
@@ -146,7 +152,7 @@ class Case:
         going = self.within(table, start, b"")[:limit]
         try:
             self.client.delete_limited(table, start, limit, flags=self.flags(table))
-        except Refused as refused:
+        except RequestRefused as refused:
             if table != self.local or "it may have been done" not in refused.reason:
                 raise
             # Its worker was killed: of a local table, this may be done or not, but not by halves.
@@ -231,7 +237,7 @@ class Case:
         while True:
             try:
                 return ask()
-            except Refused as refused:
+            except RequestRefused as refused:
                 away = any(reason in refused.reason for reason in AWAY)
                 if not away or time.monotonic() > until:
                     raise

@@ -61,7 +61,7 @@ def flat(pairs: Iterable[Pair]) -> Frames:
     return [frame for pair in pairs for frame in pair]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """An answer whose code is not 0x00."""
 
     def __init__(self, kind: int, code: int, reason: str) -> None:
@@ -98,7 +98,7 @@ def log_line(frames: Sequence[bytes]) -> LogLine:
 Context = zmq.Context[zmq.Socket[bytes]]
 
 
-class Client:
+class PlainTableClient:
     """One socket, connected to one ROUTER: a DEALER without an envelope, or a REQ with one."""
 
     def __init__(self, context: Context, url: str, kind: int = zmq.DEALER) -> None:
@@ -129,12 +129,12 @@ class Client:
         header, *rest = self.ask(*frames)
         assert header[:2] == b"\x31\x01", header
         if header[2] == PROTOCOL_ERROR != kind:
-            raise Refused(kind, PROTOCOL_ERROR, text(rest[0]))
+            raise RequestRefused(kind, PROTOCOL_ERROR, text(rest[0]))
         assert header[2] == kind, header
         assert len(header) >= 4, header
         if header[3] != 0:
             assert rest, "an error without its reason"
-            raise Refused(kind, header[3], text(rest[-1]))
+            raise RequestRefused(kind, header[3], text(rest[-1]))
         return rest
 
     def acknowledged(self, *frames: bytes) -> None:

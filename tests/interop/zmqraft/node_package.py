@@ -34,7 +34,7 @@ PACKAGE = {
 }
 
 
-class NotHere(Exception):
+class PackageMissing(Exception):
     """The package can't be used on this machine, and why."""
 
 
@@ -44,7 +44,7 @@ def home() -> Path:
     folder = Path(cache) / f"kelek/zmq-raft-{VERSION}"
     for command in ("node", "npm"):
         if shutil.which(command) is None:
-            raise NotHere(f"{command} is not installed")
+            raise PackageMissing(f"{command} is not installed")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Several workers of one run come at the same time.
@@ -58,7 +58,7 @@ def home() -> Path:
             lock.truncate(0)
             lock.write(f"{run}\n{reason}")
     if reason:
-        raise NotHere(reason)
+        raise PackageMissing(reason)
     return folder
 
 

@@ -48,15 +48,15 @@ def reqid(age_s: float = 0) -> bytes:
     return seconds + b"abc" + process + struct.pack(">I", next(_counter) & 0xFFFFFF)[1:]
 
 
-class Entry(NamedTuple):
+class PlainEntry(NamedTuple):
     reqid: bytes
     kind: int
     term: int
     data: bytes
 
 
-def entry(frame: bytes) -> Entry:
-    return Entry(frame[:12], frame[12], number(frame[13:20]), frame[20:])
+def entry(frame: bytes) -> PlainEntry:
+    return PlainEntry(frame[:12], frame[12], number(frame[13:20]), frame[20:])
 
 
 def entry_frame(reqid: bytes, kind: int, term: int, data: bytes) -> bytes:
@@ -103,7 +103,7 @@ class Dealer:
         self.socket.close()
 
 
-class Client:
+class PlainLogClient:
     """The text's client: asks who leads, sends to the leader, follows both broken-leader cases."""
 
     def __init__(self, urls: dict[str, str], ident: bytes | None = None) -> None:
@@ -112,7 +112,7 @@ class Client:
         self.ident = [] if ident is None else [ident]  # Node form when given.
         self.leader = ""
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> "PlainLogClient":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -173,11 +173,11 @@ class Client:
         while number(leader.ask(reqid(), b"%", *self.ident)[4]) < index:
             assert time.monotonic() < until, f"{index} was never applied"
 
-    def entries(self, prev: int = 0, *count: int) -> list[tuple[int, Entry]]:
+    def entries(self, prev: int = 0, *count: int) -> list[tuple[int, PlainEntry]]:
         """Reads entries from the leader with a follow-up for each answer."""
         leader, request = self.find_leader(), reqid()
         leader.send(request, b"<", *self.ident, uint(prev), *map(uint, count))
-        found: list[tuple[int, Entry]] = []
+        found: list[tuple[int, PlainEntry]] = []
         while True:
             answer = leader.receive()
             if answer[0] != request:

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 import zmq
 
-from kelek.tests.interop.conftest import Cluster
-from kelek.tests.interop.zmqraft.plain import Client, Dealer, reqid, uint
+from kelek.tests.interop.conftest import InteropCluster
+from kelek.tests.interop.zmqraft.plain import Dealer, PlainLogClient, reqid, uint
 from kelek.tests.interop.zmqraft.test_peer_from_text import Follower
 
 TYPES = (b"?", b"+", b"$", b"^", b"=", b"<", b"%", b"*", b"&", b"k\0", b"k=", b"k+", b"k?", b"k<")
@@ -31,7 +31,7 @@ HIGH = uint(1 << 40)  # A term that would unseat everybody.
 Process = tuple[str, str, int, int, str]
 
 
-def processes(cluster: Cluster) -> list[Process]:
+def processes(cluster: InteropCluster) -> list[Process]:
     found = [
         (str(row["node"]), str(row["role"]), row["pid"], row["restarts"], row["state"])
         for row in cluster.status()
@@ -39,14 +39,14 @@ def processes(cluster: Cluster) -> list[Process]:
     return sorted(found)
 
 
-def dropped(cluster: Cluster) -> int:
+def dropped(cluster: InteropCluster) -> int:
     """All counters of what was thrown away, summed over the peers."""
     names = ("malformed", "strangers", "dropped", "junk", "oversize")
     rows: list[dict[str, Any]] = [r for r in cluster.status() if r["role"] == "raft_peer"]
     return sum(int(value) for row in rows for key, value in flat(row) if key in names)
 
 
-def wait_dropped(cluster: Cluster, count: int) -> None:
+def wait_dropped(cluster: InteropCluster, count: int) -> None:
     """Until so many are shown: what a peer reports is a little older than what it does."""
     until = time.monotonic() + LOGGED_S_MAX
     while (found := dropped(cluster)) < count:
@@ -84,33 +84,33 @@ def is_update(frames: list[bytes]) -> bool:
 
 
 @pytest.fixture
-def doors(cluster: Cluster) -> list[str]:
+def doors(cluster: InteropCluster) -> list[str]:
     return [*cluster.urls.values(), *cluster.peer_urls.values()]
 
 
-def assert_unmoved(cluster: Cluster, before: list[Process]) -> None:
+def assert_unmoved(cluster: InteropCluster, before: list[Process]) -> None:
     assert processes(cluster) == before
     with cluster.client() as client:
         assert client.update(b"still here") > 0
 
 
-def assert_not_unseated(cluster: Cluster, leads: tuple[str, int]) -> None:
+def assert_not_unseated(cluster: InteropCluster, leads: tuple[str, int]) -> None:
     """No term that came from outside was taken over. A busy machine may hold an election."""
     assert leads[1] <= leader_and_term(cluster)[1] < leads[1] + ELECTIONS_MAX
 
 
-def leader_and_term(cluster: Cluster) -> tuple[str, int]:
+def leader_and_term(cluster: InteropCluster) -> tuple[str, int]:
     with cluster.client() as client:
         client.find_leader()
         return client.leader, term_of(client)
 
 
-def term_of(client: Client) -> int:
+def term_of(client: PlainLogClient) -> int:
     return int.from_bytes(client.peers[client.leader].ask(reqid(), b"%")[2], "little")
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_messages(cluster: Cluster, doors: list[str], seed: int) -> None:
+def test_random_messages(cluster: InteropCluster, doors: list[str], seed: int) -> None:
     dice = random.Random(seed)
     before, leads, count = processes(cluster), leader_and_term(cluster), dropped(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -136,13 +136,13 @@ def test_random_messages(cluster: Cluster, doors: list[str], seed: int) -> None:
         assert times == sorted(set(times)), "said more than once a minute"
 
 
-def said(cluster: Cluster, name: str) -> list[str]:
+def said(cluster: InteropCluster, name: str) -> list[str]:
     """The minutes in which a peer has logged bad messages."""
     lines = (cluster.folder / f"data/{name}/logs/raft_peer.log").read_text().splitlines()
     return [line[:16] for line in lines if " bad-messages " in line]
 
 
-def test_requests_of_another_cluster(cluster: Cluster, doors: list[str]) -> None:
+def test_requests_of_another_cluster(cluster: InteropCluster, doors: list[str]) -> None:
     before, leads, count = processes(cluster), leader_and_term(cluster), dropped(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     for url in doors:
@@ -166,7 +166,7 @@ def test_requests_of_another_cluster(cluster: Cluster, doors: list[str]) -> None
         assert not [it for _, it in client.entries() if it.data.startswith(b"an update of")]
 
 
-def test_terms_that_no_peer_can_have(cluster: Cluster, doors: list[str]) -> None:
+def test_terms_that_no_peer_can_have(cluster: InteropCluster, doors: list[str]) -> None:
     """From a known PEER ID: numbers over 2**53 - 1, and a vote that stickiness refuses."""
     before, leads = processes(cluster), leader_and_term(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -183,7 +183,7 @@ def test_terms_that_no_peer_can_have(cluster: Cluster, doors: list[str]) -> None
     assert_unmoved(cluster, before)
 
 
-def test_oversize_messages(cluster: Cluster, doors: list[str]) -> None:
+def test_oversize_messages(cluster: InteropCluster, doors: list[str]) -> None:
     """Too many bytes and too many frames: that connection's, or that message's, own problem."""
     before, leads = processes(cluster), leader_and_term(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -198,7 +198,7 @@ def test_oversize_messages(cluster: Cluster, doors: list[str]) -> None:
     assert_unmoved(cluster, before)
 
 
-def test_bytes_that_are_not_zmtp(cluster: Cluster, doors: list[str]) -> None:
+def test_bytes_that_are_not_zmtp(cluster: InteropCluster, doors: list[str]) -> None:
     before, leads = processes(cluster), leader_and_term(cluster)
     for url in doors:
         place = urlsplit(url)
@@ -209,7 +209,7 @@ def test_bytes_that_are_not_zmtp(cluster: Cluster, doors: list[str]) -> None:
     assert_unmoved(cluster, before)
 
 
-def test_the_pipes_between_the_processes(cluster: Cluster) -> None:
+def test_the_pipes_between_the_processes(cluster: InteropCluster) -> None:
     """They lie in a private directory; what has not the form of their messages is dropped."""
     before, leads = processes(cluster), leader_and_term(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -236,7 +236,7 @@ def send_if_taken(stranger: zmq.Socket[bytes], frames: list[bytes]) -> None:
         stranger.send_multipart(frames)
 
 
-def test_what_was_dropped_is_told_once_a_minute(cluster: Cluster, doors: list[str]) -> None:
+def test_what_was_dropped_is_told_once_a_minute(cluster: InteropCluster, doors: list[str]) -> None:
     """Thousands of bad messages, seconds apart, make one line of each peer's log."""
     for _ in range(3):
         count = dropped(cluster)
@@ -281,7 +281,7 @@ def stops_node() -> list[list[bytes]]:
     ]
 
 
-def test_what_stops_the_other_implementation(cluster: Cluster, doors: list[str]) -> None:
+def test_what_stops_the_other_implementation(cluster: InteropCluster, doors: list[str]) -> None:
     """From strangers and, at the door of the members, in a member's name."""
     before, leads = processes(cluster), leader_and_term(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -322,7 +322,9 @@ def junk_answers() -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_member_of_another_kind_that_sends_junk(mixed: Callable[[], Cluster], seed: int) -> None:
+def test_a_member_of_another_kind_that_sends_junk(
+    mixed: Callable[[], InteropCluster], seed: int
+) -> None:
     """Such a member comes in at the clients' door, and is believed there. It asks, in its own name,
     what stops the other implementation, and 200 messages more; and it answers so."""
     dice = random.Random(seed)

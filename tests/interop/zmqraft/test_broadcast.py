@@ -16,8 +16,8 @@ import pytest
 import zmq
 
 import kelek
-from kelek.tests.interop.conftest import Cluster, new_folder
-from kelek.tests.interop.zmqraft.plain import Client, Entry, entry, number, reqid, uint
+from kelek.tests.interop.conftest import InteropCluster, new_folder
+from kelek.tests.interop.zmqraft.plain import PlainEntry, PlainLogClient, entry, number, reqid, uint
 
 IDENT = "interop"
 HEARTBEAT_S = 0.5
@@ -35,7 +35,7 @@ class Subscriber:
         self.socket.subscribe(IDENT.encode())
         self.socket.connect(url)
 
-    def receive(self) -> tuple[int, int, list[Entry]]:
+    def receive(self) -> tuple[int, int, list[PlainEntry]]:
         """TERM, LAST APPLIED INDEX and entries of the next message."""
         assert self.socket.poll(DEADLINE_MS), "nothing was broadcast"
         ident, term, applied, *entries = self.socket.recv_multipart()
@@ -48,7 +48,7 @@ class Subscriber:
 
 
 @pytest.fixture
-def subscriber(cluster: Cluster) -> Iterator[Subscriber]:
+def subscriber(cluster: InteropCluster) -> Iterator[Subscriber]:
     """Connected to the leader, and heard of there."""
     with cluster.client() as client:
         client.find_leader()
@@ -58,23 +58,25 @@ def subscriber(cluster: Cluster) -> Iterator[Subscriber]:
     subscriber.close()
 
 
-def test_entries_come_as_they_are_applied(cluster: Cluster, subscriber: Subscriber) -> None:
+def test_entries_come_as_they_are_applied(cluster: InteropCluster, subscriber: Subscriber) -> None:
     with cluster.client() as client:
         requests = [reqid() for _ in range(5)]
         indexes = [client.update(b"%d" % n, request) for n, request in enumerate(requests)]
         term = number(client.peers[client.leader].ask(reqid(), b"%")[2])
-    found: dict[int, Entry] = {}
+    found: dict[int, PlainEntry] = {}
     while indexes[-1] not in found:
         said, applied, entries = subscriber.receive()
         assert said == term
         first = applied - len(entries) + 1
         found.update((first + n, it) for n, it in enumerate(entries))
     assert [found[index] for index in indexes] == [
-        Entry(request, 0, term, b"%d" % n) for n, request in enumerate(requests)
+        PlainEntry(request, 0, term, b"%d" % n) for n, request in enumerate(requests)
     ]
 
 
-def test_silence_is_broken_by_empty_messages(cluster: Cluster, subscriber: Subscriber) -> None:
+def test_silence_is_broken_by_empty_messages(
+    cluster: InteropCluster, subscriber: Subscriber
+) -> None:
     times: list[float] = []
     while len(times) < 4:
         _, _, entries = subscriber.receive()
@@ -84,7 +86,9 @@ def test_silence_is_broken_by_empty_messages(cluster: Cluster, subscriber: Subsc
     assert min(gaps) > HEARTBEAT_S / 2
 
 
-def test_much_at_once_is_split_and_complete(cluster: Cluster, subscriber: Subscriber) -> None:
+def test_much_at_once_is_split_and_complete(
+    cluster: InteropCluster, subscriber: Subscriber
+) -> None:
     with kelek.Log(cluster.urls.values(), IDENT) as log:
         indexes = list(log.append_each(random.randbytes(20_000) for _ in range(300)))
     expected = indexes[0]
@@ -98,7 +102,7 @@ def test_much_at_once_is_split_and_complete(cluster: Cluster, subscriber: Subscr
         expected = applied + 1
 
 
-def test_followers_broadcast_nothing(cluster: Cluster) -> None:
+def test_followers_broadcast_nothing(cluster: InteropCluster) -> None:
     with cluster.client() as client:
         client.find_leader()
         subscribers = [Subscriber(cluster.broadcast_urls[name]) for name in client.followers]
@@ -109,7 +113,7 @@ def test_followers_broadcast_nothing(cluster: Cluster) -> None:
         subscriber.close()
 
 
-def test_strangers_at_the_broadcasts_door(cluster: Cluster, subscriber: Subscriber) -> None:
+def test_strangers_at_the_broadcasts_door(cluster: InteropCluster, subscriber: Subscriber) -> None:
     """What subscribers send up is theirs alone, however odd."""
     before = cluster.pid("n1", "state_machine")
     context: zmq.Context[Socket] = zmq.Context()
@@ -133,21 +137,21 @@ def test_strangers_at_the_broadcasts_door(cluster: Cluster, subscriber: Subscrib
 
 
 @pytest.fixture
-def own() -> Iterator[Cluster]:
+def own() -> Iterator[InteropCluster]:
     """A cluster that the test may harm."""
     folder = new_folder()
-    cluster = Cluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
-    with Client(cluster.urls) as client:
+    cluster = InteropCluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
+    with PlainLogClient(cluster.urls) as client:
         client.update(b"up")
     yield cluster
     cluster.stop()
     shutil.rmtree(folder)
 
 
-class Writer(threading.Thread):
+class BroadcastWriter(threading.Thread):
     """Appends numbers until it is told to stop."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: InteropCluster) -> None:
         super().__init__()
         self.urls = list(cluster.urls.values())
         self.count = 0
@@ -163,10 +167,10 @@ class Writer(threading.Thread):
         self.join()
 
 
-def test_subscribers_through_leader_kills(own: Cluster) -> None:
+def test_subscribers_through_leader_kills(own: InteropCluster) -> None:
     """Three leaders are killed with -9, one of them with its state machine; none of the updates
     that were committed meanwhile is lost, doubled or out of order."""
-    writer = Writer(own)
+    writer = BroadcastWriter(own)
     writer.start()
     urls = list(own.urls.values())
     got: list[bytes] = []
@@ -189,7 +193,7 @@ def test_subscribers_through_leader_kills(own: Cluster) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_slow_subscriber_loses_nothing(own: Cluster) -> None:
+def test_a_slow_subscriber_loses_nothing(own: InteropCluster) -> None:
     """It takes a list now and then, while far more is broadcast than anybody keeps for it."""
 
     async def main() -> None:
@@ -211,7 +215,7 @@ def test_a_slow_subscriber_loses_nothing(own: Cluster) -> None:
     asyncio.run(asyncio.wait_for(main(), 100))
 
 
-def test_the_plain_frames_of_a_gap(cluster: Cluster, subscriber: Subscriber) -> None:
+def test_the_plain_frames_of_a_gap(cluster: InteropCluster, subscriber: Subscriber) -> None:
     """What a broadcast leaves out is there for RequestEntries: it was applied before."""
     with cluster.client() as client:
         index = client.update(b"gap")

@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 
 import kelek
-from kelek.tests.interop.conftest import Cluster, new_folder
+from kelek.tests.interop.conftest import InteropCluster, new_folder
 from kelek.tests.interop.zmqraft.plain import (
     DEADLINE_S,
-    Client,
     Dealer,
-    Entry,
+    PlainEntry,
+    PlainLogClient,
     entry,
     json,
     number,
@@ -31,7 +31,7 @@ AHEAD_S = -20 * 60
 
 
 @FORMS
-def test_request_config(cluster: Cluster, ident: bytes | None) -> None:
+def test_request_config(cluster: InteropCluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         client.find_leader()
         leading = 0
@@ -45,7 +45,7 @@ def test_request_config(cluster: Cluster, ident: bytes | None) -> None:
 
 
 @FORMS
-def test_request_update_says_where_it_stands(cluster: Cluster, ident: bytes | None) -> None:
+def test_request_update_says_where_it_stands(cluster: InteropCluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         updates = [(reqid(), os.urandom(10)) for _ in range(20)]
         indexes = [client.update(data, request) for request, data in updates]
@@ -59,7 +59,7 @@ def test_request_update_says_where_it_stands(cluster: Cluster, ident: bytes | No
 
 @FORMS
 def test_an_acknowledged_update_is_in_the_next_entries(
-    cluster: Cluster, ident: bytes | None
+    cluster: InteropCluster, ident: bytes | None
 ) -> None:
     """At once, not when it is applied."""
     with cluster.client(ident) as client:
@@ -69,7 +69,7 @@ def test_an_acknowledged_update_is_in_the_next_entries(
             assert found == [(index, b"%d" % count)]
 
 
-def test_the_ident_alone_is_refused_as_data(cluster: Cluster) -> None:
+def test_the_ident_alone_is_refused_as_data(cluster: InteropCluster) -> None:
     """So sends a client in node form that drops an empty frame."""
     with cluster.client() as client:
         leader, before = client.find_leader(), client.update(b"before")
@@ -81,7 +81,7 @@ def test_the_ident_alone_is_refused_as_data(cluster: Cluster) -> None:
         assert IDENT not in found
 
 
-def test_a_repeated_reqid_gets_its_first_index(cluster: Cluster) -> None:
+def test_a_repeated_reqid_gets_its_first_index(cluster: InteropCluster) -> None:
     """From the same connection, from another one, in the other form."""
     request = reqid()
     with cluster.client() as client:
@@ -94,7 +94,7 @@ def test_a_repeated_reqid_gets_its_first_index(cluster: Cluster) -> None:
         assert found == [index]
 
 
-def test_an_update_that_waits_is_accepted_first(cluster: Cluster) -> None:
+def test_an_update_that_waits_is_accepted_first(cluster: InteropCluster) -> None:
     """ "Accepted but not committed": while both followers are stopped nothing can commit."""
     request = reqid()
     with cluster.client() as client:
@@ -118,7 +118,7 @@ def test_an_update_that_waits_is_accepted_first(cluster: Cluster) -> None:
 @pytest.mark.parametrize("age_s", [EXPIRED_S, AHEAD_S], ids=["expired", "of the future"])
 @FORMS
 def test_an_update_out_of_its_time_is_refused_for_good(
-    cluster: Cluster, ident: bytes | None, age_s: int
+    cluster: InteropCluster, ident: bytes | None, age_s: int
 ) -> None:
     """ "false and the 3rd frame is missing": it has expired."""
     with cluster.client(ident) as client:
@@ -127,7 +127,7 @@ def test_an_update_out_of_its_time_is_refused_for_good(
         assert [truth(frame) for frame in answer] == [False]
 
 
-def test_updates_that_no_log_can_hold_are_refused_for_good(cluster: Cluster) -> None:
+def test_updates_that_no_log_can_hold_are_refused_for_good(cluster: InteropCluster) -> None:
     with cluster.client() as client:
         leader = client.find_leader()
         assert leader.ask(reqid(), b"=", b"") == [b""]
@@ -136,7 +136,7 @@ def test_updates_that_no_log_can_hold_are_refused_for_good(cluster: Cluster) -> 
 
 
 @FORMS
-def test_a_follower_names_the_leader(cluster: Cluster, ident: bytes | None) -> None:
+def test_a_follower_names_the_leader(cluster: InteropCluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         client.find_leader()
         for name in client.followers:
@@ -147,7 +147,7 @@ def test_a_follower_names_the_leader(cluster: Cluster, ident: bytes | None) -> N
             assert (number(status), json(leader)) == (0, client.leader)
 
 
-def fill(client: Client, count: int, size: int) -> int:
+def fill(client: PlainLogClient, count: int, size: int) -> int:
     """Many updates at once; returns the index before the first of them."""
     leader = client.find_leader()
     before = client.update(b"before")
@@ -162,7 +162,7 @@ def fill(client: Client, count: int, size: int) -> int:
 
 
 @FORMS
-def test_entries_come_in_pipelines_of_five(cluster: Cluster, ident: bytes | None) -> None:
+def test_entries_come_in_pipelines_of_five(cluster: InteropCluster, ident: bytes | None) -> None:
     """ "up to REQUEST_ENTRIES_PIPELINES (default: 5) response messages prior to" a follow-up."""
     with cluster.client(ident) as client:
         prev = fill(client, 400, 2000)
@@ -194,7 +194,7 @@ def test_entries_come_in_pipelines_of_five(cluster: Cluster, ident: bytes | None
 
 
 @FORMS
-def test_entries_with_follow_ups_are_complete(cluster: Cluster, ident: bytes | None) -> None:
+def test_entries_with_follow_ups_are_complete(cluster: InteropCluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         prev = fill(client, 300, 3000)
         client.wait_applied(prev + 300)
@@ -202,13 +202,13 @@ def test_entries_with_follow_ups_are_complete(cluster: Cluster, ident: bytes | N
         assert indexes == list(range(prev + 1, prev + 291))
         everything = client.entries(0)
         assert [index for index, _ in everything] == list(range(1, len(everything) + 1))
-        assert everything[0][1] == Entry(bytes(12), 2, everything[0][1].term, b"\xc0")
+        assert everything[0][1] == PlainEntry(bytes(12), 2, everything[0][1].term, b"\xc0")
         terms = [it.term for _, it in everything]
         assert terms == sorted(terms)
 
 
 @FORMS
-def test_entries_at_the_end_and_beyond(cluster: Cluster, ident: bytes | None) -> None:
+def test_entries_at_the_end_and_beyond(cluster: InteropCluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         index = client.update(b"the last one")
         client.wait_applied(index)
@@ -222,7 +222,7 @@ def test_entries_at_the_end_and_beyond(cluster: Cluster, ident: bytes | None) ->
 
 
 @FORMS
-def test_request_log_info(cluster: Cluster, ident: bytes | None) -> None:
+def test_request_log_info(cluster: InteropCluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         index = client.update(b"info")
         for name in client.peers:
@@ -240,7 +240,7 @@ def test_request_log_info(cluster: Cluster, ident: bytes | None) -> None:
 def test_the_rest_of_a_state_is_sent_to_the_connection_that_had_the_first_part() -> None:
     """Under a new id, as a client of the npm package asks that paused; to others it begins anew."""
     folder = new_folder()
-    cluster = Cluster(
+    cluster = InteropCluster(
         folder, {"n1": "kelek"}, log="snapshot_entries: 0, snapshot_trailing_entries: 0"
     )
     try:
@@ -270,7 +270,7 @@ def test_the_rest_of_a_state_is_sent_to_the_connection_that_had_the_first_part()
 
 
 @FORMS
-def test_request_broadcast_state_url(cluster: Cluster, ident: bytes | None) -> None:
+def test_request_broadcast_state_url(cluster: InteropCluster, ident: bytes | None) -> None:
     """Only the leader names a url in the text's form; in node's every peer does, its own."""
     with cluster.client(ident) as client:
         leader = client.find_leader()
@@ -281,7 +281,7 @@ def test_request_broadcast_state_url(cluster: Cluster, ident: bytes | None) -> N
 
 
 @pytest.mark.parametrize("size", [1, 3, 11])
-def test_short_ids_of_reading_messages(cluster: Cluster, size: int) -> None:
+def test_short_ids_of_reading_messages(cluster: InteropCluster, size: int) -> None:
     """As node's clients make them: 1 to 12 bytes, echoed."""
     with cluster.client(b"interop") as client:
         index = client.update(b"short")
@@ -296,7 +296,7 @@ def test_short_ids_of_reading_messages(cluster: Cluster, size: int) -> None:
         assert number(last) == index - 1 + len(frames)
 
 
-def test_entries_are_the_bytes_of_the_text(cluster: Cluster) -> None:
+def test_entries_are_the_bytes_of_the_text(cluster: InteropCluster) -> None:
     request = reqid()
     with cluster.client() as client:
         index = client.update(b"foo", request)

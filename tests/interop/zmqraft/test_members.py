@@ -21,7 +21,7 @@ from kelek.protocols.zmqraft.wire.config_codec import (
     decode_config_update_answer,
 )
 from kelek.protocols.zmqraft.wire.values import encode_members
-from kelek.tests.interop.conftest import COMMAND, STOP_S, Cluster, new_folder
+from kelek.tests.interop.conftest import COMMAND, STOP_S, InteropCluster, new_folder
 from kelek.tests.interop.zmqraft.plain import DEADLINE_S, Dealer, reqid
 from kelek.tests.ports import free_port
 
@@ -32,7 +32,7 @@ OURS = {"n1": "kelek", "n2": "kelek", "n3": "kelek"}
 class Joiner:
     """One more node with a topology and a supervisor of its own; the others do not know of it."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: InteropCluster, name: str) -> None:
         self.folder = new_folder()
         self.name = name
         self.url, peer_url = (f"tcp://127.0.0.1:{free_port()}" for _ in range(2))
@@ -60,9 +60,9 @@ class Joiner:
 
 
 @pytest.fixture
-def alone() -> Iterator[Cluster]:
+def alone() -> Iterator[InteropCluster]:
     """A cluster for one test, that may change it."""
-    cluster = Cluster(new_folder(), OURS)
+    cluster = InteropCluster(new_folder(), OURS)
     try:
         with cluster.client() as client:
             client.update(b"the cluster is up")
@@ -72,7 +72,7 @@ def alone() -> Iterator[Cluster]:
         shutil.rmtree(cluster.folder)
 
 
-def change(cluster: Cluster, members: dict[str, str]) -> ConfigUpdateAnswer:
+def change(cluster: InteropCluster, members: dict[str, str]) -> ConfigUpdateAnswer:
     """Asks one peer after the other until one of them leads; returns its last word."""
     request = reqid()
     until = time.monotonic() + DEADLINE_S
@@ -86,7 +86,7 @@ def change(cluster: Cluster, members: dict[str, str]) -> ConfigUpdateAnswer:
     raise AssertionError("nobody leads")
 
 
-def leader_of(cluster: Cluster) -> str:
+def leader_of(cluster: InteropCluster) -> str:
     with cluster.client() as client:
         client.find_leader()
         return client.leader
@@ -100,7 +100,7 @@ def last_word(peer: Dealer) -> ConfigUpdateAnswer:
             return answer
 
 
-def test_a_fourth_node_joins_under_load_and_leaves_again(alone: Cluster) -> None:
+def test_a_fourth_node_joins_under_load_and_leaves_again(alone: InteropCluster) -> None:
     joiner = Joiner(alone, "n4")
     try:
         joiner.wait_ready()
@@ -117,7 +117,7 @@ def test_a_fourth_node_joins_under_load_and_leaves_again(alone: Cluster) -> None
         joiner.stop()
 
 
-def test_members_from_a_shell_and_a_program(alone: Cluster) -> None:
+def test_members_from_a_shell_and_a_program(alone: InteropCluster) -> None:
     joiner = Joiner(alone, "n4")
     try:
         joiner.wait_ready()
@@ -150,7 +150,7 @@ def test_members_from_a_shell_and_a_program(alone: Cluster) -> None:
         joiner.stop()
 
 
-def supervisor(cluster: Cluster, command: str) -> str:
+def supervisor(cluster: InteropCluster, command: str) -> str:
     """What supervisor status or check says of the cluster."""
     words = [sys.executable, "-c", COMMAND, command, str(cluster.path)]
     done = subprocess.run(
@@ -159,13 +159,13 @@ def supervisor(cluster: Cluster, command: str) -> str:
     return done.stdout
 
 
-def shell(cluster: Cluster, *words: str) -> Result:
+def shell(cluster: InteropCluster, *words: str) -> Result:
     """kelek log members ... -o json"""
     options = ["-t", str(cluster.path), "-o", "json"]
     return CliRunner().invoke(main, ["log", "members", *words, *options], prog_name="kelek")
 
 
-def test_the_leader_leaves_and_another_one_leads(alone: Cluster) -> None:
+def test_the_leader_leaves_and_another_one_leads(alone: InteropCluster) -> None:
     with Log(list(alone.urls.values()), "interop") as log:
         log.append(b"before")
         leader = leader_of(alone)
@@ -185,7 +185,7 @@ def test_the_leader_leaves_and_another_one_leads(alone: Cluster) -> None:
     ],
 )
 def test_refused_with_the_reason(
-    cluster: Cluster, members: list[tuple[str, str]], name: str
+    cluster: InteropCluster, members: list[tuple[str, str]], name: str
 ) -> None:
     with cluster.client() as client:
         leader = client.find_leader()
@@ -194,7 +194,7 @@ def test_refused_with_the_reason(
         assert (answer.status, answer.name) == (ConfigStatus.ERROR, name)
 
 
-def test_a_server_that_does_not_answer_is_not_taken(cluster: Cluster) -> None:
+def test_a_server_that_does_not_answer_is_not_taken(cluster: InteropCluster) -> None:
     absent = {**cluster.urls, "n9": f"tcp://127.0.0.1:{free_port()}"}
     answer = change(cluster, absent)
     assert (answer.status, answer.name) == (ConfigStatus.ERROR, "Unreachable")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kelek.tests.interop.conftest import Cluster, new_folder
+from kelek.tests.interop.conftest import InteropCluster, new_folder
 from kelek.tests.interop.zmqraft.node_package import (
     NodeClient,
     NodeProcess,
@@ -27,7 +27,7 @@ EACH = 300  # Updates between two kills.
 
 
 @pytest.fixture
-def client(cluster: Cluster, node_home: Path) -> Iterator[NodeClient]:
+def client(cluster: InteropCluster, node_home: Path) -> Iterator[NodeClient]:
     with node_client(node_home, list(cluster.urls.values())) as found:
         yield found
 
@@ -58,7 +58,7 @@ def test_a_repeat_gets_the_first_index(client: NodeClient) -> None:
     assert [entry["reqid"] for entry in client.entries(index - 1)].count(reqid) == 1
 
 
-def test_it_learns_who_leads_and_who_is_there(client: NodeClient, cluster: Cluster) -> None:
+def test_it_learns_who_leads_and_who_is_there(client: NodeClient, cluster: InteropCluster) -> None:
     config = client.ask("config")
     assert dict(config["peers"]) == cluster.urls
     info = client.ask("info")
@@ -73,7 +73,7 @@ def test_it_learns_who_leads_and_who_is_there(client: NodeClient, cluster: Clust
 
 def test_nothing_is_lost_or_doubled_through_three_leader_kills(node_home: Path) -> None:
     folder = new_folder()
-    cluster = Cluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
+    cluster = InteropCluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
     try:
         with node_client(node_home, list(cluster.urls.values())) as client:
             client.update(b"the cluster is up")
@@ -94,7 +94,7 @@ def test_nothing_is_lost_or_doubled_through_three_leader_kills(node_home: Path) 
 def test_its_subscriber_gets_every_entry_once_and_in_order(node_home: Path) -> None:
     """Those written before it came, those broadcast, and those around a leader's death."""
     folder = new_folder()
-    cluster = Cluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
+    cluster = InteropCluster(folder, {"n1": "kelek", "n2": "kelek", "n3": "kelek"})
     try:
         with node_client(node_home, list(cluster.urls.values())) as client:
             indexes: dict[bytes, int] = {}
@@ -124,7 +124,11 @@ def _read(subscriber: NodeProcess, last_index: int, first_index: int = 1) -> lis
 
 
 def _load(
-    client: NodeClient, cluster: Cluster, indexes: dict[bytes, int], part: int, kills: bool = True
+    client: NodeClient,
+    cluster: InteropCluster,
+    indexes: dict[bytes, int],
+    part: int,
+    kills: bool = True,
 ) -> int:
     """Keeps a window of updates under way; halfway the leader's peer process is killed."""
     names = [b"update %d of %d" % (number, part) for number in range(EACH)]
@@ -149,7 +153,7 @@ def _take(client: NodeClient, open_: dict[int, bytes], indexes: dict[bytes, int]
     indexes[open_.pop(number)] = found["index"]
 
 
-def _leader(cluster: Cluster) -> str:
+def _leader(cluster: InteropCluster) -> str:
     until = time.monotonic() + DEADLINE_S
     while time.monotonic() < until:
         for row in cluster.status():

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 import kelek
-from kelek.tests.interop.conftest import Cluster, new_folder
+from kelek.tests.interop.conftest import InteropCluster, new_folder
 from kelek.tests.interop.zmqraft.node_package import NodeClient, NodePeer
 from kelek.tests.interop.zmqraft.plain import Context, Dealer, json, number, reqid
 from kelek.tests.ports import free_port
@@ -33,7 +33,7 @@ class Info(NamedTuple):
     last_index: int
 
 
-class Plan(NamedTuple):
+class PeerPlan(NamedTuple):
     """Which members are ours and which of the package; whose timers are quick campaigns first."""
 
     ours: tuple[str, ...] = ("n1", "n2")
@@ -43,22 +43,22 @@ class Plan(NamedTuple):
     log: str = ""  # The topology's section.
 
 
-NODE_LEADS = Plan()
-OURS_LEAD = Plan(ours_ms=(400, 600), nodes_ms=(1500, 3000))
+NODE_LEADS = PeerPlan()
+OURS_LEAD = PeerPlan(ours_ms=(400, 600), nodes_ms=(1500, 3000))
 
 
 COMPACTS = "segment_bytes: 64KiB, snapshot_entries: 1000, snapshot_trailing_entries: 0"
-OURS_ONLY = Plan(("n1", "n2", "n3"), (), ours_ms=(600, 1000))
+OURS_ONLY = PeerPlan(("n1", "n2", "n3"), (), ours_ms=(600, 1000))
 
 
 class Mixed:
     """A cluster of both, and the package's client to it."""
 
-    def __init__(self, node_home: Path, plan: Plan) -> None:
+    def __init__(self, node_home: Path, plan: PeerPlan) -> None:
         self.plan = plan
         self.folder = new_folder()
         dialects = {**dict.fromkeys(plan.ours, "kelek"), **dict.fromkeys(plan.nodes, "node")}
-        self.cluster = Cluster(
+        self.cluster = InteropCluster(
             self.folder,
             dialects,
             "--bootstrap",
@@ -153,14 +153,14 @@ class Mixed:
             self.wait(lambda: self.last_index(name) >= last_index)
 
 
-Start = Callable[[Plan], Mixed]
+Start = Callable[[PeerPlan], Mixed]
 
 
 @pytest.fixture
 def start(node_home: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
-        def started(plan: Plan) -> Mixed:
+        def started(plan: PeerPlan) -> Mixed:
             mixed = Mixed(node_home, plan)
             stack.callback(mixed.close)
             return mixed
@@ -242,7 +242,7 @@ def test_what_only_it_has_is_replaced(start: Start) -> None:
 
 def test_what_only_ours_has_is_replaced(start: Start) -> None:
     """Its leadership is told, in the form that it reads, where the logs meet."""
-    mixed = start(Plan(("n1",), ("n2", "n3"), ours_ms=(400, 600), nodes_ms=(1500, 3000)))
+    mixed = start(PeerPlan(("n1",), ("n2", "n3"), ours_ms=(400, 600), nodes_ms=(1500, 3000)))
     mixed.lead("n1")
     index = mixed.client.update(b"common")
     for name in mixed.urls:
@@ -261,7 +261,7 @@ def test_what_only_ours_has_is_replaced(start: Start) -> None:
 
 
 def test_one_of_ours_catches_up_with_its_leadership(start: Start) -> None:
-    mixed = start(Plan(("n1",), ("n2", "n3"), ours_ms=(1500, 3000), nodes_ms=(400, 600)))
+    mixed = start(PeerPlan(("n1",), ("n2", "n3"), ours_ms=(1500, 3000), nodes_ms=(400, 600)))
     mixed.lead("n2", "n3")
     mixed.cluster.stop()
     index = max(mixed.client.update(b"while one is away") for _ in range(20))

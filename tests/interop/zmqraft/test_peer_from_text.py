@@ -14,12 +14,12 @@ from click.testing import CliRunner, Result
 
 from kelek.console.admin.supervisor_cli import main as supervisor_main
 from kelek.console.kelek_cli import main
-from kelek.tests.interop.conftest import Cluster
+from kelek.tests.interop.conftest import InteropCluster
 from kelek.tests.interop.zmqraft.plain import (
     DEADLINE_S,
     Context,
     Dealer,
-    Entry,
+    PlainEntry,
     entry,
     entry_frame,
     json,
@@ -47,7 +47,7 @@ class Follower:
         self.router = context.socket(zmq.ROUTER)
         self.router.linger = 0
         self.router.bind(url)
-        self.log: list[Entry] = []
+        self.log: list[PlainEntry] = []
         self.term = 0
         self.commit_index = 0
         self.leader = b""
@@ -132,7 +132,7 @@ def net() -> Iterator[Net]:
     net.context.term()
 
 
-def follow(mixed: Callable[[], Cluster], net: Net) -> tuple[Cluster, Follower]:
+def follow(mixed: Callable[[], InteropCluster], net: Net) -> tuple[InteropCluster, Follower]:
     cluster = mixed()
     return cluster, net.follower(cluster.urls["n2"])
 
@@ -147,12 +147,14 @@ def beside(follower: Follower, command: Command, *words: str, **variables: str) 
     return done[0]
 
 
-def test_one_of_ours_leads_a_follower_of_the_text(mixed: Callable[[], Cluster], net: Net) -> None:
+def test_one_of_ours_leads_a_follower_of_the_text(
+    mixed: Callable[[], InteropCluster], net: Net
+) -> None:
     cluster, follower = follow(mixed, net)
     follower.run_until(lambda: follower.leader == b"n1" and follower.log)
     vote = follower.votes[-1]
     assert (vote.candidate, vote.last_index, vote.last_term) == (b"n1", 0, 0)
-    assert follower.log[0] == Entry(bytes(12), 2, follower.term, b"\xc0")
+    assert follower.log[0] == PlainEntry(bytes(12), 2, follower.term, b"\xc0")
 
     client = net.dealer(cluster.urls["n1"])
     request = reqid()
@@ -168,7 +170,7 @@ def test_one_of_ours_leads_a_follower_of_the_text(mixed: Callable[[], Cluster], 
     follower.run_until(committed)
     index = json(answers[-1][2])
     assert isinstance(index, int)
-    assert follower.log[index - 1] == Entry(
+    assert follower.log[index - 1] == PlainEntry(
         request, 0, follower.term, b"through a foreign follower"
     )
     follower.run_until(lambda: follower.commit_index >= index)
@@ -195,7 +197,7 @@ def test_one_of_ours_leads_a_follower_of_the_text(mixed: Callable[[], Cluster], 
 
 @pytest.mark.parametrize("old", [9, 2], ids=["conflict", "too short"])
 def test_a_follower_with_other_entries_is_set_right(
-    mixed: Callable[[], Cluster], net: Net, old: int
+    mixed: Callable[[], InteropCluster], net: Net, old: int
 ) -> None:
     """n3 has entries of an old term that never committed; its answers say where to go on."""
     cluster, first = follow(mixed, net)
@@ -208,14 +210,14 @@ def test_a_follower_with_other_entries_is_set_right(
     assert first.term > 1
     first.router.close()
     second = net.follower(cluster.urls["n3"])
-    second.log = [Entry(reqid(), 0, 1, b"never committed") for _ in range(old)]
+    second.log = [PlainEntry(reqid(), 0, 1, b"never committed") for _ in range(old)]
     second.run_until(lambda: [it.data for it in second.log[1:6]] == [b"kept"] * 5)
     assert second.log[:6] == first.log[:6]
 
 
 @pytest.mark.parametrize("lost", [3, 9], ids=["tail", "disk"])
 def test_a_follower_that_lost_what_it_confirmed_is_fed_again(
-    mixed: Callable[[], Cluster], net: Net, lost: int
+    mixed: Callable[[], InteropCluster], net: Net, lost: int
 ) -> None:
     """It has no longer what it has acknowledged, and n3 is down. The same leader sends it again,
     and commits what comes next."""
@@ -235,7 +237,9 @@ def test_a_follower_that_lost_what_it_confirmed_is_fed_again(
     assert follower.term == term, "it was not helped by an election"
 
 
-def test_repeats_carry_the_same_id_and_ids_count(mixed: Callable[[], Cluster], net: Net) -> None:
+def test_repeats_carry_the_same_id_and_ids_count(
+    mixed: Callable[[], InteropCluster], net: Net
+) -> None:
     _, follower = follow(mixed, net)
     follower.run_until(lambda: len(follower.ids) >= 20)
     ids = [number(message_id) for message_id in follower.ids]
@@ -245,7 +249,7 @@ def test_repeats_carry_the_same_id_and_ids_count(mixed: Callable[[], Cluster], n
 class Leader:
     """The text's leader and candidate, as n2: it asks n1 at its ROUTER."""
 
-    def __init__(self, cluster: Cluster, net: Net) -> None:
+    def __init__(self, cluster: InteropCluster, net: Net) -> None:
         self.peer = net.dealer(cluster.urls["n1"])
         self.message_id = 0
 
@@ -269,7 +273,7 @@ class Leader:
         return [number(frame) for frame in self.peer.ask(reqid(), b"%")[2:7]]
 
 
-def elected(cluster: Cluster, net: Net) -> tuple[Leader, int]:
+def elected(cluster: InteropCluster, net: Net) -> tuple[Leader, int]:
     """n2 asks for n1's vote in ever higher terms until it has it."""
     leader = Leader(cluster, net)
     until = time.monotonic() + DEADLINE_S
@@ -281,7 +285,9 @@ def elected(cluster: Cluster, net: Net) -> tuple[Leader, int]:
     raise AssertionError("no vote was granted")
 
 
-def test_one_of_ours_follows_a_leader_of_the_text(mixed: Callable[[], Cluster], net: Net) -> None:
+def test_one_of_ours_follows_a_leader_of_the_text(
+    mixed: Callable[[], InteropCluster], net: Net
+) -> None:
     cluster = mixed()
     leader, term = elected(cluster, net)
     # The vote of a term is given once: n3 does not get it too.
@@ -298,7 +304,9 @@ def test_one_of_ours_follows_a_leader_of_the_text(mixed: Callable[[], Cluster], 
     assert (taken, json(name)) == (b"", "n2")
 
 
-def test_the_answers_to_appends_that_do_not_fit(mixed: Callable[[], Cluster], net: Net) -> None:
+def test_the_answers_to_appends_that_do_not_fit(
+    mixed: Callable[[], InteropCluster], net: Net
+) -> None:
     cluster = mixed()
     leader, term = elected(cluster, net)
     entries = [entry_frame(reqid(), 0, term, b"%d" % n) for n in range(5)]
@@ -316,7 +324,7 @@ def test_the_answers_to_appends_that_do_not_fit(mixed: Callable[[], Cluster], ne
     assert leader.info()[4] == 4
 
 
-def test_a_working_leader_is_not_unseated(mixed: Callable[[], Cluster], net: Net) -> None:
+def test_a_working_leader_is_not_unseated(mixed: Callable[[], InteropCluster], net: Net) -> None:
     """Stickiness: the vote is answered, and neither given nor does the term move."""
     cluster = mixed()
     leader, term = elected(cluster, net)
@@ -325,7 +333,9 @@ def test_a_working_leader_is_not_unseated(mixed: Callable[[], Cluster], net: Net
     assert [number(answer[0]), truth(answer[1])] == [term, False]
 
 
-def test_a_repeated_request_gets_the_same_answer(mixed: Callable[[], Cluster], net: Net) -> None:
+def test_a_repeated_request_gets_the_same_answer(
+    mixed: Callable[[], InteropCluster], net: Net
+) -> None:
     cluster = mixed()
     leader, term = elected(cluster, net)
     first = leader.append(term, 0, 0, 0, entry_frame(reqid(), 0, term, b"once"))
@@ -334,7 +344,9 @@ def test_a_repeated_request_gets_the_same_answer(mixed: Callable[[], Cluster], n
     assert leader.info()[4] == 1
 
 
-def test_strangers_and_other_clusters_get_no_answer(mixed: Callable[[], Cluster], net: Net) -> None:
+def test_strangers_and_other_clusters_get_no_answer(
+    mixed: Callable[[], InteropCluster], net: Net
+) -> None:
     cluster = mixed()
     leader, term = elected(cluster, net)
     high = struct.pack("<Q", term + 100)[:7]

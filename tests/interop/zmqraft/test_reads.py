@@ -18,7 +18,7 @@ import zmq
 import kelek
 from kelek.clients.errors import TransferRefused
 from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
-from kelek.tests.interop.conftest import Cluster, new_folder
+from kelek.tests.interop.conftest import InteropCluster, new_folder
 
 KELEK = "from kelek.console.kelek_cli import main; main()"
 NAMES = ("n1", "n2", "n3")
@@ -26,14 +26,14 @@ DEADLINE_S = 60
 
 
 @pytest.fixture
-def begin() -> Iterator[Callable[..., Cluster]]:
+def begin() -> Iterator[Callable[..., InteropCluster]]:
     """Makes a cluster of three with these election timeouts; it is stopped in the end."""
     folder = new_folder()
-    clusters: list[Cluster] = []
+    clusters: list[InteropCluster] = []
 
-    def make(*timeout_ms: int) -> Cluster:
+    def make(*timeout_ms: int) -> InteropCluster:
         dialects = dict.fromkeys(NAMES, "kelek")
-        made = Cluster(folder, dialects, election_timeout_ms=(timeout_ms[0], timeout_ms[1]))
+        made = InteropCluster(folder, dialects, election_timeout_ms=(timeout_ms[0], timeout_ms[1]))
         clusters.append(made)
         return made
 
@@ -43,7 +43,7 @@ def begin() -> Iterator[Callable[..., Cluster]]:
     shutil.rmtree(folder)
 
 
-def connect(cluster: Cluster) -> kelek.Log:
+def connect(cluster: InteropCluster) -> kelek.Log:
     return kelek.Log(cluster.urls.values(), "interop", timeout_ms=int(1000 * DEADLINE_S))
 
 
@@ -53,7 +53,7 @@ def leader_of(log: kelek.Log) -> str:
     return leader
 
 
-def test_a_read_index_covers_what_anybody_was_told(begin: Callable[..., Cluster]) -> None:
+def test_a_read_index_covers_what_anybody_was_told(begin: Callable[..., InteropCluster]) -> None:
     cluster = begin(400, 700)
     with connect(cluster) as writer, connect(cluster) as reader:
         for number in range(50):
@@ -65,7 +65,7 @@ def test_a_read_index_covers_what_anybody_was_told(begin: Callable[..., Cluster]
         check_followers(cluster, writer, index)
 
 
-def check_followers(cluster: Cluster, log: kelek.Log, last_index: int) -> None:
+def check_followers(cluster: InteropCluster, log: kelek.Log, last_index: int) -> None:
     """Each node serves all entries itself, whoever leads; of who is not there the leader does."""
     expected = [entry.data for entry in log.entries()]
     log.transfer()
@@ -84,7 +84,7 @@ def check_followers(cluster: Cluster, log: kelek.Log, last_index: int) -> None:
 def test_entries_never_go_back_when_a_peer_is_killed(names: tuple[str, ...]) -> None:
     """A new process does not know at first what is committed: it waits, or names the leader."""
     folder = new_folder()
-    cluster = Cluster(folder, dict.fromkeys(names, "kelek"), election_timeout_ms=(400, 700))
+    cluster = InteropCluster(folder, dict.fromkeys(names, "kelek"), election_timeout_ms=(400, 700))
     try:
         with connect(cluster) as log:
             log.append_many(b"%d" % number for number in range(1000))
@@ -105,14 +105,14 @@ def test_entries_never_go_back_when_a_peer_is_killed(names: tuple[str, ...]) -> 
         shutil.rmtree(folder)
 
 
-def count_entries(cluster: Cluster, url: str | None) -> int:
+def count_entries(cluster: InteropCluster, url: str | None) -> int:
     """As a client finds them that knows nothing yet."""
     with connect(cluster) as log:
         return sum(1 for _ in log.entries(url=url))
 
 
 def test_a_leader_that_was_stopped_never_answers_with_the_past(
-    begin: Callable[..., Cluster],
+    begin: Callable[..., InteropCluster],
 ) -> None:
     cluster = begin(400, 700)
     with connect(cluster) as log:
@@ -148,7 +148,7 @@ def test_a_leader_that_was_stopped_never_answers_with_the_past(
 
 
 def test_no_error_and_nothing_lost_while_the_leadership_moves(
-    begin: Callable[..., Cluster],
+    begin: Callable[..., InteropCluster],
 ) -> None:
     cluster = begin(600, 1000)
     moves = 6
@@ -208,7 +208,7 @@ def moved(admin: kelek.Log, to: str | None) -> str:
     return admin.transfer(to)
 
 
-def test_transfer_by_the_command_line(begin: Callable[..., Cluster]) -> None:
+def test_transfer_by_the_command_line(begin: Callable[..., InteropCluster]) -> None:
     cluster = begin(600, 1000)
     with connect(cluster) as log:
         log.append(b"it is up")
@@ -230,7 +230,9 @@ def test_transfer_by_the_command_line(begin: Callable[..., Cluster]) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_leader_that_is_told_to_end_hands_over_first(begin: Callable[..., Cluster]) -> None:
+def test_a_leader_that_is_told_to_end_hands_over_first(
+    begin: Callable[..., InteropCluster],
+) -> None:
     """Its process has followed another one before it ended."""
     cluster = begin(1000, 1500)
     with connect(cluster) as log:

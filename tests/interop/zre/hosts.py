@@ -13,7 +13,7 @@ BROADCAST = f"{NETWORK}.255"
 HOLD = ["sh", "-c", "echo up; exec cat"]  # Until its stdin is closed.
 
 
-class NotHere(Exception):
+class HostsMissing(Exception):
     """This machine does not allow it; the reason."""
 
 
@@ -32,7 +32,7 @@ class Hosts:
         except (OSError, subprocess.CalledProcessError) as error:
             self._stack.close()
             said = getattr(error, "stderr", b"") or str(error).encode()
-            raise NotHere(said.decode().strip()) from error
+            raise HostsMissing(said.decode().strip()) from error
 
     def address(self, number: int) -> str:
         return f"{NETWORK}.{number + 1}"
@@ -44,7 +44,7 @@ class Hosts:
                 for network in NETWORKS_V6:
                     self._do(host, f"ip -6 addr add {network}{number + 1}/64 dev eth0 nodad")
         except subprocess.CalledProcessError as error:
-            raise NotHere(error.stderr.decode().strip()) from error
+            raise HostsMissing(error.stderr.decode().strip()) from error
 
     def within(self, number: int) -> list[str]:
         """What a command is put behind to run on that host."""

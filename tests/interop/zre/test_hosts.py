@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kelek.tests.interop.zre.hosts import BROADCAST, Hosts, NotHere
+from kelek.tests.interop.zre.hosts import BROADCAST, Hosts, HostsMissing
 from kelek.tests.interop.zre.zre_nodes import OURS, PLAIN, PYRE, NodeProcess, meet, pairs, talk
 
 PORT = 5670  # A network of its own has all ports.
@@ -18,7 +18,7 @@ CUT = 1
 def hosts() -> Iterator[Hosts]:
     try:
         made = Hosts(3)
-    except NotHere as reason:
+    except HostsMissing as reason:
         pytest.skip(f"no network namespaces here: {reason}")
     with made:
         yield made
@@ -70,7 +70,7 @@ def test_hosts_find_each_other_by_multicast(hosts: Hosts) -> None:
     """IPv6, by addresses of a network, and by those that are good on their link alone."""
     try:
         hosts.add_v6()
-    except NotHere as reason:
+    except HostsMissing as reason:
         pytest.skip(f"no IPv6 here: {reason}")
     with ExitStack() as stack:
         for port, places in ((PORT, V6_PLACES), (PORT + 1, V6_LINK)):

@@ -38,7 +38,7 @@ def strings(texts: list[bytes]) -> bytes:
     return bytes([len(texts)]) + b"".join(map(string, texts))
 
 
-class Reader:
+class FrameReader:
     """Takes the fields of a header frame off its front. IndexError, struct.error: it is short."""
 
     def __init__(self, data: bytes) -> None:
@@ -65,7 +65,7 @@ class Reader:
         return [self.string() for _ in range(self.number1())]
 
 
-class Hello(NamedTuple):
+class PlainHello(NamedTuple):
     host: str
     port: int
     groups: list[bytes]
@@ -73,7 +73,7 @@ class Hello(NamedTuple):
     headers: dict[str, str]
 
 
-class Peer:
+class PlainPeer:
     """Somebody who was heard: a DEALER to his mailbox."""
 
     def __init__(self, dealer: Socket) -> None:
@@ -87,7 +87,7 @@ class Peer:
         self.pinged = False
 
 
-class Node:
+class PlainNode:
     """One node. step() does what is due, and says what has happened."""
 
     def __init__(self, options: argparse.Namespace, words: Words) -> None:
@@ -108,7 +108,7 @@ class Node:
         self.poller = zmq.Poller()
         for source in (self.mailbox, self.udp, words.source):
             self.poller.register(source, zmq.POLLIN)
-        self.peers: dict[bytes, Peer] = {}
+        self.peers: dict[bytes, PlainPeer] = {}
         self.groups: set[bytes] = set()
         self.status = 0
         self.beacon_at = 0.0
@@ -156,7 +156,7 @@ class Node:
             peer.beaconed = peer.heard = time.monotonic()
             peer.pinged = False
 
-    def _require(self, uuid: bytes, host: str, port: int) -> Peer:
+    def _require(self, uuid: bytes, host: str, port: int) -> PlainPeer:
         """The peer of this UUID; one that is new is connected to and greeted."""
         peer = self.peers.get(uuid)
         if peer is not None:
@@ -167,7 +167,7 @@ class Node:
         dealer.setsockopt(zmq.SNDHWM, SEND_MESSAGES_MAX)
         dealer.setsockopt(zmq.SNDTIMEO, 0)
         dealer.connect(f"tcp://{host}:{port}")
-        peer = self.peers[uuid] = Peer(dealer)
+        peer = self.peers[uuid] = PlainPeer(dealer)
         headers = [f"{key}={value}".encode() for key, value in self.options.headers.items()]
         hello = string(self.options.host.encode()) + struct.pack("!H", self.port)
         hello += strings(sorted(self.groups)) + bytes([self.status]) + strings(headers)
@@ -194,7 +194,7 @@ class Node:
 
     # ---- messages ----
 
-    def _send(self, peer: Peer, command: int, rest: bytes = b"", *content: bytes) -> None:
+    def _send(self, peer: PlainPeer, command: int, rest: bytes = b"", *content: bytes) -> None:
         peer.sequence = (peer.sequence + 1) % 65_536
         head = HEAD.pack(SIGNATURE, command, peer.sequence)
         try:
@@ -210,15 +210,15 @@ class Node:
         if signature != SIGNATURE:
             return
         try:
-            self._on_command(uuid, command, sequence, Reader(rest[0][HEAD.size :]), rest[1:])
+            self._on_command(uuid, command, sequence, FrameReader(rest[0][HEAD.size :]), rest[1:])
         except (IndexError, struct.error, UnicodeDecodeError):
             self.words.say("MALFORMED", peer=uuid.hex(), command=command)
 
     def _on_command(
-        self, uuid: bytes, command: int, sequence: int, reader: Reader, content: list[bytes]
+        self, uuid: bytes, command: int, sequence: int, reader: FrameReader, content: list[bytes]
     ) -> None:
         if command == HELLO:
-            hello = Hello(
+            hello = PlainHello(
                 reader.string().decode(), reader.number2(), reader.strings(), reader.number1(),
                 dict(one.decode().split("=", 1) for one in reader.strings()),
             )  # fmt: skip
@@ -242,7 +242,7 @@ class Node:
         elif command == PING:
             self._send(peer, PING_OK)
 
-    def _on_hello(self, uuid: bytes, sequence: int, hello: Hello) -> None:
+    def _on_hello(self, uuid: bytes, sequence: int, hello: PlainHello) -> None:
         peer = self._require(uuid, hello.host, hello.port)
         peer.greeted, peer.wanted, peer.status = True, (sequence + 1) % 65_536, hello.status
         peer.heard = time.monotonic()
@@ -251,7 +251,7 @@ class Node:
             peer.groups.add(group)
             self.words.say("JOIN", peer=uuid.hex(), group=group.decode())
 
-    def _on_group(self, uuid: bytes, peer: Peer, command: int, reader: Reader) -> None:
+    def _on_group(self, uuid: bytes, peer: PlainPeer, command: int, reader: FrameReader) -> None:
         group, status = reader.string(), reader.number1()
         if status != (peer.status + 1) % 256:
             self.words.say("STATUS", peer=uuid.hex(), was=peer.status, status=status)
@@ -291,4 +291,4 @@ class Node:
 
 if __name__ == "__main__":
     words = Words()
-    Node(words.options(sys.argv[1:]), words).run()
+    PlainNode(words.options(sys.argv[1:]), words).run()

@@ -55,7 +55,7 @@ class Asked(NamedTuple):
     command: bytes = b"\1"
 
 
-class Client:
+class ClientTwin:
     def __init__(self, route: bytes, name: bytes, number: int) -> None:
         self.route = route
         self.name = name
@@ -65,8 +65,8 @@ class Client:
         self.last_seen_ms = self.sent_ms = 0
 
 
-class Request:
-    def __init__(self, client: Client, asked: Asked, number: int, expires_ms: int) -> None:
+class RequestTwin:
+    def __init__(self, client: ClientTwin, asked: Asked, number: int, expires_ms: int) -> None:
         self.client = client
         self.asked = asked
         self.number = number
@@ -79,7 +79,7 @@ class Request:
             self.parts_are = NUMBERED if asked.credit else UNWANTED
         self.run = self.parts = 0
         self.is_over = False
-        self.worker: Worker | None = None
+        self.worker: WorkerTwin | None = None
 
     @property
     def due_ms(self) -> int:
@@ -88,21 +88,21 @@ class Request:
         return self.expires_ms if deadline_ms is None else min(self.expires_ms, deadline_ms)
 
 
-class Worker:
+class WorkerTwin:
     def __init__(self, new: NewWorker, now_ms: int) -> None:
         self.new = new
         self.number = 0
         self.window = new.window if new.framing == TEXT else 1
-        self.requests: list[Request] = []
+        self.requests: list[RequestTwin] = []
         self.last_seen_ms = self.sent_ms = now_ms
         self.done = 0
 
 
 class Service:
     def __init__(self) -> None:
-        self.ready: list[Worker] = []
-        self.again: list[Request] = []
-        self.lines: OrderedDict[Client, list[Request]] = OrderedDict()
+        self.ready: list[WorkerTwin] = []
+        self.again: list[RequestTwin] = []
+        self.lines: OrderedDict[ClientTwin, list[RequestTwin]] = OrderedDict()
         self.workers = 0
         self.done = 0
 
@@ -116,18 +116,18 @@ def wanted(condition: bool, stop: Stop = Stop.INVALID) -> None:
         raise Stopped(stop)
 
 
-class Twin:
+class ExchangeTwin:
     """Has the tests' limit of requests of one client."""
 
     def __init__(self, setup: ExchangeSetup) -> None:
         self.setup = setup
         self.clients: list[Message] = []
         self.workers: list[Message] = []
-        self.requests: dict[tuple[Client, bytes], Request] = {}
-        self.known: OrderedDict[bytes, Worker] = OrderedDict()  # By when they were heard.
+        self.requests: dict[tuple[ClientTwin, bytes], RequestTwin] = {}
+        self.known: OrderedDict[bytes, WorkerTwin] = OrderedDict()  # By when they were heard.
         self.services: dict[bytes, Service] = {}
         self.dirty: OrderedDict[bytes, None] = OrderedDict()
-        self.waiting: list[Request] = []
+        self.waiting: list[RequestTwin] = []
         self.number = 0
         self.next_client = self.next_worker = setup.first_number
         self.run = setup.first_number
@@ -179,10 +179,10 @@ class Twin:
             framing, client, service, request_id, deadline_ms, frames, name, credit, command
         )
 
-    def _known_clients(self) -> set[Client]:
+    def _known_clients(self) -> set[ClientTwin]:
         return {request.client for request in self.requests.values()}
 
-    def _find_client(self, route: bytes, name: bytes) -> Client | None:
+    def _find_client(self, route: bytes, name: bytes) -> ClientTwin | None:
         known = self._known_clients()
         for client in known:
             if (client.route, client.name) == (route, name):
@@ -203,7 +203,7 @@ class Twin:
                 self._take_command(asked, self.requests[client, asked.request_id])
             return
         if client is None:
-            client = Client(asked.client, asked.name, self.next_client)
+            client = ClientTwin(asked.client, asked.name, self.next_client)
             client.last_seen_ms = client.sent_ms = now_ms
             self.next_client += 1
         if asked.framing != TEXT:
@@ -220,14 +220,14 @@ class Twin:
             self.counters["refused"] += 1
             return
         self.number += 1
-        request = Request(client, asked, self.number, now_ms + self.setup.request_ttl_ms)
+        request = RequestTwin(client, asked, self.number, now_ms + self.setup.request_ttl_ms)
         self.requests[request.key] = request
         service = self.services.setdefault(asked.service, Service())
         service.lines.setdefault(client, []).append(request)
         self._wait(request)
         self.counters["requests"] += 1
 
-    def _repeat(self, asked: Asked, request: Request) -> None:
+    def _repeat(self, asked: Asked, request: RequestTwin) -> None:
         if request.is_over:
             self._refuse(asked, asked.client, 0)
             self.counters["refused"] += 1
@@ -242,7 +242,7 @@ class Twin:
         if asked.credit > request.credit:
             self._add_credit(request, asked.credit - request.credit)
 
-    def _take_command(self, asked: Asked, request: Request) -> None:
+    def _take_command(self, asked: Asked, request: RequestTwin) -> None:
         if request.is_over:
             return
         if asked.command == b"\5":
@@ -252,23 +252,23 @@ class Twin:
         elif request.parts_are == NUMBERED:
             self._add_credit(request, asked.credit)
 
-    def _order(self, request: Request, command: bytes, *more: bytes) -> None:
+    def _order(self, request: RequestTwin, command: bytes, *more: bytes) -> None:
         worker = request.worker
         if worker is not None and worker.new.wants is Wants.CREDIT:
             address, request_id = request.client.address, request.asked.request_id
             head = [*self._to_worker(worker), command, address, b"", request_id]
             self.workers.append([*head, *more])
 
-    def _add_credit(self, request: Request, octets: int) -> None:
+    def _add_credit(self, request: RequestTwin, octets: int) -> None:
         self._order(request, b"\7", octets.to_bytes(8, "big"))
         request.credit += octets if octets < CREDIT_MAX - request.credit else 0
 
-    def _unwanted(self, request: Request) -> None:
+    def _unwanted(self, request: RequestTwin) -> None:
         if request.parts_are == NUMBERED:
             self._order(request, b"\7", UNLIMITED.to_bytes(8, "big"))
             request.parts_are = UNWANTED
 
-    def _cancel(self, request: Request) -> None:
+    def _cancel(self, request: RequestTwin) -> None:
         if request.is_over:
             return
         self._order(request, b"\x08")
@@ -292,11 +292,11 @@ class Twin:
         head = [route, self.setup.client_header, command]
         return [*head, asked.service, asked.request_id]
 
-    def _wait(self, request: Request) -> None:
+    def _wait(self, request: RequestTwin) -> None:
         self.waiting.append(request)
         self.dirty.setdefault(request.asked.service)
 
-    def _stop_waiting(self, request: Request) -> None:
+    def _stop_waiting(self, request: RequestTwin) -> None:
         self.waiting.remove(request)
         service = self.services[request.asked.service]
         if request in service.again:
@@ -307,7 +307,7 @@ class Twin:
         if not line:
             del service.lines[request.client]
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: RequestTwin) -> None:
         del self.requests[request.key]
         self._settle(request.asked.service)
 
@@ -364,7 +364,7 @@ class Twin:
 
     def _answer(
         self,
-        worker: Worker,
+        worker: WorkerTwin,
         is_final: bool,
         key: tuple[bytes, bytes],
         body: Message,
@@ -394,7 +394,7 @@ class Twin:
             self._leave(worker, request)
             self._forget(request)
 
-    def _tell(self, request: Request, is_final: bool, body: Message) -> None:
+    def _tell(self, request: RequestTwin, is_final: bool, body: Message) -> None:
         place = []
         command = b"\3" if is_final else b"\2"
         if request.parts_are == NUMBERED:
@@ -404,14 +404,14 @@ class Twin:
         whole = [*request.collected, *body]
         self.clients.append([*head, *([*request.collected, b""] if not body else whole)])
 
-    def _leave(self, worker: Worker, request: Request) -> None:
+    def _leave(self, worker: WorkerTwin, request: RequestTwin) -> None:
         worker.requests.remove(request)
         request.worker = None
         if len(worker.requests) == worker.window - 1:
             self.services[worker.new.service].ready.append(worker)
             self.dirty.setdefault(worker.new.service)
 
-    def _to_worker(self, worker: Worker) -> Message:
+    def _to_worker(self, worker: WorkerTwin) -> Message:
         new = worker.new
         if new.framing == MDP1:
             return [new.routing_id, b"", MDP_WORKERS[MDP1]]
@@ -423,7 +423,7 @@ class Twin:
     def add_worker(self, new: NewWorker, now_ms: int) -> bool:
         if new.routing_id in self.known:
             return False
-        worker = self.known[new.routing_id] = Worker(new, now_ms)
+        worker = self.known[new.routing_id] = WorkerTwin(new, now_ms)
         worker.number = self.next_worker
         self.next_worker += 1
         service = self.services.setdefault(new.service, Service())
@@ -513,7 +513,7 @@ class Twin:
             if request.due_ms <= now_ms:
                 self._expired(request)
 
-    def _expired(self, request: Request) -> None:
+    def _expired(self, request: RequestTwin) -> None:
         if request.client.gone_ms is None:
             self._refuse(request.asked, request.client.route, 2)
         self._stop_waiting(request)
@@ -529,12 +529,12 @@ class Twin:
             del self.dirty[name]
 
     @staticmethod
-    def _next(service: Service) -> Request | None:
+    def _next(service: Service) -> RequestTwin | None:
         if service.again:
             return service.again[0]
         return next((line[0] for line in service.lines.values()), None)
 
-    def _send(self, service: Service, request: Request, now_ms: int) -> None:
+    def _send(self, service: Service, request: RequestTwin, now_ms: int) -> None:
         asked = request.asked
         if request.client.gone_ms is not None:
             self._stop_waiting(request)

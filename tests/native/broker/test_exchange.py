@@ -20,8 +20,8 @@ from kelek.tests.native.broker.exchange_twin import (
     MDP_CLIENTS,
     MDP_WORKERS,
     TEXT,
+    ExchangeTwin,
     Message,
-    Twin,
 )
 
 REFUSALS = (b"client", b"queue", b"expired")
@@ -66,7 +66,7 @@ def a_request(dice: Random) -> Message:
     return [b"c%d" % dice.randint(1, 4), *frames, *bodies(dice)]
 
 
-def a_command(dice: Random, twin: Twin) -> Message:
+def a_command(dice: Random, twin: ExchangeTwin) -> Message:
     """CREDIT or CANCEL, mostly for an existing request."""
     named = [request for request in twin.requests.values() if request.client.name]
     if not named:
@@ -79,7 +79,7 @@ def a_command(dice: Random, twin: Twin) -> Message:
     return [*head, request.asked.service, request.asked.request_id, options]
 
 
-def an_answer(dice: Random, twin: Twin) -> Message:
+def an_answer(dice: Random, twin: ExchangeTwin) -> Message:
     """An answer of a worker, mostly to a request that it has."""
     if not twin.known or dice.random() < 0.1:
         return [b"w%d" % dice.randint(1, 9), b"KLKW01", dice.choice((b"PING", b"\1", b"\6"))]
@@ -120,7 +120,7 @@ class History:
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
         self.exchange = Exchange(SETUP)
-        self.twin = Twin(SETUP)
+        self.twin = ExchangeTwin(SETUP)
         self.now_ms = 1000
         self.seen: Counter[str] = Counter()
 

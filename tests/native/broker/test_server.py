@@ -14,7 +14,7 @@ from kelek.native.broker.server import Served, ServedRouter, Server
 from kelek.native.net.messages import Arena, Frames
 from kelek.native.net.poller import Poller
 from kelek.native.net.sockets import Drain
-from kelek.tests.native.broker.exchange_twin import Message, Twin
+from kelek.tests.native.broker.exchange_twin import ExchangeTwin, Message
 from kelek.tests.native.broker.test_exchange import (
     SETUP,
     a_request,
@@ -31,7 +31,7 @@ FOREVER = SETUP._replace(request_ttl_ms=10**9, inflight_max=10_000)
 NUMBERS = itertools.count()
 
 
-class Broker:
+class NativeBroker:
     """The part of an actor around the inner loop."""
 
     def __init__(self, context: "zmq.Context[Socket]", **limits: Any) -> None:
@@ -112,16 +112,16 @@ class Broker:
                 position += 1
 
 
-Made = Callable[..., Broker]
+Made = Callable[..., NativeBroker]
 
 
 @pytest.fixture
 def made(context: "zmq.Context[Socket]") -> Iterator[Made]:
     """Makes a broker; its sockets are closed at the end."""
-    brokers: list[Broker] = []
+    brokers: list[NativeBroker] = []
 
-    def make(**limits: int) -> Broker:
-        brokers.append(Broker(context, **limits))
+    def make(**limits: int) -> NativeBroker:
+        brokers.append(NativeBroker(context, **limits))
         return brokers[-1]
 
     yield make
@@ -130,7 +130,7 @@ def made(context: "zmq.Context[Socket]") -> Iterator[Made]:
 
 
 @pytest.fixture
-def broker(made: Made) -> Broker:
+def broker(made: Made) -> NativeBroker:
     return made()
 
 
@@ -154,8 +154,8 @@ def has_deadline(message: Message) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_history_is_its_twins(broker: Broker, seed: int) -> None:
-    dice, twin, served = Random(seed), Twin(FOREVER), broker.served
+def test_a_history_is_its_twins(broker: NativeBroker, seed: int) -> None:
+    dice, twin, served = Random(seed), ExchangeTwin(FOREVER), broker.served
     for name in (b"w%d" % number for number in range(1, 10)):
         broker.peer(name, "workers")
     for _ in range(120):
@@ -234,7 +234,7 @@ def test_an_oversize_message_is_told_of_and_the_next_ones_pass(made: Made) -> No
 
 
 @pytest.mark.parametrize("who", ["clients", "workers"])
-def test_who_is_gone_is_told_of(broker: Broker, who: str) -> None:
+def test_who_is_gone_is_told_of(broker: NativeBroker, who: str) -> None:
     client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
     assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=65_535), 1)
     worker.send_multipart([b"KLKW01", b"PING"])

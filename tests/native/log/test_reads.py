@@ -14,7 +14,7 @@ IDENT = b"demo"
 READ_INDEX = b"kR"
 
 
-class Twin:
+class ReadsTwin:
     """The intake in plain Python: lists, one reader after the other."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def some_message(dice: Random) -> list[bytes]:
 
 def run(seed: int) -> Counter[str]:
     dice = Random(seed)
-    mine, twin = Reads(IDENT, 1 << 20), Twin()
+    mine, twin = Reads(IDENT, 1 << 20), ReadsTwin()
     round_ = index = 0
     now_ms = 1000
     for _ in range(200):

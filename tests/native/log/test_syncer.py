@@ -133,7 +133,7 @@ def test_a_history_of_syncs(tmp_path: Path, seed: int) -> None:
     """Good files and bad ones, ended at once or late, and too many: both tell of the same."""
     dice = Random(seed)
     files = [opened(tmp_path / name) for name in "ab"]
-    mine, other = segments.Syncer(), twins.Syncer()
+    mine, other = segments.Syncer(), twins.SyncerTwin()
     bad, bad_fd = segments.Segment(-1, SIZE, "pwrite"), 1 << 20  # Python takes no -1.
     running, seen = 0, set()
 

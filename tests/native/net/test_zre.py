@@ -15,7 +15,7 @@ from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, SEQUENCES, Version
 Message = list[bytes]
 
 
-class Twin:
+class TrafficTwin:
     """What each peer has said last, in a dict."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Twin:
         return place, sequence, command
 
 
-class Peer:
+class TrafficPeer:
     """One that speaks, mostly well."""
 
     def __init__(self, dice: Random, version: Version) -> None:
@@ -102,11 +102,11 @@ class Peer:
 def test_a_history_of_traffic_is_its_twins(seed: int) -> None:
     """What is taken in, and where it stops, is what the twin says; peers come and go."""
     dice = Random(seed)
-    wire, twin = Wire(), Twin()
-    peers: dict[int, Peer] = {}
+    wire, twin = Wire(), TrafficTwin()
+    peers: dict[int, TrafficPeer] = {}
     for turn in range(60):
         for _ in range(20 if turn == 0 else dice.randrange(3)):
-            peer = Peer(dice, dice.choice(list(Version)))
+            peer = TrafficPeer(dice, dice.choice(list(Version)))
             place = wire.add(Frames())
             peers[place] = peer
             if dice.random() < 0.9:
@@ -118,7 +118,7 @@ def test_a_history_of_traffic_is_its_twins(seed: int) -> None:
             place = dice.choice(list(peers))
             twin.places.pop(peers.pop(place).routing_id, None)
             wire.remove(place)
-        speakers = [*peers.items(), (-1, Peer(dice, Version.V2))]
+        speakers = [*peers.items(), (-1, TrafficPeer(dice, Version.V2))]
         messages, senders = [], []
         for _ in range(dice.randint(1, 60)):
             place, peer = dice.choice(speakers)
@@ -144,9 +144,9 @@ def test_what_waits_in_a_mailbox_is_taken_in_one_go(
 ) -> None:
     """One message, a few, many, and one that the arena is too small for: as the twin says."""
     dice = Random(seed)
-    wire, twin = Wire(), Twin()
+    wire, twin = Wire(), TrafficTwin()
     with context.socket(zmq.ROUTER) as mailbox, context.socket(zmq.DEALER) as dealer:
-        peer = Peer(dice, dice.choice(list(Version)))
+        peer = TrafficPeer(dice, dice.choice(list(Version)))
         dealer.setsockopt(zmq.ROUTING_ID, peer.routing_id)
         mailbox.bind("inproc://mailbox")
         dealer.connect("inproc://mailbox")

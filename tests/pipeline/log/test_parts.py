@@ -240,7 +240,7 @@ def test_a_view_finds_places(cluster: LogPeers) -> None:
         with pytest.raises(log_errors.WrongCheckpoint, match="the log ends at 101"):
             view.check(replace(offset, index=102))
         with pytest.raises(log_errors.LogEnds, match="after is behind its end"):
-            view.offset_at(101)  # That world's leaders say so of the next one.
+            view.offset_at(101)  # The fake leaders answer so for the next index.
     finally:
         view.close()
 

@@ -99,7 +99,7 @@ def example(name: str) -> str:
     return (ROOT / "examples" / "mappers" / name).read_text(encoding="utf-8")
 
 
-class Nodes:
+class MapNodes:
     """One that has Spark, and one that maps by itself."""
 
     def __init__(self, spark: Shell, plain: Shell) -> None:
@@ -120,7 +120,7 @@ class Nodes:
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MapNodes]:
     pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
     places = [tmp_path_factory.mktemp(name) for name in ("spark", "plain", "conf")]
     with pytest.MonkeyPatch.context() as patch:
@@ -129,7 +129,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         (places[2] / "spark-defaults.conf").write_text(options, encoding="utf-8")
         patch.setenv("SPARK_CONF_DIR", str(places[2]))
         with running(places[0], TOPOLOGY + SPARK) as spark, running(places[1], TOPOLOGY) as plain:
-            yield Nodes(spark, plain)
+            yield MapNodes(spark, plain)
 
 
 def mapped(
@@ -160,7 +160,7 @@ def spark_job(shell: Shell) -> Any:
     return next(one for one in status if one["role"] == "spark_job")
 
 
-def below_spark(nodes: Nodes, word: str) -> list[int]:
+def below_spark(nodes: MapNodes, word: str) -> list[int]:
     """Spark's processes of this node whose command line has a word: they are where the driver
     began."""
     place = str(nodes.shell.folder / "var" / "n1" / "spark")
@@ -182,7 +182,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
-def worker(nodes: Nodes) -> int:
+def worker(nodes: MapNodes) -> int:
     """A worker of Spark that has started a mapper; 0: none has."""
     found = below_spark(nodes, "pyspark.worker")
     return next((pid for pid in found if is_parent(pid)), 0)
@@ -197,7 +197,7 @@ def is_parent(pid: int) -> bool:
     return any("kelek.mapping.mapper " in command_of(int(child)) for child in children)
 
 
-def at_work(nodes: Nodes, table: kelek.Table, job: int) -> int:
+def at_work(nodes: MapNodes, table: kelek.Table, job: int) -> int:
     """Such a worker, while the job runs."""
 
     def look() -> int:
@@ -215,7 +215,7 @@ BIG = 902  # Incompressible, so that it is parted; local.
 @pytest.mark.parametrize(
     ("name", "source"), [("documented", 1), ("swap.wat", 1), ("swap.wat", 901)]
 )
-def test_spark_makes_the_same_of_the_examples(nodes: Nodes, name: str, source: int) -> None:
+def test_spark_makes_the_same_of_the_examples(nodes: MapNodes, name: str, source: int) -> None:
     target = next(NUMBERS)
     target += source - source % 100
     mapper = wasm(example(name))
@@ -228,14 +228,14 @@ def test_spark_makes_the_same_of_the_examples(nodes: Nodes, name: str, source: i
     assert pairs(nodes.spark, target) == pairs(nodes.plain, target)
 
 
-def test_a_mapper_that_remembers_sees_the_same_batches(nodes: Nodes) -> None:
+def test_a_mapper_that_remembers_sees_the_same_batches(nodes: MapNodes) -> None:
     target = next(NUMBERS)
     for url in (nodes.spark, nodes.plain):
         assert mapped(url, target, wasm(COUNTS))["puts"] == "1"
     assert pairs(nodes.spark, target) == pairs(nodes.plain, target)
 
 
-def test_native_code_is_locked_in_there_too(nodes: Nodes) -> None:
+def test_native_code_is_locked_in_there_too(nodes: MapNodes) -> None:
     binding = pytest.importorskip("llvmlite.binding")
     if not sandbox.can_lock():
         pytest.skip("no filter of system calls here")
@@ -244,7 +244,7 @@ def test_native_code_is_locked_in_there_too(nodes: Nodes) -> None:
     assert dict(pairs(nodes.spark, target))[b"k"] == b"v"
 
 
-def test_a_mapper_that_fails_leaves_the_output_as_it_was(nodes: Nodes) -> None:
+def test_a_mapper_that_fails_leaves_the_output_as_it_was(nodes: MapNodes) -> None:
     target = next(NUMBERS)
     found, wanted = (mapped(url, target, wasm(TRAPS)) for url in (nodes.spark, nodes.plain))
     assert (found["state"], found["reason"]) == ("failed", wanted["reason"])
@@ -252,7 +252,7 @@ def test_a_mapper_that_fails_leaves_the_output_as_it_was(nodes: Nodes) -> None:
     assert len(pairs(nodes.spark, target)) == ROWS // 1000
 
 
-def test_a_task_that_is_killed_doubles_nothing(nodes: Nodes) -> None:
+def test_a_task_that_is_killed_doubles_nothing(nodes: MapNodes) -> None:
     """It reads and maps its part again; the other one goes on."""
     target = 100 * (BIG // 100) + next(NUMBERS)
     with kelek.Table(nodes.spark, BIG) as table:
@@ -267,7 +267,7 @@ def test_a_task_that_is_killed_doubles_nothing(nodes: Nodes) -> None:
     assert all(key == value for key, value in made.items())
 
 
-def test_a_map_that_somebody_ends(nodes: Nodes) -> None:
+def test_a_map_that_somebody_ends(nodes: MapNodes) -> None:
     target = 100 * (BIG // 100) + next(NUMBERS)
     with kelek.Table(nodes.spark, BIG) as table:
         job = table.map_into(target, wasm(SLOW), threads=2)
@@ -278,7 +278,7 @@ def test_a_map_that_somebody_ends(nodes: Nodes) -> None:
     assert pairs(nodes.spark, target) == []
 
 
-def test_the_documented_program(nodes: Nodes) -> None:
+def test_the_documented_program(nodes: MapNodes) -> None:
     text = PAGE.read_text(encoding="utf-8")
     [program] = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
     wanted = re.findall(r"^ *print\(.*\)  # (.+)$", program, re.M)
@@ -286,7 +286,7 @@ def test_the_documented_program(nodes: Nodes) -> None:
     assert said.splitlines()[-len(wanted) :] == wanted
 
 
-def test_a_jvm_that_is_killed(nodes: Nodes) -> None:
+def test_a_jvm_that_is_killed(nodes: MapNodes) -> None:
     """The last one here: its successor takes its time."""
     target = 100 * (BIG // 100) + next(NUMBERS)
     with kelek.Table(nodes.spark, BIG) as table:

@@ -185,7 +185,7 @@ def test_a_snapshot_is_renewed_while_its_task_waits(
     assert not thread.is_alive(), "nothing reads it any more"
 
 
-class Driver:
+class FakeDriver:
     """Stands for a driver's session: which of its queries run."""
 
     def __init__(self) -> None:
@@ -208,7 +208,7 @@ def test_a_driver_renews_the_snapshots_of_its_running_queries(
     renewed: Queue[int] = Queue()
     monkeypatch.setattr(driver_renewal, "RENEW_S", 0.01)
     monkeypatch.setattr(kelek.Table, "renew", lambda table, lease: renewed.put(lease))
-    spark, url = Driver(), plain.urls[0]
+    spark, url = FakeDriver(), plain.urls[0]
     driver = table_snapshot.driver_prefix(table_snapshot.DRIVER)
 
     def note(number: int) -> None:

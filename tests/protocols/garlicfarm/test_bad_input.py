@@ -19,9 +19,9 @@ from kelek.protocols.garlicfarm.wire.messages import (
     ValueType,
 )
 from kelek.protocols.raft.core import Role
-from kelek.tests.protocols.garlicfarm.farm_world import (
-    Client,
-    World,
+from kelek.tests.protocols.garlicfarm.farm_cluster import (
+    FarmCluster,
+    FarmRequester,
     client_request,
     server,
 )
@@ -31,13 +31,13 @@ APPEND, VOTE = MessageType.APPEND_ENTRIES, MessageType.REQUEST_VOTE
 APPLICATION, CONFIGURATION = ValueType.APPLICATION, ValueType.CONFIGURATION
 
 
-def settled() -> tuple[World, int, int]:
+def settled() -> tuple[FarmCluster, int, int]:
     """A farm, its leader, and another member."""
-    world = World()
-    leader = world.elect()
-    world.ask(client_request(b"one"))
-    world.run(1000)
-    return world, leader, next(number for number in (1, 2, 3) if number != leader)
+    cluster = FarmCluster()
+    leader = cluster.elect()
+    cluster.ask(client_request(b"one"))
+    cluster.run(1000)
+    return cluster, leader, next(number for number in (1, 2, 3) if number != leader)
 
 
 def from_(source: int, to: int, **fields: object) -> Request:
@@ -88,18 +88,18 @@ CLOSED: dict[str, Make] = {
 
 @pytest.mark.parametrize("name", CLOSED)
 def test_what_ends_a_connection(name: str) -> None:
-    world, leader, other = settled()
-    terms = {number: peer.core.term for number, peer in world.peers.items()}
-    client, fine = Client(world, leader), Client(world, leader)
+    cluster, leader, other = settled()
+    terms = {number: peer.core.term for number, peer in cluster.peers.items()}
+    client, fine = FarmRequester(cluster, leader), FarmRequester(cluster, leader)
     client.send(CLOSED[name](leader, other, terms[leader]))
-    world.run_until(lambda: bool(client.closed))
+    cluster.run_until(lambda: bool(client.closed))
     assert not client.answers
-    assert world.peers[leader].malformed == 1
+    assert cluster.peers[leader].malformed == 1
     fine.send(client_request(b"two"))
-    world.run_until(lambda: bool(fine.answers))
+    cluster.run_until(lambda: bool(fine.answers))
     assert fine.answers[0].is_accepted
-    assert {number: peer.core.term for number, peer in world.peers.items()} == terms
-    assert world.leader == leader
+    assert {number: peer.core.term for number, peer in cluster.peers.items()} == terms
+    assert cluster.leader == leader
 
 
 REFUSED: dict[str, tuple[PeerSession, Make]] = {
@@ -150,51 +150,51 @@ REFUSED: dict[str, tuple[PeerSession, Make]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused(name: str) -> None:
-    world, leader, other = settled()
-    terms = {number: peer.core.term for number, peer in world.peers.items()}
-    before = {number: len(disk.values()) for number, disk in world.disks.items()}
+    cluster, leader, other = settled()
+    terms = {number: peer.core.term for number, peer in cluster.peers.items()}
+    before = {number: len(disk.values()) for number, disk in cluster.disks.items()}
     grant, make = REFUSED[name]
-    client = Client(world, leader, grant)
+    client = FarmRequester(cluster, leader, grant)
     client.send(make(leader, other, terms[leader]))
-    world.run_until(lambda: bool(client.answers))
-    world.run(3000)
+    cluster.run_until(lambda: bool(client.answers))
+    cluster.run(3000)
     (answer,) = client.answers
     assert not answer.is_accepted
     assert not client.closed
     assert (answer.source, answer.term) == (leader, terms[leader])
-    assert {number: peer.core.term for number, peer in world.peers.items()} == terms
-    assert {number: len(disk.values()) for number, disk in world.disks.items()} == before
+    assert {number: peer.core.term for number, peer in cluster.peers.items()} == terms
+    assert {number: len(disk.values()) for number, disk in cluster.disks.items()} == before
 
 
 def test_a_user_of_another_server_is_refused() -> None:
-    world, leader, other = settled()
-    client = Client(world, leader, PeerSession("nine", 9, False))
+    cluster, leader, other = settled()
+    client = FarmRequester(cluster, leader, PeerSession("nine", 9, False))
     client.send(from_(other, leader))
-    world.run_until(lambda: bool(client.closed))
+    cluster.run_until(lambda: bool(client.closed))
     assert "nine" in client.closed
 
 
 def test_too_many_requests_at_once() -> None:
-    world, leader, _ = settled()
-    world.cut = {frozenset(pair) for pair in ((1, 2), (2, 3), (1, 3))}
-    client = Client(world, leader)
+    cluster, leader, _ = settled()
+    cluster.cut = {frozenset(pair) for pair in ((1, 2), (2, 3), (1, 3))}
+    client = FarmRequester(cluster, leader)
     client.send(*[client_request(b"x")] * PENDING_REQUESTS_MAX)
-    world.run(5)
+    cluster.run(5)
     assert not client.closed
-    slots = world.peers[leader].inbound[client.connection].pending
+    slots = cluster.peers[leader].inbound[client.connection].pending
     assert len(slots) == PENDING_REQUESTS_MAX
     assert not any(slot.request.entries for slot in slots), "what is in the log is kept twice"
     client.send(client_request(b"x"))
-    world.run(5)
+    cluster.run(5)
     assert "unanswered requests" in client.closed
 
 
 def test_answers_come_in_the_order_of_the_requests() -> None:
     """Also when a later answer is known first."""
-    world, leader, _ = settled()
-    client = Client(world, leader)
+    cluster, leader, _ = settled()
+    client = FarmRequester(cluster, leader)
     client.send(client_request(b"a"), membership.remove_server_request(99), client_request(b"b"))
-    world.run_until(lambda: len(client.answers) == 3)
+    cluster.run_until(lambda: len(client.answers) == 3)
     assert [(int(answer.type), answer.is_accepted) for answer in client.answers] == [
         (4, True),
         (9, False),
@@ -204,30 +204,30 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
 
 def test_a_server_that_never_answers() -> None:
     """Its connection is closed and reopened."""
-    world, leader, other = settled()
-    peer = world.peers[leader]
+    cluster, leader, other = settled()
+    peer = cluster.peers[leader]
     link = peer.links[other]
-    world.send_back = lambda *_: None  # type: ignore[method-assign]
-    world.run_until(lambda: not link.is_up or bool(link.failure), 10_000)
+    cluster.send_back = lambda *_: None  # type: ignore[method-assign]
+    cluster.run_until(lambda: not link.is_up or bool(link.failure), 10_000)
 
 
 @settings(max_examples=30)
 @given(st.lists(st.binary(max_size=80), max_size=5), st.integers(0, 2**32))
 def test_junk_ends_a_connection_and_nothing_else(junk: list[bytes], seed: int) -> None:
-    world, leader, other = settled()
-    term = world.peers[leader].core.term
-    random = world.random
+    cluster, leader, other = settled()
+    term = cluster.peers[leader].core.term
+    random = cluster.random
     random.seed(seed)
     for data in junk:
         kind = random.choice(sorted(codec.REQUEST_TYPES))
         last_term, last_index, commit = (random.choice((0, 1, 2, term)) for _ in range(3))
         value_type = random.choice(list(ValueType))
         entries = tuple([FarmLogEntry(1, value_type, data)][: random.randint(0, 1)])
-        client = Client(world, leader)
+        client = FarmRequester(cluster, leader)
         source = random.choice((other, 77))
         client.send(Request(kind, source, leader, term, last_term, last_index, commit, entries))
         client.send_bytes(data)
-    world.run(2000)
-    assert world.peers[leader].core.role is Role.LEADER
-    assert world.ask(client_request(b"two")).is_accepted
-    world.check_same()
+    cluster.run(2000)
+    assert cluster.peers[leader].core.role is Role.LEADER
+    assert cluster.ask(client_request(b"two")).is_accepted
+    cluster.check_same()

@@ -50,7 +50,7 @@ ABSENT_MAX = 3  # Looks in vain for a client; then what it had in work is cancel
 Key = tuple[bytes, bytes]
 
 
-class Machine(Protocol):
+class ModelMachine(Protocol):
     """The common part of both sides."""
 
     @property
@@ -64,7 +64,7 @@ class Machine(Protocol):
 class Connection:
     """A socket of a machine; its messages arrive in order, or are lost."""
 
-    def __init__(self, peer: "Peer", url: str, routing_id: bytes) -> None:
+    def __init__(self, peer: "ModelPeer", url: str, routing_id: bytes) -> None:
         self.peer = peer
         self.url = url
         self.routing_id = routing_id
@@ -73,11 +73,13 @@ class Connection:
         self.last_ms = {True: 0, False: 0}  # When the last message arrives, by direction.
 
 
-class Peer:
+class ModelPeer:
     """A machine and its sockets."""
 
-    def __init__(self, world: "World", machine: Machine, routing_id: bytes = b"") -> None:
-        self.world = world
+    def __init__(
+        self, network: "BrokerNetwork", machine: ModelMachine, routing_id: bytes = b""
+    ) -> None:
+        self.network = network
         self.machine = machine
         self.routing_id = routing_id
         self.alive = True
@@ -88,31 +90,31 @@ class Peer:
         """Runs the machine's effects, and again at its deadline."""
         if not self.alive:
             return
-        world = self.world
-        for action in self.machine.ready(world.now_ms):
+        network = self.network
+        for action in self.machine.ready(network.now_ms):
             match action:
                 case Connect(url):
                     assert url not in self.connections, f"a second socket to {url}"
-                    routing_id = self.routing_id or next(world.numbers).to_bytes(5, "big")
+                    routing_id = self.routing_id or next(network.numbers).to_bytes(5, "big")
                     connection = Connection(self, url, routing_id)
                     self.connections[url] = connection
-                    world.connect(connection)
+                    network.connect(connection)
                 case Disconnect(url):
-                    world.close(self.connections.pop(url))
+                    network.close(self.connections.pop(url))
                 case Send(url, frames):
                     assert self.connections[url].made, "a command before the connection is made"
-                    world.carry(self.connections[url], frames, to_broker=True)
+                    network.carry(self.connections[url], frames, to_broker=True)
         self._timer += 1
         deadline_ms = self.machine.deadline_ms
         if deadline_ms is not None:
             timer = self._timer
-            wait_ms = max(deadline_ms - world.now_ms, 0)
-            world.after(wait_ms, lambda: self.turn() if timer == self._timer else None)
+            wait_ms = max(deadline_ms - network.now_ms, 0)
+            network.after(wait_ms, lambda: self.turn() if timer == self._timer else None)
 
     def kill(self) -> None:
         self.alive = False
         for connection in self.connections.values():
-            self.world.close(connection)
+            self.network.close(connection)
         self.connections.clear()
 
 
@@ -134,11 +136,11 @@ class Flow:
         self.run = self.parts = 0
 
 
-class Broker:
+class ModelBroker:
     """A simple broker of the specification's framing and its extensions."""
 
-    def __init__(self, world: "World", url: str) -> None:
-        self.world = world
+    def __init__(self, network: "BrokerNetwork", url: str) -> None:
+        self.network = network
         self.url = url
         self.alive = True
         self.stopped = False  # As by SIGSTOP: nothing is read, nobody is told.
@@ -147,7 +149,7 @@ class Broker:
         self.clients: dict[bytes, Connection] = {}  # By name, or routing id.
         self.flows: dict[Key, Flow] = {}
         self.absent: Counter[Key] = Counter()  # Looks at which a client in want was not there.
-        self.runs = world.runs()
+        self.runs = network.runs()
         self.workers: dict[Connection, Registered] = {}
         self.muted: set[Connection] = set()  # They were sent DISCONNECT.
         self.queue: OrderedDict[Key, Request] = OrderedDict()
@@ -187,7 +189,7 @@ class Broker:
             if request.credit:
                 self.flows[key] = Flow(request.credit)
         else:
-            self.world.counters["resends"] += 1
+            self.network.counters["resends"] += 1
             flow = self.flows.get(key)
             if flow is not None and request.credit > flow.credit:
                 self._grant(key, flow, request.credit - flow.credit)
@@ -213,10 +215,10 @@ class Broker:
             self._order(worker, WorkCredit(*key, octets))
 
     def _on_worker(self, connection: Connection, command: codec.WorkerCommand) -> None:
-        gap_ms = self.world.now_ms - self.heard.get(connection, self.world.now_ms)
-        if not self.world.stopped_lately:
+        gap_ms = self.network.now_ms - self.heard.get(connection, self.network.now_ms)
+        if not self.network.stopped_lately:
             assert gap_ms <= 2 * INTERVAL_MS, f"a worker that said nothing for {gap_ms} ms"
-        self.heard[connection] = self.world.now_ms
+        self.heard[connection] = self.network.now_ms
         worker = self.workers.get(connection)
         match command:
             case WorkerReady() if worker is not None:
@@ -306,28 +308,28 @@ class Broker:
             return
         self.look()
         for connection, heard_ms in list(self.heard.items()):
-            if self.world.now_ms - heard_ms > INTERVAL_MS * LIVENESS:
+            if self.network.now_ms - heard_ms > INTERVAL_MS * LIVENESS:
                 self.lose(connection, mute=True)
 
     def _tell(self, key: Key, reply: codec.Reply) -> None:
         connection = self.clients.get(key[0])
         if connection is not None:
-            self.world.carry(connection, codec.encode_reply(reply), to_broker=False)
+            self.network.carry(connection, codec.encode_reply(reply), to_broker=False)
 
     def _order(self, connection: Connection, order: codec.Order) -> None:
-        self.world.carry(connection, codec.encode_order(order), to_broker=False)
+        self.network.carry(connection, codec.encode_order(order), to_broker=False)
 
     def resume(self) -> None:
         self.stopped = False
         held, self.held = self.held, []
         for connection in self.heard:
-            self.heard[connection] = self.world.now_ms
+            self.heard[connection] = self.network.now_ms
         for connection, frames in held:
             if connection in self.connections:
                 self.on_frames(connection, frames)
 
 
-class World:
+class BrokerNetwork:
     """Time, the net, and all machines."""
 
     def __init__(self, seed: int, urls: Sequence[str] = ("a",)) -> None:
@@ -339,7 +341,7 @@ class World:
         self._events: list[tuple[int, int, Callable[[], object]]] = []
         self._order = count()
         self.stopped_lately = False
-        self.brokers = {url: Broker(self, url) for url in urls}
+        self.brokers = {url: ModelBroker(self, url) for url in urls}
         self.workers: list[WorkerPeer] = []
         self.clients: list[ClientPeer] = []
 
@@ -422,7 +424,7 @@ class World:
         """A broker is killed, with its state."""
         old = self.brokers[url]
         old.alive = False
-        new = self.brokers[url] = Broker(self, url)
+        new = self.brokers[url] = ModelBroker(self, url)
         new.alive = False
         for connection in old.connections:
             self.cut(connection)
@@ -434,17 +436,19 @@ class World:
         self.after(INTERVAL_MS, self.watch)
 
 
-class WorkerPeer(Peer):
+class WorkerPeer(ModelPeer):
     """A worker whose requests take a while: parts, then `done`, the body and the number of
     parts."""
 
-    def __init__(self, world: World, service: bytes, window: int = 1, parts: int = 0) -> None:
+    def __init__(
+        self, network: BrokerNetwork, service: bytes, window: int = 1, parts: int = 0
+    ) -> None:
         setup = WorkerSetup(service, window, interval_ms=INTERVAL_MS, liveness=LIVENESS)
-        self.workers = Workers(list(world.brokers), setup)
+        self.workers = Workers(list(network.brokers), setup)
         self.parts = parts
         self.took = 0
-        super().__init__(world, self.workers)
-        world.workers.append(self)
+        super().__init__(network, self.workers)
+        network.workers.append(self)
 
     def turn(self) -> None:
         super().turn()
@@ -454,7 +458,7 @@ class WorkerPeer(Peer):
                 self._go_on(job, 0)
 
     def _go_on(self, job: WorkerRequest, part: int) -> None:
-        self.world.after(self.world.dice.randint(0, 30), lambda: self._step(job, part))
+        self.network.after(self.network.dice.randint(0, 30), lambda: self._step(job, part))
 
     def _step(self, job: WorkerRequest, part: int) -> None:
         if not self.alive:
@@ -479,14 +483,18 @@ class WorkerPeer(Peer):
         self._go_on(job, part)
 
 
-class ClientPeer(Peer):
+class ClientPeer(ModelPeer):
     """A client with many calls, which reads parts as they come."""
 
     def __init__(
-        self, world: World, name: str, requests_max: int = 1000, partial_bytes_max: int = 1 << 20
+        self,
+        network: BrokerNetwork,
+        name: str,
+        requests_max: int = 1000,
+        partial_bytes_max: int = 1 << 20,
     ) -> None:
         setup = BrokerClientSetup(
-            tuple(world.brokers),
+            tuple(network.brokers),
             requests_max=requests_max,
             partial_bytes_max=partial_bytes_max,
             name=name.encode(),
@@ -496,8 +504,8 @@ class ClientPeer(Peer):
         self.client = BrokerClientMachine(setup)
         self.calls: list[Call] = []
         self.read: dict[Call, list[list[bytes]]] = {}
-        super().__init__(world, self.client)
-        world.clients.append(self)
+        super().__init__(network, self.client)
+        network.clients.append(self)
 
     def turn(self) -> None:
         super().turn()
@@ -509,7 +517,7 @@ class ClientPeer(Peer):
 
     def call(self, service: bytes, body: bytes, timeout_ms: int = 1 << 40) -> Call:
         request = Request(service, str(len(self.calls)).encode(), [body])
-        call = Call(request, self.world.now_ms + timeout_ms, wants_parts=True)
+        call = Call(request, self.network.now_ms + timeout_ms, wants_parts=True)
         self.calls.append(self.client.add(call))
         self.read[call] = []
         self.turn()

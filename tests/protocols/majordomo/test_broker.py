@@ -31,7 +31,7 @@ def number(client: int) -> bytes:
     return client.to_bytes(8, "big")
 
 
-class Table:
+class ServiceTable:
     """A broker, and the messages it has sent since the last look."""
 
     def __init__(self, setup: BrokerSetup = SETUP) -> None:
@@ -63,14 +63,14 @@ class Table:
 
 
 @pytest.fixture
-def table() -> Table:
-    return Table()
+def table() -> ServiceTable:
+    return ServiceTable()
 
 
 # ---- the text's rules ----
 
 
-def test_any_number_of_partials_and_one_final(table: Table) -> None:
+def test_any_number_of_partials_and_one_final(table: ServiceTable) -> None:
     table.worker([b"w", *READY])
     table.client([b"c", *REQUEST, b"id", b"one", b"two"])
     work = [number(1), b"", b"id"]
@@ -85,7 +85,7 @@ def test_any_number_of_partials_and_one_final(table: Table) -> None:
     assert not table.to_workers
 
 
-def test_one_request_a_worker_unless_it_asks_for_more(table: Table) -> None:
+def test_one_request_a_worker_unless_it_asks_for_more(table: ServiceTable) -> None:
     table.worker([b"w", *READY], [b"v", *READY, b"\0\2"])
     table.client(*([b"%d" % i, *REQUEST, b"id", b"x"] for i in range(4)))
     assert [message[0] for message in table.to_workers] == [b"w", b"v", b"v"]
@@ -95,7 +95,7 @@ def test_one_request_a_worker_unless_it_asks_for_more(table: Table) -> None:
     assert [message[0] for message in table.to_workers] == [b"w"]
 
 
-def test_a_ping_is_answered_in_the_middle_of_work(table: Table) -> None:
+def test_a_ping_is_answered_in_the_middle_of_work(table: ServiceTable) -> None:
     table.worker([b"w", *READY])
     table.client([b"c", *REQUEST, b"id", b"x"])
     assert len(table.to_workers) == 1
@@ -114,7 +114,7 @@ UNEXPECTED = {
 
 
 @pytest.mark.parametrize("case", UNEXPECTED)
-def test_what_is_valid_but_unexpected_is_disconnected(table: Table, case: str) -> None:
+def test_what_is_valid_but_unexpected_is_disconnected(table: ServiceTable, case: str) -> None:
     table.worker(*([b"w", *frames] for frames in UNEXPECTED[case]))
     assert table.to_workers == [[b"w", W, b"\6"]]
     table.worker([b"w", *READY], [b"w", W, b"PING"])
@@ -123,7 +123,7 @@ def test_what_is_valid_but_unexpected_is_disconnected(table: Table, case: str) -
     assert table.count("workers") == 0
 
 
-def test_a_worker_that_answers_twice_loses_what_it_has(table: Table) -> None:
+def test_a_worker_that_answers_twice_loses_what_it_has(table: ServiceTable) -> None:
     table.worker([b"w", *READY, b"\0\2"], [b"v", *READY])
     table.client([b"c", *REQUEST, b"1", b"x"], [b"c", *REQUEST, b"2", b"x"])
     assert [message[0] for message in table.to_workers] == [b"w", b"v"]
@@ -140,7 +140,9 @@ def test_a_worker_that_answers_twice_loses_what_it_has(table: Table) -> None:
     "frames",
     [[W], [W, b"\2"], [W, b"\5"], [b"junk"], [W, b"\4", b"c", b"x", b"id"], [W, b"PING", b"more"]],
 )
-def test_who_sends_what_is_invalid_is_no_worker_any_more(table: Table, frames: Message) -> None:
+def test_who_sends_what_is_invalid_is_no_worker_any_more(
+    table: ServiceTable, frames: Message
+) -> None:
     table.worker([b"w", *READY], [b"v", *READY])
     table.client([b"c", *REQUEST, b"id", b"x"])
     assert [message[0] for message in table.to_workers] == [b"w"]
@@ -151,7 +153,7 @@ def test_who_sends_what_is_invalid_is_no_worker_any_more(table: Table, frames: M
     assert table.to_workers == [[b"w", W, b"\6"]]
 
 
-def test_a_silent_worker_is_held_dead_and_its_late_final_dropped(table: Table) -> None:
+def test_a_silent_worker_is_held_dead_and_its_late_final_dropped(table: ServiceTable) -> None:
     table.worker([b"w", *READY], [b"v", *READY])
     table.client([b"c", *REQUEST, b"id", b"x"])
     assert [message[0] for message in table.to_workers] == [b"w"]
@@ -167,7 +169,7 @@ def test_a_silent_worker_is_held_dead_and_its_late_final_dropped(table: Table) -
     assert table.to_clients == [[b"c", C, b"\3", b"echo", b"id", b"right"]]
 
 
-def test_a_worker_that_disconnects_gets_nothing_more(table: Table) -> None:
+def test_a_worker_that_disconnects_gets_nothing_more(table: ServiceTable) -> None:
     table.worker([b"w", *READY])
     table.client([b"c", *REQUEST, b"id", b"x"])
     assert len(table.to_workers) == 1
@@ -176,7 +178,9 @@ def test_a_worker_that_disconnects_gets_nothing_more(table: Table) -> None:
     assert [message[0] for message in table.to_workers] == [b"v"]
 
 
-def test_silenced_routing_ids_are_bounded(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silenced_routing_ids_are_bounded(
+    table: ServiceTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "SILENCED_MAX", 2)
     table.worker(*([b"%d" % i, W, b"PING"] for i in range(3)))
     assert len(table.to_workers) == 3
@@ -187,7 +191,7 @@ def test_silenced_routing_ids_are_bounded(table: Table, monkeypatch: pytest.Monk
 # ---- clients ----
 
 
-def test_the_same_id_again_is_a_resend_until_its_final(table: Table) -> None:
+def test_the_same_id_again_is_a_resend_until_its_final(table: ServiceTable) -> None:
     table.worker([b"w", *READY])
     ask = [b"c", *REQUEST, b"id", b"x"]
     table.client(ask, ask)
@@ -205,7 +209,7 @@ def failure(message: Message) -> tuple[int, str]:
     return found.code, found.message
 
 
-def test_a_client_has_so_many_requests_and_no_more(table: Table) -> None:
+def test_a_client_has_so_many_requests_and_no_more(table: ServiceTable) -> None:
     table.client(*([b"c", *REQUEST, b"%d" % i, b"x"] for i in range(4)))
     table.client([b"d", *REQUEST, b"0", b"x"], [b"c", b"MDPC02", b"\1", b"echo", b"x"])
     answers = table.to_clients
@@ -215,19 +219,19 @@ def test_a_client_has_so_many_requests_and_no_more(table: Table) -> None:
 
 
 def test_a_queue_has_so_many_bytes_and_no_more() -> None:
-    table = Table(SETUP._replace(service_bytes_max=5000))
+    table = ServiceTable(SETUP._replace(service_bytes_max=5000))
     table.client([b"c", *REQUEST, b"1", bytes(3000)], [b"d", *REQUEST, b"1", bytes(3000)])
     table.client([b"e", C, b"\1", b"other", b"1", bytes(3000)])
     answers = table.to_clients
     assert [message[0] for message in answers] == [b"d"]
     assert failure(answers[0]) == (429, "too many requests wait for this service")
-    table = Table(SETUP._replace(bytes_max=5000))
+    table = ServiceTable(SETUP._replace(bytes_max=5000))
     table.client(*([b"%d" % i, C, b"\1", b"echo", b"1", bytes(3000)] for i in range(2)))
     assert len(table.to_clients) == 1
 
 
 def test_services_are_bounded_and_forgotten() -> None:
-    table = Table(SETUP._replace(services_max=2))
+    table = ServiceTable(SETUP._replace(services_max=2))
     table.client(*([b"%d" % i, C, b"\1", b"%d" % i, b"1", b"x"] for i in range(3)))
     assert len(table.to_clients) == 1
     table.later(SETUP.request_ttl_ms)
@@ -236,7 +240,7 @@ def test_services_are_bounded_and_forgotten() -> None:
     assert not table.to_clients
 
 
-def test_a_request_for_nobody_waits_and_expires(table: Table) -> None:
+def test_a_request_for_nobody_waits_and_expires(table: ServiceTable) -> None:
     table.client([b"c", *REQUEST, b"1", b"x"], [b"c", b"MDPC02", b"\1", b"echo", b"x"])
     assert table.broker.deadline_ms == SETUP.request_ttl_ms
     table.later(SETUP.request_ttl_ms - 1)
@@ -250,7 +254,7 @@ def test_a_request_for_nobody_waits_and_expires(table: Table) -> None:
     assert [message[5] for message in table.to_workers] == [b"2"]
 
 
-def test_one_client_with_many_requests_holds_up_no_other(table: Table) -> None:
+def test_one_client_with_many_requests_holds_up_no_other(table: ServiceTable) -> None:
     table.client(*([b"c", *REQUEST, b"%d" % i, b"x"] for i in range(3)))
     table.client([b"d", *REQUEST, b"d", b"x"])
     table.worker([b"w", *READY, b"\0\4"])
@@ -258,7 +262,7 @@ def test_one_client_with_many_requests_holds_up_no_other(table: Table) -> None:
     assert clients == [number(each) for each in (1, 2, 1, 1)]
 
 
-def test_what_a_client_that_is_gone_has_queued_is_dropped(table: Table) -> None:
+def test_what_a_client_that_is_gone_has_queued_is_dropped(table: ServiceTable) -> None:
     table.worker([b"w", *READY])
     table.client([b"c", *REQUEST, b"1", b"x"], [b"c", *REQUEST, b"2", b"x"])
     assert len(table.to_workers) == 1
@@ -287,7 +291,7 @@ def test_what_a_client_that_is_gone_has_queued_is_dropped(table: Table) -> None:
         [b"", b"\0" * 9],
     ],
 )
-def test_invalid_requests_are_dropped_and_counted(table: Table, frames: Message) -> None:
+def test_invalid_requests_are_dropped_and_counted(table: ServiceTable, frames: Message) -> None:
     table.client([b"c", *frames], [b"c", *REQUEST, b"i" * 255, b"x"])
     assert table.count("invalid_requests") == 1
     assert table.count("requests") == 1
@@ -297,7 +301,7 @@ def test_invalid_requests_are_dropped_and_counted(table: Table, frames: Message)
 # ---- crossing framings ----
 
 
-def test_requests_of_mdp_clients_get_ids(table: Table) -> None:
+def test_requests_of_mdp_clients_get_ids(table: ServiceTable) -> None:
     table.worker([b"w", *READY, b"\0\5"])
     table.client([b"c", b"MDPC02", b"\1", b"echo", b"x"], [b"d", b"", b"MDPC01", b"echo", b"y"])
     one, two = table.to_workers
@@ -313,7 +317,7 @@ def test_requests_of_mdp_clients_get_ids(table: Table) -> None:
     ]
 
 
-def test_mdp_workers_have_one_request_at_a_time_and_keep_no_id(table: Table) -> None:
+def test_mdp_workers_have_one_request_at_a_time_and_keep_no_id(table: ServiceTable) -> None:
     table.worker([b"1", b"", b"MDPW01", b"\1", b"echo"], [b"2", b"MDPW02", b"\1", b"echo"])
     table.client(*([b"c", *REQUEST, b"%d" % i, b"x"] for i in range(3)))
     assert table.to_workers == [
@@ -333,7 +337,7 @@ def test_mdp_workers_have_one_request_at_a_time_and_keep_no_id(table: Table) -> 
     assert table.to_workers == [[b"2", b"MDPW02", b"\2", number(1), b"", b"x"]]
 
 
-def test_mdp_workers_get_heartbeats_and_send_them(table: Table) -> None:
+def test_mdp_workers_get_heartbeats_and_send_them(table: ServiceTable) -> None:
     table.worker([b"1", b"", b"MDPW01", b"\1", b"echo"], [b"2", b"MDPW02", b"\1", b"echo"])
     assert table.broker.deadline_ms == 100
     beats = []
@@ -346,7 +350,7 @@ def test_mdp_workers_get_heartbeats_and_send_them(table: Table) -> None:
     assert table.count("workers") == 1
 
 
-def test_partials_that_are_collected_are_bounded(table: Table) -> None:
+def test_partials_that_are_collected_are_bounded(table: ServiceTable) -> None:
     table.worker([b"w", *READY])
     table.client([b"d", b"", b"MDPC01", b"echo", b"y"])
     work = table.to_workers[0][3:6]
@@ -356,7 +360,7 @@ def test_partials_that_are_collected_are_bounded(table: Table) -> None:
     assert (table.to_clients, table.count("discarded"), table.count("held_bytes")) == ([], 1, 0)
 
 
-def test_deadlines_go_to_workers_that_ask_for_them(table: Table) -> None:
+def test_deadlines_go_to_workers_that_ask_for_them(table: ServiceTable) -> None:
     table.worker([b"w", *READY, b"\0\5", b"D"])
     table.client([b"c", b"KLKD01", *REQUEST[1:], b"1", (70).to_bytes(8, "big"), b"x"])
     table.client([b"c", *REQUEST, b"2", b"x"])
@@ -394,7 +398,9 @@ def work_of(message: Message) -> Message:
     return message[3:6]
 
 
-def test_a_client_is_known_by_its_name_and_answered_where_it_asked_last(table: Table) -> None:
+def test_a_client_is_known_by_its_name_and_answered_where_it_asked_last(
+    table: ServiceTable,
+) -> None:
     table.worker([b"w", *READY])
     table.client([b"old", *asked()], [b"new", *asked()], [b"other", *REQUEST, b"1", b"x"])
     work = work_of(table.to_workers[0])
@@ -406,7 +412,7 @@ def test_a_client_is_known_by_its_name_and_answered_where_it_asked_last(table: T
     assert table.count("cancelled") == 0
 
 
-def test_parts_have_places_and_come_for_credit_that_is_passed_on(table: Table) -> None:
+def test_parts_have_places_and_come_for_credit_that_is_passed_on(table: ServiceTable) -> None:
     table.worker([b"w", *CREDIT_READY])
     table.client([b"c", *asked(20_000)])
     (message,) = table.to_workers
@@ -424,7 +430,9 @@ def test_parts_have_places_and_come_for_credit_that_is_passed_on(table: Table) -
     ]
 
 
-def test_the_next_worker_is_given_what_credit_is_left_and_begins_another_run(table: Table) -> None:
+def test_the_next_worker_is_given_what_credit_is_left_and_begins_another_run(
+    table: ServiceTable,
+) -> None:
     table.worker([b"w", *CREDIT_READY])
     table.client([b"c", *asked(20_000)])
     table.worker([b"w", W, b"\3", *work_of(table.to_workers[0]), b"one"])
@@ -440,7 +448,7 @@ def test_the_next_worker_is_given_what_credit_is_left_and_begins_another_run(tab
     assert table.to_workers == [[b"v", W, b"\7", *work_of(message), amount(2 * PART_COST + 8)]]
 
 
-def test_a_client_that_wants_no_parts_gets_none_and_holds_up_nobody(table: Table) -> None:
+def test_a_client_that_wants_no_parts_gets_none_and_holds_up_nobody(table: ServiceTable) -> None:
     table.worker([b"w", *CREDIT_READY])
     table.client([b"c", *asked()], [b"c", *asked(20_000, request_id=b"2")])
     one, two = table.to_workers
@@ -452,7 +460,7 @@ def test_a_client_that_wants_no_parts_gets_none_and_holds_up_nobody(table: Table
     assert [message[5:] for message in table.to_clients] == [[b"end"]] * 2
 
 
-def test_a_connection_has_so_many_names_and_no_more(table: Table) -> None:
+def test_a_connection_has_so_many_names_and_no_more(table: ServiceTable) -> None:
     """They are searched one by one."""
     for number in range(9):
         table.client([b"c", N, b"\1", b"echo", b"1", named(name=b"%d" % number), b"x"])
@@ -461,7 +469,7 @@ def test_a_connection_has_so_many_names_and_no_more(table: Table) -> None:
     assert refused[0] == b"c"
 
 
-def test_what_is_cancelled_leaves_the_queue_or_its_worker(table: Table) -> None:
+def test_what_is_cancelled_leaves_the_queue_or_its_worker(table: ServiceTable) -> None:
     table.worker([b"w", W, b"\7", b"echo", b"\0\1"])
     table.client([b"c", *asked(20_000)], [b"c", *asked(request_id=b"2")])
     (message,) = table.to_workers
@@ -478,7 +486,7 @@ def test_what_is_cancelled_leaves_the_queue_or_its_worker(table: Table) -> None:
 
 def test_a_client_that_is_gone_is_missed_and_what_it_had_in_work_cancelled() -> None:
     """Except requests without a deadline, whose client may return."""
-    table = Table(SETUP._replace(interval_ms=5000))
+    table = ServiceTable(SETUP._replace(interval_ms=5000))
     table.worker([b"w", *CREDIT_READY])
     left = amount(60_000)
     table.client([b"c", *asked(9000, left)], [b"c", *asked(9000, request_id=b"2")])
@@ -498,7 +506,7 @@ def test_a_client_that_is_gone_is_missed_and_what_it_had_in_work_cancelled() -> 
     assert (end[0], end[2], end[5][4:]) == (b"d", b"\5", b"\0\0\0\1"), "a part is missing"
 
 
-def test_an_answer_ends_with_an_error_when_a_part_of_it_was_dropped(table: Table) -> None:
+def test_an_answer_ends_with_an_error_when_a_part_of_it_was_dropped(table: ServiceTable) -> None:
     table.worker([b"w", *CREDIT_READY])
     table.client([b"c", *REQUEST, b"1", b"x"], [b"m", b"MDPC02", b"\1", b"echo", b"x"])
     one, two = map(work_of, table.to_workers)
@@ -521,7 +529,9 @@ def test_an_answer_ends_with_an_error_when_a_part_of_it_was_dropped(table: Table
     assert table.to_clients == [error]
 
 
-def test_ready_with_credit_may_be_followed_by_the_one_for_older_brokers(table: Table) -> None:
+def test_ready_with_credit_may_be_followed_by_the_one_for_older_brokers(
+    table: ServiceTable,
+) -> None:
     table.worker([b"w", *CREDIT_READY], [b"w", *READY, b"\0\5", b"D"])
     assert not table.to_workers
     assert (table.count("workers"), table.count("workers_ready")) == (1, 1)
@@ -543,7 +553,7 @@ def test_ready_with_credit_may_be_followed_by_the_one_for_older_brokers(table: T
         [C, b"\4", b"echo", b"1", named()],
     ],
 )
-def test_names_that_are_none_are_dropped_and_counted(table: Table, frames: Message) -> None:
+def test_names_that_are_none_are_dropped_and_counted(table: ServiceTable, frames: Message) -> None:
     table.client([b"c", *frames])
     assert table.count("invalid_requests") == 1
     assert not table.to_clients
@@ -552,7 +562,7 @@ def test_names_that_are_none_are_dropped_and_counted(table: Table, frames: Messa
 # ---- its own services, both endpoints in one ----
 
 
-def test_mmi_says_who_has_a_worker(table: Table) -> None:
+def test_mmi_says_who_has_a_worker(table: ServiceTable) -> None:
     table.worker([b"w", *READY])
     ask = [C, b"\1", b"mmi.service", b"id"]
     table.client([b"c", *ask, b"echo"], [b"c", *ask, b"other"])
@@ -563,14 +573,14 @@ def test_mmi_says_who_has_a_worker(table: Table) -> None:
     assert found == [b"200", b"404", b"200", b"501", b"named"]
 
 
-def rows(table: Table, service: bytes, behind: bytes = b"") -> list[dict[str, object]]:
+def rows(table: ServiceTable, service: bytes, behind: bytes = b"") -> list[dict[str, object]]:
     table.client([b"c", C, b"\1", service, b"rows", behind])
     (answer,) = table.to_clients
     return [msgpack.unpackb(frame) for frame in answer[5:] if frame]
 
 
 def test_the_broker_tells_of_its_services_and_workers(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: ServiceTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rows(table, b"klk.services") == []
     table.worker([b"w", *READY, b"\0\2"], [b"v", b"MDPW02", b"\1", b"sum"])
@@ -594,7 +604,7 @@ def test_the_broker_tells_of_its_services_and_workers(
     assert rows(table, b"klk.workers", number(1)) == [v]
 
 
-def test_clients_and_workers_at_one_endpoint(table: Table) -> None:
+def test_clients_and_workers_at_one_endpoint(table: ServiceTable) -> None:
     messages = [
         [b"w", *READY],
         [b"c", *REQUEST, b"1", b"x"],
@@ -613,7 +623,7 @@ def test_clients_and_workers_at_one_endpoint(table: Table) -> None:
     assert (table.count("invalid_commands"), table.count("held")) == (2, 2)
 
 
-def test_at_its_end_workers_are_told_to_go(table: Table) -> None:
+def test_at_its_end_workers_are_told_to_go(table: ServiceTable) -> None:
     table.worker([b"w", *READY], [b"v", b"MDPW02", b"\1", b"echo"])
     table.broker.disconnect_all(0)
     assert sorted(table.to_workers) == [[b"v", b"MDPW02", b"\6"], [b"w", W, b"\6"]]
@@ -631,7 +641,7 @@ class Schedule:
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
-        self.table = Table(SETUP._replace(inflight_max=100))
+        self.table = ServiceTable(SETUP._replace(inflight_max=100))
         self.names = iter(range(1000))
         self.attempts = iter(range(1000))
         self.workers: dict[bytes, list[list[bytes]]] = {}  # What each has to do: [address, id].

@@ -53,19 +53,19 @@ class Store:
         return holds
 
 
-class Node:
+class DurableNode:
     """A broker, its orders to the store, and the answers in flight."""
 
-    def __init__(self, world: "World", number: int) -> None:
-        self.world = world
-        world.tokens += 1
-        self.token = world.tokens.to_bytes(8, "big")
+    def __init__(self, network: "DurableBrokers", number: int) -> None:
+        self.network = network
+        network.tokens += 1
+        self.token = network.tokens.to_bytes(8, "big")
         self.name = b"n%d" % number
         durable = DurableOptions(
-            self.name.decode(), self.token, {b"work": world.ttl_ms, b"idle": world.ttl_ms},
+            self.name.decode(), self.token, {b"work": network.ttl_ms, b"idle": network.ttl_ms},
             UNIX_MS, lease_ms=300,
         )  # fmt: skip
-        self.broker = BrokerMachine(BrokerSetup(interval_ms=200, durable=durable), world.now_ms)
+        self.broker = BrokerMachine(BrokerSetup(interval_ms=200, durable=durable), network.now_ms)
         self.orders: deque[Order] = deque()
         self.results: deque[Callable[[], None]] = deque()
         self.asleep_ms = 0  # Until then it does nothing.
@@ -76,15 +76,15 @@ class Node:
         return self.broker.durable
 
     def ready(self) -> None:
-        self.broker.ready(self.world.now_ms)
+        self.broker.ready(self.network.now_ms)
         self.orders += self.durable.pop_orders()
-        self.world.deliver(self)
+        self.network.deliver(self)
 
     def do_order(self, dice: Random) -> None:
-        store, durable, order = self.world.store, self.durable, self.orders.popleft()
+        store, durable, order = self.network.store, self.durable, self.orders.popleft()
 
         def now() -> int:
-            return self.world.now_ms
+            return self.network.now_ms
 
         ticket = order.ticket
         fails = dice.random() < 0.05
@@ -108,7 +108,7 @@ class Node:
             self._watch(order, dice)
 
     def _watch(self, order: Watch, dice: Random) -> None:
-        store, durable, ticket = self.world.store, self.durable, order.ticket
+        store, durable, ticket = self.network.store, self.durable, order.ticket
         last = len(store.entries)
         if order.index and order.index - 1 < store.first:
             self.results.append(lambda: durable.on_changes_lost(ticket))
@@ -117,11 +117,11 @@ class Node:
         end = min(last, first + dice.randint(1, 5))
         changes = store.entries[first:end] if order.index else []
         index = (end if order.index else last) + 1
-        now_ms = self.world.now_ms
+        now_ms = self.network.now_ms
         self.results.append(lambda: durable.on_watched(ticket, index, changes, now_ms))
 
 
-class Client:
+class DurableClient:
     """Sends unanswered requests again, at any broker."""
 
     def __init__(self, name: bytes) -> None:
@@ -131,23 +131,23 @@ class Client:
         self.uuids: dict[bytes, bytes] = {}
 
 
-class World:
+class DurableBrokers:
     def __init__(self, seed: int, ttl_ms: int = 10_000_000) -> None:
         self.dice = Random(seed)
         self.ttl_ms = ttl_ms
         self.now_ms = 1000
         self.tokens = 0
         self.store = Store()
-        self.nodes = [Node(self, number) for number in range(3)]
+        self.nodes = [DurableNode(self, number) for number in range(3)]
         self.late: list[tuple[bytes, StoreWrite]] = []  # Of brokers that are no more.
-        self.clients = [Client(b"client %d" % i) for i in range(3)]
+        self.clients = [DurableClient(b"client %d" % i) for i in range(3)]
         self.asked = 0
         self.executed: Counter[bytes] = Counter()
-        self.working: list[tuple[Node, Message]] = []  # Requests that workers have.
+        self.working: list[tuple[DurableNode, Message]] = []  # Requests that workers have.
 
     # ---- what brokers send ----
 
-    def deliver(self, node: Node) -> None:
+    def deliver(self, node: DurableNode) -> None:
         for name, header, kind, service, request_id, *body in node.broker.clients.messages():
             client = next(each for each in self.clients if each.name == name)
             assert header == KLKC
@@ -164,7 +164,9 @@ class World:
                 self.working.append((node, [*answer, b"%s %d" % (body[0], self.executed[body[0]])]))
         node.broker.workers.clear()
 
-    def _on_final(self, client: Client, service: bytes, request_id: bytes, body: Message) -> None:
+    def _on_final(
+        self, client: DurableClient, service: bytes, request_id: bytes, body: Message
+    ) -> None:
         assert body[0] != b"KLK-ERROR", body
         client.open.pop(request_id, None)
         whole = b"|".join(body)
@@ -179,15 +181,15 @@ class World:
             for row in msgpack.unpackb(value)[2]
         }
 
-    def holders(self) -> list[Node]:
+    def holders(self) -> list[DurableNode]:
         return [node for node in self.nodes if node.durable.may_dispatch(self.now_ms)]
 
     # ---- what happens ----
 
-    def awake(self) -> list[Node]:
+    def awake(self) -> list[DurableNode]:
         return [node for node in self.nodes if node.asleep_ms <= self.now_ms]
 
-    def send(self, client: Client, request_id: bytes, node: Node) -> None:
+    def send(self, client: DurableClient, request_id: bytes, node: DurableNode) -> None:
         frames = client.open[request_id]
         message = [client.name, KLKC, b"\1", *frames]
         node.broker.on_requests(Arena.from_messages([message]), self.now_ms)
@@ -209,7 +211,7 @@ class World:
         if nodes and client.open:
             self.send(client, self.dice.choice(list(client.open)), self.dice.choice(nodes))
 
-    def register(self, node: Node) -> None:
+    def register(self, node: DurableNode) -> None:
         ready = [b"w%d" % self.dice.randrange(1 << 60), KLKW, b"\1", b"work", b"\0\2"]
         node.broker.on_answers(Arena.from_messages([ready]), self.now_ms)
         node.ready()
@@ -227,7 +229,7 @@ class World:
         old = self.nodes[place]
         self.late += [(old.token, o) for o in old.orders if isinstance(o, StoreWrite)]
         self.working = [each for each in self.working if each[0] is not old]
-        self.nodes[place] = Node(self, place)
+        self.nodes[place] = DurableNode(self, place)
 
     def write_late(self) -> None:
         if self.late:
@@ -286,25 +288,25 @@ class World:
 
 @pytest.mark.parametrize("seed", range(24))
 def test_each_request_ends_once_whatever_is_killed(seed: int) -> None:
-    world = World(seed)
+    network = DurableBrokers(seed)
     for _ in range(800):
-        world.step()
-    world.calm_down()
-    assert world.asked > 20
+        network.step()
+    network.calm_down()
+    assert network.asked > 20
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_what_has_ended_is_deleted(seed: int) -> None:
-    world = World(seed, ttl_ms=300)
+    network = DurableBrokers(seed, ttl_ms=300)
     for _ in range(800):
-        world.step()
-    world.calm_down()
+        network.step()
+    network.calm_down()
     for _ in range(20_000):
-        world.step(calm=True)
-        ledgers = [node.durable.ledger for node in world.nodes]
-        if not any(ledger.count for ledger in ledgers) and len(world.store.table) == 2:
+        network.step(calm=True)
+        ledgers = [node.durable.ledger for node in network.nodes]
+        if not any(ledger.count for ledger in ledgers) and len(network.store.table) == 2:
             break
-    assert set(world.store.table) == {b"l", b"o"}
+    assert set(network.store.table) == {b"l", b"o"}
     assert [(ledger.count, ledger.size) for ledger in ledgers] == [(0, 0)] * 3
 
 
@@ -351,33 +353,33 @@ def bad_segments(draw: st.DrawFn) -> tuple[bytes, object]:
 @example([(b"r" + bytes(20), [1, b"work", [[*ROWS[b"r"][:3], math.inf, [b"x"], None]]])])
 @example([(b"r" + bytes(20), [1, b"work", [[*ROWS[b"r"][:5], {"a": b"b"}]]])])
 def test_a_broker_survives_any_content_of_its_table(bad: list[tuple[bytes, object]]) -> None:
-    world = World(1)
+    network = DurableBrokers(1)
     good = b"r" + UNIX_MS.to_bytes(8, "big") + b"another1" + bytes(4)
     before = {key: msgpack.packb(value, datetime=True) for key, value in bad if key != good}
-    client = world.clients[0]
+    client = network.clients[0]
     client.open[b"good"] = [b"work", b"good", b"good"]
     row = [client.name, b"good", 0, 0, [b"good"], None]
     (key, junk), *_ = bad
     before[good] = msgpack.packb([1, b"work", [row, *(junk if isinstance(junk, list) else [])]],
                                  datetime=True)  # fmt: skip
-    world.store.table = dict(before)
-    world.clients.append(Client(b"old"))
-    world.deliver = lambda node: None  # type: ignore[method-assign]  # Junk may name anybody.
+    network.store.table = dict(before)
+    network.clients.append(DurableClient(b"old"))
+    network.deliver = lambda node: None  # type: ignore[method-assign]  # Junk may name anybody.
     done = False
     for _ in range(300):
-        world.step(calm=True)
-        for node in world.nodes:
+        network.step(calm=True)
+        for node in network.nodes:
             for routing_id, _, command, *frames in node.broker.workers.messages():
                 if command == b"\2":
                     address, _, request_id, *body = frames
                     answer = [routing_id, KLKW, b"\4", address, b"", request_id, *body]
-                    node.broker.on_answers(Arena.from_messages([answer]), world.now_ms)
+                    node.broker.on_answers(Arena.from_messages([answer]), network.now_ms)
                     done |= body == [b"good"]
             node.broker.workers.clear()
             node.broker.clients.clear()
     assert done, "what stands beside it is worked on"
-    kept = set(world.store.table)
-    for node in world.nodes:
+    kept = set(network.store.table)
+    for node in network.nodes:
         assert node.durable.is_loaded
         for key, _ in node.durable.ledger.junk:
             assert key in kept, "what nobody can read stays for an operator"

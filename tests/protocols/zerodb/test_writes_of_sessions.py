@@ -10,10 +10,10 @@ from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.values import PARTSYNC, Extension
 from kelek.protocols.zerodb.wire.worker_pipe import RESULT_QUERY, OperationResult
 from kelek.storage.tables.memory import MemoryTables
-from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, entries, led
+from kelek.tests.protocols.zerodb.server.served import UNIX_MS, SessionHarness, entries, led
 
 SESSION = 99
-SENT_MS = UNIX_MS + 1000  # The world begins then.
+SENT_MS = UNIX_MS + 1000  # Virtual time begins then.
 UNDER_IT = Extension(reqid=b"r" * 12, lease=SESSION)
 ALIVE = ops.Compare(7, SESSION.to_bytes(8, "little"), ops.ALIVE, ops.REQUIRED)
 PUT = requests.Put(7, [b"k"], [b"v"], PARTSYNC, UNDER_IT)
@@ -27,13 +27,13 @@ def told(result: bytes) -> bytes:
     return result + bytes(8)
 
 
-def asked(request: requests.Request) -> Served:
+def asked(request: requests.Request) -> SessionHarness:
     """It is committed, and not applied."""
-    world = led()
-    world.applies = False
-    world.ask(b"c", *encode_request(request))
-    world.run(lambda: bool(world.log.records) and not world.client.window.items)
-    return world
+    harness = led()
+    harness.applies = False
+    harness.ask(b"c", *encode_request(request))
+    harness.run(lambda: bool(harness.log.records) and not harness.client.window.items)
+    return harness
 
 
 def test_a_put_under_a_session_is_a_transaction_that_older_nodes_know() -> None:
@@ -55,11 +55,11 @@ def test_a_put_without_a_session_is_no_transaction() -> None:
 def test_the_answer_says_whether_the_session_was_alive(
     request_: requests.Put | requests.Transaction, result: bytes
 ) -> None:
-    world = asked(request_)
-    world.session.proposals.on_results([(1, OperationResult(0, told(result)))])
-    world.applies = True
-    world.run(lambda: bool(world.answers))
-    (answer,) = world.heard(b"c")
+    harness = asked(request_)
+    harness.session.proposals.on_results([(1, OperationResult(0, told(result)))])
+    harness.applies = True
+    harness.run(lambda: bool(harness.answers))
+    (answer,) = harness.heard(b"c")
     assert (answer.reqid, answer.retry) == (b"r" * 12, False)
     if result == b"\2" or (result == b"\0" and request_ is PUT):
         text = "nothing was written: the session has ended, or was never opened"
@@ -70,10 +70,10 @@ def test_the_answer_says_whether_the_session_was_alive(
 
 def test_the_result_of_a_repeated_put_is_queried() -> None:
     """Without a result the server would acknowledge the write."""
-    world = asked(PUT)
-    world.applies = True
-    world.run(lambda: bool(world.workers[0].taken))
-    kind, _, _, index, _, _, frames = world.workers[0].taken[0]
+    harness = asked(PUT)
+    harness.applies = True
+    harness.run(lambda: bool(harness.workers[0].taken))
+    kind, _, _, index, _, _, frames = harness.workers[0].taken[0]
     assert (kind, index, frames[0]) == (RESULT_QUERY, 1, b"r" * 12)
 
 

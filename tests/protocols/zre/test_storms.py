@@ -11,18 +11,18 @@ import pytest
 from kelek.protocols.zre.beacon import own_uuid
 from kelek.protocols.zre.peers import EventKind
 from kelek.protocols.zre.values import Version
-from kelek.tests.protocols.zre.zre_world import Host, World
+from kelek.tests.protocols.zre.zre_network import Host, ZreNetwork
 
 SEEDS = range(6)
 GROUPS = "abc"
 
 
-class Storm:
-    """A world and its faults."""
+class LossyNetwork:
+    """A network and its faults."""
 
     def __init__(self, seed: int) -> None:
         self.dice = Random(seed)
-        self.world = World(seed, beacon_loss=self.dice.choice([0.0, 0.3, 0.6]))
+        self.network = ZreNetwork(seed, beacon_loss=self.dice.choice([0.0, 0.3, 0.6]))
         self.said: Counter[bytes] = Counter()  # Contents: each of its own.
         self.count = 0
         for _ in range(self.dice.randint(3, 9)):
@@ -30,13 +30,13 @@ class Storm:
 
     @property
     def hosts(self) -> list[Host]:
-        return list(self.world.hosts.values())
+        return list(self.network.hosts.values())
 
     def add(self) -> None:
         self.count += 1
         dice = self.dice
         foreign = bytes([dice.randint(1, 255)]) + dice.randbytes(15)
-        self.world.add(
+        self.network.add(
             f"n{self.count}",
             uuid=dice.choice([foreign, own_uuid(dice.randbytes(14))]),
             greeting=dice.choice(list(Version)),
@@ -44,14 +44,14 @@ class Storm:
 
     def step(self) -> None:
         """Causes a fault. Nodes must not answer HELLOs by HELLOs forever."""
-        said, then_ms = self.world.greetings, self.world.now_ms
+        said, then_ms = self.network.greetings, self.network.now_ms
         self._step()
         pairs = (len(self.hosts) + 1) ** 2
-        passed_s = (self.world.now_ms - then_ms) // 1000 + 1
-        assert self.world.greetings - said < 4 * pairs * passed_s
+        passed_s = (self.network.now_ms - then_ms) // 1000 + 1
+        assert self.network.greetings - said < 4 * pairs * passed_s
 
     def _step(self) -> None:
-        dice, world = self.dice, self.world
+        dice, network = self.dice, self.network
         host = dice.choice(self.hosts)
         what = dice.random()
         if what < 0.2:
@@ -70,23 +70,23 @@ class Storm:
         elif what < 0.7 and len(self.hosts) < 12:
             self.add()
         elif what < 0.74 and len(self.hosts) > 2:
-            dice.choice([world.kill, world.stop])(host)
+            dice.choice([network.kill, network.stop])(host)
         elif what < 0.78:
-            world.cut = {host.address} if dice.random() < 0.5 else set()
+            network.cut = {host.address} if dice.random() < 0.5 else set()
         elif what < 0.8:
-            world.full = {f"tcp://{host.address}:61000"}
+            network.full = {f"tcp://{host.address}:61000"}
         else:
-            world.full = set()
-        world.act(host)
-        world.run(dice.choice([0, 1, 5, 100, 1000, 10_000]))
+            network.full = set()
+        network.act(host)
+        network.run(dice.choice([0, 1, 5, 100, 1000, 10_000]))
 
     def calm(self) -> None:
-        world = self.world
-        world.cut, world.full, world.beacon_loss = set(), set(), 0.0
-        world.run(60_000)
-        said = world.greetings
-        world.run(10_000)
-        assert world.greetings == said, "all is said"
+        network = self.network
+        network.cut, network.full, network.beacon_loss = set(), set(), 0.0
+        network.run(60_000)
+        said = network.greetings
+        network.run(10_000)
+        assert network.greetings == said, "all is said"
 
 
 def check_events(host: Host) -> None:
@@ -116,7 +116,7 @@ def check_events(host: Host) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_when_the_storm_is_over_all_see_what_is_so(seed: int) -> None:
-    storm = Storm(seed)
+    storm = LossyNetwork(seed)
     told: list[Host] = []
     for _ in range(150):
         told += [host for host in storm.hosts if host not in told]
@@ -149,16 +149,16 @@ def test_when_the_storm_is_over_all_see_what_is_so(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lost_beacons_lose_nobody(seed: int) -> None:
     """With 30 % of beacons lost, no peer of either version is lost in 60 s."""
-    storm = Storm(seed)
-    storm.world.beacon_loss = 0.3
-    storm.world.run(5000)
+    storm = LossyNetwork(seed)
+    storm.network.beacon_loss = 0.3
+    storm.network.run(5000)
     for _ in range(60):
         host = storm.dice.choice(storm.hosts)
         host.node.join(storm.dice.choice(GROUPS))
         host.node.shout(storm.dice.choice(GROUPS), [b"x"])
         host.node.leave(storm.dice.choice(GROUPS))
-        storm.world.act(host)
-        storm.world.run(1000)
+        storm.network.act(host)
+        storm.network.run(1000)
     for host in storm.hosts:
         assert len(host.node.peers) == len(storm.hosts) - 1
         assert not host.seen(EventKind.EXIT)

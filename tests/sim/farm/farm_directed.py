@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.membership import ChangeStage
 from kelek.protocols.raft.messages import AppendResponse
-from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
+from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
 from kelek.tests.sim.farm.farm_run import rest
 from kelek.tests.sim.farm.farm_sim import FarmSim, Step
 from kelek.tests.sim.log.sim_check import RuleBroken
@@ -24,7 +24,7 @@ def _cut_off(sim: FarmSim, number: int, others: Iterable[int]) -> None:
 def _add(sim: FarmSim, number: int) -> None:
     """Runs until it knows that it is a member."""
     leader = sim.elect()
-    Client(sim, leader).send(membership.add_server_request(server(number)))
+    FarmRequester(sim, leader).send(membership.add_server_request(server(number)))
     sim.run_until(lambda: sim.peers[number].is_member, WITHIN_MS)
 
 
@@ -32,7 +32,7 @@ def _cut_off_uncounted(sim: FarmSim, number: int) -> None:
     """A joining server has the entry that includes it, and never hears of its commit."""
     leader = sim.elect()
     newcomer, peer = sim.peers[number], sim.peers[leader]
-    Client(sim, leader).send(membership.add_server_request(server(number)))
+    FarmRequester(sim, leader).send(membership.add_server_request(server(number)))
     sim.run_until(lambda: newcomer.core.leader == str(leader), WITHIN_MS)
     others = [other for other in sim.ids(leader) if other != leader]
     _cut_off(sim, leader, others)
@@ -51,7 +51,7 @@ def two_at_a_time(seed: int) -> None:
     leader = sim.elect()
     sim.start(4)
     sim.start(5)
-    admin = Client(sim, leader)
+    admin = FarmRequester(sim, leader)
     others = [number for number in (1, 2, 3) if number != leader]
     admin.send(
         membership.add_server_request(server(4)), membership.remove_server_request(others[0])
@@ -101,7 +101,7 @@ def a_stranger_asks(seed: int) -> None:
     _add(sim, 3)
     sim.kill(1)
     sim.cut.clear()
-    writer = Client(sim, sim.elect())
+    writer = FarmRequester(sim, sim.elect())
     writer.send(client_request(b"of two"))
     sim.run_until(lambda: bool(writer.answers) and writer.answers[0].is_accepted, WITHIN_MS)
     sim.start(1)
@@ -117,7 +117,7 @@ def one_becomes_two(seed: int) -> None:
     sim = FarmSim(seed, members=(1,))
     sim.start(2)
     leader = sim.peers[sim.elect()]
-    Client(sim, 1).send(membership.add_server_request(server(2)))
+    FarmRequester(sim, 1).send(membership.add_server_request(server(2)))
     sim.run_until(lambda: len(leader.directory.latest.servers) == 2, WITHIN_MS)
     assert sim.peers[2].directory.find(2) is None
     sim.kill(1)
@@ -132,7 +132,7 @@ def back_again(seed: int) -> None:
     sim = FarmSim(seed, members=(1, 2))
     leader = sim.elect()
     other = 3 - leader
-    Client(sim, leader).send(membership.remove_server_request(other))
+    FarmRequester(sim, leader).send(membership.remove_server_request(other))
     sim.run_until(lambda: sim.peers[other].is_waiting, WITHIN_MS)
     sim.run_until(sim.has_converged, WITHIN_MS)
     _add(sim, other)
@@ -156,14 +156,14 @@ def outvoted(seed: int) -> None:
         _cut_off(sim, leader, [other])
         sim.cut.add(frozenset((4, other)))
     cut_off = sim.peers[leader]
-    Client(sim, leader).send(client_request(b"1", b"2", b"3"))
-    Client(sim, leader).send(membership.add_server_request(server(4)))
+    FarmRequester(sim, leader).send(client_request(b"1", b"2", b"3"))
+    FarmRequester(sim, leader).send(membership.add_server_request(server(4)))
     sim.run_until(lambda: _is_at(sim, leader, ChangeStage.COMMIT), WITHIN_MS)
     index = cut_off.core.log.configurations.last_index
     sim.kill(4)
     sim.run_until(lambda: sim.leader in others and sim.settled, WITHIN_MS)
     assert sim.leader is not None
-    Client(sim, sim.leader).send(client_request(*(b"%d" % at for at in range(9))))
+    FarmRequester(sim, sim.leader).send(client_request(*(b"%d" % at for at in range(9))))
     sim.run_until(lambda: sim.peers[others[0]].core.commit_index > index, WITHIN_MS)
     sim.cut.clear()
     sim.run_until(sim.has_converged, WITHIN_MS)
@@ -189,7 +189,7 @@ def deposed_in_between(seed: int) -> None:
             core.step(str(other), AppendResponse(core.term + 1, False, 0), sim.now_ms)
 
     sim.on_step = depose
-    Client(sim, leader).send(membership.add_server_request(server(4)))
+    FarmRequester(sim, leader).send(membership.add_server_request(server(4)))
     sim.run_until(lambda: core.term > 1 and sim.settled, WITHIN_MS)
     sim.run_until(sim.has_converged, WITHIN_MS)
     assert sim.ids(sim.elect()) == [1, 2, 3]

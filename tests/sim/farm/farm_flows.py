@@ -7,9 +7,9 @@ from functools import partial
 from typing import NamedTuple
 
 from kelek.protocols.garlicfarm.server import membership
-from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
+from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
 from kelek.tests.sim.farm.farm_run import HEAL_MS, rest
-from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Writer
+from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, SimWriter, Step
 from kelek.tests.sim.log.sim_check import RuleBroken
 
 ENTRIES = 20
@@ -74,7 +74,7 @@ class FlowRun:
             self.subject = leader if flow.is_leaders else others[0]
         elif flow.is_again:
             self.subject = others[0]
-            Client(sim, leader).send(membership.remove_server_request(self.subject))
+            FarmRequester(sim, leader).send(membership.remove_server_request(self.subject))
             sim.run_until(lambda: sim.peers[self.subject].is_waiting)
         else:
             sim.start(NEW)
@@ -91,7 +91,7 @@ class FlowRun:
             sim.on_step = self._on_step
             sim.run_until(self._is_over, HEAL_MS)
             sim.on_step = lambda step: None
-            writer = Writer(sim, sim.elect(), b"behind")
+            writer = SimWriter(sim, sim.elect(), b"behind")
             writer.send(client_request(b"behind"))
             sim.run_until(lambda: bool(writer.answers), HEAL_MS)
             sim.run_until(sim.has_converged, HEAL_MS)
@@ -134,7 +134,7 @@ class FlowRun:
             self._asked_ms = sim.now_ms
             add = membership.add_server_request(server(self.subject))
             remove = membership.remove_server_request(self.subject)
-            Client(sim, leader).send(remove if self.is_removal else add)
+            FarmRequester(sim, leader).send(remove if self.is_removal else add)
         return is_done
 
 

@@ -6,8 +6,8 @@ from functools import partial
 
 from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
-from kelek.tests.protocols.garlicfarm.farm_world import Client, client_request, server
-from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, Step, Stranger, Writer
+from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
+from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, SimWriter, Step, Stranger
 from kelek.tests.sim.log.sim_check import RuleBroken
 
 ROUNDS = 40
@@ -105,14 +105,14 @@ class FarmRun:
         if to is not None:
             self._values += 1
             value = b"value %d" % self._values
-            Writer(self.sim, to, value).send(client_request(value))
+            SimWriter(self.sim, to, value).send(client_request(value))
 
     def _change(self) -> None:
         """Sometimes two at once."""
         to = self._anybody()
         if to is not None:
             count = self.random.choice((1, 1, 2))
-            Client(self.sim, to).send(*(self._wish(to) for _ in range(count)))
+            FarmRequester(self.sim, to).send(*(self._wish(to) for _ in range(count)))
 
     def _wish(self, to: int) -> Request:
         number = self.random.choice(SERVERS)
@@ -201,7 +201,7 @@ class FarmRun:
 
     def _write_and_wait(self, value: bytes, *, converges: bool = True) -> None:
         sim = self.sim
-        writer = Writer(sim, sim.elect(), value)
+        writer = SimWriter(sim, sim.elect(), value)
         writer.send(client_request(value))
         sim.run_until(lambda: bool(writer.answers), HEAL_MS)
         if converges:

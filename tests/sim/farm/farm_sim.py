@@ -34,8 +34,15 @@ from kelek.protocols.raft.core import Raft, Role
 from kelek.protocols.raft.membership import NO_MEMBERS, Configuration
 from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block
-from kelek.tests.protocols.garlicfarm.farm_world import Client, Disk, Node, Wire, World, server
-from kelek.tests.sim.log import sim_world
+from kelek.tests.protocols.garlicfarm.farm_cluster import (
+    FarmCluster,
+    FarmDisk,
+    FarmNode,
+    FarmRequester,
+    FarmWire,
+    server,
+)
+from kelek.tests.sim.log import simulation
 from kelek.tests.sim.log.sim_check import Checker, RuleBroken
 from kelek.tests.sim.log.sim_configs import ConfigRules
 
@@ -66,7 +73,7 @@ class Step:
         return f"{self.name} at {self.actor}" + (f" of {self.other}" if self.other else "")
 
 
-class SteppedDisk(Disk):
+class SteppedDisk(FarmDisk):
     """A disk whose operations are two steps each: before and after."""
 
     def __init__(self, sim: "FarmSim", number: int, servers: tuple[ClusterServer, ...]) -> None:
@@ -125,12 +132,12 @@ class SingleSteps(ConfigRules):
         self.expect(right, name, "more than one server at a time:", before, after)
 
 
-class FarmSim(World):
+class FarmSim(FarmCluster):
     """Servers, and the rules that they must keep."""
 
     def __init__(self, seed: int, members: tuple[int, ...] = (1, 2, 3), everybody: int = 5) -> None:
         """everybody: the highest id that a server may have."""
-        self.report = sim_world.World(seed)
+        self.report = simulation.Simulation(seed)
         names = [str(number) for number in range(1, everybody + 1)]
         self.checker = Checker(self.report, names)
         self.checker.configs = SingleSteps(self.checker.expect)
@@ -142,8 +149,8 @@ class FarmSim(World):
         self.acked: list[bytes] = []
         self._seen: dict[int, tuple[FarmPeer, Raft, int]] = {}
         self._busy: Counter[int] = Counter()
-        self._half_open: dict[Wire, tuple[Node, int]] = {}
-        self._homes: dict[Wire, Node] = {}
+        self._half_open: dict[FarmWire, tuple[FarmNode, int]] = {}
+        self._homes: dict[FarmWire, FarmNode] = {}
         super().__init__(seed, members)
         self.deaths = (Killed,)
 
@@ -154,7 +161,7 @@ class FarmSim(World):
 
     # Servers.
 
-    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> Disk:
+    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> FarmDisk:
         return SteppedDisk(self, number, servers)
 
     def start(self, number: int, servers: tuple[ClusterServer, ...] = (), **setup: int) -> None:
@@ -185,7 +192,7 @@ class FarmSim(World):
             return self.random.randint(1, LATE_MS_MAX)
         return super().delay()
 
-    def _made(self, link: tuple[int, int], peer: Node) -> None:
+    def _made(self, link: tuple[int, int], peer: FarmNode) -> None:
         super()._made(link, peer)
         wire = self._links.get(link)
         if wire is not None:
@@ -206,12 +213,12 @@ class FarmSim(World):
         if near is not None:
             near.on_lost(link[1])
 
-    def _end(self, wire: Wire) -> None:
+    def _end(self, wire: FarmWire) -> None:
         node, number = self._half_open.pop(wire)
         if self.nodes.get(number) is node:
             node.on_closed(wire.connection)
 
-    def _arrive(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
+    def _arrive(self, wire: FarmWire, link: tuple[int, int], data: bytes) -> None:
         if not self._is_open(wire, link):
             return
         self._step_between(MessageType(data[0]).name, link[1], link[0])
@@ -222,13 +229,13 @@ class FarmSim(World):
             act = partial(node.on_requests, wire.connection, data, self.now_ms)
             self.guarded(link[1], act)
 
-    def _is_open(self, wire: Wire, link: tuple[int, int]) -> bool:
+    def _is_open(self, wire: FarmWire, link: tuple[int, int]) -> bool:
         if self._links.get(link) is wire:
             return True
         node, number = self._half_open.get(wire, (None, 0))
         return node is not None and self.nodes.get(number) is node
 
-    def _answer(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
+    def _answer(self, wire: FarmWire, link: tuple[int, int], data: bytes) -> None:
         if self._links.get(link) is wire:
             self._step_between(MessageType(data[0]).name, link[0], link[1])
         super()._answer(wire, link, data)
@@ -315,7 +322,7 @@ class FarmSim(World):
             raise RuleBroken(f"acknowledged but lost: {lost}")
 
 
-class Writer(Client):
+class SimWriter(FarmRequester):
     """Writes one value and keeps the answer."""
 
     def __init__(self, sim: FarmSim, to: int, value: bytes) -> None:
@@ -329,7 +336,7 @@ class Writer(Client):
             self._sim.acked.append(self._value)
 
 
-class Stranger(Client):
+class Stranger(FarmRequester):
     """A server of another farm, or a removed one, that still sends messages."""
 
     NUMBER = 99

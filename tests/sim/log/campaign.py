@@ -12,12 +12,12 @@ import time
 from collections import Counter
 
 from kelek.tests.sim.log.sim_check import RuleBroken
-from kelek.tests.sim.log.sim_cluster import Cluster
+from kelek.tests.sim.log.sim_cluster import SimCluster
 
 
-def run_seed(seed: int) -> Cluster:
+def run_seed(seed: int) -> SimCluster:
     """Runs one seed completely. Raises RuleBroken."""
-    cluster = Cluster(seed)
+    cluster = SimCluster(seed)
     cluster.run()
     return cluster
 
@@ -55,20 +55,21 @@ def main() -> int:
             if not arguments.go_on:
                 break
             continue
-        world = cluster.world
-        count = sum(world.faults.values())
+        simulation = cluster.simulation
+        count = sum(simulation.faults.values())
         fewest = min(fewest, count)
-        faults.update(world.faults)
-        counters.update(world.counters)
+        faults.update(simulation.faults)
+        counters.update(simulation.counters)
         counters["seeds"] += 1
-        counters["events"] += world.events
+        counters["events"] += simulation.events
         counters["entries"] += len(cluster.checker.applied)
         counters["acknowledged updates"] += len(cluster.checker.acked)
         if not arguments.quiet:
             print(
-                f"seed {seed}: {len(cluster.nodes)} nodes, {count} faults, {world.events} events, "
-                f"{world.now_ms} ms, {len(cluster.checker.acked)} updates, "
-                f"{world.counters['leaders']} leaders, {time.monotonic() - seed_begun:.1f} s",
+                f"seed {seed}: {len(cluster.nodes)} nodes, {count} faults, "
+                f"{simulation.events} events, "
+                f"{simulation.now_ms} ms, {len(cluster.checker.acked)} updates, "
+                f"{simulation.counters['leaders']} leaders, {time.monotonic() - seed_begun:.1f} s",
                 flush=True,
             )
     for name, counter in (("faults", faults), ("seen", counters)):

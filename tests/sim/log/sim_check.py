@@ -14,7 +14,7 @@ from kelek.protocols.raft.core import Raft, Role
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.zmqraft.wire.entry import Entry
 from kelek.tests.sim.log.sim_configs import ConfigRules
-from kelek.tests.sim.log.sim_world import World
+from kelek.tests.sim.log.simulation import Simulation
 
 Runs = list[tuple[int, int]]
 
@@ -49,8 +49,8 @@ class NodeHistory:
 class Checker:
     """All commits, leaders, applied entries and acknowledgements of one run."""
 
-    def __init__(self, world: World, names: Iterable[str]) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation, names: Iterable[str]) -> None:
+        self.simulation = simulation
         self.leaders: dict[int, str] = {}
         self.seen = {name: NodeHistory() for name in names}
         self.rafts: dict[str, Raft] = {}
@@ -110,7 +110,9 @@ class Checker:
             same = raft.voted_for == seen.voted_for
             self.expect(same, name, "vote changed", seen.voted_for, raft.voted_for)
         if (seen.term, seen.role) != (raft.term, raft.role):
-            self.world.trace_event(name, raft.role, "in term", raft.term, "vote", raft.voted_for)
+            self.simulation.trace_event(
+                name, raft.role, "in term", raft.term, "vote", raft.voted_for
+            )
             seen.role = raft.role
         seen.term, seen.voted_for = raft.term, raft.voted_for
         log = raft.log
@@ -137,7 +139,7 @@ class Checker:
         runs, last_index = raft.log.runs, raft.log.last_index
         led_runs = clipped(seen.led_runs, seen.led_last_index, raft.log)
         if seen.led_term != raft.term:
-            self.world.counters["leaders"] += 1
+            self.simulation.counters["leaders"] += 1
             self.on_leader(name)
             # Votes that were long on their way may make a leader when a newer one has committed.
             before = [index for term, index in self.committed_in.items() if term < raft.term]
@@ -228,7 +230,7 @@ class Checker:
 
     def on_restored(self, name: str, index: int, state: bytes) -> None:
         """A state machine has loaded its state from a snapshot."""
-        self.world.counters["restored"] += 1
+        self.simulation.counters["restored"] += 1
         known = index <= len(self.applied)
         self.expect(known, name, "restores what nobody has applied", index, len(self.applied))
         same = state == self.state_at(index)

@@ -18,8 +18,8 @@ from kelek.protocols.zmqraft.client.client import (
 from kelek.protocols.zmqraft.wire.client_codec import Form
 from kelek.tests.sim.log.sim_check import Checker, make_update
 from kelek.tests.sim.log.sim_net import Connection, Frames, Network
-from kelek.tests.sim.log.sim_node import CLUSTER, UNIX_S, Node
-from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+from kelek.tests.sim.log.sim_node import CLUSTER, UNIX_S, SimNode
+from kelek.tests.sim.log.simulation import US_PER_MS, Process
 
 ONE_BY_ONE = WindowLimits(packs=1, updates=1)
 
@@ -31,11 +31,11 @@ class ClientProcess(Process):
         self,
         network: Network,
         checker: Checker,
-        nodes: dict[str, Node],
+        nodes: dict[str, SimNode],
         number: int,
         form: Form | None,
     ) -> None:
-        super().__init__(network.world, f"c{number}")
+        super().__init__(network.simulation, f"c{number}")
         self.network = network
         self.checker = checker
         self.number = number
@@ -52,23 +52,23 @@ class ClientProcess(Process):
         self._counter = 0
         self._next_us = 0
         self._ends: dict[str, ClientDealer] = {}
-        one_by_one = form is not None and self.world.chance(0.5)
+        one_by_one = form is not None and self.simulation.chance(0.5)
         if form is None or one_by_one:
             checker.ordered.add(self.name.encode())
         setup = LogClientSetup(
             CLUSTER.encode(),
             tuple(self.nodes),
             form=form,
-            limits=ONE_BY_ONE if one_by_one else WindowLimits(packs=self.world.between(1, 8)),
+            limits=ONE_BY_ONE if one_by_one else WindowLimits(packs=self.simulation.between(1, 8)),
         )
         self.updates_max = 1 if one_by_one else 12
-        self.machine = LogClientMachine(setup, self._new_id, self.world.now_ms)
+        self.machine = LogClientMachine(setup, self._new_id, self.simulation.now_ms)
         self.wake_after(0)
 
     def _new_id(self) -> bytes:
         """Makes a request id as specified: seconds, machine, process, counter."""
         self.ids += 1
-        seconds = UNIX_S + self.world.now_us // 1_000_000
+        seconds = UNIX_S + self.simulation.now_us // 1_000_000
         return b"%s\0\0%c\0\0%s" % (
             seconds.to_bytes(4, "big"),
             self.number,
@@ -76,7 +76,7 @@ class ClientProcess(Process):
         )
 
     def on_wake(self) -> None:
-        now_ms = self.world.now_ms
+        now_ms = self.simulation.now_ms
         machine = self.machine
         inbox, self.inbox = self.inbox, []
         for kind, url, frames in inbox:
@@ -93,24 +93,24 @@ class ClientProcess(Process):
         if machine.leader is not None and machine.leader_form is not self.form:
             # It took the leader for a foreign one: what was promised for packs is not promised now.
             self.checker.ordered.discard(self.name.encode())
-            self.world.counters["a leader was silent about packs"] += 1
+            self.simulation.counters["a leader was silent about packs"] += 1
         for action in machine.ready(now_ms):
             self._carry_out(action)
         deadline_ms = machine.deadline_ms
         if deadline_ms is not None:
-            self.wake_after(max(0, deadline_ms * US_PER_MS - self.world.now_us))
+            self.wake_after(max(0, deadline_ms * US_PER_MS - self.simulation.now_us))
         if not self.stopped:
-            self.wake_after(max(0, self._next_us - self.world.now_us))
+            self.wake_after(max(0, self._next_us - self.simulation.now_us))
 
     def _add_updates(self) -> None:
         window = self.machine.window
-        if self.stopped or self.world.now_us < self._next_us:
+        if self.stopped or self.simulation.now_us < self._next_us:
             return
-        self._next_us = self.world.now_us + self.world.between(1_000, 40_000)
+        self._next_us = self.simulation.now_us + self.simulation.between(1_000, 40_000)
         if not window.has_room:
             return
-        count = self.world.between(1, self.updates_max)
-        size = self.world.random.choice([0, 30, 300, 3000])
+        count = self.simulation.between(1, self.updates_max)
+        size = self.simulation.random.choice([0, 30, 300, 3000])
         reqids = [self._new_id() for _ in range(count)]
         updates = [make_update(self.name.encode(), self.added + i, size) for i in range(count)]
         self.added += count
@@ -123,11 +123,11 @@ class ClientProcess(Process):
         for read in [read for read in self.reads if read.done]:
             floor = self.reads.pop(read)
             if read.refusal:
-                self.world.counters["a leader was silent about reads"] += 1
+                self.simulation.counters["a leader was silent about reads"] += 1
             else:
                 self.checker.on_read(self.name, floor, read.index)
-        if self.form is None and not self.stopped and self.world.chance(0.2):
-            wait = self.world.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
+        if self.form is None and not self.stopped and self.simulation.chance(0.2):
+            wait = self.simulation.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
             read = self.machine.reads.add(PendingRead(wait))
             self.reads[read] = self.checker.committed.last_index
 
@@ -135,16 +135,16 @@ class ClientProcess(Process):
         """Reads entries now and then, in any form; checks the entries and their end."""
         for stream in list(self.streams):
             while stream.runs:
-                part, _ = stream.runs[0], self.machine.next_run(stream, self.world.now_ms)
+                part, _ = stream.runs[0], self.machine.next_run(stream, self.simulation.now_ms)
                 self.checker.on_entries(self.name, part.decoded())
             if stream.done:
                 floor = self.streams.pop(stream)
                 if stream.compacted is None:
-                    self.world.counters["streams of entries"] += 1
+                    self.simulation.counters["streams of entries"] += 1
                     self.checker.on_entries_end(self.name, floor, stream.prev_index)
-        if not self.streams and not self.stopped and self.world.chance(0.1):
+        if not self.streams and not self.stopped and self.simulation.chance(0.1):
             floor = self.checker.committed.last_index
-            stream = EntryStream(max(0, floor - self.world.between(0, 40)))
+            stream = EntryStream(max(0, floor - self.simulation.between(0, 40)))
             self.streams[self.machine.open_stream(stream)] = floor
 
     def _report_commits(self) -> None:
@@ -176,7 +176,7 @@ class ClientHost(NamedTuple):
     """The host of a client's connections, and the nodes that it may reach."""
 
     network: Network
-    nodes: dict[str, Node]  # By url.
+    nodes: dict[str, SimNode]  # By url.
     process: Process
 
 
@@ -193,8 +193,8 @@ class ClientDealer:
         self._connect_later()
 
     def _connect_later(self) -> None:
-        world = self.client.world
-        world.after(world.between(200, 20_000), self._connect)
+        simulation = self.client.simulation
+        simulation.after(simulation.between(200, 20_000), self._connect)
 
     def _connect(self) -> None:
         if self.closed or self.connection is not None:

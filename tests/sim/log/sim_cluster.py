@@ -18,9 +18,9 @@ from kelek.tests.sim.log.sim_client import ClientProcess
 from kelek.tests.sim.log.sim_configs import members_of
 from kelek.tests.sim.log.sim_members import Operator, choose
 from kelek.tests.sim.log.sim_net import Network
-from kelek.tests.sim.log.sim_node import Node
+from kelek.tests.sim.log.sim_node import SimNode
 from kelek.tests.sim.log.sim_reader import ReaderProcess
-from kelek.tests.sim.log.sim_world import US_PER_MS, World
+from kelek.tests.sim.log.simulation import US_PER_MS, Simulation
 
 FAULTS_MIN, FAULTS_MAX = 22, 34
 FAULTLESS_MS = 800  # At the start, so that there is something to lose.
@@ -41,19 +41,19 @@ DONE_WITHIN_MS = 20_000
 FORMS: tuple[Form | None, ...] = (None, None, None, Form.NODE, Form.TEXT)
 
 
-class Cluster:
+class SimCluster:
     """Builds everything from one seed, runs it, and raises RuleBroken with the last events."""
 
     def __init__(self, seed: int) -> None:
-        self.world = World(seed)
-        random = self.world.random
+        self.simulation = Simulation(seed)
+        random = self.simulation.random
         size = random.choices([3, 5], [4, 1])[0]
         names = [f"n{number}" for number in range(1, size + 1)]
         # In every fourth run the members change; those that may join are there from the start.
         spares = ["m1", "m2"] if seed % 4 == 3 else []
-        self.network = Network(self.world)
-        self.checker = Checker(self.world, [*names, *spares])
-        self.world.after_event = self.checker.after_event
+        self.network = Network(self.simulation)
+        self.checker = Checker(self.simulation, [*names, *spares])
+        self.simulation.after_event = self.checker.after_event
         options = {
             "append_bytes_max": random.choice([300, 300, 5_000, 1 << 20]),
             "append_inflight_max": random.choice([1, 2, 4, 4]),
@@ -63,11 +63,11 @@ class Cluster:
             "snapshot_behind": random.choice([0, 50, 1_000_000]),
         }
         self.nodes = {
-            name: Node(name, names, self.network, self.checker, options) for name in names
+            name: SimNode(name, names, self.network, self.checker, options) for name in names
         }
         for name in spares:
             topology = [*names, name]
-            self.nodes[name] = Node(name, topology, self.network, self.checker, options)
+            self.nodes[name] = SimNode(name, topology, self.network, self.checker, options)
         self.operator = Operator(self.network, self.nodes, self._leader)
         self.checker.on_leader = self._on_leader
         self._doomed = 0  # So many of the next leaders fall at once.
@@ -121,35 +121,35 @@ class Cluster:
             self._inject_faults()
             self._check_recovery()
         except FAILURES as error:
-            text = f"seed {self.world.seed}: {type(error).__name__}: {error}"
+            text = f"seed {self.simulation.seed}: {type(error).__name__}: {error}"
             where = "" if isinstance(error, RuleBroken) else "".join(format_tb(error.__traceback__))
-            raise RuleBroken(f"{text}\n{self.world.trace()}\n{where}{text}") from error
+            raise RuleBroken(f"{text}\n{self.simulation.trace()}\n{where}{text}") from error
 
     def _run_for(self, duration_ms: int) -> None:
         self._run_for_us(duration_ms * US_PER_MS)
 
     def _run_for_us(self, duration_us: int) -> None:
-        self.world.run_until(self.world.now_us + duration_us)
+        self.simulation.run_until(self.simulation.now_us + duration_us)
 
     def _start(self) -> None:
         for node in self.nodes.values():
-            self.world.after(self.world.between(0, 200) * US_PER_MS, node.start)
+            self.simulation.after(self.simulation.between(0, 200) * US_PER_MS, node.start)
         self._run_until(lambda: self._leader() is not None, LEADER_WITHIN_MS, "no first leader")
         self._run_for(FAULTLESS_MS)
 
     def _inject_faults(self) -> None:
-        world = self.world
-        faults_count = world.between(FAULTS_MIN, FAULTS_MAX)
+        simulation = self.simulation
+        faults_count = simulation.between(FAULTS_MIN, FAULTS_MAX)
         weights = [weight for weight, _ in self.plan]
-        while sum(world.faults.values()) < faults_count:
-            _, fault = world.random.choices(self.plan, weights)[0]
+        while sum(simulation.faults.values()) < faults_count:
+            _, fault = simulation.random.choices(self.plan, weights)[0]
             fault()
-            self._run_for(world.random.choice([5, 30, 150, 400, 900]))
+            self._run_for(simulation.random.choice([5, 30, 150, 400, 900]))
 
     def _check_recovery(self) -> None:
         """All faults have ended: the cluster must recover completely."""
-        world = self.world
-        world.trace_event("HEAL everything")
+        simulation = self.simulation
+        simulation.trace_event("HEAL everything")
         self._doomed = 0
         self._script = []
         self.network.heal()
@@ -179,9 +179,9 @@ class Cluster:
         self._cut_off_follower_disturbs_nobody()
 
     def _run_until(self, holds: Callable[[], bool], within_ms: int, otherwise: str) -> None:
-        end_us = self.world.now_us + within_ms * US_PER_MS
+        end_us = self.simulation.now_us + within_ms * US_PER_MS
         while not holds():
-            if self.world.now_us >= end_us:
+            if self.simulation.now_us >= end_us:
                 raise RuleBroken(f"{otherwise} within {within_ms} ms: {self.status()}")
             self._run_for(20)
 
@@ -222,8 +222,8 @@ class Cluster:
         term = self.checker.rafts[leader].term
         members = self._members()
         others = [name for name in self.nodes if name != leader and name in members]
-        follower = self.world.random.choice(others)
-        self.world.trace_event("CUT OFF", follower)
+        follower = self.simulation.random.choice(others)
+        self.simulation.trace_event("CUT OFF", follower)
         self._cut(lambda source, target: follower in (source, target), "lose")
         self._run_for(1_500)
         self.network.heal()
@@ -249,12 +249,12 @@ class Cluster:
 
     # Faults: the network.
 
-    def _random_node(self) -> Node:
+    def _random_node(self) -> SimNode:
         """Returns a random node, the leader more often than the others."""
         leader = self._leader()
-        if leader is not None and self.world.chance(0.35):
+        if leader is not None and self.simulation.chance(0.35):
             return self.nodes[leader]
-        return self.world.random.choice(list(self.nodes.values()))
+        return self.simulation.random.choice(list(self.nodes.values()))
 
     def _hosts(self) -> list[str]:
         return [*self.nodes, *(client.name for client in self.clients)]
@@ -266,11 +266,11 @@ class Cluster:
                     self.network.cut(source, target, way)
 
     def _cut_for_a_while(self, name: str, what: str, is_cut: Callable[[str, str], bool]) -> None:
-        way = self.world.random.choice(["lose", "hold"])
-        self.world.fault(name, what, way)
+        way = self.simulation.random.choice(["lose", "hold"])
+        self.simulation.fault(name, what, way)
         self._cut(is_cut, way)
-        duration_ms = self.world.random.choice([30, 150, 400, 900, 2000])
-        self.world.after(duration_ms * US_PER_MS, self.network.heal)
+        duration_ms = self.simulation.random.choice([30, 150, 400, 900, 2000])
+        self.simulation.after(duration_ms * US_PER_MS, self.network.heal)
 
     def _cut_one(self) -> None:
         name = self._random_node().name
@@ -278,45 +278,45 @@ class Cluster:
 
     def _cut_one_way(self) -> None:
         name = self._random_node().name
-        if self.world.chance(0.5):
+        if self.simulation.chance(0.5):
             self._cut_for_a_while("deaf", name, lambda source, target: target == name)
         else:
             self._cut_for_a_while("dumb", name, lambda source, target: source == name)
 
     def _cut_in_two(self) -> None:
         hosts = self._hosts()
-        half = set(self.world.random.sample(hosts, len(hosts) // 2))
+        half = set(self.simulation.random.sample(hosts, len(hosts) // 2))
         what = "|".join(sorted(half))
         self._cut_for_a_while("cut in two", what, lambda a, b: (a in half) != (b in half))
 
     def _bridge(self) -> None:
         """Two nodes cannot reach each other; all other pairs can."""
-        pair = set(self.world.random.sample(list(self.nodes), 2))
+        pair = set(self.simulation.random.sample(list(self.nodes), 2))
         what = "-".join(sorted(pair))
         self._cut_for_a_while("bridge", what, lambda source, target: {source, target} == pair)
 
     def _cut_client(self) -> None:
-        name = self.world.random.choice(self.clients).name
+        name = self.simulation.random.choice(self.clients).name
         self._cut_for_a_while("client cut", name, lambda source, target: name in (source, target))
 
     def _unreliable_network(self) -> None:
         """Messages are lost, repeated and delayed for a while."""
         faults = self.network.faults
-        self.world.fault("storm")
-        faults.loss = self.world.random.choice([0.0, 0.02, 0.2])
-        faults.repeat = self.world.random.choice([0.0, 0.1])
-        faults.spike = self.world.random.choice([0.01, 0.2])
-        duration_ms = self.world.between(50, 1500)
-        self.world.after(duration_ms * US_PER_MS, self._reliable_network)
+        self.simulation.fault("storm")
+        faults.loss = self.simulation.random.choice([0.0, 0.02, 0.2])
+        faults.repeat = self.simulation.random.choice([0.0, 0.1])
+        faults.spike = self.simulation.random.choice([0.01, 0.2])
+        duration_ms = self.simulation.between(50, 1500)
+        self.simulation.after(duration_ms * US_PER_MS, self._reliable_network)
 
     def _reliable_network(self) -> None:
         self.network.faults.__init__()  # type: ignore[misc]
 
     def _reconnect(self) -> None:
-        self.world.fault("reconnect")
+        self.simulation.fault("reconnect")
         for connection in list(self.network.connections):
-            if self.world.chance(0.4):
-                if self.world.chance(0.5):
+            if self.simulation.chance(0.4):
+                if self.simulation.chance(0.5):
                     connection.close_client_side()
                 else:
                     connection.close()
@@ -324,18 +324,18 @@ class Cluster:
     # Faults: processes and machines.
 
     def _down_ms(self) -> int:
-        return self.world.random.choice([5, 50, 300, 1000])
+        return self.simulation.random.choice([5, 50, 300, 1000])
 
     def _kill_node(self) -> None:
         node = self._random_node()
-        self.world.fault("kill node", node.name)
+        self.simulation.fault("kill node", node.name)
         node.kill_all()
         node.start_later(self._down_ms())
 
     def _kill_next_leaders(self) -> None:
         """Kills the leader, and the next leaders as soon as they are elected (Raft, figure 8)."""
-        self._doomed = self.world.between(1, 4)
-        self.world.fault("doomed leaders", self._doomed)
+        self._doomed = self.simulation.between(1, 4)
+        self.simulation.fault("doomed leaders", self._doomed)
         leader = self._leader()
         if leader is not None:
             self._on_leader(leader)
@@ -345,7 +345,7 @@ class Cluster:
             self._script.pop(0)(name)
         elif self._doomed:
             self._doomed -= 1
-            self.world.after(self.world.between(0, 3_000), self._kill_leader, name)
+            self.simulation.after(self.simulation.between(0, 3_000), self._kill_leader, name)
 
     def _figure_8(self) -> None:
         """Raft, figure 8: an entry of an old term reaches a majority under a leader of a newer one,
@@ -354,7 +354,7 @@ class Cluster:
         leader = self._leader()
         if leader is None or len(self.nodes) > 3 or self._script:
             return
-        self.world.fault("figure 8", leader)
+        self.simulation.fault("figure 8", leader)
         self._split_off(leader)
         self._script = [self._second_leader, self._third_leader]
         for _ in range(30):
@@ -389,14 +389,14 @@ class Cluster:
         if name not in now or self.checker.rafts[name].role is not Role.LEADER:
             return
         if any(now.get(other, 0) > last for other, last in lasts.items()):
-            self.world.after(self.world.between(0, 1_500), self._stop_third_leader, name)
+            self.simulation.after(self.simulation.between(0, 1_500), self._stop_third_leader, name)
         else:
-            self.world.after(200, self._kill_third_leader, name, lasts)
+            self.simulation.after(200, self._kill_third_leader, name, lasts)
 
     def _stop_third_leader(self, name: str) -> None:
         self.network.heal()
         self.nodes[name].kill_all()
-        self.nodes[name].start_later(self.world.between(500, 1500))
+        self.nodes[name].start_later(self.simulation.between(500, 1500))
 
     def _kill_leader(self, name: str) -> None:
         node = self.nodes[name]
@@ -405,50 +405,50 @@ class Cluster:
             node.power_off,
             partial(self._isolate, name),
         ]
-        way = self.world.random.choice(ways)
-        self.world.trace_event("the leader falls:", name)
+        way = self.simulation.random.choice(ways)
+        self.simulation.trace_event("the leader falls:", name)
         way()
         if node.off:
             node.start_later(self._down_ms())
 
     def _isolate(self, name: str) -> None:
         self._cut(lambda source, target: name in (source, target), "lose")
-        self.world.after(self.world.between(200, 900) * US_PER_MS, self.network.heal)
+        self.simulation.after(self.simulation.between(200, 900) * US_PER_MS, self.network.heal)
 
     def _kill_peer(self) -> None:
         node = self._random_node()
         if node.peer is not None:
-            self.world.fault("kill peer", node.name)
+            self.simulation.fault("kill peer", node.name)
             node.on_exit(node.peer)
 
     def _kill_writer(self) -> None:
         node = self._random_node()
         if node.writer is not None:
-            self.world.fault("kill writer", node.name)
+            self.simulation.fault("kill writer", node.name)
             node.on_exit(node.writer)
 
     def _restart_writer_alone(self) -> None:
         node = self._random_node()
         if node.writer is not None:
-            same_epoch = self.world.chance(0.5)
-            self.world.fault("writer alone", node.name, f"same_epoch={same_epoch}")
+            same_epoch = self.simulation.chance(0.5)
+            self.simulation.fault("writer alone", node.name, f"same_epoch={same_epoch}")
             node.restart_writer_alone(same_epoch=same_epoch)
 
     def _kill_state_machine(self) -> None:
         node = self._random_node()
-        self.world.fault("kill state machine", node.name)
+        self.simulation.fault("kill state machine", node.name)
         node.kill_state_machine()
 
     def _kill_sender(self) -> None:
         node = self._random_node()
-        self.world.fault("kill sender", node.name)
+        self.simulation.fault("kill sender", node.name)
         node.kill_sender()
 
     def _snapshot(self) -> None:
         """A client requests a snapshot."""
         node = self._random_node()
         if node.peer is not None and node.peer.peer is not None:
-            self.world.fault("snapshot", node.name)
+            self.simulation.fault("snapshot", node.name)
             request = encode_make_snapshot(b"snapshot", b"sim")
             node.peer.peer.snapshots.on_make_request(request, b"sim", ReplyAddress(Frames(), b""))
             node.peer.wake_after(0)
@@ -459,11 +459,11 @@ class Cluster:
         peer = self.nodes[leader].peer if leader is not None else None
         if peer is None or peer.peer is None:
             return
-        to = self.world.random.choice(["", *self.nodes])
-        self.world.fault("transfer", leader, "to", to or "any")
+        to = self.simulation.random.choice(["", *self.nodes])
+        self.simulation.fault("transfer", leader, "to", to or "any")
         request = encode_transfer(RequestTransfer(b"operator", to), b"sim")
         answers = Frames()
-        now_ms = self.world.now_ms
+        now_ms = self.simulation.now_ms
         peer.peer.transfers.on_request(b"", request, answers.add, now_ms)
         peer.wake_after(0)
 
@@ -472,10 +472,10 @@ class Cluster:
         all_of_it = (node.peer, node.writer, node.state_machine, node.sender)
         processes = [process for process in all_of_it if process is not None]
         if processes:
-            if self.world.chance(0.7):
-                processes = [self.world.random.choice(processes)]
-            duration_ms = self.world.random.choice([20, 150, 400, 1200])
-            self.world.fault("pause", *(process.name for process in processes), duration_ms)
+            if self.simulation.chance(0.7):
+                processes = [self.simulation.random.choice(processes)]
+            duration_ms = self.simulation.random.choice([20, 150, 400, 1200])
+            self.simulation.fault("pause", *(process.name for process in processes), duration_ms)
             for process in processes:
                 process.pause(duration_ms * US_PER_MS)
 
@@ -486,8 +486,8 @@ class Cluster:
             not self._all_may_vote()
         ):  # Two of three might be left that must not vote: docs/limits.md.
             return
-        names = choose(self.world.random, list(self.nodes))
-        self.world.fault("other members", *names)
+        names = choose(self.simulation.random, list(self.nodes))
+        self.simulation.fault("other members", *names)
         self.operator.request(names)
 
     def _cut_while_joint(self) -> None:
@@ -495,50 +495,52 @@ class Cluster:
         before = self._members()
         if not before or not self._all_may_vote():
             return
-        names = choose(self.world.random, list(self.nodes))
-        self.world.fault("cut while joint", *names)
+        names = choose(self.simulation.random, list(self.nodes))
+        self.simulation.fault("cut while joint", *names)
         self.operator.request(names)
         rafts = self.checker.rafts
         self._run_until_true(lambda: any(raft.configuration.old for raft in rafts.values()), 900)
         leader = self._leader()
-        if leader is not None and self.world.chance(0.4):
+        if leader is not None and self.simulation.chance(0.4):
             half = {leader}  # Nobody has heard of it: its entry will be replaced.
         else:
-            self._run_for_us(self.world.between(0, 3_000))
-            half = set(names) - before or set(self.world.random.sample(names, len(names) // 2))
-            half |= set(self.world.random.sample(sorted(before), self.world.between(0, 1)))
+            self._run_for_us(self.simulation.between(0, 3_000))
+            half = set(names) - before or set(self.simulation.random.sample(names, len(names) // 2))
+            half |= set(
+                self.simulation.random.sample(sorted(before), self.simulation.between(0, 1))
+            )
         self._cut(
-            lambda a, b: (a in half) != (b in half), self.world.random.choice(["lose", "hold"])
+            lambda a, b: (a in half) != (b in half), self.simulation.random.choice(["lose", "hold"])
         )
-        self.world.after(self.world.between(100, 1_500) * US_PER_MS, self.network.heal)
+        self.simulation.after(self.simulation.between(100, 1_500) * US_PER_MS, self.network.heal)
 
     # Faults: disks.
 
     def _power_loss(self) -> None:
         node = self._random_node()
-        self.world.fault("power loss", node.name)
+        self.simulation.fault("power loss", node.name)
         node.power_off()
         node.start_later(self._down_ms())
 
     def _power_loss_in_write(self) -> None:
         node = self._random_node()
-        self.world.fault("power loss in a write", node.name)
+        self.simulation.fault("power loss in a write", node.name)
         node.disk.halt_in_sync(power=True, down_ms=self._down_ms())
 
     def _kill_in_write(self) -> None:
         node = self._random_node()
-        self.world.fault("kill in a write", node.name)
+        self.simulation.fault("kill in a write", node.name)
         node.disk.halt_in_sync(power=False, down_ms=self._down_ms())
 
     def _kill_then_power_loss(self) -> None:
         """Kills a node with unsynced data, restarts it, and then its power fails."""
         node = self._random_node()
-        self.world.fault("kill in a write, then power loss", node.name)
+        self.simulation.fault("kill in a write, then power loss", node.name)
         node.disk.halt_in_sync(power=False, down_ms=5)
-        delay_ms = self.world.between(20, 600)
-        self.world.after(delay_ms * US_PER_MS, self._power_loss_later, node)
+        delay_ms = self.simulation.between(20, 600)
+        self.simulation.after(delay_ms * US_PER_MS, self._power_loss_later, node)
 
-    def _power_loss_later(self, node: Node) -> None:
+    def _power_loss_later(self, node: SimNode) -> None:
         node.power_off()
         node.start_later(self._down_ms())
 
@@ -549,8 +551,8 @@ class Cluster:
         leader = self._leader()
         if leader is None or len(self.nodes) > 3:
             return
-        self.world.fault("unsynced tail", leader)
-        name, other = self.world.random.sample([n for n in self.nodes if n != leader], 2)
+        self.simulation.fault("unsynced tail", leader)
+        name, other = self.simulation.random.sample([n for n in self.nodes if n != leader], 2)
         node = self.nodes[name]
         self._split_off(other)
         node.disk.halt_in_sync(power=False, down_ms=5)
@@ -578,15 +580,15 @@ class Cluster:
 
     def _run_until_true(self, holds: Callable[[], bool], within_ms: int) -> None:
         """Checks often, and stops silently at the time limit."""
-        end_us = self.world.now_us + within_ms * US_PER_MS
-        while not holds() and self.world.now_us < end_us:
-            self.world.run_until(self.world.now_us + 200)
+        end_us = self.simulation.now_us + within_ms * US_PER_MS
+        while not holds() and self.simulation.now_us < end_us:
+            self.simulation.run_until(self.simulation.now_us + 200)
 
     def _all_power_loss(self) -> None:
         """The power of the whole cluster fails, on some nodes during a write."""
-        self.world.fault("power loss everywhere")
+        self.simulation.fault("power loss everywhere")
         for node in self.nodes.values():
-            if self.world.chance(0.3):
+            if self.simulation.chance(0.3):
                 node.disk.halt_in_sync(power=True, down_ms=self._down_ms())
             else:
                 node.power_off()
@@ -594,19 +596,19 @@ class Cluster:
 
     def _sync_failure(self) -> None:
         node = self._random_node()
-        self.world.fault("sync failure", node.name)
+        self.simulation.fault("sync failure", node.name)
         node.disk.fail_next_sync()
 
     def _slow_disk(self) -> None:
         node = self._random_node()
-        self.world.fault("slow disk", node.name)
-        node.slow_until_us = self.world.now_us + self.world.between(200, 2000) * US_PER_MS
+        self.simulation.fault("slow disk", node.name)
+        node.slow_until_us = self.simulation.now_us + self.simulation.between(200, 2000) * US_PER_MS
 
     def _full_disk(self) -> None:
         node = self._random_node()
-        self.world.fault("full disk", node.name)
+        self.simulation.fault("full disk", node.name)
         node.disk.fill()
-        self.world.after(self.world.between(100, 2_000) * US_PER_MS, node.disk.free_space)
+        self.simulation.after(self.simulation.between(100, 2_000) * US_PER_MS, node.disk.free_space)
 
     def _all_may_vote(self) -> bool:
         """Whether no node has forgotten anything: only one at a time may."""
@@ -619,7 +621,7 @@ class Cluster:
         """A disk is replaced by an empty one: only the others have its data."""
         if self._all_may_vote():
             node = self._random_node()
-            self.world.fault("empty disk", node.name)
+            self.simulation.fault("empty disk", node.name)
             node.kill_all()
             node.disk.wipe()
             self.checker.on_wiped(node.name)
@@ -628,7 +630,7 @@ class Cluster:
     def _damaged_vote(self) -> None:
         if self._all_may_vote():
             node = self._random_node()
-            self.world.fault("damaged vote", node.name)
+            self.simulation.fault("damaged vote", node.name)
             node.kill_all()
             node.disk.damage_vote()
             self.checker.on_wiped(node.name)

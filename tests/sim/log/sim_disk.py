@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kelek.storage.disk.memory import MemoryDisk, MemoryFiles
-from kelek.tests.sim.log.sim_world import Process, World
+from kelek.tests.sim.log.simulation import Process, Simulation
 
 HARD_STATE = "hard_state"
 SLOT_BYTES = 4096  # docs/disk-format.md, "Hard state": the slots stand at 1 and 2 times this.
@@ -65,8 +65,8 @@ class HaltingFile:
 class NodeDisk:
     """One machine's disk and the processes that use it."""
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self.simulation = simulation
         self.name = name
         self.disk = MemoryDisk()
         self._halt: Halt | None = None
@@ -87,7 +87,7 @@ class NodeDisk:
 
     def power_loss(self) -> None:
         self._halt = None
-        self.disk.power_loss(self.world.random)
+        self.disk.power_loss(self.simulation.random)
 
     def free_space(self) -> None:
         """There is space again."""
@@ -101,18 +101,18 @@ class NodeDisk:
     def damage_vote(self) -> None:
         """A bit of a slot of the hard state is wrong from now on."""
         if HARD_STATE in self.disk.names:
-            slot = self.world.between(1, 2)
-            self.disk.flip(HARD_STATE, 8 * SLOT_BYTES * slot + self.world.between(0, 8 * 16))
+            slot = self.simulation.between(1, 2)
+            self.disk.flip(HARD_STATE, 8 * SLOT_BYTES * slot + self.simulation.between(0, 8 * 16))
 
     def fill(self) -> None:
         """Somebody else has taken the space that was left."""
         used = sum(len(inode.cache) for inode in self.disk.names.values())
-        self.disk.bytes_max = used + self.world.between(0, 100_000)
+        self.disk.bytes_max = used + self.simulation.between(0, 100_000)
 
     def halt_in_sync(self, *, power: bool, down_ms: int) -> None:
         """One of the next syncs is never finished."""
         self._halt = Halt(power=power, down_ms=down_ms)
-        self._halt_after = self.world.between(1, HALT_AT_SYNC_MAX)
+        self._halt_after = self.simulation.between(1, HALT_AT_SYNC_MAX)
 
     def fail_next_sync(self) -> None:
         self.disk.fail_sync()
@@ -129,6 +129,6 @@ class NodeDisk:
         self._halt_after -= 1
         if self._halt_after == 0:
             halt, self._halt = self._halt, None
-            self.world.counters["halts in a sync"] += 1
-            self.world.trace_event(self.name, "dies in a sync,", halt)
+            self.simulation.counters["halts in a sync"] += 1
+            self.simulation.trace_event(self.name, "dies in a sync,", halt)
             raise halt

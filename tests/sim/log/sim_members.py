@@ -11,8 +11,8 @@ from kelek.protocols.zmqraft.wire.config_codec import (
 )
 from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.tests.sim.log.sim_net import Connection, Frames, Network
-from kelek.tests.sim.log.sim_node import CLUSTER, UNIX_S, Node
-from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+from kelek.tests.sim.log.sim_node import CLUSTER, UNIX_S, SimNode
+from kelek.tests.sim.log.simulation import US_PER_MS, Process
 
 REPEAT_US = 60 * US_PER_MS
 
@@ -21,9 +21,9 @@ class Operator(Process):
     """Requests other members: one change at a time, repeated at every possible leader."""
 
     def __init__(
-        self, network: Network, nodes: Mapping[str, Node], leader: Callable[[], str | None]
+        self, network: Network, nodes: Mapping[str, SimNode], leader: Callable[[], str | None]
     ) -> None:
-        super().__init__(network.world, "operator")
+        super().__init__(network.simulation, "operator")
         self.network = network
         self.nodes = nodes
         self.wish: ConfigUpdate | None = None
@@ -35,7 +35,7 @@ class Operator(Process):
     def request(self, names: list[str]) -> None:
         """Requests these members. An earlier request may still succeed."""
         self._ids += 1
-        seconds = UNIX_S + self.world.now_us // 1_000_000
+        seconds = UNIX_S + self.simulation.now_us // 1_000_000
         reqid = seconds.to_bytes(4, "big") + b"op" + self._ids.to_bytes(6, "big")
         members = tuple((name, self.nodes[name].url) for name in names)
         self.wish = ConfigUpdate(reqid, encode_members(members))
@@ -46,7 +46,7 @@ class Operator(Process):
         for (frames,) in inbox:
             self._on_answer(frames)
         if self.wish is not None:
-            name = self._leader() or self.world.random.choice(list(self.nodes))
+            name = self._leader() or self.simulation.random.choice(list(self.nodes))
             connection = self._connection(name)
             if connection is not None:
                 connection.send(encode_client_request(self.wish, CLUSTER.encode()))
@@ -65,10 +65,10 @@ class Operator(Process):
             return
         if answer.status is ConfigStatus.ACCEPTED and answer.log_index is not None:
             self.done[reqid] = answer.log_index
-            self.world.trace_event("the members were changed at", answer.log_index)
+            self.simulation.trace_event("the members were changed at", answer.log_index)
         elif answer.status not in (ConfigStatus.ERROR, ConfigStatus.BUSY):
             return
-        self.world.counters[f"change {answer.name or answer.status.name}"] += 1
+        self.simulation.counters[f"change {answer.name or answer.status.name}"] += 1
         self.wish = None
 
     # The end of a connection.

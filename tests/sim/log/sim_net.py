@@ -7,12 +7,12 @@ connection. A host that is cut off may lose what is sent to it, or get it all wh
 
 from typing import Protocol
 
-from kelek.tests.sim.log.sim_world import World
+from kelek.tests.sim.log.simulation import Simulation
 
 Frames = list[bytes]
 
 
-class Listener(Protocol):
+class SimListener(Protocol):
     """A ROUTER: it receives requests while it is open."""
 
     host: str
@@ -44,14 +44,14 @@ class NetworkFaults:
 class Network:
     """The connections of all hosts, and the cuts between hosts."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
         self.faults = NetworkFaults()
         self.cuts: dict[tuple[str, str], str] = {}  # (from, to): "lose" or "hold"
         self.connections: list[Connection] = []
         self._routes = 0
 
-    def connect(self, host: str, door: Listener, end: "ConnectionOwner") -> "Connection":
+    def connect(self, host: str, door: SimListener, end: "ConnectionOwner") -> "Connection":
         """Makes a connection of a host to a listener; both must exist."""
         self._routes += 1
         route = b"r" + self._routes.to_bytes(4, "big")
@@ -83,7 +83,7 @@ class Connection:
         self,
         network: Network,
         host: str,
-        door: Listener,
+        door: SimListener,
         route: bytes,
         end: ConnectionOwner,
     ) -> None:
@@ -126,41 +126,41 @@ class Connection:
 
     def _send(self, forward: bool, frames: Frames) -> None:
         network = self.network
-        world, faults = network.world, network.faults
+        simulation, faults = network.simulation, network.faults
         if not self.open:
-            world.counters["lost: closed"] += 1
+            simulation.counters["lost: closed"] += 1
             return
         ends = (self.host, self.door.host)
         way = network.cuts.get(ends if forward else ends[::-1])
         if way == "hold":
             self._held.append((forward, frames))
-            world.counters["held"] += 1
+            simulation.counters["held"] += 1
             return
-        if way is not None or (faults.loss and world.chance(faults.loss)):
-            world.counters["lost: network"] += 1
+        if way is not None or (faults.loss and simulation.chance(faults.loss)):
+            simulation.counters["lost: network"] += 1
             if self.whole:
                 self.close()
             return
         copies = 1
-        if faults.repeat and world.chance(faults.repeat):
-            world.counters["repeated"] += 1
+        if faults.repeat and simulation.chance(faults.repeat):
+            simulation.counters["repeated"] += 1
             copies = 2
         for _ in range(copies):
-            delay_us = world.between(*faults.delay_us)
-            if faults.spike and world.chance(faults.spike):
-                delay_us += world.between(*faults.spike_us)
-                world.counters["delayed"] += 1
-            at_us = max(world.now_us + delay_us, self._last_us[forward])
+            delay_us = simulation.between(*faults.delay_us)
+            if faults.spike and simulation.chance(faults.spike):
+                delay_us += simulation.between(*faults.spike_us)
+                simulation.counters["delayed"] += 1
+            at_us = max(simulation.now_us + delay_us, self._last_us[forward])
             self._last_us[forward] = at_us
-            world.after(at_us - world.now_us, self._arrive, forward, frames)
+            simulation.after(at_us - simulation.now_us, self._arrive, forward, frames)
 
     def _arrive(self, forward: bool, frames: Frames) -> None:
         if not self.open:
-            self.network.world.counters["lost: closed"] += 1
+            self.network.simulation.counters["lost: closed"] += 1
         elif not forward:
             if not self.abandoned:
                 self._end.on_answer(self, frames)
         elif self.door.is_open():
             self.door.on_request(self, frames)
         else:
-            self.network.world.counters["lost: closed"] += 1
+            self.network.simulation.counters["lost: closed"] += 1

@@ -36,7 +36,7 @@ from kelek.tests.sim.log.sim_check import AppliedEntry, Checker, RuleBroken
 from kelek.tests.sim.log.sim_disk import Halt, NodeDisk
 from kelek.tests.sim.log.sim_net import Connection, Frames, Network
 from kelek.tests.sim.log.sim_snapshot import KEEP, SenderProcess, restored
-from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+from kelek.tests.sim.log.simulation import US_PER_MS, Process
 
 CLUSTER = "sim"
 UNIX_S = 1_790_000_000
@@ -48,15 +48,15 @@ FULL_RETRY_US = 200 * US_PER_MS
 class PeerProcess(Process):
     """Does the work of actors/raft/peer.py."""
 
-    def __init__(self, node: "Node", epoch: int) -> None:
-        super().__init__(node.world, f"{node.name}.peer")
+    def __init__(self, node: "SimNode", epoch: int) -> None:
+        super().__init__(node.simulation, f"{node.name}.peer")
         self.node = node
         self.epoch = epoch
         self.files = node.disk.open_process(self)
         self.hard_state = HardStateFile.open(self.files, node.identity)
         self.reader = LogReader(self.files, node.identity)
         self.peer: Peer | None = None
-        self.links: dict[str, Link] = {}
+        self.links: dict[str, SimLink] = {}
 
     def start_peer(self) -> None:
         """The writer has recovered the log: reads it once and starts the peer."""
@@ -74,12 +74,14 @@ class PeerProcess(Process):
         stored = self.hard_state
         self.damage = damage = repair.pending_mark(self.files, stored.repaired)
         recovered = found.recovered(self.epoch, stored, damage)
-        random = Random(self.world.random.getrandbits(64))
-        now_ms = self.world.now_ms
+        random = Random(self.simulation.random.getrandbits(64))
+        now_ms = self.simulation.now_ms
         self.peer = Peer(setup, recovered, reqids, self.reader, now_ms, random)
         self.node.checker.on_started(self.node.name, self.peer.core)
         last_index, base_index = found.log.last_index, found.log.base_index
-        self.world.trace_event(self.name, "begins at", base_index, last_index, self.peer.core.term)
+        self.simulation.trace_event(
+            self.name, "begins at", base_index, last_index, self.peer.core.term
+        )
 
     def on_wake(self) -> None:
         try:
@@ -87,7 +89,7 @@ class PeerProcess(Process):
         except Halt as halt:
             self.node.on_halt(halt)
         except StorageError as error:
-            self.world.trace_event(self.name, "ends:", error)
+            self.simulation.trace_event(self.name, "ends:", error)
             self.node.on_exit(self)
 
     def _step(self) -> None:
@@ -96,7 +98,7 @@ class PeerProcess(Process):
         peer = self.peer
         if peer is None:
             return
-        now_ms = self.world.now_ms
+        now_ms = self.simulation.now_ms
         unix_s = UNIX_S + self.node.skew_s + now_ms // 1000
         by_socket: dict[tuple[Any, ...], list[Frames]] = {}
         for item in inbox:
@@ -123,20 +125,22 @@ class PeerProcess(Process):
         result = result_for(self.epoch, frames)
         if result is not None:
             home = PeerFiles(self.files, self.node.identity)
-            peer.on_results([result], self.world.now_ms, lambda snapshot: snapshot_reqids(home))
+            peer.on_results(
+                [result], self.simulation.now_ms, lambda snapshot: snapshot_reqids(home)
+            )
 
     def _on_acks(self, acks: list[tuple[Any, ...]]) -> None:
         for _, epoch, seq, full in acks:
             if epoch != self.epoch:
-                self.world.counters["acks of another epoch"] += 1
+                self.simulation.counters["acks of another epoch"] += 1
             elif self.peer is None:
                 self.start_peer()
             elif full:
-                self.peer.on_writable(False, self.world.now_ms)
+                self.peer.on_writable(False, self.simulation.now_ms)
             else:
                 if not self.peer.writable:
-                    self.peer.on_writable(True, self.world.now_ms)
-                self.peer.on_written(seq, self.world.now_ms)
+                    self.peer.on_writable(True, self.simulation.now_ms)
+                self.peer.on_written(seq, self.simulation.now_ms)
 
     def _wake_peer(self, peer: Peer, now_ms: int) -> None:
         """Carries out a wake in its order; a Halt in between leaves the rest undone."""
@@ -151,7 +155,7 @@ class PeerProcess(Process):
             self.links.pop(name).close()
         for name, frames in peer.links_out.items():
             if name not in self.links:
-                self.links[name] = Link(self, node.others[name])
+                self.links[name] = SimLink(self, node.others[name])
             for message in drain(frames):
                 self.links[name].send(message)
         if wake.job is not None:
@@ -162,12 +166,12 @@ class PeerProcess(Process):
         for order in wake.orders:
             node.send_order(encode_work(self.epoch, order))
         if wake.compact is not None:
-            self.world.counters["compacted"] += 1
+            self.simulation.counters["compacted"] += 1
             node.send_compact(wake.compact)
         if wake.commit is not None:
             node.publish(wake.commit.index, wake.commit.term)
         node.checker.on_event_of(node.name)
-        self.wake_after(max(0, peer.deadline_ms * US_PER_MS - self.world.now_us))
+        self.wake_after(max(0, peer.deadline_ms * US_PER_MS - self.simulation.now_us))
 
     def kill(self) -> None:
         super().kill()
@@ -181,10 +185,10 @@ def drain(frames: native_messages.Frames) -> list[Frames]:
     return messages
 
 
-class Link:
+class SimLink:
     """A DEALER with one connection at a time, which it makes again after a loss."""
 
-    def __init__(self, process: PeerProcess, target: "Node") -> None:
+    def __init__(self, process: PeerProcess, target: "SimNode") -> None:
         self.process = process
         self.target = target
         self.connection: Connection | None = None
@@ -203,8 +207,8 @@ class Link:
             self._connect_later(20 * US_PER_MS)
 
     def _connect_later(self, delay_us_max: int) -> None:
-        world = self.process.world
-        world.after(world.between(100, delay_us_max), self._connect)
+        simulation = self.process.simulation
+        simulation.after(simulation.between(100, delay_us_max), self._connect)
 
     def close(self) -> None:
         """Closes the link for good."""
@@ -217,7 +221,7 @@ class Link:
         if self.connection is not None:
             self.connection.send(frames)
         else:
-            self.process.world.counters["lost: no connection"] += 1
+            self.process.simulation.counters["lost: no connection"] += 1
 
     def on_answer(self, connection: Connection, frames: Frames) -> None:
         self.process.post("answer", self.target.name, frames)
@@ -226,15 +230,15 @@ class Link:
         if connection is self.connection:
             self.connection = None
             self._connect_later(60 * US_PER_MS)
-            if self.process.world.chance(0.3):
+            if self.process.simulation.chance(0.3):
                 self.process.post("lost", self.target.name)
 
 
 class WriterProcess(Process):
     """Does the work of actors/raft/log_writer.py. While it syncs, jobs wait."""
 
-    def __init__(self, node: "Node", epoch: int) -> None:
-        super().__init__(node.world, f"{node.name}.writer")
+    def __init__(self, node: "SimNode", epoch: int) -> None:
+        super().__init__(node.simulation, f"{node.name}.writer")
         self.node = node
         self.epoch = epoch
         self.files = node.disk.open_process(self)
@@ -250,7 +254,7 @@ class WriterProcess(Process):
             raise RuleBroken(f"{node.name} has damaged its own log: {self.log.damage.problem}")
         self.writer = Writer(self.log, epoch)
         self._flush_us: int | None = None
-        self.world.trace_event(self.name, "recovered up to", self.log.last_index)
+        self.simulation.trace_event(self.name, "recovered up to", self.log.last_index)
 
     def on_wake(self) -> None:
         try:
@@ -258,14 +262,14 @@ class WriterProcess(Process):
         except Halt as halt:
             self.node.on_halt(halt)
         except (StorageError, LocalProtocolError) as error:
-            self.world.trace_event(self.name, "ends:", type(error).__name__, error)
-            self.world.counters[type(error).__name__] += 1
+            self.simulation.trace_event(self.name, "ends:", type(error).__name__, error)
+            self.simulation.counters[type(error).__name__] += 1
             self.node.on_exit(self)
 
     def _step(self) -> None:
         if self._flush_us is not None:
-            if self.world.now_us < self._flush_us:
-                self.wake_after(self._flush_us - self.world.now_us)
+            if self.simulation.now_us < self._flush_us:
+                self.wake_after(self._flush_us - self.simulation.now_us)
                 return
             self._flush_us = None
             if not self._flush():
@@ -282,7 +286,7 @@ class WriterProcess(Process):
             self.wake_after(1000)
 
     def _flush_later(self, delay_us: int) -> None:
-        self._flush_us = self.world.now_us + delay_us
+        self._flush_us = self.simulation.now_us + delay_us
         self.wake_after(delay_us)
 
     def _flush(self) -> bool:
@@ -290,7 +294,7 @@ class WriterProcess(Process):
         try:
             seq = self.writer.flush()
         except StorageFull:
-            self.world.counters["disk full"] += 1
+            self.simulation.counters["disk full"] += 1
             self.node.send_ack(self.epoch, 0, full=True)
             self._flush_later(FULL_RETRY_US)
             return False
@@ -302,14 +306,14 @@ class WriterProcess(Process):
         if self.alive:
             self.inbox.append(item)
             if self._flush_us is None:
-                self.wake_after(self.world.between(5, self.WAKE_US_MAX))
+                self.wake_after(self.simulation.between(5, self.WAKE_US_MAX))
 
 
 class StateMachineProcess(Process):
     """Does the work of actors/raft/state_machine.py: applies committed and durable entries."""
 
-    def __init__(self, node: "Node") -> None:
-        super().__init__(node.world, f"{node.name}.state_machine")
+    def __init__(self, node: "SimNode") -> None:
+        super().__init__(node.simulation, f"{node.name}.state_machine")
         self.node = node
         self.files = node.disk.open_process(self)
         self.reader = LogReader(self.files, node.identity)
@@ -375,7 +379,7 @@ class StateMachineProcess(Process):
 class NodeRouter:
     """One of a node's two ROUTERs."""
 
-    def __init__(self, node: "Node", kind: str) -> None:
+    def __init__(self, node: "SimNode", kind: str) -> None:
         self.node = node
         self.host = node.name
         self.kind = kind
@@ -390,14 +394,14 @@ class NodeRouter:
         self.node.peer.post(self.kind, [connection.route, *frames])
 
 
-class Node:
+class SimNode:
     """A machine: its disk survives, its processes are restarted by its supervisor."""
 
     def __init__(
         self, name: str, names: list[str], network: Network, checker: Checker, options: Any
     ) -> None:
         self.name = name
-        self.world = network.world
+        self.simulation = network.simulation
         self.network = network
         self.checker = checker
         self.identity = Identity(CLUSTER, name)
@@ -409,8 +413,8 @@ class Node:
             **options,
         )
         self.url = self.setup.urls[name]
-        self.others: dict[str, Node] = {}
-        self.disk = NodeDisk(self.world, name)
+        self.others: dict[str, SimNode] = {}
+        self.disk = NodeDisk(self.simulation, name)
         self.peer_door = NodeRouter(self, "peers")
         self.client_door = NodeRouter(self, "clients")
         self.routes: dict[bytes, Connection] = {}
@@ -418,8 +422,8 @@ class Node:
         self.writer: WriterProcess | None = None
         self.state_machine: StateMachineProcess | None = None
         self.sender: SenderProcess | None = None
-        self.skew_s = self.world.between(-20, 20)
-        self.cache_bytes_max = self.world.random.choice([2_000, 20_000, 16 << 20])
+        self.skew_s = self.simulation.between(-20, 20)
+        self.cache_bytes_max = self.simulation.random.choice([2_000, 20_000, 16 << 20])
         self.slow_until_us = 0
         self.off = False  # Power is off: nothing starts.
         self._published: tuple[int, int] | None = None
@@ -446,14 +450,14 @@ class Node:
         except Halt as halt:
             self.on_halt(halt)
         except StorageError as error:
-            self.world.trace_event(self.name, "can't start:", error)
-            self.world.counters["start refused"] += 1
+            self.simulation.trace_event(self.name, "can't start:", error)
+            self.simulation.counters["start refused"] += 1
             self.kill_unit()
             self._start_unit_later()
 
     def _new_epoch(self) -> int:
         """Nanoseconds, as the supervisor gives them: never a number with few bits set."""
-        return max(self._epoch + 1, UNIX_S * 10**9 + self.world.now_us * 1000)
+        return max(self._epoch + 1, UNIX_S * 10**9 + self.simulation.now_us * 1000)
 
     def start_writer(self, epoch: int) -> None:
         self.writer = WriterProcess(self, epoch)
@@ -474,15 +478,15 @@ class Node:
         except Halt as halt:
             self.on_halt(halt)
         except StorageError as error:
-            self.world.trace_event(self.name, "the sender can't start:", error)
-            self.world.after(50 * US_PER_MS, self.start_sender)
+            self.simulation.trace_event(self.name, "the sender can't start:", error)
+            self.simulation.after(50 * US_PER_MS, self.start_sender)
 
     def kill_sender(self) -> None:
         if self.sender is not None:
             self.sender.kill()
             self.disk.close_process(self.sender)
             self.sender = None
-            self.world.after(self.world.between(5, 300) * US_PER_MS, self.start_sender)
+            self.simulation.after(self.simulation.between(5, 300) * US_PER_MS, self.start_sender)
 
     def kill_unit(self) -> None:
         """Peer and writer end together, and are started together."""
@@ -496,8 +500,8 @@ class Node:
         self.routes.clear()
 
     def _start_unit_later(self) -> None:
-        delay_us = self.world.between(20, 250) * US_PER_MS
-        self.world.after(delay_us, self._restart_unit, self._unit)
+        delay_us = self.simulation.between(20, 250) * US_PER_MS
+        self.simulation.after(delay_us, self._restart_unit, self._unit)
 
     def _restart_unit(self, unit: int) -> None:
         if unit == self._unit and not self.off and self.peer is None:
@@ -509,8 +513,8 @@ class Node:
         self.disk.close_process(process)
         if process is self.peer:
             self.network.close_host(self.name)
-        delay_us = self.world.between(1, 20) * US_PER_MS
-        self.world.after(delay_us, self._on_exit_noticed, self._unit)
+        delay_us = self.simulation.between(1, 20) * US_PER_MS
+        self.simulation.after(delay_us, self._on_exit_noticed, self._unit)
 
     def _on_exit_noticed(self, unit: int) -> None:
         if unit == self._unit and not self.off:
@@ -545,7 +549,7 @@ class Node:
         self.disk.power_loss()
 
     def start_later(self, down_ms: int) -> None:
-        self.world.after(down_ms * US_PER_MS, self._restart, self._unit)
+        self.simulation.after(down_ms * US_PER_MS, self._restart, self._unit)
 
     def _restart(self, unit: int) -> None:
         if unit == self._unit and self.off:
@@ -556,7 +560,9 @@ class Node:
             self.state_machine.kill()
             self.disk.close_process(self.state_machine)
             self.state_machine = None
-            self.world.after(self.world.between(5, 300) * US_PER_MS, self._restart_state_machine)
+            self.simulation.after(
+                self.simulation.between(5, 300) * US_PER_MS, self._restart_state_machine
+            )
 
     def _restart_state_machine(self) -> None:
         if self.state_machine is None:
@@ -575,7 +581,7 @@ class Node:
         except Halt as halt:
             self.on_halt(halt)
         except StorageError as error:
-            self.world.trace_event(self.name, "the writer can't start:", error)
+            self.simulation.trace_event(self.name, "the writer can't start:", error)
 
     # The pipes between the processes: in order, and lost when nobody is at their end.
 
@@ -586,7 +592,7 @@ class Node:
         if self.writer is not None and self.writer.alive:
             self.writer.post(job)
         else:
-            self.world.counters["jobs lost"] += 1
+            self.simulation.counters["jobs lost"] += 1
 
     def send_ack(self, epoch: int, seq: int, *, full: bool = False) -> None:
         self._pipe("acks", self._on_ack, epoch, seq, full)
@@ -631,21 +637,21 @@ class Node:
             self.state_machine.post("barrier", index)
 
     def _pipe(self, name: str, function: Callable[..., None], *arguments: Any) -> None:
-        at_us = self.world.now_us + self.world.between(10, 120)
+        at_us = self.simulation.now_us + self.simulation.between(10, 120)
         at_us = self._pipes[name] = max(at_us, self._pipes.get(name, 0))
-        self.world.after(at_us - self.world.now_us, function, *arguments)
+        self.simulation.after(at_us - self.simulation.now_us, function, *arguments)
 
     def answer(self, message: Frames) -> None:
         route, *frames = message
         connection = self.routes.get(route)
         if connection is None or not connection.open:
-            self.world.counters["lost: no route"] += 1
+            self.simulation.counters["lost: no route"] += 1
         else:
             connection.answer(frames)
 
     def sync_us(self) -> int:
         """How long the disk takes for the next sync."""
         low, high = (300, 1_500)
-        if self.world.now_us < self.slow_until_us:
+        if self.simulation.now_us < self.slow_until_us:
             low, high = (20_000, 250_000)
-        return self.world.between(low, high)
+        return self.simulation.between(low, high)

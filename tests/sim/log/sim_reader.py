@@ -24,8 +24,8 @@ from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_r
 from kelek.tests.sim.log.sim_check import Checker
 from kelek.tests.sim.log.sim_client import ClientDealer, ClientHost
 from kelek.tests.sim.log.sim_net import Frames, Network
-from kelek.tests.sim.log.sim_node import CLUSTER, Node
-from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+from kelek.tests.sim.log.sim_node import CLUSTER, SimNode
+from kelek.tests.sim.log.simulation import US_PER_MS, Process
 
 PAUSE_US_MAX = 12_000
 REQUESTS_MAX = 20_000  # Remembered: those that a dead leader took are never answered.
@@ -46,8 +46,8 @@ class _ReadRequest(NamedTuple):
 class ReaderProcess(Process):
     """Connects to all nodes without the client machine, whichever node leads."""
 
-    def __init__(self, network: Network, checker: Checker, nodes: dict[str, Node]) -> None:
-        super().__init__(network.world, "reader")
+    def __init__(self, network: Network, checker: Checker, nodes: dict[str, SimNode]) -> None:
+        super().__init__(network.simulation, "reader")
         self.checker = checker
         self.stopped = False
         self.home = ClientHost(network, {node.url: node for node in nodes.values()}, self)
@@ -65,15 +65,15 @@ class ReaderProcess(Process):
             if asked is not None:
                 asked.on_answer(url, frames, asked)
         if not self.stopped:
-            if self.world.now_us >= self._next_us:
-                self._next_us = self.world.now_us + self.world.between(200, PAUSE_US_MAX)
+            if self.simulation.now_us >= self._next_us:
+                self._next_us = self.simulation.now_us + self.simulation.between(200, PAUSE_US_MAX)
                 self._send_requests()
-            self.wake_after(self._next_us - self.world.now_us)
+            self.wake_after(self._next_us - self.simulation.now_us)
 
     def _send_requests(self) -> None:
-        wait = self.world.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
+        wait = self.simulation.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
         self._send(self._on_read, lambda id_, _: encode_read_index(id_, IDENT, wait))
-        kind = self.world.random.randrange(4)
+        kind = self.simulation.random.randrange(4)
         if kind == 0:
             self._send(self._on_entries, self._entries_request)
         elif kind == 1:
@@ -93,10 +93,10 @@ class ReaderProcess(Process):
         self._count += 1
         id_ = self._count.to_bytes(12)
         floor = self.checker.committed.last_index
-        prev_index = max(0, floor - self.world.between(0, BEFORE_END_MAX))
-        if self.world.chance(0.1):
+        prev_index = max(0, floor - self.simulation.between(0, BEFORE_END_MAX))
+        if self.simulation.chance(0.1):
             prev_index = 0  # Even one that knows nothing can answer that.
-        now_us = self.world.now_us
+        now_us = self.simulation.now_us
         self._asked[id_] = _ReadRequest(floor, prev_index, {**self._served}, now_us, on_answer)
         if len(self._asked) > REQUESTS_MAX:
             del self._asked[next(iter(self._asked))]
@@ -115,7 +115,7 @@ class ReaderProcess(Process):
     def _on_read(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         _, answer = decode_read_answer(frames)
         if isinstance(answer, int) and answer:
-            self.world.counters["reads"] += 1
+            self.simulation.counters["reads"] += 1
             self.checker.on_read(url, asked.floor, answer)
 
     def _on_entries(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
@@ -124,7 +124,7 @@ class ReaderProcess(Process):
         first_index = answer.last_index - len(answer.entries) + 1
         self.checker.on_entries(url, decode_entries(first_index, answer.entries))
         if answer.status is EntriesStatus.LAST:
-            self.world.counters["reads of entries"] += 1
+            self.simulation.counters["reads of entries"] += 1
             self.checker.on_entries_end(url, asked.floor, answer.last_index)
 
     def _on_served(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
@@ -133,7 +133,7 @@ class ReaderProcess(Process):
         entries = [entry for batch in answer.batches for entry in block_log_entries(batch)]
         self.checker.on_entries(url, entries)
         if answer.status is EntriesStatus.LAST:
-            self.world.counters["reads of entries anywhere"] += 1
+            self.simulation.counters["reads of entries anywhere"] += 1
             floor = max(asked.prev_index, asked.served.get(url, 0))
             self.checker.on_entries_end(url, floor, answer.last_index)
             self._served[url] = max(self._served.get(url, 0), answer.last_index)
@@ -142,8 +142,8 @@ class ReaderProcess(Process):
         info = decode_log_info_answer(frames)[1]
         if not info.leading:
             return
-        self.world.counters["leaders' log infos"] += 1
+        self.simulation.counters["leaders' log infos"] += 1
         self.checker.on_read(url, asked.floor, info.commit_index)
         # Later it says how far it is; the node's clock has whole milliseconds.
-        if self.world.now_us - asked.at_us < (HELD_MS_MAX - 1) * US_PER_MS:
+        if self.simulation.now_us - asked.at_us < (HELD_MS_MAX - 1) * US_PER_MS:
             self.checker.on_read(url, asked.floor, info.applied_index)

@@ -7,10 +7,10 @@ from kelek.storage.errors import StorageError
 from kelek.storage.snapshot.snapshot import newest, open_snapshot
 from kelek.storage.snapshot.work import ReqidLimits, SnapshotWork
 from kelek.tests.sim.log.sim_disk import Halt
-from kelek.tests.sim.log.sim_world import US_PER_MS, Process
+from kelek.tests.sim.log.simulation import US_PER_MS, Process
 
 if TYPE_CHECKING:
-    from kelek.tests.sim.log.sim_node import Node
+    from kelek.tests.sim.log.sim_node import SimNode
 
 KEEP = ReqidLimits(8 * 3600 + 30 * 60, 10_000_000)
 BARRIER_REPEAT_US = 100 * US_PER_MS
@@ -19,8 +19,8 @@ BARRIER_REPEAT_US = 100 * US_PER_MS
 class SenderProcess(Process):
     """Creates, reads and writes snapshots. It is restarted alone."""
 
-    def __init__(self, node: "Node") -> None:
-        super().__init__(node.world, f"{node.name}.sender")
+    def __init__(self, node: "SimNode") -> None:
+        super().__init__(node.simulation, f"{node.name}.sender")
         self.node = node
         self.work = SnapshotWork(node.disk.open_process(self), node.identity, KEEP)
         self._epoch = 0
@@ -33,7 +33,7 @@ class SenderProcess(Process):
         except Halt as halt:
             self.node.on_halt(halt)
         except StorageError as error:
-            self.world.trace_event(self.name, "ends:", error)
+            self.simulation.trace_event(self.name, "ends:", error)
             self.node.kill_sender()
 
     def _step(self) -> None:
@@ -46,7 +46,7 @@ class SenderProcess(Process):
             result = self.work.execute(order)  # type: ignore[arg-type]
             if result is not None:
                 self._send(result)
-        wanted, now_us = self.work.pending_make, self.world.now_us
+        wanted, now_us = self.work.pending_make, self.simulation.now_us
         if wanted is not None:
             if now_us >= self._barrier_us:
                 self._barrier_us = now_us + BARRIER_REPEAT_US
@@ -55,16 +55,16 @@ class SenderProcess(Process):
         if self.work.busy:
             made = self.work.step()
             if made is not None:
-                self.world.counters["made" if made.snapshot else "not made"] += 1
+                self.simulation.counters["made" if made.snapshot else "not made"] += 1
                 self._send(made)
             self.wake_after(500)
 
     def _send(self, result: Any) -> None:
-        self.world.counters[type(result).__name__] += 1
+        self.simulation.counters[type(result).__name__] += 1
         self.node.send_result(encode_work(self._epoch, result))
 
 
-def restored(node: "Node", files: Any) -> tuple[int, bytes] | None:
+def restored(node: "SimNode", files: Any) -> tuple[int, bytes] | None:
     """Returns index and state of the newest snapshot; None without one."""
     info = newest(files, node.identity)
     file = None if info is None else open_snapshot(files, node.identity, info)

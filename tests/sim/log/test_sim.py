@@ -16,7 +16,7 @@ FAULTS_MIN = 20
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cluster(seed: int) -> None:
     cluster = run_seed(seed)
-    assert sum(cluster.world.faults.values()) >= FAULTS_MIN
+    assert sum(cluster.simulation.faults.values()) >= FAULTS_MIN
     assert cluster.checker.leaders
     assert cluster.checker.acked
 
@@ -26,8 +26,8 @@ def test_a_seed_is_the_same_run_every_time() -> None:
     script = (
         "from kelek.tests.sim.log.campaign import run_seed; import hashlib\n"
         "cluster = run_seed(1005)\n"
-        "print(cluster.world.events, cluster.world.now_us, hashlib.sha256(repr("
-        "(cluster.checker.applied, cluster.world.counters, cluster.world.faults)"
+        "print(cluster.simulation.events, cluster.simulation.now_us, hashlib.sha256(repr("
+        "(cluster.checker.applied, cluster.simulation.counters, cluster.simulation.faults)"
         ").encode()).hexdigest())"
     )
     outputs = [

@@ -14,13 +14,19 @@ from kelek.protocols.record import decode_block
 from kelek.storage.disk.memory import Killed, MemoryDisk
 from kelek.storage.farm.storage import FarmStorage
 from kelek.storage.log.segment import Identity
-from kelek.tests.protocols.garlicfarm.farm_world import Client, Disk, World, client_request, server
+from kelek.tests.protocols.garlicfarm.farm_cluster import (
+    FarmCluster,
+    FarmDisk,
+    FarmRequester,
+    client_request,
+    server,
+)
 
 SEGMENT_BYTES = 8 << 10
 STATE = bytes(range(256)) * 400
 
 
-class Kept(Disk):
+class Kept(FarmDisk):
     """A server's directory and disk, which outlive it."""
 
     def __init__(self, number: int, servers: tuple[ClusterServer, ...], random: Random) -> None:
@@ -70,7 +76,7 @@ class Kept(Disk):
         self._home.install_snapshot(mark)
 
 
-class KeptWorld(World):
+class KeptWorld(FarmCluster):
     """Servers that are killed by their disks."""
 
     def __init__(self, seed: int) -> None:
@@ -78,7 +84,7 @@ class KeptWorld(World):
         super().__init__(seed)
         self.deaths = (Killed,)
 
-    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> Disk:
+    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> FarmDisk:
         return Kept(number, servers, self._dice)
 
     def home(self, number: int) -> FarmStorage:
@@ -131,49 +137,51 @@ class KeptWorld(World):
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
     """A server joins at the end, by entries or by a snapshot."""
-    world = KeptWorld(seed)
+    cluster = KeptWorld(seed)
     told: list[bytes] = []
-    world.start(4)
+    cluster.start(4)
     for number in range(16):
-        leader = world.elect()
+        leader = cluster.elect()
         if number % 4 == 3:
-            world.threaten(leader)
-            world.guarded(leader, lambda: world.make_snapshot(leader))  # noqa: B023
+            cluster.threaten(leader)
+            cluster.guarded(leader, lambda: cluster.make_snapshot(leader))  # noqa: B023
         else:
-            world.threaten(world.random.choice(sorted(world.peers)))
-        if leader not in world.peers:
+            cluster.threaten(cluster.random.choice(sorted(cluster.peers)))
+        if leader not in cluster.peers:
             continue
         value = b"value %d" % number
-        client, admin = Client(world, leader), Client(world, leader)
+        client, admin = FarmRequester(cluster, leader), FarmRequester(cluster, leader)
         client.send(client_request(value))
         if number > 6:
             admin.send(membership.add_server_request(server(4)))
-        world.run(world.random.randint(20, 1500))
+        cluster.run(cluster.random.randint(20, 1500))
         told += [value for answer in client.answers if answer.is_accepted]
-    world.revive()
-    for number in world.disks:
-        disk = world.disks[number]
+    cluster.revive()
+    for number in cluster.disks:
+        disk = cluster.disks[number]
         assert isinstance(disk, Kept)
         disk.memory.kill_after(None)
 
     def is_in() -> bool:
-        leader = world.leader
-        if leader is not None and 4 in world.ids(leader) and 4 in world.ids(4):
+        leader = cluster.leader
+        if leader is not None and 4 in cluster.ids(leader) and 4 in cluster.ids(4):
             return True
-        if leader is not None and world.peers[leader].membership.change is None:
-            Client(world, leader).send(membership.add_server_request(server(4)))
+        if leader is not None and cluster.peers[leader].membership.change is None:
+            FarmRequester(cluster, leader).send(membership.add_server_request(server(4)))
         return False
 
-    world.run_until(is_in, 200_000)
-    assert world.ask(client_request(b"last")).is_accepted
-    world.run(5000)
-    world.check_same()
-    ends = {peer.core.commit_index for peer in world.peers.values()}
+    cluster.run_until(is_in, 200_000)
+    assert cluster.ask(client_request(b"last")).is_accepted
+    cluster.run(5000)
+    cluster.check_same()
+    ends = {peer.core.commit_index for peer in cluster.peers.values()}
     assert len(ends) == 1
     assert len(told) > 3
-    for number, peer in world.peers.items():
+    for number, peer in cluster.peers.items():
         if peer.core.log.base_index == 0:
-            found = [data for kind, data in world.committed(number).values() if kind == KIND_STATE]
+            found = [
+                data for kind, data in cluster.committed(number).values() if kind == KIND_STATE
+            ]
             assert [value for value in dict.fromkeys(found) if value in told] == told
         else:
-            assert world.home(number).snapshot == peer.snapshot
+            assert cluster.home(number).snapshot == peer.snapshot

@@ -15,7 +15,7 @@ from kelek.storage.disk.memory import Killed, MemoryDisk
 from kelek.storage.errors import StorageError
 from kelek.storage.farm.storage import SNAPSHOT, FarmStorage
 from kelek.storage.log.segment import Identity
-from kelek.tests.protocols.garlicfarm.farm_world import server
+from kelek.tests.protocols.garlicfarm.farm_cluster import server
 
 MEMBERS = (server(1), server(2))
 IDENTITY = Identity("farm", "1")

@@ -223,7 +223,7 @@ def test_a_full_disk_keeps_the_old_log() -> None:
 Entry = tuple[int, bytes]  # Term and data.
 
 
-class Machine:
+class CompactionMachine:
     """One peer's log and snapshots on a faulty disk, and a model of their contents."""
 
     def __init__(self, seed: int) -> None:
@@ -381,7 +381,7 @@ class Machine:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_durable_entry_is_lost_and_no_other_appears(seed: int) -> None:
-    machine = Machine(seed)
+    machine = CompactionMachine(seed)
     machine.run(200)
     machine.power_loss()
     assert machine.installed > 0

@@ -502,7 +502,7 @@ def test_a_listing_is_repeated_when_the_writer_replaces_files(
     snapshots.close()
 
 
-class Twin:
+class SnapshotTwin:
     """The same steps on a real disk and on a disk in memory."""
 
     def __init__(self, random: Random, root: Path) -> None:
@@ -571,7 +571,7 @@ class Twin:
 @pytest.mark.parametrize("seed", range(10))
 def test_the_disk_and_its_twin_agree(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
-    twin = Twin(random, tmp_path)
+    twin = SnapshotTwin(random, tmp_path)
     for _ in range(60):
         for step in (random.choice((twin.make, twin.receive, twin.reopen)), twin.look):
             told = step()

@@ -51,7 +51,7 @@ def blocks(first_index: int, last_index: int, term: int = 1) -> Iterator[EntryBa
         yield encode_block(index, term, records)
 
 
-class Node:
+class SnapshotNode:
     """A log with entries, and its snapshots."""
 
     def __init__(self, entries: int = 200) -> None:
@@ -87,7 +87,7 @@ class Node:
 
 
 def test_a_snapshot_holds_state_configuration_and_request_ids() -> None:
-    node = Node()
+    node = SnapshotNode()
     node.append(iter([encode_block(201, 2, [Record(KIND_CONFIG, None, THREE)])]))
     node.append(blocks(202, 230, 2))
     made = node.made(100)
@@ -110,20 +110,20 @@ def test_a_snapshot_holds_state_configuration_and_request_ids() -> None:
 
 
 def test_the_state_may_be_of_a_later_entry() -> None:
-    made = Node().make(50, at=70).snapshot
+    made = SnapshotNode().make(50, at=70).snapshot
     assert made is not None
     assert made.last_index == 70
 
 
 def test_a_state_without_an_order_is_removed() -> None:
-    node = Node()
+    node = SnapshotNode()
     write_state(node.disk.process(), 30, lambda write: write(STATE))
     node.work.on_state_written(30, 1)
     assert not [name for name in node.disk.names if "state" in name]
 
 
 def test_no_snapshot_beyond_the_log() -> None:
-    node = Node(20)
+    node = SnapshotNode(20)
     node.work.execute(CreateSnapshot(15, 1, TWO))
     write_state(node.disk.process(), 90, lambda write: write(STATE))
     node.work.on_state_written(90, 1)
@@ -135,7 +135,7 @@ def test_no_snapshot_beyond_the_log() -> None:
 
 
 def test_a_full_disk_is_reported() -> None:
-    node = Node()
+    node = SnapshotNode()
     node.work.execute(CreateSnapshot(100, 1, TWO))
     write_state(node.disk.process(), 100, lambda write: write(STATE))
     node.work.on_state_written(100, 1)
@@ -150,7 +150,7 @@ def test_a_full_disk_is_reported() -> None:
 
 
 def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
-    source, target = Node(), Node(30)
+    source, target = SnapshotNode(), SnapshotNode(30)
     made = source.made(150)
     offset = 0
     while True:
@@ -180,7 +180,7 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
 
 
 def test_a_transfer_continues_after_the_received_part() -> None:
-    source, target = Node(), Node(0)
+    source, target = SnapshotNode(), SnapshotNode(0)
     made = source.made(150)
     first = source.work.execute(ReadChunk("n2", 150, 1, 0, 4500, False))
     assert isinstance(first, ChunkRead)
@@ -195,7 +195,7 @@ def test_a_transfer_continues_after_the_received_part() -> None:
 
 
 def test_a_damaged_transfer_starts_again() -> None:
-    source, target = Node(), Node(0)
+    source, target = SnapshotNode(), SnapshotNode(0)
     made = source.made(150)
     piece = source.work.execute(ReadChunk("n2", 150, 1, 0, made.size, False))
     assert isinstance(piece, ChunkRead)
@@ -209,7 +209,7 @@ def test_a_damaged_transfer_starts_again() -> None:
 
 
 def test_a_foreign_state_is_wrapped() -> None:
-    node = Node(0)
+    node = SnapshotNode(0)
     result = node.work.execute(WriteChunk(150, 3, 0, 5, b"state", THREE))
     assert isinstance(result, SnapshotInstalled)
     assert result.snapshot[:2] == (150, 3)
@@ -219,7 +219,7 @@ def test_a_foreign_state_is_wrapped() -> None:
 
 
 def test_the_first_configuration_is_a_snapshot_at_index_0() -> None:
-    node = Node(0)
+    node = SnapshotNode(0)
     made = node.work.execute(CreateSnapshot(0, 0, THREE))
     assert isinstance(made, SnapshotCreated)
     assert made.snapshot is not None
@@ -228,7 +228,7 @@ def test_the_first_configuration_is_a_snapshot_at_index_0() -> None:
 
 
 def test_old_entries_and_compacted_ones() -> None:
-    node = Node()
+    node = SnapshotNode()
     node.made(150)
     read = node.work.execute(ReadEntries("n2", 21, 200, 1, 500))
     assert isinstance(read, EntriesRead)
@@ -239,7 +239,7 @@ def test_old_entries_and_compacted_ones() -> None:
 
 @pytest.mark.parametrize("behind", [0, 60])
 def test_a_start_reads_snapshot_and_the_log_after_it(behind: int) -> None:
-    node = Node()
+    node = SnapshotNode()
     node.made(200 - behind)
     node.log.compact(100)
     while node.log.background_step():

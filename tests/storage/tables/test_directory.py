@@ -32,7 +32,7 @@ def open_(path: str, replicated: bool) -> Tables:
     return open_tables(path, Resources.of(1 << 20, 8 << 20), replicated)
 
 
-class Node:
+class DirectoryNode:
     """The data directory of a node with one worker."""
 
     def __init__(self, folder: Path, name: str = "table_worker", workers: int = 1) -> None:
@@ -65,7 +65,7 @@ class Node:
 
 
 def test_tables_are_restored_from_a_snapshot(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = DirectoryNode(tmp_path)
     node.put(3, b"three")
     node.snapshot((7, 2))
     node.home.drop_state()
@@ -76,7 +76,7 @@ def test_tables_are_restored_from_a_snapshot(tmp_path: Path) -> None:
     assert node.home.replicated.get(5, [b"key"]) == [b"three"]
     node.put(8, b"eight")
     node.home.close()
-    again = Node(tmp_path)
+    again = DirectoryNode(tmp_path)
     assert again.home.replicated.get(5, [b"key"]) == [b"eight"]
     assert again.home.replicated.applied == (8, 1)
     again.home.close()
@@ -84,7 +84,7 @@ def test_tables_are_restored_from_a_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", [b"", b"KLKD of a log without tables"])
 def test_a_snapshot_without_tables_empties_them(tmp_path: Path, state: bytes) -> None:
-    node = Node(tmp_path)
+    node = DirectoryNode(tmp_path)
     node.put(3, b"three")
     node.snapshot((7, 2), state)
     assert node.restore(3)
@@ -94,7 +94,7 @@ def test_a_snapshot_without_tables_empties_them(tmp_path: Path, state: bytes) ->
 
 
 def test_a_damaged_snapshot_leaves_the_tables_as_they_are(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = DirectoryNode(tmp_path)
     node.put(3, b"three")
     node.snapshot((7, 2))
     (path,) = (tmp_path / "raft" / "snapshots").glob("*.snap")
@@ -108,15 +108,15 @@ def test_a_damaged_snapshot_leaves_the_tables_as_they_are(tmp_path: Path) -> Non
 
 
 def test_another_number_of_workers_is_refused(tmp_path: Path) -> None:
-    Node(tmp_path).home.close()
+    DirectoryNode(tmp_path).home.close()
     with pytest.raises(StorageError, match="made for `workers: 1`, not 2"):
-        Node(tmp_path, workers=2)
+        DirectoryNode(tmp_path, workers=2)
     with pytest.raises(StorageError, match="made for `workers: 1`, not 2"):
-        Node(tmp_path, "table_worker.2", workers=2)
+        DirectoryNode(tmp_path, "table_worker.2", workers=2)
 
 
 def test_a_snapshot_of_another_number_of_workers_is_refused(tmp_path: Path) -> None:
-    one, two = Node(tmp_path / "one"), Node(tmp_path / "two", workers=2)
+    one, two = DirectoryNode(tmp_path / "one"), DirectoryNode(tmp_path / "two", workers=2)
     two.put(3, b"three")
     data = b"".join(pack_archive(two.sources((7, 2))))
     one.snapshot((7, 2), data)
@@ -127,28 +127,28 @@ def test_a_snapshot_of_another_number_of_workers_is_refused(tmp_path: Path) -> N
 
 
 def test_damaged_tables_are_moved_away(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = DirectoryNode(tmp_path)
     node.put(3, b"three")
     node.home.close()
     for path in (tmp_path / "tables" / "table_worker" / "replicated").glob("MANIFEST-*"):
         path.write_bytes(b"nothing good" * 10)
-    again = Node(tmp_path)
+    again = DirectoryNode(tmp_path)
     assert "replicated" in again.home.damaged
     assert again.home.replicated.applied == (0, 0), "they come again from the log"
     again.home.close()
 
 
 def test_tables_with_noted_damage_are_moved_away(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = DirectoryNode(tmp_path)
     node.put(3, b"three")
     node.home.note_damage("block 7 is wrong")
     node.home.close()
-    again = Node(tmp_path)
+    again = DirectoryNode(tmp_path)
     assert again.home.damaged == "block 7 is wrong"
     assert again.home.replicated.applied == (0, 0)
     again.put(4, b"four")
     again.home.close()
-    once = Node(tmp_path)
+    once = DirectoryNode(tmp_path)
     assert once.home.damaged == ""
     assert once.home.replicated.applied == (4, 1)
     once.home.close()
@@ -159,7 +159,7 @@ def test_remains_of_a_killed_worker_are_removed(tmp_path: Path, left: str) -> No
     folder = tmp_path / "tables" / "table_worker" / left
     folder.mkdir(parents=True)
     (folder / "file").write_bytes(b"x")
-    Node(tmp_path).home.close()
+    DirectoryNode(tmp_path).home.close()
     assert not folder.exists()
 
 

@@ -32,7 +32,7 @@ def open_(path: str, replicated: bool) -> Tables:
     return open_tables(path, Resources.of(1 << 20, 8 << 20), replicated)
 
 
-class Node:
+class LeaseNode:
     """A worker of a node: it applies a log and makes its snapshots."""
 
     def __init__(self, folder: Path) -> None:
@@ -120,7 +120,7 @@ def test_nodes_make_equal_snapshots_at_equal_index(seed: int, tmp_path: Path) ->
     assert expected
     for name, batches in (("n1", 1), ("n2", 2)):
         (tmp_path / name).mkdir()
-        node = Node(tmp_path / name)
+        node = LeaseNode(tmp_path / name)
         node.apply(log, Random(batches))
         assert node.problems == dict.fromkeys(expected, "")
         assert node.leases.shared() == [shared_lease(index) for index in sorted(expected)]
@@ -137,7 +137,7 @@ def test_nodes_make_equal_snapshots_at_equal_index(seed: int, tmp_path: Path) ->
 def test_a_crash_neither_loses_nor_adds_snapshots(tmp_path: Path) -> None:
     """A killed worker applies again what was not durable."""
     log, expected = history(Random(7))
-    node = Node(tmp_path)
+    node = LeaseNode(tmp_path)
     first = min(expected)
     node.apply(log, Random(1), first - 1)
     before = node.copy(tmp_path / "before")
@@ -173,7 +173,7 @@ def test_a_node_without_a_snapshot_reports_why(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(module, "SHARED_MAX", 2)
     monkeypatch.setattr(LeaseFolder, "free", lambda _: free)
-    node = Node(tmp_path)
+    node = LeaseNode(tmp_path)
     for index in range(1, 1 + taken):
         assert not node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (index, 1), NOW_MS)
     node.home.replicated.write([TableEntry(8, 1, [ops.Put(4, [b"k"], [b"v"])])])
@@ -188,7 +188,7 @@ def test_a_node_without_a_snapshot_reports_why(
 def test_a_failed_checkpoint_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = Node(tmp_path)
+    node = LeaseNode(tmp_path)
 
     def refuse(path: str) -> None:
         os.mkdir(path)
@@ -202,7 +202,7 @@ def test_a_failed_checkpoint_leaves_no_files(
 
 
 def test_content_of_the_folder(tmp_path: Path) -> None:
-    node = Node(tmp_path)
+    node = LeaseNode(tmp_path)
     assert node.leases.shared() == []
     assert node.leases.description(shared_lease(3)) is None
     assert not node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (3, 1), NOW_MS)

@@ -6,8 +6,8 @@ from kelek.protocols.garlicfarm.client.client import FarmClient
 from kelek.protocols.garlicfarm.client.values import FailureKind, FarmClientSetup, FarmCommand
 from kelek.protocols.garlicfarm.wire import htdigest
 from kelek.protocols.garlicfarm.wire.messages import MessageType
-from kelek.tests.protocols.garlicfarm.client.client_world import FARM, Caller, place
-from kelek.tests.protocols.garlicfarm.farm_world import World, server
+from kelek.tests.protocols.garlicfarm.client.client_cluster import FARM, Caller, place
+from kelek.tests.protocols.garlicfarm.farm_cluster import FarmCluster, server
 
 OTHERS = htdigest.users_of(htdigest.with_user("", FARM, "alice", "other"), FARM)
 
@@ -18,9 +18,9 @@ def names(first: int, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 def test_any_server_leads_to_the_leader(first: int) -> None:
-    world = World()
-    leader = world.elect()
-    caller = Caller(world, (first, 1 + first % 3, 1 + (first + 1) % 3))
+    cluster = FarmCluster()
+    leader = cluster.elect()
+    caller = Caller(cluster, (first, 1 + first % 3, 1 + (first + 1) % 3))
     command = caller.append(b"v0")
     caller.until(command)
     assert command.response is not None
@@ -32,9 +32,9 @@ def test_any_server_leads_to_the_leader(first: int) -> None:
 
 def test_many_travel_together_and_stay_in_order() -> None:
     """Values share requests, 64 are under way, and the client answers one challenge per server."""
-    world = World()
-    leader = world.elect()
-    caller = Caller(world, (leader,))
+    cluster = FarmCluster()
+    leader = cluster.elect()
+    caller = Caller(cluster, (leader,))
     commands = [caller.append(*names(number * 10, 10)) for number in range(300)]
     caller.until(*commands)
     assert caller.values(leader) == names(0, 3000)
@@ -43,9 +43,9 @@ def test_many_travel_together_and_stay_in_order() -> None:
 
 
 def test_a_later_connection_starts_with_the_second_request() -> None:
-    world = World()
-    leader = world.elect()
-    caller = Caller(world, (leader,))
+    cluster = FarmCluster()
+    leader = cluster.elect()
+    caller = Caller(cluster, (leader,))
     caller.until(caller.append(b"v0"))
     caller.cut(leader)
     caller.until(caller.append(b"v1"))
@@ -56,61 +56,63 @@ def test_a_later_connection_starts_with_the_second_request() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_leaders_die_and_everything_is_appended_in_order(seed: int) -> None:
     """At least once: without repeats, the log has what was sent, in order."""
-    world = World(seed)
-    world.elect()
-    caller = Caller(world, (1, 2, 3))
+    cluster = FarmCluster(seed)
+    cluster.elect()
+    caller = Caller(cluster, (1, 2, 3))
     commands = []
     for round_ in range(4):
         commands += [caller.append(*names((round_ * 20 + at) * 100, 100)) for at in range(20)]
-        world.run(world.random.randint(1, 60))
-        leader = world.leader
+        cluster.run(cluster.random.randint(1, 60))
+        leader = cluster.leader
         if leader is not None:
-            world.kill(leader)
+            cluster.kill(leader)
             caller.cut(leader)
-            world.run(world.random.randint(1, 3000))
-            world.start(leader)
+            cluster.run(cluster.random.randint(1, 3000))
+            cluster.start(leader)
     caller.until(*commands)
     assert all(command.failure is None for command in commands)
-    world.run(5000)
-    found = caller.values(world.elect())
+    cluster.run(5000)
+    found = caller.values(cluster.elect())
     assert list(dict.fromkeys(found)) == names(0, 8000)
-    world.check_same()
+    cluster.check_same()
 
 
 def test_a_farm_without_a_leader() -> None:
-    world = World()
-    world.kill(2)
-    world.kill(3)
-    caller = Caller(world, (1, 2, 3))
+    cluster = FarmCluster()
+    cluster.kill(2)
+    cluster.kill(3)
+    caller = Caller(cluster, (1, 2, 3))
     command = caller.append(b"v0")
-    world.run(5000)
+    cluster.run(5000)
     assert not command.done
     assert caller.client.explain().kind is FailureKind.LEADERLESS
     assert "127.0.0.1:9001: server 1 knows no leader" in caller.client.explain().text
     assert caller.client.counters["connections"] < 40  # It retries slowly.
-    world.start(2)
+    cluster.start(2)
     caller.until(command)
     assert command.response is not None
 
 
 def test_a_silent_leader_is_left() -> None:
-    world = World()
-    leader = world.elect()
-    caller = Caller(world, (leader, 1 + leader % 3, 1 + (leader + 1) % 3), response_timeout_ms=3000)
+    cluster = FarmCluster()
+    leader = cluster.elect()
+    caller = Caller(
+        cluster, (leader, 1 + leader % 3, 1 + (leader + 1) % 3), response_timeout_ms=3000
+    )
     caller.until(caller.append(b"v0"))
     caller.muted.add(leader)
     command = caller.append(b"v1")
-    world.run(1000)
-    world.kill(leader)  # Its connections hang without an error.
+    cluster.run(1000)
+    cluster.kill(leader)  # Its connections hang without an error.
     caller.until(command)
     assert command.response is not None
     assert command.response.source != leader
 
 
 def test_a_wrong_password_is_no_matter_of_patience() -> None:
-    world = World()
-    world.elect()
-    caller = Caller(world, (1, 2, 3), password="wrong")
+    cluster = FarmCluster()
+    cluster.elect()
+    caller = Caller(cluster, (1, 2, 3), password="wrong")
     command = caller.append(b"v0")
     caller.until(command, ms=2000)
     assert command.failure is not None
@@ -119,10 +121,10 @@ def test_a_wrong_password_is_no_matter_of_patience() -> None:
 
 
 def test_one_server_that_denies_us_does_not_matter() -> None:
-    world = World()
-    leader = world.elect()
+    cluster = FarmCluster()
+    leader = cluster.elect()
     follower = 1 + leader % 3
-    caller = Caller(world, (follower, leader))
+    caller = Caller(cluster, (follower, leader))
     caller.users[follower] = OTHERS
     command = caller.append(b"v0")
     caller.until(command)
@@ -130,9 +132,9 @@ def test_one_server_that_denies_us_does_not_matter() -> None:
 
 
 def test_another_farm() -> None:
-    world = World()
-    world.elect()
-    caller = Caller(world, (1,), farm="barn")
+    cluster = FarmCluster()
+    cluster.elect()
+    caller = Caller(cluster, (1,), farm="barn")
     command = caller.append(b"v0")
     caller.until(command, ms=2000)
     assert command.failure is not None
@@ -140,9 +142,9 @@ def test_another_farm() -> None:
 
 
 def test_no_server_is_reachable() -> None:
-    caller = Caller(World(members=(1,)), (7, 8))
+    caller = Caller(FarmCluster(members=(1,)), (7, 8))
     command = caller.append(b"v0")
-    caller.world.run(10_000)
+    caller.cluster.run(10_000)
     assert not command.done
     assert caller.client.explain().kind is FailureKind.LOST
     assert caller.client.counters["lost"] < 20  # With growing pauses.
@@ -164,10 +166,10 @@ def test_a_server_that_does_not_answer_is_waited_for() -> None:
 
 
 def test_without_a_handshake_as_jraft_has_it() -> None:
-    world = World()
-    leader = world.elect()
+    cluster = FarmCluster()
+    leader = cluster.elect()
     others = [number for number in (1, 2, 3) if number != leader]
-    caller = Caller(world, (*others, leader), plain=True)
+    caller = Caller(cluster, (*others, leader), plain=True)
     command = caller.append(b"v0")
     caller.until(command)
     assert caller.values(leader) == [b"v0"]
@@ -178,12 +180,12 @@ def test_without_a_handshake_as_jraft_has_it() -> None:
 
 def test_a_leader_with_an_unknown_address() -> None:
     """JRaft's wire has only the leader's id."""
-    world = World()
-    leader = world.elect()
+    cluster = FarmCluster()
+    leader = cluster.elect()
     follower = 1 + leader % 3
-    caller = Caller(world, (follower,), plain=True)
+    caller = Caller(cluster, (follower,), plain=True)
     command = caller.append(b"v0")
-    world.run(3000)
+    cluster.run(3000)
     assert not command.done
     assert "no server knows its address" in caller.client.explain().text
     caller.client.learn_servers([server(leader)])
@@ -192,12 +194,12 @@ def test_a_leader_with_an_unknown_address() -> None:
 
 
 def test_the_leader_alone_commits_nothing() -> None:
-    world = World()
-    leader = world.elect()
-    caller = Caller(world, (leader,))
+    cluster = FarmCluster()
+    leader = cluster.elect()
+    caller = Caller(cluster, (leader,))
     caller.until(caller.append(b"v0"))
     for number in {1, 2, 3} - {leader}:
-        world.kill(number)
+        cluster.kill(number)
     command = caller.append(b"v1", ms=400)
     caller.until(command)
     assert command.failure is not None

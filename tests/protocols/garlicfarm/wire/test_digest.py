@@ -210,7 +210,7 @@ PATH = "/GarlicFarm/farm/1/websocket"
 USERS = htdigest.users_of(MADE, "farm")
 
 
-class World:
+class DigestPair:
     """An authenticator, and a client with its own digest code."""
 
     def __init__(self, users: htdigest.Users = USERS) -> None:
@@ -262,38 +262,38 @@ WELCOME = AuthResult(200, "alice")
 
 
 def test_the_offer() -> None:
-    world = World()
-    first, second = world.challenge(0), world.challenge(1)
+    cluster = DigestPair()
+    first, second = cluster.challenge(0), cluster.challenge(1)
     assert (first["algorithm"], second["algorithm"]) == ("SHA-256", "MD5")
     assert first["realm"] == second["realm"] == "farm"
     assert first["qop"] == "auth"
     assert first["nonce"] != second["nonce"], "another one for each answer"
-    one, two = world.authenticator.challenges(USERS, 1)
+    one, two = cluster.authenticator.challenges(USERS, 1)
     assert parse_parameters(one)[0].values["nonce"] == parse_parameters(two)[0].values["nonce"]
 
 
 @pytest.mark.parametrize("name", ["md5", "sha256"])
 def test_no_offer_without_a_line(name: str) -> None:
-    world = World(htdigest.Users("farm", {"alice": {name: USERS.secrets["alice"][name]}}))
+    cluster = DigestPair(htdigest.Users("farm", {"alice": {name: USERS.secrets["alice"][name]}}))
     algorithm = {"md5": "MD5", "sha256": "SHA-256"}[name]
-    (header,) = world.authenticator.challenges(world.users, 0)
+    (header,) = cluster.authenticator.challenges(cluster.users, 0)
     assert f"algorithm={algorithm}," in header.decode()
-    assert world.verify(world.header()) == WELCOME
+    assert cluster.verify(cluster.header()) == WELCOME
     other = {"md5": "SHA-256", "sha256": "MD5"}[name]
-    assert world.verify(world.header(algorithm=other)) == REFUSED
+    assert cluster.verify(cluster.header(algorithm=other)) == REFUSED
 
 
 def test_the_right_password_is_accepted() -> None:
-    world = World()
-    assert world.verify(world.header()) == WELCOME
-    assert world.verify(world.header(algorithm="MD5")) == WELCOME
+    cluster = DigestPair()
+    assert cluster.verify(cluster.header()) == WELCOME
+    assert cluster.verify(cluster.header(algorithm="MD5")) == WELCOME
 
 
 def test_targets_of_a_proxy() -> None:
-    world = World()
+    cluster = DigestPair()
     absolute = f"http://localhost:7401{PATH}"
     for uri, target in ((PATH, absolute), (absolute, absolute), (absolute, PATH)):
-        assert world.verify(world.header(uri=uri), target) == WELCOME
+        assert cluster.verify(cluster.header(uri=uri), target) == WELCOME
 
 
 @pytest.mark.parametrize(
@@ -307,18 +307,18 @@ def test_targets_of_a_proxy() -> None:
     ],
 )
 def test_refusals(changed: dict[str, str]) -> None:
-    world = World()
-    assert world.verify(world.header(**changed)) == REFUSED
+    cluster = DigestPair()
+    assert cluster.verify(cluster.header(**changed)) == REFUSED
 
 
 def test_what_was_signed_counts() -> None:
-    world = World()
-    fields = world.header()
-    assert world.verify(world.signed(fields, "wrong")) == REFUSED
+    cluster = DigestPair()
+    fields = cluster.header()
+    assert cluster.verify(cluster.signed(fields, "wrong")) == REFUSED
     for name in ("cnonce", "nc"):
-        assert world.verify(fields | {name: "00000009"}) == REFUSED
-    assert world.verify(fields | {"response": "é"}) == REFUSED
-    assert world.verify(fields) == WELCOME, "nothing of that has used it up"
+        assert cluster.verify(fields | {name: "00000009"}) == REFUSED
+    assert cluster.verify(fields | {"response": "é"}) == REFUSED
+    assert cluster.verify(fields) == WELCOME, "nothing of that has used it up"
 
 
 @pytest.mark.parametrize(
@@ -335,20 +335,20 @@ def test_what_was_signed_counts() -> None:
     ],
 )
 def test_what_is_malformed(changed: dict[str, str]) -> None:
-    world = World()
-    assert world.verify(world.header(**changed)) == MALFORMED
+    cluster = DigestPair()
+    assert cluster.verify(cluster.header(**changed)) == MALFORMED
 
 
 @pytest.mark.parametrize("name", ["username", "realm", "nonce", "uri", "qop", "nc", "response"])
 def test_what_is_missing(name: str) -> None:
-    world = World()
-    fields = world.header()
+    cluster = DigestPair()
+    fields = cluster.header()
     del fields[name]
-    assert world.verify(fields) == MALFORMED
+    assert cluster.verify(fields) == MALFORMED
 
 
 def test_other_schemes() -> None:
-    world = World()
+    cluster = DigestPair()
     for header, result in (
         (b"Basic YWxpY2U6c2VjcmV0", REFUSED),
         (b"Basic YWxpY2U6c2VjcmV0MQ==", REFUSED),
@@ -356,59 +356,59 @@ def test_other_schemes() -> None:
         (b"Digest", MALFORMED),
         (b"\xff", MALFORMED),
     ):
-        assert world.authenticator.verify(USERS, header, ("GET", PATH), 0) == result
+        assert cluster.authenticator.verify(USERS, header, ("GET", PATH), 0) == result
 
 
 def test_a_nonce_becomes_stale() -> None:
-    world = World()
-    fields = world.header()
-    world.now_ms += NONCE_TTL_MS - 1
-    assert world.verify(fields) == WELCOME
-    world.now_ms += 1
-    assert world.verify(world.signed(fields | {"nc": "00000002"})) == STALE
-    assert b"stale=true" in world.authenticator.challenges(USERS, 0, stale=True)[0]
+    cluster = DigestPair()
+    fields = cluster.header()
+    cluster.now_ms += NONCE_TTL_MS - 1
+    assert cluster.verify(fields) == WELCOME
+    cluster.now_ms += 1
+    assert cluster.verify(cluster.signed(fields | {"nc": "00000002"})) == STALE
+    assert b"stale=true" in cluster.authenticator.challenges(USERS, 0, stale=True)[0]
     assert NONCE_TTL_MS >= 3600 * 1000
 
 
 @pytest.mark.parametrize("nonce", ["abc", "", "é" * 44, "A" * 44, "A" * 43 + "="])
 def test_nonces_of_others_are_stale(nonce: str) -> None:
     """A client with the right password needs only a new nonce: the server may have restarted."""
-    world = World()
-    result = world.verify(world.header(nonce=nonce))
+    cluster = DigestPair()
+    result = cluster.verify(cluster.header(nonce=nonce))
     assert result == (STALE if nonce else MALFORMED)
-    assert World().authenticator.verify(USERS, b"Digest", ("GET", PATH), 0) == MALFORMED
+    assert DigestPair().authenticator.verify(USERS, b"Digest", ("GET", PATH), 0) == MALFORMED
 
 
 def test_a_nonce_is_of_one_realm_and_of_one_key() -> None:
-    world, other = World(), World()
+    cluster, other = DigestPair(), DigestPair()
     other.authenticator = DigestAuthenticator(b"x" * 16, bytes)
     nonce = other.challenge()["nonce"]
-    assert world.verify(world.header(nonce=nonce)) == STALE
-    future = world.authenticator.challenges(USERS, world.now_ms + 5)[0]
+    assert cluster.verify(cluster.header(nonce=nonce)) == STALE
+    future = cluster.authenticator.challenges(USERS, cluster.now_ms + 5)[0]
     nonce = parse_parameters(future)[0].values["nonce"]
-    assert world.verify(world.header(nonce=nonce)) == STALE
+    assert cluster.verify(cluster.header(nonce=nonce)) == STALE
 
 
 @given(st.lists(st.integers(1, 600) | st.integers(2**32 - 200, 2**32 - 1), max_size=60))
 def test_a_count_is_good_once(counts: list[int]) -> None:
     """In any order within the window."""
-    world = World()
-    fields, used = world.header(), set[int]()
+    cluster = DigestPair()
+    fields, used = cluster.header(), set[int]()
     for nc in counts:
-        result = world.verify(world.signed(fields | {"nc": f"{nc:08x}"}))
+        result = cluster.verify(cluster.signed(fields | {"nc": f"{nc:08x}"}))
         behind = max(used, default=0) - nc
         assert result == (STALE if nc in used or behind >= NONCE_COUNT_WINDOW else WELCOME)
         used.add(nc)
 
 
 def test_nonces_that_are_kept_have_a_limit() -> None:
-    world = World()
+    cluster = DigestPair()
     for number in range(NONCES_MAX + 1):
-        world.now_ms = number
-        fields = world.header()
-        assert world.verify(fields) == WELCOME
+        cluster.now_ms = number
+        fields = cluster.header()
+        assert cluster.verify(fields) == WELCOME
         if number == 0:
             first = fields
-    assert world.verify(world.signed(first | {"nc": "00000002"})) == STALE
-    assert world.verify(first) == STALE, "what is forgotten is not let in again"
-    assert world.verify(world.signed(fields | {"nc": "00000002"})) == WELCOME
+    assert cluster.verify(cluster.signed(first | {"nc": "00000002"})) == STALE
+    assert cluster.verify(first) == STALE, "what is forgotten is not let in again"
+    assert cluster.verify(cluster.signed(fields | {"nc": "00000002"})) == WELCOME

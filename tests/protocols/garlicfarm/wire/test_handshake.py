@@ -42,7 +42,7 @@ REQUEST_1 = (
 FRAMES = b"\x05 the messages begin"
 
 
-class World:
+class HandshakePair:
     """One server, a client's challenges, and the time."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ def lines(reply: Reply) -> list[str]:
 
 
 def test_the_texts_two_requests() -> None:
-    world = World()
-    client, reply = world.knock()
+    cluster = HandshakePair()
+    client, reply = cluster.knock()
     assert client.request.decode().split("\r\n") == REQUEST_1.decode().split("\r\n")
     assert lines(reply)[0] == "HTTP/1.1 401 Unauthorized"
     offers = [line for line in lines(reply) if line.startswith("WWW-Authenticate: ")]
@@ -85,7 +85,7 @@ def test_the_texts_two_requests() -> None:
     assert ["algorithm=MD5" in offer for offer in offers] == [False, True]
     assert client.feed(reply.data, 1000) == HandshakeResult(HandshakeOutcome.RETRY)
 
-    client, reply = world.knock()
+    client, reply = cluster.knock()
     request = client.request.decode().split("\r\n")
     assert request[0] == f"GET {PATH} HTTP/1.1"
     assert {"Connection: keep-alive, Upgrade", "Upgrade: websocket"} < set(request)
@@ -98,37 +98,37 @@ def test_the_texts_two_requests() -> None:
 
 def test_the_websocket_headers_of_rfc_6455() -> None:
     """The example of section 1.3; the headers are optional."""
-    world = World()
-    client, _ = world.knock()
-    world.enter()
-    client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
+    cluster = HandshakePair()
+    client, _ = cluster.knock()
+    cluster.enter()
+    client = ClientHandshake(TARGET, cluster.challenges, 1000, cluster.random_bytes)
     (key,) = (
         line for line in client.request.split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key: ")
     )
     known = client.request.replace(key, b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==")
-    assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in world.ask(known).data
-    bare = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes).request
+    assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in cluster.ask(known).data
+    bare = ClientHandshake(TARGET, cluster.challenges, 1000, cluster.random_bytes).request
     bare = b"\r\n".join(line for line in bare.split(b"\r\n") if not line.startswith(b"Sec-"))
-    reply = world.ask(bare)
+    reply = cluster.ask(bare)
     assert reply.status == 101
     assert b"Sec-WebSocket" not in reply.data
 
 
 def test_what_follows_the_heads_is_kept() -> None:
-    world = World()
-    world.enter()
-    client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
-    reply = world.ask(client.request + FRAMES)
+    cluster = HandshakePair()
+    cluster.enter()
+    client = ClientHandshake(TARGET, cluster.challenges, 1000, cluster.random_bytes)
+    reply = cluster.ask(client.request + FRAMES)
     assert reply.rest == FRAMES
     assert client.feed(reply.data + FRAMES, 1000) == HandshakeResult(HandshakeOutcome.OPEN, FRAMES)
 
 
 @given(st.data())
 def test_heads_come_in_pieces(data: st.DataObject) -> None:
-    world = World()
-    world.enter()
-    client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
-    server = ServerHandshake(world.authenticator, FARMS, 1000)
+    cluster = HandshakePair()
+    cluster.enter()
+    client = ClientHandshake(TARGET, cluster.challenges, 1000, cluster.random_bytes)
+    server = ServerHandshake(cluster.authenticator, FARMS, 1000)
     request, at, reply = client.request + FRAMES, 0, None
     while reply is None:
         size = data.draw(st.integers(1, len(request) - at))
@@ -140,12 +140,12 @@ def test_heads_come_in_pieces(data: st.DataObject) -> None:
 
 def test_what_follows_a_large_head_is_kept() -> None:
     """Also when it begins within the head's size limit and ends far after it."""
-    world = World()
-    world.enter()
-    client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
+    cluster = HandshakePair()
+    cluster.enter()
+    client = ClientHandshake(TARGET, cluster.challenges, 1000, cluster.random_bytes)
     frames = bytes(range(256)) * 100
-    assert world.ask(client.request + frames).rest == frames
-    reply = world.ask(ClientHandshake(TARGET, world.challenges, 1000, bytes).request)
+    assert cluster.ask(client.request + frames).rest == frames
+    reply = cluster.ask(ClientHandshake(TARGET, cluster.challenges, 1000, bytes).request)
     assert client.feed(reply.data + frames, 1000) == HandshakeResult(HandshakeOutcome.OPEN, frames)
 
 
@@ -153,95 +153,95 @@ def test_what_follows_a_large_head_is_kept() -> None:
 
 
 def test_later_connections_begin_with_request_2() -> None:
-    world = World()
-    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    cluster = HandshakePair()
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
     for _ in range(5):
-        assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
-    world.now_ms += CREDENTIALS_TTL_MS - 1
-    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
-    world.now_ms += 1
-    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+        assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    cluster.now_ms += CREDENTIALS_TTL_MS - 1
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    cluster.now_ms += 1
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
     assert CREDENTIALS_TTL_MS >= 3600 * 1000
 
 
 def test_connections_at_once_may_overtake_each_other() -> None:
-    world = World()
-    world.enter()
+    cluster = HandshakePair()
+    cluster.enter()
     clients = [
-        ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes) for _ in range(9)
+        ClientHandshake(TARGET, cluster.challenges, 1000, cluster.random_bytes) for _ in range(9)
     ]
-    assert {world.ask(client.request).status for client in reversed(clients)} == {101}
+    assert {cluster.ask(client.request).status for client in reversed(clients)} == {101}
 
 
 def test_a_request_is_good_once() -> None:
-    world = World()
-    world.enter()
-    client, reply = world.knock()
+    cluster = HandshakePair()
+    cluster.enter()
+    client, reply = cluster.knock()
     assert reply.status == 101
-    again = world.ask(client.request)
+    again = cluster.ask(client.request)
     assert again.status == 401
     assert b"stale=true" in again.data
 
 
 def test_a_server_that_was_restarted() -> None:
     """It has another key: the nonce is stale, but the password is not called wrong."""
-    world = World()
-    world.enter()
-    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
-    world.authenticator = DigestAuthenticator(b"x" * 16, world.random_bytes)
-    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
-    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    cluster = HandshakePair()
+    cluster.enter()
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    cluster.authenticator = DigestAuthenticator(b"x" * 16, cluster.random_bytes)
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_a_wrong_password_is_tried_once() -> None:
-    world = World()
+    cluster = HandshakePair()
     target = TARGET._replace(password="wrong")
-    assert world.enter(target) == HandshakeResult(HandshakeOutcome.RETRY)
-    assert world.enter(target) == HandshakeResult(
+    assert cluster.enter(target) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter(target) == HandshakeResult(
         HandshakeOutcome.FAILED, error="user or password is wrong", status=401
     )
-    assert not world.challenges.is_valid(world.now_ms)
+    assert not cluster.challenges.is_valid(cluster.now_ms)
 
 
 def test_a_password_that_was_changed() -> None:
-    world = World()
-    world.enter()
-    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    cluster = HandshakePair()
+    cluster.enter()
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
     text = htdigest.with_user(FILE, "farm", "alice", "new")
-    world.farms["farm"] = htdigest.users_of(text, "farm")
-    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
-    assert world.enter() == HandshakeResult(
+    cluster.farms["farm"] = htdigest.users_of(text, "farm")
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter() == HandshakeResult(
         HandshakeOutcome.FAILED, error="user or password is wrong", status=401
     )
-    assert world.enter(TARGET._replace(password="new")) == HandshakeResult(HandshakeOutcome.RETRY)
-    assert world.enter(TARGET._replace(password="new")) == HandshakeResult(HandshakeOutcome.OPEN)
+    assert cluster.enter(TARGET._replace(password="new")) == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter(TARGET._replace(password="new")) == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_a_user_without_sha_256() -> None:
-    world = World()
+    cluster = HandshakePair()
     md5, _ = FILE.splitlines()
-    world.farms["farm"] = htdigest.users_of(md5, "farm")
-    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
-    assert b"algorithm=MD5" in world.knock()[0].request
-    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    cluster.farms["farm"] = htdigest.users_of(md5, "farm")
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert b"algorithm=MD5" in cluster.knock()[0].request
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_a_nonce_ends_before_our_memory_of_it() -> None:
-    world = World()
-    world.enter()
-    world.challenges.until_ms = 2 * NONCE_TTL_MS
-    world.now_ms += NONCE_TTL_MS
-    assert world.enter() == HandshakeResult(HandshakeOutcome.RETRY)
-    assert world.enter() == HandshakeResult(HandshakeOutcome.OPEN)
+    cluster = HandshakePair()
+    cluster.enter()
+    cluster.challenges.until_ms = 2 * NONCE_TTL_MS
+    cluster.now_ms += NONCE_TTL_MS
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.RETRY)
+    assert cluster.enter() == HandshakeResult(HandshakeOutcome.OPEN)
 
 
 def test_through_a_proxy() -> None:
-    world = World()
+    cluster = HandshakePair()
     target = TARGET._replace(host="abc.i2p", via_proxy=True)
-    client, _ = world.knock(target)
+    client, _ = cluster.knock(target)
     assert client.request.startswith(f"GET http://abc.i2p{PATH} HTTP/1.1\r\n".encode())
-    assert world.enter(target) == HandshakeResult(HandshakeOutcome.RETRY)
-    client, reply = world.knock(target)
+    assert cluster.enter(target) == HandshakeResult(HandshakeOutcome.RETRY)
+    client, reply = cluster.knock(target)
     assert f'uri="{PATH}"'.encode() in client.request
     assert reply.status == 101
 
@@ -268,14 +268,14 @@ def with_line(request: bytes, line: str) -> bytes:
 )
 def test_a_wrong_path_is_a_plain_404(path: str) -> None:
     """The response does not reveal the farm, whatever else the request holds."""
-    world = World()
-    reply = world.ask(REQUEST_1.replace(PATH.encode(), path.encode()))
+    cluster = HandshakePair()
+    reply = cluster.ask(REQUEST_1.replace(PATH.encode(), path.encode()))
     assert lines(reply)[0] == "HTTP/1.1 404 Not Found"
     assert not any("authenticate" in line.lower() for line in lines(reply))
     request = with_line(REQUEST_1, "Authorization: Basic YTpi").replace(
         PATH.encode(), path.encode()
     )
-    assert world.ask(request) == reply
+    assert cluster.ask(request) == reply
 
 
 def refusals() -> list[tuple[bytes, int]]:
@@ -301,7 +301,7 @@ def refusals() -> list[tuple[bytes, int]]:
 
 @pytest.mark.parametrize(("request_bytes", "status"), refusals())
 def test_refusals(request_bytes: bytes, status: int) -> None:
-    reply = World().ask(request_bytes)
+    reply = HandshakePair().ask(request_bytes)
     assert reply.status == status
     assert lines(reply)[0].startswith(f"HTTP/1.1 {status} ")
     challenged = any(line.startswith("WWW-Authenticate: Digest ") for line in lines(reply))
@@ -309,7 +309,7 @@ def test_refusals(request_bytes: bytes, status: int) -> None:
 
 
 def test_a_head_that_never_ends() -> None:
-    server = ServerHandshake(World().authenticator, FARMS, 1000)
+    server = ServerHandshake(HandshakePair().authenticator, FARMS, 1000)
     assert server.deadline_ms == 1000 + HEAD_TIMEOUT_MS
     assert server.feed(f"GET {PATH} HTTP/1.1\r\n".encode(), 1000) is None
     piece, fed = b"a: " + b"b" * 95 + b"\r\n", 0
@@ -320,7 +320,7 @@ def test_a_head_that_never_ends() -> None:
 
 
 def test_a_head_that_is_too_slow() -> None:
-    server = ServerHandshake(World().authenticator, FARMS, 1000)
+    server = ServerHandshake(HandshakePair().authenticator, FARMS, 1000)
     server.feed(b"GET ", 1000)
     reply = server.on_timeout()
     assert (reply.status, lines(reply)[0]) == (408, "HTTP/1.1 408 Request Timeout")
@@ -328,28 +328,28 @@ def test_a_head_that_is_too_slow() -> None:
 
 def test_an_uri_that_was_altered() -> None:
     """A digest for another farm with the same users is refused."""
-    world = World()
-    world.farms["other"] = FARMS["farm"]
-    world.enter()
-    request = world.knock()[0].request
-    assert world.ask(request.replace(b"GET /GarlicFarm/farm", b"GET /GarlicFarm/other")).status == (
-        400
-    )
+    cluster = HandshakePair()
+    cluster.farms["other"] = FARMS["farm"]
+    cluster.enter()
+    request = cluster.knock()[0].request
+    assert cluster.ask(
+        request.replace(b"GET /GarlicFarm/farm", b"GET /GarlicFarm/other")
+    ).status == (400)
 
 
 def test_a_request_without_upgrade() -> None:
-    world = World()
-    world.enter()
+    cluster = HandshakePair()
+    cluster.enter()
     for old in (b"Upgrade: websocket\r\n", b"keep-alive, Upgrade"):
-        client = ClientHandshake(TARGET, world.challenges, 1000, world.random_bytes)
-        reply = world.ask(client.request.replace(old, b"" if b":" in old else b"keep-alive"))
+        client = ClientHandshake(TARGET, cluster.challenges, 1000, cluster.random_bytes)
+        reply = cluster.ask(client.request.replace(old, b"" if b":" in old else b"keep-alive"))
         assert reply.status == 426
         assert "Upgrade: websocket" in lines(reply)
 
 
 @given(st.binary(max_size=300))
 def test_junk_is_no_head(junk: bytes) -> None:
-    reply = ServerHandshake(World().authenticator, FARMS, 0).feed(junk, 0)
+    reply = ServerHandshake(HandshakePair().authenticator, FARMS, 0).feed(junk, 0)
     assert reply is None or reply.status in (400, 404, 431)
     result = ClientHandshake(TARGET, ChallengeCache(), 0, bytes).feed(junk, 0)
     assert result is None or result.outcome is HandshakeOutcome.FAILED
@@ -409,7 +409,7 @@ def test_the_best_challenge_is_answered(offer: list[str], best: str) -> None:
 # ---- curl ----
 
 
-class Listener:
+class HandshakeListener:
     """Accepts connections one after another, in a thread of the test."""
 
     def __init__(self) -> None:
@@ -445,7 +445,7 @@ def test_curl_agrees(options: list[str], statuses: list[int]) -> None:
     upgrade = ["-H", "Connection: keep-alive, Upgrade", "-H", "Upgrade: websocket"]
     if "--no-upgrade" in options:
         options, upgrade = options[:-1], []
-    listener = Listener()
+    listener = HandshakeListener()
     thread = Thread(target=listener.run, daemon=True)
     with listener.socket:
         listener.socket.settimeout(DEADLINE_S)

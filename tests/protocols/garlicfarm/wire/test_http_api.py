@@ -32,7 +32,7 @@ from kelek.protocols.garlicfarm.wire.http_api import (
     parse_view,
 )
 from kelek.tests.http_proxy import HttpProxy
-from kelek.tests.protocols.garlicfarm.wire.test_handshake import FARMS, TARGET, World, lines
+from kelek.tests.protocols.garlicfarm.wire.test_handshake import FARMS, TARGET, HandshakePair, lines
 
 DEADLINE_S = 60
 
@@ -47,7 +47,7 @@ class EchoSource:
 FACES = {"farm": EchoSource()}
 
 
-class ApiWorld(World):
+class ApiWorld(HandshakePair):
     """A server with an HTTP API, and signed requests of a client."""
 
     def ask(self, data: bytes) -> Reply:
@@ -77,56 +77,56 @@ def body(reply: Reply) -> bytes:
 
 @pytest.mark.parametrize("name", VIEW_NAMES)
 def test_views_need_authentication(name: str) -> None:
-    world = ApiWorld()
-    reply = world.get(path_to("farm", name))
+    farm = ApiWorld()
+    reply = farm.get(path_to("farm", name))
     assert (reply.status, reply.cluster, reply.user) == (200, "farm", "alice")
     assert lines(reply)[0] == "HTTP/1.1 200 OK"
     assert {"Content-Type: application/json", "Cache-Control: no-store"} < set(lines(reply))
     assert json.loads(body(reply)) == [name, {}, "alice"]
     bare = f"GET {path_to('farm', name)} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
-    refused = world.ask(bare)
+    refused = farm.ask(bare)
     assert refused.status == 401
     assert sum(line.startswith("WWW-Authenticate: Digest") for line in lines(refused)) == 2
-    assert world.get(path_to("farm", name), user="mallory").status == 401
+    assert farm.get(path_to("farm", name), user="mallory").status == 401
     basic = bare.replace(b"Host", b"Authorization: Basic YWxpY2U6c2VjcmV0\r\nHost")
-    assert world.ask(basic).status == 401
+    assert farm.ask(basic).status == 401
 
 
 def test_a_query_is_part_of_what_is_signed() -> None:
-    world = ApiWorld()
+    farm = ApiWorld()
     target = path_to("farm", "entries") + "?from=7&count=2&raw=1"
     expected = ["entries", {"from": 7, "count": 2, "raw": 1}, "alice"]
-    assert json.loads(body(world.get(target))) == expected
-    assert json.loads(body(world.get("http://abc.i2p" + target))) == expected
+    assert json.loads(body(farm.get(target))) == expected
+    assert json.loads(body(farm.get("http://abc.i2p" + target))) == expected
 
 
 def test_head_has_no_body() -> None:
     """Neither in a success nor in a refusal."""
-    world = ApiWorld()
+    farm = ApiWorld()
     path = path_to("farm", "status")
-    whole, head = world.get(path), world.get(path, "HEAD")
+    whole, head = farm.get(path), farm.get(path, "HEAD")
     assert (head.status, body(head)) == (200, b"")
     assert head.data == whole.data.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
     for target, status in ((path, 401), ("/", 404), (path_to("farm"), 404)):
-        refused = world.ask(f"HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        refused = farm.ask(f"HEAD {target} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
         assert (refused.status, body(refused)) == (status, b"")
-    refused = world.get(path_to("farm", "entries") + "?x", "HEAD")
+    refused = farm.get(path_to("farm", "entries") + "?x", "HEAD")
     assert (refused.status, body(refused)) == (400, b"")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "get"])
 def test_other_methods(method: str) -> None:
     """An authenticated user gets 405; others get 404."""
-    world = ApiWorld()
+    farm = ApiWorld()
     path = path_to("farm", "status")
-    reply = world.get(path, method)
+    reply = farm.get(path, method)
     assert reply.status == 405
     assert "Allow: GET, HEAD" in lines(reply)
-    plain = world.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    plain = farm.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     bare = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
-    assert world.ask(bare) == plain
-    assert world.get(path, method, user="mallory") == plain
-    assert world.get(path_to("farm"), method) == plain
+    assert farm.ask(bare) == plain
+    assert farm.get(path, method, user="mallory") == plain
+    assert farm.get(path_to("farm"), method) == plain
 
 
 @pytest.mark.parametrize(
@@ -138,16 +138,16 @@ def test_other_methods(method: str) -> None:
     ],
 )  # fmt: skip
 def test_other_paths_show_nothing(path: str) -> None:
-    world = ApiWorld()
-    plain = world.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    farm = ApiWorld()
+    plain = farm.ask(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert plain.status == 404
-    assert world.get(path) == plain
+    assert farm.get(path) == plain
 
 
 def test_a_server_without_a_face() -> None:
-    world = ApiWorld()
+    farm = ApiWorld()
     path = path_to("farm", "status")
-    reply = ServerHandshake(world.authenticator, FARMS, 0).feed(
+    reply = ServerHandshake(farm.authenticator, FARMS, 0).feed(
         f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode(), 0
     )
     assert reply is not None

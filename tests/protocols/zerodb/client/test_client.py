@@ -20,8 +20,8 @@ class Net:
     """Servers, and a client whose messages arrive when deliver() is called."""
 
     def __init__(self, features: int = FEATURES, **setup: Any) -> None:
-        self.world = TableStore()
-        self.servers = {url: FakeTableServer(self.world, url, features) for url in URLS}
+        self.harness = TableStore()
+        self.servers = {url: FakeTableServer(self.harness, url, features) for url in URLS}
         self.client = TableClientMachine(TableClientSetup(URLS, **setup))
         self.now_ms = 1000
         self.up: set[str] = set()
@@ -69,7 +69,9 @@ class Net:
         return self.client.server.url
 
     def written(self) -> list[bytes]:
-        return [key for it in self.world.writes if isinstance(it, requests.Put) for key in it.keys]
+        return [
+            key for it in self.harness.writes if isinstance(it, requests.Put) for key in it.keys
+        ]
 
 
 def done(exchanges: Iterable[Exchange]) -> bool:

@@ -1,5 +1,4 @@
-"""A session in virtual time: the world of the log client, whose leader commits, and workers that
-record their requests."""
+"""A session in virtual time: the cluster of the log client, and workers that record requests."""
 
 from itertools import count
 
@@ -8,13 +7,13 @@ from kelek.protocols.zerodb.server.session import Now, Session, SessionSetup
 from kelek.protocols.zerodb.wire import answers, ops
 from kelek.protocols.zerodb.wire.values import Extension, encode_extension
 from kelek.protocols.zerodb.wire.worker_pipe import PIPE_HEADER, PROGRESS, TABLES
-from kelek.tests.protocols.zmqraft.world import World
+from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster
 
 UNIX_MS = 1_700_000_000_000
 TABLE = (7).to_bytes(4, "little")
 
 
-class Worker:
+class FakeWorker:
     """A worker's requests: (kind, flags, epoch, index, ticket, routing id, frames)."""
 
     def __init__(self, session: Session, number: int) -> None:
@@ -38,8 +37,8 @@ class Worker:
         self.channel.status = self.channel.status._replace(applied_index=applied_index)
 
 
-class Served(World):
-    """The world of the log client, and a session that uses it."""
+class SessionHarness(FakeCluster):
+    """The cluster of the log client, and a session that uses it."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__()
@@ -50,7 +49,7 @@ class Served(World):
         )
         self.answers: list[list[bytes]] = []
         self.jobs: list[list[bytes]] = []
-        self.workers = [Worker(self.session, number) for number in range(setup.workers)]
+        self.workers = [FakeWorker(self.session, number) for number in range(setup.workers)]
         for worker in self.workers:
             worker.report(1, 0, self.now_ms)
         self.applies = True  # The workers apply the log at once.
@@ -95,11 +94,11 @@ def head(request_type: int, flags: int, extension: Extension) -> bytes:
     return bytes([0x31, 1, request_type, flags]) + encode_extension(extension)
 
 
-def entries(world: Served) -> list[list[ops.Op]]:
-    return [ops.unpack(data) for _, data in world.log.records]
+def entries(harness: SessionHarness) -> list[list[ops.Op]]:
+    return [ops.unpack(data) for _, data in harness.log.records]
 
 
-def led(**settings: object) -> Served:
-    world = Served(**settings)
-    world.lead("n1")
-    return world
+def led(**settings: object) -> SessionHarness:
+    harness = SessionHarness(**settings)
+    harness.lead("n1")
+    return harness

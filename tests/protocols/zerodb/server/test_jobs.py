@@ -41,7 +41,7 @@ def flat(chunk: Chunk) -> list[bytes]:
     return [part for pair in zip(*columns, strict=True) for part in pair]
 
 
-class Table:
+class TableJobs:
     """A job table whose numbers count from 1, with a lease for each job unless one is named."""
 
     def __init__(self, limits: JobLimits = LIMITS) -> None:
@@ -82,7 +82,7 @@ class Table:
     ],
 )
 def test_flags_of_chunks(rows: int, scan: dict[str, int], expected: list[tuple[int, int]]) -> None:
-    one = Table()
+    one = TableJobs()
     apid = one.job(iter(pairs(rows)), **scan)
     assert one.chunks(apid) == expected
     assert one.table.chunk(apid, 0, 333) == (NO_MORE, []), "a finished one"
@@ -99,19 +99,19 @@ def test_flags_of_chunks(rows: int, scan: dict[str, int], expected: list[tuple[i
 
 def test_a_chunk_cut_by_our_limits_is_not_the_last_one() -> None:
     """Neither large values nor a huge chunk size look like the end of the data."""
-    one = Table(LIMITS._replace(chunk_bytes_max=100))
+    one = TableJobs(LIMITS._replace(chunk_bytes_max=100))
     assert one.chunks(one.job(iter(pairs(12, bytes(30))))) == [
         *[(0, 3)] * 4,
         (NO_MORE, 0),
     ]
-    other = Table(LIMITS._replace(chunk_pairs_max=4))
+    other = TableJobs(LIMITS._replace(chunk_pairs_max=4))
     apid = other.job(iter(pairs(10)), chunk_pairs=2**32 - 1)
     assert other.chunks(apid) == [(0, 4), (0, 4), (PARTIAL, 2)]
 
 
 def test_clients_share_a_job_and_get_each_pair_once() -> None:
     dice = Random(3)
-    one = Table()
+    one = TableJobs()
     jobs = [one.job(iter(pairs(97)), chunk_pairs=7) for _ in range(3)]
     got: dict[int, list[bytes]] = {apid: [] for apid in jobs}
     for _ in range(60):  # Any client asks next, for any job.
@@ -122,7 +122,7 @@ def test_clients_share_a_job_and_get_each_pair_once() -> None:
 
 
 def test_an_idle_job_ends_and_frees_its_lease() -> None:
-    one = Table()
+    one = TableJobs()
     apid = one.job(iter(pairs(50)), now_ms=1000)
     one.table.chunk(apid, 31_000, 0)
     assert one.table.deadline_ms() == 31_000 + IDLE_MS
@@ -138,7 +138,7 @@ def test_an_idle_job_ends_and_frees_its_lease() -> None:
 
 
 def test_requests_to_a_job_keep_its_lease() -> None:
-    one = Table()
+    one = TableJobs()
     lease = one.lease(keeps=True)
     first = one.job(iter(pairs(10)), lease=lease)
     second = one.job(iter(pairs(40)), lease=lease)
@@ -153,7 +153,7 @@ def test_requests_to_a_job_keep_its_lease() -> None:
 
 
 def test_a_lease_is_renewed_and_released() -> None:
-    one = Table()
+    one = TableJobs()
     lease = one.lease(keeps=True)
     one.table.renew(lease, 50_000)
     one.table.tick(60_000, 0)
@@ -168,7 +168,7 @@ def test_a_lease_is_renewed_and_released() -> None:
 
 
 def test_requests_above_the_limits_are_refused() -> None:
-    one = Table()
+    one = TableJobs()
     lease = one.lease(keeps=True)
     for _ in range(5):
         one.job(iter(pairs(1)), lease=lease)
@@ -176,7 +176,7 @@ def test_requests_above_the_limits_are_refused() -> None:
         one.table.check_room()
     with pytest.raises(JobRefused, match="5 data jobs run already"):
         one.job(iter(pairs(1)), lease=lease)
-    other = Table()
+    other = TableJobs()
     for _ in range(3):
         other.lease(keeps=True)
     with pytest.raises(JobRefused, match="3 snapshots are held already"):
@@ -185,7 +185,7 @@ def test_requests_above_the_limits_are_refused() -> None:
 
 def test_a_failed_job_does_not_look_finished() -> None:
     """A client would take "no more" as the end of all pairs."""
-    one = Table()
+    one = TableJobs()
     apid = one.job(iter(pairs(50)))
     one.table.fail(apid, "a block is corrupt", 9)
     with pytest.raises(JobFailed, match="a block is corrupt"):
@@ -196,7 +196,7 @@ def test_a_failed_job_does_not_look_finished() -> None:
 
 
 def test_pairs_of_a_mapper_are_not_returned_to_clients() -> None:
-    one = Table()
+    one = TableJobs()
     apid = one.table.start(JobScan(0x41, 7, one.lease()), PairChunks(iter(pairs(30))), 0, 0)
     assert one.table.chunk(apid, 0, 0) == (NO_MORE, [])
     assert len(one.table.next_pairs(apid, 20, 1 << 20)) == 40
@@ -212,13 +212,13 @@ def test_pairs_of_a_mapper_are_not_returned_to_clients() -> None:
 
 
 def test_statistics_are_kept_in_a_limited_number() -> None:
-    one = Table()
+    one = TableJobs()
     apids = [one.job(iter(())) for _ in range(2)]
     assert one.table.jobs[apids[0]].state == RUNNING
     for apid in apids:
         one.chunks(apid)
     ended = one.table.pop_ended()
-    again = Table()
+    again = TableJobs()
     again.table.restore(ended)
     assert again.table.statistics(apids[1]) == ended[1]
     for _ in range(4):

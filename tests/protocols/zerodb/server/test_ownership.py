@@ -17,7 +17,7 @@ from kelek.protocols.zerodb.wire.values import (
     Extension,
     TableOptions,
 )
-from kelek.tests.protocols.zerodb.server.served import Served, entries, led
+from kelek.tests.protocols.zerodb.server.served import SessionHarness, entries, led
 
 SECRET, TOKEN, WRONG = b"s" * 16, b"t" * 15 + b"\0", b"w" * 16
 LOG_TABLE = 12  # Of ZRE's log service.
@@ -44,16 +44,16 @@ def writes(table: int, token: bytes = b"") -> list[Request]:
     ]
 
 
-def each(world: Served, found: list[Request]) -> list[str]:
+def each(harness: SessionHarness, found: list[Request]) -> list[str]:
     """The answers: empty, or the reason of the refusal."""
     told = []
     for number, request in enumerate(found):
-        name = b"c%d" % len(world.answers) + b"-%d" % number
-        reqid = (number + 1 + 1000 * len(world.answers)).to_bytes(12, "big")
+        name = b"c%d" % len(harness.answers) + b"-%d" % number
+        reqid = (number + 1 + 1000 * len(harness.answers)).to_bytes(12, "big")
         tagged = request._replace(extension=request.extension._replace(reqid=reqid))
-        world.ask(name, *encode_request(tagged))
-        world.run(lambda name=name: bool(world.heard(name)))  # type: ignore[misc]
-        told.append(world.heard(name)[0].text if world.heard(name)[0].failed else "")
+        harness.ask(name, *encode_request(tagged))
+        harness.run(lambda name=name: bool(harness.heard(name)))  # type: ignore[misc]
+        told.append(harness.heard(name)[0].text if harness.heard(name)[0].failed else "")
     return told
 
 
@@ -64,63 +64,63 @@ def settings() -> dict[str, object]:
 @pytest.mark.parametrize("table", [BROKER_TABLE, OWNER_TABLE, LOG_TABLE, FRESH])
 @pytest.mark.parametrize("token", [b"", WRONG])
 def test_only_the_owner_writes_a_reserved_table(table: int, token: bytes) -> None:
-    world = led(**settings())
-    world.session.ownership.owners = {FRESH: digest(TOKEN)}
-    for text in each(world, writes(table, token)):
+    harness = led(**settings())
+    harness.session.ownership.owners = {FRESH: digest(TOKEN)}
+    for text in each(harness, writes(table, token)):
         assert text.endswith(f"table {table} is reserved: it takes writes from its owner alone")
     for request in writes(table, token):
         arena = Arena.from_messages([encode_request(request)])
-        world.session.on_one_way(arena, world.now)
-    world.at(50, lambda: None)
-    world.run(lambda: world.session.counters["dropped"] >= 10)
-    assert entries(world) == []
+        harness.session.on_one_way(arena, harness.now)
+    harness.at(50, lambda: None)
+    harness.run(lambda: harness.session.counters["dropped"] >= 10)
+    assert entries(harness) == []
 
 
 def test_ownership_is_checked_for_each_put_of_a_batch() -> None:
-    world = led(**settings())
+    harness = led(**settings())
     for number in range(20):
         table = BROKER_TABLE if number % 5 == 0 else 7
         put = requests.Put(table, [b"%d" % number], [b"v"], 1)
-        world.ask(b"c%d" % number, *encode_request(put))
-    world.run(lambda: len(world.answers) == 20)
-    assert {op.table for entry in entries(world) for op in entry} == {7}
-    assert sum(world.heard(b"c%d" % number)[0].failed for number in range(20)) == 4
+        harness.ask(b"c%d" % number, *encode_request(put))
+    harness.run(lambda: len(harness.answers) == 20)
+    assert {op.table for entry in entries(harness) for op in entry} == {7}
+    assert sum(harness.heard(b"c%d" % number)[0].failed for number in range(20)) == 4
 
 
 @pytest.mark.parametrize("table", [BROKER_TABLE, LOG_TABLE, FRESH])
 def test_processes_of_the_node_write_them(table: int) -> None:
-    world = led(**settings())
-    assert set(each(world, writes(table, SECRET)[:10])) == {""}
-    assert {op.table for entry in entries(world) for op in entry} == {table}
+    harness = led(**settings())
+    assert set(each(harness, writes(table, SECRET)[:10])) == {""}
+    assert {op.table for entry in entries(harness) for op in entry} == {table}
 
 
 def test_the_client_that_opens_a_fresh_table_owns_it() -> None:
-    world = led(**settings())
-    assert "reserved" in each(world, writes(FRESH, TOKEN)[2:3])[0], "it is not open"
-    assert each(world, writes(FRESH, TOKEN)[:1]) == [""]
+    harness = led(**settings())
+    assert "reserved" in each(harness, writes(FRESH, TOKEN)[2:3])[0], "it is not open"
+    assert each(harness, writes(FRESH, TOKEN)[:1]) == [""]
     key = FRESH.to_bytes(4, "big")
     put = ops.Put(OWNER_TABLE, [key], [digest(TOKEN)])
-    assert entries(world) == [[put, ops.Open(FRESH, TableOptions())]]
-    world.session.ownership.owners = {FRESH: digest(TOKEN)}
-    assert set(each(world, [writes(FRESH, TOKEN)[place] for place in (0, 2, 6)])) == {""}
-    assert "reserved" in each(world, writes(FRESH, WRONG)[:1])[0]
-    before = len(entries(world))
-    assert each(world, writes(FRESH, TOKEN)[1:2]) == [""]
-    assert entries(world)[before:] == [[ops.Delete(OWNER_TABLE, [key]), ops.Truncate(FRESH)]]
+    assert entries(harness) == [[put, ops.Open(FRESH, TableOptions())]]
+    harness.session.ownership.owners = {FRESH: digest(TOKEN)}
+    assert set(each(harness, [writes(FRESH, TOKEN)[place] for place in (0, 2, 6)])) == {""}
+    assert "reserved" in each(harness, writes(FRESH, WRONG)[:1])[0]
+    before = len(entries(harness))
+    assert each(harness, writes(FRESH, TOKEN)[1:2]) == [""]
+    assert entries(harness)[before:] == [[ops.Delete(OWNER_TABLE, [key]), ops.Truncate(FRESH)]]
 
 
 def test_a_fresh_table_that_was_opened_at_another_node_a_moment_ago() -> None:
-    world = led(**settings())
-    world.applies = False
-    world.log.add(b"another one.", ops.pack([ops.Open(FRESH, TableOptions())]))
+    harness = led(**settings())
+    harness.applies = False
+    harness.log.add(b"another one.", ops.pack([ops.Open(FRESH, TableOptions())]))
 
     def apply() -> None:
-        world.session.ownership.owners = {FRESH: digest(TOKEN)}
-        world.applies = True
+        harness.session.ownership.owners = {FRESH: digest(TOKEN)}
+        harness.applies = True
 
-    world.ask(b"owner", *encode_request(writes(FRESH, TOKEN)[2]))
-    world.ask(b"other", *encode_request(writes(FRESH, WRONG)[0]))
-    world.at(100, partial(apply))
-    world.run(lambda: len(world.answers) == 2)
-    assert not world.heard(b"owner")[0].failed
-    assert world.heard(b"other")[0].failed
+    harness.ask(b"owner", *encode_request(writes(FRESH, TOKEN)[2]))
+    harness.ask(b"other", *encode_request(writes(FRESH, WRONG)[0]))
+    harness.at(100, partial(apply))
+    harness.run(lambda: len(harness.answers) == 2)
+    assert not harness.heard(b"owner")[0].failed
+    assert harness.heard(b"other")[0].failed

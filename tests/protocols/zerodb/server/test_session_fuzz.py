@@ -10,7 +10,7 @@ from kelek.protocols.zerodb.server.scatter_gather import KEY_PREFIX
 from kelek.protocols.zerodb.server.session import Session
 from kelek.protocols.zerodb.wire.requests import TYPES
 from kelek.protocols.zerodb.wire.worker_pipe import REQUEST
-from kelek.tests.protocols.zerodb.server.served import TABLE, Served
+from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness
 
 TABLES = [TABLE, (8).to_bytes(4, "little"), (9).to_bytes(4, "little")]
 ENDS = (0, 4, 12, 20, 3)  # Ends of the extension, behind its reqid; 3 is none.
@@ -55,34 +55,34 @@ def is_idle(session: Session) -> bool:
 @pytest.mark.parametrize("seed", range(4))
 def test_each_request_is_answered_or_forwarded_once(seed: int) -> None:
     rng = Random(seed)
-    world = Served(workers=2, local=frozenset({9}), open_on_the_fly=seed % 2 == 0)
-    world.lead("n1")
+    harness = SessionHarness(workers=2, local=frozenset({9}), open_on_the_fly=seed % 2 == 0)
+    harness.lead("n1")
     asked: list[bytes] = []
     for _ in range(100):
         routing_ids = [b"%06d" % (len(asked) + i) for i in range(rng.randrange(1, 12))]
         asked += routing_ids
         messages = [message(rng, each) for each in routing_ids]
-        world.session.on_requests(Arena.from_messages(messages), world.now)
+        harness.session.on_requests(Arena.from_messages(messages), harness.now)
         one_way = [message(rng, b"")[1:] for _ in range(3)]
-        world.session.on_one_way(Arena.from_messages(one_way), world.now)
-        world.session.ready(world.now)
-        world.run(lambda: is_idle(world.session))
-    found = Counter(answer[0] for answer in world.answers)
-    found.update(job[1] for job in world.jobs)
-    for worker in world.workers:
+        harness.session.on_one_way(Arena.from_messages(one_way), harness.now)
+        harness.session.ready(harness.now)
+        harness.run(lambda: is_idle(harness.session))
+    found = Counter(answer[0] for answer in harness.answers)
+    found.update(job[1] for job in harness.jobs)
+    for worker in harness.workers:
         handed = [taken[5] for taken in worker.taken if taken[0] == REQUEST]
         found.update(name for name in handed if not name.startswith(KEY_PREFIX))
     # Requests to all workers at once.
-    found.update(each.prefix[0] for each in world.session.scatter_gather.requests.values())
+    found.update(each.prefix[0] for each in harness.session.scatter_gather.requests.values())
     assert found == Counter(asked)
 
 
 class CrashingWorker:
     """A worker that answers its requests later, unless it dies before."""
 
-    def __init__(self, world: Served, number: int) -> None:
-        self.world = world
-        self.worker = world.workers[number]
+    def __init__(self, harness: SessionHarness, number: int) -> None:
+        self.harness = harness
+        self.worker = harness.workers[number]
         self.epoch = 1
         self.answered: list[bytes] = []
         self._done = 0
@@ -102,14 +102,16 @@ class CrashingWorker:
         """Unanswered requests are lost."""
         self._done = len(self.worker.taken)
         self.epoch += 1
-        self.worker.report(self.epoch, len(self.world.log.records), self.world.now_ms)
+        self.worker.report(self.epoch, len(self.harness.log.records), self.harness.now_ms)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_each_request_is_answered_once_despite_crashes(seed: int) -> None:
     rng = Random(seed)
-    world = Served(workers=2, local=frozenset({9}), request_timeout_ms=rng.choice([300, 5000]))
-    workers = [CrashingWorker(world, number) for number in range(2)]
+    harness = SessionHarness(
+        workers=2, local=frozenset({9}), request_timeout_ms=rng.choice([300, 5000])
+    )
+    workers = [CrashingWorker(harness, number) for number in range(2)]
     asked: list[bytes] = []
 
     def ask() -> None:
@@ -117,35 +119,35 @@ def test_each_request_is_answered_once_despite_crashes(seed: int) -> None:
         asked.append(routing_id)
         table = rng.choice(TABLES)
         if rng.random() < 0.5:
-            world.ask(routing_id, b"\x31\x01\x10", table, b"k")
+            harness.ask(routing_id, b"\x31\x01\x10", table, b"k")
         else:
             flags = rng.choice([b"\0", b"\1"])
-            world.ask(routing_id, b"\x31\x01\x20" + flags, table, b"k", routing_id)
+            harness.ask(routing_id, b"\x31\x01\x20" + flags, table, b"k", routing_id)
 
     def lose_leader() -> None:
-        for peer in world.peers:
+        for peer in harness.peers:
             if peer.leads:
                 peer.leads = False
-                world.reset(peer)
+                harness.reset(peer)
 
     for _ in range(200):
         at_ms = rng.randrange(2000)
         chance = rng.random()
         if chance < 0.04:
-            world.at(at_ms, lose_leader)
-            world.at(at_ms + 200, lambda: world.lead(rng.choice(["n1", "n2", "n3"])))
+            harness.at(at_ms, lose_leader)
+            harness.at(at_ms + 200, lambda: harness.lead(rng.choice(["n1", "n2", "n3"])))
         elif chance < 0.08:
-            world.at(at_ms, rng.choice(workers).die)
+            harness.at(at_ms, rng.choice(workers).die)
         elif chance < 0.4:
-            world.at(at_ms, lambda: rng.choice(workers).work(rng.random()))
+            harness.at(at_ms, lambda: rng.choice(workers).work(rng.random()))
         else:
-            world.at(at_ms, ask)
-    world.at(2500, lambda: world.lead("n1"))
+            harness.at(at_ms, ask)
+    harness.at(2500, lambda: harness.lead("n1"))
     for pause_ms in range(2600, 9000, 100):
         for worker in workers:
-            world.at(pause_ms, worker.work)
-    world.run(lambda: world.now_ms > 3600 and not world.session.inflight, 20_000)
-    found = Counter(answer[0] for answer in world.answers)
+            harness.at(pause_ms, worker.work)
+    harness.run(lambda: harness.now_ms > 3600 and not harness.session.inflight, 20_000)
+    found = Counter(answer[0] for answer in harness.answers)
     for worker in workers:
         found.update(worker.answered)
     # Only clients of a worker that died may get two answers: it had answered without reporting

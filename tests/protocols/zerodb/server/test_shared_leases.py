@@ -33,7 +33,7 @@ def lease(index: int) -> Lease:
     return Lease(number, 7, f"lease.{number}", index, 1)
 
 
-class Nodes:
+class LeaseNodes:
     """Three nodes; entries reach each with a delay of its own, in order."""
 
     def __init__(self, seed: int) -> None:
@@ -75,7 +75,7 @@ class Nodes:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_lease_lives_on_all_nodes_while_one_of_them_is_read(seed: int) -> None:
     """Readers pause for almost the lifetime of a job, and move to another node when theirs dies."""
-    nodes = Nodes(seed)
+    nodes = LeaseNodes(seed)
     dice = nodes.dice
     node, apid = 0, 0
     pause_ms = 0
@@ -102,7 +102,7 @@ def test_a_lease_lives_on_all_nodes_while_one_of_them_is_read(seed: int) -> None
         assert nodes.now_ms <= latest_ms, "nobody reads it"
 
 
-def begin(nodes: Nodes, node: int) -> int:
+def begin(nodes: LeaseNodes, node: int) -> int:
     """A job without an end."""
     scan = JobScan(0x42, 7, nodes.number, chunk_pairs=1)
     pairs = ((b"%d" % i, b"") for i in count())
@@ -110,7 +110,7 @@ def begin(nodes: Nodes, node: int) -> int:
 
 
 def test_an_unused_lease_needs_no_entries() -> None:
-    nodes = Nodes(1)
+    nodes = LeaseNodes(1)
     while nodes.holds(0):
         nodes.step()
     assert nodes.now_ms == IDLE_MS

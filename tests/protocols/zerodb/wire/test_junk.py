@@ -26,7 +26,7 @@ from kelek.protocols.zerodb.worker.requests import (
     TableRequests,
 )
 from kelek.storage.tables.memory import MemoryTables
-from kelek.tests.protocols.zerodb.server.served import UNIX_MS, Served, Worker, head
+from kelek.tests.protocols.zerodb.server.served import UNIX_MS, FakeWorker, SessionHarness, head
 from kelek.tests.protocols.zerodb.wire import messages
 
 LOCAL = frozenset({1, 2})
@@ -35,12 +35,12 @@ EXAMPLES = settings().max_examples  # Of the profile: each example is a whole se
 Message = tuple[bool, list[bytes]]  # True: with a REQ socket's empty frame.
 
 
-class RequestRig(Worker):
+class RequestRig(FakeWorker):
     """A worker on tables in memory."""
 
-    def __init__(self, world: "WholeServer", number: int) -> None:
-        super().__init__(world.session, number)
-        self.world = world
+    def __init__(self, harness: "WholeServer", number: int) -> None:
+        super().__init__(harness.session, number)
+        self.harness = harness
         self.owner = TablePartition(number, 2, LOCAL)
         self.tables = MemoryTables()
         databases = Databases("table_worker", self.owner, self.tables, MemoryTables())
@@ -54,40 +54,40 @@ class RequestRig(Worker):
             envelope = bool(flags & ENVELOPE)
             asked = QueuedRequest(route, frames, index, ticket, kind != ONE_WAY, envelope)
             if kind == RESULT_QUERY:
-                self.requests.add_result_query(asked, self.world.now_ms)
+                self.requests.add_result_query(asked, self.harness.now_ms)
             else:
-                self.requests.add(asked, self.world.now_ms)
+                self.requests.add(asked, self.harness.now_ms)
         self.taken.clear()
         return end
 
     def apply(self) -> list[tuple[int, OperationResult]]:
         """Applies committed entries; results of kelek's operations are reported."""
         results = []
-        for index, (_, data) in enumerate(self.world.log.records, 1):
+        for index, (_, data) in enumerate(self.harness.log.records, 1):
             if index > self.applied and ops.is_packed(data):
                 batch = [op for op in ops.unpack(data) if self.owner.applies(op)]
                 for outcome in self.tables.write([TableEntry(index, 1, batch)]):
                     code = values.ERROR if outcome.problem else values.OK
                     told = outcome.problem.encode() or outcome.data
                     results.append((outcome.log_index, OperationResult(code, told)))
-        self.applied = len(self.world.log.records)
+        self.applied = len(self.harness.log.records)
         return results
 
     def run(self) -> None:
         """Reads behave as if the log held the leader's first entry, too."""
-        self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
+        self.requests.run(self.applied + 1, self.harness.now_ms, UNIX_MS)
         while self.requests.has_work:
-            self.requests.run(self.applied + 1, self.world.now_ms, UNIX_MS)
+            self.requests.run(self.applied + 1, self.harness.now_ms, UNIX_MS)
         for _, *answer in self.requests.out.messages():
             if answer[0].startswith(KEY_PREFIX):
                 self.session.on_part(self.owner.number, answer)
             else:
-                self.world.answers.append(answer)
+                self.harness.answers.append(answer)
         self.requests.out.clear()
         self.channel.on_handled(self.requests.completed_ticket)
 
 
-class WholeServer(Served):
+class WholeServer(SessionHarness):
     """Two workers, some local tables, small entries."""
 
     def __init__(self) -> None:
@@ -177,10 +177,10 @@ INFO_OF_ALL = head(values.TABLE_INFO, 0, Extension(reqid=b"r" * 12))
 )
 def test_each_junk_request_is_answered_once(batch: list[Message]) -> None:
     batch = seen(batch)
-    world = WholeServer()
-    found = world.serve(batch)
-    handed = [job[1] for job in world.jobs]
-    assert sorted([*handed, *(one[0] for one in world.answers)]) == sorted(found)
+    harness = WholeServer()
+    found = harness.serve(batch)
+    handed = [job[1] for job in harness.jobs]
+    assert sorted([*handed, *(one[0] for one in harness.answers)]) == sorted(found)
     for i, sent in enumerate(batch):
         for answer in found[b"%d" % i]:
             check_answer(sent, list(answer))
@@ -189,13 +189,13 @@ def test_each_junk_request_is_answered_once(batch: list[Message]) -> None:
 @settings(max_examples=EXAMPLES * 3 // 10, phases=[Phase.generate])
 @given(st.lists(st.one_of(message(), messages.mutated(message())).filter(bool), max_size=8))
 def test_pull_and_sub_get_no_answers(batch: list[list[bytes]]) -> None:
-    world = WholeServer()
+    harness = WholeServer()
     arena = Arena.from_messages(batch)
-    world.at(0, lambda: world.session.on_one_way(arena, world.now))
-    world.run(lambda: world.now_ms > 0 and not world.session.inflight, 8000)
-    assert not world.answers
-    assert not world.jobs
-    written = [op for _, data in world.log.records for op in ops.unpack(data)]
+    harness.at(0, lambda: harness.session.on_one_way(arena, harness.now))
+    harness.run(lambda: harness.now_ms > 0 and not harness.session.inflight, 8000)
+    assert not harness.answers
+    assert not harness.jobs
+    written = [op for _, data in harness.log.records for op in ops.unpack(data)]
     assert not any(isinstance(op, ops.Transaction | ops.SessionOpen) for op in written)
 
 
@@ -210,10 +210,10 @@ def test_a_time_to_live_above_the_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("flags", [0, 3])
 def test_a_write_over_the_entry_limit_goes_in_parts(flags: int) -> None:
-    world = WholeServer()
+    harness = WholeServer()
     put = requests.Put(5, [b"k"], [bytes(10 * SMALL)], flags)
     read = requests.Read(5, [b"k"])
-    found = world.serve([(False, encode_request(put)), (False, encode_request(read))])
+    found = harness.serve([(False, encode_request(put)), (False, encode_request(read))])
     assert found[b"0"] == [[b"\x31\x01\x20\x00"]]
-    assert world.desks[1].tables.get(5, [b"k"]) == [bytes(10 * SMALL)]
-    assert len(world.log.records) > 10
+    assert harness.desks[1].tables.get(5, [b"k"]) == [bytes(10 * SMALL)]
+    assert len(harness.log.records) > 10

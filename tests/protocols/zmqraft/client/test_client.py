@@ -36,185 +36,185 @@ from kelek.protocols.zmqraft.wire.values import (
     REQUEST_UPDATE,
     UPDATE_PACK,
 )
-from kelek.tests.protocols.zmqraft.world import IDENT, World, records_of
+from kelek.tests.protocols.zmqraft.fake_cluster import IDENT, FakeCluster, records_of
 
 
-def pack(world: World, *updates: bytes) -> PendingUpdates:
-    pending = PendingUpdates([world.new_id() for _ in updates], updates)
-    world.client.window.add(pending)
+def pack(cluster: FakeCluster, *updates: bytes) -> PendingUpdates:
+    pending = PendingUpdates([cluster.new_id() for _ in updates], updates)
+    cluster.client.window.add(pending)
     return pending
 
 
-def data_of(world: World) -> list[bytes]:
-    return [data for _, data in world.log.records]
+def data_of(cluster: FakeCluster) -> list[bytes]:
+    return [data for _, data in cluster.log.records]
 
 
 def test_the_leader_is_found_and_the_others_are_let_go() -> None:
-    world = World()
-    world.lead("n2")
-    world.run(lambda: world.client.leader == "tcp://n2")
-    world.run(lambda: list(world.links) == ["tcp://n2"])
-    assert world.client.leader_form is None  # It named packs.
+    cluster = FakeCluster()
+    cluster.lead("n2")
+    cluster.run(lambda: cluster.client.leader == "tcp://n2")
+    cluster.run(lambda: list(cluster.links) == ["tcp://n2"])
+    assert cluster.client.leader_form is None  # It named packs.
 
 
 def test_a_peer_that_is_not_known_is_learned() -> None:
-    world = World(known=1)
-    world.lead("n3")
-    world.run(lambda: world.client.leader == "tcp://n3")
-    assert world.client.members["n2"] == "tcp://n2"
+    cluster = FakeCluster(known=1)
+    cluster.lead("n3")
+    cluster.run(lambda: cluster.client.leader == "tcp://n3")
+    assert cluster.client.members["n2"] == "tcp://n2"
 
 
 def test_updates_commit_in_order_and_know_their_indexes() -> None:
-    world = World()
-    world.lead("n1")
-    first, second = pack(world, b"a", b"b"), pack(world, b"c")
-    took_ms = world.run(lambda: bool(second.runs))
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    first, second = pack(cluster, b"a", b"b"), pack(cluster, b"c")
+    took_ms = cluster.run(lambda: bool(second.runs))
     assert took_ms < 20
-    assert data_of(world) == [b"a", b"b", b"c"]
-    assert not world.client.window.items
+    assert data_of(cluster) == [b"a", b"b", b"c"]
+    assert not cluster.client.window.items
     assert (first.runs, second.runs) == (((1, 1), (1, 2)), ((1, 3),))
 
 
 def test_the_first_pack_names_no_predecessor_and_the_next_ones_do() -> None:
-    world = World()
-    world.lead("n1").commits = False
-    first = pack(world, b"a", b"b")
-    pack(world, b"c")
-    world.run(lambda: len(world.peers[0].taken) == 2)
-    (_, _, _, none, records), (_, _, _, previous, _) = world.peers[0].taken
+    cluster = FakeCluster()
+    cluster.lead("n1").commits = False
+    first = pack(cluster, b"a", b"b")
+    pack(cluster, b"c")
+    cluster.run(lambda: len(cluster.peers[0].taken) == 2)
+    (_, _, _, none, records), (_, _, _, previous, _) = cluster.peers[0].taken
     assert (none, previous) == (b"", first.reqids[1])
     assert [record.reqid for record in records_of(records)] == first.reqids
 
 
 def test_no_update_is_sent_to_find_the_leader() -> None:
-    world = World()
-    pack(world, b"a")
-    world.at(700, lambda: world.lead("n3"))
-    world.run(lambda: bool(world.log.records))
-    updates = {url for _, url, frames in world.sent if frames[1] in (REQUEST_UPDATE, UPDATE_PACK)}
+    cluster = FakeCluster()
+    pack(cluster, b"a")
+    cluster.at(700, lambda: cluster.lead("n3"))
+    cluster.run(lambda: bool(cluster.log.records))
+    updates = {url for _, url, frames in cluster.sent if frames[1] in (REQUEST_UPDATE, UPDATE_PACK)}
     assert updates == {"tcp://n3"}
 
 
 def test_a_killed_leader_is_noticed_at_once() -> None:
     """The longest gap in commits is the election and one round of questions."""
-    world = World()
-    world.lead("n1").commits = False
-    last = [pack(world, b"%d" % number) for number in range(8)][-1]
-    world.run(lambda: len(world.peers[0].taken) == 8)
-    world.kill("n1")
-    world.at(250, lambda: world.lead("n2"))
-    took_ms = world.run(lambda: bool(last.runs))
+    cluster = FakeCluster()
+    cluster.lead("n1").commits = False
+    last = [pack(cluster, b"%d" % number) for number in range(8)][-1]
+    cluster.run(lambda: len(cluster.peers[0].taken) == 8)
+    cluster.kill("n1")
+    cluster.at(250, lambda: cluster.lead("n2"))
+    took_ms = cluster.run(lambda: bool(last.runs))
     assert 250 <= took_ms < 290
-    assert data_of(world) == [b"%d" % number for number in range(8)]
+    assert data_of(cluster) == [b"%d" % number for number in range(8)]
 
 
 def test_a_silent_leader_is_left_after_the_ttl() -> None:
     """The text's second broken-leader case: SERVER_RESPONSE_TTL, 500 ms."""
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader is not None)
-    world.peers[0].mute = True
-    last = pack(world, b"a")
-    world.at(100, lambda: world.lead("n2"))
-    took_ms = world.run(lambda: bool(last.runs))
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader is not None)
+    cluster.peers[0].mute = True
+    last = pack(cluster, b"a")
+    cluster.at(100, lambda: cluster.lead("n2"))
+    took_ms = cluster.run(lambda: bool(last.runs))
     assert 500 <= took_ms < 530
-    assert world.client.leader == "tcp://n2"
+    assert cluster.client.leader == "tcp://n2"
 
 
 def test_a_leader_that_is_sent_much_is_given_longer() -> None:
     """At 4 KiB a millisecond: left too early, the next one would be sent all of it again."""
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader is not None)
-    world.peers[0].mute = True
-    last = pack(world, bytes(4 << 20))
-    world.at(100, lambda: world.lead("n2"))
-    took_ms = world.run(lambda: bool(last.runs))
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader is not None)
+    cluster.peers[0].mute = True
+    last = pack(cluster, bytes(4 << 20))
+    cluster.at(100, lambda: cluster.lead("n2"))
+    took_ms = cluster.run(lambda: bool(last.runs))
     assert 1524 <= took_ms < 1560
 
 
 def test_an_accepted_update_restarts_the_clock() -> None:
     """Frame 2 true without frame 3: "it should reset the client's RPC timeout clock"."""
-    world = World()
-    leader = world.lead("n1")
+    cluster = FakeCluster()
+    leader = cluster.lead("n1")
     leader.commits = False
-    slow = pack(world, b"a")
+    slow = pack(cluster, b"a")
 
     def remind() -> None:
-        world.client.on_frames(leader.url, [slow.reqids[0], b"k=", b"\x01", b""], world.now_ms)
-        if world.now_ms < 4000:
-            world.at(400, remind)
+        cluster.client.on_frames(leader.url, [slow.reqids[0], b"k=", b"\x01", b""], cluster.now_ms)
+        if cluster.now_ms < 4000:
+            cluster.at(400, remind)
 
-    world.run(lambda: len(leader.taken) == 1)
+    cluster.run(lambda: len(leader.taken) == 1)
     remind()
-    world.run(lambda: world.now_ms >= 4000)
-    assert world.client.counters["searches"] == 1
+    cluster.run(lambda: cluster.now_ms >= 4000)
+    assert cluster.client.counters["searches"] == 1
 
 
 def test_a_refusal_starts_the_search() -> None:
     """The text's first broken-leader case: a negative answer, with or without LEADER ID."""
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader == "tcp://n1")
-    world.lead("n2")
-    last = pack(world, b"a")
-    assert world.run(lambda: bool(last.runs)) < 60
-    assert world.client.counters["refused"] == 1
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader == "tcp://n1")
+    cluster.lead("n2")
+    last = pack(cluster, b"a")
+    assert cluster.run(lambda: bool(last.runs)) < 60
+    assert cluster.client.counters["refused"] == 1
 
 
 def test_a_gap_sends_the_whole_window_again_in_order() -> None:
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader is not None)
-    world.peers[0].drop_packs = 1
-    last = [pack(world, b"%d" % number) for number in range(5)][-1]
-    world.run(lambda: bool(last.runs))
-    assert data_of(world) == [b"%d" % number for number in range(5)]
-    assert world.client.counters["gaps"] == 4
-    assert world.client.counters["searches"] == 1
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader is not None)
+    cluster.peers[0].drop_packs = 1
+    last = [pack(cluster, b"%d" % number) for number in range(5)][-1]
+    cluster.run(lambda: bool(last.runs))
+    assert data_of(cluster) == [b"%d" % number for number in range(5)]
+    assert cluster.client.counters["gaps"] == 4
+    assert cluster.client.counters["searches"] == 1
 
 
 def test_a_leader_without_room_is_sent_less() -> None:
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader is not None)
-    world.peers[0].drop_packs = 16
-    world.client.window.halve_packs()
-    world.client.window.sent = 0
-    assert world.client.window.packs_allowed == 1
-    last = [pack(world, b"%d" % number) for number in range(16)][-1]
-    world.run(lambda: bool(last.runs), limit_ms=20_000)
-    assert data_of(world) == [b"%d" % number for number in range(16)]
-    assert world.client.window.packs_allowed > 1
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader is not None)
+    cluster.peers[0].drop_packs = 16
+    cluster.client.window.halve_packs()
+    cluster.client.window.sent = 0
+    assert cluster.client.window.packs_allowed == 1
+    last = [pack(cluster, b"%d" % number) for number in range(16)][-1]
+    cluster.run(lambda: bool(last.runs), limit_ms=20_000)
+    assert data_of(cluster) == [b"%d" % number for number in range(16)]
+    assert cluster.client.window.packs_allowed > 1
 
 
 def test_a_refused_update_takes_those_behind_it_along() -> None:
-    world = World()
-    world.lead("n1").refuse = "expired"
-    first, second = pack(world, b"a", b"b"), pack(world, b"c")
-    window = world.client.window
-    world.run(lambda: first.refusal != "")
+    cluster = FakeCluster()
+    cluster.lead("n1").refuse = "expired"
+    first, second = pack(cluster, b"a", b"b"), pack(cluster, b"c")
+    window = cluster.client.window
+    cluster.run(lambda: first.refusal != "")
     assert (first.refusal, first.refused_position, second.refusal) == ("expired", 1, AFTER_REFUSED)
     assert (len(window.items), window.count, window.size, window.sent) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("form", [Form.NODE, Form.TEXT])
 def test_single_updates_in_the_forms_of_others(form: Form) -> None:
-    world = World(form)
-    world.lead("n1").speaks = False
-    last = [pack(world, b"a%d" % number, b"b%d" % number) for number in range(3)][-1]
-    world.run(lambda: bool(last.runs))
-    assert data_of(world) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
+    cluster = FakeCluster(form)
+    cluster.lead("n1").speaks = False
+    last = [pack(cluster, b"a%d" % number, b"b%d" % number) for number in range(3)][-1]
+    cluster.run(lambda: bool(last.runs))
+    assert data_of(cluster) == [b"a0", b"b0", b"a1", b"b1", b"a2", b"b2"]
     assert last.runs == ((2, 5),)
-    assert not world.client.window.singles
+    assert not cluster.client.window.singles
 
 
 def test_a_leader_without_hello_gets_single_updates_in_node_form() -> None:
-    world = World()
-    world.lead("n1").speaks = False
-    last = pack(world, b"a", b"b")
-    world.run(lambda: bool(last.runs))
-    assert [frames[1:] for frames in world.peers[0].taken] == [
+    cluster = FakeCluster()
+    cluster.lead("n1").speaks = False
+    last = pack(cluster, b"a", b"b")
+    cluster.run(lambda: bool(last.runs))
+    assert [frames[1:] for frames in cluster.peers[0].taken] == [
         [b"=", IDENT, b"a"],
         [b"=", IDENT, b"b"],
     ]
@@ -222,28 +222,28 @@ def test_a_leader_without_hello_gets_single_updates_in_node_form() -> None:
 
 def test_from_packs_to_single_updates_and_back_nothing_doubles() -> None:
     """A mixed cluster: ours, then a foreign leader, then ours again."""
-    world = World()
-    world.peers[1].speaks = False
-    world.lead("n1").commits = False
-    first = pack(world, b"a", b"b")
-    world.run(lambda: len(world.peers[0].taken) == 1)
-    world.kill("n1")
-    world.lead("n2")
-    world.run(lambda: bool(first.runs))
-    last = pack(world, b"c", b"d")
-    world.kill("n2")
-    world.lead("n3")
-    world.run(lambda: bool(last.runs))
-    assert data_of(world) == [b"a", b"b", b"c", b"d"]
+    cluster = FakeCluster()
+    cluster.peers[1].speaks = False
+    cluster.lead("n1").commits = False
+    first = pack(cluster, b"a", b"b")
+    cluster.run(lambda: len(cluster.peers[0].taken) == 1)
+    cluster.kill("n1")
+    cluster.lead("n2")
+    cluster.run(lambda: bool(first.runs))
+    last = pack(cluster, b"c", b"d")
+    cluster.kill("n2")
+    cluster.lead("n3")
+    cluster.run(lambda: bool(last.runs))
+    assert data_of(cluster) == [b"a", b"b", b"c", b"d"]
 
 
 def test_questions_are_asked_of_the_leader() -> None:
-    world = World()
-    world.lead("n1")
-    info = world.client.query(Query(RequestLogInfo(world.new_id())))
-    config = world.client.query(Query(RequestConfig(world.new_id())))
-    url = world.client.query(Query(RequestBroadcastStateUrl(world.new_id())))
-    world.run(lambda: info.done and config.done and url.done)
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    info = cluster.client.query(Query(RequestLogInfo(cluster.new_id())))
+    config = cluster.client.query(Query(RequestConfig(cluster.new_id())))
+    url = cluster.client.query(Query(RequestBroadcastStateUrl(cluster.new_id())))
+    cluster.run(lambda: info.done and config.done and url.done)
     assert isinstance(info.answer, LogInfo)
     assert isinstance(config.answer, ConfigAnswer)
     assert config.answer.leader == "n1"
@@ -251,39 +251,39 @@ def test_questions_are_asked_of_the_leader() -> None:
 
 
 def test_a_question_outlives_its_leader() -> None:
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader is not None)
-    world.peers[0].mute = True
-    info = world.client.query(Query(RequestLogInfo(world.new_id())))
-    world.lead("n2")
-    world.run(lambda: info.done)
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader is not None)
+    cluster.peers[0].mute = True
+    info = cluster.client.query(Query(RequestLogInfo(cluster.new_id())))
+    cluster.lead("n2")
+    cluster.run(lambda: info.done)
 
 
 def test_a_question_to_one_peer_makes_a_connection_for_it() -> None:
-    world = World()
-    world.lead("n1")
-    world.run(lambda: list(world.links) == ["tcp://n1"])
-    ask = world.client.query(Query(RequestLogInfo(world.new_id()), "tcp://n3"))
-    world.run(lambda: ask.done)
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: list(cluster.links) == ["tcp://n1"])
+    ask = cluster.client.query(Query(RequestLogInfo(cluster.new_id()), "tcp://n3"))
+    cluster.run(lambda: ask.done)
     assert isinstance(ask.answer, LogInfo)
     assert ask.answer.leading is False
-    world.run(lambda: list(world.links) == ["tcp://n1"])
+    cluster.run(lambda: list(cluster.links) == ["tcp://n1"])
 
 
-def read(world: World, stream: EntryStream) -> list[bytes]:
+def read(cluster: FakeCluster, stream: EntryStream) -> list[bytes]:
     found: list[bytes] = []
 
     def take() -> bool:
-        while (part := world.client.next_run(stream, world.now_ms)) is not None:
+        while (part := cluster.client.next_run(stream, cluster.now_ms)) is not None:
             entries = part.decoded()
             assert entries[0].index == len(found) + 1 + start
             found.extend(entry.data for entry in entries)
         return stream.done and not stream.runs
 
     start = stream.prev_index
-    world.client.open_stream(stream)
-    world.run(take)
+    cluster.client.open_stream(stream)
+    cluster.run(take)
     return found
 
 
@@ -293,27 +293,27 @@ def test_entries_by_answers_and_follow_ups(
     after: int, count: int | None, form: Form | None
 ) -> None:
     """In whole blocks from a peer of ours (None), and entry by entry."""
-    world = World(form)
-    world.lead("n1")
+    cluster = FakeCluster(form)
+    cluster.lead("n1")
     for number in range(100):
-        world.log.add(b"%012d" % number, b"%d" % number)
+        cluster.log.add(b"%012d" % number, b"%d" % number)
     end = 100 if count is None else after + count
-    assert read(world, EntryStream(after, count)) == [
+    assert read(cluster, EntryStream(after, count)) == [
         b"%d" % number for number in range(after, end)
     ]
-    assert not world.client.streams
-    kinds = {frames[1] for *_, frames in world.sent} & {REQUEST_ENTRIES, ENTRIES_PACKED}
+    assert not cluster.client.streams
+    kinds = {frames[1] for *_, frames in cluster.sent} & {REQUEST_ENTRIES, ENTRIES_PACKED}
     assert kinds <= {ENTRIES_PACKED if form is None else REQUEST_ENTRIES}
 
 
 @pytest.mark.parametrize("trouble", ["none", "old", "foreign", "refuses", "mute", "away", "dies"])
 def test_entries_of_a_peer_that_does_not_lead(trouble: str) -> None:
     """It is asked alone; where it can't serve them, the leader does from there on."""
-    world = World()
-    world.lead("n1")
+    cluster = FakeCluster()
+    cluster.lead("n1")
     for number in range(100):
-        world.log.add(b"%012d" % number, b"%d" % number)
-    follower = world.peer("tcp://n2")
+        cluster.log.add(b"%012d" % number, b"%d" % number)
+    follower = cluster.peer("tcp://n2")
     stream = EntryStream(0, url="tcp://n2")
     match trouble:
         case "old":
@@ -323,56 +323,56 @@ def test_entries_of_a_peer_that_does_not_lead(trouble: str) -> None:
         case "refuses":
             follower.serves = False
         case "mute":
-            world.run(lambda: world.client.leader is not None)
+            cluster.run(lambda: cluster.client.leader is not None)
             follower.mute = True
         case "away":
             follower.alive = False
         case "dies":
-            world.at(15, lambda: world.kill("n2"))
-    assert read(world, stream) == [b"%d" % number for number in range(100)]
+            cluster.at(15, lambda: cluster.kill("n2"))
+    assert read(cluster, stream) == [b"%d" % number for number in range(100)]
     served_alone = trouble == "none"
-    assert (world.peer("tcp://n1").entries_sent == 0) is served_alone
+    assert (cluster.peer("tcp://n1").entries_sent == 0) is served_alone
     assert (follower.entries_sent > 0) is (trouble in ("none", "dies"))
-    world.client.close_stream(stream)
-    world.run(lambda: list(world.links) == ["tcp://n1"])
-    assert world.client.deadline_ms is None
+    cluster.client.close_stream(stream)
+    cluster.run(lambda: list(cluster.links) == ["tcp://n1"])
+    assert cluster.client.deadline_ms is None
 
 
 def test_entries_go_on_with_the_next_leader() -> None:
-    world = World()
-    world.lead("n1")
+    cluster = FakeCluster()
+    cluster.lead("n1")
     for number in range(100):
-        world.log.add(b"%012d" % number, b"%d" % number)
+        cluster.log.add(b"%012d" % number, b"%d" % number)
     stream = EntryStream(0)
 
     def fail_over() -> None:
-        world.kill("n1")
-        world.lead("n2")
+        cluster.kill("n1")
+        cluster.lead("n2")
 
-    world.at(15, fail_over)
-    assert read(world, stream) == [b"%d" % number for number in range(100)]
-    assert world.client.leader == "tcp://n2"
+    cluster.at(15, fail_over)
+    assert read(cluster, stream) == [b"%d" % number for number in range(100)]
+    assert cluster.client.leader == "tcp://n2"
 
 
 def test_a_stream_is_stopped_by_count_0() -> None:
-    world = World()
-    world.lead("n1")
+    cluster = FakeCluster()
+    cluster.lead("n1")
     for number in range(100):
-        world.log.add(b"%012d" % number, b"%d" % number)
-    stream = world.client.open_stream(EntryStream(0))
-    world.run(lambda: bool(stream.runs))
-    world.client.close_stream(stream)
-    world.run(lambda: not world.peers[0].streams)
-    assert world.sent[-1][2][-1] == b"\0"
+        cluster.log.add(b"%012d" % number, b"%d" % number)
+    stream = cluster.client.open_stream(EntryStream(0))
+    cluster.run(lambda: bool(stream.runs))
+    cluster.client.close_stream(stream)
+    cluster.run(lambda: not cluster.peers[0].streams)
+    assert cluster.sent[-1][2][-1] == b"\0"
 
 
 def test_questions_who_leads_are_few() -> None:
     """Each peer is asked every 25 ms, one that does not answer five times a second."""
-    world = World()
-    world.peers[2].mute = True
-    world.at(1000, lambda: world.lead("n1"))
-    world.run(lambda: world.client.leader is not None)
-    asked = [url for _, url, frames in world.sent if frames[1] == REQUEST_CONFIG]
+    cluster = FakeCluster()
+    cluster.peers[2].mute = True
+    cluster.at(1000, lambda: cluster.lead("n1"))
+    cluster.run(lambda: cluster.client.leader is not None)
+    asked = [url for _, url, frames in cluster.sent if frames[1] == REQUEST_CONFIG]
     assert 30 <= asked.count("tcp://n2") <= 42
     assert asked.count("tcp://n3") <= 6
 
@@ -386,14 +386,14 @@ FRAME = st.one_of(
 
 @given(st.lists(st.lists(FRAME, max_size=6), max_size=20))
 def test_junk_from_the_leader_changes_nothing(messages: list[list[bytes]]) -> None:
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader is not None)
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader is not None)
     for frames in messages:
-        world.client.on_frames("tcp://n1", frames, world.now_ms)
-    last = pack(world, b"a", b"b")
-    world.run(lambda: bool(last.runs))
-    assert data_of(world) == [b"a", b"b"]
+        cluster.client.on_frames("tcp://n1", frames, cluster.now_ms)
+    last = pack(cluster, b"a", b"b")
+    cluster.run(lambda: bool(last.runs))
+    assert data_of(cluster) == [b"a", b"b"]
 
 
 @given(st.lists(st.integers(1, 2**53 - 1), max_size=30))
@@ -403,12 +403,12 @@ def test_runs_cover_the_indexes_in_order(indexes: list[int]) -> None:
 
 
 def test_the_window_has_limits() -> None:
-    world = World()
-    window = world.client.window
+    cluster = FakeCluster()
+    window = cluster.client.window
     window.limits = WindowLimits(packs=2, updates=3, bytes=100)
-    pack(world, b"a")
+    pack(cluster, b"a")
     assert window.has_room
-    pack(world, b"b")
+    pack(cluster, b"b")
     assert not window.has_room
 
 

@@ -16,29 +16,29 @@ from kelek.protocols.zmqraft.wire.client_codec import (
 )
 from kelek.protocols.zmqraft.wire.entry import Entry, encode_entry
 from kelek.protocols.zmqraft.wire.values import ENTRIES_PACKED, REQUEST_ENTRIES
-from kelek.tests.protocols.zmqraft.world import World
+from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster
 
 
-class Reader:
-    """A world with one subscriber, which takes what there is whenever it is asked to."""
+class SubscriptionReader:
+    """A cluster with one subscriber, which reads all entries there are when it is told to."""
 
     def __init__(self, form: Form | None = None, after: int = 0) -> None:
-        self.world = World(form)
-        for peer in self.world.peers:
+        self.cluster = FakeCluster(form)
+        for peer in self.cluster.peers:
             peer.pub = f"{peer.url}/pub"
-        self.world.lead("n1")
+        self.cluster.lead("n1")
         self.got: list[Entry] = []
-        self.subscription = self.world.client.subscribe(Subscription(after))
+        self.subscription = self.cluster.client.subscribe(Subscription(after))
         self.number = 0
 
     def append(self, count: int = 1) -> None:
         for _ in range(count):
             self.number += 1
-            self.world.log.add(self.number.to_bytes(12, "big"), b"%d" % self.number)
+            self.cluster.log.add(self.number.to_bytes(12, "big"), b"%d" % self.number)
 
     def take(self) -> None:
         while (
-            part := self.subscription.next_run(self.world.client, self.world.now_ms)
+            part := self.subscription.next_run(self.cluster.client, self.cluster.now_ms)
         ) is not None:
             self.got += part.decoded()
 
@@ -49,21 +49,23 @@ class Reader:
             self.take()
             return bool(self.got) and self.got[-1].index >= until_index
 
-        return self.world.run(there, limit_ms)
+        return self.cluster.run(there, limit_ms)
 
     def rest(self, pause_ms: int) -> None:
         over: list[bool] = []
-        self.world.at(pause_ms, lambda: over.append(True))
+        self.cluster.at(pause_ms, lambda: over.append(True))
 
         def is_over() -> bool:
             self.take()
             return bool(over)
 
-        self.world.run(is_over)
+        self.cluster.run(is_over)
 
     def asked(self) -> int:
         """How often entries were asked for, follow-ups included."""
-        return sum(frames[1] in (REQUEST_ENTRIES, ENTRIES_PACKED) for *_, frames in self.world.sent)
+        return sum(
+            frames[1] in (REQUEST_ENTRIES, ENTRIES_PACKED) for *_, frames in self.cluster.sent
+        )
 
     def check(self, first_index: int = 1) -> None:
         indexes = [entry.index for entry in self.got]
@@ -72,26 +74,26 @@ class Reader:
 
 
 @pytest.fixture(params=[None, Form.NODE, Form.TEXT])
-def reader(request: pytest.FixtureRequest) -> Reader:
-    return Reader(request.param)
+def reader(request: pytest.FixtureRequest) -> SubscriptionReader:
+    return SubscriptionReader(request.param)
 
 
-def live(reader: Reader) -> None:
+def live(reader: SubscriptionReader) -> None:
     """Until it has read everything there was, and listens to the leader."""
     reader.append(10)
     reader.run(10)
     reader.rest(20)
-    assert list(reader.world.listening.values()) == ["tcp://n1/pub"]
+    assert list(reader.cluster.listening.values()) == ["tcp://n1/pub"]
 
 
 def test_what_was_there_before_is_asked_for_and_then_broadcasts_are_enough(
-    reader: Reader,
+    reader: SubscriptionReader,
 ) -> None:
     live(reader)
     asked = reader.asked()
     for _ in range(50):
         reader.append(2)
-        reader.world.broadcast("n1", 2)
+        reader.cluster.broadcast("n1", 2)
         reader.rest(100)
     assert len(reader.got) == 110
     assert reader.asked() == asked, "and nobody was asked for anything"
@@ -99,93 +101,95 @@ def test_what_was_there_before_is_asked_for_and_then_broadcasts_are_enough(
 
 
 def test_it_begins_behind_any_index() -> None:
-    reader = Reader(after=7)
+    reader = SubscriptionReader(after=7)
     live(reader)
     reader.check(first_index=8)
 
 
 @pytest.mark.parametrize("lost", [1, 7])
-def test_lost_broadcasts_are_asked_for_when_the_next_one_comes(reader: Reader, lost: int) -> None:
+def test_lost_broadcasts_are_asked_for_when_the_next_one_comes(
+    reader: SubscriptionReader, lost: int
+) -> None:
     live(reader)
     reader.append(lost)
     reader.append(2)
-    reader.world.broadcast("n1", 2)
+    reader.cluster.broadcast("n1", 2)
     assert reader.run(12 + lost) < 30
     reader.append()
-    reader.world.broadcast("n1", 0)  # A heartbeat shows it as well.
+    reader.cluster.broadcast("n1", 0)  # A heartbeat shows it as well.
     assert reader.run(13 + lost) < 30
     reader.check()
 
 
-def test_what_overlaps_is_not_doubled(reader: Reader) -> None:
+def test_what_overlaps_is_not_doubled(reader: SubscriptionReader) -> None:
     live(reader)
     reader.append(5)
     for entries in (3, 5, 15, 1):
-        reader.world.broadcast("n1", entries)
+        reader.cluster.broadcast("n1", entries)
     reader.rest(50)
     assert len(reader.got) == 15
     reader.check()
 
 
-def test_after_silence_the_leader_is_asked(reader: Reader) -> None:
+def test_after_silence_the_leader_is_asked(reader: SubscriptionReader) -> None:
     """Its state machine was restarted, or another one broadcasts at that address now."""
     live(reader)
     reader.append()
     assert reader.run(11) <= subscriptions.SILENCE_MS_MAX + 50
 
 
-def test_a_new_leader_is_listened_to(reader: Reader) -> None:
+def test_a_new_leader_is_listened_to(reader: SubscriptionReader) -> None:
     live(reader)
-    reader.world.kill("n1")
-    reader.world.lead("n2")
+    reader.cluster.kill("n1")
+    reader.cluster.lead("n2")
     reader.append()
     reader.run(11)
     reader.rest(20)
-    assert list(reader.world.listening.values()) == ["tcp://n2/pub"]
+    assert list(reader.cluster.listening.values()) == ["tcp://n2/pub"]
     reader.append()
-    reader.world.broadcast("n2", 1)
+    reader.cluster.broadcast("n2", 1)
     assert reader.run(12) < 30
     reader.check()
 
 
-def test_a_leader_that_was_deposed_and_is_silent_is_left(reader: Reader) -> None:
+def test_a_leader_that_was_deposed_and_is_silent_is_left(reader: SubscriptionReader) -> None:
     live(reader)
-    reader.world.lead("n3")
+    reader.cluster.lead("n3")
     reader.append()
     reader.run(11)
     reader.rest(20)
-    assert list(reader.world.listening.values()) == ["tcp://n3/pub"]
+    assert list(reader.cluster.listening.values()) == ["tcp://n3/pub"]
     reader.check()
 
 
-def test_without_broadcasts_the_leader_is_asked_again_and_again(reader: Reader) -> None:
-    for peer in reader.world.peers:
+def test_without_broadcasts_the_leader_is_asked_again_and_again(reader: SubscriptionReader) -> None:
+    for peer in reader.cluster.peers:
         peer.pub = None
     reader.append(10)
     reader.run(10)
-    searches = reader.world.client.counters["searches"]
+    searches = reader.cluster.client.counters["searches"]
     for index in range(11, 40):
         reader.append()
         assert reader.run(index) < 250
     before = reader.asked()
     reader.rest(2000)
     assert reader.asked() - before < 20
-    assert reader.world.client.counters["searches"] == searches
-    assert not reader.world.listening
+    assert reader.cluster.client.counters["searches"] == searches
+    assert not reader.cluster.listening
     reader.check()
 
 
 def test_a_slow_reader_is_not_waited_for_and_loses_nothing(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
+    reader: SubscriptionReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriptions, "QUEUED_BYTES_MAX", 1000)
     live(reader)
     for _ in range(200):
         reader.append()
-        reader.world.broadcast("n1", 1)
+        reader.cluster.broadcast("n1", 1)
     over: list[bool] = []
-    reader.world.at(50, lambda: over.append(True))
-    reader.world.run(lambda: bool(over))
+    reader.cluster.at(50, lambda: over.append(True))
+    reader.cluster.run(lambda: bool(over))
     assert reader.subscription.queued_bytes <= 1100
     assert reader.subscription.ahead_bytes <= 1000
     reader.run(210)
@@ -193,27 +197,27 @@ def test_a_slow_reader_is_not_waited_for_and_loses_nothing(
 
 
 def test_what_is_no_longer_stored_ends_it() -> None:
-    reader = Reader(Form.NODE)
+    reader = SubscriptionReader(Form.NODE)
     reader.append(10)
     chunk = StateChunk(0, 5, 1, b"state")
-    reader.world.answer_entries = EntriesAnswer(EntriesStatus.SNAPSHOT, 7, chunk=chunk)
-    reader.world.run(lambda: reader.subscription.readable)
-    assert reader.subscription.next_run(reader.world.client, reader.world.now_ms) is None
+    reader.cluster.answer_entries = EntriesAnswer(EntriesStatus.SNAPSHOT, 7, chunk=chunk)
+    reader.cluster.run(lambda: reader.subscription.readable)
+    assert reader.subscription.next_run(reader.cluster.client, reader.cluster.now_ms) is None
     assert reader.subscription.compacted == Compacted(7, 5)
     reader.rest(2000)
     assert reader.asked() < 6, "it does not ask again and again"
 
 
-def test_junk_is_counted_and_changes_nothing(reader: Reader) -> None:
+def test_junk_is_counted_and_changes_nothing(reader: SubscriptionReader) -> None:
     live(reader)
-    client = reader.world.client
+    client = reader.cluster.client
     for frames in ([], [b"demo"], [b"demo", b"", b"\1"], [b"other", b"\1", b"\1"],
                    [b"demo", b"\1", b"\xff" * 9], [b"demo", b"\1", b"\5", b"short"],
                    [b"demo", b"\1", b"\1", bytes(30), bytes(30)]):  # fmt: skip
-        client.on_broadcast(reader.subscription, frames, reader.world.now_ms)
+        client.on_broadcast(reader.subscription, frames, reader.cluster.now_ms)
     assert client.counters["junk"] == 7
     reader.append()
-    reader.world.broadcast("n1", 1)
+    reader.cluster.broadcast("n1", 1)
     reader.run(11)
     reader.check()
 
@@ -226,51 +230,53 @@ def test_junk_is_counted_and_changes_nothing(reader: Reader) -> None:
         bytes(12) + b"\0" + b"\xff" * 7 + b"x",  # A term that nobody counts up to.
     ],
 )
-def test_a_broadcast_of_what_is_no_entry_is_filled_from_the_log(reader: Reader, bad: bytes) -> None:
+def test_a_broadcast_of_what_is_no_entry_is_filled_from_the_log(
+    reader: SubscriptionReader, bad: bytes
+) -> None:
     live(reader)
-    client = reader.world.client
+    client = reader.cluster.client
     reader.append(2)
     good = encode_entry(1, Record(0, bytes(11) + b"\x0c", b"12"))
     broadcast = [b"demo", b"\1", b"\x0c", bad, good]
-    client.on_broadcast(reader.subscription, broadcast, reader.world.now_ms)
+    client.on_broadcast(reader.subscription, broadcast, reader.cluster.now_ms)
     assert client.counters["junk"] == 1
     reader.append()
-    reader.world.broadcast("n1", 1)
+    reader.cluster.broadcast("n1", 1)
     assert reader.run(13) < 30
     reader.check()
 
 
-def test_ended_it_asks_for_nothing_more(reader: Reader) -> None:
+def test_ended_it_asks_for_nothing_more(reader: SubscriptionReader) -> None:
     live(reader)
-    reader.world.client.unsubscribe(reader.subscription)
-    reader.world.client.unsubscribe(reader.subscription)
+    reader.cluster.client.unsubscribe(reader.subscription)
+    reader.cluster.client.unsubscribe(reader.subscription)
     reader.rest(10)
-    assert not reader.world.listening
-    sent = len(reader.world.sent)
-    reader.world.client.on_broadcast(reader.subscription, [b"demo", b"\1", b"\x7f"], 0)
+    assert not reader.cluster.listening
+    sent = len(reader.cluster.sent)
+    reader.cluster.client.on_broadcast(reader.subscription, [b"demo", b"\1", b"\x7f"], 0)
     reader.rest(3000)
-    assert len(reader.world.sent) == sent
+    assert len(reader.cluster.sent) == sent
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_happens_nothing_is_lost_or_doubled(seed: int) -> None:
     dice = Random(seed)
-    reader = Reader(dice.choice([None, Form.NODE, Form.TEXT]))
-    world, names = reader.world, ["n1", "n2", "n3"]
+    reader = SubscriptionReader(dice.choice([None, Form.NODE, Form.TEXT]))
+    cluster, names = reader.cluster, ["n1", "n2", "n3"]
     leader = "n1"
     for _ in range(60):
         reader.append(dice.choice([0, 1, 1, 5, 30]))
         for _ in range(dice.randint(0, 2)):
             # Of anybody: who was deposed a moment ago may still send.
             name = leader if dice.random() < 0.9 else dice.choice(names)
-            world.broadcast(name, dice.randint(0, min(40, reader.number)))
+            cluster.broadcast(name, dice.randint(0, min(40, reader.number)))
         if dice.random() < 0.1:
             leader = dice.choice(names)
-            world.lead(leader)
+            cluster.lead(leader)
         if dice.random() < 0.1:
-            world.reset(world.peer(f"tcp://{dice.choice(names)}"))
+            cluster.reset(cluster.peer(f"tcp://{dice.choice(names)}"))
         if dice.random() < 0.05:
-            world.peer(f"tcp://{dice.choice(names)}").pub = None
+            cluster.peer(f"tcp://{dice.choice(names)}").pub = None
         reader.rest(dice.choice([0, 1, 3, 20, 300]))
     reader.append()
     reader.run(reader.number, 10_000)

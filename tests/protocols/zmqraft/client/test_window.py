@@ -14,7 +14,7 @@ from kelek.protocols.zmqraft.client.window import (
 )
 from kelek.protocols.zmqraft.wire import client_codec as codec
 from kelek.protocols.zmqraft.wire.client_codec import UpdateStatus
-from kelek.tests.protocols.zmqraft.world import IDENT, World
+from kelek.tests.protocols.zmqraft.fake_cluster import IDENT, FakeCluster
 
 TAKE_IN_MS = 0.2  # A message of the leader's inbox.
 
@@ -23,8 +23,8 @@ class Busy:
     """A leader of the npm package: while messages are to be taken in, it answers nobody."""
 
     def __init__(self, commit_ms: float) -> None:
-        self.world = World(known=1)
-        self.peer = self.world.lead("n1")
+        self.cluster = FakeCluster(known=1)
+        self.peer = self.cluster.lead("n1")
         self.peer.speaks = False
         self.commit_ms = commit_ms
         self.busy_ms = 0.0  # Until then it is busy.
@@ -35,7 +35,7 @@ class Busy:
 
     def on_frames(self, frames: list[bytes]) -> list[list[bytes]]:
         if frames[1] != b"=":
-            if self.world.now_ms < self.busy_ms:
+            if self.cluster.now_ms < self.busy_ms:
                 return []
             return self.questions(frames)
         _, request = codec.decode_client_request(frames, IDENT)
@@ -43,33 +43,33 @@ class Busy:
         self.inbox.append(request)
         self.updates += 1
         self.most = max(self.most, len(self.inbox))
-        self.busy_ms = max(self.busy_ms, self.world.now_ms) + TAKE_IN_MS
+        self.busy_ms = max(self.busy_ms, self.cluster.now_ms) + TAKE_IN_MS
         if len(self.inbox) == 1:
-            self.world.at(1, self.turn)
+            self.cluster.at(1, self.turn)
         return []
 
     def turn(self) -> None:
         """It commits when it has taken in everything, one after the other."""
-        if self.world.now_ms < self.busy_ms:
-            self.world.at(1, self.turn)
+        if self.cluster.now_ms < self.busy_ms:
+            self.cluster.at(1, self.turn)
             return
         request = self.inbox.popleft()
-        index = self.world.log.add(request.reqid, request.data)
+        index = self.cluster.log.add(request.reqid, request.data)
         answer = codec.UpdateAnswer(UpdateStatus.COMMITTED, index)
         frames = codec.encode_update_answer(request.reqid, answer)
-        self.world.reply(self.peer.url, self.world.links[self.peer.url], frames)
-        self.busy_ms = self.world.now_ms + self.commit_ms
+        self.cluster.reply(self.peer.url, self.cluster.links[self.peer.url], frames)
+        self.busy_ms = self.cluster.now_ms + self.commit_ms
         if self.inbox:
-            self.world.at(max(1, round(self.commit_ms)), self.turn)
+            self.cluster.at(max(1, round(self.commit_ms)), self.turn)
 
     def append(self, count: int) -> None:
         """Appends as many updates, in pendings of a pack's size."""
-        window, left = self.world.client.window, count
+        window, left = self.cluster.client.window, count
         while left:
             data = [b"%d" % number for number in range(min(left, 2000))]
             left -= len(data)
-            window.add(PendingUpdates([self.world.new_id() for _ in data], data))
-        self.world.run(lambda: not window.items, 120_000)
+            window.add(PendingUpdates([self.cluster.new_id() for _ in data], data))
+        self.cluster.run(lambda: not window.items, 120_000)
 
 
 def test_a_leader_without_packs_is_not_flooded() -> None:
@@ -78,49 +78,49 @@ def test_a_leader_without_packs_is_not_flooded() -> None:
     busy.append(6000)
     assert busy.most <= SINGLES_FIRST
     assert busy.updates == 6000
-    assert "silent" not in busy.world.client.counters
-    assert len(busy.world.log.records) == 6000
+    assert "silent" not in busy.cluster.client.counters
+    assert len(busy.cluster.log.records) == 6000
 
 
 def test_a_fast_leader_is_sent_more_and_more() -> None:
-    world = World(known=1)
-    world.lead("n1").speaks = False
-    window = world.client.window
+    cluster = FakeCluster(known=1)
+    cluster.lead("n1").speaks = False
+    window = cluster.client.window
     for _ in range(4):
-        window.add(PendingUpdates([world.new_id() for _ in range(2000)], [b"x"] * 2000))
-    took_ms = world.run(lambda: not window.items)
+        window.add(PendingUpdates([cluster.new_id() for _ in range(2000)], [b"x"] * 2000))
+    took_ms = cluster.run(lambda: not window.items)
     assert window.flow.singles_allowed > 1024
     assert took_ms < 200
 
 
 def test_a_silent_leader_is_sent_less_and_given_longer_each_time() -> None:
     """Until it answers anything."""
-    world = World(known=1)
-    leader = world.lead("n1")
+    cluster = FakeCluster(known=1)
+    leader = cluster.lead("n1")
     leader.speaks = False
-    client = world.client
-    world.run(lambda: client.leader is not None)
+    client = cluster.client
+    cluster.run(lambda: client.leader is not None)
     answers = leader.on_frames
 
     def only_questions(frames: list[bytes]) -> list[list[bytes]]:
         return [] if frames[1] == b"=" else answers(frames)
 
     leader.on_frames = only_questions  # type: ignore[method-assign]
-    client.window.add(PendingUpdates([world.new_id() for _ in range(500)], [b"x"] * 500))
+    client.window.add(PendingUpdates([cluster.new_id() for _ in range(500)], [b"x"] * 500))
     gaps, sent = [], []
 
     def silent(count: int) -> bool:
         return client.counters["silent"] == count
 
     for count in range(1, 7):
-        before = len(world.sent)
-        gaps.append(world.run(partial(silent, count), 60_000))
-        sent.append(sum(frames[1] == b"=" for *_, frames in world.sent[before:]))
+        before = len(cluster.sent)
+        gaps.append(cluster.run(partial(silent, count), 60_000))
+        sent.append(sum(frames[1] == b"=" for *_, frames in cluster.sent[before:]))
     assert sent == [256, 128, 64, 32, SINGLES_MIN, SINGLES_MIN]
     assert [round(gap / 500) for gap in gaps] == [1, 2, 4, 8, 16, 16]
     assert client.window.flow.silences == DOUBLINGS_MAX
     leader.on_frames = answers  # type: ignore[method-assign]
-    world.run(lambda: not client.window.items)
+    cluster.run(lambda: not client.window.items)
     assert client.window.flow.silences == 0
 
 

@@ -30,7 +30,7 @@ def entry(index: int) -> bytes:
     return encode_entry(1, record(index))
 
 
-class Log:
+class StreamedLog:
     """A thousand entries in blocks of some size, readable up to `readable`."""
 
     def __init__(self, block: int = 40, size: int = ENTRY_BYTES) -> None:
@@ -74,7 +74,7 @@ def ask(
 
 
 def test_a_pipeline_goes_ahead_and_waits_for_follow_ups() -> None:
-    server = EntryStreams(Log().read)
+    server = EntryStreams(StreamedLog().read)
     answers = ask(server, 0)
     assert [a.last_index for a in answers] == [A_MESSAGE * (i + 1) for i in range(PIPELINES)]
     assert {a.status for a in answers} == {EntriesStatus.MORE}
@@ -90,7 +90,7 @@ def test_a_pipeline_goes_ahead_and_waits_for_follow_ups() -> None:
 
 
 def test_a_count_ends_the_stream() -> None:
-    server = EntryStreams(Log().read)
+    server = EntryStreams(StreamedLog().read)
     (answer,) = ask(server, 10, count=3)
     assert answer.status is EntriesStatus.LAST
     assert answer.last_index == 13
@@ -98,7 +98,7 @@ def test_a_count_ends_the_stream() -> None:
 
 
 def test_count_zero_stops_and_as_a_first_request_is_not_answered() -> None:
-    server = EntryStreams(Log().read)
+    server = EntryStreams(StreamedLog().read)
     assert ask(server, 0, count=0) == []
     ask(server, 0)
     assert ask(server, A_MESSAGE, count=0) == []
@@ -106,7 +106,7 @@ def test_count_zero_stops_and_as_a_first_request_is_not_answered() -> None:
 
 
 def test_any_other_previous_index_starts_the_stream_there() -> None:
-    server = EntryStreams(Log().read)
+    server = EntryStreams(StreamedLog().read)
     ask(server, 0)
     answers = ask(server, 500)
     assert len(answers) == PIPELINES
@@ -115,7 +115,7 @@ def test_any_other_previous_index_starts_the_stream_there() -> None:
 
 @pytest.mark.parametrize("prev", [7, 8, 2**53 - 1])
 def test_at_and_beyond_the_end_there_is_one_empty_answer(prev: int) -> None:
-    server = EntryStreams(Log().read)
+    server = EntryStreams(StreamedLog().read)
     assert ask(server, prev, applied=7) == [EntriesAnswer(EntriesStatus.LAST, prev)]
 
 
@@ -123,7 +123,7 @@ def test_silent_streams_expire_and_their_number_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(streams, "STREAMS_MAX", 2)
-    server = EntryStreams(Log().read)
+    server = EntryStreams(StreamedLog().read)
     for number, now_ms in enumerate((0, 10, 20)):
         request = RequestEntries(bytes([number]) * 12, 0)
         answered = bool(answers_to(server, request, now_ms=now_ms))
@@ -151,7 +151,7 @@ def test_one_entry_over_the_message_size_goes_alone(size: int, packed: bool) -> 
 @pytest.mark.parametrize("readers", [1, 3])
 def test_whole_blocks_are_sent_to_who_asks_for_them(block: int, readers: int) -> None:
     """Several readers at different places share what was read."""
-    log = Log(block, 16 << 10)
+    log = StreamedLog(block, 16 << 10)
     server = EntryStreams(log.read)
     got: dict[bytes, list[Entry]] = {}
     waiting = [RequestEntries(b"%d" % n, 7 * n, packed=True) for n in range(readers)]
@@ -176,7 +176,7 @@ def test_whole_blocks_are_sent_to_who_asks_for_them(block: int, readers: int) ->
 
 
 def test_a_block_is_read_once_for_all_messages_made_of_it() -> None:
-    log = Log(1000)
+    log = StreamedLog(1000)
     server = EntryStreams(log.read)
     waiting = [answer.last_index for answer in ask(server, 0)]
     while waiting:

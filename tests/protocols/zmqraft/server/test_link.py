@@ -37,7 +37,7 @@ def batch(first_index: int, term: int, *data: bytes) -> EntryBatch:
     return encode_block(first_index, term, [Record(0, bytes(11) + b"1", d) for d in data])
 
 
-class Wire:
+class LinkWire:
     """n1's link to n2 and n2's requests, with what passed between them."""
 
     def __init__(self, features: tuple[str, ...] | None = (FEATURE_APPEND, FEATURE_PRE_VOTE)):
@@ -71,7 +71,7 @@ APPEND = AppendEntries(3, "n1", 4, 2, 4, (batch(5, 2, b"a"), batch(6, 3, b"b", b
 def test_append_entries_arrive_as_the_same_batches(
     features: tuple[str, ...] | None, kind: bytes
 ) -> None:
-    wire = Wire(features)
+    wire = LinkWire(features)
     wire.link.send_request(APPEND)
     assert wire.out[0][1] == kind
     sender, message, origin = wire.received()
@@ -82,7 +82,7 @@ def test_append_entries_arrive_as_the_same_batches(
 
 
 def test_a_text_success_never_confirms_more_than_our_disk_has() -> None:
-    wire = Wire(None)
+    wire = LinkWire(None)
     wire.link.send_request(APPEND._replace(batches=()))
     _, _, origin = wire.received()
     wire.requests.answer(origin, AppendResponse(3, True, 2))
@@ -91,7 +91,7 @@ def test_a_text_success_never_confirms_more_than_our_disk_has() -> None:
 
 def test_a_refusal_without_a_hint_is_one_step_back() -> None:
     """A node peer stops when it is asked for less than it has committed: no step is longer."""
-    wire = Wire(None)
+    wire = LinkWire(None)
     wire.link.send_request(APPEND)
     _, _, origin = wire.received()
     wire.back.append([b"\0rid", origin.message_id, b"\x03", b""])
@@ -101,7 +101,7 @@ def test_a_refusal_without_a_hint_is_one_step_back() -> None:
 def test_a_refusal_from_before_entries_were_sent_is_late() -> None:
     """Two heartbeats were refused; the entries that the first refusal asked for are on their way,
     and may be committed there when the second one arrives."""
-    wire = Wire(None)
+    wire = LinkWire(None)
     heartbeat = APPEND._replace(prev_index=7, prev_term=3, batches=())
     origins = []
     for commit_index in (3, 4):
@@ -119,7 +119,7 @@ def test_a_refusal_from_before_entries_were_sent_is_late() -> None:
 
 def test_a_refusal_of_what_was_asked_before_entries_were_accepted_is_late() -> None:
     """The acceptance is the newer word, although its request was sent first."""
-    wire = Wire(None)
+    wire = LinkWire(None)
     wire.link.send_request(APPEND)
     accepted = wire.received()[2]
     wire.link.send_request(APPEND._replace(prev_index=7, prev_term=3, batches=()))
@@ -139,7 +139,7 @@ def test_a_refusal_of_what_was_asked_before_entries_were_accepted_is_late() -> N
     [("node", [b"\x03", b"", b"\x05"]), ("text", [b"\x03", b"", b"\0", b"\x05"])],
 )
 def test_a_leader_is_refused_in_its_dialect(dialect: Dialect, frames: list[bytes]) -> None:
-    wire = Wire(None)
+    wire = LinkWire(None)
     wire.requests = PeerRequests(CLUSTER, frozenset({"n1"}), lambda peer: dialect)
     wire.link.send_request(APPEND)
     _, _, origin = wire.received()
@@ -148,7 +148,7 @@ def test_a_leader_is_refused_in_its_dialect(dialect: Dialect, frames: list[bytes
 
 
 def test_a_vote_repeats_its_id_and_gets_the_same_answer() -> None:
-    wire = Wire()
+    wire = LinkWire()
     ask = RequestVote(5, "n1", 7, 3)
     wire.link.send_request(ask)
     _, message, origin = wire.received()
@@ -166,7 +166,7 @@ def test_a_vote_repeats_its_id_and_gets_the_same_answer() -> None:
 
 @pytest.mark.parametrize("features", [None, (FEATURE_APPEND,)])
 def test_the_round_of_a_read_is_never_on_the_wire(features: tuple[str, ...] | None) -> None:
-    wire = Wire(features)
+    wire = LinkWire(features)
     wire.link.send_request(APPEND._replace(read_round=7))
     wire.link.send_request(APPEND._replace(term=4, read_round=8))
     _, message, origin = wire.received(0)
@@ -178,7 +178,7 @@ def test_the_round_of_a_read_is_never_on_the_wire(features: tuple[str, ...] | No
 
 
 def test_a_repeat_keeps_the_round_of_the_first() -> None:
-    wire = Wire(None)
+    wire = LinkWire(None)
     wire.link.send_request(APPEND._replace(read_round=7))
     wire.link.send_request(APPEND._replace(read_round=8))
     assert wire.out[0] == wire.out[1]
@@ -192,10 +192,10 @@ def test_a_repeat_keeps_the_round_of_the_first() -> None:
 
 def test_pre_votes_go_only_to_peers_that_know_them() -> None:
     ask = RequestVote(5, "n1", 7, 3, pre_vote=True)
-    deaf = Wire(None)
+    deaf = LinkWire(None)
     deaf.link.send_request(ask)
     assert not deaf.out
-    wire = Wire()
+    wire = LinkWire()
     wire.link.send_request(ask)
     assert wire.out[0][1] == PRE_VOTE
     _, message, origin = wire.received()
@@ -206,7 +206,7 @@ def test_pre_votes_go_only_to_peers_that_know_them() -> None:
 
 def test_a_transfer_goes_to_peers_that_know_it() -> None:
     ask, word = RequestVote(5, "n1", 7, 3, transfer=True), TimeoutNow(4, "n1")
-    wire = Wire((FEATURE_TRANSFER,))
+    wire = LinkWire((FEATURE_TRANSFER,))
     wire.link.send_request(ask)
     assert wire.out[0][1] == TRANSFER_VOTE
     _, message, origin = wire.received()
@@ -216,13 +216,13 @@ def test_a_transfer_goes_to_peers_that_know_it() -> None:
     wire.link.send_request(word)
     sender, message, _ = wire.received()
     assert (sender, message) == ("n1", word)
-    other = Wire()
+    other = LinkWire()
     other.link.send_request(ask)
     assert other.out[0][1] == REQUEST_VOTE, "a foreign peer is asked in its own words"
 
 
 def test_hello_is_answered_by_hello() -> None:
-    wire = Wire(None)
+    wire = LinkWire(None)
     wire.link.send_hello(Hello("n1", "1", (FEATURE_APPEND,), 9))
     frames = wire.out[0]
     assert frames[2] == CLUSTER
@@ -230,7 +230,7 @@ def test_hello_is_answered_by_hello() -> None:
 
 
 def test_strangers_and_foreign_clusters_are_dropped() -> None:
-    wire = Wire()
+    wire = LinkWire()
     stranger = PeerLink(CLUSTER, "n2", wire.out.append)
     stranger.send_request(RequestVote(5, "n9", 7, 3))
     assert wire.receive() is None
@@ -246,7 +246,7 @@ KINDS = (REQUEST_VOTE, PRE_VOTE, APPEND_ENTRIES, APPEND_PACKED, TRANSFER_VOTE, T
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_junk_is_a_remote_error(kind: bytes) -> None:
-    wire = Wire()
+    wire = LinkWire()
     for junk in ([], [b""], [CLUSTER, b"n1"], [CLUSTER, b"n1", b"\1", b"\1", b"", b"\1", b"x" * 9]):
         with pytest.raises(RemoteProtocolError):
             wire.requests.decode(b"r", [b"\1", kind, *junk], wire.back.append)
@@ -254,7 +254,7 @@ def test_junk_is_a_remote_error(kind: bytes) -> None:
 
 
 def test_pending_requests_are_bounded() -> None:
-    wire = Wire()
+    wire = LinkWire()
     for _ in range(1000):
         wire.link.send_request(APPEND._replace(batches=()))
     assert wire.link.pending_count <= 256

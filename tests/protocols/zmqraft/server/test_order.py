@@ -9,42 +9,42 @@ import pytest
 from kelek.protocols.zmqraft.client.client import PendingUpdates
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import RequestUpdate, UpdateAnswer
-from kelek.tests.protocols.zmqraft.world import IDENT, Peer, World, records_of
+from kelek.tests.protocols.zmqraft.fake_cluster import IDENT, FakeCluster, FakePeer, records_of
 
 SEEDS = [int(os.environ["KELEK_SEED"])] if "KELEK_SEED" in os.environ else list(range(40))
 PACKS = 150
 
 
-class LosingPeer(Peer):
+class LosingPeer(FakePeer):
     """Takes packs as the chain rule says, commits them some time later, forgets some at a change
     of leaders."""
 
-    world: "Storm"
+    cluster: "LossyCluster"
 
     def _on_pack(self, frames: list[bytes]) -> list[list[bytes]]:
-        world = self.world
+        cluster = self.cluster
         pack = own.decode_pack(frames, IDENT)
         if not self.leads:
             return [self._answer(pack, own.PackAnswer(own.PACK_NOT_LEADER, leader=self.leader))]
-        if world.dice.random() < world.loss:
+        if cluster.dice.random() < cluster.loss:
             return []
-        if pack.previous and pack.previous not in world.log.index_of:
+        if pack.previous and pack.previous not in cluster.log.index_of:
             return [self._answer(pack, own.PackAnswer(own.PACK_GAP))]
         records = records_of(pack.records)
-        indexes = [world.log.add(record.reqid or b"", record.data) for record in records]
+        indexes = [cluster.log.add(record.reqid or b"", record.data) for record in records]
         runs = tuple((1, index) for index in indexes)
         committed = self._answer(pack, own.PackAnswer(own.PACK_ACCEPTED, runs=runs))
-        if max(indexes) <= world.committed:
+        if max(indexes) <= cluster.committed:
             return [committed]
-        term, generation = world.term, world.generation_of(self.url)
+        term, generation = cluster.term, cluster.generation_of(self.url)
 
         def commit() -> None:
-            if world.term == term and self.alive:
-                world.committed = max(world.committed, *indexes)
+            if cluster.term == term and self.alive:
+                cluster.committed = max(cluster.committed, *indexes)
                 if generation is not None:
-                    world.reply(self.url, generation, committed)
+                    cluster.reply(self.url, generation, committed)
 
-        world.at(world.dice.randrange(1, 60), commit)
+        cluster.at(cluster.dice.randrange(1, 60), commit)
         return [self._answer(pack, own.PackAnswer(own.PACK_ACCEPTED))]
 
     def _on_update(self, frames: list[bytes], request: RequestUpdate) -> UpdateAnswer:
@@ -54,8 +54,8 @@ class LosingPeer(Peer):
         return own.encode_pack_answer(pack.reqid, answer)
 
 
-class Storm(World):
-    """A world in which something breaks all the time, until it has broken enough."""
+class LossyCluster(FakeCluster):
+    """A cluster with faults at random times, until enough have happened."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Storm(World):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_updates_commit_once_and_in_order(seed: int) -> None:
-    storm = Storm(seed)
+    storm = LossyCluster(seed)
     waiting = [
         (number, [b"%d.%d" % (number, n) for n in range(storm.dice.randrange(1, 4))])
         for number in range(PACKS)

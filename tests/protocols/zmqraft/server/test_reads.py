@@ -11,8 +11,8 @@ from kelek.protocols.zmqraft.client.client import PendingRead
 from kelek.protocols.zmqraft.server.commits import PUBLISH_MS, CommitNotice
 from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
 from kelek.protocols.zmqraft.wire.values import READ_INDEX
+from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
-from kelek.tests.protocols.zmqraft.world import World
 
 # ---- the peer ----
 
@@ -174,85 +174,85 @@ def test_answers_that_are_none(frames: list[bytes]) -> None:
 # ---- the client ----
 
 
-def begin(world: World, count: int = 1, wait: int = WAIT_APPLIED) -> list[PendingRead]:
-    return [world.client.reads.add(PendingRead(wait)) for _ in range(count)]
+def begin(cluster: FakeCluster, count: int = 1, wait: int = WAIT_APPLIED) -> list[PendingRead]:
+    return [cluster.client.reads.add(PendingRead(wait)) for _ in range(count)]
 
 
 def test_reads_that_begin_together_share_a_request() -> None:
-    world = World()
-    leader = world.lead("n2")
-    reads = begin(world, 100) + begin(world, 100, WAIT_CONFIRMED)
-    world.run(lambda: all(each.done for each in reads))
+    cluster = FakeCluster()
+    leader = cluster.lead("n2")
+    reads = begin(cluster, 100) + begin(cluster, 100, WAIT_CONFIRMED)
+    cluster.run(lambda: all(each.done for each in reads))
     assert {each.index for each in reads} == {1}
     assert leader.reads == 2
 
 
 def test_a_read_that_begins_later_has_a_request_of_its_own() -> None:
-    world = World()
-    leader = world.lead("n2")
-    first = begin(world)
-    world.run(lambda: bool(leader.reads))
-    second = begin(world)
-    world.run(lambda: second[0].done)
+    cluster = FakeCluster()
+    leader = cluster.lead("n2")
+    first = begin(cluster)
+    cluster.run(lambda: bool(leader.reads))
+    second = begin(cluster)
+    cluster.run(lambda: second[0].done)
     assert first[0].done
     assert leader.reads == 2
 
 
 def test_a_read_goes_to_the_next_leader() -> None:
-    world = World()
-    world.lead("n1").mute = True
-    reads = begin(world, 3)
-    world.peers[0].mute = False
-    world.peers[0].confirms = False
-    world.at(30, lambda: world.kill("n1"))
-    world.at(40, lambda: world.lead("n3"))
-    world.run(lambda: all(each.done for each in reads))
-    assert world.client.leader == "tcp://n3"
+    cluster = FakeCluster()
+    cluster.lead("n1").mute = True
+    reads = begin(cluster, 3)
+    cluster.peers[0].mute = False
+    cluster.peers[0].confirms = False
+    cluster.at(30, lambda: cluster.kill("n1"))
+    cluster.at(40, lambda: cluster.lead("n3"))
+    cluster.run(lambda: all(each.done for each in reads))
+    assert cluster.client.leader == "tcp://n3"
 
 
 def test_a_leader_that_refuses_is_left() -> None:
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader is not None)
-    world.lead("n2")
-    (read_,) = begin(world)
-    world.run(lambda: read_.done)
-    assert world.client.leader == "tcp://n2"
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader is not None)
+    cluster.lead("n2")
+    (read_,) = begin(cluster)
+    cluster.run(lambda: read_.done)
+    assert cluster.client.leader == "tcp://n2"
 
 
-def sent_read(world: World) -> bytes:
+def sent_read(cluster: FakeCluster) -> bytes:
     """The id of the read that the client has sent last."""
-    return [frames[0] for *_, frames in world.sent if frames[1] == READ_INDEX][-1]
+    return [frames[0] for *_, frames in cluster.sent if frames[1] == READ_INDEX][-1]
 
 
 def test_a_leader_that_reminds_is_waited_for_and_a_silent_one_is_not() -> None:
-    world = World()
-    leader = world.lead("n1")
+    cluster = FakeCluster()
+    leader = cluster.lead("n1")
     leader.confirms = False
-    (read_,) = begin(world)
-    world.run(lambda: bool(leader.reads))
-    id_ = sent_read(world)
+    (read_,) = begin(cluster)
+    cluster.run(lambda: bool(leader.reads))
+    id_ = sent_read(cluster)
     for _ in range(20):
-        world.now_ms += 100
-        world.client.on_frames(leader.url, [id_, b"kR", b"\1", b""], world.now_ms)
-        world.act()
-    assert world.client.counters["silent"] == 0
-    world.now_ms += 500
-    world.act()
-    assert world.client.counters["silent"] == 1
+        cluster.now_ms += 100
+        cluster.client.on_frames(leader.url, [id_, b"kR", b"\1", b""], cluster.now_ms)
+        cluster.act()
+    assert cluster.client.counters["silent"] == 0
+    cluster.now_ms += 500
+    cluster.act()
+    assert cluster.client.counters["silent"] == 1
     leader.confirms = True
-    world.run(lambda: read_.done)
+    cluster.run(lambda: read_.done)
 
 
 def test_an_answer_to_a_read_of_before_the_search_is_a_stray() -> None:
     """The old leader's late answer may be older than what the reader has seen since."""
-    world = World()
-    leader = world.lead("n1")
+    cluster = FakeCluster()
+    leader = cluster.lead("n1")
     leader.confirms = False
-    (read_,) = begin(world)
-    world.run(lambda: bool(leader.reads))
-    id_ = sent_read(world)
-    world.client.on_disconnected(leader.url, world.now_ms)
-    world.client.on_frames(leader.url, [id_, b"kR", b"\1", b"\x09"], world.now_ms)
+    (read_,) = begin(cluster)
+    cluster.run(lambda: bool(leader.reads))
+    id_ = sent_read(cluster)
+    cluster.client.on_disconnected(leader.url, cluster.now_ms)
+    cluster.client.on_frames(leader.url, [id_, b"kR", b"\1", b"\x09"], cluster.now_ms)
     assert not read_.done
-    assert world.client.counters["strays"] == 1
+    assert cluster.client.counters["strays"] == 1

@@ -23,7 +23,7 @@ SNAPSHOT = Snapshot(70, 3, len(STATE) + 5000, len(STATE))
 REQID = bytes(12)
 
 
-class Server:
+class StateServer:
     """State streams whose pieces are read at once."""
 
     def __init__(self, snapshot: Snapshot = SNAPSHOT, state: bytes = STATE) -> None:
@@ -45,7 +45,7 @@ class Server:
 
 @pytest.mark.parametrize("way", ["text", "node"])
 def test_the_whole_state_then_entries(way: str) -> None:
-    server, got, first = Server(), b"", RequestEntries(REQID, 0, text=way == "text")
+    server, got, first = StateServer(), b"", RequestEntries(REQID, 0, text=way == "text")
     left, answers = server.ask(first)
     assert len(answers) == CHUNKS_AHEAD
     while answers:
@@ -70,7 +70,7 @@ def test_the_whole_state_then_entries(way: str) -> None:
 
 
 def test_a_state_of_no_bytes_is_one_chunk() -> None:
-    server = Server(SNAPSHOT._replace(state_size=0), b"")
+    server = StateServer(SNAPSHOT._replace(state_size=0), b"")
     _, (answer,) = server.ask(RequestEntries(REQID, 0))
     assert answer.chunk == StateChunk(0, 0, 3, b"")
     left, answers = server.ask(RequestEntries(REQID, 0, offset=0))
@@ -79,7 +79,7 @@ def test_a_state_of_no_bytes_is_one_chunk() -> None:
 
 
 def test_count_0_ends_it_and_silence_too() -> None:
-    server = Server()
+    server = StateServer()
     server.ask(RequestEntries(REQID, 0))
     assert server.ask(RequestEntries(REQID, 70, 0)) == (None, [])
     assert len(server.streams) == 0
@@ -90,7 +90,7 @@ def test_count_0_ends_it_and_silence_too() -> None:
 
 
 def test_a_snapshot_that_is_gone_ends_it() -> None:
-    server = Server()
+    server = StateServer()
     server.streams.on_request(server.client, RequestEntries(REQID, 0), SNAPSHOT, 0)
     (order, _) = server.streams.orders
     server.streams.on_chunk_read(ChunkRead(order.to, 70, 3, 0, b"", False))
@@ -100,7 +100,7 @@ def test_a_snapshot_that_is_gone_ends_it() -> None:
 
 
 def test_another_start_begins_anew() -> None:
-    server = Server()
+    server = StateServer()
     server.ask(RequestEntries(REQID, 0))
     _, answers = server.ask(RequestEntries(REQID, 0))
     assert [answer.chunk and answer.chunk.offset for answer in answers] == [0, CHUNK_BYTES_PLAIN]
@@ -112,7 +112,7 @@ def offsets(answers: list[EntriesAnswer]) -> list[int]:
 
 def test_a_new_request_goes_on_at_its_offset_within_the_same_snapshot() -> None:
     """As a client of the npm package asks that has paused for longer than a stream lives."""
-    server = Server()
+    server = StateServer()
     server.ask(RequestEntries(REQID, 0))
     server.ask(RequestEntries(REQID, 0, 0))
     server.now_ms += 10 * SILENCE_MS_MAX
@@ -134,7 +134,7 @@ def test_a_new_request_goes_on_at_its_offset_within_the_same_snapshot() -> None:
 @pytest.mark.parametrize("other", ["connection", "snapshot", "further"])
 def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
     """It may be of another leader's snapshot: the halves of two are no state."""
-    server = Server()
+    server = StateServer()
     server.ask(RequestEntries(REQID, 0))
     request = RequestEntries(bytes(11) + b"x", 0, offset=7639)
     if other == "connection":
@@ -147,7 +147,7 @@ def test_an_offset_of_what_was_not_sent_here_begins_anew(other: str) -> None:
 
 
 def test_the_client_collects_the_state() -> None:
-    server, stream = Server(), EntryStream(0, wants_state=True)
+    server, stream = StateServer(), EntryStream(0, wants_state=True)
     request: RequestEntries | None = stream.start(REQID)
     while request is not None and not stream.done:
         _, answers = server.ask(request)

@@ -22,8 +22,8 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     encode_client_request,
 )
 from kelek.protocols.zmqraft.wire.extensions import Hello
+from kelek.tests.protocols.zmqraft.fake_cluster import FakeCluster
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, lead
-from kelek.tests.protocols.zmqraft.world import World
 
 FEATURES = ("pack", "append", "prevote", "transfer")
 REQID = b"\x6b\x49\xd2\x00request1"
@@ -169,30 +169,30 @@ def test_nobody_may_make_us_campaign_at_the_clients_door() -> None:
 
 
 def test_a_transfer_that_is_on_its_way_is_waited_for_and_asked_again() -> None:
-    world = World()
-    world.lead("n1")
-    asked = world.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
-    world.run(lambda: asked.done)
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    asked = cluster.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
+    cluster.run(lambda: asked.done)
     assert asked.answer == wire.TransferAnswer(DONE, "n2")
 
 
 def test_a_transfer_goes_to_the_leader_and_moves_it_once() -> None:
-    world = World()
-    world.lead("n1")
-    world.run(lambda: world.client.leader is not None)
-    world.lead("n2")  # It has moved already when the request comes.
-    for peer in world.peers:
+    cluster = FakeCluster()
+    cluster.lead("n1")
+    cluster.run(lambda: cluster.client.leader is not None)
+    cluster.lead("n2")  # It has moved already when the request comes.
+    for peer in cluster.peers:
         peer.transfers.append(wire.RequestTransfer(b""))
-    asked = world.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "", "n1")))
-    world.run(lambda: asked.done)
+    asked = cluster.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "", "n1")))
+    cluster.run(lambda: asked.done)
     assert asked.answer == wire.TransferAnswer(DONE, "n2")
 
 
 def test_a_leader_that_knows_no_transfer() -> None:
-    world = World()
-    world.lead("n1").features = ("pack",)
-    asked = world.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
-    world.run(lambda: asked.done)
+    cluster = FakeCluster()
+    cluster.lead("n1").features = ("pack",)
+    asked = cluster.client.query(TransferQuery(wire.RequestTransfer(b"transfer-ask", "n2")))
+    cluster.run(lambda: asked.done)
     assert asked.answer is not None
     assert asked.answer.reason.endswith("knows no leadership transfer")
 

@@ -130,7 +130,7 @@ def test_a_participant_that_a_snapshot_has_taken_beyond_the_entry_goes_on() -> N
     assert line.reply_when_written(15) is None
 
 
-class Member:
+class BarrierMember:
     """A participant in the story below; its state is the index that it has applied."""
 
     def __init__(self, name: str) -> None:
@@ -143,7 +143,7 @@ class Member:
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_gets_lost_a_snapshot_is_of_one_entry(seed: int) -> None:
     random = Random(seed)
-    members = {name: Member(name) for name in THREE[: random.randint(1, 3)]}
+    members = {name: BarrierMember(name) for name in THREE[: random.randint(1, 3)]}
     barrier = Barrier(list(members))
     mail: list[tuple[str, BarrierOrder | BarrierReply]] = []
     now_ms = commit = made = wanted = 0

@@ -14,7 +14,7 @@ US_PER_MS = 1000
 TRACE_MAX = 100
 
 
-class World:
+class Simulation:
     """The clock and the random numbers of a run."""
 
     def __init__(self, seed: int) -> None:
@@ -79,8 +79,8 @@ class Process(ABC):
 
     WAKE_US_MAX = 150
 
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self.simulation = simulation
         self.name = name
         self.alive = True
         self.inbox: list[tuple[Any, ...]] = []
@@ -92,20 +92,20 @@ class Process(ABC):
         """Adds an item to the inbox; the next wake processes all items."""
         if self.alive:
             self.inbox.append(item)
-            self.wake_after(self.world.between(5, self.WAKE_US_MAX))
+            self.wake_after(self.simulation.between(5, self.WAKE_US_MAX))
 
     def wake_after(self, delay_us: int) -> None:
         """Wakes the process after the delay at the latest."""
-        wake_us = max(self.world.now_us + delay_us, self._paused_until_us)
+        wake_us = max(self.simulation.now_us + delay_us, self._paused_until_us)
         if self._wake_us is not None and self._wake_us <= wake_us:
             return
         self._wake_us = wake_us
         self._wake_number += 1
-        self.world.after(wake_us - self.world.now_us, self._wake, self._wake_number)
+        self.simulation.after(wake_us - self.simulation.now_us, self._wake, self._wake_number)
 
     def pause(self, duration_us: int) -> None:
         """SIGSTOP: the process sees later items all at once."""
-        self._paused_until_us = max(self._paused_until_us, self.world.now_us + duration_us)
+        self._paused_until_us = max(self._paused_until_us, self.simulation.now_us + duration_us)
 
     def resume(self) -> None:
         self._paused_until_us = 0
@@ -120,7 +120,7 @@ class Process(ABC):
         if not self.alive or number != self._wake_number:
             return
         self._wake_us = None
-        if self.world.now_us < self._paused_until_us:
+        if self.simulation.now_us < self._paused_until_us:
             self.wake_after(0)
             return
         self.on_wake()

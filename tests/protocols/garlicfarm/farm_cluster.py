@@ -41,7 +41,7 @@ def server(number: int) -> ClusterServer:
     return ClusterServer(number, f"tcp://127.0.0.1:{9000 + number}")
 
 
-class Disk:
+class FarmDisk:
     """The durable state of a server."""
 
     def __init__(self, servers: tuple[ClusterServer, ...]) -> None:
@@ -137,7 +137,7 @@ class Side(Protocol):
     failure: str
 
 
-class Node(Protocol):
+class FarmNode(Protocol):
     """A server of any implementation."""
 
     @property
@@ -166,28 +166,28 @@ class Node(Protocol):
     def write(self) -> object: ...
 
 
-class Client:
+class FarmRequester:
     """Sends requests to a server and collects the answers."""
 
-    def __init__(self, world: "World", to: int, session: PeerSession = ADMIN) -> None:
-        self.world, self.to = world, to
+    def __init__(self, cluster: "FarmCluster", to: int, session: PeerSession = ADMIN) -> None:
+        self.cluster, self.to = cluster, to
         self.answers: list[Response] = []
         self._stream = codec.ResponseStream()
         self.closed = ""
-        self.connection = world.nodes[to].accept(session)
-        world.readers[to, self.connection] = self._read
+        self.connection = cluster.nodes[to].accept(session)
+        cluster.readers[to, self.connection] = self._read
 
     def send(self, *requests: Request) -> None:
         self.send_bytes(b"".join(map(codec.encode_request, requests)))
 
     def send_bytes(self, data: bytes) -> None:
-        peer = self.world.nodes[self.to]
-        self.world.after(1, lambda: self._arrive(peer, data))
+        peer = self.cluster.nodes[self.to]
+        self.cluster.after(1, lambda: self._arrive(peer, data))
 
-    def _arrive(self, peer: Node, data: bytes) -> None:
-        if self.world.nodes.get(self.to) is peer and self.connection in peer.inbound:
-            act = partial(peer.on_requests, self.connection, data, self.world.now_ms)
-            self.world.guarded(self.to, act)
+    def _arrive(self, peer: FarmNode, data: bytes) -> None:
+        if self.cluster.nodes.get(self.to) is peer and self.connection in peer.inbound:
+            act = partial(peer.on_requests, self.connection, data, self.cluster.now_ms)
+            self.cluster.guarded(self.to, act)
 
     def _read(self, data: bytes, failure: str) -> None:
         self.answers += self._stream.feed(data)
@@ -199,7 +199,7 @@ def client_request(*values: bytes) -> Request:
     return Request(MessageType.CLIENT_REQUEST, entries=entries)
 
 
-class Wire:
+class FarmWire:
     """A connection between servers, by its number at the acceptor."""
 
     def __init__(self, connection: int) -> None:
@@ -208,7 +208,7 @@ class Wire:
         self.busy_ms: dict[tuple[int, int], int] = {}
 
 
-class World:
+class FarmCluster:
     """The running servers by id, and the disks of our servers, which survive kills."""
 
     def __init__(
@@ -220,14 +220,14 @@ class World:
         self.deaths: tuple[type[Exception], ...] = ()
         self.now_ms = 1000
         self.members = tuple(map(server, members))
-        self.disks: dict[int, Disk] = {}
+        self.disks: dict[int, FarmDisk] = {}
         self.peers: dict[int, FarmPeer] = {}
-        self.others: dict[int, Node] = {}
+        self.others: dict[int, FarmNode] = {}
         self.setups: dict[int, FarmSetup] = {}
         self.readers: dict[tuple[int, int], Callable[[bytes, str], None]] = {}
         self.cut: set[frozenset[int]] = set()  # Pairs of servers without a connection.
         self.leaders: dict[int, int] = {}  # By term.
-        self._links: dict[tuple[int, int], Wire] = {}  # By (from, to).
+        self._links: dict[tuple[int, int], FarmWire] = {}  # By (from, to).
         self._links_tried: set[tuple[int, int]] = set()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
@@ -236,7 +236,7 @@ class World:
                 self.start(number, self.members)
 
     @property
-    def nodes(self) -> dict[int, Node]:
+    def nodes(self) -> dict[int, FarmNode]:
         return {**self.others, **self.peers}
 
     def after(self, delay_ms: int, event: Callable[[], None]) -> None:
@@ -257,8 +257,8 @@ class World:
         dice = Random(self.random.random())
         self.peers[number] = FarmPeer(self.setups[number], disk.recover(), disk, self.now_ms, dice)
 
-    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> Disk:
-        return Disk(servers)
+    def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> FarmDisk:
+        return FarmDisk(servers)
 
     def guarded(self, number: int, act: Callable[[], object]) -> None:
         """Runs a step of a server, which may kill it."""
@@ -336,7 +336,7 @@ class World:
             if link[1] == number and wire.connection == connection:
                 self._break(link)
 
-    def _connect(self, number: int, peer: Node) -> None:
+    def _connect(self, number: int, peer: FarmNode) -> None:
         for to in set(peer.links) | {b for a, b in self._links if a == number}:
             link = (number, to)
             up = link in self._links
@@ -347,7 +347,7 @@ class World:
                 self._links_tried.add(link)
                 self.after(self.delay(), partial(self._made, link, peer))
 
-    def _made(self, link: tuple[int, int], peer: Node) -> None:
+    def _made(self, link: tuple[int, int], peer: FarmNode) -> None:
         self._links_tried.discard(link)
         number, to = link
         far = self.nodes.get(to)
@@ -355,7 +355,9 @@ class World:
             return
         if to not in peer.links or link in self._links:
             return
-        wire = self._links[link] = Wire(far.accept(PeerSession(f"server{number}", number, False)))
+        wire = self._links[link] = FarmWire(
+            far.accept(PeerSession(f"server{number}", number, False))
+        )
         self.readers[to, wire.connection] = lambda data, failure: self.send_back(link, wire, data)
         peer.on_connected(to, self.now_ms)
 
@@ -364,21 +366,21 @@ class World:
         if data and wire is not None:
             self._later(wire, (number, to), partial(self._arrive, wire, (number, to), data))
 
-    def _arrive(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
+    def _arrive(self, wire: FarmWire, link: tuple[int, int], data: bytes) -> None:
         if self._links.get(link) is wire:
             act = partial(self.nodes[link[1]].on_requests, wire.connection, data, self.now_ms)
             self.guarded(link[1], act)
 
-    def send_back(self, link: tuple[int, int], wire: Wire, data: bytes) -> None:
+    def send_back(self, link: tuple[int, int], wire: FarmWire, data: bytes) -> None:
         if data and self._links.get(link) is wire:
             self._later(wire, link[::-1], partial(self._answer, wire, link, data))
 
-    def _answer(self, wire: Wire, link: tuple[int, int], data: bytes) -> None:
+    def _answer(self, wire: FarmWire, link: tuple[int, int], data: bytes) -> None:
         if self._links.get(link) is wire:
             act = partial(self.nodes[link[0]].on_responses, link[1], data, self.now_ms)
             self.guarded(link[0], act)
 
-    def _later(self, wire: Wire, way: tuple[int, int], event: Callable[[], None]) -> None:
+    def _later(self, wire: FarmWire, way: tuple[int, int], event: Callable[[], None]) -> None:
         """Delivers in order in each direction of a connection."""
         at = max(self.now_ms + self.delay(), wire.busy_ms.get(way, 0))
         wire.busy_ms[way] = at
@@ -452,7 +454,7 @@ class World:
         self, request: Request, to: int | None = None, session: PeerSession = ADMIN
     ) -> Response:
         """Sends one request; returns its answer."""
-        client = Client(self, self.elect() if to is None else to, session)
+        client = FarmRequester(self, self.elect() if to is None else to, session)
         client.send(request)
         self.run_until(lambda: bool(client.answers) or bool(client.closed))
         assert client.answers, client.closed

@@ -19,10 +19,7 @@ from kelek.protocols.garlicfarm.server.values import FarmSnapshot
 from kelek.protocols.garlicfarm.wire.http_api import (
     ViewRequest,
 )
-from kelek.tests.protocols.garlicfarm.farm_world import (
-    World,
-    client_request,
-)
+from kelek.tests.protocols.garlicfarm.farm_cluster import FarmCluster, client_request
 
 INTERVAL_MS = 10_000
 EPOCH_MS = 1_558_000_000_000
@@ -45,7 +42,7 @@ class Router:
         self.told.append(None)
 
 
-class AppWorld(World):
+class AppWorld(FarmCluster):
     """A farm whose servers each have an application and a router."""
 
     def __init__(
@@ -114,8 +111,8 @@ def publish(choice: int | PublishChoice) -> Order:
     return order(OrderKind.PUBLISH, publish=choice)
 
 
-def make_snapshot(world: AppWorld, number: int) -> FarmSnapshot:
-    mark, pieces = world.apps[number].snapshot()
-    assert mark.last_index == world.apps[number].state.index
-    assert world.snapshot(number, b"".join(pieces))._replace(size=0) == mark
+def make_snapshot(cluster: AppWorld, number: int) -> FarmSnapshot:
+    mark, pieces = cluster.apps[number].snapshot()
+    assert mark.last_index == cluster.apps[number].state.index
+    assert cluster.snapshot(number, b"".join(pieces))._replace(size=0) == mark
     return mark

@@ -1,4 +1,4 @@
-"""A small world for the client machine: peers that answer as specified, in virtual time."""
+"""Peers that answer the client machine as specified, in virtual time."""
 
 import heapq
 from collections.abc import Callable
@@ -44,7 +44,7 @@ PIPELINES = 5
 
 
 class SharedLog:
-    """What the cluster has committed; the peers of this world never disagree."""
+    """What the cluster has committed; these peers never disagree."""
 
     def __init__(self) -> None:
         self.records: list[tuple[bytes, bytes]] = []
@@ -57,11 +57,11 @@ class SharedLog:
         return self.index_of[reqid]
 
 
-class Peer:
+class FakePeer:
     """One peer as a client sees it; tests bend it by its attributes."""
 
-    def __init__(self, world: "World", name: str) -> None:
-        self.world = world
+    def __init__(self, cluster: "FakeCluster", name: str) -> None:
+        self.cluster = cluster
         self.name = name
         self.url = f"tcp://{name}"
         self.alive = True
@@ -109,16 +109,16 @@ class Peer:
         if kind == ENTRIES_PACKED:
             return self._on_entries(own.decode_entries_packed(frames, IDENT))
         form, request = codec.decode_client_request(frames, IDENT)
-        if form is not (self.world.form or codec.Form.NODE):
+        if form is not (self.cluster.form or codec.Form.NODE):
             assert isinstance(request, codec.RequestConfig), "only a question asks for the form"
             return []
         match request:
             case codec.RequestConfig():
-                members = tuple((peer.name, peer.url) for peer in self.world.peers)
+                members = tuple((peer.name, peer.url) for peer in self.cluster.peers)
                 answer = codec.ConfigAnswer(self.leads, self.leader, members)
                 return [codec.encode_config_answer(reqid, answer)]
             case codec.RequestLogInfo():
-                last = len(self.world.log.records)
+                last = len(self.cluster.log.records)
                 info = codec.LogInfo(self.leads, self.leader, 1, 1, last, last, last)
                 return [codec.encode_log_info_answer(reqid, info)]
             case codec.RequestBroadcastStateUrl():
@@ -128,11 +128,11 @@ class Peer:
             case codec.RequestEntries():
                 return self._on_entries(request)
             case ConfigUpdate() | MakeSnapshot():
-                raise AssertionError("this world's members are fixed, and its log is never cut")
+                raise AssertionError("the members are fixed, and its log is never cut")
 
     @property
     def leader(self) -> str | None:
-        return next((peer.name for peer in self.world.peers if peer.leads), None)
+        return next((peer.name for peer in self.cluster.peers if peer.leads), None)
 
     def _on_update(self, frames: list[bytes], request: codec.RequestUpdate) -> codec.UpdateAnswer:
         self.taken.append(frames)
@@ -140,7 +140,7 @@ class Peer:
             return codec.UpdateAnswer(UpdateStatus.REFUSED, leader=self.leader)
         if self.refuse is not None:
             return codec.UpdateAnswer(UpdateStatus.REJECTED)
-        index = self.world.log.add(request.reqid, request.data)
+        index = self.cluster.log.add(request.reqid, request.data)
         return codec.UpdateAnswer(UpdateStatus.COMMITTED, index)
 
     def _on_transfer(self, request: RequestTransfer) -> TransferAnswer:
@@ -152,7 +152,7 @@ class Peer:
         if len(self.transfers) == 1:
             return TransferAnswer(1)
         if request.to != self.name and request.away in ("", self.name):
-            for peer in self.world.peers:
+            for peer in self.cluster.peers:
                 peer.leads = peer.name == (request.to or "n3")
         return TransferAnswer(1, self.leader)
 
@@ -160,7 +160,7 @@ class Peer:
         self.reads += 1
         if not self.leads:
             return [b"\0", encode_json(self.leader)]
-        return [b"\1", bytes([len(self.world.log.records) + 1]) if self.confirms else b""]
+        return [b"\1", bytes([len(self.cluster.log.records) + 1]) if self.confirms else b""]
 
     def _on_pack(self, frames: list[bytes]) -> list[list[bytes]]:
         self.taken.append(frames)
@@ -173,13 +173,13 @@ class Peer:
         elif self.refuse is not None:
             position = min(1, len(records_of(pack.records)) - 1)
             answer = own.PackAnswer(own.PACK_REFUSED, position=position, reason=self.refuse)
-        elif pack.previous and pack.previous not in self.world.log.index_of:
+        elif pack.previous and pack.previous not in self.cluster.log.index_of:
             answer = own.PackAnswer(own.PACK_GAP)
         elif not self.commits:
             answer = own.PackAnswer(own.PACK_ACCEPTED)
         else:
             indexes = [
-                self.world.log.add(record.reqid or b"", record.data)
+                self.cluster.log.add(record.reqid or b"", record.data)
                 for record in records_of(pack.records)
             ]
             runs = own_runs(indexes)
@@ -194,8 +194,8 @@ class Peer:
         if request.count == 0:
             self.streams.pop(request.reqid, None)
             return []
-        if self.world.answer_entries is not None:
-            return [self._encode(request, self.world.answer_entries)]
+        if self.cluster.answer_entries is not None:
+            return [self._encode(request, self.cluster.answer_entries)]
         out = []
         waiting = self.streams.get(request.reqid)
         at = request.prev_index
@@ -204,12 +204,12 @@ class Peer:
             at = waiting[-1] if waiting else request.prev_index
         else:
             waiting = self.streams[request.reqid] = []
-        last = len(self.world.log.records) - self.lags
+        last = len(self.cluster.log.records) - self.lags
         if request.count is not None:
             last = min(last, request.prev_index + request.count)
         while len(waiting) < PIPELINES:
             end = min(at + ENTRIES_PER_ANSWER, last)
-            records = [Record(0, *record) for record in self.world.log.records[at:end]]
+            records = [Record(0, *record) for record in self.cluster.log.records[at:end]]
             status = codec.EntriesStatus.LAST if end == last else codec.EntriesStatus.MORE
             answer = codec.EntriesAnswer(status, end)
             if request.packed:
@@ -255,13 +255,13 @@ def own_runs(indexes: list[int]) -> tuple[tuple[int, int], ...]:
     return tuple((1, index) for index in indexes)
 
 
-class World:
+class FakeCluster:
     """The client, three peers, and a clock that only events move."""
 
     def __init__(self, form: codec.Form | None = None, known: int = 3) -> None:
         self.form = form
         self.log = SharedLog()
-        self.peers = [Peer(self, name) for name in ("n1", "n2", "n3")]
+        self.peers = [FakePeer(self, name) for name in ("n1", "n2", "n3")]
         self.now_ms = 1000
         self.sent: list[tuple[int, str, list[bytes]]] = []
         self._order = count()
@@ -283,7 +283,7 @@ class World:
     def new_id(self) -> bytes:
         return next(self._ids).to_bytes(12, "big")
 
-    def peer(self, url: str) -> Peer:
+    def peer(self, url: str) -> FakePeer:
         return next(peer for peer in self.peers if peer.url == url)
 
     def broadcast(self, name: str, entries: int) -> None:
@@ -302,7 +302,7 @@ class World:
         if self.listening.get(subscription) == url:
             self.client.on_broadcast(subscription, frames, self.now_ms)
 
-    def lead(self, name: str) -> Peer:
+    def lead(self, name: str) -> FakePeer:
         for peer in self.peers:
             peer.leads = peer.name == name
         return self.peer(f"tcp://{name}")
@@ -313,7 +313,7 @@ class World:
         peer.alive = peer.leads = False
         self.reset(peer)
 
-    def reset(self, peer: Peer) -> None:
+    def reset(self, peer: FakePeer) -> None:
         """Breaks the client's connection; like ZeroMQ it connects again by itself."""
 
         def lost() -> None:

@@ -27,10 +27,10 @@ class _Link(NamedTuple):
 class Host:
     """A node, its DEALERs, and the events of its user."""
 
-    def __init__(self, world: "World", address: str, setup: NodeSetup) -> None:
-        self.world = world
+    def __init__(self, network: "ZreNetwork", address: str, setup: NodeSetup) -> None:
+        self.network = network
         self.address = address
-        self.node = NodeMachine(setup, world.now_ms)
+        self.node = NodeMachine(setup, network.now_ms)
         self.links: dict[int, _Link] = {}
         self.events: list[Event] = []
         self.alive = True
@@ -47,7 +47,7 @@ class Host:
         return {peer.name for peer in self.node.peers.values()}
 
 
-class World:
+class ZreNetwork:
     """A seed makes every choice. Messages of a DEALER arrive in order; beacons may be lost."""
 
     def __init__(self, seed: int, beacon_loss: float = 0.0) -> None:
