@@ -169,9 +169,8 @@ def test_progress_is_reported_and_never_decreases(harness: SparkMapsHarness) -> 
     extension = Extension(values.WITH_LEASE, reqid=REQID, lease=order.lease)
     part = harness.start_job(requests.RangeJob(order.source, BATCH_PAIRS, extension=extension))
     harness.chunk(part)
-    harness.run_until(
-        lambda: harness.actor.table.jobs[apid].rows == BATCH_PAIRS
-    )  # Without a report.
+    table = harness.actor.table
+    harness.run_until(lambda: table.jobs[apid].rows == BATCH_PAIRS)  # Without a report.
     harness.read(part)
     harness.run_until(lambda: part not in harness.actor.table.jobs)
     assert int(harness.state(apid)["rows"]) >= BATCH_PAIRS

@@ -44,6 +44,25 @@ def test_lines_that_cannot_be_written_are_counted(
     assert (tmp_path / "a.log").read_text() == "10\n"
 
 
+def test_a_log_is_reopened_after_its_folder_was_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recovery moves the data of a node away. The new file has the whole size limit."""
+    monkeypatch.setattr(children, "LOG_BYTES_MAX", 6)
+    path = tmp_path / "logs" / "a.log"
+    log = LogFile(path)
+    log.write(b"1\n")
+    log.follow()
+    log.write(b"2\n")
+    path.parent.rename(tmp_path / "moved")
+    log.follow()
+    log.write(b"3\n")
+    log.write(b"4\n")
+    log.close()
+    assert (tmp_path / "moved" / "a.log").read_text() == "1\n2\n"
+    assert path.read_text() == "3\n4\n"
+
+
 @pytest.mark.parametrize("role", MODULES)
 def test_every_role_has_its_class(role: str) -> None:
     found = actor_class(f"{ACTORS}.{MODULES[role]}")

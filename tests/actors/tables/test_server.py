@@ -166,9 +166,8 @@ def test_unread_answers_of_a_client_are_bounded_by_bytes(
     assert [it.failed for it in found] == [False, False, True, True, True]
     assert all(it.retry and "unread" in it.text for it in found[2:])
     for _ in range(2):
-        read_answer(
-            harness, slow, 2_000_000, reqid=b"%012d" % 9
-        )  # Without unread bytes any size is sent.
+        # Without unread bytes an answer may have any size.
+        read_answer(harness, slow, 2_000_000, reqid=b"%012d" % 9)
         harness.run_until(lambda: slow.poll(0))
         assert not answers.decode_answer(slow.recv_multipart()).failed
 
@@ -199,9 +198,8 @@ def test_malformed_reports_are_dropped(harness: TableServerHarness) -> None:
         for frames in junk:
             harness.reports.send_multipart([PIPE_HEADER.pack(kind, 1, 0, 0, 0, EPOCH), *frames])
     harness.reports.send_multipart([PIPE_HEADER.pack(PROGRESS, 0, 0, 0, 0, EPOCH), b"short"])
-    harness.reports.send_multipart(
-        [PIPE_HEADER.pack(PROGRESS, 0, 0, 1, 0, EPOCH)]
-    )  # There is no second worker.
+    of_second_worker = PIPE_HEADER.pack(PROGRESS, 0, 0, 1, 0, EPOCH)  # There is one worker.
+    harness.reports.send(of_second_worker)
     harness.report(PROGRESS)
     harness.reports.send_multipart([PIPE_HEADER.pack(COMPLETED, 0, 0, 0, 0, EPOCH)])
     harness.run_until(lambda: COMPLETED in harness.actor.session.channels[0].reported_kinds)

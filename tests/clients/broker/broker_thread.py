@@ -56,9 +56,9 @@ class BrokerThread(threading.Thread):
     def now_ms(self) -> int:
         return monotonic_ms()
 
-    def carry(self, wire: RoutedConnection, frames: list[bytes], to_broker: bool) -> None:
+    def carry(self, connection: RoutedConnection, frames: list[bytes], to_broker: bool) -> None:
         if not self.mute or frames[0] != HEADERS.client:
-            wire.socket.send_multipart([wire.routing_id, *frames])
+            connection.socket.send_multipart([connection.routing_id, *frames])
 
     def run(self) -> None:
         with zmq.Context() as context:
@@ -81,7 +81,7 @@ class BrokerThread(threading.Thread):
     def _on_message(
         self, socket: "zmq.Socket[bytes]", routing_id: bytes, frames: list[bytes]
     ) -> None:
-        wire = self._connections.setdefault(
+        connection = self._connections.setdefault(
             (socket, routing_id), RoutedConnection(socket, routing_id)
         )
         if frames[0] in (HEADERS.client, HEADERS.deadline, HEADERS.named):
@@ -92,14 +92,14 @@ class BrokerThread(threading.Thread):
                 self.services.append(request.service)
                 self.remaining_ms.append(request.remaining_ms)
                 if self.refuse:
-                    self._refuse(wire, request)
+                    self._refuse(connection, request)
                     return
-        self.model.on_frames(wire, frames)
+        self.model.on_frames(connection, frames)
 
-    def _refuse(self, wire: RoutedConnection, request: Request) -> None:
+    def _refuse(self, connection: RoutedConnection, request: Request) -> None:
         body = codec.encode_failure(self.refuse.pop(0))
         final = Final(request.service, request.request_id, body)
-        self.carry(wire, codec.encode_reply(final), to_broker=False)
+        self.carry(connection, codec.encode_reply(final), to_broker=False)
 
     def close(self) -> None:
         self._stopping = True

@@ -152,6 +152,16 @@ def test_arrow_from_packed_and_plain_answers(tmp_path: Path, features: int) -> N
         assert list(table.to_arrow(prefix=b"x")) == []
 
 
+def test_arrow_from_plain_answers_of_many_frames(foreign: TableServers) -> None:
+    """Above 256 frames a message stays in native columns."""
+    pyarrow = pytest.importorskip("pyarrow")
+    with kelek.Table(foreign.urls) as table:
+        table.put_many(PAIRS[:1000])
+        found = pyarrow.Table.from_batches(table.to_arrow())
+        assert found["key"].to_pylist() == [key for key, _ in PAIRS[:1000]]
+        assert found["value"].to_pylist() == [value for _, value in PAIRS[:1000]]
+
+
 OFFSETS = struct.pack("<3I", 0, 1, 2)
 
 
