@@ -7,6 +7,7 @@ import stat
 from base64 import b64decode
 from binascii import Error as BinasciiError
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,8 @@ SECRET_BYTES_MAX = 1024
 _KINDS = {1: APPLICATION, 2: CONFIGURATION}
 
 
-class FarmEntry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FarmEntry:
     """A committed entry of the farm's log.
 
     kind   "application": appended by a client or a server; "configuration": the members; "poster":
@@ -35,7 +37,7 @@ class FarmEntry(NamedTuple):
     user   the user that appended it, if a kelek leader recorded it; otherwise None
     """
 
-    index: int  # type: ignore[assignment]  # It hides tuple.index.
+    index: int
     term: int
     kind: str
     value: bytes

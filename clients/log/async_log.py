@@ -66,7 +66,7 @@ class _Slice(NamedTuple):
 
     pack: _Pack
     first: int
-    count: int  # type: ignore[assignment]  # Hides tuple.count.
+    length: int
 
 
 class AsyncLog(AsyncDriver):
@@ -153,7 +153,7 @@ class AsyncLog(AsyncDriver):
             part = self._join(checked(data), reqid)
             if pending and pending[-1].pack is part.pack:
                 part = pending.pop()
-                part = part._replace(count=part.count + 1)
+                part = part._replace(length=part.length + 1)
             elif len(pending) >= PACKS_AHEAD_MAX:
                 indexes = await self._indexes(pending.popleft(), count)
                 count += len(indexes)
@@ -209,7 +209,7 @@ class AsyncLog(AsyncDriver):
         indexes = (
             index for number, first in pending.runs for index in range(first, first + number)
         )
-        return list(islice(indexes, part.first, part.first + part.count))
+        return list(islice(indexes, part.first, part.first + part.length))
 
     # ---- reading ----
 

@@ -17,7 +17,7 @@ class Change(NamedTuple):
     end     the end of the deleted range, exclusive; empty: behind the last key; None: one key
     """
 
-    index: int  # type: ignore[assignment]  # Hides tuple.index.
+    index: int  # type: ignore[assignment]  # A tuple, as one is made per change; hides its index.
     key: bytes
     value: bytes | None
     end: bytes | None = None
@@ -48,15 +48,15 @@ def changes_of(change: answers.WatchedChange, table: int, bounds: Range) -> Iter
             case ops.Put():
                 for key, value in zip(op.keys, op.values, strict=True):
                     if within(key):
-                        yield Change(change.index, key, value)
+                        yield Change(change.log_index, key, value)
             case ops.Delete():
                 for key in op.keys:
                     if within(key):
-                        yield Change(change.index, key, None)
+                        yield Change(change.log_index, key, None)
             case ops.DeleteRange():
-                yield Change(change.index, max(op.start, start), None, least(op.end, end))
+                yield Change(change.log_index, max(op.start, start), None, least(op.end, end))
             case ops.Truncate():
-                yield Change(change.index, start, None, end)
+                yield Change(change.log_index, start, None, end)
 
 
 def least(one: bytes, other: bytes) -> bytes:

@@ -198,7 +198,7 @@ class View(NamedTuple):
 class IntakeResult(NamedTuple):
     """The result of receive()."""
 
-    count: int  # type: ignore[assignment]  # New updates.
+    updates: int  # New ones.
     others: list[int]  # The numbers of messages that are not updates.
 
 

@@ -13,9 +13,9 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten page
 
 
 class Columns(NamedTuple):
-    """Buffers of count entries; numbers are in the machine's byte order."""
+    """Buffers of a row for each entry; numbers are in the machine's byte order."""
 
-    count: int  # type: ignore[assignment]  # It hides tuple.count.
+    rows: int
     indexes: Any  # i64
     terms: Any  # i64
     kinds: Any  # i8

@@ -2,6 +2,7 @@
 Arrow's layout. The caller knows which files there are and their properties."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..._native import ffi, lib
@@ -61,10 +62,11 @@ class Index(NamedTuple):
     file_size: int
 
 
-class Blocks(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Blocks:
     """The positions of wanted blocks of a file."""
 
-    count: int  # type: ignore[assignment]  # It hides tuple.count.
+    count: int
     offsets: Any  # u64
     sizes: Any  # u64
 
@@ -88,7 +90,7 @@ def wanted_blocks(index: Index, bounds: Bounds) -> Blocks:
 class Pairs(NamedTuple):
     """Pairs as columns; they own their buffers."""
 
-    count: int  # type: ignore[assignment]  # It hides tuple.count.
+    rows: int
     key_offsets: Any  # i32, one more than pairs; the first is 0
     keys: Any
     value_offsets: Any  # i32, one more than pairs; the first is 0

@@ -23,7 +23,7 @@ class EntryBatch(NamedTuple):
     """
 
     first_index: int
-    count: int  # type: ignore[assignment]  # Hides tuple.count.
+    count: int  # type: ignore[assignment]  # A tuple, as one is made per message; hides its count.
     term: int
     block: bytes
 
@@ -163,10 +163,10 @@ class StoredRead(NamedTuple):
 
 
 class ReadIndex(NamedTuple):
-    """A confirmed round of reads: every commit before its start is at or below `index`."""
+    """A confirmed round of reads: every commit before its start is at or below `log_index`."""
 
     round: int
-    index: int  # type: ignore[assignment]  # Hides tuple.index.
+    log_index: int
 
 
 class Ready(NamedTuple):

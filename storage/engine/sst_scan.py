@@ -142,7 +142,7 @@ class TableScan:
             else:
                 if ended:
                     self._files.close()
-                if pairs.count:
+                if pairs.rows:
                     self._last = pairs.last_key()
-                return ChunkPart(pairs.count, pairs.size, ended), list(pairs[1:])
+                return ChunkPart(pairs.rows, pairs.size, ended), list(pairs[1:])
         return self.engine_scan.columns(pairs_max, bytes_max)

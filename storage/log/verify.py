@@ -5,6 +5,7 @@ It only reads and takes no lock. While a writer runs, its report may be out of d
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,10 +33,11 @@ from .segment import (
 _OFFSET = re.compile(r"offset (\d+): (.*)")  # The start of an error message with an offset.
 
 
-class StoredEntry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
     """One entry of the log."""
 
-    index: int  # type: ignore[assignment]  # It hides tuple.index, which is not used.
+    index: int
     term: int
     kind: int
     reqid: bytes | None

@@ -7,8 +7,8 @@ memory. A configuration that can't be decoded counts as damage.
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from struct import Struct
-from typing import NamedTuple
 
 from ...native.errors import NativeError, Readable
 from ...native.log.blocks import crc32c
@@ -33,10 +33,11 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")
 _INCOMING = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{16})\.incoming")
 
 
-class SnapshotInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
     """Header and configuration of a snapshot. Its parts follow each other without gaps."""
 
-    index: int  # type: ignore[assignment]  # Of the last included entry. It hides tuple.index.
+    index: int  # Of the last included entry.
     term: int  # Of the entry at index.
     configuration: bytes
     configuration_crc: int
@@ -273,7 +274,8 @@ class SnapshotWriter:
     def __init__(self, owner: "Snapshots", info: SnapshotInfo, reqids: Readable) -> None:
         """Use Snapshots.create()."""
         self._owner = owner
-        self._info = info._replace(
+        self._info = replace(
+            info,
             configuration_crc=crc32c(info.configuration),
             reqids_size=len(reqids),
             reqids_crc=crc32c(reqids),
@@ -300,7 +302,8 @@ class SnapshotWriter:
         """Adds to the state. After a StorageError call abort(). StorageFull: nothing was added."""
         self._append(piece)
         info = self._info
-        self._info = info._replace(
+        self._info = replace(
+            info,
             state_size=info.state_size + len(piece),
             state_crc=crc32c(piece, info.state_crc),
         )
@@ -322,7 +325,7 @@ class SnapshotWriter:
 
         After a StorageError call abort().
         """
-        self._info = self._info._replace(made_s=made_s)
+        self._info = replace(self._info, made_s=made_s)
         self._file.write(0, [_encode_header(self._info, self._owner.identity.cluster)])
         self._file.sync()
         self._file.close()

@@ -32,7 +32,7 @@ def check(directory: Path, acked: int) -> None:
     assert max(base, report.last_index) >= acked
     assert report.first_index <= base + 1
     for entry in entries(disk, drill.ME, base + 1):
-        assert entry[2:] == drill.record(entry.index)
+        assert (entry.kind, entry.reqid, entry.data) == drill.record(entry.index)
 
 
 @pytest.mark.parametrize("seed", range(3))

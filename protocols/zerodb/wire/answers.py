@@ -280,7 +280,7 @@ def encode_table_info(
 class WatchedChange(NamedTuple):
     """The changes of watched keys by one log entry."""
 
-    index: int  # type: ignore[assignment]  # It hides tuple.index.
+    log_index: int
     ops: list[ops.Op]
 
 

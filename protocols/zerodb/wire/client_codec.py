@@ -93,7 +93,7 @@ def _other_body(request: Request) -> list[bytes]:
             table = [] if request.table is None else [_u32(request.table)]
             return [*(table or [b""]), b"\1"] if request.content else table
         case requests.Watch():
-            index = _u64(request.index)
+            index = _u64(request.from_index)
             return [_u32(request.table), request.start, request.end, index]
         case requests.Session():
             return [bytes((request.action,)), _u64(request.session), _u64(request.ttl_ms)]

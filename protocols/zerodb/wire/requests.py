@@ -188,13 +188,13 @@ class TableInfo(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Changes of start <= key < end by entries from index on; waits for a change until the deadline
-    of its extension. Index 0: returns only the index to begin at."""
+    """Changes of start <= key < end by entries from an index on; waits for a change until the
+    deadline of its extension. Index 0: returns only the index to begin at."""
 
     table: int
     start: bytes
     end: bytes
-    index: int  # type: ignore[assignment]  # It hides tuple.index.
+    from_index: int
     extension: Extension = NO_EXTENSION
 
 

@@ -116,7 +116,7 @@ class _PendingWatch:
     def __init__(self, pending: _Pending, request: requests.Watch) -> None:
         self.pending = pending
         self.request = request
-        self.next_index = request.index
+        self.next_index = request.from_index
         self.changes: Changes = []
         self.empty_at = 0  # The log returned nothing when this index was applied.
 
@@ -347,7 +347,7 @@ class TableRequests:
         if self._refuse_unknown(pending):
             self._ready[route] = None
             return
-        if isinstance(pending.request, requests.Watch) and pending.request.index:
+        if isinstance(pending.request, requests.Watch) and pending.request.from_index:
             self._watches.append(_PendingWatch(pending, pending.request))
             return
         try:

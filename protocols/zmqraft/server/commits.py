@@ -18,7 +18,7 @@ class NotifyScope(Enum):
 class CommitNotice(NamedTuple):
     """A notice to the processes of this node."""
 
-    index: int  # type: ignore[assignment]  # The last entry that is committed and durable here.
+    commit_index: int  # The last entry that is committed and durable here.
     term: int  # The term of that entry.
     leader_term: int  # The term that this peer leads, or 0.
     scope: NotifyScope = NotifyScope.ALL
@@ -62,8 +62,8 @@ class CommitNotifier:
 
     def notify(self, commit: CommitNotice, now_ms: int) -> CommitNotice:
         """Registers that a notice is sent, and returns it."""
-        self.index, self._leader_term = commit.index, commit.leader_term
+        self.index, self._leader_term = commit.commit_index, commit.leader_term
         if commit.scope is NotifyScope.ALL:
-            self._index_everybody = commit.index
+            self._index_everybody = commit.commit_index
             self._due_ms = now_ms + PUBLISH_MS
         return commit

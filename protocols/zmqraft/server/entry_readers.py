@@ -106,7 +106,7 @@ class EntryReaders:
         """Registers that a round of reads is confirmed."""
         if read_index is not None:
             if self._committed_floor is None:
-                self._committed_floor = read_index.index
+                self._committed_floor = read_index.log_index
             self._unconfirmed.confirm(read_index)
 
     def answer_some(self, last_index: int, now_ms: int) -> None:
@@ -162,7 +162,7 @@ class EntryReaders:
         peer; only a leader sends the state of a snapshot."""
         if self._core.role is Role.LEADER:
             return True
-        stored = request.prev_index >= self._core.log.base_index or request.count == 0
+        stored = request.prev_index >= self._core.log.base_index or request.limit == 0
         return request.any_peer and stored
 
     def _refuse(self, client: ReplyAddress, request: RequestEntries) -> None:

@@ -106,7 +106,7 @@ class EntryStreams:
     def expects_request(self, client: ReplyAddress, request: RequestEntries) -> bool:
         """Whether a request is the next follow-up of its stream, or ends it."""
         stream = self._streams.get((client.routing_id, request.reqid))
-        if stream is None or request.count == 0:
+        if stream is None or request.limit == 0:
             return stream is not None
         return bool(stream.unacknowledged) and stream.unacknowledged[0] == request.prev_index
 
@@ -120,7 +120,7 @@ class EntryStreams:
         """
         key = (client.routing_id, request.reqid)
         stream = self._streams.get(key)
-        if request.count == 0:
+        if request.limit == 0:
             self._streams.pop(key, None)
             return 0
         prev = request.prev_index
@@ -139,8 +139,8 @@ class EntryStreams:
                 )
                 return 0
             end = last_index
-            if request.count is not None:
-                end = min(end, prev + request.count)
+            if request.limit is not None:
+                end = min(end, prev + request.limit)
             stream = self._streams[key] = _Stream(prev + 1, end, request.any_peer)
             self._streams.move_to_end(key)
         stream.heard_ms = now_ms

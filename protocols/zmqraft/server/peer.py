@@ -262,7 +262,7 @@ class Peer:
         if self.directory.entry.tables_from:
             view = view._replace(marked=MARKED_REFUSED)
         received = self.updates.receive(arena, view, self.clients_out)
-        if received.count:
+        if received.updates:
             self._propose(self.updates)
         others = received.others
         if others:
@@ -316,7 +316,7 @@ class Peer:
         kind = KIND_TABLES if self.directory.entry.tables_from else KIND_STATE
         view = self._updates_view()._replace(marked=MARKED_ALONE, kind=kind)
         received = self._table_updates.receive(arena, view, self.peers_out)
-        if received.count:
+        if received.updates:
             self.members.holds_tables = True
             self._propose(self._table_updates)
         for number in received.others:

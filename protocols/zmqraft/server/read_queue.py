@@ -67,7 +67,7 @@ class ReadQueue(Generic[T]):
         """Registers that a round and all rounds before it are confirmed."""
         while self._unconfirmed and self._unconfirmed[0].awaited <= read_index.round:
             held = self._unconfirmed.popleft()
-            self._confirmed.append(held._replace(awaited=read_index.index))
+            self._confirmed.append(held._replace(awaited=read_index.log_index))
 
     def confirm_all(self, index: int) -> None:
         """Confirms all requests; they then await `index`."""

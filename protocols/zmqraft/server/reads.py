@@ -42,7 +42,7 @@ class PeerReads:
     @property
     def awaited_index(self) -> int:
         """The applied index that a read waits for; 0 for none."""
-        return self._unapplied[-1].index if self._unapplied else 0
+        return self._unapplied[-1].log_index if self._unapplied else 0
 
     def accept(self, arena: Arena, numbers: list[int], refusal: bytes, now_ms: int) -> list[int]:
         """Accepts the reads among the messages with these numbers. Returns the other numbers.
@@ -60,16 +60,16 @@ class PeerReads:
         """Answers the reads that a confirmed round, or progress of the state machine, allows to
         answer."""
         if read_index is not None:
-            self._reads.answer(WAIT_CONFIRMED, read_index.round, read_index.index, self._out)
+            self._reads.answer(WAIT_CONFIRMED, read_index.round, read_index.log_index, self._out)
             if self._reads.waits(WAIT_APPLIED):
                 if len(self._unapplied) == UNAPPLIED_MAX:
                     self._unapplied.pop()
                 self._unapplied.append(read_index)
         applied = None
-        while self._unapplied and self._unapplied[0].index <= applied_index:
+        while self._unapplied and self._unapplied[0].log_index <= applied_index:
             applied = self._unapplied.popleft()
         if applied is not None:
-            self._reads.answer(WAIT_APPLIED, applied.round, applied.index, self._out)
+            self._reads.answer(WAIT_APPLIED, applied.round, applied.log_index, self._out)
 
     def remind(self, now_ms: int) -> None:
         """Tells clients whose reads have waited long that they are still in progress."""

@@ -99,7 +99,7 @@ class StateStreams:
         Once the client has the whole state, it returns the request for the entries behind it.
         """
         key = client.routing_id, request.reqid
-        if request.count == 0:
+        if request.limit == 0:
             self._drop(key)
             return None
         held = self._streams.get(key)

@@ -82,7 +82,7 @@ class RequestEntries(NamedTuple):
 
     reqid: bytes
     prev_index: int
-    count: int | None = None  # type: ignore[assignment]  # None: no limit; 0: stop.
+    limit: int | None = None  # Of entries. None: no limit; 0: stop.
     # Node form: the next offset, while the client receives a snapshot's state.
     offset: int | None = None
     packed: bool = False  # Kelek's own type: whole blocks in large messages (extensions.py).
@@ -157,7 +157,7 @@ def encode_client_request(
 
 def _encode_request_entries(request: RequestEntries, ident: list[bytes]) -> list[bytes]:
     frames = [request.reqid, REQUEST_ENTRIES, *ident, encode_uint(request.prev_index)]
-    count = b"" if request.count is None else encode_uint(request.count)
+    count = b"" if request.limit is None else encode_uint(request.limit)
     if ident and request.offset is not None:
         return [*frames, count, encode_uint(request.offset)]
     return [*frames, count] if count else frames

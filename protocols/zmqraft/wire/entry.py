@@ -21,7 +21,7 @@ NO_REQID = bytes(REQID_BYTES)
 class Entry(NamedTuple):
     """One log entry with its index and term."""
 
-    index: int  # type: ignore[assignment]  # Hides tuple.index.
+    index: int  # type: ignore[assignment]  # A tuple, as one is made per entry; hides its index.
     term: int
     type: int
     reqid: bytes | None

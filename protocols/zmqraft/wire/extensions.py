@@ -408,7 +408,7 @@ def encode_entries_packed(cluster: bytes, request: RequestEntries) -> list[bytes
     """Encodes a RequestEntries for whole blocks, or a follow-up; see decode_entries_packed."""
     frames = [request.reqid, ENTRIES_PACKED, cluster, encode_uint(request.prev_index)]
     numbers = [
-        b"" if number is None else encode_uint(number) for number in (request.count, request.offset)
+        b"" if number is None else encode_uint(number) for number in (request.limit, request.offset)
     ]
     last = [*numbers, encode_bool(request.any_peer)]
     while last and not last[-1]:

@@ -181,12 +181,12 @@ class FakeTableServer:
 
     def _watch(self, request: requests.Watch) -> list[bytes]:
         changes = self.store.changes
-        if request.index == 0:
+        if request.from_index == 0:
             return answers.encode_watch(request, len(changes) + 1, [])
-        if request.index < self.store.first_change:
+        if request.from_index < self.store.first_change:
             return answers.encode_error(request, values.GONE, "no longer kept")
         return answers.encode_watch(
-            request, len(changes) + 1, [it for it in changes if it[0] >= request.index]
+            request, len(changes) + 1, [it for it in changes if it[0] >= request.from_index]
         )
 
     def _info(self, request: requests.TableInfo) -> list[bytes]:

@@ -191,7 +191,7 @@ class FakePeer:
             answer = codec.EntriesAnswer(codec.EntriesStatus.NOT_LEADER, leader=self.leader)
             return [self._encode(request, answer)]
         self.entries_sent += 1
-        if request.count == 0:
+        if request.limit == 0:
             self.streams.pop(request.reqid, None)
             return []
         if self.cluster.answer_entries is not None:
@@ -205,8 +205,8 @@ class FakePeer:
         else:
             waiting = self.streams[request.reqid] = []
         last = len(self.cluster.log.records) - self.lags
-        if request.count is not None:
-            last = min(last, request.prev_index + request.count)
+        if request.limit is not None:
+            last = min(last, request.prev_index + request.limit)
         while len(waiting) < PIPELINES:
             end = min(at + ENTRIES_PER_ANSWER, last)
             records = [Record(0, *record) for record in self.cluster.log.records[at:end]]

@@ -169,7 +169,7 @@ class PeerProcess(Process):
             self.simulation.counters["compacted"] += 1
             node.send_compact(wake.compact)
         if wake.commit is not None:
-            node.publish(wake.commit.index, wake.commit.term)
+            node.publish(wake.commit.commit_index, wake.commit.term)
         node.checker.on_event_of(node.name)
         self.wake_after(max(0, peer.deadline_ms * US_PER_MS - self.simulation.now_us))
 

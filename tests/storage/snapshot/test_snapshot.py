@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -98,7 +99,9 @@ def test_the_first_snapshot_holds_only_the_configuration(
     snapshots = Snapshots.open(place(), ME)
     info = snapshots.create(0, 0, CONFIGURATION).finish()
     assert (
-        newest(place(), ME) == info == (0, 0, CONFIGURATION, info.configuration_crc, 0, 0, 0, 0, 0)
+        newest(place(), ME)
+        == info
+        == SnapshotInfo(0, 0, CONFIGURATION, info.configuration_crc, 0, 0, 0, 0, 0)
     )
     snapshot = opened(place(), info)
     snapshot.check()
@@ -359,7 +362,7 @@ def test_a_renamed_snapshot_is_refused() -> None:
     files = disk.process()
     snapshots = Snapshots.open(files, ME)
     info = make(snapshots, 50)
-    files.rename(info.path, info._replace(index=60).path)
+    files.rename(info.path, replace(info, index=60).path)
     with pytest.raises(StorageError, match="its header says"):
         newest(files, ME)
     snapshots.close()

@@ -690,10 +690,10 @@ def test_many_changes_need_several_answers(
     for _ in range(5):
         rig.apply(Put(5, [b"c"], [bytes(100_000)]))
     rig.watch(1)
-    assert [each.index for each in rig.told()[1]] == [1, 2]
+    assert [each.log_index for each in rig.told()[1]] == [1, 2]
     rig.watch(3)
     index, changes = rig.told()
-    assert (index, [each.index for each in changes]) == (5, [3, 4])
+    assert (index, [each.log_index for each in changes]) == (5, [3, 4])
     rig.apply(Put(5, [b"c"], [bytes(300_000)]))
     rig.watch(6)
     ((_, header, text),) = rig.run_all(6)

@@ -167,7 +167,7 @@ def test_a_reader_of_entries_is_told_that_they_are_gone() -> None:
     answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 70, chunk=StateChunk(0, 10, 3, b"x"))
     stop = stream.on_answer(answer)
     assert stop is not None
-    assert stop.count == 0
+    assert stop.limit == 0
     assert stream.done
     assert stream.compacted == Compacted(70, 10)
 
