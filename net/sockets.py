@@ -1,7 +1,8 @@
-"""Options of ZeroMQ sockets, errors of bind, and non-blocking sends of single messages."""
+"""ZeroMQ sockets: their options, their number, errors of bind, and sends that never block."""
 
 import errno
 import os
+import resource
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ HANDSHAKE_MS = 2000
 RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.
 RECONNECT_PIPE_MS = (10, 100)
 KEEPALIVE_IDLE_S = 30
+FILES_MAX = 65_536
+_FILES_A_SOCKET = 4  # Of the socket, its connection, the peer's connection, and the program.
 
 # Plain numbers: an operation on zmq's flags costs 1 to 2 us.
 _DONTWAIT = int(zmq.DONTWAIT)
@@ -127,3 +130,22 @@ def bind_error(address: str, place: str, error: zmq.ZMQError) -> BindError:
         ),
     }.get(number, (f"can't be bound: {os.strerror(number)}", "choose another address"))
     return BindError(place or address, f"{address} {problem}" if place else problem, way_out)
+
+
+def raise_nofile_limit() -> int:
+    """Raises the limit of open files as far as this user may; returns the limit that then holds.
+
+    Each connection is a file. At the limit libzmq's thread loops without progress. Connections
+    can't be refused earlier: unbinding a listener also closes the connections it has accepted.
+    """
+    low, high = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_MAX if high == resource.RLIM_INFINITY else min(high, FILES_MAX)
+    if low != resource.RLIM_INFINITY and low < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, high))
+        return wanted
+    return FILES_MAX if low == resource.RLIM_INFINITY else low
+
+
+def sockets_for_files(files: int) -> int:
+    """How many sockets with one connection each that many files allow."""
+    return min(files, FILES_MAX) // _FILES_A_SOCKET

@@ -51,7 +51,7 @@ from ...storage.worker.job_store import ApidCounter, StatisticsFile
 from ...storage.worker.lease_folder import FOLDER, LeaseFolder
 from ...version import __version__
 from ..runtime.actor import Actor, main
-from ..runtime.heap import keep_freed
+from ..runtime.libc import keep_freed_memory
 from .map_jobs import THREADS_MAX, MapJobs, MapSpec, WritePort
 from .shared_leases import LeasePort as LeaseDoor
 from .shared_leases import SharedLeases
@@ -111,7 +111,7 @@ class JobServer(Actor):
     role = "job_server"
 
     def on_start(self) -> None:
-        keep_freed()  # Chunks are large.
+        keep_freed_memory()  # Chunks are large.
         settings, endpoints = self.settings.zerodb, self.settings.table_endpoints
         self.features = features_of(settings.open_on_the_fly)
         self._ownership = Ownership(b"", self.settings.reserved_tables, settings.local_tables)

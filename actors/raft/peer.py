@@ -26,7 +26,7 @@ from ...storage.log.peer_recovery import PeerFiles, RecoverySettings, recover_pe
 from ...storage.log.reader import LogReader
 from ...storage.log.segment import Identity
 from ..runtime.actor import Actor, main
-from ..runtime.participants import STATE_MACHINE, participants
+from ..runtime.setup import STATE_MACHINE, participants
 from .links import PeerLinks
 from .log_writer import ACK, JOBS_HWM, STATE_FULL, Ack, GroupCommit, encode_compact, encode_job
 from .setup import peer_setup

@@ -35,8 +35,8 @@ from ...storage.disk.disk import Disk
 from ...storage.log.segment import Identity
 from ...storage.snapshot.work import ReqidLimits, SnapshotWork
 from ..runtime.actor import Actor, main
-from ..runtime.participants import participants
 from ..runtime.process_loop import ProcessLoop
+from ..runtime.setup import participants
 from ..topology.settings import RaftSettings
 
 BARRIER = struct.Struct("<BQQQ")  # Phase, attempt, index and term of the barrier's entry.

@@ -11,15 +11,14 @@ from typing import Any
 import msgpack
 import zmq
 
-from ...native.files import raise_nofile_limit, sockets_for_files
 from ...net.clock import monotonic_ms
-from ...net.sockets import SocketOptions
+from ...net.sockets import SocketOptions, raise_nofile_limit, sockets_for_files
 from ...storage.errors import Damaged, StorageError
 from ..errors import OperatorError, UnitBroken
 from . import pipes
+from .libc import allow_tracer
 from .process_loop import STOP_SIGNALS, ProcessLoop
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup, Host
-from .tracing import allow_tracer
 
 REPORT_MS = 250  # How often an actor reports to the supervisor.
 ORPHAN_S_MAX = 1.0  # How long an actor may outlive its supervisor.

@@ -7,7 +7,7 @@ from ...storage.log.hard_state import PATH as HARD_STATE
 from ..topology.farm import farm_directory, initial_servers
 from ..topology.settings import NodeSettings
 from ..topology.topology import Topology
-from .participants import TABLE_WORKER, worker_names
+from .setup import TABLE_WORKER, worker_names
 
 # The module of each role, below kelek.actors; it holds one subclass of Actor.
 MODULES = {

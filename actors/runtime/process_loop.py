@@ -1,10 +1,12 @@
 """The loop of an actor or the supervisor: poll loop, signals, orderly stop, and log lines."""
 
+import json
 import os
 import signal
 import struct
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import zmq
 
@@ -13,7 +15,6 @@ from ...net.clock import monotonic_ms
 from ...net.poll_loop import PollLoop
 from ...net.sockets import BindError, Socket, SocketOptions
 from ..errors import OperatorError
-from .log_lines import format_event, timestamp
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 DRAIN_MS_MAX = 1500  # How long an actor may go on after SIGTERM.
@@ -131,3 +132,22 @@ class ProcessLoop(PollLoop):
     def _on_signal_fd(self) -> None:
         for number in set(os.read(self._signal_in, 4096)):
             self.on_signal(number)
+
+
+def timestamp() -> str:
+    """The time that log lines begin with: UTC, milliseconds."""
+    now = time.time()
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now * 1000) % 1000:03}Z"
+
+
+def format_event(event: str, values: Mapping[str, object]) -> str:
+    """`event key=value`: the form of every log and lifecycle line."""
+    return " ".join([event, *(f"{key}={_word(value)}" for key, value in values.items())])
+
+
+def _word(value: object) -> str:
+    """A value of a log line: quoted unless it is a single word."""
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
+    if text and text.isprintable() and not any(c in text for c in ' "='):
+        return text
+    return json.dumps(text)

@@ -1,4 +1,5 @@
-"""What the supervisor and an actor agree on: the setup file, the host, and the exit codes."""
+"""What the supervisor and the actors of a node agree on: the setup file, the host, the exit codes,
+and the names of the processes that apply the log."""
 
 import json
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ EXIT_STOPPED = 0
 EXIT_BROKEN = 1  # It failed while it ran: the supervisor restarts it.
 EXIT_SETUP = 2  # It can't start like this: the operator has to change something.
 EXIT_DAMAGED = 3  # It can't start with what is left of its data.
+STATE_MACHINE = "state_machine"
+TABLE_WORKER = "table_worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +59,18 @@ class Host(NamedTuple):
     stop_fd: int = 0  # End of file: the supervisor is gone, stop at once. A byte means SIGTERM.
     log_fd: int = 2
     context: zmq.Context[Socket] | None = None  # Given to a thread, which gets no signals.
+
+
+def worker_names(settings: NodeSettings) -> tuple[str, ...]:
+    """The names of a node's table workers by their number; none without a `zerodb:` section."""
+    if settings.node.zerodb is None:
+        return ()
+    return tuple(
+        TABLE_WORKER if number == 0 else f"{TABLE_WORKER}.{number + 1}"
+        for number in range(settings.zerodb.workers)
+    )
+
+
+def participants(settings: NodeSettings) -> tuple[str, ...]:
+    """The processes whose state a snapshot holds. None applies entries before all installed it."""
+    return (STATE_MACHINE, *worker_names(settings))

@@ -15,21 +15,19 @@ from typing import Any, NamedTuple
 import msgpack
 import zmq
 
-from ...native.files import raise_nofile_limit, sockets_for_files
 from ...native.net.messages import Arena
 from ...net.clock import monotonic_ms
-from ...net.sockets import SocketOptions
+from ...net.sockets import SocketOptions, raise_nofile_limit, sockets_for_files
 from ...protocols.zerodb.wire.values import OWNER_BYTES
 from ..errors import OperatorError
 from . import data_dir, pipes
 from .children import Child, LogFile, ProcessChild, ThreadChild, python_command
-from .log_lines import format_event, timestamp
+from .libc import allow_tracer
 from .plan import LOG_ROLES, ActorPlan, NodePlan, UnitPlan
-from .process_loop import STOP_SIGNALS, ProcessLoop
+from .process_loop import STOP_SIGNALS, ProcessLoop, format_event, timestamp
 from .profiles import Profiles, decode_request
 from .run_dir import RunDir, sweep
 from .setup import EXIT_BROKEN, EXIT_DAMAGED, EXIT_SETUP, EXIT_STOPPED, ActorSetup
-from .tracing import allow_tracer
 
 BACKOFF_MS = (0, 100, 200, 400, 800, 1600, 3200, 5000, 5000)  # Then the unit is given up.
 HEALTH_MS = 5000  # After this time without a failure the backoff begins anew.

@@ -51,7 +51,7 @@ from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ...version import __version__
 from ..raft.leader_link import LeaderLink
 from ..runtime.actor import Actor, main
-from ..runtime.participants import worker_names
+from ..runtime.setup import worker_names
 from .credit import ReadBytes
 
 REQUESTS_HWM = 256  # Unread requests of one client.

@@ -65,7 +65,7 @@ from ..errors import UnitBroken
 from ..raft.snapshot_sender import BARRIER, barrier_messages
 from ..raft.state_machine import APPLIED, COMMIT, READ_BYTES_MAX, RETRY_MS, commits_topic
 from ..runtime.actor import Actor, main
-from ..runtime.participants import TABLE_WORKER, worker_names
+from ..runtime.setup import TABLE_WORKER, worker_names
 from ..topology.settings import TableSettings
 from .credit import BYTES_READ, Credit
 

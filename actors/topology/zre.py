@@ -22,7 +22,7 @@ from .yaml_values import Node
 
 def _endpoint_problem(text: str) -> str:
     from ...protocols.zre.codec import parse_endpoint
-    from ...protocols.zre.errors import Malformed
+    from ...protocols.zre.values import Malformed
 
     try:
         parse_endpoint(text)

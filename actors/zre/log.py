@@ -18,9 +18,8 @@ from ...protocols.zmqraft.client.window import PendingUpdates
 from ...protocols.zmqraft.wire.values import MACHINE_BYTES, make_reqids
 from ...protocols.zre import presence, services
 from ...protocols.zre.codec import endpoint_of
-from ...protocols.zre.errors import Malformed
 from ...protocols.zre.log import decode_report, uuid_hash
-from ...protocols.zre.values import LOG_SERVICE
+from ...protocols.zre.values import Malformed
 from ...version import __version__
 from ..errors import OperatorError
 from ..raft.leader_link import LeaderLink
@@ -116,7 +115,7 @@ class ZreLog(Actor):
     def on_wake(self, now_ms: int) -> None:
         if now_ms >= self._announce_ms:
             self._announce_ms = now_ms + ANNOUNCE_MS
-            for header in (LOG_SERVICE, services.PRESENCE):
+            for header in (services.ZRE_LOG, services.PRESENCE):
                 self.send(self._services, [header.encode(), self._endpoint.encode()])
         self._link.act(now_ms, self._propose())
         while self.in_flight and (self.in_flight[0].runs or self.in_flight[0].refusal):

@@ -19,12 +19,11 @@ from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import services, values
 from ...protocols.zre.beacon import Beacon, own_uuid
 from ...protocols.zre.codec import connection_of, endpoint_of, parse_endpoint
-from ...protocols.zre.errors import Malformed
 from ...protocols.zre.log import encode_report, report_of
 from ...protocols.zre.node import Connect, NodeMachine, NodeSetup
 from ...protocols.zre.peers import Event, EventKind, PeerInfo
 from ...protocols.zre.presence import encode_presence, presence_of
-from ...protocols.zre.values import Times, Version
+from ...protocols.zre.values import Malformed, Times, Version
 from ..errors import OperatorError
 from ..runtime.actor import Actor, main
 from ..topology.farm import public_endpoint
@@ -222,7 +221,7 @@ class ZreNode(Actor):
     # endpoint of the log service.
     def _report_to(self, peer: PeerInfo) -> None:
         if self.settings.zre.report:
-            for header in (services.PRESENCE, values.LOG_SERVICE):
+            for header in (services.PRESENCE, services.ZRE_LOG):
                 endpoint = peer.headers.get(header, "")
                 if self._is_allowed(endpoint, peer):
                     is_kelek = header == services.PRESENCE

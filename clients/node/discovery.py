@@ -29,7 +29,7 @@ SERVICES = (
     services.BROKER,
     services.WORKERS,
     services.FARM,
-    values.LOG_SERVICE,
+    services.ZRE_LOG,
 )
 
 

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import zmq
 
 from ...native.errors import fork_count
-from ...native.files import raise_nofile_limit, sockets_for_files
 from ...native.net.datagrams import Datagrams
 from ...native.net.interfaces import Interface
 from ...native.net.messages import Frames
 from ...native.net.poller import Poller, Source
 from ...native.net.sockets import Drain, backend, native_socket, send_batch
 from ...net.clock import monotonic_ms
+from ...net.sockets import raise_nofile_limit, sockets_for_files
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import codec, values
 from ...protocols.zre.beacon import Beacon

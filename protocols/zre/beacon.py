@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from ...native.log.blocks import crc32c
-from .errors import Malformed
-from .values import UUID_BYTES, Reason
+from .values import UUID_BYTES, Malformed, Reason
 
 HEADER = b"ZRE\x01"  # RFC 20: the letters Z, R, E, then the beacon's version, 01.
 BEACON_BYTES = len(HEADER) + UUID_BYTES + 2

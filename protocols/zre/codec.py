@@ -30,8 +30,7 @@ from typing import NamedTuple, assert_never
 
 from ..errors import LocalProtocolError
 from . import values
-from .errors import Malformed
-from .values import SIGNATURE, UUID_BYTES, CommandKind, Reason, Version
+from .values import SIGNATURE, UUID_BYTES, CommandKind, Malformed, Reason, Version
 
 Frames = Sequence[bytes]
 

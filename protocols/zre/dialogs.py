@@ -16,11 +16,9 @@ from .effects import CloseLink as CloseLink
 from .effects import Connect as Connect
 from .effects import NodeEffects as NodeEffects
 from .effects import NodeSetup as NodeSetup
-from .election import leader_of
-from .errors import Malformed
 from .limiter import Limiter, PeerAllowance
 from .peers import Event, EventKind, Peer, PeerInfo, Peers
-from .values import ANSWER_BEACON_MS, Version
+from .values import ANSWER_BEACON_MS, Malformed, Version
 
 UNREADY_PART = 4  # Peers that have not greeted use at most a fourth of the table.
 
@@ -294,14 +292,21 @@ class Dialogs:
         return self._elected.get(group)
 
     def _elect(self, group: str) -> None:
-        """Elects a leader among the members in this node's view; see election.py."""
+        """Elects the present member with the smallest UUID in this node's view.
+
+        Each node trusts the smallest member that it does not consider failed (Chandra and Toueg's
+        failure detectors: "Omega" from an eventually perfect one). Presence comes from ZRE's JOIN,
+        LEAVE, EXIT and PING, so the election needs no message. Members with equal views name the
+        same leader; until then, for example in a partitioned network, several nodes may lead. It
+        is no lock: use the log for actions that must happen at most once.
+        """
         if group not in self._elected or self._stopped:
             return
         members = self.peer_table.groups.get(group, {}).values()
         candidates = [peer.uuid for peer in members if peer.is_kelek and peer.uuid is not None]
         if group in self.groups:
             candidates.append(self.uuid)
-        leader = leader_of(candidates)
+        leader = min(candidates, default=None)
         if leader != self._elected[group]:
             self._elected[group] = leader
             peer = self.peer_table.uuids.get(leader) if leader is not None else None

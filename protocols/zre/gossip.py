@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from . import codec
-from .errors import Malformed
-from .values import UUID_BYTES, Reason
+from .values import UUID_BYTES, Malformed, Reason
 
 HEADER = "X-KELEK-GOSSIP"
 VALUE = "1"

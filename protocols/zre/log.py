@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import LocalProtocolError
-from .errors import Malformed
 from .peers import Event, EventKind
-from .values import LOG_COMMAND, LOG_SIGNATURE, STRING_BYTES_MAX, Level, LogEvent, Reason
+from .values import LOG_COMMAND, LOG_SIGNATURE, STRING_BYTES_MAX, Level, LogEvent, Malformed, Reason
 
 _LAYOUT = struct.Struct(">2sBBBHHQB")
 FRAME_BYTES_MAX = _LAYOUT.size + STRING_BYTES_MAX

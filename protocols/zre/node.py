@@ -20,9 +20,8 @@ from .effects import CloseLink as CloseLink
 from .effects import Connect as Connect
 from .effects import NodeEffects as NodeEffects
 from .effects import NodeSetup as NodeSetup
-from .errors import Malformed
 from .peers import Event, EventKind, Peer, PeerInfo
-from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Version
+from .values import ANSWER_BEACON_MS, SEQUENCES, STATUSES, Malformed, Version
 
 WHISPER, SHOUT = EventKind.WHISPER, EventKind.SHOUT  # Attribute access on an Enum is slow.
 

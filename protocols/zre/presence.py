@@ -27,10 +27,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from ..errors import LocalProtocolError
-from .errors import Malformed
 from .log import uuid_hash
 from .peers import Event, EventKind
-from .values import LOG_SIGNATURE, STRING_BYTES_MAX, Level, Reason, Version
+from .values import LOG_SIGNATURE, STRING_BYTES_MAX, Level, Malformed, Reason, Version
 
 COMMAND = 2
 HEAD = struct.Struct(">2sBBBHHQ16s16sB")

@@ -1,7 +1,10 @@
-"""Constants of ZRE: signatures, commands, limits, times (docs/protocols/zre.md)."""
+"""Constants of ZRE: signatures, commands, limits, times (docs/protocols/zre.md), and the error for
+malformed input."""
 
 from enum import Enum, IntEnum
 from typing import NamedTuple
+
+from ..errors import RemoteProtocolError
 
 UUID_BYTES = 16
 
@@ -78,11 +81,18 @@ class Reason(Enum):
     ROUTING_ID = "routing_id"
 
 
+class Malformed(RemoteProtocolError):
+    """The input is discarded silently and counted by its reason."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
 # ---- ZRE/LOG ----
 
 LOG_SIGNATURE = b"\xaa\xa2"
 LOG_COMMAND = 1
-LOG_SERVICE = "X-ZRELOG"  # The header of a log service: tcp://ipaddress:port.
 
 
 class Level(IntEnum):

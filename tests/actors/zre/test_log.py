@@ -11,7 +11,7 @@ from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zre import services
 from kelek.protocols.zre.log import Report, encode_report, uuid_hash
 from kelek.protocols.zre.presence import Presence, PresenceEvent, encode_presence
-from kelek.protocols.zre.values import LOG_SERVICE, Level, LogEvent, Version
+from kelek.protocols.zre.values import Level, LogEvent, Version
 from kelek.tests.actors.actor_harness import ActorHarness
 from kelek.tests.actors.zre.zre_settings import PEER, receive, settings
 
@@ -47,7 +47,7 @@ def test_reports_are_appended_to_the_log_or_a_table(
         ZreLog, str(tmp_path), 1, settings({"log_service": into}, log_table=7)
     )
     endpoint = str(actor.status()["endpoint"])
-    for header in (LOG_SERVICE, services.PRESENCE):
+    for header in (services.ZRE_LOG, services.PRESENCE):
         assert receive(harness, pipe) == [header.encode(), endpoint.encode()]
     port = int(endpoint.rpartition(":")[2])
     assert 0xC000 <= port <= 0xFFFF

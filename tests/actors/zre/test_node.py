@@ -19,7 +19,7 @@ from kelek.protocols.zre.beacon import Beacon, decode_beacon, own_uuid
 from kelek.protocols.zre.codec import Hello, Ping, PingOk
 from kelek.protocols.zre.log import decode_report, uuid_hash
 from kelek.protocols.zre.presence import PresenceEvent, decode_presence
-from kelek.protocols.zre.values import LOG_SERVICE, LogEvent, Version
+from kelek.protocols.zre.values import LogEvent, Version
 from kelek.tests.actors.actor_harness import ActorHarness, Socket
 from kelek.tests.actors.conftest import ShiftedClock
 from kelek.tests.actors.node_settings import node_settings
@@ -155,12 +155,12 @@ def test_reports_go_to_an_announced_log_service(harness: ActorHarness, node: Zre
         report = decode_report(receive(harness, reports))
         assert (report.event, report.peer) == (event, uuid_hash(PEER))
     harness.connect("zre_node.services").send_multipart(
-        [LOG_SERVICE.encode(), b"tcp://127.0.0.1:9"]
+        [services.ZRE_LOG.encode(), b"tcp://127.0.0.1:9"]
     )
     command: codec.Command = Ping()
     while not isinstance(command, Hello):
         command = peer.next()[1]
-    assert command.headers[LOG_SERVICE] == "tcp://127.0.0.1:9"
+    assert command.headers[services.ZRE_LOG] == "tcp://127.0.0.1:9"
 
 
 def bind_log_service(harness: ActorHarness) -> tuple[Socket, str]:
@@ -185,7 +185,7 @@ def test_presence_goes_to_a_log_service_of_kelek(harness: ActorHarness, node: Zr
     assert (entered.event, joined.event) == (PresenceEvent.ENTER, PresenceEvent.JOIN)
     assert (entered.node, entered.node_name) == (node.machine.uuid, "n1")
     assert (entered.peer, entered.peer_name, joined.group) == (PEER, "foreign", "g")
-    assert entered.headers == {services.PRESENCE: endpoint, LOG_SERVICE: endpoint}
+    assert entered.headers == {services.PRESENCE: endpoint, services.ZRE_LOG: endpoint}
     assert entered.endpoint == f"tcp://{LOOPBACK}:{peer.port}"
     peer.send(peer.hello(**headers, X_MOOD="good"))
     changed = decode_presence(receive(harness, reports))

@@ -19,7 +19,7 @@ from kelek.native.net.interfaces import (
     interfaces_v6,
 )
 from kelek.protocols.zre.beacon import Beacon, decode_beacon, encode_beacon
-from kelek.protocols.zre.errors import Malformed
+from kelek.protocols.zre.values import Malformed
 from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60

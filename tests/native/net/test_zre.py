@@ -9,8 +9,7 @@ from kelek.native.net.messages import Arena, Frames
 from kelek.native.net.sockets import Drain, native_socket
 from kelek.native.net.zre import FRAMES_MAX, PeerRows, Said, Wire
 from kelek.protocols.zre import codec
-from kelek.protocols.zre.errors import Malformed
-from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, SEQUENCES, Version
+from kelek.protocols.zre.values import CONTENT_FRAMES_MAX, SEQUENCES, Malformed, Version
 
 Message = list[bytes]
 

@@ -18,7 +18,6 @@ from kelek.pipeline.errors import OptionError, SchemaError
 from kelek.pipeline.zre import options as zre_options
 from kelek.pipeline.zre.rows import COLUMNS, SCHEMA, rows_of, values_of
 from kelek.protocols.zerodb.wire.ops import Delete, Put, pack
-from kelek.protocols.zre.errors import Malformed
 from kelek.protocols.zre.log import Report, decode_report, encode_report, uuid_hash
 from kelek.protocols.zre.presence import (
     Presence,
@@ -27,7 +26,7 @@ from kelek.protocols.zre.presence import (
     encode_presence,
     is_presence,
 )
-from kelek.protocols.zre.values import Level, LogEvent, Reason, Version
+from kelek.protocols.zre.values import Level, LogEvent, Malformed, Reason, Version
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.conftest import ROOT
 

@@ -26,7 +26,6 @@ from kelek.protocols.zre.codec import (
     decode,
     encode,
 )
-from kelek.protocols.zre.errors import Malformed
 from kelek.protocols.zre.log import (
     Report,
     decode_report,
@@ -35,7 +34,7 @@ from kelek.protocols.zre.log import (
     uuid_hash,
 )
 from kelek.protocols.zre.peers import Event, EventKind, PeerInfo
-from kelek.protocols.zre.values import SIGNATURE, Level, LogEvent, Reason, Version
+from kelek.protocols.zre.values import SIGNATURE, Level, LogEvent, Malformed, Reason, Version
 
 V1, V2 = Version.V1, Version.V2
 UUID = bytes(range(0x10, 0x20))

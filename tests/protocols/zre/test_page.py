@@ -30,7 +30,7 @@ def test_events() -> None:
 def test_headers() -> None:
     names = {value for name, value in vars(services).items() if name.isupper()}
     names -= {services.URLS_SEPARATOR}
-    assert set(re.findall(r"^\| `(X-[A-Z-]+)` \|", TEXT, re.M)) == names | {values.LOG_SERVICE}
+    assert set(re.findall(r"^\| `(X-[A-Z-]+)` \|", TEXT, re.M)) == names
     assert f"`{gossip.HEADER}`" in TEXT
 
 

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.zre import presence
-from kelek.protocols.zre.errors import Malformed
 from kelek.protocols.zre.log import uuid_hash
 from kelek.protocols.zre.peers import Event, EventKind, PeerInfo
 from kelek.protocols.zre.presence import (
@@ -16,7 +15,7 @@ from kelek.protocols.zre.presence import (
     encode_presence,
     presence_of,
 )
-from kelek.protocols.zre.values import Level, LogEvent, Version
+from kelek.protocols.zre.values import Level, LogEvent, Malformed, Version
 
 NODE, PEER = bytes(range(0x10, 0x20)), bytes(range(0x20, 0x30))
 SAID = Presence(

@@ -1,4 +1,4 @@
-"""keep_freed(): freed memory stays in the process."""
+"""keep_freed_memory(): freed memory stays in the process."""
 
 import platform
 import resource
@@ -10,9 +10,9 @@ import pytest
 BUFFERS, BUFFER_BYTES, TIMES = 5, 2 << 20, 20
 PROGRAM = f"""
 import resource, sys
-from kelek.actors.runtime.heap import keep_freed
+from kelek.actors.runtime.libc import keep_freed_memory
 if sys.argv[1:]:
-    keep_freed()
+    keep_freed_memory()
 for _ in range({TIMES}):
     held = [b"x" * {BUFFER_BYTES} for _ in range({BUFFERS})]
     del held
@@ -26,7 +26,7 @@ def faults(*arguments: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="keep_freed() needs glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="keep_freed_memory() needs glibc")
 def test_large_buffers_are_reused_without_page_faults() -> None:
     pages = BUFFERS * BUFFER_BYTES // resource.getpagesize()
     assert faults() - faults("keep") > TIMES * pages // 4
