@@ -55,7 +55,7 @@ def why_not(command: str) -> str | None:
 
 
 ELSEWHERE = {
-    "docs/mapper.md": "tests/pipeline/maps/test_maps.py, on a node with a JVM",
+    "docs/mapper.md": "tests/pipeline/maps/test_with_spark.py, on a node with a JVM",
     "docs/pipeline.md": "tests/pipeline/test_docs.py, with one JVM for all of them",
 }
 RUN_THERE = frozenset(block.text for page in ELSEWHERE for block in blocks(page))

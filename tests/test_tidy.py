@@ -555,32 +555,34 @@ def test_every_c_function_is_documented() -> None:
 # Which test holds which C functions to their plain Python twins. For the sockets the twin is the
 # way through pyzmq: each of those tests runs with both.
 TWINS = {
-    r"klk_crc32c(_sliced|_kind)?": "storage/log/test_record.py::test_crc32c_is_its_twin",
-    r"klk_record_\w+|klk_header_read": "storage/log/test_record.py::test_block_is_its_twin",
+    r"klk_crc32c(_sliced|_kind)?": "native/log/test_blocks.py::test_crc32c_is_its_twin",
+    r"klk_record_\w+|klk_header_read": "native/log/test_blocks.py::test_block_is_its_twin",
     r"klk_block_(encode|check|walk|size|seal)": (
-        "storage/log/test_record.py::test_block_is_its_twin"
+        "native/log/test_blocks.py::test_block_is_its_twin"
     ),
-    r"klk_block_slice": "storage/log/test_record.py::test_a_slice_equals_the_encoded_part",
+    r"klk_block_slice": "native/log/test_blocks.py::test_a_slice_equals_the_encoded_part",
     r"klk_block_(states|entries)(_size)?": (
-        "storage/log/test_record.py::test_expansions_are_their_twins"
+        "native/log/test_blocks.py::test_expansions_are_their_twins"
     ),
     r"klk_block_from_entries": (
-        "storage/log/test_record.py::test_entries_become_one_batch_for_each_run_of_terms"
+        "native/log/test_blocks.py::test_entries_become_one_batch_for_each_run_of_terms"
     ),
     r"klk_mark_write|klk_zeros": (
-        "storage/log/test_segment.py::test_marks_and_zeros_are_their_twins"
+        "native/log/test_segments.py::test_marks_and_zeros_are_their_twins"
     ),
-    r"klk_xxh3": "storage/tables/test_sst.py::test_hash_equals_its_twin",
-    r"klk_snappy_(size|decode)": "storage/tables/test_sst.py::test_snappy_equals_its_twin",
-    r"klk_sst_(block_check|index|merge)": "storage/tables/test_sst.py::test_merge_equals_its_twin",
-    r"klk_segment_(scan|judge)": "storage/log/test_segment.py::test_scan_and_judge_are_their_twins",
+    r"klk_xxh3": "storage/engine/test_sst_scan.py::test_hash_equals_its_twin",
+    r"klk_snappy_(size|decode)": "storage/engine/test_sst_scan.py::test_snappy_equals_its_twin",
+    r"klk_sst_(block_check|index|merge)": (
+        "storage/engine/test_sst_scan.py::test_merge_equals_its_twin"
+    ),
+    r"klk_segment_(scan|judge)": "native/log/test_segments.py::test_scan_and_judge_are_their_twins",
     r"klk_segment_(find|blocks)": (
-        "storage/log/test_segment.py::test_find_and_blocks_are_their_twins"
+        "native/log/test_segments.py::test_find_and_blocks_are_their_twins"
     ),
     r"klk_segment_(open|write|sync|close|zero)": (
-        "storage/log/test_segment.py::test_writes_go_to_their_offsets"
+        "native/log/test_segments.py::test_writes_go_to_their_offsets"
     ),
-    r"klk_syncer_\w+": "native/log/test_syncer.py::test_a_history_of_syncs",
+    r"klk_syncer_\w+": "native/log/test_segments.py::test_a_history_of_syncs",
     r"klk_(drain_\w+|sockets_bind)": (
         "native/net/test_sockets.py::test_messages_arrive_whole_and_in_order"
     ),
@@ -591,14 +593,14 @@ TWINS = {
     r"klk_messages_stamp": "native/net/test_messages.py::test_a_stamp_is_its_twin",
     r"klk_messages_heads": "native/net/test_messages.py::test_heads_are_their_twin",
     r"klk_poll_wait": "native/net/test_poller.py::test_a_history_of_waits",
-    r"klk_reqids_\w+": "native/test_twins.py::test_a_history_of_ids",
+    r"klk_reqids_\w+": "native/log/test_model.py::test_a_history_of_ids",
     r"klk_reads_\w+": "native/log/test_reads.py::test_a_history_of_reads",
     r"klk_columns_add": "native/tables/test_columns.py::test_columns_equal_their_twins",
     r"klk_columns_join": "native/tables/test_columns.py::test_joined_columns_equal_their_twins",
     r"klk_columns_part": "native/tables/test_columns.py::test_split_frames_equal_their_twins",
     r"klk_entries_add": "native/log/test_entries.py::test_messages_of_entries_are_their_twins",
     r"klk_requests_\w+": "native/tables/test_requests.py::test_requests_are_read_as_the_twin_does",
-    r"klk_runs_cut": "native/log/test_runs.py::test_a_block_is_cut_as_the_twin_does",
+    r"klk_runs_cut": "native/tables/test_ops.py::test_a_block_is_cut_as_the_twin_does",
     r"klk_sizes_\w+": "native/tables/test_ops.py::test_sizes_are_cut_as_the_twin_does",
     r"klk_offsets_format": "native/tables/test_ops.py::test_a_column_is_cut_as_the_twin_does",
     r"klk_frames_format": "native/tables/test_ops.py::test_frames_are_cut_as_the_twin_does",
@@ -609,7 +611,7 @@ TWINS = {
         "native/broker/test_exchange.py::test_a_history_is_its_twins"
     ),
     r"klk_serve_wait": "native/broker/test_server.py::test_a_history_is_its_twins",
-    r"klk_updates_\w+": "native/test_twins.py::test_a_history_of_updates",
+    r"klk_updates_\w+": "native/log/test_model.py::test_a_history_of_updates",
     r"klk_zre_whisper": "native/net/test_zre.py::test_a_whisper_leaves_at_once_or_not_at_all",
     r"klk_zre_\w+": "native/net/test_zre.py::test_a_history_of_traffic_is_its_twins",
     r"klk_farm_\w+": "native/net/test_farm.py::test_entries_are_their_twins",

@@ -12,7 +12,7 @@ import zmq
 
 from kelek.native.net.poller import Poller
 from kelek.native.net.sockets import Drain, backend
-from kelek.tests.native import twins
+from kelek.tests.native.net import poller_twin
 
 Pairs = list[tuple["zmq.Socket[bytes]", "zmq.Socket[bytes]"]]
 
@@ -238,7 +238,7 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
 def test_a_history_of_waits(seed: int, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
     """The poller and its plain twin are told the same and see the same throughout."""
     dice = Random(seed)
-    both = [Waiting(Poller(), context, "c"), Waiting(twins.Poller(), context, "p")]
+    both = [Waiting(Poller(), context, "c"), Waiting(poller_twin.Poller(), context, "p")]
     written = [0] * PAIRS
     kinds: set[tuple[str, int]] = set()
 
@@ -269,7 +269,7 @@ def test_a_history_of_waits(seed: int, context: "zmq.Context[zmq.Socket[bytes]]"
             case 8 if written[place]:
                 written[place] -= alike("read", place)
             case 9 if dice.random() < 0.1:
-                alike("wait", twins.CHECK_ALL_MS + 20)
+                alike("wait", poller_twin.CHECK_ALL_MS + 20)
             case _:
                 seen = alike("wait", 0)
                 kinds.update((kind, flags) for kind, _, flags in seen)

@@ -46,5 +46,5 @@ def test_every_option_of_the_log_is_there_with_its_default() -> None:
     for name, option in known.items():
         shown = rows[name].strip("`")
         if name == "after":
-            continue  # It differs between batches and streams; log/test_parts.py has both.
+            continue  # It differs between batches and streams; log/test_without_spark.py has both.
         assert (option.parse(shown) if shown else None) == option.default, name

@@ -20,7 +20,7 @@ import pytest
 import kelek
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import SETTINGS, running
-from kelek.tests.pipeline.log.log_place import DEADLINE_S, Place, now
+from kelek.tests.pipeline.log.shared_log import DEADLINE_S, Place, now
 
 NODES = ("n1", "n2", "n3")
 TOPOLOGY = """\

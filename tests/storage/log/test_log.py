@@ -1,12 +1,11 @@
-"""Log, LogReader, Writer and HardStateFile on a real disk."""
+"""Log and LogReader on a real disk."""
 
-import select
 from pathlib import Path
 
 import pytest
 
 from kelek.protocols.errors import LocalProtocolError
-from kelek.protocols.raft.messages import AppendJob, EntryBatch, HardState
+from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk.disk import Disk
 from kelek.storage.errors import StorageError, StorageLocked
@@ -14,7 +13,6 @@ from kelek.storage.log.hard_state import HardStateFile
 from kelek.storage.log.log import Log, SegmentIo
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
-from kelek.storage.log.writer import Writer
 
 ME = Identity("demo", "n1")
 SEGMENT_BYTES = 16 << 10
@@ -26,11 +24,6 @@ def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> En
         for i in range(count)
     ]
     return encode_block(first_index, term, records)
-
-
-@pytest.fixture(params=["pwrite", "mmap"])
-def io(request: pytest.FixtureRequest) -> SegmentIo:
-    return "mmap" if request.param == "mmap" else "pwrite"
 
 
 def opened(
@@ -167,54 +160,6 @@ def test_another_clusters_or_peers_directory_is_refused(tmp_path: Path, other: I
         list(LogReader(Disk(tmp_path), other).scan())
 
 
-def test_a_writer_syncs_once_for_its_jobs(tmp_path: Path) -> None:
-    writer = Writer(opened(tmp_path), 7)
-    assert writer.flush() is None
-    writer.enqueue(AppendJob(6, 1, 0, 0, [batch(1).block]))
-    assert writer.dropped == 1
-    assert writer.flush() is None
-    writer.enqueue(AppendJob(7, 1, 0, 0, [batch(1, 3).block, batch(4).block]))
-    writer.enqueue(AppendJob(7, 2, 4, 1, [batch(5, 2).block]))
-    writer.enqueue(AppendJob(7, 3, 2, 1, [batch(3, 1, 2).block]))
-    writer.enqueue(AppendJob(7, 4, 3, 2, [batch(4, 1, 2).block]))
-    assert writer.flush() == 4
-    assert writer.log.runs == [(1, 1), (3, 2)]
-    assert writer.log.last_index == 4
-    with pytest.raises(LocalProtocolError, match="after job 4"):
-        writer.enqueue(AppendJob(7, 6, 4, 2, [batch(5, 1, 2).block]))
-    writer.enqueue(AppendJob(7, 5, 4, 1, [batch(5, 1, 2).block]))
-    with pytest.raises(LocalProtocolError, match="do not follow"):
-        writer.flush()
-    writer.log.close()
-
-
-def test_jobs_queued_during_a_sync_share_the_next_one(tmp_path: Path, io: SegmentIo) -> None:
-    writer = Writer(opened(tmp_path, io, background_sync=True), 7)
-    log = writer.log
-    assert log.sync_fd is not None
-    writer.enqueue(AppendJob(7, 1, 0, 0, [batch(1).block]))
-    assert writer.flush() is None
-    assert log.syncing
-    for index in range(2, 40):
-        writer.enqueue(AppendJob(7, index, index - 1, 1, [batch(index, size=900).block]))
-        assert writer.flush() is None
-        assert log.last_index == 1, "nothing is written while the disk syncs"
-    ready, _, _ = select.select([log.sync_fd], [], [], 10.0)
-    assert ready
-    assert writer.poll_sync() == 1
-    assert writer.poll_sync() is None
-    assert writer.flush() is None  # All segments but the last are synced already.
-    assert log.last_index == 39
-    select.select([log.sync_fd], [], [], 10.0)
-    assert writer.poll_sync() == 39
-    writer.enqueue(AppendJob(7, 40, 38, 1, []))
-    assert writer.flush() == 40, "a cut is durable at once"
-    log.close()
-    reopened = opened(tmp_path, io, epoch=2)
-    assert reopened.last_index == 38
-    reopened.close()
-
-
 def test_calls_wait_for_a_background_sync(tmp_path: Path, io: SegmentIo) -> None:
     """append(), sync(), a conflict and close() wait; the spare is synced in the background, too."""
     log = opened(tmp_path, io, background_sync=True)
@@ -235,17 +180,3 @@ def test_calls_wait_for_a_background_sync(tmp_path: Path, io: SegmentIo) -> None
     reopened = opened(tmp_path, io, epoch=2)
     assert reopened.runs == [(1, 1), (21, 2)]
     reopened.close()
-
-
-def test_term_and_vote_survive(tmp_path: Path) -> None:
-    file = HardStateFile.open(Disk(tmp_path), ME)
-    assert (file.state, file.voter, file.withheld, file.empty) == (HardState(), False, False, True)
-    for term, vote in [(1, "n1"), (2, None), (2, "n3"), (2**53 - 1, ""), (7, "n" * 255)]:
-        file.save(HardState(term, vote), term > 1)
-        with pytest.raises(StorageLocked):
-            HardStateFile.open(Disk(tmp_path), ME)
-        file.close()
-        file = HardStateFile.open(Disk(tmp_path), ME)
-        assert file.state == HardState(term, vote)
-        assert (file.voter, file.withheld, file.empty) == (term > 1, False, False)
-    file.close()

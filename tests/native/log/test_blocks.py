@@ -14,7 +14,7 @@ from kelek.native.log.blocks import block_from_entries, crc32c, crc32c_sliced
 from kelek.protocols import record
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.record import Record
-from kelek.tests.storage.log import twins
+from kelek.tests.native.log import block_twin as twins
 
 numbers = st.integers(1, 2**53 - 1)
 records = st.builds(

@@ -21,7 +21,7 @@ from kelek.storage.engine.rocks import RocksTables, open_checkpoint, open_tables
 from kelek.storage.engine.sst_scan import TableScan
 from kelek.storage.engine.walk import files_of
 from kelek.storage.errors import Damaged, StorageError
-from kelek.tests.storage.tables import sst_twin as twin
+from kelek.tests.storage.engine import sst_twin as twin
 
 SHARED = Resources.of(8 << 20, 32 << 20)
 TABLE = 3

@@ -15,7 +15,7 @@ from kelek.pipeline.errors import EntriesCompacted
 from kelek.protocols.zre.log import Report, encode_report
 from kelek.protocols.zre.values import Level, LogEvent
 from kelek.tests.pipeline.conftest import running
-from kelek.tests.pipeline.log.log_place import Place, now, run_now
+from kelek.tests.pipeline.log.shared_log import Place, now, run_now
 
 TOPOLOGY = """\
 cluster: logs

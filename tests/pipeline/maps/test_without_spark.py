@@ -1,6 +1,5 @@
 """Parts of the maps on Spark that need no JVM."""
 
-import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,24 +145,3 @@ def test_fresh_tables_are_found_again(tmp_path: Path, monkeypatch: pytest.Monkey
     assert list(second.left()) == [number]
     second.drop(number)
     assert (list(first.left()), tables.there) == ([], {number: "empty"})
-
-
-def test_modules_are_no_garbage_in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker of Spark keeps what it has imported, once; another process is left alone."""
-    pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
-    from kelek.pipeline.table import read as table_read
-
-    gc.unfreeze()
-    table_read.keep_modules()
-    assert gc.get_freeze_count() == 0
-    monkeypatch.setattr("pyspark.TaskContext.get", lambda: object())
-    try:
-        table_read.keep_modules()
-        kept = gc.get_freeze_count()
-        assert kept > 10_000
-        more = [[number] for number in range(100)]
-        table_read.keep_modules()
-        assert gc.get_freeze_count() == kept
-        assert len(more) == 100
-    finally:
-        gc.unfreeze()

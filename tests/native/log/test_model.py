@@ -12,7 +12,7 @@ from kelek.native.errors import NativeError
 from kelek.native.log.updates import Reqids, Updates, View
 from kelek.native.net.messages import Arena, Frames
 from kelek.protocols.record import Record, decode_block, encode_block
-from kelek.tests.native import twins
+from kelek.tests.native.log import updates_twin as twins
 
 NOW_S = 1_800_000_000
 SEEDS = range(30)

@@ -1,5 +1,6 @@
 """Tables read as Spark's driver and tasks do, without a JVM."""
 
+import gc
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -277,3 +278,24 @@ def test_a_frame_whose_note_may_be_forgotten_takes_no_other_snapshot(plain: Tabl
     part.planned_s -= table_snapshot.NOTE_S
     with pytest.raises(PipelineError, match=r"is gone, .*; load the table again"):
         rows_of(reader, part)
+
+
+def test_modules_are_no_garbage_in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker of Spark keeps what it has imported, once; another process is left alone."""
+    pytest.importorskip("pyspark", reason="the extra kelek[spark] is not installed")
+    from kelek.pipeline.table import read as table_read
+
+    gc.unfreeze()
+    table_read.keep_modules()
+    assert gc.get_freeze_count() == 0
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: object())
+    try:
+        table_read.keep_modules()
+        kept = gc.get_freeze_count()
+        assert kept > 10_000
+        more = [[number] for number in range(100)]
+        table_read.keep_modules()
+        assert gc.get_freeze_count() == kept
+        assert len(more) == 100
+    finally:
+        gc.unfreeze()
