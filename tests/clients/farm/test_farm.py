@@ -379,6 +379,43 @@ def test_a_listener_without_tls_is_reported(servers: FarmServers) -> None:
         other.join()
 
 
+def test_an_unknown_host_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    with (
+        kelek.Farm("tls://farm.example:1", user="u", password="p") as farm,
+        pytest.raises(kelek.FarmUnavailable, match="no such host: Name or service not known"),
+    ):
+        farm.reach(300)
+
+
+def test_a_server_that_requires_tls_is_reported() -> None:
+    """It closes a plain connection without an answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def close_connections() -> None:
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        server = threading.Thread(target=close_connections, daemon=True)
+        server.start()
+        with (
+            kelek.Farm(
+                f"tcp://127.0.0.1:{listener.getsockname()[1]}",
+                user="u",
+                password="p",
+                tuning=kelek.FarmTuning(i2p=True),
+            ) as farm,
+            pytest.raises(kelek.FarmUnavailable, match="does it require TLS"),
+        ):
+            farm.reach(300)
+        listener.shutdown(socket.SHUT_RDWR)
+        server.join()
+
+
 @pytest.mark.parametrize(
     ("tls", "error"), [("1.2", "it has no farm barn"), ("1.3", "another version of TLS")]
 )
@@ -399,7 +436,7 @@ def test_tls_1_2_is_used_on_request_only(tmp_path: Path, tls: str, error: str) -
                     secured.recv(4096)
                     secured.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
 
-        server = threading.Thread(target=serve)
+        server = threading.Thread(target=serve, daemon=True)
         server.start()
         with (
             kelek.Farm(

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import zmq
 
-from kelek.clients.io.links import Links
+from kelek.clients.io.links import Links, LinkSettings
 from kelek.net.clock import monotonic_ms
 from kelek.net.links import ARENA_BYTES
 from kelek.protocols.zmqraft.client.client import (
@@ -14,6 +15,7 @@ from kelek.protocols.zmqraft.client.client import (
     Disconnect,
     LogClientMachine,
     LogClientSetup,
+    Send,
 )
 
 DEADLINE_MS = 60_000
@@ -21,12 +23,13 @@ LARGE = ARENA_BYTES * 3 // 4  # An arena has no room for two.
 
 
 class RecordingMachine(LogClientMachine):
-    """A client machine that records the sizes of received messages."""
+    """A client machine that records received sizes and lost connections."""
 
     def __init__(self, url: str, *actions: Action) -> None:
         super().__init__(LogClientSetup(b"demo", (url,)), lambda: bytes(12), 0)
         self.actions: list[Action] = list(actions) or [Connect(url)]
         self.sizes: list[int] = []
+        self.lost: list[str] = []
 
     def ready(self, now_ms: int) -> list[Action]:
         actions, self.actions = self.actions, []
@@ -35,6 +38,9 @@ class RecordingMachine(LogClientMachine):
     @property
     def deadline_ms(self) -> int | None:
         return None
+
+    def on_disconnected(self, url: str, now_ms: int) -> None:
+        self.lost.append(url)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         self.sizes.append(sum(map(len, frames)))
@@ -70,4 +76,17 @@ def test_an_address_that_cannot_be_connected_to_is_ignored() -> None:
     links = Links(machine)
     links.run_once(monotonic_ms())
     assert not machine.actions
+    links.close()
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_peer_without_room_is_lost_unless_the_client_is_patient(
+    tmp_path: Path, patient: bool
+) -> None:
+    url = f"ipc://{tmp_path}/unused"
+    machine = RecordingMachine(url, Connect(url), *[Send(url, [b"x"])] * 10)
+    links = Links(machine, LinkSettings(patient=patient, send_messages_max=2))
+    links.run_once(monotonic_ms())
+    assert machine.lost == ([] if patient else [url])
+    assert links.backlog == (8 if patient else 0)
     links.close()

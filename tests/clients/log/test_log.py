@@ -1,11 +1,13 @@
 """kelek.Log over real sockets, against peers in memory."""
 
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pyarrow
 import pytest
+import zmq
 
 import kelek
 from kelek.clients.errors import (
@@ -19,7 +21,10 @@ from kelek.clients.errors import (
 from kelek.clients.io.reqids import new_reqids
 from kelek.clients.log.operations import LogTuning, make_client
 from kelek.net.clock import monotonic_ms
+from kelek.protocols.record import Record
 from kelek.protocols.zmqraft.client.client import LogClientSetup
+from kelek.protocols.zmqraft.wire.client_codec import StateBroadcast, encode_state_broadcast
+from kelek.protocols.zmqraft.wire.entry import encode_entry
 from kelek.tests.clients.log.log_peers import LogPeers
 
 
@@ -137,6 +142,35 @@ def test_watch_waits_for_new_entries(cluster: LogPeers) -> None:
         log.append_many([b"b", b"c"])
         assert [entry.data for entry in islice(entries, 2)] == [b"b", b"c"]
         entries.close()
+
+
+def test_watch_returns_entries_of_broadcasts(cluster: LogPeers, tmp_path: Path) -> None:
+    """No peer returns the second entry: it is in the broadcasts only."""
+    url = f"ipc://{tmp_path}/broadcasts"
+    entries = (encode_entry(1, Record(0, new_reqids(1)[0], b"broadcast")),)
+    frames = encode_state_broadcast(b"demo", StateBroadcast(1, 2, entries))
+    received = threading.Event()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def publish() -> None:
+        with context.socket(zmq.PUB) as publisher:
+            publisher.linger = 0
+            publisher.bind(url)
+            while not received.wait(0.01):
+                publisher.send_multipart(frames)
+
+    for peer in cluster.model.peers:
+        peer.pub = url
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        with kelek.Log(cluster.urls, timeout_ms=60_000) as log:
+            log.append(b"first")
+            assert [entry.data for entry in islice(log.watch(), 2)] == [b"first", b"broadcast"]
+    finally:
+        received.set()
+        thread.join()
+        context.term()
 
 
 @pytest.mark.parametrize("size", [0, (10 << 20) + 1])

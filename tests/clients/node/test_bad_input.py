@@ -22,6 +22,7 @@ from kelek.tests.ports import free_udp_port
 
 DEADLINE_S = 60
 FLOOD = 100_000
+BLOCKED_MS = 500  # A DEALER without room for so long has a peer that does not read.
 UUID, OTHER = b"\x02" * 16, b"\x03" * 16
 FORGER = "127.0.0.2"  # Any loopback address may be a source.
 OPEN_FILES = 160  # Of a process with a node: enough for 40 sockets.
@@ -215,6 +216,27 @@ def test_a_flood_of_beacons_hides_no_real_node(pair: NodeAndPeer) -> None:
     assert pair.node.counters["unready"] <= PEERS_MAX // 4
     with kelek.Node("decent", tuning=pair.tuning) as decent:
         pair.wait(lambda: decent.uuid in {peer.uuid for peer in pair.node.peers})
+
+
+def test_a_node_stops_reading_while_many_events_are_unread(
+    pair: NodeAndPeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The messages wait at their sender, and none is lost."""
+    monkeypatch.setattr(reactor, "EVENTS_MAX", 100)
+    pair.send(1, pair.hello())
+    pair.wait_event(kelek.EventKind.ENTER)
+    sent = 0
+    while pair.dealer.poll(BLOCKED_MS, zmq.POLLOUT):
+        assert sent < FLOOD, "the node reads without a limit"
+        pair.send(sent + 2, Whisper([b"%d" % sent + bytes(10_000)]))
+        sent += 1
+    numbers: list[int] = []
+    for event in pair.node.events(DEADLINE_S * 1000):
+        assert event.kind is kelek.EventKind.WHISPER
+        numbers.append(int(event.content[0].rstrip(b"\0")))
+        if len(numbers) == sent:
+            break
+    assert numbers == list(range(sent))
 
 
 def forged_beacons(port: int, count: int) -> None:
