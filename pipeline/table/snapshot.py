@@ -113,7 +113,7 @@ def prepare(query: SnapshotQuery) -> None:
         elif not query.url and not info.get("replicated"):
             raise PipelineError(
                 f"table {NOTES}, in which Spark's tasks note their snapshots, is local at "
-                f"{notes.server().url}: take it out of the topology's zerodb: local"
+                f"{notes.server().url}: take it out of the topology's zerodb: local_tables"
             )
 
 

@@ -1,7 +1,7 @@
 """Schedules the requests of a table worker: their order, batches and waits.
 
 add() takes requests in, run() answers what it can answer now, and `out` holds the answers. Reads of
-many clients become watch call of the database, and local writes become watch batch.
+many clients become one call of the database, and local writes become one batch.
 """
 
 from collections import Counter, deque
@@ -29,9 +29,9 @@ OUT_BYTES = 8 << 20  # Of answers; then run() returns, so that the owner sends t
 WATCH_MS_MAX = 1000
 LOCAL_WATCH_MS = 60_000  # Changes of local tables are kept for so long after the last watch.
 WATCH_BYTES = 4 << 20  # Of changes in an answer, plus the page that exceeds it.
-GET_BYTES = 8 << 20  # Of values that watch call of the database should return.
-GET_KEYS_MAX = 4096  # In watch call.
-GET_KEYS_FIRST = 8  # In watch call while the size of a table's values is unknown.
+GET_BYTES = 8 << 20  # Of values that one call of the database should return.
+GET_KEYS_MAX = 4096  # In one call.
+GET_KEYS_FIRST = 8  # In one call while the size of a table's values is unknown.
 TABLE_ESTIMATES_MAX = 10_000
 
 _WRITES = (
@@ -50,7 +50,7 @@ _SESSION_REFUSED = "nothing was written: a local table has no sessions"
 
 
 class _Kind(Enum):
-    """Requests of watch kind are batched."""
+    """Requests of one kind are batched."""
 
     READ = 0
     WRITE = 1
@@ -104,7 +104,7 @@ class _Pending:
 
     @property
     def table(self) -> int:
-        """The table of a request that has watch, else 0."""
+        """The table of a request that has one, else 0."""
         return int(getattr(self.request, "table", 0) or 0)
 
 
@@ -122,7 +122,7 @@ class _PendingWatch:
 
 
 class Databases(NamedTuple):
-    """The tables of watch worker."""
+    """The tables of one worker."""
 
     name: str  # Of the worker.
     owner: TablePartition
@@ -137,7 +137,7 @@ class Databases(NamedTuple):
         return self.replicated
 
     def status_of(self, number: int | None) -> dict[int, TableStatus]:
-        """The status of watch table, or of all existing tables."""
+        """The status of one table, or of all existing tables."""
         found = {
             table: TableStatus(self.replicated, self.name, False)
             for table in self.replicated.tables()
@@ -153,7 +153,7 @@ class Databases(NamedTuple):
 
 
 class TableRequests:
-    """All unanswered requests of watch worker."""
+    """All unanswered requests of one worker."""
 
     def __init__(self, databases: Databases, limits: TableRequestLimits, read_log: ReadLog) -> None:
         self.databases = databases
@@ -171,7 +171,7 @@ class TableRequests:
         self._open_tickets: dict[int, int] = {}  # Number of unanswered requests by ticket.
         self._last_ticket = 0
         self._out_bytes = 0
-        self._keys_per_read: dict[int, int] = {}  # In watch call of the database, by table.
+        self._keys_per_read: dict[int, int] = {}  # In one call of the database, by table.
         self._applied = self._now_ms = self._unix_ms = 0
         self._local_index = 0  # Behind the last kept change of local tables.
         self._local_watch_ms = 0  # Time of the last watch of a local table.
@@ -179,7 +179,7 @@ class TableRequests:
     # ---- arrival ----
 
     def add(self, queued: QueuedRequest, now_ms: int) -> None:
-        """Queues a request; a malformed watch is answered at once."""
+        """Queues a request; a malformed one is answered at once."""
         self._last_ticket = max(self._last_ticket, queued.ticket)
         try:
             request = codec.decode_request(queued.frames)
@@ -407,7 +407,7 @@ class TableRequests:
         return answers.encode_refusal(refusal)
 
     def _run_slice(self, pending: _Pending, slices: Slices) -> None:
-        """Runs watch slice of a long request; the last slice yields the answer."""
+        """Runs one slice of a long request; the last slice yields the answer."""
         try:
             frames = next(slices)
         except AnswerTooLarge as error:
@@ -482,7 +482,7 @@ class TableRequests:
         return answers.encode_watch(watch.request, watch.next_index, changes)
 
     def _read_changes(self, watch: _PendingWatch) -> None:
-        """Reads watch page of changes. Raises ChangesGone, StorageFailure."""
+        """Reads one page of changes. Raises ChangesGone, StorageFailure."""
         local = self.databases.local
         if local is not None and watch.request.table in self.databases.owner.local:
             self._local_watch_ms = self._now_ms
@@ -570,7 +570,7 @@ class TableRequests:
     def _read_values(
         self, database: Tables, batch: list[_Pending], found: dict[_Pending, list[Any] | str]
     ) -> None:
-        """Reads values of watch table. A call reads as many keys as should return GET_BYTES, by the
+        """Reads values of one table. A call reads as many keys as should return GET_BYTES, by the
         sizes of earlier values, and no request more than its answer may hold."""
         table, bytes_max = batch[0].table, self._limits.response_bytes_max
         wanted = deque((pending, key) for pending in batch for key in pending.keys)
@@ -599,7 +599,7 @@ class TableRequests:
     # ---- writes to local tables ----
 
     def _write_local(self, writes: list[_Pending], unix_ms: int) -> None:
-        """Writes all requests in watch batch of the database, and answers them in order."""
+        """Writes all requests in one batch of the database, and answers them in order."""
         batch: list[ops.Op] = []
         spans: dict[_Pending, range] = {}  # Positions of the operations of each request.
         refused: dict[_Pending, str] = {}
@@ -732,7 +732,7 @@ class TableRequests:
 
 
 def _read_unique(database: Tables, table: int, keys: list[bytes]) -> list[bytes | None]:
-    """The values of keys. Equal keys share watch value in memory."""
+    """The values of keys. Equal keys share one value in memory."""
     unique = dict.fromkeys(keys)
     if len(unique) == len(keys):
         return database.get(table, keys)

@@ -121,7 +121,7 @@ def _effects_of(tables: Tables, log_index: int, entry: Sequence[ops.Op]) -> list
 
 def _current_values(tables: Tables, changed: Sequence[ops.Op]) -> list[ops.Op] | None:
     """Replaces changed keys by their current values, because large values are not recorded. None:
-    the values exceed AS_NOW_BYTES_MAX."""
+    the values exceed CURRENT_BYTES_MAX."""
     done: list[ops.Op] = []
     size = 0
     for op in changed:
