@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -121,6 +122,25 @@ def test_an_old_method_warns_and_calls_the_new_one(old: str, new: str) -> None:
     arguments = () if old == "open_lease" else (7,)
     with pytest.warns(DeprecationWarning, match=rf"{old}\(\) is deprecated: use {new}\(\)"):
         getattr(kelek.Table, old)(Mock(), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("tuning", "old", "new", "value"),
+    [
+        (kelek.NodeTuning, "broadcast", "broadcast_address", "127.255.255.255"),
+        (kelek.NodeTuning, "static", "static_peers", ("tcp://10.0.0.9:61001",)),
+        (kelek.NodeTuning, "dead_ms", "expired_ms", 7),
+        (kelek.WorkerTuning, "interval_ms", "heartbeat_interval_ms", 7),
+    ],
+)
+def test_an_old_setting_warns_and_sets_the_new_one(
+    tuning: Any, old: str, new: str, value: object
+) -> None:
+    with pytest.warns(DeprecationWarning, match=f"{old}= is deprecated: use {new}="):
+        made = tuning(**{old: value})
+    assert made == tuning(**{new: value}) != tuning()
+    with pytest.warns(DeprecationWarning, match=f"{old} is deprecated: use {new}"):
+        assert getattr(made, old) == value
 
 
 def test_the_page_lists_all_names() -> None:

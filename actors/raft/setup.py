@@ -23,7 +23,7 @@ def peer_setup(setup: ActorSetup) -> PeerSetup:
         election_timeout_ms_min=raft.election_timeout_ms[0],
         election_timeout_ms_max=raft.election_timeout_ms[1],
         heartbeat_ms=raft.heartbeat_ms,
-        rpc_timeout_ms=raft.vote_retry_ms,
+        vote_retry_ms=raft.vote_retry_ms,
         append_timeout_ms=raft.append_timeout_ms,
         append_inflight_max=raft.append_inflight_max,
         append_bytes_max=raft.append_bytes_max,
@@ -36,5 +36,5 @@ def peer_setup(setup: ActorSetup) -> PeerSetup:
         check_quorum=raft.check_quorum,
         snapshot_entries=log.snapshot_entries,
         snapshot_bytes=log.snapshot_bytes,
-        snapshot_behind=log.snapshot_trailing_entries,
+        snapshot_trailing_entries=log.snapshot_trailing_entries,
     )

@@ -86,7 +86,7 @@ class ZreNode(Actor):
             self.setup.node,
             service_headers(self.setup.cluster, self.settings),
             Version.V1 if settings.greeting == "v1" else Version.V2,
-            static=tuple(settings.static_peers),
+            static_peers=tuple(settings.static_peers),
             subnets=self._subnets,
             gossip=settings.gossip,
             times=Times(

@@ -259,7 +259,7 @@ def _section(found: Found) -> Section:
         summed_up("the same, idle", of("idle"), "% of a core", 20),
         summed_up("30 % of beacons lost, 60 s: lost peers", of("lost"), "", 0),
         summed_up("a killed node is evasive after", of("EVASIVE"), "s", within(TUNING.evasive_ms)),
-        summed_up("a killed node is held dead after", of("EXIT"), "s", within(TUNING.dead_ms)),
+        summed_up("a killed node is held dead after", of("EXIT"), "s", within(TUNING.expired_ms)),
     ]
     units = {"found": "ms", "whispers": "/s", "alone": "us", "shouts": "/s"}
     rows = [ROW_HEAD]

@@ -33,6 +33,7 @@ from ...protocols.majordomo.values import (
 )
 from ...protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
 from ...protocols.zre import services
+from ..aliases import old_fields
 from ..errors import ServiceRefused
 from ..io.async_links import AsyncLinks
 from ..io.links import LinkSettings
@@ -54,10 +55,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@old_fields(interval_ms="heartbeat_interval_ms")
 class WorkerTuning(NamedTuple):
     """The times of heartbeat and end, and the headers (WorkerSetup)."""
 
-    interval_ms: int = INTERVAL_MS
+    heartbeat_interval_ms: int = INTERVAL_MS
     liveness: int = LIVENESS
     drain_ms: int = DRAIN_MS
     headers: Headers = HEADERS
@@ -203,7 +205,7 @@ class Worker:
                 service.window,
                 tuning.deadlines,
                 tuning.headers,
-                tuning.interval_ms,
+                tuning.heartbeat_interval_ms,
                 tuning.liveness,
             ),
         )

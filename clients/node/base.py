@@ -23,6 +23,7 @@ from ...protocols.zre.values import (
     Times,
     Version,
 )
+from ..aliases import old_fields
 from ..broker.body import Content, frames_of
 from ..errors import NodeError
 from ..io.resources import WITH, Guard
@@ -35,21 +36,24 @@ UUID_RANDOM_BYTES = 14
 Target = PeerInfo | bytes | str
 
 
+@old_fields(broadcast="broadcast_address", static="static_peers", dead_ms="expired_ms")
 class NodeTuning(NamedTuple):
     """Where a node beacons and listens, and when it considers peers lost."""
 
     port: int = BEACON_PORT  # UDP.
     interface: str = ""  # Its name or one of its addresses; "": the first that can broadcast.
-    broadcast: str = ""  # Instead of the interface's; an IPv6 group such as ff02::1 selects IPv6.
+    broadcast_address: str = (
+        ""  # Instead of the interface's; an IPv6 group such as ff02::1 selects IPv6.
+    )
     beacons: bool = True  # False: no UDP; only static peers are found.
-    static: tuple[str, ...] = ()  # Mailboxes to greet without a beacon, `tcp://ADDRESS:PORT`.
+    static_peers: tuple[str, ...] = ()  # Mailboxes to greet without a beacon, `tcp://ADDRESS:PORT`.
     subnets: tuple[str, ...] = ()  # Addresses that a HELLO may name besides its connection's own.
     gossip: bool = False  # Exchange known peers with others, within the subnets.
     greeting: int = 2  # The ZRE version of the HELLO to nodes that have not greeted.
     beacon_ms: int = 1000
     evasive_ms: int = 5000  # After this silence a node sends PING.
     silent_ms: int = 10_000
-    dead_ms: int = 30_000
+    expired_ms: int = 30_000
     patience_ms: int = PATIENCE_MS  # A peer without room for longer is lost.
     peers_max: int = PEERS_MAX
     message_bytes_max: int = MESSAGE_BYTES  # All frames together; use the same value at all nodes.
@@ -65,12 +69,12 @@ def node_config(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning
     if tuning.greeting not in list(Version):
         raise ValueError(f"greeting is the version of ZRE, 1 or 2, not {tuning.greeting!r}")
     uuid = own_uuid(os.urandom(UUID_RANDOM_BYTES))
-    interface = chosen(tuning.interface, tuning.broadcast)
+    interface = chosen(tuning.interface, tuning.broadcast_address)
     times = Times(
         beacon_ms=tuning.beacon_ms,
         evasive_ms=tuning.evasive_ms,
         silent_ms=tuning.silent_ms,
-        dead_ms=tuning.dead_ms,
+        expired_ms=tuning.expired_ms,
     )
     setup = NodeSetup(
         uuid,
@@ -80,7 +84,7 @@ def node_config(name: str, headers: Mapping[str, str] | None, tuning: NodeTuning
         dict(headers or {}),
         Version(tuning.greeting),
         beacons=tuning.beacons,
-        static=tuple(tuning.static),
+        static_peers=tuple(tuning.static_peers),
         subnets=tuple(ip_network(subnet) for subnet in tuning.subnets),
         gossip=tuning.gossip,
         peers_max=tuning.peers_max,

@@ -65,8 +65,11 @@ def parse_zre_url(url: str) -> DiscoveryQuery:
             raise ValueError(f"{url!r}: no setting {key!r}; there are interface, broadcast, port")
         if key in NUMBER_KEYS and not (value.isascii() and value.isdigit() and len(value) <= 7):
             raise ValueError(f"{url!r}: {key} is a number, not {value!r}")
-    words = {key: given[key] for key in TEXT_KEYS if key in given}
-    tuning = NodeTuning(port=int(given.get("port", values.BEACON_PORT)), **words)
+    tuning = NodeTuning(
+        port=int(given.get("port", values.BEACON_PORT)),
+        interface=given.get("interface", ""),
+        broadcast_address=given.get("broadcast", ""),
+    )
     return DiscoveryQuery(match[1], tuning, int(given.get("timeout_ms", DISCOVERY_MS)))
 
 

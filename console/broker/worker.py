@@ -35,7 +35,7 @@ def work(target: str, options: Where) -> None:
         if not worker.counters.get("connected"):
             sys.stderr.write(f"kelek: {no_broker(brokers)}\n")
 
-    tuning = WorkerTuning(interval_ms=brokers.interval_ms, headers=brokers.headers)
+    tuning = WorkerTuning(heartbeat_interval_ms=brokers.interval_ms, headers=brokers.headers)
     worker = Worker(offered, brokers.urls, tuning=tuning, on_begun=begun, on_failure=failed)
     timer = threading.Timer(REACH_S, alone)
     timer.daemon = True  # It must not delay the end of the worker.

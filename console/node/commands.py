@@ -27,7 +27,7 @@ OWN = "beacon_own"
 
 def make_tuning(options: Options) -> NodeTuning:
     return NodeTuning(
-        port=options["port"], interface=options["interface"], broadcast=options["broadcast"]
+        port=options["port"], interface=options["interface"], broadcast_address=options["broadcast"]
     )
 
 

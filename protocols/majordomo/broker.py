@@ -63,7 +63,9 @@ class BrokerSetup(NamedTuple):
     """The settings of a broker."""
 
     headers: Headers = values.HEADERS
-    interval_ms: int = values.INTERVAL_MS  # Between a worker's PINGs, and between MDP's HEARTBEATs.
+    heartbeat_interval_ms: int = (
+        values.INTERVAL_MS
+    )  # Between a worker's PINGs, and between MDP's HEARTBEATs.
     liveness: int = values.LIVENESS  # Silent intervals until a worker is removed.
     request_ttl_ms: int = values.REQUEST_TTL_MS  # The longest wait for a worker.
     inflight_max: int = 4096  # Of one client.
@@ -95,7 +97,7 @@ class BrokerMachine:
         self._workers: dict[bytes, WorkerReady] = {}
         self._mdp_workers: set[bytes] = set()  # They get HEARTBEATs.
         self._silenced: OrderedDict[bytes, None] = OrderedDict()
-        self._heartbeat_ms = now_ms + setup.interval_ms
+        self._heartbeat_ms = now_ms + setup.heartbeat_interval_ms
         self._probe_ms = now_ms + PROBE_MS  # When to probe waiting clients.
 
     def _share_worker_frames(self) -> None:
@@ -399,8 +401,8 @@ class BrokerMachine:
             exchange.expire(now_ms)
         if self._mdp_workers and now_ms >= self._heartbeat_ms:
             for exchange in self._exchanges:
-                exchange.heartbeat(now_ms - self.setup.interval_ms, now_ms)
-            self._heartbeat_ms = now_ms + self.setup.interval_ms
+                exchange.heartbeat(now_ms - self.setup.heartbeat_interval_ms, now_ms)
+            self._heartbeat_ms = now_ms + self.setup.heartbeat_interval_ms
         if now_ms >= self._probe_ms:
             self._exchange.probe_clients(now_ms)
             self._probe_ms = now_ms + PROBE_MS
@@ -425,7 +427,7 @@ class BrokerMachine:
 
     @property
     def _silence_ms(self) -> int:
-        return self.setup.interval_ms * self.setup.liveness
+        return self.setup.heartbeat_interval_ms * self.setup.liveness
 
     # ---- status ----
 

@@ -46,7 +46,7 @@ class WorkerSetup(NamedTuple):
     # Whether to receive remaining time, credit for parts and cancellations: extensions of kelek.
     deadlines: bool = True
     headers: Headers = HEADERS
-    interval_ms: int = INTERVAL_MS
+    heartbeat_interval_ms: int = INTERVAL_MS
     liveness: int = LIVENESS  # Intervals without a message until the broker is considered lost.
 
 
@@ -282,7 +282,7 @@ class WorkerMachine:
 
     @property
     def _ping_ms(self) -> int:
-        return self._silent_since_ms + self.setup.interval_ms
+        return self._silent_since_ms + self.setup.heartbeat_interval_ms
 
     @property
     def deadline_ms(self) -> int | None:

@@ -329,7 +329,7 @@ class Raft:
 
     def _request_votes(self) -> None:
         """Requests the votes of all peers that have not answered."""
-        self._vote_retry_due_ms = self._now_ms + self.setup.vote_timeout_ms
+        self._vote_retry_due_ms = self._now_ms + self.setup.vote_retry_ms
         pre_vote = self.role is Role.PRE_CANDIDATE
         log = self.log
         term = self.term + 1 if pre_vote else self.term

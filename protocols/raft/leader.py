@@ -231,13 +231,13 @@ class Leader:
             if follower.next_index <= self._log.last_index and follower.can_send_entries():
                 if follower.read_started_ms is None:
                     return now_ms
-                deadline = min(deadline, follower.read_started_ms + self._setup.rpc_timeout_ms)
+                deadline = min(deadline, follower.read_started_ms + self._setup.append_timeout_ms)
             deadline = min(deadline, follower.sent_ms + self._resend_after_ms(follower))
         return deadline
 
     def _resend_after_ms(self, follower: Follower) -> int:
         if follower.inflight and follower.capabilities.inflight_max == 1:
-            return self._setup.rpc_timeout_ms  # It accepts one message at a time.
+            return self._setup.append_timeout_ms  # It accepts one message at a time.
         if follower.sent_commit_index < self._commit_index:
             return URGENT_NOTICE_MS if follower.clients_wait else self._setup.commit_notice_ms
         return self._setup.heartbeat_ms
@@ -291,7 +291,7 @@ class Leader:
 
     def _may_read_log(self, follower: Follower, now_ms: int) -> bool:
         read_ms = follower.read_started_ms
-        return read_ms is None or now_ms - read_ms >= self._setup.rpc_timeout_ms
+        return read_ms is None or now_ms - read_ms >= self._setup.append_timeout_ms
 
     def _bytes_max(self, follower: Follower) -> int:
         return min(self._setup.append_bytes_max, follower.capabilities.append_bytes_max)

@@ -202,8 +202,8 @@ class Setup(NamedTuple):
     election_timeout_ms_max: int = 300
     heartbeat_ms: int = 70
     commit_notice_ms: int = 10  # The longest delay of a commit notice that no entries carry.
-    rpc_timeout_ms: int = 100  # After this time an unanswered probe or StoredRead is repeated.
-    vote_timeout_ms: int = 50  # After this time an unanswered RequestVote is repeated.
+    append_timeout_ms: int = 100  # After this time an unanswered probe or StoredRead is repeated.
+    vote_retry_ms: int = 50  # After this time an unanswered RequestVote is repeated.
     inflight_max: int = 4  # Unanswered AppendEntries with entries to one follower.
     append_bytes_max: int = 1 << 20
     pre_vote: bool = True

@@ -29,7 +29,7 @@ class Transfer:
     ) -> None:
         """Adds TimeoutNow, also repeatedly, once the target holds the whole log."""
         if self._is_caught_up(leader, log) and now_ms >= self._resend_ms:
-            self._resend_ms = now_ms + self._setup.vote_timeout_ms
+            self._resend_ms = now_ms + self._setup.vote_retry_ms
             out.append(Envelope(self.target, TimeoutNow(self._term, self._setup.peer_id)))
 
     def deadline_ms(self, leader: Leader, log: RaftLog) -> int:

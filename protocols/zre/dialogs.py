@@ -55,7 +55,7 @@ class Dialogs:
             self._hellos[version] = codec.encode(1, self._hello(version), version)
         try:
             codec.parse_endpoint(codec.endpoint_of(setup.address, setup.port))
-            self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static]
+            self._static = [codec.parse_endpoint(endpoint) for endpoint in setup.static_peers]
         except Malformed as error:
             raise LocalProtocolError(f"the own address or a static peer's: {error}") from error
         self._on_loopback = ip_address(setup.address).is_loopback
@@ -184,7 +184,7 @@ class Dialogs:
         said_ms: int = peer.wire.heard_ms  # By a message, not by a beacon.
         heard_ms = max(said_ms, peer.beacon_ms)
         silence_ms = now_ms - heard_ms
-        if silence_ms >= times.dead_ms:
+        if silence_ms >= times.expired_ms:
             # RFC 20: no reply to a PING and no other traffic for longer: treated as dead.
             self.counters["dead"] += 1
             self._remove(peer)
@@ -193,12 +193,12 @@ class Dialogs:
             peer.silent_since_ms, peer.silence_stage = heard_ms, 0
         if silence_ms < times.evasive_ms:
             # PING also without silence: a lost message shows only when the next one arrives.
-            if now_ms >= max(said_ms, peer.pinged_ms) + times.dead_ms:
+            if now_ms >= max(said_ms, peer.pinged_ms) + times.expired_ms:
                 peer.pinged_ms = now_ms
                 self._send(peer, Ping())
             return heard_ms + times.evasive_ms
         self._on_silence(peer, silence_ms, now_ms)
-        steps = (times.silent_ms, times.dead_ms)
+        steps = (times.silent_ms, times.expired_ms)
         return min(
             peer.pinged_ms + times.evasive_ms,
             *(heard_ms + step for step in steps if step > silence_ms),

@@ -20,7 +20,7 @@ class NodeSetup(NamedTuple):
     headers: dict[str, str] = {}
     greeting: Version = Version.V2  # For nodes that have not greeted.
     beacons: bool = True  # Whether to send beacons.
-    static: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
+    static_peers: tuple[str, ...] = ()  # Endpoints of mailboxes that are always greeted.
     subnets: tuple[IPv4Network | IPv6Network, ...] = ()  # Addresses that a HELLO may name.
     gossip: bool = False  # Whether to exchange known peers, within the subnets.
     peers_max: int = values.PEERS_MAX

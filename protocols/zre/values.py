@@ -60,7 +60,7 @@ class Times(NamedTuple):
     greet_wait_ms: int = 500  # A foreign node may greet first for this time, in its version.
     evasive_ms: int = 5000  # After this silence a node sends PING, and again after each such time.
     silent_ms: int = 10_000  # After this silence the user gets a SILENT event.
-    dead_ms: int = 30_000  # After this silence the peer is removed.
+    expired_ms: int = 30_000  # After this silence the peer is removed.
 
 
 TIMES = Times()

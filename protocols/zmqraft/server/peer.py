@@ -155,7 +155,7 @@ class Peer:
             SnapshotSetup(
                 setup.snapshot_entries,
                 setup.snapshot_bytes,
-                setup.snapshot_behind,
+                setup.snapshot_trailing_entries,
                 setup.append_timeout_ms,
             ),
             recovered.snapshot,

@@ -30,7 +30,7 @@ class PeerSetup(NamedTuple):
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
     heartbeat_ms: int = 70
-    rpc_timeout_ms: int = 50
+    vote_retry_ms: int = 50
     append_timeout_ms: int = 100
     append_inflight_max: int = 4
     append_bytes_max: int = 1 << 20
@@ -45,7 +45,7 @@ class PeerSetup(NamedTuple):
     broadcast_url: str = ""  # The URL of this node's broadcasts; empty: none.
     snapshot_entries: int = 0  # Entries behind a snapshot that cause the next; 0: disabled.
     snapshot_bytes: int = 0
-    snapshot_behind: int = 1_000_000  # At most so many entries stay for slow followers.
+    snapshot_trailing_entries: int = 1_000_000  # At most so many entries stay for slow followers.
     holds_tables: bool = False  # This node has a table server.
 
     def core_setup(self, configuration: Callable[[EntryBatch], Configuration | None]) -> Setup:
@@ -56,8 +56,8 @@ class PeerSetup(NamedTuple):
             election_timeout_ms_min=self.election_timeout_ms_min,
             election_timeout_ms_max=self.election_timeout_ms_max,
             heartbeat_ms=self.heartbeat_ms,
-            vote_timeout_ms=self.rpc_timeout_ms,
-            rpc_timeout_ms=self.append_timeout_ms,
+            vote_retry_ms=self.vote_retry_ms,
+            append_timeout_ms=self.append_timeout_ms,
             pre_vote=self.pre_vote,
             check_quorum=self.check_quorum,
             append_bytes_max=self.append_bytes_max,

@@ -22,7 +22,7 @@ from kelek.tests.clients.broker.services import (
 
 def test_a_stream_continues_when_there_is_room_again(broker_thread: BrokerThread) -> None:
     # Without PINGs nothing else wakes the worker.
-    no_pings = kelek.WorkerTuning(interval_ms=600_000)
+    no_pings = kelek.WorkerTuning(heartbeat_interval_ms=600_000)
     with (
         serving(parts, async_parts, urls=broker_thread.back_url, tuning=no_pings),
         kelek.Broker(broker_thread.front_url) as broker,

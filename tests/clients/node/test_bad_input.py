@@ -120,7 +120,7 @@ def test_forged_beacons_make_no_connection(pair: NodeAndPeer) -> None:
 def test_a_static_peer_is_greeted_without_a_beacon(pair: NodeAndPeer) -> None:
     """The node lists it when it has answered."""
     static = f"tcp://{LOOPBACK}:{pair.mailbox_port}"
-    tuning = pair.tuning._replace(static=(static,), beacons=False)
+    tuning = pair.tuning._replace(static_peers=(static,), beacons=False)
     with kelek.Node("alone", tuning=tuning) as node:
         frames = pair.mailbox.recv_multipart()
         hello = codec.decode(frames[1:], Version.V2)[1]
@@ -134,7 +134,7 @@ def test_a_static_peer_is_greeted_without_a_beacon(pair: NodeAndPeer) -> None:
 
 def test_a_static_peer_with_a_new_uuid_is_greeted_at_once(pair: NodeAndPeer) -> None:
     """A restarted peer does not greet first, and would not understand a PING."""
-    tuning = pair.tuning._replace(static=(f"tcp://{LOOPBACK}:{pair.mailbox_port}",))
+    tuning = pair.tuning._replace(static_peers=(f"tcp://{LOOPBACK}:{pair.mailbox_port}",))
     with kelek.Node("alone", tuning=tuning._replace(beacons=False)) as node:
         pair.dealer.disconnect(pair.node.endpoint)
         pair.greet_back()

@@ -25,7 +25,9 @@ from kelek.tests.ports import free_ports
 def test_a_foreign_beacon_is_answered_by_a_beacon_at_once(port: int) -> None:
     """A foreign node needs a beacon to find us; it must not wait for the next one."""
     hour_ms = 3_600_000
-    tuning = tuned(port, beacon_ms=hour_ms, evasive_ms=hour_ms, silent_ms=hour_ms, dead_ms=hour_ms)
+    tuning = tuned(
+        port, beacon_ms=hour_ms, evasive_ms=hour_ms, silent_ms=hour_ms, expired_ms=hour_ms
+    )
     datagrams = Datagrams(Interface("lo", LOOPBACK, LOOPBACK_BROADCAST), port)
     try:
         with kelek.Node(tuning=tuning) as node:
@@ -63,7 +65,7 @@ def test_static_peers_and_gossip_work_without_udp(make: Make, port: int) -> None
     """All nodes find each other without a UDP socket."""
     closed = {"beacons": False, "gossip": True, "subnets": ("127.0.0.0/8",)}
     seed = make("seed", **closed)
-    nodes = [make(name, static=(seed.endpoint,), **closed) for name in "abc"]
+    nodes = [make(name, static_peers=(seed.endpoint,), **closed) for name in "abc"]
     for node in nodes:
         names = {"seed", "a", "b", "c"} - {node.name}
         while {peer.name for peer in node.peers} != names:

@@ -47,11 +47,11 @@ def run(options: argparse.Namespace, words: Words) -> None:
     tuning = kelek.NodeTuning(
         port=options.port,
         interface=options.host,
-        broadcast=options.broadcast,
+        broadcast_address=options.broadcast,
         greeting=options.version,
         evasive_ms=int(options.evasive_s * 1000),
         silent_ms=int(options.evasive_s * 2000),
-        dead_ms=int(options.dead_s * 1000),
+        expired_ms=int(options.dead_s * 1000),
     )
     with kelek.Node(options.name, options.headers, tuning=tuning) as node:
         words.say("READY", uuid=node.uuid.hex())

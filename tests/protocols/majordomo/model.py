@@ -443,7 +443,7 @@ class WorkerPeer(ModelPeer):
     def __init__(
         self, network: BrokerNetwork, service: bytes, window: int = 1, parts: int = 0
     ) -> None:
-        setup = WorkerSetup(service, window, interval_ms=INTERVAL_MS, liveness=LIVENESS)
+        setup = WorkerSetup(service, window, heartbeat_interval_ms=INTERVAL_MS, liveness=LIVENESS)
         self.workers = Workers(list(network.brokers), setup)
         self.parts = parts
         self.took = 0

@@ -13,7 +13,7 @@ from kelek.protocols.majordomo.broker import BrokerMachine, BrokerSetup
 from kelek.protocols.majordomo.codec import decode_failure
 
 Message = list[bytes]
-SETUP = BrokerSetup(interval_ms=100, liveness=3, request_ttl_ms=2000, inflight_max=3)
+SETUP = BrokerSetup(heartbeat_interval_ms=100, liveness=3, request_ttl_ms=2000, inflight_max=3)
 EXPIRY_MS = 300
 C, W = b"KLKC01", b"KLKW01"
 REQUEST = [C, b"\1", b"echo"]
@@ -486,7 +486,7 @@ def test_what_is_cancelled_leaves_the_queue_or_its_worker(table: ServiceTable) -
 
 def test_a_client_that_is_gone_is_missed_and_what_it_had_in_work_cancelled() -> None:
     """Except requests without a deadline, whose client may return."""
-    table = ServiceTable(SETUP._replace(interval_ms=5000))
+    table = ServiceTable(SETUP._replace(heartbeat_interval_ms=5000))
     table.worker([b"w", *CREDIT_READY])
     left = amount(60_000)
     table.client([b"c", *asked(9000, left)], [b"c", *asked(9000, request_id=b"2")])

@@ -65,7 +65,9 @@ class DurableNode:
             self.name.decode(), self.token, {b"work": network.ttl_ms, b"idle": network.ttl_ms},
             UNIX_MS, lease_ms=300,
         )  # fmt: skip
-        self.broker = BrokerMachine(BrokerSetup(interval_ms=200, durable=durable), network.now_ms)
+        self.broker = BrokerMachine(
+            BrokerSetup(heartbeat_interval_ms=200, durable=durable), network.now_ms
+        )
         self.orders: deque[Order] = deque()
         self.results: deque[Callable[[], None]] = deque()
         self.asleep_ms = 0  # Until then it does nothing.

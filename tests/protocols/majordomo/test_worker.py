@@ -22,7 +22,7 @@ from kelek.protocols.majordomo.codec import (
 from kelek.protocols.majordomo.values import CREDIT_UNLIMITED, REMAINING_MS_UNKNOWN
 from kelek.protocols.majordomo.worker import WorkerMachine, WorkerRequest, Workers, WorkerSetup
 
-SETUP = WorkerSetup(b"echo", window=2, interval_ms=100, liveness=3)
+SETUP = WorkerSetup(b"echo", window=2, heartbeat_interval_ms=100, liveness=3)
 CLIENT = b"client"
 # The second one is for brokers that do not know the first.
 READY = [WorkerReady(b"echo", 2, True, credit=True), WorkerReady(b"echo", 2, True)]

@@ -121,7 +121,7 @@ def test_our_own_name_is_nobody_elses() -> None:
 
 @pytest.mark.parametrize("source", [SOURCE, "10.0.0.9", "10.0.0.1"])
 def test_who_greets_by_our_own_name_ends_nobody(source: str) -> None:
-    place = Place(static=(f"tcp://{SOURCE}:61000", "tcp://10.0.0.3:61000"))
+    place = Place(static_peers=(f"tcp://{SOURCE}:61000", "tcp://10.0.0.3:61000"))
     place.say(1, HELLO)
     for address in (SOURCE, "10.0.0.3"):
         assert place.say(1, HELLO._replace(address=address), source, uuid=ME).events == []

@@ -259,7 +259,7 @@ def test_a_peer_that_takes_nothing_is_let_go_and_comes_back() -> None:
 def test_static_peers_need_no_beacon() -> None:
     network = ZreNetwork(12, beacon_loss=1.0)
     a = network.add("a")
-    b = network.add("b", static=(f"tcp://{a.address}:61000", "tcp://10.9.9.9:61000"))
+    b = network.add("b", static_peers=(f"tcp://{a.address}:61000", "tcp://10.9.9.9:61000"))
     network.run(100)
     assert a.peer_names() == {"b"}
     assert b.peer_names() == {"a"}
@@ -277,7 +277,7 @@ def test_a_static_peer_that_restarts_as_another_is_met_at_once() -> None:
     """The restarted peer does not know us and gets no beacon: only our HELLO helps."""
     network = ZreNetwork(12, beacon_loss=1.0)
     a = network.add("a")
-    b = network.add("b", static=(f"tcp://{a.address}:61000",))
+    b = network.add("b", static_peers=(f"tcp://{a.address}:61000",))
     network.run(1000)
     network.kill(a)
     network.run(1000)
@@ -296,7 +296,7 @@ def test_a_connection_that_is_lost_again_and_again_costs_a_hello_in_5_s() -> Non
     """The peer still lives: there is no EXIT."""
     network = ZreNetwork(12, beacon_loss=1.0)
     a = network.add("a")
-    b = network.add("b", static=(f"tcp://{a.address}:61000",))
+    b = network.add("b", static_peers=(f"tcp://{a.address}:61000",))
     network.run(1000)
     greetings = network.greetings
     for _ in range(100):
@@ -311,7 +311,7 @@ def test_a_connection_that_is_lost_again_and_again_costs_a_hello_in_5_s() -> Non
 
 def test_a_static_peer_that_is_itself() -> None:
     network = ZreNetwork(13)
-    a = network.add("a", static=("tcp://10.0.0.2:61000",))
+    a = network.add("a", static_peers=("tcp://10.0.0.2:61000",))
     network.run(20_000)
     assert a.node.status()["unready"] == 0
 
@@ -369,7 +369,7 @@ def test_beacons_are_not_answered_by_storms() -> None:
         {"headers": {"k": "v" * 70_000}},
         {"uuid": b"\0" * 16},
         {"uuid": b"\1" * 15},
-        {"static": ("tcp://somewhere:1",)},
+        {"static_peers": ("tcp://somewhere:1",)},
         {"address": "0.0.0.0.0"},
     ],
 )
@@ -417,10 +417,10 @@ def test_gossip_makes_a_mesh_where_udp_is_closed(greeting: Version) -> None:
     seed = network.add("seed", gossip=True, subnets=subnets, greeting=greeting)
     static = (f"tcp://{seed.address}:61000",)
     hosts = [
-        network.add(f"n{i}", static=static, gossip=True, subnets=subnets, greeting=greeting)
+        network.add(f"n{i}", static_peers=static, gossip=True, subnets=subnets, greeting=greeting)
         for i in range(20)
     ]
-    mute = network.add("mute", static=static)
+    mute = network.add("mute", static_peers=static)
     network.run(5000)
     assert all(len(host.node.peers) == 21 for host in hosts)
     assert len(mute.node.peers) == 21, "who does not gossip is told of"
@@ -433,7 +433,7 @@ def test_gossip_leads_nobody_out_of_its_subnets() -> None:
     network = ZreNetwork(21, beacon_loss=1.0)
     seed = network.add("seed", gossip=True)
     static = (f"tcp://{seed.address}:61000",)
-    hosts = [network.add(name, static=static, gossip=True) for name in "ab"]
+    hosts = [network.add(name, static_peers=static, gossip=True) for name in "ab"]
     network.run(5000)
     assert [host.peer_names() for host in hosts] == [{"seed"}, {"seed"}]
     assert sum(host.node.counters["gossip_address"] for host in hosts) == 2

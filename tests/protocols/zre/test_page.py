@@ -53,7 +53,7 @@ def test_numbers() -> None:
         TIMES.greet_wait_ms,
         TIMES.evasive_ms,
         TIMES.silent_ms,
-        TIMES.dead_ms,
+        TIMES.expired_ms,
         values.SEND_HWM,
         values.GROUPS_MAX,
         values.HEADERS_MAX,

@@ -60,7 +60,7 @@ class SimCluster:
             # Some leaders have room for little: they drop what clients send beyond it.
             "inflight_max": 20 if seed % 7 in (0, 4) else 65_536,
             "snapshot_entries": random.choice([0, 30, 200]),
-            "snapshot_behind": random.choice([0, 50, 1_000_000]),
+            "snapshot_trailing_entries": random.choice([0, 50, 1_000_000]),
         }
         self.nodes = {
             name: SimNode(name, names, self.network, self.checker, options) for name in names

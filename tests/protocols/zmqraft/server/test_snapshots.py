@@ -193,8 +193,8 @@ class SnapshotPeer:
         urls = {name: f"tcp://{name}" for name in ("n1", "n2", "n3")}
         peer_urls = {name: f"tcp://{name}p" for name in ("n1", "n2")}
         setup = PeerSetup(
-            "demo", "n1", urls, peer_urls, text_peers=frozenset({"n3"}), snapshot_behind=behind,
-            snapshot_entries=entries,
+            "demo", "n1", urls, peer_urls, text_peers=frozenset({"n3"}),
+            snapshot_trailing_entries=behind, snapshot_entries=entries,
         )  # fmt: skip
         snapshot = Snapshot(base, 1, 3 * MEGABYTE + 5, 100_000, CONFIG) if base else Snapshot()
         recovered = Recovered(
