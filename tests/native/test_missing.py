@@ -10,7 +10,7 @@ import pytest
 
 from kelek.tests.conftest import ROOT
 
-ASKED = "import kelek\nkelek.Table('tcp://127.0.0.1:7100')\n"
+TABLE = "import kelek\nkelek.Table('tcp://127.0.0.1:7100')\n"
 PACKAGES = sysconfig.get_path("platlib")
 SESSION = "import kelek.pipeline\nkelek.pipeline.session()\n"
 
@@ -28,15 +28,15 @@ def last_line(script: Path, path: str = "") -> str:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A source tree by the name of kelek."""
-    made = tmp_path / "kelek"
+    tree = tmp_path / "kelek"
     for folder in ("clients", "native", "net", "pipeline", "protocols"):
-        shutil.copytree(ROOT / folder, made / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("__init__.py", "__init__.pyi", "version.py"):
-        shutil.copy(ROOT / file, made)
-    return made
+        shutil.copy(ROOT / file, tree)
+    return tree
 
 
-@pytest.mark.parametrize("text", [ASKED, SESSION])
+@pytest.mark.parametrize("text", [TABLE, SESSION])
 def test_a_script_beside_a_clone_that_is_not_built(clone: Path, text: str) -> None:
     script = clone.parent / "script.py"
     script.write_text(text, encoding="utf-8")
@@ -45,7 +45,7 @@ def test_a_script_beside_a_clone_that_is_not_built(clone: Path, text: str) -> No
     assert line.endswith(f"or build it: pip install -e {clone}")
 
 
-@pytest.mark.parametrize("text", [ASKED, SESSION])
+@pytest.mark.parametrize("text", [TABLE, SESSION])
 def test_a_wheel_in_the_path(clone: Path, tmp_path: Path, text: str) -> None:
     """As spark-submit --py-files puts it there."""
     wheel = shutil.make_archive(str(tmp_path / "wheel"), "zip", tmp_path, "kelek")

@@ -21,17 +21,17 @@ def shared() -> Resources:
 
 @pytest.fixture(params=["memory", "rocks", "rocks_local"])
 def tables(request: Any, tmp_path: Path) -> Iterator[Tables]:
-    made: Tables
+    opened_tables: Tables
     if request.param == "memory":
-        made = MemoryTables()
+        opened_tables = MemoryTables()
     else:
-        made = open_tables(str(tmp_path / "db"), SHARED, request.param == "rocks")
-    yield made
-    made.close()
+        opened_tables = open_tables(str(tmp_path / "db"), SHARED, request.param == "rocks")
+    yield opened_tables
+    opened_tables.close()
 
 
 @pytest.fixture
 def rocks(tmp_path: Path) -> Iterator[RocksTables]:
-    made = open_tables(str(tmp_path / "db"), SHARED, replicated=True)
-    yield made
-    made.close()
+    opened_tables = open_tables(str(tmp_path / "db"), SHARED, replicated=True)
+    yield opened_tables
+    opened_tables.close()

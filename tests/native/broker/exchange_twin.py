@@ -60,23 +60,23 @@ class ClientTwin:
         self.route = route
         self.name = name
         self.address = number.to_bytes(8, "big")
-        self.left = b""
+        self.previous_route = b""
         self.gone_ms: int | None = None
         self.last_seen_ms = self.sent_ms = 0
 
 
 class RequestTwin:
-    def __init__(self, client: ClientTwin, asked: Asked, number: int, expires_ms: int) -> None:
+    def __init__(self, client: ClientTwin, parsed: Asked, number: int, expires_ms: int) -> None:
         self.client = client
-        self.asked = asked
+        self.parsed = parsed
         self.number = number
         self.expires_ms = expires_ms
         self.collected: Message = []
-        self.key = (client, asked.request_id)
-        self.credit = asked.credit
+        self.key = (client, parsed.request_id)
+        self.credit = parsed.credit
         self.parts_are = PLAIN
-        if asked.name:
-            self.parts_are = NUMBERED if asked.credit else UNWANTED
+        if parsed.name:
+            self.parts_are = NUMBERED if parsed.credit else UNWANTED
         self.run = self.parts = 0
         self.is_over = False
         self.worker: WorkerTwin | None = None
@@ -84,7 +84,7 @@ class RequestTwin:
     @property
     def due_ms(self) -> int:
         """When the request ends if it still waits."""
-        deadline_ms = self.asked.deadline_ms
+        deadline_ms = self.parsed.deadline_ms
         return self.expires_ms if deadline_ms is None else min(self.expires_ms, deadline_ms)
 
 
@@ -101,8 +101,8 @@ class WorkerTwin:
 class Service:
     def __init__(self) -> None:
         self.ready: list[WorkerTwin] = []
-        self.again: list[RequestTwin] = []
-        self.lines: OrderedDict[ClientTwin, list[RequestTwin]] = OrderedDict()
+        self.redelivery: list[RequestTwin] = []
+        self.client_queues: OrderedDict[ClientTwin, list[RequestTwin]] = OrderedDict()
         self.workers = 0
         self.done = 0
 
@@ -111,7 +111,7 @@ def is_name(frame: bytes) -> bool:
     return 0 < len(frame) <= 255
 
 
-def wanted(condition: bool, stop: Stop = Stop.INVALID) -> None:
+def require(condition: bool, stop: Stop = Stop.INVALID) -> None:
     if not condition:
         raise Stopped(stop)
 
@@ -135,9 +135,9 @@ class ExchangeTwin:
 
     # ---- requests ----
 
-    def take_request(self, message: Message, now_ms: int) -> Stop | None:
+    def receive_request(self, message: Message, now_ms: int) -> Stop | None:
         try:
-            self._take_request(self._read_request(message, now_ms), now_ms)
+            self._receive_request(self._read_request(message, now_ms), now_ms)
         except Stopped as stopped:
             return stopped.stop
         return None
@@ -149,32 +149,32 @@ class ExchangeTwin:
         if frames[:2] == [b"", MDP_CLIENTS[MDP1]]:
             framing, frames = MDP1, frames[2:]
         else:
-            wanted(bool(frames))
+            require(bool(frames))
             header, *frames = frames
             framing = MDP2 if header == MDP_CLIENTS[MDP2] else TEXT
             own = (setup.deadline_header, setup.named_header)
-            wanted(header in (setup.client_header, MDP_CLIENTS[MDP2], *own) and bool(frames))
+            require(header in (setup.client_header, MDP_CLIENTS[MDP2], *own) and bool(frames))
             command, *frames = frames
             commands = (b"\1", b"\4", b"\5") if header == setup.named_header else (b"\1",)
-            wanted(command in commands)
-        wanted(bool(frames) and is_name(frames[0]) and all(32 <= c < 127 for c in frames[0]))
+            require(command in commands)
+        require(bool(frames) and is_name(frames[0]) and all(32 <= c < 127 for c in frames[0]))
         service, *frames = frames
         if framing == TEXT:
-            wanted(bool(frames) and is_name(frames[0]))
+            require(bool(frames) and is_name(frames[0]))
             request_id, *frames = frames
             if header in own:
-                wanted(bool(frames))
+                require(bool(frames))
                 options = frames.pop(0)
                 is_named = header == setup.named_header
-                wanted(len(options) > 16 if is_named else len(options) == 8)
+                require(len(options) > 16 if is_named else len(options) == 8)
                 left_ms = int.from_bytes(options[:8], "big")
                 deadline_ms = now_ms + left_ms if left_ms < 2**63 - now_ms - 1 else None
                 credit = min(int.from_bytes(options[8:16], "big"), CREDIT_MAX)
                 name = options[16:]
-                wanted(not is_named or (is_name(name) and name[0] != 0))
-        wanted(bool(frames) == (command == b"\1"))
-        wanted(not service.startswith((b"mmi.", b"titanic.", b"klk.")), Stop.INTERNAL)
-        wanted(service not in setup.durable_services, Stop.DURABLE)
+                require(not is_named or (is_name(name) and name[0] != 0))
+        require(bool(frames) == (command == b"\1"))
+        require(not service.startswith((b"mmi.", b"titanic.", b"klk.")), Stop.INTERNAL)
+        require(service not in setup.durable_services, Stop.DURABLE)
         return Asked(
             framing, client, service, request_id, deadline_ms, frames, name, credit, command
         )
@@ -189,73 +189,73 @@ class ExchangeTwin:
                 return client
         for client in known:
             if name and client.name == name:
-                if client.left != route:
-                    client.left, client.route = client.route, route
+                if client.previous_route != route:
+                    client.previous_route, client.route = client.route, route
                 return client
         return None
 
-    def _take_request(self, asked: Asked, now_ms: int) -> None:
-        client = self._find_client(asked.client, asked.name)
+    def _receive_request(self, parsed: Asked, now_ms: int) -> None:
+        client = self._find_client(parsed.client, parsed.name)
         if client is not None:
             client.gone_ms, client.last_seen_ms = None, now_ms
-        if asked.command != b"\1":
-            if client is not None and (client, asked.request_id) in self.requests:
-                self._take_command(asked, self.requests[client, asked.request_id])
+        if parsed.command != b"\1":
+            if client is not None and (client, parsed.request_id) in self.requests:
+                self._receive_command(parsed, self.requests[client, parsed.request_id])
             return
         if client is None:
-            client = ClientTwin(asked.client, asked.name, self.next_client)
+            client = ClientTwin(parsed.client, parsed.name, self.next_client)
             client.last_seen_ms = client.sent_ms = now_ms
             self.next_client += 1
-        if asked.framing != TEXT:
+        if parsed.framing != TEXT:
             number = self.number + 1
             while (client, number.to_bytes(8, "big")) in self.requests:
                 number += 1
             self.number = number - 1
-            asked = asked._replace(request_id=number.to_bytes(8, "big"))
-        elif (client, asked.request_id) in self.requests:
-            self._repeat(asked, self.requests[client, asked.request_id])
+            parsed = parsed._replace(request_id=number.to_bytes(8, "big"))
+        elif (client, parsed.request_id) in self.requests:
+            self._repeat(parsed, self.requests[client, parsed.request_id])
             return
         if sum(key[0] is client for key in self.requests) >= self.setup.inflight_max:
-            self._refuse(asked, asked.client, 0)
+            self._refuse(parsed, parsed.client, 0)
             self.counters["refused"] += 1
             return
         self.number += 1
-        request = RequestTwin(client, asked, self.number, now_ms + self.setup.request_ttl_ms)
+        request = RequestTwin(client, parsed, self.number, now_ms + self.setup.request_ttl_ms)
         self.requests[request.key] = request
-        service = self.services.setdefault(asked.service, Service())
-        service.lines.setdefault(client, []).append(request)
+        service = self.services.setdefault(parsed.service, Service())
+        service.client_queues.setdefault(client, []).append(request)
         self._wait(request)
         self.counters["requests"] += 1
 
-    def _repeat(self, asked: Asked, request: RequestTwin) -> None:
+    def _repeat(self, parsed: Asked, request: RequestTwin) -> None:
         if request.is_over:
-            self._refuse(asked, asked.client, 0)
+            self._refuse(parsed, parsed.client, 0)
             self.counters["refused"] += 1
             return
         self.counters["repeated"] += 1
-        if not asked.name:
+        if not parsed.name:
             return
-        if not asked.credit:
+        if not parsed.credit:
             self._unwanted(request)
             return
         request.parts_are = NUMBERED
-        if asked.credit > request.credit:
-            self._add_credit(request, asked.credit - request.credit)
+        if parsed.credit > request.credit:
+            self._add_credit(request, parsed.credit - request.credit)
 
-    def _take_command(self, asked: Asked, request: RequestTwin) -> None:
+    def _receive_command(self, parsed: Asked, request: RequestTwin) -> None:
         if request.is_over:
             return
-        if asked.command == b"\5":
+        if parsed.command == b"\5":
             self._cancel(request)
-        elif not asked.credit:
+        elif not parsed.credit:
             self._unwanted(request)
         elif request.parts_are == NUMBERED:
-            self._add_credit(request, asked.credit)
+            self._add_credit(request, parsed.credit)
 
     def _order(self, request: RequestTwin, command: bytes, *more: bytes) -> None:
         worker = request.worker
         if worker is not None and worker.new.wants is Wants.CREDIT:
-            address, request_id = request.client.address, request.asked.request_id
+            address, request_id = request.client.address, request.parsed.request_id
             head = [*self._to_worker(worker), command, address, b"", request_id]
             self.workers.append([*head, *more])
 
@@ -279,79 +279,79 @@ class ExchangeTwin:
             self._stop_waiting(request)
             self._forget(request)
 
-    def _refuse(self, asked: Asked, route: bytes, refusal: int) -> None:
-        if asked.framing == TEXT:
-            told = [b"KLK-ERROR", self.setup.refusals[refusal]]
-            self.clients.append([*self._to_client(asked, route, b"\3"), *told])
+    def _refuse(self, parsed: Asked, route: bytes, refusal: int) -> None:
+        if parsed.framing == TEXT:
+            error = [b"KLK-ERROR", self.setup.refusals[refusal]]
+            self.clients.append([*self._to_client(parsed, route, b"\3"), *error])
 
-    def _to_client(self, asked: Asked, route: bytes, command: bytes) -> Message:
-        if asked.framing == MDP1:
-            return [route, b"", MDP_CLIENTS[MDP1], asked.service]
-        if asked.framing == MDP2:
-            return [route, MDP_CLIENTS[MDP2], command, asked.service]
+    def _to_client(self, parsed: Asked, route: bytes, command: bytes) -> Message:
+        if parsed.framing == MDP1:
+            return [route, b"", MDP_CLIENTS[MDP1], parsed.service]
+        if parsed.framing == MDP2:
+            return [route, MDP_CLIENTS[MDP2], command, parsed.service]
         head = [route, self.setup.client_header, command]
-        return [*head, asked.service, asked.request_id]
+        return [*head, parsed.service, parsed.request_id]
 
     def _wait(self, request: RequestTwin) -> None:
         self.waiting.append(request)
-        self.dirty.setdefault(request.asked.service)
+        self.dirty.setdefault(request.parsed.service)
 
     def _stop_waiting(self, request: RequestTwin) -> None:
         self.waiting.remove(request)
-        service = self.services[request.asked.service]
-        if request in service.again:
-            service.again.remove(request)
+        service = self.services[request.parsed.service]
+        if request in service.redelivery:
+            service.redelivery.remove(request)
             return
-        line = service.lines[request.client]
-        line.remove(request)
-        if not line:
-            del service.lines[request.client]
+        queue = service.client_queues[request.client]
+        queue.remove(request)
+        if not queue:
+            del service.client_queues[request.client]
 
     def _forget(self, request: RequestTwin) -> None:
         del self.requests[request.key]
-        self._settle(request.asked.service)
+        self._settle(request.parsed.service)
 
     def _settle(self, name: bytes) -> None:
-        held = any(request.asked.service == name for request in self.requests.values())
+        held = any(request.parsed.service == name for request in self.requests.values())
         if name in self.services and not self.services[name].workers and not held:
             del self.services[name]
             self.dirty.pop(name, None)
 
     # ---- answers ----
 
-    def take_answer(self, message: Message, now_ms: int) -> Stop | None:
+    def receive_answer(self, message: Message, now_ms: int) -> Stop | None:
         try:
-            self._take_answer(message, now_ms)
+            self._receive_answer(message, now_ms)
         except Stopped as stopped:
             return stopped.stop
         return None
 
-    def _take_answer(self, message: Message, now_ms: int) -> None:
+    def _receive_answer(self, message: Message, now_ms: int) -> None:
         sender, *frames = message
         if frames[:2] == [b"", MDP_WORKERS[MDP1]]:
             framing, frames = MDP1, frames[2:]
         else:
-            wanted(bool(frames) and frames[0] in (self.setup.worker_header, MDP_WORKERS[MDP2]))
+            require(bool(frames) and frames[0] in (self.setup.worker_header, MDP_WORKERS[MDP2]))
             framing = TEXT if frames[0] == self.setup.worker_header else MDP2
             frames = frames[1:]
         kind = KINDS[framing].get(frames[0] if frames else b"none", "")
         worker = self.known.get(sender)
-        wanted(bool(kind))
-        wanted(worker is None or worker.new.framing == framing or kind == "bye")
+        require(bool(kind))
+        require(worker is None or worker.new.framing == framing or kind == "bye")
         frames = frames[1:]
         address = request_id = b""
         if kind in ("partial", "final"):
-            wanted(len(frames) >= 2 + (framing == TEXT))
+            require(len(frames) >= 2 + (framing == TEXT))
             address, empty, *frames = frames
-            wanted(is_name(address) and not empty)
+            require(is_name(address) and not empty)
             if framing == TEXT:
                 request_id, *frames = frames
-                wanted(is_name(request_id))
+                require(is_name(request_id))
             else:
-                wanted(bool(frames))
+                require(bool(frames))
         elif kind != "ready":
-            wanted(not frames)
-        wanted(kind not in ("ready", "bye"), Stop.COMMAND)
+            require(not frames)
+        require(kind not in ("ready", "bye"), Stop.COMMAND)
         if worker is None:
             raise Stopped(Stop.UNKNOWN_WORKER)
         if kind == "ping":
@@ -370,19 +370,19 @@ class ExchangeTwin:
         body: Message,
         now_ms: int,
     ) -> None:
-        mine = [each for each in worker.requests if each.client.address == key[0]]
+        found = [each for each in worker.requests if each.client.address == key[0]]
         if worker.new.framing == TEXT:
-            mine = [each for each in mine if each.asked.request_id == key[1]]
-        if not mine:
+            found = [each for each in found if each.parsed.request_id == key[1]]
+        if not found:
             raise Stopped(Stop.UNEXPECTED)
-        request = mine[0]
+        request = found[0]
         is_unwanted = not is_final and request.parts_are == UNWANTED
         if request.client.gone_ms is not None or request.is_over or is_unwanted:
             self.counters["discarded"] += not is_unwanted
-        elif not is_final and request.asked.framing == MDP1:
+        elif not is_final and request.parsed.framing == MDP1:
             request.collected += body
         else:
-            self._tell(request, is_final, body)
+            self._forward(request, is_final, body)
             request.client.sent_ms = now_ms
         if not is_final:
             request.parts += 1
@@ -390,17 +390,17 @@ class ExchangeTwin:
         self.counters["finals" if is_final else "partials"] += 1
         if is_final:
             worker.done += 1
-            self.services[request.asked.service].done += 1
+            self.services[request.parsed.service].done += 1
             self._leave(worker, request)
             self._forget(request)
 
-    def _tell(self, request: RequestTwin, is_final: bool, body: Message) -> None:
-        place = []
+    def _forward(self, request: RequestTwin, is_final: bool, body: Message) -> None:
+        part_number = []
         command = b"\3" if is_final else b"\2"
         if request.parts_are == NUMBERED:
             command = b"\5" if is_final else b"\4"
-            place = [request.run.to_bytes(4, "big") + request.parts.to_bytes(4, "big")]
-        head = [*self._to_client(request.asked, request.client.route, command), *place]
+            part_number = [request.run.to_bytes(4, "big") + request.parts.to_bytes(4, "big")]
+        head = [*self._to_client(request.parsed, request.client.route, command), *part_number]
         whole = [*request.collected, *body]
         self.clients.append([*head, *([*request.collected, b""] if not body else whole)])
 
@@ -446,8 +446,8 @@ class ExchangeTwin:
                 continue
             request.collected = []
             request.expires_ms = now_ms + self.setup.request_ttl_ms
-            service.again.append(request)
-            service.again.sort(key=lambda each: each.number)
+            service.redelivery.append(request)
+            service.redelivery.sort(key=lambda each: each.number)
             self._wait(request)
             self.counters["resent"] += 1
             count += 1
@@ -458,25 +458,25 @@ class ExchangeTwin:
         return count
 
     def remove_client(self, routing_id: bytes, now_ms: int) -> int:
-        mine = [each for each in self.requests.values() if each.client.route == routing_id]
-        lined = [
+        found = [each for each in self.requests.values() if each.client.route == routing_id]
+        queued = [
             each
-            for each in mine
-            if each in self.waiting and each not in self.services[each.asked.service].again
+            for each in found
+            if each in self.waiting and each not in self.services[each.parsed.service].redelivery
         ]
-        for request in mine:
+        for request in found:
             if request.client.gone_ms is None:
                 request.client.gone_ms = now_ms
-        for request in lined:
+        for request in queued:
             self._stop_waiting(request)
             self._forget(request)
             self.counters["cancelled"] += 1
-        return len(lined)
+        return len(queued)
 
     def probe_clients(self, now_ms: int) -> None:
         for worker in self.known.values():
             for request in worker.requests:
-                client, asked = request.client, request.asked
+                client, parsed = request.client, request.parsed
                 if client.gone_ms is None:
                     pause_ms = PROBE_MS // 2 + (now_ms - client.last_seen_ms) // 8
                     if client.name and now_ms - client.sent_ms >= pause_ms:
@@ -484,7 +484,7 @@ class ExchangeTwin:
                         client.sent_ms = now_ms
                 elif now_ms - client.gone_ms < PROBE_MS:
                     pass
-                elif asked.framing == TEXT and asked.deadline_ms is None:
+                elif parsed.framing == TEXT and parsed.deadline_ms is None:
                     self._unwanted(request)
                 else:
                     self._cancel(request)
@@ -500,7 +500,7 @@ class ExchangeTwin:
     def drop_mdp_part(self, routing_id: bytes) -> None:
         for worker in self.known.values():
             for request in worker.requests:
-                if request.client.route == routing_id and request.asked.framing != TEXT:
+                if request.client.route == routing_id and request.parsed.framing != TEXT:
                     self._cancel(request)
 
     def silent_worker(self, before_ms: int) -> bytes | None:
@@ -515,7 +515,7 @@ class ExchangeTwin:
 
     def _expired(self, request: RequestTwin) -> None:
         if request.client.gone_ms is None:
-            self._refuse(request.asked, request.client.route, 2)
+            self._refuse(request.parsed, request.client.route, 2)
         self._stop_waiting(request)
         self._forget(request)
         self.counters["expired"] += 1
@@ -530,22 +530,22 @@ class ExchangeTwin:
 
     @staticmethod
     def _next(service: Service) -> RequestTwin | None:
-        if service.again:
-            return service.again[0]
-        return next((line[0] for line in service.lines.values()), None)
+        if service.redelivery:
+            return service.redelivery[0]
+        return next((queue[0] for queue in service.client_queues.values()), None)
 
     def _send(self, service: Service, request: RequestTwin, now_ms: int) -> None:
-        asked = request.asked
+        parsed = request.parsed
         if request.client.gone_ms is not None:
             self._stop_waiting(request)
             self._forget(request)
             self.counters["cancelled"] += 1
-        elif asked.deadline_ms is not None and asked.deadline_ms <= now_ms:
+        elif parsed.deadline_ms is not None and parsed.deadline_ms <= now_ms:
             self._expired(request)
         else:
             worker = service.ready.pop(0)
-            if request.client in service.lines and request not in service.again:
-                service.lines.move_to_end(request.client)
+            if request.client in service.client_queues and request not in service.redelivery:
+                service.client_queues.move_to_end(request.client)
             self._stop_waiting(request)
             worker.requests.append(request)
             request.worker, request.parts = worker, 0
@@ -554,8 +554,8 @@ class ExchangeTwin:
                 service.ready.append(worker)
             frames = [*self._to_worker(worker), b"\2", request.client.address, b""]
             if worker.new.framing == TEXT:
-                frames.append(asked.request_id)
-                left = asked.deadline_ms and asked.deadline_ms - now_ms
+                frames.append(parsed.request_id)
+                left = parsed.deadline_ms and parsed.deadline_ms - now_ms
                 options = (left or UNLIMITED).to_bytes(8, "big")
                 if worker.new.wants is Wants.CREDIT:
                     credit = max(request.credit, 0)
@@ -564,7 +564,7 @@ class ExchangeTwin:
                     options += credit.to_bytes(8, "big")
                 if worker.new.wants is not Wants.NOTHING:
                     frames.append(options)
-            self.workers.append([*frames, *asked.body])
+            self.workers.append([*frames, *parsed.body])
             worker.sent_ms = now_ms
             self.counters["dispatched"] += 1
 

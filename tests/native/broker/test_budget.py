@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("backend")
 
 
 @pytest.fixture
-def made() -> Iterator[list[Socket]]:
+def router_and_clients() -> Iterator[list[Socket]]:
     """A ROUTER, and behind it three clients that are known to it by their numbers."""
     context: zmq.Context[Socket] = zmq.Context()
     router = context.socket(zmq.ROUTER)
@@ -38,42 +38,42 @@ def made() -> Iterator[list[Socket]]:
     context.term()
 
 
-def message(dice: random.Random, client: int) -> list[bytes]:
-    sizes = [dice.choice([0, 100, 9_000, 20_000, 70_000]) for _ in range(dice.randint(1, 3))]
+def message(rng: random.Random, client: int) -> list[bytes]:
+    sizes = [rng.choice([0, 100, 9_000, 20_000, 70_000]) for _ in range(rng.randint(1, 3))]
     return [b"mark", b"%d" % client, *map(bytes, sizes)]
 
 
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_history_of_clients_that_read_and_do_not(
-    made: list[Socket], seed: int, in_order: bool
+    router_and_clients: list[Socket], seed: int, in_order: bool
 ) -> None:
-    dice = random.Random(seed)
-    router, *clients = made
+    rng = random.Random(seed)
+    router, *clients = router_and_clients
     budget = Budget(BYTES_MAX, in_order)
     unread: list[list[list[bytes]]] = [[], [], []]  # What each client can still receive.
     for _ in range(200):
-        if dice.random() < 0.4:
-            client = dice.randrange(3)
-            for frames in unread[client][: dice.randrange(4)]:
+        if rng.random() < 0.4:
+            client = rng.randrange(3)
+            for frames in unread[client][: rng.randrange(4)]:
                 assert clients[client].recv_multipart() == frames
                 unread[client].remove(frames)
             wait_queued(budget, client, counted_bytes(unread[client]))
             continue
-        sent = [message(dice, dice.randrange(4)) for _ in range(dice.randint(1, 5))]
+        sent = [message(rng, rng.randrange(4)) for _ in range(rng.randint(1, 5))]
         over, full, gone = [], [], []
-        lost = set()
+        dropped = set()
         for position, (_, name, *frames) in enumerate(sent):
             if name == b"3":  # Nobody.
                 gone.append(position)
                 continue
             queue = unread[int(name)]
             counted, size = counted_bytes(queue), bytes_of(frames)
-            if name in lost and in_order:
+            if name in dropped and in_order:
                 full.append(position)
             elif size >= COUNTED_BYTES_MIN and counted and counted + size > BYTES_MAX:
                 over.append(position)
-                lost.add(name)
+                dropped.add(name)
             else:
                 queue.append(frames)
         unsent = budget.send(router, Arena.from_messages(sent), skip=1)
@@ -82,8 +82,10 @@ def test_a_history_of_clients_that_read_and_do_not(
             wait_queued(budget, client, counted_bytes(unread[client]))
 
 
-def test_what_a_client_that_goes_has_not_read_is_free_again(made: list[Socket]) -> None:
-    router, client, *_ = made
+def test_what_a_client_that_goes_has_not_read_is_free_again(
+    router_and_clients: list[Socket],
+) -> None:
+    router, client, *_ = router_and_clients
     budget = Budget(BYTES_MAX)
     sent = Arena.from_messages([[b"0", bytes(COUNTED_BYTES_MIN)]] * 3)
     assert budget.send(router, sent) == ([], [], [])
@@ -93,8 +95,8 @@ def test_what_a_client_that_goes_has_not_read_is_free_again(made: list[Socket]) 
         router.poll(1)  # It hears of the end as it looks.
 
 
-def test_a_budget_may_go_before_what_it_counts(made: list[Socket]) -> None:
-    router, client, *_ = made
+def test_a_budget_may_go_before_what_it_counts(router_and_clients: list[Socket]) -> None:
+    router, client, *_ = router_and_clients
     budget = Budget(BYTES_MAX)
     budget.send(router, Arena.from_messages([[b"0", b"x" * 100_000]]))
     del budget

@@ -44,92 +44,96 @@ JUNK = (
 )
 
 
-def bodies(dice: Random) -> Message:
-    return [dice.randbytes(dice.choice([0, 1, 30, 2000])) for _ in range(dice.randint(1, 3))]
+def random_bodies(rng: Random) -> Message:
+    return [rng.randbytes(rng.choice([0, 1, 30, 2000])) for _ in range(rng.randint(1, 3))]
 
 
-def a_request(dice: Random) -> Message:
-    framing, service = dice.choice((TEXT, TEXT, MDP1, MDP2)), dice.choice(SERVICES)
+def random_request(rng: Random) -> Message:
+    framing, service = rng.choice((TEXT, TEXT, MDP1, MDP2)), rng.choice(SERVICES)
     head = {TEXT: [b"KLKC01", b"\1"], MDP1: [b"", MDP_CLIENTS[MDP1]], MDP2: [b"MDPC02", b"\1"]}
     frames = [*head[framing], service]
     if framing == TEXT:
-        frames.append(b"id%d" % dice.randint(1, 5))
-        left = dice.choice((0, 50, 300, 2**64 - 1, 2**64 - 1)).to_bytes(8, "big")
-        kind = dice.random()
+        frames.append(b"id%d" % rng.randint(1, 5))
+        left = rng.choice((0, 50, 300, 2**64 - 1, 2**64 - 1)).to_bytes(8, "big")
+        kind = rng.random()
         if kind < 0.3:
             frames[0] = b"KLKD01"
             frames.append(left)
         elif kind < 0.7:
             frames[0] = b"KLKN01"
-            credit = dice.choice((0, 1, 10_000, 50_000, 2**63)).to_bytes(8, "big")
-            frames.append(left + credit + b"n%d" % dice.randint(1, 3))
-    return [b"c%d" % dice.randint(1, 4), *frames, *bodies(dice)]
+            credit = rng.choice((0, 1, 10_000, 50_000, 2**63)).to_bytes(8, "big")
+            frames.append(left + credit + b"n%d" % rng.randint(1, 3))
+    return [b"c%d" % rng.randint(1, 4), *frames, *random_bodies(rng)]
 
 
-def a_command(dice: Random, twin: ExchangeTwin) -> Message:
+def random_command(rng: Random, twin: ExchangeTwin) -> Message:
     """CREDIT or CANCEL, mostly for an existing request."""
     named = [request for request in twin.requests.values() if request.client.name]
     if not named:
-        return a_request(dice)
-    request = dice.choice(named)
-    route = dice.choice((request.client.route,) * 5 + (b"c1", b"c2"))
-    head = [route, b"KLKN01", dice.choice((b"\4",) * 9 + (b"\5",))]
-    credit = dice.choice((0, 1, 20_000, 2**64 - 1)).to_bytes(8, "big")
+        return random_request(rng)
+    request = rng.choice(named)
+    route = rng.choice((request.client.route,) * 5 + (b"c1", b"c2"))
+    head = [route, b"KLKN01", rng.choice((b"\4",) * 9 + (b"\5",))]
+    credit = rng.choice((0, 1, 20_000, 2**64 - 1)).to_bytes(8, "big")
     options = b"\xff" * 8 + credit + request.client.name
-    return [*head, request.asked.service, request.asked.request_id, options]
+    return [*head, request.parsed.service, request.parsed.request_id, options]
 
 
-def an_answer(dice: Random, twin: ExchangeTwin) -> Message:
+def random_answer(rng: Random, twin: ExchangeTwin) -> Message:
     """An answer of a worker, mostly to a request that it has."""
-    if not twin.known or dice.random() < 0.1:
-        return [b"w%d" % dice.randint(1, 9), b"KLKW01", dice.choice((b"PING", b"\1", b"\6"))]
-    worker = dice.choice(list(twin.known.values()))
+    if not twin.known or rng.random() < 0.1:
+        return [b"w%d" % rng.randint(1, 9), b"KLKW01", rng.choice((b"PING", b"\1", b"\6"))]
+    worker = rng.choice(list(twin.known.values()))
     framing, routing_id = worker.new.framing, worker.new.routing_id
     head = [b"KLKW01"] if framing == TEXT else [MDP_WORKERS[framing]]
     head = [routing_id, *([b""] if framing == MDP1 else []), *head]
-    if not worker.requests or dice.random() < 0.2:
+    if not worker.requests or rng.random() < 0.2:
         return [*head, {TEXT: b"PING", MDP1: b"\4", MDP2: b"\5"}[framing]]
-    request = dice.choice(worker.requests)
-    command = b"\3" if framing == MDP1 else dice.choice((b"\3", b"\4"))
-    address = dice.choice((request.client.address,) * 20 + (b"c1", bytes(8), request.client.route))
+    request = rng.choice(worker.requests)
+    command = b"\3" if framing == MDP1 else rng.choice((b"\3", b"\4"))
+    address = rng.choice((request.client.address,) * 20 + (b"c1", bytes(8), request.client.route))
     frames = [*head, command, address, b""]
     if framing == TEXT:
-        return [*frames, request.asked.request_id, *(bodies(dice) * dice.randint(0, 1))]
-    return [*frames, *bodies(dice)]
+        return [*frames, request.parsed.request_id, *(random_bodies(rng) * rng.randint(0, 1))]
+    return [*frames, *random_bodies(rng)]
 
 
-def mutated(dice: Random, message: Message) -> Message:
-    if dice.random() < 0.85:
+def mutated(rng: Random, message: Message) -> Message:
+    if rng.random() < 0.85:
         return message
-    place = dice.randrange(1, len(message)) if len(message) > 1 else 0
-    if place and dice.random() < 0.5:
-        return message[:place] + message[place + 1 :]
-    return [*message[: place + 1], dice.choice(JUNK), *message[place + 1 + dice.randint(0, 1) :]]
+    position = rng.randrange(1, len(message)) if len(message) > 1 else 0
+    if position and rng.random() < 0.5:
+        return message[:position] + message[position + 1 :]
+    return [
+        *message[: position + 1],
+        rng.choice(JUNK),
+        *message[position + 1 + rng.randint(0, 1) :],
+    ]
 
 
-def a_worker(dice: Random) -> NewWorker:
-    framing = dice.choice((TEXT, TEXT, MDP1, MDP2))
-    name, service = b"w%d" % dice.randint(1, 9), dice.choice((b"echo", b"a service", b"sum"))
-    wants = dice.choice(list(Wants)) if framing == TEXT else Wants.NOTHING
-    return NewWorker(name, service, framing, dice.choice((1, 1, 2, 5)), wants)
+def random_worker(rng: Random) -> NewWorker:
+    framing = rng.choice((TEXT, TEXT, MDP1, MDP2))
+    name, service = b"w%d" % rng.randint(1, 9), rng.choice((b"echo", b"a service", b"sum"))
+    wants = rng.choice(list(Wants)) if framing == TEXT else Wants.NOTHING
+    return NewWorker(name, service, framing, rng.choice((1, 1, 2, 5)), wants)
 
 
 class History:
     """Makes the same calls to both, and compares the results."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = Random(seed)
+        self.rng = Random(seed)
         self.exchange = Exchange(SETUP)
         self.twin = ExchangeTwin(SETUP)
         self.now_ms = 1000
-        self.seen: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
 
     def batch(self, messages: list[Message], requests: bool) -> None:
         arena, position = Arena.from_messages(messages), 0
         stops: dict[int, Stop] = {}
-        take = self.exchange.receive_requests if requests else self.exchange.receive_answers
+        receive = self.exchange.receive_requests if requests else self.exchange.receive_answers
         while position < arena.count:
-            position, stop = take(arena, position, self.now_ms)
+            position, stop = receive(arena, position, self.now_ms)
             if stop is Stop.DURABLE:
                 count = self.exchange.count_durable(arena, position)
                 stops.update(dict.fromkeys(range(position, position + count), stop))
@@ -137,56 +141,56 @@ class History:
             elif stop:
                 stops[position] = stop
                 position += 1
-        take_one = self.twin.take_request if requests else self.twin.take_answer
-        twins = {i: take_one(message, self.now_ms) for i, message in enumerate(messages)}
+        twin_receive = self.twin.receive_request if requests else self.twin.receive_answer
+        twins = {i: twin_receive(message, self.now_ms) for i, message in enumerate(messages)}
         assert stops == {i: stop for i, stop in twins.items() if stop}
 
     def step(self) -> None:
-        dice, now_ms = self.dice, self.now_ms
-        self.now_ms += dice.choice((0, 1, 10, 100))
-        match dice.randrange(8):
+        rng, now_ms = self.rng, self.now_ms
+        self.now_ms += rng.choice((0, 1, 10, 100))
+        match rng.randrange(8):
             case 0 | 1:
-                messages = [mutated(dice, a_request(dice)) for _ in range(dice.randint(1, 6))]
+                messages = [mutated(rng, random_request(rng)) for _ in range(rng.randint(1, 6))]
                 self.batch(messages, True)
-                self.batch([mutated(dice, a_command(dice, self.twin))], True)
+                self.batch([mutated(rng, random_command(rng, self.twin))], True)
             case 2 | 3:
-                for _ in range(dice.randint(1, 4)):
-                    self.batch([mutated(dice, an_answer(dice, self.twin))], False)
+                for _ in range(rng.randint(1, 4)):
+                    self.batch([mutated(rng, random_answer(rng, self.twin))], False)
             case 4:
-                new = a_worker(dice)
+                new = random_worker(rng)
                 added = self.exchange.add_worker(new, now_ms)
                 assert added == self.twin.add_worker(new, now_ms)
-            case 5 if dice.random() < 0.5:
-                name = b"w%d" % dice.randint(1, 9)
+            case 5 if rng.random() < 0.5:
+                name = b"w%d" % rng.randint(1, 9)
                 ended = self.exchange.remove_worker(name, now_ms)
                 assert ended == self.twin.remove_worker(name, now_ms)
-            case 6 if dice.random() < 0.3:
-                name = b"c%d" % dice.randint(1, 4)
+            case 6 if rng.random() < 0.3:
+                name = b"c%d" % rng.randint(1, 4)
                 ended = self.exchange.remove_client(name, now_ms)
                 assert ended == self.twin.remove_client(name, now_ms)
             case 7:
                 for each in (self.exchange, self.twin):
                     each.expire(now_ms)
                     each.heartbeat(now_ms - 200, now_ms)
-                if dice.random() < 0.3:
+                if rng.random() < 0.3:
                     self.probe_clients()
-                if dice.random() < 0.3:
+                if rng.random() < 0.3:
                     self.drop_part()
         for each in (self.exchange, self.twin):
             each.dispatch(self.now_ms)
 
     def probe_clients(self) -> None:
         """Now and then, long after the last probe."""
-        self.now_ms += self.dice.choice((0, 0, PROBE_MS))
+        self.now_ms += self.rng.choice((0, 0, PROBE_MS))
         self.exchange.probe_clients(self.now_ms)
         self.twin.probe_clients(self.now_ms)
 
     def drop_part(self) -> None:
-        name, request_id = b"c%d" % self.dice.randint(1, 4), b"id%d" % self.dice.randint(1, 5)
+        name, request_id = b"c%d" % self.rng.randint(1, 4), b"id%d" % self.rng.randint(1, 5)
         owners = [key for key in self.twin.requests if key[0].route == name]
         if sum(key[1] == request_id for key in owners) < 2:  # Of two it may be either.
-            lost = self.exchange.drop_part(name, request_id)
-            assert lost == self.twin.drop_part(name, request_id)
+            dropped = self.exchange.drop_part(name, request_id)
+            assert dropped == self.twin.drop_part(name, request_id)
         for each in (self.exchange, self.twin):
             each.drop_mdp_part(name)
 
@@ -194,8 +198,8 @@ class History:
         twin, exchange = self.twin, self.exchange
         assert exchange.clients.messages() == twin.clients
         assert exchange.workers.messages() == twin.workers
-        self.seen += Counter(f"to client {said[2].hex()}" for said in twin.clients if said[1])
-        self.seen += Counter(f"to worker {said[2].hex()}" for said in twin.workers if said[1])
+        self.sent += Counter(f"to client {frames[2].hex()}" for frames in twin.clients if frames[1])
+        self.sent += Counter(f"to worker {frames[2].hex()}" for frames in twin.workers if frames[1])
         assert exchange.counters == twin.counters
         assert exchange.held[0] == len(twin.requests)
         assert (exchange.held[1] > 0) == bool(twin.requests)
@@ -206,7 +210,7 @@ class History:
         assert shown == {
             name: (
                 service.workers,
-                len(service.again) + sum(map(len, service.lines.values())),
+                len(service.redelivery) + sum(map(len, service.client_queues.values())),
                 service.done,
             )
             for name, service in twin.services.items()
@@ -230,4 +234,4 @@ def test_a_history_is_its_twins(seed: int) -> None:
     assert history.twin.counters["finals"] > 10
     assert history.twin.counters["resent"] > 3
     own = ("to client 04", "to client 05", "to client 06", "to worker 07", "to worker 08")
-    assert sum(history.seen[each] for each in own) > 5, history.seen
+    assert sum(history.sent[each] for each in own) > 5, history.sent

@@ -17,10 +17,10 @@ from kelek.native.net.sockets import Drain
 from kelek.tests.native.broker.exchange_twin import ExchangeTwin, Message
 from kelek.tests.native.broker.test_exchange import (
     SETUP,
-    a_request,
-    a_worker,
-    an_answer,
     mutated,
+    random_answer,
+    random_request,
+    random_worker,
 )
 
 pytestmark = pytest.mark.usefixtures("backend")
@@ -104,9 +104,9 @@ class NativeBroker:
         messages.clear()
 
     def _receive(self, arena: Arena, requests: bool, position: int) -> None:
-        take = self.exchange.receive_requests if requests else self.exchange.receive_answers
+        receive = self.exchange.receive_requests if requests else self.exchange.receive_answers
         while position < arena.count:
-            position, stop = take(arena, position, 1)
+            position, stop = receive(arena, position, 1)
             if stop is not None:
                 self.stops.append(stop)
                 position += 1
@@ -116,7 +116,7 @@ Made = Callable[..., NativeBroker]
 
 
 @pytest.fixture
-def made(context: "zmq.Context[Socket]") -> Iterator[Made]:
+def make_broker(context: "zmq.Context[Socket]") -> Iterator[Made]:
     """Makes a broker; its sockets are closed at the end."""
     brokers: list[NativeBroker] = []
 
@@ -130,8 +130,8 @@ def made(context: "zmq.Context[Socket]") -> Iterator[Made]:
 
 
 @pytest.fixture
-def broker(made: Made) -> NativeBroker:
-    return made()
+def broker(make_broker: Made) -> NativeBroker:
+    return make_broker()
 
 
 def received(socket: Socket) -> Iterator[Message]:
@@ -155,26 +155,26 @@ def has_deadline(message: Message) -> bool:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_history_is_its_twins(broker: NativeBroker, seed: int) -> None:
-    dice, twin, served = Random(seed), ExchangeTwin(FOREVER), broker.served
+    rng, twin, served = Random(seed), ExchangeTwin(FOREVER), broker.served
     for name in (b"w%d" % number for number in range(1, 10)):
         broker.peer(name, "workers")
     for _ in range(120):
         stops: list[Stop | None] = []
-        if dice.random() < 0.2:
-            new = a_worker(dice)
+        if rng.random() < 0.2:
+            new = random_worker(rng)
             assert broker.exchange.add_worker(new, 1) == twin.add_worker(new, 1)
-        is_request = dice.random() < 0.5
+        is_request = rng.random() < 0.5
         sender = b""
-        for _ in range(dice.randint(1, 6)):
-            said = mutated(dice, a_request(dice) if is_request else an_answer(dice, twin))
+        for _ in range(rng.randint(1, 6)):
+            message = mutated(rng, random_request(rng) if is_request else random_answer(rng, twin))
             # One peer at a time: the order of different ones is nobody's to say.
-            sender = sender or said[0]
-            if said[0] != sender or len(said) == 1 or has_deadline(said):
+            sender = sender or message[0]
+            if message[0] != sender or len(message) == 1 or has_deadline(message):
                 continue
             router = "clients" if is_request else "workers"
-            broker.peer(sender, router).send_multipart(said[1:])
-            take = twin.take_request if is_request else twin.take_answer
-            stops.append(take(said, 1))
+            broker.peer(sender, router).send_multipart(message[1:])
+            receive = twin.receive_request if is_request else twin.receive_answer
+            stops.append(receive(message, 1))
         twin.dispatch(1)
         broker.settle()
         assert broker.stops == [stop for stop in stops if stop]
@@ -190,9 +190,9 @@ def test_a_history_is_its_twins(broker: NativeBroker, seed: int) -> None:
     assert served in ({Served.ALL}, {Served.ALL, Served.REQUESTS, Served.ANSWERS})
 
 
-def test_all_of_a_flood_is_dispatched_and_answered(made: Made, backend: str) -> None:
+def test_all_of_a_flood_is_dispatched_and_answered(make_broker: Made, backend: str) -> None:
     """More than an arena receives at once, and than one wake sends."""
-    broker = made(arena_bytes=1 << 18)
+    broker = make_broker(arena_bytes=1 << 18)
     count = 9000 if backend == "c" else 50  # Of more frames pyzmq hangs when they are freed here.
     client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
     assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=65_535), 1)
@@ -200,16 +200,16 @@ def test_all_of_a_flood_is_dispatched_and_answered(made: Made, backend: str) -> 
     for number in range(count):
         client.send_multipart(request(number))
     broker.settle()
-    asked = [message for message in received(worker) if message[1] == b"\2"]
-    assert [message[4] for message in asked] == [b"%d" % number for number in range(count)]
+    dispatched = [message for message in received(worker) if message[1] == b"\2"]
+    assert [message[4] for message in dispatched] == [b"%d" % number for number in range(count)]
     for number in range(count):
         worker.send_multipart(final(number))
     broker.settle()
     assert [message[3] for message in received(client)] == [b"%d" % n for n in range(count)]
 
 
-def test_a_large_message_has_room_for_a_while(made: Made) -> None:
-    broker = made(arena_bytes=1 << 12, frames=64)
+def test_a_large_message_has_room_for_a_while(make_broker: Made) -> None:
+    broker = make_broker(arena_bytes=1 << 12, frames=64)
     client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
     assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=9), 1)
     body = bytes(100_000)
@@ -222,8 +222,8 @@ def test_a_large_message_has_room_for_a_while(made: Made) -> None:
     assert [message[5:] for message in received(worker)] == [[body]] * 3
 
 
-def test_an_oversize_message_is_told_of_and_the_next_ones_pass(made: Made) -> None:
-    broker = made(message_bytes_max=1000)
+def test_an_oversize_message_is_told_of_and_the_next_ones_pass(make_broker: Made) -> None:
+    broker = make_broker(message_bytes_max=1000)
     client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
     assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=9), 1)
     for number in range(4):

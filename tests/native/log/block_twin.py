@@ -107,7 +107,7 @@ def block_encode(first_index: int, term: int, records: Iterable[Parts]) -> bytes
     return frame(b"KLKB", first_index, term, len(records), payload)
 
 
-def mark(synced_offset: int, epoch: int) -> bytes:
+def encode_mark(synced_offset: int, epoch: int) -> bytes:
     return frame(b"KLKM", synced_offset, epoch, 0, b"")
 
 
@@ -176,7 +176,7 @@ def scan(data: bytes, offset: int, next_index: int, term: int) -> dict[str, obje
     }  # fmt: skip
 
 
-def sound(data: bytes) -> bool:
+def checksum_holds(data: bytes) -> bool:
     """Whether the checksum of a mark or block is right over the size in its header."""
     if len(data) < 32 or data[:4] not in (b"KLKB", b"KLKM"):
         return False
@@ -189,14 +189,14 @@ def sound(data: bytes) -> bool:
 def torn(data: bytes, offset: int) -> bool:
     """The result of klk_segment_judge() for damaged bytes at offset."""
     for at in range(offset, len(data) - 31, 8):
-        if data[at : at + 4] == b"KLKM" and sound(data[at : at + 32]):
+        if data[at : at + 4] == b"KLKM" and checksum_holds(data[at : at + 32]):
             synced, count = struct.unpack("<Q", data[at + 8 : at + 16])[0], data[at + 24 : at + 28]
             if offset < synced <= at and not any(count):
                 return False
     block = data[offset:]
     if len(block) < 32:
         return True
-    if any(sound(flipped(block, bit)) for bit in range(256)):
+    if any(checksum_holds(flipped(block, bit)) for bit in range(256)):
         return False
     try:
         block_decode(block)
@@ -208,7 +208,7 @@ def torn(data: bytes, offset: int) -> bool:
     claimed = 32 + (size if block[:4] == b"KLKB" else 0)
     if block[:4] == b"KLKB" and claimed <= len(block):
         bits = [None, *range(256, claimed * 8)]
-        if any(sound(block if bit is None else flipped(block, bit)) for bit in bits):
+        if any(checksum_holds(block if bit is None else flipped(block, bit)) for bit in bits):
             return False
     end = max(offset + claimed, len(data.rstrip(b"\0")))
     start = offset
@@ -242,14 +242,14 @@ def find(data: bytes, index: int) -> tuple[bool, int]:
 
 def blocks(data: bytes) -> tuple[list[tuple[int, int, int, int, int]], int]:
     """(offset, size, first index, count, term) of each sound block at the start; bytes checked."""
-    places: list[tuple[int, int, int, int, int]] = []
+    found: list[tuple[int, int, int, int, int]] = []
     rest = data
     while True:
         try:
             magic, first_index, term, records, following = block_decode(rest)
         except (Torn, Corrupt):
-            return places, len(data) - len(rest)
+            return found, len(data) - len(rest)
         if magic == b"KLKB":
             at, size = len(data) - len(rest), len(rest) - len(following)
-            places.append((at, size, first_index, len(records), term))
+            found.append((at, size, first_index, len(records), term))
         rest = following

@@ -6,17 +6,17 @@ from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
 
 
-def some_blocks(dice: Random) -> list[EntryBatch]:
+def some_blocks(rng: Random) -> list[EntryBatch]:
     """Of several terms, with and without request ids, small and large."""
-    blocks, index = [], dice.randint(1, 1000)
-    for term in range(1, dice.randint(2, 6)):
+    blocks, index = [], rng.randint(1, 1000)
+    for term in range(1, rng.randint(2, 6)):
         records = [
             Record(
-                dice.choice([0, 0, 0, 1, 2]),
-                dice.choice([None, dice.randbytes(12)]),
-                dice.randbytes(dice.choice([1, 30, dice.randint(1, 5000)])),
+                rng.choice([0, 0, 0, 1, 2]),
+                rng.choice([None, rng.randbytes(12)]),
+                rng.randbytes(rng.choice([1, 30, rng.randint(1, 5000)])),
             )
-            for _ in range(dice.randint(1, 40))
+            for _ in range(rng.randint(1, 40))
         ]
         blocks.append(encode_block(index, term, records))
         index += len(records)

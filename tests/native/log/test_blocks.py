@@ -14,7 +14,7 @@ from kelek.native.log.blocks import block_from_entries, crc32c, crc32c_sliced
 from kelek.protocols import record
 from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
 from kelek.protocols.record import Record
-from kelek.tests.native.log import block_twin as twins
+from kelek.tests.native.log import block_twin
 
 numbers = st.integers(1, 2**53 - 1)
 records = st.builds(
@@ -39,13 +39,13 @@ blocks = st.tuples(st.integers(1, 2**40), numbers, st.lists(records, min_size=1,
 )
 def test_crc32c_known_values(data: bytes, value: int) -> None:
     """RFC 3720, appendix B.4."""
-    assert crc32c(data) == crc32c_sliced(data) == twins.crc32c(data) == value
+    assert crc32c(data) == crc32c_sliced(data) == block_twin.crc32c(data) == value
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**32 - 1))
 def test_crc32c_is_its_twin(data: bytes, value: int) -> None:
-    assert crc32c(data, value) == twins.crc32c(data, value)
-    assert crc32c_sliced(data, value) == twins.crc32c(data, value)
+    assert crc32c(data, value) == block_twin.crc32c(data, value)
+    assert crc32c_sliced(data, value) == block_twin.crc32c(data, value)
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 20_000), st.integers(0, 7))
@@ -66,10 +66,10 @@ def test_crc32c_continues() -> None:
 def test_block_is_its_twin(parts: tuple[int, int, list[Record]]) -> None:
     first_index, term, held = parts
     batch = record.encode_block(first_index, term, held)
-    assert batch.block == twins.block_encode(first_index, term, held)
+    assert batch.block == block_twin.block_encode(first_index, term, held)
     assert record.check_block(batch.block) == batch
     assert record.decode_block(batch.block) == (batch, held)
-    assert twins.block_decode(batch.block) == (b"KLKB", first_index, term, held, b"")
+    assert block_twin.block_decode(batch.block) == (b"KLKB", first_index, term, held, b"")
 
 
 @given(blocks, st.data())
@@ -96,10 +96,10 @@ def test_expansions_are_their_twins(parts: tuple[int, int, list[Record]]) -> Non
     batch = record.encode_block(first_index, term, held)
     for kind in (0, 1, held[0].kind):
         states, counts = record.block_states(batch.block, kind)
-        assert states == twins.states(held, kind)
+        assert states == block_twin.states(held, kind)
         assert counts == [sum(r.kind == k for r in held) for k in range(128)]
     frames = record.block_entries(batch, first_index, batch.last_index)
-    assert frames == [twins.entry_write(term, r) for r in held]
+    assert frames == [block_twin.entry_write(term, r) for r in held]
     assert record.block_entries(batch, batch.last_index, batch.last_index) == frames[-1:]
     with pytest.raises(LocalProtocolError):
         record.block_entries(batch, first_index, batch.last_index + 1)
@@ -114,7 +114,7 @@ def test_entries_become_one_batch_for_each_run_of_terms(
         key=lambda pair: pair[0],
     )
     held = [(t, r._replace(data=r.data + b"x")) for t, r in held]
-    batches = record.block_from_entries(7, [twins.entry_write(t, r) for t, r in held])
+    batches = record.block_from_entries(7, [block_twin.entry_write(t, r) for t, r in held])
     runs = [[*run] for _, run in groupby(held, key=lambda pair: (pair[0], pair[1].kind))]
     # A config entry is alone in its block.
     sizes = [s for run in runs for s in ([1] * len(run) if run[0][1].kind == 1 else [len(run)])]
@@ -122,9 +122,9 @@ def test_entries_become_one_batch_for_each_run_of_terms(
     index, found = 7, []
     for batch in batches:
         assert batch.first_index == index
-        checked, taken = record.decode_block(batch.block)
+        checked, decoded = record.decode_block(batch.block)
         assert checked == batch
-        found += [(batch.term, r) for r in taken]
+        found += [(batch.term, r) for r in decoded]
         index += batch.count
     assert found == held
 
@@ -167,7 +167,7 @@ def test_junk_is_refused(junk: bytes) -> None:
 
 def test_a_mark_is_no_block() -> None:
     with pytest.raises(RemoteProtocolError, match="mark"):
-        record.check_block(twins.mark(4096, 3))
+        record.check_block(block_twin.encode_mark(4096, 3))
 
 
 def test_every_truncation_and_every_flip_is_refused() -> None:
@@ -193,10 +193,10 @@ def test_wrong_records_under_a_right_checksum_are_refused(
     """A correct checksum does not make malformed records valid."""
     payload = b"".join(bodies)
     count = data.draw(st.integers(1, 6))
-    block = twins.frame(b"KLKB", 1, 1, count, payload)
+    block = block_twin.frame(b"KLKB", 1, 1, count, payload)
     try:
-        parts = twins.block_decode(block)
-    except (twins.Torn, twins.Corrupt):
+        parts = block_twin.block_decode(block)
+    except (block_twin.Torn, block_twin.Corrupt):
         with pytest.raises(RemoteProtocolError):
             record.check_block(block)
     else:
@@ -238,16 +238,16 @@ def test_entries_of_very_many_terms_cost_no_more_than_their_number(
 ) -> None:
     """Each term makes a block: C must not get all remaining entries for each of them."""
     frames = [bytes(13) + term.to_bytes(7, "little") + b"x" for term in range(1, 3001)]
-    handed = 0
+    passed = 0
     real = block_from_entries
 
     def counted(first_index: int, joined: Readable, sizes: Sequence[int]) -> tuple[bytes, int]:
-        nonlocal handed
-        handed += len(sizes)
+        nonlocal passed
+        passed += len(sizes)
         return real(first_index, joined, sizes)
 
     monkeypatch.setattr(native_blocks, "block_from_entries", counted)
     batches = record.block_from_entries(7, frames)
     assert [batch.term for batch in batches] == list(range(1, 3001))
     assert batches[-1].last_index == 3006
-    assert handed == 3000
+    assert passed == 3000

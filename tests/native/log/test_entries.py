@@ -14,26 +14,26 @@ from kelek.tests.native.log.some_blocks import some_blocks
 @pytest.mark.parametrize("seed", range(30))
 def test_messages_of_entries_are_their_twins(seed: int) -> None:
     """What fits into a message, and its frames, whatever the buffer's size was before."""
-    dice = Random(seed)
-    batches = some_blocks(dice)
+    rng = Random(seed)
+    batches = some_blocks(rng)
     entries = [
         e for batch in batches for e in block_entries(batch, batch.first_index, batch.last_index)
     ]
     base = batches[0].first_index
-    index = base + dice.randrange(batches[0].count)
-    last = dice.randint(index, batches[-1].last_index)
+    index = base + rng.randrange(batches[0].count)
+    last = rng.randint(index, batches[-1].last_index)
     blocks = [batch.block for batch in batches]
-    out = Frames(1 << dice.randint(4, 16), 1 << dice.randint(2, 10))
-    room = MessageLimits(dice.choice([1, 500, 20_000, 1 << 30]), dice.choice([1, 7, 100_000]))
+    out = Frames(1 << rng.randint(4, 16), 1 << rng.randint(2, 10))
+    limits = MessageLimits(rng.choice([1, 500, 20_000, 1 << 30]), rng.choice([1, 7, 100_000]))
     expected, messages = index, []
     while index <= last:
         while batches[0].last_index < index:
             del batches[0], blocks[0]
-        fit = entries_fit(blocks, index, last, room)
+        fit = entries_fit(blocks, index, last, limits)
         size = 0
-        while expected <= last and expected - index < room.entries:
+        while expected <= last and expected - index < limits.entries:
             size += len(entries[expected - base])
-            if size > room.bytes and expected > index:
+            if size > limits.bytes and expected > index:
                 size -= len(entries[expected - base])
                 break
             expected += 1

@@ -25,73 +25,73 @@ def reqid_of(number: int, spread_s: int) -> bytes:
     return seconds.to_bytes(4) + number.to_bytes(8)
 
 
-def some_reqid(dice: Random, spread_s: int, numbers: int = 1200) -> bytes:
-    return reqid_of(dice.randrange(numbers), spread_s)
+def random_reqid(rng: Random, spread_s: int, numbers: int = 1200) -> bytes:
+    return reqid_of(rng.randrange(numbers), spread_s)
 
 
 def test_shards_grow_and_find_everything() -> None:
-    dice = Random(1)
-    mine, other = Reqids(dice.randbytes(16)), twins.Reqids()
+    rng = Random(1)
+    native, twin = Reqids(rng.randbytes(16)), twins.Reqids()
     index = 1
     while index < 100_000:
         records = []
-        for i in range(dice.randint(1, 9000)):
-            reqid = (NOW_S + dice.randint(-3000, 3000)).to_bytes(4) + dice.randbytes(8)
-            other.put(reqid, index + i)
+        for i in range(rng.randint(1, 9000)):
+            reqid = (NOW_S + rng.randint(-3000, 3000)).to_bytes(4) + rng.randbytes(8)
+            twin.put(reqid, index + i)
             records.append(Record(0, reqid, b"x"))
-        mine.add_block(encode_block(index, 1, records).block)
+        native.add_block(encode_block(index, 1, records).block)
         index += len(records)
-    assert len(mine) == len(other)
-    assert all(mine.find(reqid) == found for reqid, found in other.indexes.items())
-    assert all(mine.find(NOW_S.to_bytes(4) + dice.randbytes(8)) is None for _ in range(1000))
+    assert len(native) == len(twin)
+    assert all(native.find(reqid) == found for reqid, found in twin.indexes.items())
+    assert all(native.find(NOW_S.to_bytes(4) + rng.randbytes(8)) is None for _ in range(1000))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_history_of_ids(seed: int) -> None:
     """Blocks come, the log is cut, seconds are forgotten: both tables say the same throughout."""
-    dice = Random(seed)
-    spread_s = dice.choice([2, 100, 40_000])
-    numbers = dice.choice([300, 20_000])
-    mine, other = Reqids(dice.randbytes(16)), twins.Reqids()
-    asked = [
-        some_reqid(Random(number), spread_s, numbers)
+    rng = Random(seed)
+    spread_s = rng.choice([2, 100, 40_000])
+    numbers = rng.choice([300, 20_000])
+    native, twin = Reqids(rng.randbytes(16)), twins.Reqids()
+    sampled = [
+        random_reqid(Random(number), spread_s, numbers)
         for number in range(0, numbers, max(1, numbers // 300))
     ]
     last_index = 0
     for _ in range(60):
-        what = dice.random()
+        what = rng.random()
         if what < 0.7:
             reqids = [
-                dice.choice([None, bytes(12), some_reqid(dice, spread_s, numbers)])
-                if dice.random() < 0.1
-                else some_reqid(dice, spread_s, numbers)
-                for _ in range(dice.randint(1, 200))
+                rng.choice([None, bytes(12), random_reqid(rng, spread_s, numbers)])
+                if rng.random() < 0.1
+                else random_reqid(rng, spread_s, numbers)
+                for _ in range(rng.randint(1, 200))
             ]
             records = [Record(0, reqid, b"x") for reqid in reqids]
-            newest = mine.add_block(encode_block(last_index + 1, 1, records).block)
+            newest = native.add_block(encode_block(last_index + 1, 1, records).block)
             assert newest == max((twins.seconds_of(r) for r in reqids if r), default=0)
             for offset, reqid in enumerate(reqids):
                 if reqid:
-                    other.put(reqid, last_index + 1 + offset)
+                    twin.put(reqid, last_index + 1 + offset)
             last_index += len(records)
         elif what < 0.85:
-            last_index = max(0, last_index - dice.randint(0, 300))
-            mine.truncate(last_index)
-            other.truncate(last_index)
+            last_index = max(0, last_index - rng.randint(0, 300))
+            native.truncate(last_index)
+            twin.truncate(last_index)
         elif what < 0.95:
-            seconds = NOW_S + dice.randint(-spread_s - 2, spread_s // 2)
-            mine.forget(seconds)
-            other.forget(seconds)
+            seconds = NOW_S + rng.randint(-spread_s - 2, spread_s // 2)
+            native.forget(seconds)
+            twin.forget(seconds)
         else:
-            count_max = dice.randint(0, 500)
-            mine.bound(count_max)
-            other.bound(count_max)
-        assert (len(mine), mine.forgotten_s) == (len(other), max(other.forgotten_s, 0))
-        for reqid in asked:
-            assert mine.find(reqid) == other.find(reqid)
+            count_max = rng.randint(0, 500)
+            native.bound(count_max)
+            twin.bound(count_max)
+        assert (len(native), native.forgotten_s) == (len(twin), max(twin.forgotten_s, 0))
+        for reqid in sampled:
+            assert native.find(reqid) == twin.find(reqid)
 
 
-def loaded(table: Reqids, data: bytes, piece: int) -> bool:
+def load(table: Reqids, data: bytes, piece: int) -> bool:
     """Whether a table takes what is in data, given in pieces."""
     try:
         table.load(data[at : at + piece] for at in range(0, len(data), piece))
@@ -100,86 +100,84 @@ def loaded(table: Reqids, data: bytes, piece: int) -> bool:
     return True
 
 
-def grown(dice: Random, count: int) -> tuple[Reqids, Any, int]:
+def tables_with(rng: Random, count: int) -> tuple[Reqids, Any, int]:
     """Both tables with the same ids, and the last index."""
-    mine, other, index = Reqids(dice.randbytes(16)), twins.Reqids(), 1 << dice.choice([0, 31, 40])
-    while len(other) < count:
-        reqids = [some_reqid(dice, 300, 3 * count) for _ in range(dice.randint(1, 50))]
-        mine.add_block(encode_block(index, 1, [Record(0, r, b"x") for r in reqids]).block)
+    native, twin, index = Reqids(rng.randbytes(16)), twins.Reqids(), 1 << rng.choice([0, 31, 40])
+    while len(twin) < count:
+        reqids = [random_reqid(rng, 300, 3 * count) for _ in range(rng.randint(1, 50))]
+        native.add_block(encode_block(index, 1, [Record(0, r, b"x") for r in reqids]).block)
         for offset, reqid in enumerate(reqids):
-            other.put(reqid, index + offset)
-        index += dice.choice([len(reqids), 1000, 1 << 20])
-    return mine, other, index
+            twin.put(reqid, index + offset)
+        index += rng.choice([len(reqids), 1000, 1 << 20])
+    return native, twin, index
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_table_as_bytes(seed: int) -> None:
-    dice = Random(seed)
-    mine, other, last_index = grown(dice, dice.choice([1, 10, 3000]))
-    if dice.random() < 0.5:
-        mine.settle(200, 2000)
-        other.forget(other.newest_s - 200)
-        other.bound(2000)
-    for upto in (last_index, last_index - dice.randint(0, 1 << 20), 0):
-        assert bytes(mine.export(max(0, upto))) == other.export(max(0, upto))
-    data = other.export(last_index)
-    again = Reqids(dice.randbytes(16))
-    assert loaded(again, data, dice.choice([1, 7, 24, 1000, 1 << 20]))
-    assert (len(again), again.newest_s, again.forgotten_s) == (
-        len(mine),
-        mine.newest_s,
-        mine.forgotten_s,
+    rng = Random(seed)
+    native, twin, last_index = tables_with(rng, rng.choice([1, 10, 3000]))
+    if rng.random() < 0.5:
+        native.settle(200, 2000)
+        twin.forget(twin.newest_s - 200)
+        twin.bound(2000)
+    for upto in (last_index, last_index - rng.randint(0, 1 << 20), 0):
+        assert bytes(native.export(max(0, upto))) == twin.export(max(0, upto))
+    data = twin.export(last_index)
+    reloaded = Reqids(rng.randbytes(16))
+    assert load(reloaded, data, rng.choice([1, 7, 24, 1000, 1 << 20]))
+    assert (len(reloaded), reloaded.newest_s, reloaded.forgotten_s) == (
+        len(native),
+        native.newest_s,
+        native.forgotten_s,
     )
-    assert bytes(again.export(last_index)) == data
-    reqids = [some_reqid(dice, 300) for _ in range(100)]
+    assert bytes(reloaded.export(last_index)) == data
+    reqids = [random_reqid(rng, 300) for _ in range(100)]
     block = encode_block(last_index + 1, 1, [Record(0, r, b"x") for r in reqids]).block
-    for table in (mine, again):
+    for table in (native, reloaded):
         table.add_block(block)
         table.settle(100, 1500)
-    assert mine.export(last_index + 100) == again.export(last_index + 100), "it goes on alike"
+    assert native.export(last_index + 100) == reloaded.export(last_index + 100), "it goes on alike"
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_malformed_table_is_refused_and_changes_nothing(seed: int) -> None:
-    dice = Random(seed)
-    _, other, last_index = grown(dice, 40)
-    data = other.export(last_index)
+    rng = Random(seed)
+    _, twin, last_index = tables_with(rng, 40)
+    data = twin.export(last_index)
     table = Reqids()
-    assert loaded(table, data, 100)
-    taken = 0
+    assert load(table, data, 100)
+    accepted = 0
     tries = 4 * settings().max_examples
     for _ in range(tries):
         wrong = bytearray(data)
-        what = dice.random()
+        what = rng.random()
         if what < 0.6:
-            wrong[dice.randrange(len(wrong))] ^= 1 << dice.randrange(8)
+            wrong[rng.randrange(len(wrong))] ^= 1 << rng.randrange(8)
         elif what < 0.8:
-            del wrong[dice.randrange(len(wrong)) :]
+            del wrong[rng.randrange(len(wrong)) :]
         else:  # Swapped or doubled.
-            one, two = (24 + 16 * dice.randrange(len(data) // 16 - 1) for _ in range(2))
-            wrong[one : one + dice.choice([12, 16])] = data[two : two + 16][: dice.choice([12, 16])]
+            one, two = (24 + 16 * rng.randrange(len(data) // 16 - 1) for _ in range(2))
+            wrong[one : one + rng.choice([12, 16])] = data[two : two + 16][: rng.choice([12, 16])]
         expected = twins.Reqids()
-        assert loaded(table, bytes(wrong), dice.choice([1, 16, 1000])) == expected.load(
-            bytes(wrong)
-        )
+        assert load(table, bytes(wrong), rng.choice([1, 16, 1000])) == expected.load(bytes(wrong))
         if expected.load(bytes(wrong)):
-            taken += 1
+            accepted += 1
             upto = int.from_bytes(wrong[8:16], "little")
             assert bytes(table.export(upto)) == expected.export(upto)
-            assert loaded(table, data, 100)
+            assert load(table, data, 100)
         assert bytes(table.export(last_index)) == data
-    assert taken < 0.75 * tries
-    assert loaded(table, b"", 1)
+    assert accepted < 0.75 * tries
+    assert load(table, b"", 1)
     assert (len(table), table.newest_s, table.forgotten_s) == (0, 0, 0)
 
 
 def test_the_intake_sees_what_was_loaded() -> None:
-    dice = Random(1)
-    _, other, last_index = grown(dice, 40)
+    rng = Random(1)
+    _, twin, last_index = tables_with(rng, 40)
     reqids = Reqids()
     updates = Updates(b"demo", reqids)
-    reqids.load([other.export(last_index)])
-    reqid, index = next(iter(other.indexes.items()))
+    reqids.load([twin.export(last_index)])
+    reqid, index = next(iter(twin.indexes.items()))
     view = View(True, b"\xc0", last_index + 1, last_index, now_ms=1, unix_s=NOW_S)
     out = Frames()
     updates.receive(Arena.from_messages([[b"R", reqid, b"=", b"x"]]), view, out)
@@ -187,118 +185,116 @@ def test_the_intake_sees_what_was_loaded() -> None:
     assert out.messages() == [[b"R", reqid, b"\x01", answer]]
 
 
-def some_record(dice: Random, reqid: bytes, data: bytes) -> bytes:
-    body = bytes([0x80 if dice.random() < 0.99 else dice.randrange(256)]) + reqid + data
+def random_record(rng: Random, reqid: bytes, data: bytes) -> bytes:
+    body = bytes([0x80 if rng.random() < 0.99 else rng.randrange(256)]) + reqid + data
     size, varint = len(body), b""
     while size >= 0x80:
         varint, size = varint + bytes([size & 0x7F | 0x80]), size >> 7
     return varint + bytes([size]) + body
 
 
-def some_message(dice: Random, spread_s: int) -> list[bytes]:
-    routing_id = dice.choice([b"\0abcd", b"A", b"r" * 255])
-    reqid = some_reqid(dice, spread_s)
-    data = (
-        dice.randbytes(dice.choice([0, 1, 5, 100, 101, 3000])) if dice.random() < 0.1 else b"data"
-    )
-    what = dice.random()
+def random_message(rng: Random, spread_s: int) -> list[bytes]:
+    routing_id = rng.choice([b"\0abcd", b"A", b"r" * 255])
+    reqid = random_reqid(rng, spread_s)
+    data = rng.randbytes(rng.choice([0, 1, 5, 100, 101, 3000])) if rng.random() < 0.1 else b"data"
+    what = rng.random()
     if what < 0.3:
         return [routing_id, reqid, b"=", data]
     if what < 0.5:
-        return [routing_id, reqid, b"=", b"demo", data, *[b"more"] * dice.randrange(2)]
+        return [routing_id, reqid, b"=", b"demo", data, *[b"more"] * rng.randrange(2)]
     if what < 0.9:
-        again = dice.choice([0.0, 0.5])
+        reloaded = rng.choice([0.0, 0.5])
         records, first = b"", reqid
-        for _ in range(dice.randint(1, 12)):
-            records += some_record(dice, reqid, data or b"x")
-            if dice.random() >= again:
-                reqid = some_reqid(dice, spread_s)
-        if dice.random() < 0.05:
-            records = records[: dice.randrange(len(records) + 1)] + dice.randbytes(3)
-        previous = dice.choice([b"", b"", b"", some_reqid(dice, spread_s)])
+        for _ in range(rng.randint(1, 12)):
+            records += random_record(rng, reqid, data or b"x")
+            if rng.random() >= reloaded:
+                reqid = random_reqid(rng, spread_s)
+        if rng.random() < 0.05:
+            records = records[: rng.randrange(len(records) + 1)] + rng.randbytes(3)
+        previous = rng.choice([b"", b"", b"", random_reqid(rng, spread_s)])
         return [routing_id, first, b"k=", b"demo", previous, records]
-    frames = [b"=", b"k=", b"demo", b"^", b"", reqid, data, dice.randbytes(12)]
-    return [routing_id, *dice.choices(frames, k=dice.randint(0, 7))]
+    frames = [b"=", b"k=", b"demo", b"^", b"", reqid, data, rng.randbytes(12)]
+    return [routing_id, *rng.choices(frames, k=rng.randint(0, 7))]
 
 
 class Both:
     """The intake in C and its twin, doing the same."""
 
-    def __init__(self, dice: Random) -> None:
+    def __init__(self, rng: Random) -> None:
         limits = {
-            "record_bytes_max": dice.choice([100, 1 << 20]),
-            "inflight_max": dice.choice([20, 10_000]),
-            "ttl_s": dice.choice([300, 28_800]),
+            "record_bytes_max": rng.choice([100, 1 << 20]),
+            "inflight_max": rng.choice([20, 10_000]),
+            "ttl_s": rng.choice([300, 28_800]),
         }
-        self.dice, self.spread_s = dice, dice.choice([40, 400])
-        self.mine = Updates(b"demo", Reqids(dice.randbytes(16)), **limits)
+        self.rng, self.spread_s = rng, rng.choice([40, 400])
+        self.native = Updates(b"demo", Reqids(rng.randbytes(16)), **limits)
         self.twin = twins.Updates(b"demo", twins.Reqids(), **limits)
         self.last_index = self.commit_index = 0
         self.now_ms, self.unix_s = 1000, NOW_S
 
-    def take(self) -> None:
-        dice = self.dice
-        messages = [some_message(dice, self.spread_s) for _ in range(dice.randint(0, 40))]
-        leader, refusal = dice.random() < 0.95, dice.choice([b"\xc0", b"\xa2n1"])
+    def receive(self) -> None:
+        rng = self.rng
+        messages = [random_message(rng, self.spread_s) for _ in range(rng.randint(0, 40))]
+        leader, refusal = rng.random() < 0.95, rng.choice([b"\xc0", b"\xa2n1"])
         view = View(
             leader, refusal, self.last_index + 1, self.commit_index, self.now_ms, self.unix_s
         )
         out = Frames(bytes_max=1, frames_max=1)
         before = len(self.twin.records)
-        taken = self.mine.receive(Arena.from_messages(messages), view, out)
-        self.twin.take(messages, view)
+        accepted = self.native.receive(Arena.from_messages(messages), view, out)
+        self.twin.receive(messages, view)
         assert out.messages() == self.twin.out
-        assert taken == (len(self.twin.records) - before, self.twin.others)
+        assert accepted == (len(self.twin.records) - before, self.twin.others)
 
     def propose(self) -> None:
         records: list[bytes] = []
-        while taken := self.mine.block(self.last_index + 1, 1):
-            batch, found = decode_block(taken[0])
+        while accepted := self.native.block(self.last_index + 1, 1):
+            batch, found = decode_block(accepted[0])
             self.last_index = batch.last_index
             records += [(record.reqid or b"") + record.data for record in found]
         assert records == self.twin.records
         self.twin.records = []
 
     def commit(self) -> None:
-        self.commit_index = self.dice.randint(self.commit_index, self.last_index)
+        self.commit_index = self.rng.randint(self.commit_index, self.last_index)
         out = Frames(bytes_max=1, frames_max=1)
-        count = self.mine.commit(self.commit_index, out)
+        count = self.native.commit(self.commit_index, out)
         assert out.messages() == self.twin.commit(self.commit_index)
         assert count == out.count
 
     def remind(self) -> None:
-        self.now_ms += self.dice.choice([0, 10, 99, 100, 250])
-        self.unix_s += self.dice.randint(0, 2)
+        self.now_ms += self.rng.choice([0, 10, 99, 100, 250])
+        self.unix_s += self.rng.randint(0, 2)
         out = Frames(bytes_max=1, frames_max=1)
-        self.mine.remind(self.now_ms, out)
+        self.native.remind(self.now_ms, out)
         assert out.messages() == self.twin.remind(self.now_ms)
 
     def step_down(self) -> None:
         out = Frames(bytes_max=1, frames_max=1)
-        self.mine.refuse(b"\xa2n3", out)
+        self.native.refuse(b"\xa2n3", out)
         assert out.messages() == self.twin.refuse(b"\xa2n3")
-        self.last_index = self.dice.randint(self.commit_index, self.last_index)
-        for reqids in (self.mine.reqids, self.twin.reqids):
+        self.last_index = self.rng.randint(self.commit_index, self.last_index)
+        for reqids in (self.native.reqids, self.twin.reqids):
             reqids.truncate(self.last_index)
 
     def forget(self) -> None:
-        seconds = self.unix_s - self.dice.randint(self.spread_s // 2, 2 * self.spread_s)
-        for reqids in (self.mine.reqids, self.twin.reqids):
+        seconds = self.unix_s - self.rng.randint(self.spread_s // 2, 2 * self.spread_s)
+        for reqids in (self.native.reqids, self.twin.reqids):
             reqids.forget(seconds)
 
 
 def run_updates(seed: int) -> Counter[str]:
     """One history; returns what the intake has counted in it."""
-    both = Both(Random(seed))
-    steps = [both.take] * 4 + [both.propose, both.commit, both.remind] * 2
-    steps += [both.step_down, both.forget]
+    pair = Both(Random(seed))
+    steps = [pair.receive] * 4 + [pair.propose, pair.commit, pair.remind] * 2
+    steps += [pair.step_down, pair.forget]
     for _ in range(150):
-        both.dice.choice(steps)()
-        counters = {name: count for name, count in both.mine.counters().items() if count}
-        assert counters == dict(both.twin.counters)
-        assert both.mine.waiting == len(both.twin.waiters)
-        assert len(both.mine.reqids) == len(both.twin.reqids)
-    return Counter(both.mine.counters())
+        pair.rng.choice(steps)()
+        counters = {name: count for name, count in pair.native.counters().items() if count}
+        assert counters == dict(pair.twin.counters)
+        assert pair.native.waiting == len(pair.twin.waiters)
+        assert len(pair.native.reqids) == len(pair.twin.reqids)
+    return Counter(pair.native.counters())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

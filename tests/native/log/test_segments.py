@@ -14,8 +14,7 @@ import pytest
 from kelek.native.errors import ECORRUPT, ETORN, NativeError
 from kelek.native.log import segments
 from kelek.native.log.blocks import block_encode
-from kelek.tests.native.log import block_twin as twins
-from kelek.tests.native.log import syncer_twin
+from kelek.tests.native.log import block_twin, syncer_twin
 
 SEEDS = range(150)
 START = 64
@@ -28,7 +27,7 @@ def segment(random: Random) -> bytes:
     index, term, synced = 5, 3, START
     for _ in range(random.randint(0, 6)):
         if random.random() < 0.8:
-            data += twins.mark(synced if random.random() < 0.95 else len(data) + 8, 1)
+            data += block_twin.encode_mark(synced if random.random() < 0.95 else len(data) + 8, 1)
         for _ in range(random.randint(0, 2)):
             term += random.random() < 0.2
             count = random.randint(1, 3)
@@ -36,7 +35,7 @@ def segment(random: Random) -> bytes:
                 (random.randrange(3), None, bytes([random.choice((0, 120))]) * random.choice(SIZES))
                 for _ in range(count)
             ]
-            data += twins.block_encode(index, term - (random.random() < 0.02), records)
+            data += block_twin.block_encode(index, term - (random.random() < 0.02), records)
             index += count + (random.random() < 0.02)
         if random.random() < 0.7:
             synced = len(data)
@@ -71,7 +70,7 @@ def damaged(random: Random, data: bytes) -> bytes:
 def test_scan_and_judge_are_their_twins(seed: int) -> None:
     random = Random(seed)
     data = damaged(random, segment(random))
-    expected = twins.scan(data, START, 5, 3)
+    expected = block_twin.scan(data, START, 5, 3)
     scan = segments.SegmentScan(START, 5, 3)
     code = scan.walk(data)
     found = {
@@ -81,21 +80,21 @@ def test_scan_and_judge_are_their_twins(seed: int) -> None:
     }  # fmt: skip
     assert found == expected
     if code != 0 and not scan.misplaced:
-        assert segments.segment_torn(data, scan.offset) == twins.torn(data, scan.offset)
+        assert segments.segment_torn(data, scan.offset) == block_twin.torn(data, scan.offset)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_find_and_blocks_are_their_twins(seed: int) -> None:
     random = Random(seed)
     data = damaged(random, segment(random))[START:]
-    assert segments.segment_blocks(data) == twins.blocks(data)
+    assert segments.segment_blocks(data) == block_twin.blocks(data)
     for index in (0, 4, 5, 7, 9, 12, 2**53):
-        assert segments.segment_find(data, index) == twins.find(data, index)
+        assert segments.segment_find(data, index) == block_twin.find(data, index)
 
 
 def test_marks_and_zeros_are_their_twins() -> None:
     for synced, epoch in [(0, 0), (4096, 1), (2**63, 2**64 - 1)]:
-        assert segments.mark(synced, epoch) == twins.mark(synced, epoch)
+        assert segments.mark(synced, epoch) == block_twin.encode_mark(synced, epoch)
     random = Random(1)
     for _ in range(300):
         data = bytes(random.randrange(40)) + random.randbytes(random.randrange(3)) + bytes(9)
@@ -111,8 +110,8 @@ def test_more_runs_and_blocks_than_one_call_returns() -> None:
     scan = segments.SegmentScan(START, 1, 0)
     assert scan.walk(data) == 0
     assert scan.runs == [(index, index) for index in range(1, count + 1)]
-    places, used = segments.segment_blocks(memoryview(data)[START:])
-    assert (len(places), used) == (4096, 4096 * 40)
+    blocks, used = segments.segment_blocks(memoryview(data)[START:])
+    assert (len(blocks), used) == (4096, 4096 * 40)
 
 
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
@@ -140,13 +139,13 @@ def test_writes_go_to_their_offsets(tmp_path: Path, io: str) -> None:
 # ---- background syncs ----
 
 
-def opened(path: Path, io: str = "pwrite") -> tuple[int, segments.Segment]:
+def open_segment(path: Path, io: str = "pwrite") -> tuple[int, segments.Segment]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     segments.segment_zero(fd, 0, FILE_BYTES)
     return fd, segments.Segment(fd, FILE_BYTES, io)
 
 
-def wait(syncer: Any) -> None:
+def wait_for_sync(syncer: Any) -> None:
     ready, _, _ = select.select([syncer.fileno()], [], [], 10.0)
     assert ready
 
@@ -154,14 +153,17 @@ def wait(syncer: Any) -> None:
 @pytest.mark.parametrize("io", ["pwrite", "mmap"])
 def test_it_does_what_sync_does(tmp_path: Path, io: str) -> None:
     random, syncer = Random(io), segments.Syncer()
-    (one, beside), (other, twin) = opened(tmp_path / "a", io), opened(tmp_path / "b", io)
+    (one, beside), (other, twin) = (
+        open_segment(tmp_path / "a", io),
+        open_segment(tmp_path / "b", io),
+    )
     for _ in range(50):
         offset, data = random.randrange(FILE_BYTES - 5000), random.randbytes(random.randrange(5000))
         beside.write(offset, [data])
         twin.write(offset, [data])
         syncer.start(beside)
         twin.sync()
-        wait(syncer)
+        wait_for_sync(syncer)
         assert syncer.poll()
         assert not syncer.poll(wait=True), "none runs"
     syncer.close()
@@ -173,14 +175,14 @@ def test_it_does_what_sync_does(tmp_path: Path, io: str) -> None:
 
 def test_a_failure_is_told_with_its_reason(tmp_path: Path) -> None:
     syncer = segments.Syncer()
-    bad, (fd, good) = segments.Segment(-1, FILE_BYTES, "pwrite"), opened(tmp_path / "a")
+    bad, (fd, good) = segments.Segment(-1, FILE_BYTES, "pwrite"), open_segment(tmp_path / "a")
     with pytest.raises(OSError, match="refused") as expected:
         bad.sync()
     for segment in (bad, good):
         syncer.start(segment)
-    with pytest.raises(OSError, match="refused") as told:
+    with pytest.raises(OSError, match="refused") as result_of:
         syncer.poll(wait=True)
-    assert told.value.errno == expected.value.errno == errno.EBADF
+    assert result_of.value.errno == expected.value.errno == errno.EBADF
     assert syncer.poll(wait=True)
     syncer.close()
     good.close()
@@ -189,7 +191,7 @@ def test_a_failure_is_told_with_its_reason(tmp_path: Path) -> None:
 
 def test_more_at_once_than_there_is_room_for(tmp_path: Path) -> None:
     syncer = segments.Syncer()
-    fd, segment = opened(tmp_path / "a")
+    fd, segment = open_segment(tmp_path / "a")
     for _ in range(16):
         syncer.start(segment)
     with pytest.raises(NativeError):
@@ -217,9 +219,9 @@ def test_the_thread_ends_with_its_owner() -> None:
 
 def test_a_forked_child_does_not_touch_it(tmp_path: Path) -> None:
     syncer = segments.Syncer()
-    fd, segment = opened(tmp_path / "a")
+    fd, segment = open_segment(tmp_path / "a")
     syncer.start(segment)
-    wait(syncer)
+    wait_for_sync(syncer)
     child = os.fork()
     if child == 0:
         refused = 0
@@ -240,7 +242,7 @@ def test_a_forked_child_does_not_touch_it(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def told(call: Callable[[], object]) -> object:
+def result_of(call: Callable[[], object]) -> object:
     """What a call returns, or what it refuses with."""
     try:
         return call()
@@ -253,49 +255,49 @@ def told(call: Callable[[], object]) -> object:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_history_of_syncs(tmp_path: Path, seed: int) -> None:
     """Good files and bad ones, ended at once or late, and too many: both tell of the same."""
-    dice = Random(seed)
-    files = [opened(tmp_path / name) for name in "ab"]
-    mine, other = segments.Syncer(), syncer_twin.SyncerTwin()
+    rng = Random(seed)
+    files = [open_segment(tmp_path / name) for name in "ab"]
+    syncer_c, other = segments.Syncer(), syncer_twin.SyncerTwin()
     bad, bad_fd = segments.Segment(-1, FILE_BYTES, "pwrite"), 1 << 20  # Python takes no -1.
     running, seen = 0, set()
 
-    def alike(one: Callable[[], object], twin: Callable[[], object]) -> None:
-        results = told(one), told(twin)
+    def assert_same(one: Callable[[], object], twin: Callable[[], object]) -> None:
+        results = result_of(one), result_of(twin)
         assert results[0] == results[1]
         seen.add(results[0])
 
     for _ in range(300):
-        match dice.randrange(5):
+        match rng.randrange(5):
             case 0 | 1:
                 (fd, segment), (twin_fd, _) = files
                 if running == 0:  # Else the thread has it.
-                    offset, data = dice.randrange(FILE_BYTES - 500), dice.randbytes(500)
+                    offset, data = rng.randrange(FILE_BYTES - 500), rng.randbytes(500)
                     segment.write(offset, [data])
                     os.pwrite(twin_fd, data, offset)
-                broken = dice.random() < 0.3
+                broken = rng.random() < 0.3
                 one, two = (bad, bad_fd) if broken else (segment, twin_fd)
-                alike(lambda: mine.start(one), lambda: other.start(two))  # noqa: B023
+                assert_same(lambda: syncer_c.start(one), lambda: other.start(two))  # noqa: B023
                 running = min(running + 1, syncer_twin.SYNCS_MAX)
             case 2 if running:
-                for syncer in (mine, other):
-                    wait(syncer)
-                alike(mine.poll, other.poll)
+                for syncer in (syncer_c, other):
+                    wait_for_sync(syncer)
+                assert_same(syncer_c.poll, other.poll)
                 running -= 1
             case 3 if running == 0:
-                alike(mine.poll, other.poll)
-            case 4 if dice.random() < 0.5 or running == 0:
-                alike(lambda: mine.poll(wait=True), lambda: other.poll(wait=True))
+                assert_same(syncer_c.poll, other.poll)
+            case 4 if rng.random() < 0.5 or running == 0:
+                assert_same(lambda: syncer_c.poll(wait=True), lambda: other.poll(wait=True))
                 running = max(0, running - 1)
     while running:
-        alike(lambda: mine.poll(wait=True), lambda: other.poll(wait=True))
+        assert_same(lambda: syncer_c.poll(wait=True), lambda: other.poll(wait=True))
         running -= 1
-    alike(mine.poll, other.poll)
-    for syncer in (mine, other):
+    assert_same(syncer_c.poll, other.poll)
+    for syncer in (syncer_c, other):
         assert not select.select([syncer.fileno()], [], [], 0)[0], "nothing is left to take in"
         syncer.close()
         syncer.close()
-    alike(mine.poll, other.poll)
-    alike(lambda: mine.start(files[0][1]), lambda: other.start(files[1][0]))
+    assert_same(syncer_c.poll, other.poll)
+    assert_same(lambda: syncer_c.start(files[0][1]), lambda: other.start(files[1][0]))
     assert {True, False, None, errno.EBADF} <= seen
     contents = [os.pread(fd, FILE_BYTES, 0) for fd, _ in files]
     assert contents[0] == contents[1]

@@ -48,7 +48,7 @@ class Intake:
         self.view = VIEW
         self.others: list[int] = []
 
-    def take(self, *messages: list[bytes]) -> list[list[bytes]]:
+    def receive(self, *messages: list[bytes]) -> list[list[bytes]]:
         """Takes messages in; returns the answers."""
         out = Frames()
         arena = Arena.from_messages(messages)
@@ -58,10 +58,10 @@ class Intake:
     def propose(self) -> list[Record]:
         """Hands everything taken out, as a leader's next entries."""
         records: list[Record] = []
-        while taken := self.updates.block(self.view.next_index, 3):
-            batch, found = decode_block(taken[0])
+        while block_and_count := self.updates.block(self.view.next_index, 3):
+            batch, found = decode_block(block_and_count[0])
             assert (batch.first_index, batch.term) == (self.view.next_index, 3)
-            assert batch.count == taken[1]
+            assert batch.count == block_and_count[1]
             self.view = self.view._replace(next_index=batch.last_index + 1)
             records += found
         return records
@@ -84,7 +84,8 @@ def runs(*pairs: tuple[int, int]) -> bytes:
 def test_text_and_node_form_become_records_and_are_answered_with_the_index() -> None:
     intake = Intake()
     assert (
-        intake.take([b"A", reqid(1), b"=", b"x"], [b"B", reqid(2), b"=", ID, b"y", b"more"]) == []
+        intake.receive([b"A", reqid(1), b"=", b"x"], [b"B", reqid(2), b"=", ID, b"y", b"more"])
+        == []
     )
     assert intake.propose() == [Record(0, reqid(1), b"x"), Record(0, reqid(2), b"y")]
     assert intake.commit(1) == [[b"A", reqid(1), b"\x01", b"\x01"]]
@@ -105,9 +106,9 @@ def test_text_and_node_form_become_records_and_are_answered_with_the_index() -> 
 def test_indexes_have_the_smallest_encoding(index: int, encoded: bytes) -> None:
     intake = Intake()
     intake.view = VIEW._replace(next_index=index)
-    intake.take([b"A", reqid(1), b"=", b"x"])
+    intake.receive([b"A", reqid(1), b"=", b"x"])
     assert intake.commit(index) == [[b"A", reqid(1), b"\x01", encoded]]
-    assert intake.take([b"B", reqid(1), b"=", b"x"]) == [[b"B", reqid(1), b"\x01", encoded]]
+    assert intake.receive([b"B", reqid(1), b"=", b"x"]) == [[b"B", reqid(1), b"\x01", encoded]]
 
 
 @pytest.mark.parametrize(
@@ -125,25 +126,25 @@ def test_indexes_have_the_smallest_encoding(index: int, encoded: bytes) -> None:
 )
 def test_other_shapes_are_dropped_and_counted(message: list[bytes]) -> None:
     intake = Intake()
-    assert intake.take(message) == []
+    assert intake.receive(message) == []
     assert (intake.count("dropped"), intake.updates.pending) == (1, 0)
     intake.view = VIEW._replace(leader=False)
-    assert intake.take(message) == []
+    assert intake.receive(message) == []
 
 
 def test_the_ident_alone_is_no_data() -> None:
     """A client in node form that drops an empty frame sends that."""
     intake = Intake()
-    assert intake.take([b"A", reqid(1), b"=", ID]) == [[b"A", reqid(1), b""]]
+    assert intake.receive([b"A", reqid(1), b"=", ID]) == [[b"A", reqid(1), b""]]
     assert (intake.count("refused"), intake.updates.pending) == (1, 0)
-    intake.take([b"A", reqid(2), b"=", ID, ID])
+    intake.receive([b"A", reqid(2), b"=", ID, ID])
     assert intake.propose() == [Record(0, reqid(2), ID)]
 
 
 def test_other_messages_are_left_to_the_caller() -> None:
     intake = Intake()
     others = [[b"A"], [b"A", b"id"], [b"A", b"id", b"^"], [b"A", b"id", b"k+"], [b"A", b"", b""]]
-    assert intake.take(*others, [b"A", reqid(1), b"=", b"x"], *others) == []
+    assert intake.receive(*others, [b"A", reqid(1), b"=", b"x"], *others) == []
     assert intake.others == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
@@ -161,13 +162,13 @@ def test_other_messages_are_left_to_the_caller() -> None:
 def test_what_can_never_be_taken_is_refused_for_good(message: list[bytes]) -> None:
     intake = Intake(record_bytes_max=100)
     intake.updates.reqids.forget(NOW_S - 500)
-    assert intake.take(message) == [[b"A", message[1], b""]]
+    assert intake.receive(message) == [[b"A", message[1], b""]]
     assert intake.count("refused") == 1
 
 
 def test_the_edges_of_what_is_taken() -> None:
     intake = Intake(record_bytes_max=100)
-    intake.take(
+    intake.receive(
         [b"A", reqid(1), b"=", bytes(100)],
         [b"A", reqid(2, NOW_S - 8 * 3600), b"=", b"x"],
         [b"A", reqid(3, NOW_S + 900), b"=", b"x"],
@@ -178,18 +179,18 @@ def test_the_edges_of_what_is_taken() -> None:
 def test_a_repeat_is_never_a_second_entry() -> None:
     intake = Intake()
     update = [b"A", reqid(1), b"=", b"x"]
-    assert intake.take(update, [b"B", *update[1:]]) == [[b"B", reqid(1), b"\x01"]]
+    assert intake.receive(update, [b"B", *update[1:]]) == [[b"B", reqid(1), b"\x01"]]
     assert len(intake.propose()) == 1
     assert intake.commit(1) == [[r, reqid(1), b"\x01", b"\x01"] for r in (b"A", b"B")]
     intake.view = intake.view._replace(unix_s=NOW_S + 10**6)
-    assert intake.take(update) == [[b"A", reqid(1), b"\x01", b"\x01"]]
+    assert intake.receive(update) == [[b"A", reqid(1), b"\x01", b"\x01"]]
     assert intake.count("repeated") == 2
 
 
 def test_not_the_leader() -> None:
     intake = Intake()
     intake.view = VIEW._replace(leader=False, refusal=b"\xa2n2")
-    assert intake.take([b"A", reqid(1), b"=", b""], pack(range(2, 4))) == [
+    assert intake.receive([b"A", reqid(1), b"=", b""], pack(range(2, 4))) == [
         [b"A", reqid(1), b"", b"\xa2n2"],
         [b"R", reqid(2), PACK, b"\x00", b"\xa2n2"],
     ]
@@ -198,7 +199,7 @@ def test_not_the_leader() -> None:
 
 def test_a_step_down_answers_everybody_and_drops_what_was_taken() -> None:
     intake = Intake()
-    intake.take([b"A", reqid(1), b"=", b"x"], pack(range(2, 4)))
+    intake.receive([b"A", reqid(1), b"=", b"x"], pack(range(2, 4)))
     out = Frames()
     assert intake.updates.refuse(b"\xc0", out) == 2
     assert out.messages() == [
@@ -207,15 +208,15 @@ def test_a_step_down_answers_everybody_and_drops_what_was_taken() -> None:
     ]
     assert (intake.updates.waiting, intake.updates.pending) == (0, 0)
     intake.updates.reqids.truncate(0)
-    assert intake.take([b"A", reqid(2), b"=", b"y"]) == []
+    assert intake.receive([b"A", reqid(2), b"=", b"y"]) == []
     assert intake.propose() == [Record(0, reqid(2), b"y")]
 
 
 def test_reminders_after_100_ms_and_each_100_ms() -> None:
     intake = Intake()
-    intake.take([b"A", reqid(1), b"=", b"x"])
+    intake.receive([b"A", reqid(1), b"=", b"x"])
     intake.view = intake.view._replace(now_ms=1050)
-    intake.take(pack(range(2, 3)))
+    intake.receive(pack(range(2, 3)))
     sent = {}
     for now_ms in range(1000, 1321, 10):
         out = Frames()
@@ -234,7 +235,7 @@ def test_reminders_after_100_ms_and_each_100_ms() -> None:
 
 def test_a_pack_is_answered_with_runs() -> None:
     intake = Intake()
-    assert intake.take(pack(range(10, 13)), pack(range(13, 15), reqid(12))) == []
+    assert intake.receive(pack(range(10, 13)), pack(range(13, 15), reqid(12))) == []
     assert [r.reqid for r in intake.propose()] == [reqid(n) for n in range(10, 15)]
     assert intake.commit(4) == [[b"R", reqid(10), PACK, b"\x01", runs((3, 1))]]
     assert intake.commit(5) == [[b"R", reqid(13), PACK, b"\x01", runs((2, 4))]]
@@ -242,19 +243,19 @@ def test_a_pack_is_answered_with_runs() -> None:
 
 def test_nothing_overtakes() -> None:
     intake = Intake()
-    assert intake.take(pack(range(5, 7), reqid(4))) == [[b"R", reqid(5), PACK, b"\x02", b""]]
+    assert intake.receive(pack(range(5, 7), reqid(4))) == [[b"R", reqid(5), PACK, b"\x02", b""]]
     assert (intake.count("gaps"), intake.updates.pending) == (1, 0)
 
 
 def test_a_pack_sent_again_is_taken_only_where_it_is_new() -> None:
     intake = Intake()
-    intake.take(pack(range(1, 4)))
+    intake.receive(pack(range(1, 4)))
     intake.propose()
     intake.commit(3)
-    assert intake.take(pack(range(1, 4))) == [[b"R", reqid(1), PACK, b"\x01", runs((3, 1))]]
-    intake.take([b"R", reqid(99), b"=", b"x"])
+    assert intake.receive(pack(range(1, 4))) == [[b"R", reqid(1), PACK, b"\x01", runs((3, 1))]]
+    intake.receive([b"R", reqid(99), b"=", b"x"])
     mixed = [record(n) for n in (2, 7, 8, 3, 99, 9, 7)]
-    assert intake.take([b"R", reqid(2), PACK, ID, b"", b"".join(mixed)]) == []
+    assert intake.receive([b"R", reqid(2), PACK, ID, b"", b"".join(mixed)]) == []
     assert [r.reqid for r in intake.propose()] == [reqid(n) for n in (99, 7, 8, 9)]
     answer = runs((1, 2), (2, 5), (2, 3), (1, 7), (1, 5))
     assert intake.commit(7)[1:] == [[b"R", reqid(2), PACK, b"\x01", answer]]
@@ -262,8 +263,8 @@ def test_a_pack_sent_again_is_taken_only_where_it_is_new() -> None:
 
 def test_a_pack_in_flight_sent_again_is_accepted_and_answered_twice() -> None:
     intake = Intake()
-    intake.take(pack(range(1, 4)))
-    assert intake.take(pack(range(1, 4))) == [[b"R", reqid(1), PACK, b"\x01", b""]]
+    intake.receive(pack(range(1, 4)))
+    assert intake.receive(pack(range(1, 4))) == [[b"R", reqid(1), PACK, b"\x01", b""]]
     assert intake.commit(3) == [[b"R", reqid(1), PACK, b"\x01", runs((3, 1))]] * 2
 
 
@@ -289,7 +290,9 @@ def test_a_pack_is_taken_whole_or_refused_whole(
 ) -> None:
     intake = Intake(record_bytes_max=4096)
     intake.updates.reqids.forget(NOW_S - 500)
-    [[_, id_, type_, status, why]] = intake.take([b"R", reqid(1), PACK, ID, b"", b"".join(records)])
+    [[_, id_, type_, status, why]] = intake.receive(
+        [b"R", reqid(1), PACK, ID, b"", b"".join(records)]
+    )
     assert (id_, type_, status) == (reqid(1), PACK, b"\x03")
     assert (
         why
@@ -304,7 +307,7 @@ def test_a_pack_is_taken_whole_or_refused_whole(
 def test_a_large_update_is_a_pack_alone() -> None:
     intake = Intake()
     large = record(1, bytes(10 << 20))
-    assert intake.take([b"R", reqid(1), PACK, ID, b"", large]) == []
+    assert intake.receive([b"R", reqid(1), PACK, ID, b"", large]) == []
     assert intake.propose() == [Record(0, reqid(1), bytes(10 << 20))]
 
 
@@ -314,41 +317,41 @@ def test_a_large_update_is_a_pack_alone() -> None:
 def test_beyond_what_may_be_in_flight_nothing_is_answered() -> None:
     intake = Intake(inflight_max=3)
     messages = [[b"A", reqid(n), b"=", b"x"] for n in range(5)]
-    assert intake.take(*messages) == []
+    assert intake.receive(*messages) == []
     assert (intake.updates.pending, intake.count("over")) == (3, 2)
-    assert intake.take(pack(range(10, 11))) == []
+    assert intake.receive(pack(range(10, 11))) == []
     intake.propose()
     intake.commit(2)
-    intake.take(*messages[3:])
+    intake.receive(*messages[3:])
     assert len(intake.propose()) == 2
 
 
 def test_bytes_in_flight_are_limited() -> None:
     intake = Intake(inflight_bytes_max=1000)
-    intake.take([b"A", reqid(1), b"=", bytes(5000)], [b"A", reqid(2), b"=", b"x"])
+    intake.receive([b"A", reqid(1), b"=", bytes(5000)], [b"A", reqid(2), b"=", b"x"])
     assert (intake.updates.pending, intake.count("over")) == (1, 1)
 
 
 def test_blocks_are_cut_at_one_mebibyte() -> None:
     intake = Intake()
-    intake.take(*([b"A", reqid(n), b"=", bytes([n]) * 300_000] for n in range(1, 8)))
+    intake.receive(*([b"A", reqid(n), b"=", bytes([n]) * 300_000] for n in range(1, 8)))
     sizes = []
-    while taken := intake.updates.block(intake.view.next_index, 3):
-        sizes.append(taken[1])
-        intake.view = intake.view._replace(next_index=intake.view.next_index + taken[1])
+    while block_and_count := intake.updates.block(intake.view.next_index, 3):
+        sizes.append(block_and_count[1])
+        intake.view = intake.view._replace(next_index=intake.view.next_index + block_and_count[1])
     assert sizes == [3, 3, 1]
-    intake.take([b"A", reqid(100), b"=", b"x"])
+    intake.receive([b"A", reqid(100), b"=", b"x"])
     assert intake.propose() == [Record(0, reqid(100), b"x")]
 
 
 def test_a_wrong_index_is_our_own_mistake() -> None:
     intake = Intake()
-    intake.take([b"A", reqid(1), b"=", b"x"])
+    intake.receive([b"A", reqid(1), b"=", b"x"])
     with pytest.raises(NativeError):
         intake.updates.block(2, 1)
     intake.view = intake.view._replace(next_index=5)
     with pytest.raises(NativeError):
-        intake.take([b"A", reqid(2), b"=", b"x"])
+        intake.receive([b"A", reqid(2), b"=", b"x"])
 
 
 def test_limits_of_the_limits() -> None:
@@ -368,12 +371,12 @@ def test_ids_come_back_from_blocks() -> None:
 
 def test_a_table_bounded_while_it_grows_ends_as_one_bounded_once() -> None:
     """A start reads a log of any length: its table must not grow with it first."""
-    dice = random.Random(5)
+    rng = random.Random(5)
     often, once = Reqids(b"sixteen bytes..."), Reqids(b"sixteen bytes...")
     ids: list[bytes] = []
     for first_index in range(1, 3000, 10):
-        seconds = [1_790_000_000 + first_index // 10 + dice.randrange(-50, 50) for _ in range(10)]
-        added = [second.to_bytes(4, "big") + dice.randbytes(8) for second in seconds]
+        seconds = [1_790_000_000 + first_index // 10 + rng.randrange(-50, 50) for _ in range(10)]
+        added = [second.to_bytes(4, "big") + rng.randbytes(8) for second in seconds]
         block = encode_block(first_index, 1, [Record(0, one, b"x") for one in added]).block
         ids += added
         often.add_block(block)
@@ -397,28 +400,30 @@ def test_table_servers_bring_nothing_but_operations_and_get_a_kind_of_their_own(
     intake = Intake()
     intake.view = VIEW._replace(marked=MARKED_ALONE, kind=3)
     large = MARK + bytes(300)  # Its size takes two bytes.
-    assert intake.take(table_pack(MARK, large)) == []
-    assert intake.take([b"A", reqid(9), b"=", MARK]) == []
+    assert intake.receive(table_pack(MARK, large)) == []
+    assert intake.receive([b"A", reqid(9), b"=", MARK]) == []
     assert intake.others == [0], "packs alone"
     assert intake.propose() == [Record(3, reqid(1), MARK), Record(3, reqid(2), large)]
-    assert intake.take(table_pack(MARK, large)) == [[b"R", reqid(1), PACK, b"\1", b""]], "a repeat"
-    (answer,) = intake.take([b"R", reqid(7), PACK, ID, b"", record(7, MARK[:3])])
+    assert intake.receive(table_pack(MARK, large)) == [[b"R", reqid(1), PACK, b"\1", b""]], (
+        "a repeat"
+    )
+    (answer,) = intake.receive([b"R", reqid(7), PACK, ID, b"", record(7, MARK[:3])])
     assert answer[3:] == [b"\3", b"\x92\x00\xaenot for tables"]
 
 
 def test_clients_bring_no_operations_of_tables() -> None:
     intake = Intake()
     known = [b"A", reqid(1), b"=", MARK]
-    assert intake.take(known, table_pack(MARK)) == [[b"R", reqid(1), PACK, b"\1", b""]]
+    assert intake.receive(known, table_pack(MARK)) == [[b"R", reqid(1), PACK, b"\1", b""]]
     intake.propose()
     intake.commit(1)
     intake.view = intake.view._replace(marked=MARKED_REFUSED)
-    assert intake.take([b"A", reqid(2), b"=", MARK], [b"A", reqid(3), b"=", ID, MARK]) == [
+    assert intake.receive([b"A", reqid(2), b"=", MARK], [b"A", reqid(3), b"=", ID, MARK]) == [
         [b"A", reqid(2), b""],
         [b"A", reqid(3), b""],
     ]
-    answers = intake.take([b"R", reqid(4), PACK, ID, b"", record(4) + record(5, MARK)])
+    answers = intake.receive([b"R", reqid(4), PACK, ID, b"", record(4) + record(5, MARK)])
     reason = b"reserved for table servers"
     assert answers == [[b"R", reqid(4), PACK, b"\3", b"\x92\x01\xba" + reason]]
-    assert intake.take(known)[0][3:] == [b"\1"], "what is in the log is told again"
+    assert intake.receive(known)[0][3:] == [b"\1"], "what is in the log is told again"
     assert intake.propose() == []

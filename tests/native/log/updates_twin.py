@@ -54,10 +54,10 @@ class Reqids:
             self.forget(min(map(seconds_of, self.indexes)))
 
     def export(self, last_index: int) -> bytes:
-        kept = sorted((i, r) for r, i in self.indexes.items() if i <= last_index)
+        stored = sorted((i, r) for r, i in self.indexes.items() if i <= last_index)
         times = max(self.forgotten_s, 0), self.newest_s
-        head = struct.pack("<QQII", len(kept), last_index, *times)
-        return head + b"".join(r + struct.pack("<I", last_index - i) for i, r in kept)
+        head = struct.pack("<QQII", len(stored), last_index, *times)
+        return head + b"".join(r + struct.pack("<I", last_index - i) for i, r in stored)
 
     def load(self, data: bytes) -> bool:
         """False when the data is malformed."""
@@ -159,7 +159,7 @@ class Updates:
         inflight = sum(waiter.updates for waiter in self.waiters)
         return inflight > 0 and inflight + count > self.inflight_max
 
-    def take(self, messages: Messages, view: View) -> None:
+    def receive(self, messages: Messages, view: View) -> None:
         self.out, self.others = [], []
         for number, frames in enumerate(messages):
             if len(frames) < 3 or frames[2] not in (b"=", PACK):
@@ -177,12 +177,12 @@ class Updates:
                 self.counters["astray"] += 1
                 self._answer(frames[:2], pack, b"\0" if pack else b"", view.refusal)
             elif pack:
-                self._take_pack(routing_id, reqid, rest[1], rest[2], view)
+                self._receive_pack(routing_id, reqid, rest[1], rest[2], view)
             else:
                 data = (*rest, b"")[1] if rest[0] == self.ident else rest[0]
-                self._take_single(routing_id, reqid, data, view)
+                self._receive_single(routing_id, reqid, data, view)
 
-    def _take_single(self, routing_id: bytes, reqid: bytes, data: bytes, view: View) -> None:
+    def _receive_single(self, routing_id: bytes, reqid: bytes, data: bytes, view: View) -> None:
         to, known = [routing_id, reqid], self.reqids.find(reqid)
         if known is not None and known <= view.commit_index:
             self.counters["repeated"] += 1
@@ -226,7 +226,7 @@ class Updates:
             raise fault
         return [(each, data) for each, data, _ in found]
 
-    def _take_pack(
+    def _receive_pack(
         self, routing_id: bytes, reqid: bytes, previous: bytes, records: bytes, view: View
     ) -> None:
         to = [routing_id, reqid]

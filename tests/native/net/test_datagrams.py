@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from kelek.native.net import interfaces as places
+from kelek.native.net import interfaces as interface_module
 from kelek.native.net.datagrams import Datagrams, ReceivedBeacon
 from kelek.native.net.interfaces import (
     LOOPBACK,
@@ -32,13 +32,13 @@ UUID = bytes(range(1, 17))
 def pair() -> Iterator[tuple[Datagrams, Datagrams]]:
     """Two that share a port, as two processes of a machine do."""
     port = free_udp_port()
-    both = Datagrams(LOOP, port), Datagrams(LOOP, port)
-    yield both
-    for one in both:
+    sockets = Datagrams(LOOP, port), Datagrams(LOOP, port)
+    yield sockets
+    for one in sockets:
         one.close()
 
 
-def heard(one: Datagrams, now_ms: int) -> list[ReceivedBeacon]:
+def receive_beacons(one: Datagrams, now_ms: int) -> list[ReceivedBeacon]:
     """What comes, once something has."""
     assert select.select([one], [], [], DEADLINE_S)[0], "nothing came"
     found = one.receive(now_ms)
@@ -51,13 +51,13 @@ def test_everybody_hears_a_broadcast(pair: tuple[Datagrams, Datagrams]) -> None:
     beacon = Beacon(UUID, 61_000)
     pair[0].send(encode_beacon(beacon))
     for one in pair:
-        assert heard(one, 0) == [ReceivedBeacon(UUID, 61_000, LOOPBACK)]
+        assert receive_beacons(one, 0) == [ReceivedBeacon(UUID, 61_000, LOOPBACK)]
         assert one.receive(0) == []
         assert not one.more
     assert pair[0].unsent == 0
 
 
-def twin_take(data: list[bytes], left: float) -> tuple[list[Beacon], int, int]:
+def twin_receive(data: list[bytes], tokens: float) -> tuple[list[Beacon], int, int]:
     """(beacons, malformed, flooded) of datagrams, with so many allowed."""
     found, malformed = [], 0
     for one in data:
@@ -65,40 +65,40 @@ def twin_take(data: list[bytes], left: float) -> tuple[list[Beacon], int, int]:
             found.append(decode_beacon(one))
         except Malformed:
             malformed += 1
-    return found[: int(left)], malformed, max(0, len(found) - int(left))
+    return found[: int(tokens)], malformed, max(0, len(found) - int(tokens))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, Datagrams]) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     one, other = pair
     other.close()  # Which of two gets what is not broadcast the kernel chooses.
     one.set_rates(40, 1000, 40, 1000)
     one.state.all.left_micros = 0
-    taken: list[Beacon] = []
+    received: list[Beacon] = []
     malformed = flooded = 0
-    left, now_ms = 0.0, 0
+    tokens, now_ms = 0.0, 0
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         for _ in range(10):
-            passed_ms = dice.choice([0, 1, 7, 30, 10_000])
+            passed_ms = rng.choice([0, 1, 7, 30, 10_000])
             now_ms += passed_ms
-            left = min(left + passed_ms, 40)
+            tokens = min(tokens + passed_ms, 40)
             data = []
-            for _ in range(dice.randint(0, 40)):
-                valid = encode_beacon(Beacon(dice.randbytes(16), dice.randrange(65_536)))
-                junk = valid[: dice.randrange(22)], valid + b"x", b"ZRE\2" + valid[4:]
-                noise = dice.randbytes(22), b"", dice.randbytes(dice.randrange(3000))
-                data.append(dice.choice([valid, valid, *junk, *noise]))
-            expected = twin_take(data, left)
+            for _ in range(rng.randint(0, 40)):
+                valid = encode_beacon(Beacon(rng.randbytes(16), rng.randrange(65_536)))
+                junk = valid[: rng.randrange(22)], valid + b"x", b"ZRE\2" + valid[4:]
+                noise = rng.randbytes(22), b"", rng.randbytes(rng.randrange(3000))
+                data.append(rng.choice([valid, valid, *junk, *noise]))
+            expected = twin_receive(data, tokens)
             for piece in data:
                 sender.sendto(piece, (LOOPBACK, one.port))
             found = one.receive(now_ms)
             while one.more:
                 found += one.receive(now_ms)
-            taken = [Beacon(beacon.uuid, beacon.port) for beacon in found]
-            left -= len(taken)
+            received = [Beacon(beacon.uuid, beacon.port) for beacon in found]
+            tokens -= len(received)
             malformed, flooded = malformed + expected[1], flooded + expected[2]
-            assert taken == expected[0]
+            assert received == expected[0]
             assert (one.malformed, one.flooded) == (malformed, flooded)
 
 
@@ -108,12 +108,12 @@ def test_one_that_floods_leaves_room_for_others(pair: tuple[Datagrams, Datagrams
     one.state.seed = 1  # These two sources have buckets of their own.
     one.set_rates(100, 0, 60, 0)
     beacon = encode_beacon(Beacon(UUID, 61_000))
-    for source, count, taken, flooded in ((LOOPBACK_2, 80, 60, 20), (LOOPBACK, 70, 40, 50)):
+    for source, count, received, flooded in ((LOOPBACK_2, 80, 60, 20), (LOOPBACK, 70, 40, 50)):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
             sender.bind((source, 0))
             for _ in range(count):
                 sender.sendto(beacon, (LOOPBACK, one.port))
-        assert heard(one, 0) == [ReceivedBeacon(UUID, 61_000, source)] * taken
+        assert receive_beacons(one, 0) == [ReceivedBeacon(UUID, 61_000, source)] * received
         assert one.flooded == flooded
 
 
@@ -128,9 +128,9 @@ def test_an_interface_is_found() -> None:
 
 
 def test_an_address_of_ipv6_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = tmp_path / "if_inet6"
-    monkeypatch.setattr(places, "_IF_INET6", known)
-    known.write_text(
+    if_inet6 = tmp_path / "if_inet6"
+    monkeypatch.setattr(interface_module, "_IF_INET6", if_inet6)
+    if_inet6.write_text(
         "fe800000000000000000000000000001 02 40 20 80     eth0\n"
         "fd000000000000000000000000000009 02 40 00 40     eth0\n"  # Not known to be free yet.
         "fd000000000000000000000000000002 02 40 00 82     eth0\n"
@@ -144,16 +144,16 @@ def test_an_address_of_ipv6_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert chosen("fe80::1%eth0", group) == local
     assert chosen("lo", group) == loopback
     assert chosen("fe80::7%eth1", group) == Interface("eth1", "fe80::7%eth1", group)
-    known.unlink()
+    if_inet6.unlink()
     assert chosen("", group) == loopback
-    for wish, reached, problem in (
+    for name, reached, problem in (
         ("eth77", group, "no interface 'eth77'"),
         ("10.0.0.1", group, "no interface '10.0.0.1'"),
         ("", "fd00::1", "not a multicast group"),
         ("", "everybody", "not an address"),
     ):
         with pytest.raises(OSError, match=problem):
-            chosen(wish, reached)
+            chosen(name, reached)
 
 
 def test_an_address_that_is_not_here() -> None:

@@ -23,13 +23,13 @@ TIMEOUT_MS = 20_000  # Nothing comes so late by itself.
 @pytest.fixture
 def pairs() -> Iterator[Pairs]:
     context = zmq.Context()
-    made = []
+    socket_pairs = []
     for number in range(PAIRS):
         ours, theirs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
         ours.bind(f"inproc://{number}")
         theirs.connect(f"inproc://{number}")
-        made.append((ours, theirs))
-    yield made
+        socket_pairs.append((ours, theirs))
+    yield socket_pairs
     context.destroy(0)
 
 
@@ -40,7 +40,7 @@ def poller_of(pairs: Pairs) -> Poller:
     return poller
 
 
-def settled(poller: Poller) -> None:
+def clear_events(poller: Poller) -> None:
     """Until nothing shows any more: registration itself counts as an event."""
     while poller.poll(0):
         pass
@@ -48,7 +48,7 @@ def settled(poller: Poller) -> None:
 
 def test_only_what_is_ready_is_named(pairs: Pairs) -> None:
     poller = poller_of(pairs)
-    settled(poller)
+    clear_events(poller)
     pairs[1][1].send(b"x")
     assert poller.poll(TIMEOUT_MS) == [(pairs[1][0], zmq.POLLIN)]
     assert pairs[1][0].recv() == b"x"
@@ -58,16 +58,16 @@ def test_only_what_is_ready_is_named(pairs: Pairs) -> None:
 
 def test_timeout_passes(pairs: Pairs) -> None:
     poller = poller_of(pairs)
-    begun = time.monotonic()
+    started = time.monotonic()
     assert poller.poll(250) == []
-    assert time.monotonic() - begun >= 0.248  # Milliseconds are counted whole.
+    assert time.monotonic() - started >= 0.248  # Milliseconds are counted whole.
 
 
 def test_descriptors_and_sockets_together(pairs: Pairs) -> None:
     poller = poller_of(pairs)
     read_end, write_end = os.pipe()
     poller.register(read_end, zmq.POLLIN)
-    settled(poller)
+    clear_events(poller)
     os.write(write_end, b"x")
     assert poller.poll(TIMEOUT_MS) == [(read_end, zmq.POLLIN)]
     pairs[0][1].send(b"x")
@@ -109,18 +109,18 @@ def test_a_checked_send_never_hides_what_arrived(pairs: Pairs) -> None:
 
     thread = threading.Thread(target=echo)
     thread.start()
-    worst, got = 0.0, 0
+    longest, received = 0.0, 0
     for _ in range(rounds):
-        begun = time.monotonic()
+        started = time.monotonic()
         ours.send(b"ping")
         poller.recheck(ours)
-        while not (taken := drain.receive().count if poller.poll(TIMEOUT_MS) else 0):
+        while not (count := drain.receive().count if poller.poll(TIMEOUT_MS) else 0):
             pass
-        got += taken
-        worst = max(worst, time.monotonic() - begun)
+        received += count
+        longest = max(longest, time.monotonic() - started)
     thread.join()
-    assert got == rounds
-    assert worst < 0.9 * TIMEOUT_MS / 1000, "a message waited for the end of the timeout"
+    assert received == rounds
+    assert longest < 0.9 * TIMEOUT_MS / 1000, "a message waited for the end of the timeout"
 
 
 def test_many_messages_are_all_told(pairs: Pairs) -> None:
@@ -130,12 +130,12 @@ def test_many_messages_are_all_told(pairs: Pairs) -> None:
     drain = Drain(ours, message_bytes_max=1000, arena_bytes=4096, frames=16)
     for number in range(500):
         theirs.send(str(number).encode())
-    got: list[bytes] = []
-    while len(got) < 500 and poller.poll(TIMEOUT_MS):
-        got += [frames[0] for frames in drain.receive().messages()]
+    received: list[bytes] = []
+    while len(received) < 500 and poller.poll(TIMEOUT_MS):
+        received += [frames[0] for frames in drain.receive().messages()]
         if drain.more:
             poller.recheck(ours)
-    assert got == [str(number).encode() for number in range(500)]
+    assert received == [str(number).encode() for number in range(500)]
 
 
 class Waiting:
@@ -163,60 +163,60 @@ class Waiting:
             for fd in pipe:
                 os.close(fd)
 
-    def register(self, place: int, flags: int, drained: bool) -> None:
-        self.poller.register(self.sockets[place], flags, drained=drained)
-        (self.drained.add if drained and flags else self.drained.discard)(place)
+    def register(self, number: int, flags: int, drained: bool) -> None:
+        self.poller.register(self.sockets[number], flags, drained=drained)
+        (self.drained.add if drained and flags else self.drained.discard)(number)
 
-    def register_pipe(self, place: int, end: int, flags: int) -> None:
-        self.poller.register(self.pipes[place][end], flags)
+    def register_pipe(self, number: int, end: int, flags: int) -> None:
+        self.poller.register(self.pipes[number][end], flags)
 
-    def arrive(self, place: int, count: int) -> list[bool]:
-        other = self.others[place]
-        return [tried(other, lambda: other.send(b"in", zmq.DONTWAIT)) for _ in range(count)]
+    def arrive(self, number: int, count: int) -> list[bool]:
+        other = self.others[number]
+        return [succeeds(other, lambda: other.send(b"in", zmq.DONTWAIT)) for _ in range(count)]
 
-    def leave(self, place: int) -> bool:
-        other = self.others[place]
-        return tried(other, lambda: other.recv(zmq.DONTWAIT))
+    def leave(self, number: int) -> bool:
+        other = self.others[number]
+        return succeeds(other, lambda: other.recv(zmq.DONTWAIT))
 
-    def send(self, place: int) -> bool:
-        own = self.sockets[place]
-        sent = tried(own, lambda: own.send(b"out", zmq.DONTWAIT))
+    def send(self, number: int) -> bool:
+        own = self.sockets[number]
+        sent = succeeds(own, lambda: own.send(b"out", zmq.DONTWAIT))
         self.poller.recheck(own)
         return sent
 
-    def take_one(self, place: int) -> bool:
-        own = self.sockets[place]
-        taken = tried(own, lambda: own.recv(zmq.DONTWAIT))
+    def take_one(self, number: int) -> bool:
+        own = self.sockets[number]
+        count = succeeds(own, lambda: own.recv(zmq.DONTWAIT))
         self.poller.recheck(own)
-        return taken
+        return count
 
-    def write(self, place: int) -> int:
-        return os.write(self.pipes[place][1], b"xx")
+    def write(self, number: int) -> int:
+        return os.write(self.pipes[number][1], b"xx")
 
-    def read(self, place: int) -> int:
+    def read(self, number: int) -> int:
         """Never more than was written: it would block."""
-        return len(os.read(self.pipes[place][0], 1))
+        return len(os.read(self.pipes[number][0], 1))
 
     def wait(self, timeout_ms: int) -> list[tuple[str, int, int]]:
         """Who is ready for what; of a drained one, who may be told of for nothing, what it has."""
         names: dict[Any, tuple[str, int]] = {}
-        for place in range(PAIRS):
-            names[self.sockets[place]] = ("socket", place)
-            names[self.pipes[place][0]] = ("read end", place)
-            names[self.pipes[place][1]] = ("write end", place)
+        for number in range(PAIRS):
+            names[self.sockets[number]] = ("socket", number)
+            names[self.pipes[number][0]] = ("read end", number)
+            names[self.pipes[number][1]] = ("write end", number)
         found = []
         for source, flags in self.poller.poll(timeout_ms):
-            kind, place = names[source]
-            if kind == "socket" and place in self.drained:
-                while self.take_one(place):
-                    found.append(("taken", place, flags))
+            kind, number = names[source]
+            if kind == "socket" and number in self.drained:
+                while self.take_one(number):
+                    found.append(("taken", number, flags))
             else:
-                found.append((kind, place, flags))
+                found.append((kind, number, flags))
                 self.poller.recheck(source)  # Nothing was done about it.
         return sorted(found)
 
 
-def tried(socket: "zmq.Socket[bytes]", call: Callable[[], object]) -> bool:
+def succeeds(socket: "zmq.Socket[bytes]", call: Callable[[], object]) -> bool:
     """Whether a send or receive went through; asked before, a socket knows of all that happened,
     else it looks only now and then, by the processor's clock."""
     socket.getsockopt(zmq.EVENTS)
@@ -229,50 +229,50 @@ def tried(socket: "zmq.Socket[bytes]", call: Callable[[], object]) -> bool:
 
 @pytest.fixture
 def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
-    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    yield made
-    made.destroy(0)
+    socket_pairs: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield socket_pairs
+    socket_pairs.destroy(0)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_history_of_waits(seed: int, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
     """The poller and its plain twin are told the same and see the same throughout."""
-    dice = Random(seed)
-    both = [Waiting(Poller(), context, "c"), Waiting(poller_twin.Poller(), context, "p")]
+    rng = Random(seed)
+    pollers = [Waiting(Poller(), context, "c"), Waiting(poller_twin.Poller(), context, "p")]
     written = [0] * PAIRS
     kinds: set[tuple[str, int]] = set()
 
-    def alike(name: str, *arguments: Any) -> Any:
-        seen = [getattr(one, name)(*arguments) for one in both]
+    def assert_same(name: str, *arguments: Any) -> Any:
+        seen = [getattr(one, name)(*arguments) for one in pollers]
         assert seen[0] == seen[1], (name, arguments)
         return seen[0]
 
     for _ in range(400):
-        place = dice.randrange(PAIRS)
-        flags = dice.choice((0, zmq.POLLIN, zmq.POLLIN, zmq.POLLOUT, zmq.POLLIN | zmq.POLLOUT))
-        match dice.randrange(12):
+        number = rng.randrange(PAIRS)
+        flags = rng.choice((0, zmq.POLLIN, zmq.POLLIN, zmq.POLLOUT, zmq.POLLIN | zmq.POLLOUT))
+        match rng.randrange(12):
             case 0:
-                alike("register", place, flags, dice.random() < 0.4 and flags == zmq.POLLIN)
+                assert_same("register", number, flags, rng.random() < 0.4 and flags == zmq.POLLIN)
             case 1:
-                end = dice.randrange(2)
-                alike("register_pipe", place, end, flags and (zmq.POLLIN, zmq.POLLOUT)[end])
+                end = rng.randrange(2)
+                assert_same("register_pipe", number, end, flags and (zmq.POLLIN, zmq.POLLOUT)[end])
             case 2 | 3:
-                alike("arrive", place, dice.randint(1, 3))
+                assert_same("arrive", number, rng.randint(1, 3))
             case 4:
-                alike("leave", place)
+                assert_same("leave", number)
             case 5:
-                alike("send", place)
+                assert_same("send", number)
             case 6:
-                alike("take_one", place)
-            case 7 if written[place] < 1000:
-                written[place] += alike("write", place)
-            case 8 if written[place]:
-                written[place] -= alike("read", place)
-            case 9 if dice.random() < 0.1:
-                alike("wait", poller_twin.CHECK_ALL_MS + 20)
+                assert_same("take_one", number)
+            case 7 if written[number] < 1000:
+                written[number] += assert_same("write", number)
+            case 8 if written[number]:
+                written[number] -= assert_same("read", number)
+            case 9 if rng.random() < 0.1:
+                assert_same("wait", poller_twin.CHECK_ALL_MS + 20)
             case _:
-                seen = alike("wait", 0)
+                seen = assert_same("wait", 0)
                 kinds.update((kind, flags) for kind, _, flags in seen)
     assert len(kinds) >= 5, kinds
-    for one in both:
+    for one in pollers:
         one.close()

@@ -29,24 +29,24 @@ pytestmark = pytest.mark.usefixtures("backend")
 def pair(ipc_dir: Path, context: zmq.Context[Socket]) -> Iterator[Pair]:
     """Makes (bound, connected) sockets of two types over ipc, without a HWM unless one is given."""
 
-    made: list[Socket] = []
+    sockets_made: list[Socket] = []
 
     def make(bound_type: int, connected_type: int, hwm: int = 0) -> tuple[Socket, Socket]:
         bound, connected = context.socket(bound_type), context.socket(connected_type)
         for socket in (bound, connected):
             socket.linger = 0
             socket.sndhwm = socket.rcvhwm = hwm
-            made.append(socket)
+            sockets_made.append(socket)
         bound.bind(f"ipc://{ipc_dir}/s")
         connected.connect(f"ipc://{ipc_dir}/s")
         return bound, connected
 
     yield make
-    for socket in made:
+    for socket in sockets_made:
         socket.close()
 
 
-def take(drain: Drain, socket: Socket, count: int) -> list[list[bytes]]:
+def receive(drain: Drain, socket: Socket, count: int) -> list[list[bytes]]:
     """The next count messages, waiting for them."""
     messages: list[list[bytes]] = []
     while len(messages) < count:
@@ -58,9 +58,9 @@ def take(drain: Drain, socket: Socket, count: int) -> list[list[bytes]]:
 
 def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
-    dice = random.Random(1)
+    rng = random.Random(1)
     sent = [
-        [dice.randbytes(dice.choice([0, 1, 5, 300, 5000])) for _ in range(dice.randint(1, 9))]
+        [rng.randbytes(rng.choice([0, 1, 5, 300, 5000])) for _ in range(rng.randint(1, 9))]
         for _ in range(2000)
     ]
     drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=9000, frames=20)
@@ -70,7 +70,7 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     assert len(frames) == 2000
     assert send_batch(connected, frames, "keep") == 2000
     assert len(frames) == 0
-    assert take(drain, bound, 2000) == sent
+    assert receive(drain, bound, 2000) == sent
     assert drain.dropped == 0
 
 
@@ -86,9 +86,9 @@ def test_a_router_tells_where_its_messages_come_from(context: zmq.Context[Socket
     within.connect("inproc://addressed")
     drain = Drain(router, message_bytes_max=1 << 20, addressed=True)
     over_tcp.send_multipart([b"a", b"b"])
-    assert take(drain, router, 1) == [[b"tcp", b"127.0.0.1", b"a", b"b"]]
+    assert receive(drain, router, 1) == [[b"tcp", b"127.0.0.1", b"a", b"b"]]
     within.send(b"c")
-    assert take(drain, router, 1) == [[b"inproc", b"", b"c"]]
+    assert receive(drain, router, 1) == [[b"inproc", b"", b"c"]]
     for socket in (router, over_tcp, within):
         socket.close(linger=0)
 
@@ -106,12 +106,12 @@ def test_router_answers(pair: Pair) -> None:
     router, dealer = pair(zmq.ROUTER, zmq.DEALER)
     drain, answers = (Drain(s, message_bytes_max=100) for s in (router, dealer))
     dealer.send_multipart([b"id", b"", b"x"])
-    [[routing_id, *rest]] = take(drain, router, 1)
+    [[routing_id, *rest]] = receive(drain, router, 1)
     assert rest == [b"id", b"", b"x"]
     frames = Frames()
     frames.add([routing_id, b"id", b"\x01"])
     assert send_batch(router, frames) == 1
-    assert take(answers, dealer, 1) == [[b"id", b"\x01"]]
+    assert receive(answers, dealer, 1) == [[b"id", b"\x01"]]
 
 
 @pytest.mark.parametrize("size", [20 << 20, (4 << 20) + 1])
@@ -121,18 +121,18 @@ def test_a_frame_larger_than_the_arena_is_delivered_whole(pair: Pair, size: int)
     large = random.Random(size).randbytes(size)
     for message in ([b"a"], [b"b", large, b"c"], [b"d"]):
         connected.send_multipart(message)
-    assert take(drain, bound, 3) == [[b"a"], [b"b", large, b"c"], [b"d"]]
+    assert receive(drain, bound, 3) == [[b"a"], [b"b", large, b"c"], [b"d"]]
 
 
 def test_a_grown_arena_shrinks_again(pair: Pair, backend: str) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
     drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=1000, frames=10)
     connected.send_multipart([bytes(500_000)] + [b"."] * 50)
-    take(drain, bound, 1)
+    receive(drain, bound, 1)
     assert drain.arena_bytes >= 500_000
     for i in range(300):
         connected.send(b"%d" % i)
-        assert take(drain, bound, 1) == [[b"%d" % i]]
+        assert receive(drain, bound, 1) == [[b"%d" % i]]
     assert drain.arena_bytes == (1000 if backend == "c" else drain.arena_bytes)
 
 
@@ -151,8 +151,8 @@ def test_messages_over_a_limit_are_dropped_whole(pair: Pair) -> None:
     ]
     for message in sent:
         connected.send_multipart(message)
-    kept = [sent[0], sent[2], sent[5], sent[7]]
-    assert take(drain, bound, 4) == kept
+    expected = [sent[0], sent[2], sent[5], sent[7]]
+    assert receive(drain, bound, 4) == expected
     assert drain.dropped == 4
 
 
@@ -163,7 +163,7 @@ def test_endless_more_frames_are_thrown_away(pair: Pair) -> None:
     frames.add([b"1234"] * 600_000)
     frames.add([b"after"])
     assert send_batch(connected, frames, "keep") == 2
-    assert take(drain, bound, 1) == [[b"after"]]
+    assert receive(drain, bound, 1) == [[b"after"]]
     assert drain.dropped == 1
     assert drain.arena_bytes == 1 << 22
 
@@ -173,13 +173,13 @@ def test_an_unreachable_peer_loses_only_its_own(pair: Pair) -> None:
     router.router_mandatory = 1
     drain, answers = (Drain(s, message_bytes_max=100) for s in (router, dealer))
     dealer.send(b"hello")
-    [[routing_id, _]] = take(drain, router, 1)
+    [[routing_id, _]] = receive(drain, router, 1)
     frames = Frames()
     for to, text in [(b"gone", b"0"), (routing_id, b"1"), (b"gone", b"2"), (routing_id, b"3")]:
         frames.add([to, text, b"end"])
     assert send_batch(router, frames) == 2
     assert (frames.dropped, len(frames), frames.count) == (2, 0, 0)
-    assert take(answers, dealer, 2) == [[b"1", b"end"], [b"3", b"end"]]
+    assert receive(answers, dealer, 2) == [[b"1", b"end"], [b"3", b"end"]]
 
 
 def test_a_full_router_drops_and_goes_on(pair: Pair) -> None:
@@ -187,7 +187,7 @@ def test_a_full_router_drops_and_goes_on(pair: Pair) -> None:
     router.router_mandatory = 1
     drain, arrived = (Drain(s, message_bytes_max=1 << 20) for s in (router, dealer))
     dealer.send(b"hello")
-    [[routing_id, _]] = take(drain, router, 1)
+    [[routing_id, _]] = receive(drain, router, 1)
     frames = Frames()
     for i in range(2000):
         frames.add([routing_id, bytes(1 << 14), b"%d" % i])
@@ -196,7 +196,7 @@ def test_a_full_router_drops_and_goes_on(pair: Pair) -> None:
     assert sent + frames.dropped == 2000
     assert len(frames) == 0
     # libzmq aborts when a socket closes without linger under a half sent message (libzmq#3442).
-    numbers = [int(message[1]) for message in take(arrived, dealer, sent)]
+    numbers = [int(message[1]) for message in receive(arrived, dealer, sent)]
     assert numbers == sorted(set(numbers))
 
 
@@ -207,16 +207,16 @@ def test_a_full_pipe_keeps_the_rest_in_order(pair: Pair) -> None:
     frames = Frames()
     for message in sent:
         frames.add(message)
-    went = send_batch(connected, frames, "keep")
-    assert len(frames) == 1000 - went > 0
+    sent_count = send_batch(connected, frames, "keep")
+    assert len(frames) == 1000 - sent_count > 0
     frames.add([b"added", b"later"])
-    got: list[list[bytes]] = []
-    while len(got) < 1001:
+    received: list[list[bytes]] = []
+    while len(received) < 1001:
         if len(frames) and connected.poll(0, zmq.POLLOUT):
             send_batch(connected, frames, "keep")
         assert drain.more or bound.poll(DEADLINE_MS)
-        got += drain.receive().messages()
-    assert got == [*sent, [b"added", b"later"]]
+        received += drain.receive().messages()
+    assert received == [*sent, [b"added", b"later"]]
 
 
 def test_messages_are_sent_on_and_stay_where_they_are(pair: Pair) -> None:
@@ -225,15 +225,15 @@ def test_messages_are_sent_on_and_stay_where_they_are(pair: Pair) -> None:
     messages = [[b"%d" % i, b"x"] for i in range(1000)]
     arena = Arena.from_messages(messages)
     position = 10
-    got: list[list[bytes]] = []
-    while len(got) < 990:
+    received: list[list[bytes]] = []
+    while len(received) < 990:
         if position < 1000 and connected.poll(0, zmq.POLLOUT):
             position, dropped = send_messages(connected, arena, position, "keep")
             assert dropped == 0
         assert drain.more or bound.poll(DEADLINE_MS)
-        got += drain.receive().messages()
+        received += drain.receive().messages()
     assert position == 1000
-    assert (got, arena.messages()) == (messages[10:], messages)
+    assert (received, arena.messages()) == (messages[10:], messages)
 
 
 def test_a_closed_socket_is_refused(pair: Pair) -> None:
@@ -271,7 +271,7 @@ def test_a_forked_child_is_refused(pair: Pair) -> None:
         os._exit(0 if took else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert send_batch(connected, frames) == 1
-    assert take(drain, bound, 2) == [[b"1"], [b"2"]]
+    assert receive(drain, bound, 2) == [[b"1"], [b"2"]]
 
 
 def test_an_asyncio_socket_is_refused() -> None:
@@ -313,7 +313,7 @@ def test_signals_neither_lose_nor_cut(pair: Pair) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
         assert send_batch(connected, frames, "keep") == len(sent)
-        assert take(drain, bound, len(sent)) == sent
+        assert receive(drain, bound, len(sent)) == sent
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

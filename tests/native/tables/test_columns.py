@@ -48,8 +48,8 @@ def test_blocks_with_another_number_of_entries_are_refused() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 300, 301])
 def test_split_frames_equal_their_twins(count: int) -> None:
     """Columns of a message of pairs equal those of Python, at any alignment."""
-    dice = Random(count)
-    frames = [dice.randbytes(dice.randrange(9)) for _ in range(2 * count)]
+    rng = Random(count)
+    frames = [rng.randbytes(rng.randrange(9)) for _ in range(2 * count)]
     arena = Arena.from_messages([[b"one"], [b"head", *frames], [b"another"]])
     assert [arena.frame_count(at) for at in range(3)] == [1, 2 * count + 1, 1]
     message = Message(*arena.raw(1))
@@ -78,8 +78,8 @@ def offsets_of(items: list[bytes]) -> bytes:
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 3000])
 def test_joined_columns_equal_their_twins(count: int) -> None:
     """Two columns as alternating frames, behind other messages."""
-    dice = Random(count)
-    items = [[dice.randbytes(dice.randrange(30)) for _ in range(count)] for _ in range(2)]
+    rng = Random(count)
+    items = [[rng.randbytes(rng.randrange(30)) for _ in range(count)] for _ in range(2)]
     columns = [part for column in items for part in join(column)]
     frames = Frames(64, 4)
     frames.add([b"before"])

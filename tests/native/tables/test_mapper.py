@@ -36,19 +36,19 @@ def twin_ops(records: list[Record], table: int) -> Output:
     return Output(pack(found), puts, len(records) - puts)
 
 
-def some_records(dice: Random) -> list[Record]:
+def random_records(rng: Random) -> list[Record]:
     found = []
-    for _ in range(dice.randint(0, 50)):
-        kind = dice.choice([0, 0, 1])
-        key = dice.randbytes(dice.choice([1, 8, 300, KEY_BYTES_MAX]))
-        found.append((kind, key, b"" if kind else dice.randbytes(dice.choice([0, 5, 9000]))))
+    for _ in range(rng.randint(0, 50)):
+        kind = rng.choice([0, 0, 1])
+        key = rng.randbytes(rng.choice([1, 8, 300, KEY_BYTES_MAX]))
+        found.append((kind, key, b"" if kind else rng.randbytes(rng.choice([0, 5, 9000]))))
     return found
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_records_equal_their_twins(seed: int) -> None:
-    dice = Random(seed)
-    frames = [dice.randbytes(dice.choice([0, 1, 9, 70_000])) for _ in range(2 * dice.randint(0, 9))]
+    rng = Random(seed)
+    frames = [rng.randbytes(rng.choice([0, 1, 9, 70_000])) for _ in range(2 * rng.randint(0, 9))]
     expected = b"".join(
         struct.pack("<II", len(key), len(value)) + key + value
         for key, value in zip(frames[::2], frames[1::2], strict=True)
@@ -60,7 +60,7 @@ def test_records_equal_their_twins(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_output_operations_equal_their_twins(seed: int) -> None:
-    records = some_records(Random(seed))
+    records = random_records(Random(seed))
     assert output_ops(packed_output(records), 7) == twin_ops(records, 7)
 
 

@@ -68,12 +68,12 @@ def test_sizes_are_cut_as_the_twin_does(
 
 
 @given(st.lists(st.binary(max_size=9), max_size=9), st.integers(0, 40), st.integers(-2, 2))
-def test_a_column_is_cut_as_the_twin_does(items: list[bytes], place: int, by: int) -> None:
+def test_a_column_is_cut_as_the_twin_does(items: list[bytes], position: int, by: int) -> None:
     data = b"".join(items)
     ends = list(accumulate(map(len, items), initial=0))
-    if place < len(ends):
-        ends[place] = max(ends[place] + by, 0)
-    offsets = struct.pack(f"<{len(ends)}I", *ends)[: None if place < 38 else place - 38]
+    if position < len(ends):
+        ends[position] = max(ends[position] + by, 0)
+    offsets = struct.pack(f"<{len(ends)}I", *ends)[: None if position < 38 else position - 38]
     expected = twin_column(offsets, data)
     if isinstance(expected, int):
         with pytest.raises(NativeError) as raised:
@@ -161,8 +161,8 @@ def entry(draw: st.DrawFn) -> bytes:
     if change == 1:
         return data[: draw(st.integers(1, len(data)))]
     if change == 2:
-        place = draw(st.integers(0, len(data) - 1))
-        return data[:place] + bytes([draw(st.integers(0, 255))]) + data[place + 1 :]
+        position = draw(st.integers(0, len(data) - 1))
+        return data[:position] + bytes([draw(st.integers(0, 255))]) + data[position + 1 :]
     return data
 
 

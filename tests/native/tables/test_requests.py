@@ -71,29 +71,29 @@ MESSAGE = st.tuples(st.booleans(), st.one_of(USUALLY, messages.mutated(USUALLY))
 def test_requests_are_read_as_the_twin_does(batch: list[tuple[bool, list[bytes]]]) -> None:
     routed = [[b"id%d" % i, *[b""] * env, *frames] for i, (env, frames) in enumerate(batch)]
     arena = Arena.from_messages(routed)
-    taken = Requests(arena, True, ENTRY_MAX)
-    assert [row.message for row in taken.rows] == list(range(len(batch)))
+    found = Requests(arena, True, ENTRY_MAX)
+    assert [row.message for row in found.rows] == list(range(len(batch)))
     stripped = []  # A frame that a mutation has emptied looks like an envelope.
     for message in routed:
         envelope = len(message) > 2 and not message[1]
         stripped.append((envelope, message[2 if envelope else 1 :]))
-    for row, (envelope, frames) in zip(taken.rows, stripped, strict=True):
+    for row, (envelope, frames) in zip(found.rows, stripped, strict=True):
         check_row(row, frames)
         assert row.shape == OTHER or row.header == 1 + envelope
     writes = [frames for _, frames in stripped if twin_shape(frames) == WRITE]
-    assert taken.entries() == [twin_entry(decode_request(frames)) for frames in writes]
+    assert found.entries() == [twin_entry(decode_request(frames)) for frames in writes]
 
-    usual = [i for i, row in enumerate(taken.rows) if row.shape != OTHER]
+    usual = [i for i, row in enumerate(found.rows) if row.shape != OTHER]
     out = Frames(64, 4)
-    taken.forward(usual, 7, out)
+    found.forward(usual, 7, out)
     assert out.messages() == [
         [bytes([7, stripped[i][0]]) + bytes(22), routed[i][0], *stripped[i][1]] for i in usual
     ]
     out = Frames(64, 4)
-    taken.acknowledge(usual, out)
+    found.acknowledge(usual, out)
     expected = []
     for i in usual:
-        row = taken.rows[i]
+        row = found.rows[i]
         extension = Extension(reqid=row.reqid, flags=1) if row.extended else NO_EXTENSION
         head = answers.encode_head(row.type, 0, extension)
         expected.append([routed[i][0], *[b""] * stripped[i][0], head])
@@ -102,14 +102,14 @@ def test_requests_are_read_as_the_twin_does(batch: list[tuple[bool, list[bytes]]
 
 @given(st.lists(st.one_of(USUALLY, messages.mutated(USUALLY)).filter(bool), max_size=6))
 def test_without_routing_ids_it_is_the_same_twin(batch: list[list[bytes]]) -> None:
-    taken = Requests(Arena.from_messages(batch), False, ENTRY_MAX)
-    for row, frames in zip(taken.rows, batch, strict=True):
+    found = Requests(Arena.from_messages(batch), False, ENTRY_MAX)
+    for row, frames in zip(found.rows, batch, strict=True):
         check_row(row, frames)
     writes = [frames for frames in batch if twin_shape(frames) == WRITE]
-    assert taken.entries() == [twin_entry(decode_request(frames)) for frames in writes]
-    usual = [i for i, row in enumerate(taken.rows) if row.shape != OTHER]
+    assert found.entries() == [twin_entry(decode_request(frames)) for frames in writes]
+    usual = [i for i, row in enumerate(found.rows) if row.shape != OTHER]
     out = Frames()
-    taken.forward(usual, 1, out)
+    found.forward(usual, 1, out)
     assert out.messages() == [[b"\1" + bytes(23), b"", *batch[i]] for i in usual]
 
 
@@ -142,12 +142,12 @@ def test_wrong_offsets_are_refused() -> None:
         lie = struct.pack(f"<{len(offsets)}I", *offsets)
         for columns in ([lie, b"kk", good, b"vv"], [good, b"kk", lie, b"vv"]):
             message = [header, table, *columns]
-            taken = Requests(Arena.from_messages([[b"id", *message]]), True, ENTRY_MAX)
-            check_row(taken.rows[0], message)
+            found = Requests(Arena.from_messages([[b"id", *message]]), True, ENTRY_MAX)
+            check_row(found.rows[0], message)
 
 
 def test_missing_rows_are_refused() -> None:
-    taken = Requests(Arena.from_messages([[b"id", b"\x31\x01\x00"]]), True, 1)
+    found = Requests(Arena.from_messages([[b"id", b"\x31\x01\x00"]]), True, 1)
     for positions in ([1], [-1], [0, 2]):
         with pytest.raises(IndexError):
-            taken.forward(positions, 0, Frames())
+            found.forward(positions, 0, Frames())

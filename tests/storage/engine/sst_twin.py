@@ -74,14 +74,14 @@ def xxh3(data: bytes) -> int:
         return avalanche(size + turned_round + high + folded(low, high) & MASK)
     value = size * PRIME64[0]
     if size < 129:
-        for place in range((size + 31) // 32):
-            value += mixed(data, 16 * place, 32 * place)
-            value += mixed(data, size - 16 * place - 16, 32 * place + 16)
+        for lane in range((size + 31) // 32):
+            value += mixed(data, 16 * lane, 32 * lane)
+            value += mixed(data, size - 16 * lane - 16, 32 * lane + 16)
         return avalanche(value & MASK)
     if size < 241:
         value = avalanche((value + sum(mixed(data, it, it) for it in range(0, 128, 16))) & MASK)
-        places = range(128, size // 16 * 16, 16)
-        value += sum(mixed(data, it, it - 128 + 3) for it in places)
+        offsets = range(128, size // 16 * 16, 16)
+        value += sum(mixed(data, it, it - 128 + 3) for it in offsets)
         return avalanche(value + mixed(data, size - 16, 119) & MASK)
     return _long(data)
 

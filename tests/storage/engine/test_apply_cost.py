@@ -197,8 +197,8 @@ def test_only_a_put_makes_a_table(rocks: RocksTables, make: Callable[[int], Op])
 
 def test_an_entry_makes_few_families_more_than_tables(rocks: RocksTables) -> None:
     """Also where nobody can know before which of two branches is taken."""
-    made = [branch(table, Put(table, [b"k"], [b"v"])) for table in range(MANY)]
-    rocks.write([TableEntry(1, 1, [*made, *made])])
+    puts_of_new_tables = [branch(table, Put(table, [b"k"], [b"v"])) for table in range(MANY)]
+    rocks.write([TableEntry(1, 1, [*puts_of_new_tables, *puts_of_new_tables])])
     assert len(rocks.tables()) == MANY
     assert all(rocks.get(table, [b"k"]) == [b"v"] for table in range(MANY))
     assert families(rocks) < 4 * MANY

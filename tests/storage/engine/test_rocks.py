@@ -31,12 +31,12 @@ def test_tables_survive_a_restart(rocks: RocksTables, shared: Resources) -> None
     small = TableOptions(0, 1 << 10, 1 << 20, 10, False)
     write(rocks, Open(7, small), put(7, a="1"), put(8, b="2"), Open(9, TableOptions(5 << 20)))
     write(rocks, Truncate(8), put(8, c="3"), Truncate(9))
-    again = reopen(rocks, shared)
-    assert again.applied == (2, 1)
-    assert again.tables() == {7: small, 8: TableOptions()}
-    assert content(again, 7) == {b"a": b"1"}
-    assert content(again, 8) == {b"c": b"3"}
-    again.close()
+    reopened = reopen(rocks, shared)
+    assert reopened.applied == (2, 1)
+    assert reopened.tables() == {7: small, 8: TableOptions()}
+    assert content(reopened, 7) == {b"a": b"1"}
+    assert content(reopened, 8) == {b"c": b"3"}
+    reopened.close()
 
 
 def test_options_reach_the_engine(rocks: RocksTables) -> None:
@@ -83,10 +83,10 @@ def test_many_tables_are_made_quickly(rocks: RocksTables, shared: Resources) -> 
     scan = rocks.scan(3)
     write(rocks, *[put(table, a=str(table)) for table in range(100, 130)])
     assert list(scan) == [(b"a", b"3")]
-    again = reopen(rocks, shared)
+    reopened = reopen(rocks, shared)
     for table in [*range(40), *range(100, 130)]:
-        assert content(again, table) == {b"a": b"%d" % table}
-    again.close()
+        assert content(reopened, table) == {b"a": b"%d" % table}
+    reopened.close()
 
 
 def test_truncated_tables_leave_the_disk(rocks: RocksTables) -> None:
@@ -233,8 +233,8 @@ def test_large_tables_are_split_by_their_files(
         rocks.flush()
     points = rocks.split_points(7, b"", b"", 3)
     assert points == sorted(set(points))
-    for point, wanted in zip(points, (10, 20, 30), strict=True):
-        assert abs(point[0] - wanted) <= 3
+    for point, expected in zip(points, (10, 20, 30), strict=True):
+        assert abs(point[0] - expected) <= 3
     within = rocks.split_points(7, keys[10], keys[20], 100)
     assert 5 <= len(within) <= 20
     assert all(keys[10] < point < keys[20] for point in within)

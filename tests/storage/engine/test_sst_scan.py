@@ -29,56 +29,58 @@ SIZES = [*range(260), 511, 512, 1023, 1024, 1025, 1088, 1089, 2048, 5000]
 
 
 def test_hash_equals_its_twin() -> None:
-    dice = Random(1)
+    rng = Random(1)
     for size in SIZES:
-        data = dice.randbytes(size)
+        data = rng.randbytes(size)
         assert sst.xxh3(data) == twin.xxh3(data), size
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_snappy_equals_its_twin(seed: int) -> None:
     """Random tags, many of them valid: both return the same bytes, or both refuse."""
-    dice = Random(seed)
+    rng = Random(seed)
     for _ in range(50):
-        data = _some_snappy(dice)
+        data = random_snappy(rng)
         try:
-            wanted = twin.snappy_decode(data)
+            expected = twin.snappy_decode(data)
         except ValueError:
             with pytest.raises(NativeError):
                 sst.snappy_decode(data)
         else:
-            assert sst.snappy_decode(data) == wanted
+            assert sst.snappy_decode(data) == expected
 
 
-def _some_snappy(dice: Random) -> bytes:
+def random_snappy(rng: Random) -> bytes:
     out, size = bytearray(), 0
-    for _ in range(dice.randrange(12)):
-        kind = dice.randrange(4) if size else 0
-        count = dice.randint(1, 300) if kind == 0 else dice.randint(1, 64)
-        offset = dice.randint(1, min(size, 60_000)) if size else 0
+    for _ in range(rng.randrange(12)):
+        kind = rng.randrange(4) if size else 0
+        count = rng.randint(1, 300) if kind == 0 else rng.randint(1, 64)
+        offset = rng.randint(1, min(size, 60_000)) if size else 0
         if kind == 0:
-            extra = b"" if count <= 60 else (count - 1).to_bytes(dice.randint(2, 4), "little")
+            extra = b"" if count <= 60 else (count - 1).to_bytes(rng.randint(2, 4), "little")
             tag = count - 1 if count <= 60 else 59 + len(extra)
-            out += bytes([tag << 2]) + extra + dice.randbytes(count)
+            out += bytes([tag << 2]) + extra + rng.randbytes(count)
         elif kind == 1:
-            offset, count = min(offset, 2047), dice.randint(4, 11)
+            offset, count = min(offset, 2047), rng.randint(4, 11)
             out += bytes([offset >> 8 << 5 | count - 4 << 2 | 1, offset & 0xFF])
         else:
             out += bytes([count - 1 << 2 | kind]) + offset.to_bytes(2 * kind - 2, "little")
         size += count
-    size += dice.choice((0, 0, 0, 0, -1, 1, 1000))
+    size += rng.choice((0, 0, 0, 0, -1, 1, 1000))
     head = bytearray()
     while size > 0x7F:
         head.append(size & 0x7F | 0x80)
         size >>= 7
     data = bytes(head) + bytes([max(size, 0)]) + bytes(out)
-    return data[: dice.randint(0, len(data))] if dice.random() < 0.2 else data
+    return data[: rng.randint(0, len(data))] if rng.random() < 0.2 else data
 
 
 # ---- tables ----
 
 
-def made(folder: Path, steps: Iterator[list[Op] | None], options: TableOptions) -> RocksTables:
+def checkpoint_of(
+    folder: Path, steps: Iterator[list[Op] | None], options: TableOptions
+) -> RocksTables:
     """A checkpoint behind entries; None: flush the entries so far."""
     tables = open_tables(f"{folder}/tables", SHARED, replicated=True)
     tables.write([TableEntry(1, 1, [Open(TABLE, options)])])
@@ -92,66 +94,66 @@ def made(folder: Path, steps: Iterator[list[Op] | None], options: TableOptions) 
     return open_checkpoint(f"{folder}/checkpoint", SHARED)
 
 
-def some_steps(dice: Random) -> Iterator[list[Op] | None]:
-    keys = [b"%04d" % dice.randrange(10**4) + bytes(dice.choice((0, 0, 1, 9))) for _ in range(500)]
-    keys += [b"", b"\xff" * 7, dice.randbytes(2000)]
-    for _ in range(dice.randint(1, 60)):
-        some = dice.sample(keys, dice.randint(1, 60))
-        sizes = [dice.choice((0, 5, 100, 100, 3000)) for _ in some]
-        yield [Put(TABLE, some, [dice.randbytes(size // 3) * 3 for size in sizes])]
-        if dice.random() < 0.5:
-            yield [Delete(TABLE, dice.sample(keys, dice.randint(1, 60)))]
-        if dice.random() < 0.3:
+def random_steps(rng: Random) -> Iterator[list[Op] | None]:
+    keys = [b"%04d" % rng.randrange(10**4) + bytes(rng.choice((0, 0, 1, 9))) for _ in range(500)]
+    keys += [b"", b"\xff" * 7, rng.randbytes(2000)]
+    for _ in range(rng.randint(1, 60)):
+        chosen = rng.sample(keys, rng.randint(1, 60))
+        sizes = [rng.choice((0, 5, 100, 100, 3000)) for _ in chosen]
+        yield [Put(TABLE, chosen, [rng.randbytes(size // 3) * 3 for size in sizes])]
+        if rng.random() < 0.5:
+            yield [Delete(TABLE, rng.sample(keys, rng.randint(1, 60)))]
+        if rng.random() < 0.3:
             yield None
 
 
-def taken(scan: ChunkSource, dice: Random) -> list[tuple[bytes, bytes]]:
+def read_all(scan: ChunkSource, rng: Random) -> list[tuple[bytes, bytes]]:
     """All pairs, in chunks of any size, in both forms."""
     found: list[tuple[bytes, bytes]] = []
     ended = False
     while not ended:
-        room = dice.choice((1, 7, 1000)), dice.choice((1, 500, 1 << 20))
-        if dice.random() < 0.5:
-            one, columns = scan.columns(*room)
-            keys, values = (cut_column(*columns[place : place + 2]) for place in (0, 2))
-            piece = list(zip(keys, values, strict=True))
+        limits = rng.choice((1, 7, 1000)), rng.choice((1, 500, 1 << 20))
+        if rng.random() < 0.5:
+            one, columns = scan.columns(*limits)
+            keys, values = (cut_column(*columns[column : column + 2]) for column in (0, 2))
+            chunk = list(zip(keys, values, strict=True))
         else:
             frames: list[bytes] = []
-            one = scan.read(*room, frames.extend)
-            piece = list(zip(frames[::2], frames[1::2], strict=True))
-        sizes = [len(key) + len(value) for key, value in piece]
-        assert (one.pairs, one.size) == (len(piece), sum(sizes))
-        assert len(piece) <= room[0]
-        assert sum(sizes[:-1]) < room[1]
-        assert one.ended or len(piece) == room[0] or sum(sizes) >= room[1]
+            one = scan.read(*limits, frames.extend)
+            chunk = list(zip(frames[::2], frames[1::2], strict=True))
+        sizes = [len(key) + len(value) for key, value in chunk]
+        assert (one.pairs, one.size) == (len(chunk), sum(sizes))
+        assert len(chunk) <= limits[0]
+        assert sum(sizes[:-1]) < limits[1]
+        assert one.ended or len(chunk) == limits[0] or sum(sizes) >= limits[1]
         ended = one.ended
-        found += piece
+        found += chunk
     return found
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_merge_equals_its_twin(tmp_path: Path, seed: int) -> None:
     """Files of several levels, read in C, in Python, and by RocksDB."""
-    dice = Random(seed)
+    rng = Random(seed)
     options = TableOptions(
-        block_bytes=dice.choice((256, 4096)),
+        block_bytes=rng.choice((256, 4096)),
         write_buffer_bytes=64 << 10,
-        bloom_bits=dice.choice((0, 10)),
-        compression=dice.random() < 0.5,
+        bloom_bits=rng.choice((0, 10)),
+        compression=rng.random() < 0.5,
     )
-    tables = made(tmp_path, some_steps(dice), options)
+    tables = checkpoint_of(tmp_path, random_steps(rng), options)
     family = tables.families[TABLE]
     files = files_of(family.data.property_value("rocksdb.sstables") or "")
     names = [Path(f"{tables.path}/{file.number:06}.sst") for file in files]
     pairs = twin.merged(names, tables.database().latest_sequence_number())
-    assert taken(tables.pieces(TABLE), dice) == list(tables.scan(TABLE)) == pairs
+    assert read_all(tables.pieces(TABLE), rng) == list(tables.scan(TABLE)) == pairs
     keys = [key for key, _ in pairs] or [b"x"]
     for _ in range(settings().max_examples // 5):
-        start, end = (dice.choice([b"", dice.choice(keys), dice.randbytes(2)]) for _ in range(2))
+        start, end = (rng.choice([b"", rng.choice(keys), rng.randbytes(2)]) for _ in range(2))
         scan = tables.pieces(TABLE, start, end)
-        assert taken(scan, dice) == list(tables.scan(TABLE, start, end))
+        assert read_all(scan, rng) == list(tables.scan(TABLE, start, end))
         scan = tables.pieces(TABLE, start, end, with_values=False)
-        assert [key for key, _ in taken(scan, dice)] == list(tables.keys(TABLE, start, end))
+        assert [key for key, _ in read_all(scan, rng)] == list(tables.keys(TABLE, start, end))
     assert not sum(scan.files for scan in tables.file_scans)
     tables.close()
 
@@ -163,9 +165,13 @@ def test_levels_are_read(tmp_path: Path) -> None:
     tables.write([TableEntry(1, 1, [Put(TABLE, keys, [key * 20 for key in keys])])])
     tables.compact(TABLE)
     for index in (2, 3, 4):
-        some = keys[index::7]
+        chosen = keys[index::7]
         tables.write(
-            [TableEntry(index, 1, [Delete(TABLE, some[::2]), Put(TABLE, some[::3], some[::3])])]
+            [
+                TableEntry(
+                    index, 1, [Delete(TABLE, chosen[::2]), Put(TABLE, chosen[::3], chosen[::3])]
+                )
+            ]
         )
         tables.flush()
     tables.checkpoint(f"{tmp_path}/checkpoint")
@@ -174,48 +180,50 @@ def test_levels_are_read(tmp_path: Path) -> None:
     levels = [one.level for one in found.table_files(found.families[TABLE]) or []]
     assert 0 in levels
     assert max(levels) > 0
-    assert taken(found.pieces(TABLE), Random(1)) == list(found.scan(TABLE))
+    assert read_all(found.pieces(TABLE), Random(1)) == list(found.scan(TABLE))
     found.close()
 
 
-def some_pairs(tmp_path: Path, compression: bool = True) -> RocksTables:
+def three_files(tmp_path: Path, compression: bool = True) -> RocksTables:
     keys = [b"%05d" % number for number in range(3000)]
     puts = [Put(TABLE, keys[at : at + 1000], [b"value" * 9] * 1000) for at in (0, 1000, 2000)]
     steps: list[list[Op] | None] = [[puts[0]], None, [puts[1]], None, [puts[2]]]
-    return made(tmp_path, iter(steps), TableOptions(block_bytes=256, compression=compression))
+    return checkpoint_of(
+        tmp_path, iter(steps), TableOptions(block_bytes=256, compression=compression)
+    )
 
 
 def test_an_empty_or_missing_table(tmp_path: Path) -> None:
-    tables = made(tmp_path, iter([]), TableOptions())
+    tables = checkpoint_of(tmp_path, iter([]), TableOptions())
     for table in (TABLE, TABLE + 1):
-        assert taken(tables.pieces(table), Random(1)) == []
+        assert read_all(tables.pieces(table), Random(1)) == []
     tables.close()
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_damage_is_an_error(tmp_path: Path, seed: int) -> None:
     """A flipped bit, or a file that is cut off: correct pairs, or an error."""
-    dice = Random(seed)
-    tables = some_pairs(tmp_path, compression=bool(seed % 2))
-    wanted = list(tables.scan(TABLE))
+    rng = Random(seed)
+    tables = three_files(tmp_path, compression=bool(seed % 2))
+    expected = list(tables.scan(TABLE))
     files = tables.table_files(tables.families[TABLE]) or []
-    path = Path(f"{tables.path}/{dice.choice(files).number:06}.sst")
+    path = Path(f"{tables.path}/{rng.choice(files).number:06}.sst")
     data = bytearray(path.read_bytes())
-    at = dice.choice((dice.randrange(len(data)), len(data) - dice.randint(1, 1500)))
+    at = rng.choice((rng.randrange(len(data)), len(data) - rng.randint(1, 1500)))
     if seed % 3:
-        data[at] ^= 1 << dice.randrange(8)
+        data[at] ^= 1 << rng.randrange(8)
     else:
         del data[at:]
     path.unlink()  # The database has another link to it.
     path.write_bytes(data)
     tables.close()
-    again = open_or_none(tables.path)
-    if again is None:
+    reopened = open_or_none(tables.path)
+    if reopened is None:
         return
-    found, damaged = until_damage(again.pieces(TABLE))
-    assert found == wanted[: len(found)]
-    assert damaged or found == wanted
-    again.close()
+    found, damaged = until_damage(reopened.pieces(TABLE))
+    assert found == expected[: len(found)]
+    assert damaged or found == expected
+    reopened.close()
 
 
 def until_damage(scan: ChunkSource) -> tuple[list[tuple[bytes, bytes]], bool]:
@@ -238,7 +246,7 @@ def open_or_none(path: str) -> RocksTables | None:
 
 
 def test_a_flipped_bit_of_a_block_is_damage(tmp_path: Path) -> None:
-    tables = some_pairs(tmp_path)
+    tables = three_files(tmp_path)
     for file in tables.table_files(tables.families[TABLE]) or []:
         path = Path(f"{tables.path}/{file.number:06}.sst")
         data = bytearray(path.read_bytes())
@@ -257,7 +265,7 @@ def test_unflushed_data_is_scanned(tmp_path: Path) -> None:
     tables.write([TableEntry(1, 1, [Put(TABLE, [b"a"], [b"1"])])])
     scan = tables.pieces(TABLE)
     assert isinstance(scan, PairChunks)
-    assert taken(scan, Random(1)) == [(b"a", b"1")]
+    assert read_all(scan, Random(1)) == [(b"a", b"1")]
     tables.close()
 
 
@@ -273,7 +281,7 @@ def test_unsupported_files_are_scanned_by_the_database(
     tables.write([TableEntry(1, 1, [Put(TABLE, keys, [b"v" * 40] * 3000)])])
     tables.compact(TABLE)
     tables.close()
-    _in_another_kind(monkeypatch, kind)
+    write_other_files(monkeypatch, kind)
     tables = open_tables(folder, shared, replicated=True)
     more = [b"%05d" % number for number in range(5000, 7000)]
     ops: list[Op] = [Put(TABLE, more, [b"w" * 40] * 2000)]
@@ -286,16 +294,16 @@ def test_unsupported_files_are_scanned_by_the_database(
     tables.close()
     found = open_checkpoint(f"{tmp_path}/checkpoint", shared)
     scan = found.pieces(TABLE)
-    wanted = list(found.scan(TABLE))
-    assert len(wanted) == (4400 if kind == "range" else 5000)
-    assert taken(scan, Random(1)) == wanted
+    expected = list(found.scan(TABLE))
+    assert len(expected) == (4400 if kind == "range" else 5000)
+    assert read_all(scan, Random(1)) == expected
     assert isinstance(scan, PairChunks) if kind == "files" else isinstance(scan, TableScan)
     if isinstance(scan, TableScan):
         assert scan.engine_scan is not None
     found.close()
 
 
-def _in_another_kind(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def write_other_files(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     plain = rocksdict.BlockBasedOptions.set_format_version
 
     def otherwise(blocks: rocksdict.BlockBasedOptions, version: int) -> None:

@@ -34,12 +34,12 @@ class Kept(FarmDisk):
         self.memory = MemoryDisk()
         self._number, self._servers, self._random = number, servers, random
         self._epoch = 0
-        self.home: FarmStorage | None = None
+        self.storage: FarmStorage | None = None
 
     @property
-    def _home(self) -> FarmStorage:
-        assert self.home is not None
-        return self.home
+    def open_storage(self) -> FarmStorage:
+        assert self.storage is not None
+        return self.storage
 
     def recover(self) -> RecoveredFarm:
         """The machine loses power and restarts."""
@@ -48,50 +48,50 @@ class Kept(FarmDisk):
         self._epoch += 1
         identity = Identity("farm", str(self._number))
         files = self.memory.process()
-        self.home = FarmStorage(files, identity, self._epoch, self._servers, SEGMENT_BYTES)
-        return self.home.recovered
+        self.storage = FarmStorage(files, identity, self._epoch, self._servers, SEGMENT_BYTES)
+        return self.storage.recovered
 
     def save(self, state: HardState, is_member: bool) -> None:
-        self._home.save(state, is_member)
+        self.open_storage.save(state, is_member)
 
     def append(self, batches: list[EntryBatch]) -> None:
-        self._home.append(batches)
-        self._home.run_background_step()
+        self.open_storage.append(batches)
+        self.open_storage.run_background_step()
 
     def reset(self, index: int, term: int) -> None:
-        self._home.reset(index, term)
+        self.open_storage.reset(index, term)
 
     def batches(
         self, first_index: int, last_index: int, last_term: int, bytes_max: int
     ) -> list[EntryBatch]:
-        return self._home.batches(first_index, last_index, last_term, bytes_max)
+        return self.open_storage.batches(first_index, last_index, last_term, bytes_max)
 
     def read_snapshot(self, mark: FarmSnapshot, offset: int, size: int) -> bytes | None:
-        return self._home.read_snapshot(mark, offset, size)
+        return self.open_storage.read_snapshot(mark, offset, size)
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
-        self._home.write_snapshot(offset, data)
+        self.open_storage.write_snapshot(offset, data)
 
     def install_snapshot(self, mark: FarmSnapshot) -> None:
-        self._home.install_snapshot(mark)
+        self.open_storage.install_snapshot(mark)
 
 
 class KeptWorld(FarmCluster):
     """Servers that are killed by their disks."""
 
     def __init__(self, seed: int) -> None:
-        self._dice = Random(seed)
+        self.rng = Random(seed)
         super().__init__(seed)
         self.deaths = (Killed,)
 
     def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> FarmDisk:
-        return Kept(number, servers, self._dice)
+        return Kept(number, servers, self.rng)
 
-    def home(self, number: int) -> FarmStorage:
+    def storage(self, number: int) -> FarmStorage:
         disk = self.disks[number]
         assert isinstance(disk, Kept)
-        assert disk.home is not None
-        return disk.home
+        assert disk.storage is not None
+        return disk.storage
 
     def threaten(self, number: int) -> None:
         """Kills the server a few disk steps later."""
@@ -119,7 +119,7 @@ class KeptWorld(FarmCluster):
         assert term is not None
         return {
             batch.first_index + at: (record.kind, record.data)
-            for batch in self.home(number).batches(first, index, term, 1 << 30)
+            for batch in self.storage(number).batches(first, index, term, 1 << 30)
             for at, record in enumerate(decode_block(batch.block)[1])
         }
 
@@ -130,15 +130,15 @@ class KeptWorld(FarmCluster):
         assert term is not None
         mark = FarmSnapshot(index, term, peer.directory.at(index))
         if index > peer.snapshot.last_index:
-            self.home(number).make_snapshot(mark, [STATE], index)
-            peer.on_own_snapshot(self.home(number).snapshot, keep_entries=0)
+            self.storage(number).make_snapshot(mark, [STATE], index)
+            peer.on_own_snapshot(self.storage(number).snapshot, keep_entries=0)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
     """A server joins at the end, by entries or by a snapshot."""
     cluster = KeptWorld(seed)
-    told: list[bytes] = []
+    acknowledged: list[bytes] = []
     cluster.start(4)
     for number in range(16):
         leader = cluster.elect()
@@ -155,7 +155,7 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
         if number > 6:
             admin.send(membership.add_server_request(server(4)))
         cluster.run(cluster.random.randint(20, 1500))
-        told += [value for answer in client.answers if answer.is_accepted]
+        acknowledged += [value for answer in client.answers if answer.is_accepted]
     cluster.revive()
     for number in cluster.disks:
         disk = cluster.disks[number]
@@ -176,12 +176,14 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
     cluster.check_same()
     ends = {peer.core.commit_index for peer in cluster.peers.values()}
     assert len(ends) == 1
-    assert len(told) > 3
+    assert len(acknowledged) > 3
     for number, peer in cluster.peers.items():
         if peer.core.log.base_index == 0:
             found = [
                 data for kind, data in cluster.committed(number).values() if kind == KIND_STATE
             ]
-            assert [value for value in dict.fromkeys(found) if value in told] == told
+            assert [
+                value for value in dict.fromkeys(found) if value in acknowledged
+            ] == acknowledged
         else:
-            assert cluster.home(number).snapshot == peer.snapshot
+            assert cluster.storage(number).snapshot == peer.snapshot

@@ -32,148 +32,152 @@ def opened(disk: MemoryDisk, epoch: int = 1, first: bool = False) -> FarmStorage
     return FarmStorage(disk.process(), IDENTITY, epoch, beginning, SEGMENT_BYTES)
 
 
-def values_of(home: FarmStorage) -> list[bytes]:
+def values_of(storage: FarmStorage) -> list[bytes]:
     """The values after the snapshot."""
-    log = home.recovered.log
+    log = storage.recovered.log
     if log.last_index == log.base_index:
         return []
     term = log.last_term
-    found = home.batches(log.base_index + 1, log.last_index, term, 1 << 20)
+    found = storage.batches(log.base_index + 1, log.last_index, term, 1 << 20)
     return [record.data for batch in found for record in decode_block(batch.block)[1]]
 
 
 def test_what_was_kept_is_found_again() -> None:
     disk = MemoryDisk()
-    home = opened(disk, first=True)
-    assert home.recovered.is_member
-    assert home.recovered.log.configurations.last == Configuration(("1", "2"))
+    storage = opened(disk, first=True)
+    assert storage.recovered.is_member
+    assert storage.recovered.log.configurations.last == Configuration(("1", "2"))
     configuration = FarmConfiguration(1, 0, (*MEMBERS, server(3)))
-    home.append([configuration_batch(1, 1, configuration), *entries(2, 1, b"a", b"b", b"c")])
-    home.append(entries(3, 2, b"B"))  # Replaces two entries.
-    home.save(HardState(2, "2"), True)
+    storage.append([configuration_batch(1, 1, configuration), *entries(2, 1, b"a", b"b", b"c")])
+    storage.append(entries(3, 2, b"B"))  # Replaces two entries.
+    storage.save(HardState(2, "2"), True)
     disk.power_loss(Random(1))
-    home = opened(disk, 2, first=True)
-    found = home.recovered
+    storage = opened(disk, 2, first=True)
+    found = storage.recovered
     assert (found.hard_state, found.is_member) == (HardState(2, "2"), True)
     assert (found.log.last_index, found.log.last_term) == (3, 2)
     assert [index for index, _ in found.configurations] == [0, 1]
     assert found.configurations[1][1] == configuration
     assert found.log.configurations.last == Configuration(("1", "2", "3"))
-    assert values_of(home)[1:] == [b"a", b"B"]
-    home.close()
+    assert values_of(storage)[1:] == [b"a", b"B"]
+    storage.close()
 
 
 def test_an_entry_above_the_limit_of_clients_is_kept() -> None:
     """A leader of another implementation has committed it."""
     disk = MemoryDisk()
-    home = opened(disk, first=True)
+    storage = opened(disk, first=True)
     large = bytes(17 << 20)
-    home.append(entries(1, 1, b"a", large, b"b"))
-    home.save(HardState(1, ""), True)
+    storage.append(entries(1, 1, b"a", large, b"b"))
+    storage.save(HardState(1, ""), True)
     disk.power_loss(Random(1))
-    home = opened(disk, 2, first=True)
-    assert home.recovered.log.last_index == 3
-    assert [record.data for record in decode_block(home.batches(2, 3, 1, 1)[0].block)[1]] == [large]
-    home.close()
+    storage = opened(disk, 2, first=True)
+    assert storage.recovered.log.last_index == 3
+    assert [record.data for record in decode_block(storage.batches(2, 3, 1, 1)[0].block)[1]] == [
+        large
+    ]
+    storage.close()
 
 
 def test_a_server_that_waits_is_no_member() -> None:
     disk = MemoryDisk()
     opened(disk).close()
-    home = opened(disk, 2, first=True)
-    assert not home.recovered.is_member, "its disk is not empty any more"
-    home.close()
+    storage = opened(disk, 2, first=True)
+    assert not storage.recovered.is_member, "its disk is not empty any more"
+    storage.close()
 
 
 def test_snapshots_are_kept() -> None:
     disk = MemoryDisk()
-    home = opened(disk, first=True)
-    home.append(entries(1, 1, *(b"%d" % number for number in range(10))))
+    storage = opened(disk, first=True)
+    storage.append(entries(1, 1, *(b"%d" % number for number in range(10))))
     mark = FarmSnapshot(6, 1, FarmConfiguration(0, 0, MEMBERS))
-    home.make_snapshot(mark, [b"one", b"", b"two"], keep_from_index=7)
+    storage.make_snapshot(mark, [b"one", b"", b"two"], keep_from_index=7)
     mark = mark._replace(size=6)
-    assert home.snapshot == mark
-    assert home.read_snapshot(mark, 2, 3) == b"etw"
+    assert storage.snapshot == mark
+    assert storage.read_snapshot(mark, 2, 3) == b"etw"
     disk.power_loss(Random(1))
-    home = opened(disk, 2)
-    assert home.recovered.snapshot == mark
-    assert home.recovered.log.base_index == 6
-    assert values_of(home) == [b"6", b"7", b"8", b"9"]
+    storage = opened(disk, 2)
+    assert storage.recovered.snapshot == mark
+    assert storage.recovered.log.base_index == 6
+    assert values_of(storage) == [b"6", b"7", b"8", b"9"]
     # A newer snapshot arrives.
     newer = FarmSnapshot(20, 3, FarmConfiguration(4, 0, MEMBERS[:1]), 5)
-    home.write_snapshot(0, b"false start")
-    home.write_snapshot(0, b"012")
-    home.write_snapshot(3, b"34")
-    home.install_snapshot(newer)
-    assert home.read_snapshot(mark, 0, 1) is None
+    storage.write_snapshot(0, b"false start")
+    storage.write_snapshot(0, b"012")
+    storage.write_snapshot(3, b"34")
+    storage.install_snapshot(newer)
+    assert storage.read_snapshot(mark, 0, 1) is None
     disk.power_loss(Random(1))  # Before the log was reset.
-    home = opened(disk, 3)
-    assert home.recovered.snapshot == newer
-    assert home.recovered.log.last_index == home.recovered.log.base_index == 20
-    home.append(entries(21, 3, b"next"))
-    assert home.read_snapshot(newer, 0, 9)[:5] == b"01234"  # type: ignore[index]
-    assert home.batches(21, 21, 3, 100)
-    home.close()
+    storage = opened(disk, 3)
+    assert storage.recovered.snapshot == newer
+    assert storage.recovered.log.last_index == storage.recovered.log.base_index == 20
+    storage.append(entries(21, 3, b"next"))
+    assert storage.read_snapshot(newer, 0, 9)[:5] == b"01234"  # type: ignore[index]
+    assert storage.batches(21, 21, 3, 100)
+    storage.close()
 
 
 def test_entries_below_a_snapshot_go() -> None:
     disk = MemoryDisk()
-    home = opened(disk, first=True)
+    storage = opened(disk, first=True)
     for number in range(20):
-        home.append(entries(number * 10 + 1, 1, *([bytes(200)] * 10)))
+        storage.append(entries(number * 10 + 1, 1, *([bytes(200)] * 10)))
     before = sum(name.startswith("log/") for name in disk.names)
     mark = FarmSnapshot(200, 1, FarmConfiguration(0, 0, MEMBERS))
-    home.make_snapshot(mark, [b"x"], keep_from_index=190)
-    while home.run_background_step():
+    storage.make_snapshot(mark, [b"x"], keep_from_index=190)
+    while storage.run_background_step():
         pass
     assert sum(name.startswith("log/") for name in disk.names) < before
-    assert len(home.batches(190, 200, 1, 1 << 20)) > 0
-    home.close()
+    assert len(storage.batches(190, 200, 1, 1 << 20)) > 0
+    storage.close()
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
 def test_a_joining_server_starts_empty(with_snapshot: bool) -> None:
     disk = MemoryDisk()
-    home = opened(disk)
-    home.append(entries(1, 1, b"a", b"b", b"c"))
+    storage = opened(disk)
+    storage.append(entries(1, 1, b"a", b"b", b"c"))
     if with_snapshot:
-        home.make_snapshot(FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"x"], 1)
-    home.reset(0, 0)
+        storage.make_snapshot(FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"x"], 1)
+    storage.reset(0, 0)
     disk.power_loss(Random(1))
-    home = opened(disk, 2)
-    found = home.recovered
+    storage = opened(disk, 2)
+    found = storage.recovered
     assert (found.log.last_index, found.snapshot.last_index) == (0, 0)
-    home.append(entries(1, 5, b"new"))
+    storage.append(entries(1, 5, b"new"))
     disk.power_loss(Random(1))
-    home = opened(disk, 3)
-    assert values_of(home) == [b"new"]
-    home.close()
+    storage = opened(disk, 3)
+    assert values_of(storage) == [b"new"]
+    storage.close()
 
 
 STORY: list[Callable[[FarmStorage], object]] = [
-    lambda home: home.save(HardState(1, "1"), False),
-    lambda home: home.append(entries(1, 1, b"a", b"b", b"c")),
-    lambda home: home.append(entries(3, 2, b"C")),
-    lambda home: home.make_snapshot(
+    lambda storage: storage.save(HardState(1, "1"), False),
+    lambda storage: storage.append(entries(1, 1, b"a", b"b", b"c")),
+    lambda storage: storage.append(entries(3, 2, b"C")),
+    lambda storage: storage.make_snapshot(
         FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12"], 3
     ),
-    lambda home: home.append(entries(4, 2, b"d")),
-    lambda home: home.save(HardState(3, None), True),
-    lambda home: home.write_snapshot(0, b"345"),
-    lambda home: home.install_snapshot(FarmSnapshot(9, 3, FarmConfiguration(0, 0, MEMBERS), 3)),
-    lambda home: home.reset(9, 3),
-    lambda home: home.append(entries(10, 3, b"e")),
-    lambda home: home.reset(0, 0),
-    lambda home: home.append(entries(1, 4, b"new")),
+    lambda storage: storage.append(entries(4, 2, b"d")),
+    lambda storage: storage.save(HardState(3, None), True),
+    lambda storage: storage.write_snapshot(0, b"345"),
+    lambda storage: storage.install_snapshot(
+        FarmSnapshot(9, 3, FarmConfiguration(0, 0, MEMBERS), 3)
+    ),
+    lambda storage: storage.reset(9, 3),
+    lambda storage: storage.append(entries(10, 3, b"e")),
+    lambda storage: storage.reset(0, 0),
+    lambda storage: storage.append(entries(1, 4, b"new")),
 ]
 
 
-def state_of(home: FarmStorage) -> tuple[object, ...]:
-    found = home.recovered
+def state_of(storage: FarmStorage) -> tuple[object, ...]:
+    found = storage.recovered
     log = found.log
     return (
         found.hard_state, found.is_member, found.snapshot[:2], log.base_index, log.last_index,
-        log.last_term, tuple(values_of(home)),
+        log.last_term, tuple(values_of(storage)),
     )  # fmt: skip
 
 
@@ -184,39 +188,39 @@ def test_a_kill_at_every_step_leaves_one_of_two_states(seed: int) -> None:
     states: list[tuple[object, ...]] = []
     for count in range(len(STORY) + 1):
         disk = MemoryDisk()
-        home = opened(disk)
+        storage = opened(disk)
         for step in STORY[:count]:
-            step(home)
+            step(storage)
         disk.crash()
-        home = opened(disk, 2)
-        states.append(state_of(home))
-        home.close()
+        storage = opened(disk, 2)
+        states.append(state_of(storage))
+        storage.close()
     # An installed snapshot moves the log's base, also before the log is reset.
     assert states[8] == states[9]
     for count, step in enumerate(STORY):
         steps = 0
         while True:
             disk = MemoryDisk()
-            home = opened(disk)
+            storage = opened(disk)
             for before in STORY[:count]:
-                before(home)
+                before(storage)
             disk.kill_after(steps)
             try:
-                step(home)
+                step(storage)
             except Killed:
                 done = False
             else:
                 done = True
             disk.kill_after(None)
             disk.power_loss(random)
-            home = opened(disk, 2)
+            storage = opened(disk, 2)
             allowed = [states[count + 1]] if done else [states[count], states[count + 1]]
             if count == 2:  # A new leader's entries replace conflicting ones first.
                 allowed.append((*states[2][:4], 2, 1, (b"a", b"b")))
             if count == 10:  # The log is emptied first, then the snapshot removed.
                 allowed += [states[9]]
-            assert state_of(home) in allowed, f"step {count}, killed after {steps}"
-            home.close()
+            assert state_of(storage) in allowed, f"step {count}, killed after {steps}"
+            storage.close()
             if done:
                 break
             steps += 1
@@ -225,10 +229,10 @@ def test_a_kill_at_every_step_leaves_one_of_two_states(seed: int) -> None:
 @pytest.mark.parametrize("at", [0, 3, 40, 60])
 def test_a_damaged_snapshot_is_refused(at: int) -> None:
     disk = MemoryDisk()
-    home = opened(disk, first=True)
-    home.append(entries(1, 1, b"a", b"b"))
-    home.make_snapshot(FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12345"], 3)
-    home.close()
+    storage = opened(disk, first=True)
+    storage.append(entries(1, 1, b"a", b"b"))
+    storage.make_snapshot(FarmSnapshot(2, 1, FarmConfiguration(0, 0, MEMBERS)), [b"12345"], 3)
+    storage.close()
     disk.flip(SNAPSHOT, 8 * at)
     with pytest.raises(StorageError, match="checksum"):
         opened(disk, 2)
@@ -239,10 +243,10 @@ def test_a_damaged_snapshot_is_refused(at: int) -> None:
 
 def test_a_damaged_log_is_refused() -> None:
     disk = MemoryDisk()
-    home = opened(disk, first=True)
+    storage = opened(disk, first=True)
     for number in range(1, 6):
-        home.append(entries(number, 1, b"value"))
-    home.close()
+        storage.append(entries(number, 1, b"value"))
+    storage.close()
     name = next(name for name in disk.names if name.startswith("log/") and "spare" not in name)
     disk.flip(name, 8 * 4200)
     with pytest.raises(StorageError, match="add it again"):

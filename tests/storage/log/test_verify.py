@@ -110,7 +110,7 @@ def last(disk: MemoryDisk) -> str:
     return segments(disk)[-1]
 
 
-def lost(number: int) -> Callable[[MemoryDisk], str]:
+def removed(number: int) -> Callable[[MemoryDisk], str]:
     def damage(disk: MemoryDisk) -> str:
         path = segments(disk)[number]
         del disk.names[path]
@@ -128,8 +128,8 @@ DAMAGES = [
     (flip(first, 4100), 4096, "expected checksum|expected magic"),
     (flip(first, 20), 0, "expected checksum"),
     (flip(last, 5000), 4128, "expected checksum"),
-    (lost(0), None, "entries .* to .* are missing"),
-    (lost(2), None, "are missing"),
+    (removed(0), None, "entries .* to .* are missing"),
+    (removed(2), None, "are missing"),
     (flip(lambda _: "hard_state", 100), 0, "expected checksum"),
     (flip(lambda _: "hard_state", 4100), 4096, "slot is damaged"),
     (flip(snapshot_path, 5), 4, "version"),

@@ -123,8 +123,8 @@ def test_only_the_newest_stays_and_open_readers_continue(
     assert b"".join(reader.state()) == b"older" * 1000
     reader.close()
     assert open_snapshot(files, ME, older) is None
-    again = make(snapshots, 20, b"again")
-    assert b"".join(opened(files, again).state()) == b"again"
+    rewritten = make(snapshots, 20, b"again")
+    assert b"".join(opened(files, rewritten).state()) == b"again"
     snapshots.close()
 
 
@@ -133,25 +133,25 @@ def test_one_writer_only_and_unfinished_files_are_removed(place: Callable[[], Fi
     snapshots = Snapshots.open(files, ME)
     with pytest.raises(StorageLocked):
         Snapshots.open(place(), ME)
-    kept = make(snapshots, 10)
+    older = make(snapshots, 10)
     files.create(STATE_PATH).append([b"half a st"])
     snapshots.create(20, 1, b"", b"").write(b"half")
     gone = snapshots.create(30, 1, b"", b"")
     gone.write(b"given up")
     gone.abort()
     assert len(names(files)) == 3
-    assert newest(files, ME) == kept
+    assert newest(files, ME) == older
     snapshots.close()
     Snapshots.open(files, ME).close()
-    assert names(files) == [kept.path.removeprefix(f"{FOLDER}/")]
+    assert names(files) == [older.path.removeprefix(f"{FOLDER}/")]
 
 
 def test_the_state_is_copied_from_a_file(place: Callable[[], Files]) -> None:
     files, state = place(), Random(2).randbytes(SYNC_BYTES + 12345)
     snapshots = Snapshots.open(files, ME)
-    made = files.create(STATE_PATH)
-    made.append([state[:1000], memoryview(state)[1000:]])
-    made.close()
+    created = files.create(STATE_PATH)
+    created.append([state[:1000], memoryview(state)[1000:]])
+    created.close()
     writer = snapshots.create(7, 1, b"")
     writer.copy(STATE_PATH)
     info = writer.finish()
@@ -311,12 +311,12 @@ def test_a_snapshot_that_no_peer_can_decode_is_never_published(
 ) -> None:
     """All checksums are right."""
     source = MemoryDisk().process()
-    made = Snapshots.open(source, OTHER).create(50, 5, configuration, reqids).finish()
-    file = source.open(made.path)
+    created = Snapshots.open(source, OTHER).create(50, 5, configuration, reqids).finish()
+    file = source.open(created.path)
     assert file is not None
     files = MemoryDisk().process()
     with pytest.raises(StorageError, match=problem):
-        received(files, (50, 5), file.read(0, made.size))
+        received(files, (50, 5), file.read(0, created.size))
     assert names(files) == [], "it comes again from its start"
 
 
@@ -372,7 +372,7 @@ def test_a_full_disk_changes_nothing() -> None:
     disk = MemoryDisk()
     files = disk.process()
     snapshots = Snapshots.open(files, ME)
-    kept = make(snapshots, 10)
+    older = make(snapshots, 10)
     writer = snapshots.create(20, 2, b"")
     writer.write(b"fits")
     disk.bytes_max = 20_000
@@ -385,7 +385,7 @@ def test_a_full_disk_changes_nothing() -> None:
     disk.bytes_max = 0
     with pytest.raises(StorageFull):
         incoming.write(2, b"cde")
-    assert newest(files, ME) == kept
+    assert newest(files, ME) == older
     assert incoming.offset == 2
     with pytest.raises(StorageFull):
         snapshots.create(40, 4, b"")
@@ -486,15 +486,15 @@ def test_a_listing_is_repeated_when_the_writer_replaces_files(
     snapshots = Snapshots.open(disk.process(), ME)
     make(snapshots, 10)
     files = disk.process()
-    opens, turns = files.open, iter(range(20, 1000, 10))
+    opens, indexes = files.open, iter(range(20, 1000, 10))
 
-    def overtaken(path: str, io: str = "read") -> MemoryFile | None:
-        index = next(turns)
+    def open_late(path: str, io: str = "read") -> MemoryFile | None:
+        index = next(indexes)
         if index <= last_index:
             make(snapshots, index)
         return opens(path, io)
 
-    monkeypatch.setattr(files, "open", overtaken)
+    monkeypatch.setattr(files, "open", open_late)
     last_index = 50
     found = newest(files, ME)
     assert found is not None
@@ -520,15 +520,15 @@ class SnapshotTwin:
             self.random.randbytes(self.random.choice((0, 9, 9000))),
             self.random.random(),
         )
-        told: list[object] = []
+        outcomes: list[object] = []
         for owner in self.owners:
             writer = owner.create(self.index, 1, CONFIGURATION, state[:5])
             writer.write(state)
             if ending < 0.8:
-                told.append(writer.finish())
+                outcomes.append(writer.finish())
             elif ending < 0.9:
                 writer.abort()
-        return told
+        return outcomes
 
     def receive(self) -> list[object]:
         """Receives a snapshot: sometimes damaged, from an unknown cluster, or incomplete."""
@@ -539,22 +539,22 @@ class SnapshotTwin:
             data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
         end = len(data) if self.random.random() < 0.7 else self.random.randrange(len(data))
         configuration = self.random.choice((None, CONFIGURATION))
-        term, told = self.random.choice((name[0] // 10, 9)), list[object]()
+        term, outcomes = self.random.choice((name[0] // 10, 9)), list[object]()
         for owner in self.owners:
             incoming = owner.receive(name[0], term, len(data))
-            told.append(incoming.offset)
+            outcomes.append(incoming.offset)
             incoming.write(incoming.offset, data[incoming.offset : max(end, incoming.offset)])
             if incoming.offset < len(data):
-                told.append(incoming.offset)
+                outcomes.append(incoming.offset)
                 incoming.close()
                 continue
             try:
-                told.append(incoming.finish(configuration))
+                outcomes.append(incoming.finish(configuration))
             except StorageError as error:
-                told.append(error.problem)
-        if any(isinstance(one, SnapshotInfo) for one in told):
+                outcomes.append(error.problem)
+        if any(isinstance(one, SnapshotInfo) for one in outcomes):
             self.index = name[0]
-        return told
+        return outcomes
 
     def reopen(self) -> list[object]:
         for owner in self.owners:
@@ -562,13 +562,13 @@ class SnapshotTwin:
         self.owners = [Snapshots.open(place(), ME) for place in self.places]
         return []
 
-    def look(self) -> list[object]:
-        told: list[object] = []
+    def inspect(self) -> list[object]:
+        outcomes: list[object] = []
         for place in self.places:
             files = place()
             found = newest(files, ME)
-            told.append((names(files), found, found and container(files, found)))
-        return told
+            outcomes.append((names(files), found, found and container(files, found)))
+        return outcomes
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -576,9 +576,9 @@ def test_the_disk_and_its_twin_agree(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     twin = SnapshotTwin(random, tmp_path)
     for _ in range(60):
-        for step in (random.choice((twin.make, twin.receive, twin.reopen)), twin.look):
-            told = step()
-            assert told[: len(told) // 2] == told[len(told) // 2 :]
+        for step in (random.choice((twin.make, twin.receive, twin.reopen)), twin.inspect):
+            outcomes = step()
+            assert outcomes[: len(outcomes) // 2] == outcomes[len(outcomes) // 2 :]
     for owner in twin.owners:
         owner.close()
 
@@ -600,10 +600,10 @@ def test_a_damaged_snapshot_is_set_aside(place: Callable[[], Files], byte: int) 
     assert damage is not None
     assert info.path in damage.place
     snapshots.close()
-    again = Snapshots.open(files, ME)
-    assert again.newest is None
-    assert list(again.damaged) == [info.path]
-    again.close()
+    rewritten = Snapshots.open(files, ME)
+    assert rewritten.newest is None
+    assert list(rewritten.damaged) == [info.path]
+    rewritten.close()
     set_damaged_aside(files, sound)
     assert newest(files, ME) is None
     assert newest_verified(files, ME) == (None, None)

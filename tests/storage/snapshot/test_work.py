@@ -66,22 +66,24 @@ class SnapshotNode:
             self.log.append(self.log.last_index, self.log.last_term, [batch.block])
         self.log.sync()
 
-    def make(self, index: int, state: bytes = STATE, at: int | None = None) -> SnapshotCreated:
+    def order_snapshot(
+        self, index: int, state: bytes = STATE, at: int | None = None
+    ) -> SnapshotCreated:
         term = self.log.term_at(index) or 0
         assert self.work.execute(CreateSnapshot(index, term, TWO)) is None
-        wanted = self.work.pending_make
-        assert wanted is not None
-        assert wanted.last_index == index
+        pending = self.work.pending_make
+        assert pending is not None
+        assert pending.last_index == index
         at = at or index
         write_state(self.disk.process(), at, lambda write: write(state))
         self.work.on_state_written(at, self.log.term_at(at) or 0)
-        while (made := self.work.step()) is None:
+        while (snapshot := self.work.step()) is None:
             pass
         assert not self.work.busy
-        return made
+        return snapshot
 
-    def made(self, index: int) -> Snapshot:
-        snapshot = self.make(index).snapshot
+    def make_snapshot(self, index: int) -> Snapshot:
+        snapshot = self.order_snapshot(index).snapshot
         assert snapshot is not None
         return snapshot
 
@@ -90,17 +92,17 @@ def test_a_snapshot_holds_state_configuration_and_request_ids() -> None:
     node = SnapshotNode()
     node.append(iter([encode_block(201, 2, [Record(KIND_CONFIG, None, THREE)])]))
     node.append(blocks(202, 230, 2))
-    made = node.made(100)
-    assert (made.last_index, made.last_term, made.configuration) == (100, 1, TWO)
-    made = node.made(220)
-    assert (made.last_index, made.last_term, made.configuration) == (220, 2, THREE)
-    home = PeerFiles(node.disk.process(), ME)
-    info = newest(*home)
-    file = info and open_snapshot(*home, info)
+    snapshot = node.make_snapshot(100)
+    assert (snapshot.last_index, snapshot.last_term, snapshot.configuration) == (100, 1, TWO)
+    snapshot = node.make_snapshot(220)
+    assert (snapshot.last_index, snapshot.last_term, snapshot.configuration) == (220, 2, THREE)
+    peer_files = PeerFiles(node.disk.process(), ME)
+    info = newest(*peer_files)
+    file = info and open_snapshot(*peer_files, info)
     assert file
     assert b"".join(file.state()) == STATE
     table, live = Reqids(), Reqids()
-    table.load(snapshot_reqids(home))
+    table.load(snapshot_reqids(peer_files))
     for batch in LogReader(node.disk.process(), ME).batches(1, 220, 2, 1 << 20):
         live.add_block(batch.block)
     live.settle(*KEEP)
@@ -110,9 +112,9 @@ def test_a_snapshot_holds_state_configuration_and_request_ids() -> None:
 
 
 def test_the_state_may_be_of_a_later_entry() -> None:
-    made = SnapshotNode().make(50, at=70).snapshot
-    assert made is not None
-    assert made.last_index == 70
+    snapshot = SnapshotNode().order_snapshot(50, at=70).snapshot
+    assert snapshot is not None
+    assert snapshot.last_index == 70
 
 
 def test_a_state_without_an_order_is_removed() -> None:
@@ -127,11 +129,11 @@ def test_no_snapshot_beyond_the_log() -> None:
     node.work.execute(CreateSnapshot(15, 1, TWO))
     write_state(node.disk.process(), 90, lambda write: write(STATE))
     node.work.on_state_written(90, 1)
-    made = None
-    while made is None:
-        made = node.work.step()
-    assert made.snapshot is None
-    assert "not in the log" in made.problem
+    snapshot = None
+    while snapshot is None:
+        snapshot = node.work.step()
+    assert snapshot.snapshot is None
+    assert "not in the log" in snapshot.problem
 
 
 def test_a_full_disk_is_reported() -> None:
@@ -140,38 +142,41 @@ def test_a_full_disk_is_reported() -> None:
     write_state(node.disk.process(), 100, lambda write: write(STATE))
     node.work.on_state_written(100, 1)
     node.disk.bytes_max = 0
-    made = None
-    while made is None:
-        made = node.work.step()
-    assert made.snapshot is None
-    assert "no space" in made.problem
+    snapshot = None
+    while snapshot is None:
+        snapshot = node.work.step()
+    assert snapshot.snapshot is None
+    assert "no space" in snapshot.problem
     node.disk.bytes_max = 1 << 40
-    assert node.made(100).last_index == 100
+    assert node.make_snapshot(100).last_index == 100
 
 
 def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
     source, target = SnapshotNode(), SnapshotNode(30)
-    made = source.made(150)
+    snapshot = source.make_snapshot(150)
     offset = 0
     while True:
         piece = source.work.execute(
-            ReadChunk("n2", 150, 1, offset, min(5000, made.size - offset), False)
+            ReadChunk("n2", 150, 1, offset, min(5000, snapshot.size - offset), False)
         )
         assert isinstance(piece, ChunkRead)
         assert piece.found
-        result = target.work.execute(WriteChunk(150, 1, offset, made.size, piece.chunk, b""))
+        result = target.work.execute(WriteChunk(150, 1, offset, snapshot.size, piece.chunk, b""))
         if isinstance(result, SnapshotInstalled):
             break
         assert isinstance(result, ChunkWritten)
         offset = result.offset
-    assert result.snapshot == made
-    again = target.work.execute(WriteChunk(150, 1, 0, made.size, b"late", b""))
-    assert again == SnapshotInstalled(made)
+    assert result.snapshot == snapshot
+    repeated = target.work.execute(WriteChunk(150, 1, 0, snapshot.size, b"late", b""))
+    assert repeated == SnapshotInstalled(snapshot)
 
     # The log writer has not restarted the log yet: the next start does.
-    home, reqids = PeerFiles(target.disk.process(), ME), Reqids()
+    peer_files, reqids = PeerFiles(target.disk.process(), ME), Reqids()
     found = recover_peer(
-        home, LogReader(home.files, ME), reqids, RecoverySettings(KEEP, {"n1": "tcp://n1"}, {})
+        peer_files,
+        LogReader(peer_files.files, ME),
+        reqids,
+        RecoverySettings(KEEP, {"n1": "tcp://n1"}, {}),
     )
     assert found.reset
     assert (found.log.base_index, found.log.base_term, found.log.last_index) == (150, 1, 150)
@@ -181,30 +186,30 @@ def test_a_snapshot_goes_from_node_to_node_and_the_log_follows() -> None:
 
 def test_a_transfer_continues_after_the_received_part() -> None:
     source, target = SnapshotNode(), SnapshotNode(0)
-    made = source.made(150)
+    snapshot = source.make_snapshot(150)
     first = source.work.execute(ReadChunk("n2", 150, 1, 0, 4500, False))
     assert isinstance(first, ChunkRead)
-    assert target.work.execute(WriteChunk(150, 1, 0, made.size, first.chunk, b"")) == ChunkWritten(
-        150, 1, 4500
-    )
+    assert target.work.execute(
+        WriteChunk(150, 1, 0, snapshot.size, first.chunk, b"")
+    ) == ChunkWritten(150, 1, 4500)
     target.work.close()
     target.work = SnapshotWork(target.disk.process(), ME, KEEP)
-    assert target.work.execute(WriteChunk(150, 1, 0, made.size, first.chunk, b"")) == ChunkWritten(
-        150, 1, 4500
-    )
+    assert target.work.execute(
+        WriteChunk(150, 1, 0, snapshot.size, first.chunk, b"")
+    ) == ChunkWritten(150, 1, 4500)
 
 
 def test_a_damaged_transfer_starts_again() -> None:
     source, target = SnapshotNode(), SnapshotNode(0)
-    made = source.made(150)
-    piece = source.work.execute(ReadChunk("n2", 150, 1, 0, made.size, False))
+    snapshot = source.make_snapshot(150)
+    piece = source.work.execute(ReadChunk("n2", 150, 1, 0, snapshot.size, False))
     assert isinstance(piece, ChunkRead)
     damaged = piece.chunk[:-1] + bytes([piece.chunk[-1] ^ 1])
-    assert target.work.execute(WriteChunk(150, 1, 0, made.size, damaged, b"")) == ChunkWritten(
+    assert target.work.execute(WriteChunk(150, 1, 0, snapshot.size, damaged, b"")) == ChunkWritten(
         150, 1, 0
     )
     assert newest(target.disk.process(), ME) is None
-    result = target.work.execute(WriteChunk(150, 1, 0, made.size, piece.chunk, b""))
+    result = target.work.execute(WriteChunk(150, 1, 0, snapshot.size, piece.chunk, b""))
     assert isinstance(result, SnapshotInstalled)
 
 
@@ -220,16 +225,16 @@ def test_a_foreign_state_is_wrapped() -> None:
 
 def test_the_first_configuration_is_a_snapshot_at_index_0() -> None:
     node = SnapshotNode(0)
-    made = node.work.execute(CreateSnapshot(0, 0, THREE))
-    assert isinstance(made, SnapshotCreated)
-    assert made.snapshot is not None
-    assert made.snapshot.configuration == THREE
-    assert node.work.execute(CreateSnapshot(0, 0, TWO)) == made
+    snapshot = node.work.execute(CreateSnapshot(0, 0, THREE))
+    assert isinstance(snapshot, SnapshotCreated)
+    assert snapshot.snapshot is not None
+    assert snapshot.snapshot.configuration == THREE
+    assert node.work.execute(CreateSnapshot(0, 0, TWO)) == snapshot
 
 
 def test_old_entries_and_compacted_ones() -> None:
     node = SnapshotNode()
-    node.made(150)
+    node.make_snapshot(150)
     read = node.work.execute(ReadEntries("n2", 21, 200, 1, 500))
     assert isinstance(read, EntriesRead)
     assert read.batches[0].first_index == 21
@@ -240,13 +245,16 @@ def test_old_entries_and_compacted_ones() -> None:
 @pytest.mark.parametrize("behind", [0, 60])
 def test_a_start_reads_snapshot_and_the_log_after_it(behind: int) -> None:
     node = SnapshotNode()
-    node.made(200 - behind)
+    node.make_snapshot(200 - behind)
     node.log.compact(100)
     while node.log.background_step():
         pass
-    home, reqids = PeerFiles(node.disk.process(), ME), Reqids()
+    peer_files, reqids = PeerFiles(node.disk.process(), ME), Reqids()
     found = recover_peer(
-        home, LogReader(home.files, ME), reqids, RecoverySettings(KEEP, {"n1": "tcp://n1"}, {})
+        peer_files,
+        LogReader(peer_files.files, ME),
+        reqids,
+        RecoverySettings(KEEP, {"n1": "tcp://n1"}, {}),
     )
     assert not found.reset
     assert 0 < found.log.base_index <= 200 - behind

@@ -102,12 +102,12 @@ def test_local_changes_are_kept_for_watches(tables: Tables) -> None:
     tables.write([TableEntry(1, 1, [put(7, d="4")])])
     tables.write([TableEntry(0, 0, [Expire(0, 2000), put(9, k="v"), DeleteRange(9, b"x", b"")])])
     assert tables.recent.since(49, 1 << 20) is None
-    kept = tables.recent.since(50, 1 << 20) or []
-    assert [index for index, _ in kept] == list(range(50, tables.recent.next_index))
-    again = MemoryTables()
-    again.write([TableEntry(0, 0, [op for _, op in kept])])
-    assert {**content(again, 7), b"d": b"4"} == content(tables, 7) == {b"b": b"2", b"d": b"4"}
-    assert content(again, 9) == content(tables, 9) == {b"k": b"v"}
+    changes = tables.recent.since(50, 1 << 20) or []
+    assert [index for index, _ in changes] == list(range(50, tables.recent.next_index))
+    replayed = MemoryTables()
+    replayed.write([TableEntry(0, 0, [op for _, op in changes])])
+    assert {**content(replayed, 7), b"d": b"4"} == content(tables, 7) == {b"b": b"2", b"d": b"4"}
+    assert content(replayed, 9) == content(tables, 9) == {b"k": b"v"}
 
 
 def test_a_scan_is_isolated(tables: Tables) -> None:
@@ -172,8 +172,8 @@ def test_split_points_part_a_table_in_equal_pieces(tables: Tables) -> None:
     write(tables, Put(7, keys, [bytes(100)] * len(keys)))
     points = tables.split_points(7, b"", b"", 3)
     assert len(points) == 3
-    for point, wanted in zip(points, (2500, 5000, 7500), strict=True):
-        assert abs(int(point) - wanted) <= 128
+    for point, expected in zip(points, (2500, 5000, 7500), strict=True):
+        assert abs(int(point) - expected) <= 128
     assert all(
         b"03000" < point < b"04000" for point in tables.split_points(7, b"03000", b"04000", 4)
     )

@@ -28,7 +28,7 @@ from kelek.storage.tables.directory import TableDirectory, TableFolder
 ME = Identity("demo", "n1")
 
 
-def open_(path: str, replicated: bool) -> Tables:
+def open_database(path: str, replicated: bool) -> Tables:
     return open_tables(path, Resources.of(1 << 20, 8 << 20), replicated)
 
 
@@ -38,11 +38,11 @@ class DirectoryNode:
     def __init__(self, folder: Path, name: str = "table_worker", workers: int = 1) -> None:
         self.disk = Disk(str(folder / "raft"))
         self.disk.make_folder("")
-        self.place = TableFolder(str(folder / "tables"), name, workers)
-        self.home = TableDirectory(self.place, open_, False)
+        self.folder = TableFolder(str(folder / "tables"), name, workers)
+        self.directory = TableDirectory(self.folder, open_database, False)
 
     def put(self, index: int, value: bytes) -> None:
-        self.home.replicated.write([TableEntry(index, 1, [Put(5, [b"key"], [value])])])
+        self.directory.replicated.write([TableEntry(index, 1, [Put(5, [b"key"], [value])])])
 
     def snapshot(self, at: tuple[int, int], state: bytes | None = None) -> None:
         """Makes a snapshot of the worker's state, or of other bytes."""
@@ -55,12 +55,12 @@ class DirectoryNode:
         snapshots.close()
 
     def sources(self, at: tuple[int, int]) -> list[Source]:
-        return folder_sources(Disk(self.home.write_state(at)), self.place.name)
+        return folder_sources(Disk(self.directory.write_state(at)), self.folder.name)
 
     def restore(self, applied: int) -> bool:
-        restored = self.home.unpack_snapshot(self.disk, ME, applied)
+        restored = self.directory.unpack_snapshot(self.disk, ME, applied)
         if restored is not None:
-            self.home.replace(restored)
+            self.directory.replace(restored)
         return restored is not None
 
 
@@ -68,18 +68,18 @@ def test_tables_are_restored_from_a_snapshot(tmp_path: Path) -> None:
     node = DirectoryNode(tmp_path)
     node.put(3, b"three")
     node.snapshot((7, 2))
-    node.home.drop_state()
+    node.directory.drop_state()
     node.put(9, b"nine")
     assert not node.restore(9), "we are ahead"
     assert node.restore(6)
-    assert node.home.replicated.applied == (7, 2), "nothing was for us behind entry 3"
-    assert node.home.replicated.get(5, [b"key"]) == [b"three"]
+    assert node.directory.replicated.applied == (7, 2), "nothing was for us behind entry 3"
+    assert node.directory.replicated.get(5, [b"key"]) == [b"three"]
     node.put(8, b"eight")
-    node.home.close()
-    again = DirectoryNode(tmp_path)
-    assert again.home.replicated.get(5, [b"key"]) == [b"eight"]
-    assert again.home.replicated.applied == (8, 1)
-    again.home.close()
+    node.directory.close()
+    restarted = DirectoryNode(tmp_path)
+    assert restarted.directory.replicated.get(5, [b"key"]) == [b"eight"]
+    assert restarted.directory.replicated.applied == (8, 1)
+    restarted.directory.close()
 
 
 @pytest.mark.parametrize("state", [b"", b"KLKD of a log without tables"])
@@ -88,9 +88,9 @@ def test_a_snapshot_without_tables_empties_them(tmp_path: Path, state: bytes) ->
     node.put(3, b"three")
     node.snapshot((7, 2), state)
     assert node.restore(3)
-    assert node.home.replicated.applied == (7, 2)
-    assert node.home.replicated.tables() == {}
-    node.home.close()
+    assert node.directory.replicated.applied == (7, 2)
+    assert node.directory.replicated.tables() == {}
+    node.directory.close()
 
 
 def test_a_damaged_snapshot_leaves_the_tables_as_they_are(tmp_path: Path) -> None:
@@ -102,13 +102,13 @@ def test_a_damaged_snapshot_leaves_the_tables_as_they_are(tmp_path: Path) -> Non
     data[len(data) * 2 // 3] ^= 1
     path.write_bytes(data)
     with pytest.raises(Damaged):
-        node.home.unpack_snapshot(node.disk, ME, 3)
-    assert node.home.replicated.get(5, [b"key"]) == [b"three"]
-    node.home.close()
+        node.directory.unpack_snapshot(node.disk, ME, 3)
+    assert node.directory.replicated.get(5, [b"key"]) == [b"three"]
+    node.directory.close()
 
 
 def test_another_number_of_workers_is_refused(tmp_path: Path) -> None:
-    DirectoryNode(tmp_path).home.close()
+    DirectoryNode(tmp_path).directory.close()
     with pytest.raises(StorageError, match="made for `workers: 1`, not 2"):
         DirectoryNode(tmp_path, workers=2)
     with pytest.raises(StorageError, match="made for `workers: 1`, not 2"):
@@ -122,36 +122,36 @@ def test_a_snapshot_of_another_number_of_workers_is_refused(tmp_path: Path) -> N
     one.snapshot((7, 2), data)
     with pytest.raises(StorageError, match="give all nodes of a cluster one number"):
         one.restore(0)
-    one.home.close()
-    two.home.close()
+    one.directory.close()
+    two.directory.close()
 
 
 def test_damaged_tables_are_moved_away(tmp_path: Path) -> None:
     node = DirectoryNode(tmp_path)
     node.put(3, b"three")
-    node.home.close()
+    node.directory.close()
     for path in (tmp_path / "tables" / "table_worker" / "replicated").glob("MANIFEST-*"):
         path.write_bytes(b"nothing good" * 10)
-    again = DirectoryNode(tmp_path)
-    assert "replicated" in again.home.damaged
-    assert again.home.replicated.applied == (0, 0), "they come again from the log"
-    again.home.close()
+    restarted = DirectoryNode(tmp_path)
+    assert "replicated" in restarted.directory.damaged
+    assert restarted.directory.replicated.applied == (0, 0), "they come again from the log"
+    restarted.directory.close()
 
 
 def test_tables_with_noted_damage_are_moved_away(tmp_path: Path) -> None:
     node = DirectoryNode(tmp_path)
     node.put(3, b"three")
-    node.home.note_damage("block 7 is wrong")
-    node.home.close()
-    again = DirectoryNode(tmp_path)
-    assert again.home.damaged == "block 7 is wrong"
-    assert again.home.replicated.applied == (0, 0)
-    again.put(4, b"four")
-    again.home.close()
+    node.directory.note_damage("block 7 is wrong")
+    node.directory.close()
+    restarted = DirectoryNode(tmp_path)
+    assert restarted.directory.damaged == "block 7 is wrong"
+    assert restarted.directory.replicated.applied == (0, 0)
+    restarted.put(4, b"four")
+    restarted.directory.close()
     once = DirectoryNode(tmp_path)
-    assert once.home.damaged == ""
-    assert once.home.replicated.applied == (4, 1)
-    once.home.close()
+    assert once.directory.damaged == ""
+    assert once.directory.replicated.applied == (4, 1)
+    once.directory.close()
 
 
 @pytest.mark.parametrize("left", ["replicated.new", "replicated.old", "state"])
@@ -159,7 +159,7 @@ def test_remains_of_a_killed_worker_are_removed(tmp_path: Path, left: str) -> No
     folder = tmp_path / "tables" / "table_worker" / left
     folder.mkdir(parents=True)
     (folder / "file").write_bytes(b"x")
-    DirectoryNode(tmp_path).home.close()
+    DirectoryNode(tmp_path).directory.close()
     assert not folder.exists()
 
 

@@ -192,13 +192,15 @@ class History(RuleBasedStateMachine):
 
     @rule(entries=st.lists(st.lists(OPS, max_size=12), min_size=1, max_size=3))
     def write(self, entries: list[list[Op]]) -> None:
-        made = [TableEntry(len(self.log) + place, 1, ops) for place, ops in enumerate(entries, 1)]
-        told = self.rocks.write(made)
-        assert told == self.memory.write(made)
-        for entry in made:
+        batch = [
+            TableEntry(len(self.log) + offset, 1, ops) for offset, ops in enumerate(entries, 1)
+        ]
+        outcomes = self.rocks.write(batch)
+        assert outcomes == self.memory.write(batch)
+        for entry in batch:
             for op in entry.ops:
                 self.model.apply(entry.log_index, op)
-        self.log += made
+        self.log += batch
 
     @rule()
     def restart(self) -> None:
@@ -252,10 +254,10 @@ class History(RuleBasedStateMachine):
 
     @rule(table=TABLES, keys=SOME_KEYS)
     def get(self, table: int, keys: list[bytes]) -> None:
-        wanted = [self.model.tables.get(table, {}).get(key) for key in keys]
+        expected = [self.model.tables.get(table, {}).get(key) for key in keys]
         for tables in (self.rocks, self.memory):
-            assert tables.get(table, keys) == wanted
-            assert tables.exists(table, keys) == [value is not None for value in wanted]
+            assert tables.get(table, keys) == expected
+            assert tables.exists(table, keys) == [value is not None for value in expected]
 
     @rule(reqid=st.integers(1, 8))
     def result(self, reqid: int) -> None:

@@ -47,7 +47,7 @@ def write(tables: Tables, *ops: Op) -> list[Outcome]:
     return tables.write([TableEntry(tables.applied[0] + 1, 1, ops)])
 
 
-def told(tables: Tables, op: Op) -> bytes:
+def outcome_data(tables: Tables, op: Op) -> bytes:
     """The outcome's data of an operation."""
     outcome = write(tables, op)[0]
     assert outcome == (tables.applied[0], 0, outcome.data, "")
@@ -60,8 +60,8 @@ def keys(tables: Tables, table: int = 7) -> list[bytes]:
 
 def bookkeeping(tables: Tables) -> set[bytes]:
     """The keys of SYSTEM, without counters, records of effects and the database's own."""
-    kept = set(tables.keys(SYSTEM)) - {COUNTERS, FLOOR, b"a"}
-    return kept - set(tables.keys(SYSTEM, b"t", b"u")) - set(tables.keys(SYSTEM, b"w", b"y"))
+    stored = set(tables.keys(SYSTEM)) - {COUNTERS, FLOOR, b"a"}
+    return stored - set(tables.keys(SYSTEM, b"t", b"u")) - set(tables.keys(SYSTEM, b"w", b"y"))
 
 
 # ---- transactions ----
@@ -90,9 +90,9 @@ def transaction(
 def test_compares(tables: Tables, kind: int, wanted: tuple[bool, ...]) -> None:
     write(tables, Put(7, [b"a", b"b"], [b"1", b"2"]))
     for key, holds in zip((b"a", b"b", b"c"), wanted, strict=True):
-        assert told(tables, transaction(Compare(7, key, kind, b"2")))[0] == holds
-    assert told(tables, transaction(Compare(7, b"b", GREATER, b"1")))[0] == 1
-    assert told(tables, transaction(Compare(99, b"b", PRESENT)))[0] == 0
+        assert outcome_data(tables, transaction(Compare(7, key, kind, b"2")))[0] == holds
+    assert outcome_data(tables, transaction(Compare(7, b"b", GREATER, b"1")))[0] == 1
+    assert outcome_data(tables, transaction(Compare(99, b"b", PRESENT)))[0] == 0
 
 
 def test_one_branch_is_done(tables: Tables) -> None:
@@ -107,10 +107,10 @@ def test_one_branch_is_done(tables: Tables) -> None:
         other=[DeleteRange(7, b"b", b""), Get(7, [b"c"])],
     )  # fmt: skip
     absent = struct.pack("<I", 0xFFFFFFFF)
-    assert told(tables, swap) == struct.pack("<BQI", 1, 1, 1) + b"1" + absent
+    assert outcome_data(tables, swap) == struct.pack("<BQI", 1, 1, 1) + b"1" + absent
     assert dict(tables.scan(7)) == {b"a": b"new", b"c": b"3"}
     assert dict(tables.scan(8)) == {b"k": b"v"}
-    assert told(tables, swap) == struct.pack("<BQI", 0, 1, 1) + b"3"
+    assert outcome_data(tables, swap) == struct.pack("<BQI", 0, 1, 1) + b"3"
     assert dict(tables.scan(7)) == {b"a": b"new"}
 
 
@@ -127,10 +127,10 @@ def test_a_transaction_sees_its_entry(tables: Tables) -> None:
 
 def test_a_repeat_gets_the_same_answer(tables: Tables) -> None:
     once = transaction(Compare(7, b"a", ABSENT), reqid=REQID, then=[Put(7, [b"a"], [b"1"])])
-    first = told(tables, once)
-    assert told(tables, once) == first == struct.pack("<BQ", 1, 1)
+    first = outcome_data(tables, once)
+    assert outcome_data(tables, once) == first == struct.pack("<BQ", 1, 1)
     write(tables, Delete(7, [b"a"]))
-    assert told(tables, once) == first
+    assert outcome_data(tables, once) == first
     assert keys(tables) == []
     assert tables.result(REQID) == first
     assert tables.result(b"somebody els") is None
@@ -167,11 +167,11 @@ def test_keys_expire(tables: Tables) -> None:
     write(tables, Put(7, [b"a", b"b", b"c"], [b"1"] * 3), Expiry(7, 1000, [b"a", b"b", b"x"]))
     write(tables, Put(8, [b"a"], [b"1"]), Expiry(8, 500, [b"a"]))
     assert tables.expires_ms == 500
-    assert told(tables, Expire(7, 499)) == struct.pack("<I", 0)
-    assert told(tables, Expire(7, 999)) == struct.pack("<I", 1)
+    assert outcome_data(tables, Expire(7, 499)) == struct.pack("<I", 0)
+    assert outcome_data(tables, Expire(7, 999)) == struct.pack("<I", 1)
     assert keys(tables, 8) == []
     assert tables.expires_ms == 1000
-    assert told(tables, Expire(7, 1000)) == struct.pack("<I", 2)
+    assert outcome_data(tables, Expire(7, 1000)) == struct.pack("<I", 2)
     assert keys(tables) == [b"c"]
     assert tables.expires_ms == 0
     assert bookkeeping(tables) == set()
@@ -188,7 +188,7 @@ def test_keys_expire(tables: Tables) -> None:
     ],
 )
 def test_a_later_write_ends_an_expiry(tables: Tables, keeps: Op) -> None:
-    session = int.from_bytes(told(tables, SessionOpen(7, 100, 0)), "little")
+    session = int.from_bytes(outcome_data(tables, SessionOpen(7, 100, 0)), "little")
     write(tables, Put(7, [b"a"], [b"1"]), Expiry(7, 1000, [b"a"]), Attach(7, session, [b"a"]))
     write(tables, keeps)
     write(tables, Put(7, [b"a"], [b"stays"]))
@@ -211,7 +211,7 @@ def test_an_expiry_in_the_past_is_found(tables: Tables) -> None:
     write(tables, Expire(7, 5000))
     write(tables, SessionOpen(7, 10, 0), Expiry(7, 2000, [b"b"]))
     assert tables.expires_ms == 10
-    assert told(tables, Expire(7, 3000)) == struct.pack("<I", 2)
+    assert outcome_data(tables, Expire(7, 3000)) == struct.pack("<I", 2)
     assert keys(tables) == []
     assert tables.expires_ms == 0
 
@@ -222,10 +222,10 @@ def test_one_expire_does_a_bounded_number(tables: Tables, monkeypatch: pytest.Mo
     write(tables, SessionOpen(7, 10, 0), Put(7, many, many))
     for key in many:
         write(tables, Expiry(7, 1000 - int(key), [key]))
-    assert told(tables, Expire(7, 2000)) == struct.pack("<I", 3)
+    assert outcome_data(tables, Expire(7, 2000)) == struct.pack("<I", 3)
     assert keys(tables) == [b"0", b"1"]
     assert tables.expires_ms == 10
-    assert told(tables, Expire(7, 2000)) == struct.pack("<I", 3)
+    assert outcome_data(tables, Expire(7, 2000)) == struct.pack("<I", 3)
     assert keys(tables) == []
     assert tables.expires_ms == 0
 
@@ -234,23 +234,23 @@ def test_one_expire_does_a_bounded_number(tables: Tables, monkeypatch: pytest.Mo
 
 
 def test_keys_end_with_their_session(tables: Tables) -> None:
-    data = told(tables, SessionOpen(7, 1000, 5000))
+    data = outcome_data(tables, SessionOpen(7, 1000, 5000))
     session = int.from_bytes(data, "little")
     assert session == tables.applied[0]
     write(tables, Put(7, [b"a", b"b"], [b""] * 2), Attach(7, session, [b"a", b"nowhere"]))
     write(tables, Put(8, [b"c"], [b""]), Attach(8, session, [b"c"]))
     assert tables.expires_ms == 6000
-    assert told(tables, SessionKeep(7, session, 5900)) == b"\1"
+    assert outcome_data(tables, SessionKeep(7, session, 5900)) == b"\1"
     # An older request does not shorten it.
-    assert told(tables, SessionKeep(7, session, 4000)) == b"\1"
+    assert outcome_data(tables, SessionKeep(7, session, 4000)) == b"\1"
     assert tables.expires_ms == 6900
     write(tables, Expire(7, 6899))
     assert keys(tables) == [b"a", b"b"]
-    assert told(tables, Expire(7, 6900)) == struct.pack("<I", 1)
+    assert outcome_data(tables, Expire(7, 6900)) == struct.pack("<I", 1)
     assert keys(tables) == [b"b"]
     assert keys(tables, 8) == []
-    assert told(tables, SessionKeep(7, session, 6000)) == b"\0"
-    assert told(tables, SessionEnd(7, session)) == b"\0"
+    assert outcome_data(tables, SessionKeep(7, session, 6000)) == b"\0"
+    assert outcome_data(tables, SessionEnd(7, session)) == b"\0"
     write(tables, Put(7, [b"late"], [b""]), Attach(7, session, [b"late"]))
     assert keys(tables) == [b"b"]
     assert bookkeeping(tables) == set()
@@ -274,44 +274,47 @@ def lock(session: int) -> Transaction:
 
 
 def test_without_a_required_session_neither_branch_is_done(tables: Tables) -> None:
-    session = int.from_bytes(told(tables, SessionOpen(7, 1000, 0)), "little")
+    session = int.from_bytes(outcome_data(tables, SessionOpen(7, 1000, 0)), "little")
     required = Compare(7, struct.pack("<Q", session), ALIVE, REQUIRED)
     write(tables, Put(7, [b"k"], [b"old"]))
 
-    def both(reqid: bytes) -> Transaction:
+    def branches(reqid: bytes) -> Transaction:
         absent = Compare(7, b"k", ABSENT)
         then, other = Put(7, [b"k"], [b"then"]), Put(7, [b"k"], [b"other"])
         return transaction(absent, required, reqid=reqid, then=[then], other=[other])
 
-    assert told(tables, both(REQID))[0] == OTHERWISE
+    assert outcome_data(tables, branches(REQID))[0] == OTHERWISE
     assert tables.get(7, [b"k"]) == [b"other"]
     write(tables, Delete(7, [b"k"]))
-    assert told(tables, both(b"request id 2"))[0] == THEN
-    token = struct.unpack("<Q", told(tables, both(b"request id 2"))[1:])[0]
+    assert outcome_data(tables, branches(b"request id 2"))[0] == THEN
+    token = struct.unpack("<Q", outcome_data(tables, branches(b"request id 2"))[1:])[0]
     write(tables, SessionEnd(7, session))
     for _ in range(2):
-        assert told(tables, both(b"request id 3")) == struct.pack("<BQ", NOT_ALIVE, token)
+        assert outcome_data(tables, branches(b"request id 3")) == struct.pack(
+            "<BQ", NOT_ALIVE, token
+        )
         assert tables.get(7, [b"k"]) == [b"then"]
 
 
 def test_a_lock_passes_on_with_a_greater_token(tables: Tables) -> None:
     one, two = (
-        int.from_bytes(told(tables, SessionOpen(7, 1000, now)), "little") for now in (0, 500)
+        int.from_bytes(outcome_data(tables, SessionOpen(7, 1000, now)), "little")
+        for now in (0, 500)
     )
-    taken, first = struct.unpack("<BQ", told(tables, lock(one)))
-    assert taken
-    assert told(tables, lock(two)) == struct.pack("<BQIQ", 0, first, 8, one)
+    acquired, first = struct.unpack("<BQ", outcome_data(tables, lock(one)))
+    assert acquired
+    assert outcome_data(tables, lock(two)) == struct.pack("<BQIQ", 0, first, 8, one)
     write(tables, Expire(7, 1000))
-    assert told(tables, lock(one))[0] == 0, "it has ended"
-    taken, second = struct.unpack("<BQ", told(tables, lock(two)))
-    assert taken
+    assert outcome_data(tables, lock(one))[0] == 0, "it has ended"
+    acquired, second = struct.unpack("<BQ", outcome_data(tables, lock(two)))
+    assert acquired
     assert second > first
 
 
 # ---- large values ----
 
 
-def parts(data: bytes, reqid: bytes = REQID) -> list[Part]:
+def pieces_of(data: bytes, reqid: bytes = REQID) -> list[Part]:
     third = len(data) // 3
     pieces = data[:third], data[third : 2 * third], data[2 * third :]
     return [Part(7, reqid, number, 3, piece) for number, piece in enumerate(pieces)]
@@ -319,7 +322,7 @@ def parts(data: bytes, reqid: bytes = REQID) -> list[Part]:
 
 def test_pieces_are_applied_with_the_last(tables: Tables) -> None:
     ops: list[Op] = [Put(7, [b"a"], [bytes(1000)]), transaction(Compare(7, b"a", PRESENT))]
-    first, second, third = parts(pack(ops))
+    first, second, third = pieces_of(pack(ops))
     assert write(tables, second) == write(tables, first) == write(tables, second) == []
     assert keys(tables) == []
     (outcome,) = write(tables, Put(8, [b"x"], [b""]), third)
@@ -329,8 +332,8 @@ def test_pieces_are_applied_with_the_last(tables: Tables) -> None:
 
 
 def test_malformed_pieces_are_refused(tables: Tables) -> None:
-    for data in (pack([Put(7, [b"a"], [b"1"])])[:-1], b"junk", pack([*parts(b"abcdef")])):
-        *others, last = parts(data)
+    for data in (pack([Put(7, [b"a"], [b"1"])])[:-1], b"junk", pack([*pieces_of(b"abcdef")])):
+        *others, last = pieces_of(data)
         assert write(tables, *others) == []
         (outcome,) = write(tables, last)
         assert "pieces" in outcome.problem
@@ -343,12 +346,12 @@ def test_unfinished_pieces_are_bounded(tables: Tables, monkeypatch: pytest.Monke
     packed = pack([Put(7, [b"a"], [b"1"])])
     reqids = [b"%012d" % number for number in (3, 1, 2)]
     for reqid in reqids:
-        write(tables, *parts(packed, reqid)[:2])
-    (outcome,) = write(tables, parts(packed, reqids[0])[2])
+        write(tables, *pieces_of(packed, reqid)[:2])
+    (outcome,) = write(tables, pieces_of(packed, reqids[0])[2])
     assert outcome.problem == "of 3 pieces 2 are missing", "the oldest was forgotten"
     assert keys(tables) == []
-    write(tables, parts(packed, reqids[2])[2])
+    write(tables, pieces_of(packed, reqids[2])[2])
     assert keys(tables) == [b"a"]
     monkeypatch.setattr(operations, "UNFINISHED_BYTES_MAX", 10)
-    (outcome,) = write(tables, *parts(packed, b"another one.")[:2])
+    (outcome,) = write(tables, *pieces_of(packed, b"another one.")[:2])
     assert "more than 10 bytes" in outcome.problem

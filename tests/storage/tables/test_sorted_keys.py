@@ -24,8 +24,8 @@ def test_keys_are_in_order(steps: list[tuple[str, bytes, bytes]], part_keys: int
                 keys.discard(one)
                 model.discard(one)
             elif step == "between":
-                wanted = sorted(key for key in model if one <= key and (not other or key < other))
-                assert list(keys.between(one, other)) == wanted
+                expected = sorted(key for key in model if one <= key and (not other or key < other))
+                assert list(keys.between(one, other)) == expected
             else:
                 assert keys.not_above(one) == max((it for it in model if it <= one), default=None)
             assert keys.last() == max(model, default=b"")
@@ -36,11 +36,11 @@ def test_keys_are_in_order(steps: list[tuple[str, bytes, bytes]], part_keys: int
 @given(st.lists(st.tuples(KEY, KEY), max_size=30))
 def test_ranges_contain_added_keys(added: list[tuple[bytes, bytes]]) -> None:
     ranges = Ranges()
-    taken = [(start, end) for start, end in added if not end or start < end]
-    for start, end in taken:
+    valid = [(start, end) for start, end in added if not end or start < end]
+    for start, end in valid:
         ranges.add(start, end)
     for key in [b"", *KEYS]:
-        within = [end for start, end in taken if start <= key and (not end or key < end)]
+        within = [end for start, end in valid if start <= key and (not end or key < end)]
         assert (key in ranges) == bool(within)
         behind = ranges.end_of(key)
         assert behind is None or behind not in ranges

@@ -26,20 +26,20 @@ def test_numbers_go_on_behind_a_restart(files: Files) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_number_comes_twice_through_power_losses(seed: int) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     disk = MemoryDisk()
-    given: list[int] = []
+    numbers: list[int] = []
     for _ in range(10):
         counter = ApidCounter(disk.process(), "jobs")
-        for _ in range(dice.choice([0, 1, 3, RESERVED, 2 * RESERVED])):
-            if dice.random() < 0.001:
+        for _ in range(rng.choice([0, 1, 3, RESERVED, 2 * RESERVED])):
+            if rng.random() < 0.001:
                 disk.fail_sync()
             try:
-                given.append(counter.next())
+                numbers.append(counter.next())
             except StorageError:
                 continue
-        disk.power_loss(dice)
-    assert len(given) == len(set(given))
+        disk.power_loss(rng)
+    assert len(numbers) == len(set(numbers))
 
 
 def test_a_damaged_counter_is_an_error(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ NOW_MS = 1_700_000_000_000
 IDLE_MS = 60_000
 
 
-def open_(path: str, replicated: bool) -> Tables:
+def open_database(path: str, replicated: bool) -> Tables:
     return open_tables(path, Resources.of(1 << 20, 8 << 20), replicated)
 
 
@@ -39,69 +39,69 @@ class LeaseNode:
         self.folder = folder
         (folder / "raft").mkdir(exist_ok=True)
         self.leases = LeaseFolder(str(folder / "raft" / "jobs"))
-        self.place = TableFolder(str(folder / "tables"), "w1", WORKERS)
+        self.table_folder = TableFolder(str(folder / "tables"), "w1", WORKERS)
         self.problems: dict[int, str] = {}
-        self.told: list[ops.Op] = []
+        self.lease_changes: list[ops.Op] = []
         self.start()
 
     def start(self) -> None:
-        self.home = TableDirectory(self.place, open_, False)
-        self.taker = SharedLeases(self.home, self.leases, IDLE_MS)
+        self.directory = TableDirectory(self.table_folder, open_database, False)
+        self.snapshots = SharedLeases(self.directory, self.leases, IDLE_MS)
 
     def crash(self, before: Path) -> None:
         """Restores the disk as of the copy `before`, except for the folder of jobs."""
-        self.home.close()
-        shutil.rmtree(self.place.folder)
-        shutil.copytree(before, self.place.folder)
+        self.directory.close()
+        shutil.rmtree(self.table_folder.folder)
+        shutil.copytree(before, self.table_folder.folder)
         self.start()
 
     def copy(self, to: Path) -> Path:
         """The tables as a crash now would leave them."""
-        shutil.copytree(self.place.folder, to)
+        shutil.copytree(self.table_folder.folder, to)
         return to
 
-    def apply(self, log: list[bytes], dice: Random, until: int = 0) -> None:
+    def apply(self, log: list[bytes], rng: Random, until: int = 0) -> None:
         """The entries behind the applied ones, in batches of any size."""
-        applied = self.home.replicated.applied[0]
+        applied = self.directory.replicated.applied[0]
         last = until or len(log)
         while applied < last:
-            end = min(applied + dice.randint(1, 40), last)
+            end = min(applied + rng.randint(1, 40), last)
             records = [Record(KIND_STATE, None, data) for data in log[applied:end]]
             entries = find_entries(
                 encode_block(applied + 1, 1, records), TablePartition(0, WORKERS)
             ).entries
             for stage in split_at_leases(entries, (end, 1)):
-                self.home.replicated.write(stage.entries)
-                self.told += stage.lease_changes
+                self.directory.replicated.write(stage.entries)
+                self.lease_changes += stage.lease_changes
                 if stage.lease_opened is not None:
-                    problem = self.taker.make_snapshot(stage.lease_opened, stage.last, NOW_MS)
+                    problem = self.snapshots.make_snapshot(stage.lease_opened, stage.last, NOW_MS)
                     self.problems[stage.last[0]] = problem
-            self.home.replicated.write([TableEntry(end, 1, [])])
+            self.directory.replicated.write([TableEntry(end, 1, [])])
             applied = end
 
-    def found(self, index: int) -> dict[int, list[tuple[bytes, bytes]]]:
+    def rows_of(self, index: int) -> dict[int, list[tuple[bytes, bytes]]]:
         tables = self.leases.tables(shared_lease(index))
         assert tables.applied[0] < index, "it was taken before the entry itself was applied"
         return {table: list(tables.scan(table)) for table in TABLES}
 
 
-def history(dice: Random, length: int = 150) -> tuple[list[bytes], dict[int, object]]:
+def history(rng: Random, length: int = 150) -> tuple[list[bytes], dict[int, object]]:
     """A log that opens leases, and the expected content of each."""
     log: list[bytes] = []
     expected: dict[int, object] = {}
     model = MemoryTables()
     while len(log) < length:
         index = len(log) + 1
-        table = dice.choice(TABLES)
-        keys = [b"%d" % dice.randrange(8) for _ in range(dice.randint(1, 3))]
+        table = rng.choice(TABLES)
+        keys = [b"%d" % rng.randrange(8) for _ in range(rng.randint(1, 3))]
         op: ops.Op
-        match dice.randrange(12):
+        match rng.randrange(12):
             case 0:
                 op = ops.LeaseOpen(table, NOW_MS - 1000)
                 if table != 5:
-                    expected[index] = {it: list(model.scan(it)) for it in TABLES}
+                    expected[index] = {number: list(model.scan(number)) for number in TABLES}
             case 1:
-                op = ops.LeaseKeep(0, shared_lease(dice.randrange(200)))
+                op = ops.LeaseKeep(0, shared_lease(rng.randrange(200)))
             case 2:
                 op = ops.Delete(table, keys)
             case 3:
@@ -125,13 +125,13 @@ def test_nodes_make_equal_snapshots_at_equal_index(seed: int, tmp_path: Path) ->
         assert node.problems == dict.fromkeys(expected, "")
         assert node.leases.shared() == [shared_lease(index) for index in sorted(expected)]
         for index, holds in expected.items():
-            assert node.found(index) == holds, f"entry {index}"
+            assert node.rows_of(index) == holds, f"entry {index}"
             mark = node.leases.description(shared_lease(index))
             assert mark is not None
             assert mark[1:] == (index, 1)
-        kept = [op for data in log for op in ops.unpack(data) if isinstance(op, ops.LeaseKeep)]
-        assert node.told == kept
-        node.home.close()
+        keeps = [op for data in log for op in ops.unpack(data) if isinstance(op, ops.LeaseKeep)]
+        assert node.lease_changes == keeps
+        node.directory.close()
 
 
 def test_a_crash_neither_loses_nor_adds_snapshots(tmp_path: Path) -> None:
@@ -145,16 +145,16 @@ def test_a_crash_neither_loses_nor_adds_snapshots(tmp_path: Path) -> None:
     # Killed before its first snapshot was complete: no part of it counts. The tables do not know of
     # the entry, so it is applied again.
     node.leases.remove(shared_lease(first))
-    staged = Path(node.place.folder) / "w1" / "lease.tmp"
+    staged = Path(node.table_folder.folder) / "w1" / "lease.tmp"
     staged.mkdir()
     (staged / "half").touch()
     node.crash(before)
-    assert not (Path(node.place.folder) / "w1" / "lease.tmp").exists()
+    assert not (Path(node.table_folder.folder) / "w1" / "lease.tmp").exists()
     node.apply(log, Random(2))
     assert node.problems == dict.fromkeys(expected, "")
     for index, holds in expected.items():
-        assert node.found(index) == holds
-    node.home.close()
+        assert node.rows_of(index) == holds
+    node.directory.close()
 
 
 @pytest.mark.parametrize(
@@ -175,14 +175,14 @@ def test_a_node_without_a_snapshot_reports_why(
     monkeypatch.setattr(LeaseFolder, "free", lambda _: free)
     node = LeaseNode(tmp_path)
     for index in range(1, 1 + taken):
-        assert not node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (index, 1), NOW_MS)
-    node.home.replicated.write([TableEntry(8, 1, [ops.Put(4, [b"k"], [b"v"])])])
-    found = node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS + late_ms)
+        assert not node.snapshots.make_snapshot(ops.LeaseOpen(4, NOW_MS), (index, 1), NOW_MS)
+    node.directory.replicated.write([TableEntry(8, 1, [ops.Put(4, [b"k"], [b"v"])])])
+    found = node.snapshots.make_snapshot(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS + late_ms)
     assert problem in found
     assert bool(found) == bool(problem)
     assert (shared_lease(9) in node.leases.shared()) == (not problem)
-    assert node.home.replicated.get(4, [b"k"]) == [b"v"], "it goes on"
-    node.home.close()
+    assert node.directory.replicated.get(4, [b"k"]) == [b"v"], "it goes on"
+    node.directory.close()
 
 
 def test_a_failed_checkpoint_leaves_no_files(
@@ -194,18 +194,18 @@ def test_a_failed_checkpoint_leaves_no_files(
         os.mkdir(path)
         raise StorageError(path, "broken", "mend it")
 
-    monkeypatch.setattr(node.home.replicated, "checkpoint", refuse)
-    assert "broken" in node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS)
+    monkeypatch.setattr(node.directory.replicated, "checkpoint", refuse)
+    assert "broken" in node.snapshots.make_snapshot(ops.LeaseOpen(4, NOW_MS), (9, 1), NOW_MS)
     assert not node.leases.shared()
-    assert not (Path(node.place.folder) / "w1" / "lease").exists()
-    node.home.close()
+    assert not (Path(node.table_folder.folder) / "w1" / "lease").exists()
+    node.directory.close()
 
 
 def test_content_of_the_folder(tmp_path: Path) -> None:
     node = LeaseNode(tmp_path)
     assert node.leases.shared() == []
     assert node.leases.description(shared_lease(3)) is None
-    assert not node.taker.make_snapshot(ops.LeaseOpen(4, NOW_MS), (3, 1), NOW_MS)
+    assert not node.snapshots.make_snapshot(ops.LeaseOpen(4, NOW_MS), (3, 1), NOW_MS)
     assert node.leases.description(shared_lease(3)) == LeaseDescription(4, 3, 1)
     (Path(node.leases.path(7))).mkdir()  # A lease of this node only, of an earlier process.
     half = Path(node.leases.path(shared_lease(5)) + ".tmp")
@@ -220,4 +220,4 @@ def test_content_of_the_folder(tmp_path: Path) -> None:
     node.leases.remove(shared_lease(3))
     node.leases.remove(shared_lease(3))
     assert os.listdir(node.leases.folder) == []
-    node.home.close()
+    node.directory.close()
