@@ -23,9 +23,9 @@ from ...storage.errors import StorageError
 
 THREADS_MAX = 4  # Of one job.
 PROCESSES_MAX = 16  # Of all jobs; also the limit of copies.
-WRITE_REPEAT_MS = 10_000  # A request may get lost with the process that had it.
+WRITE_RESEND_MS = 10_000  # A request may get lost with the process that had it.
 WRITE_GIVE_UP_MS = 60_000  # Counts only while each answer is "try again".
-AGAIN_MS = 200
+RETRY_MS = 200
 
 Started = Callable[[str], None]  # Called once, with "" or with the reason why the job cannot start.
 
@@ -48,7 +48,7 @@ class MapWrite(NamedTuple):
     entry: bytes
     puts: int
     deletes: int
-    asked_ms: int  # Time of the next request.
+    sent_ms: int  # Of the last request; earlier, so that RETRY_MS remain, after a refusal.
     give_up_ms: int
     refused: bool = False  # Refused; the job requests it again.
 
@@ -70,7 +70,7 @@ class MapJob:
 class WritePort(NamedTuple):
     """Sends writes to zerodb_server and knows job_server's time."""
 
-    ask: Callable[[int, int, bytes], None]  # Arguments: ticket, table, entry.
+    request_write: Callable[[int, int, bytes], None]  # Arguments: ticket, table, entry.
     next_ticket: Callable[[], int]
     unix_ms: Callable[[], int]
 
@@ -78,10 +78,10 @@ class WritePort(NamedTuple):
 class MapJobs:
     """All jobs that write. Every method may end jobs in the table."""
 
-    def __init__(self, loop: PollLoop, table: JobTable, door: WritePort) -> None:
+    def __init__(self, loop: PollLoop, table: JobTable, port: WritePort) -> None:
         self._loop = loop
         self._table = table
-        self._door = door
+        self._port = port
         self._jobs: dict[int, MapJob] = {}
         self._by_ticket: dict[int, MapJob] = {}
 
@@ -95,7 +95,7 @@ class MapJobs:
             return f"{self.processes} mappers run already; wait until a job has ended"
         return ""
 
-    def begin(self, apid: int, spec: MapSpec, started: Started) -> None:
+    def start(self, apid: int, spec: MapSpec, started: Started) -> None:
         """Starts the mappers of a job that is in the table. Raises OSError if no process can
         start."""
         job = self._jobs[apid] = MapJob(apid, spec, started)
@@ -124,7 +124,7 @@ class MapJobs:
         """Continues every job. Call it once in a wake."""
         for job in list(self._jobs.values()):
             self._table.touch(job.apid, now_ms)
-            self._repeat_writes(job, now_ms)
+            self._resend_late_writes(job, now_ms)
             if job.apid in self._jobs:
                 try:
                     self._feed(job)
@@ -135,7 +135,7 @@ class MapJobs:
         if job.spec.engine:
             for process in job.processes:
                 while job.reading and process.calls < CALLS_MAX and len(job.writes) < WRITES_MAX:
-                    frames = self._take(job)
+                    frames = self._read_batch(job)
                     if frames:
                         process.map(pack_records(frames))
         elif job.spec.staged is not None:
@@ -147,15 +147,15 @@ class MapJobs:
                     self._write_output(job, output)
         else:
             while job.reading and len(job.writes) < WRITES_MAX:
-                frames = self._take(job)
+                frames = self._read_batch(job)
                 if frames:
                     put = Put(job.spec.target, frames[::2], frames[1::2])
                     self._write(job, pack([put]), len(put.keys), 0)
         if not (job.reading or job.writes or job.running):
             self._end(job)
-            self._table.finish(job.apid, self._door.unix_ms())
+            self._table.finish(job.apid, self._port.unix_ms())
 
-    def _take(self, job: MapJob) -> list[bytes]:
+    def _read_batch(self, job: MapJob) -> list[bytes]:
         frames = self._table.next_pairs(job.apid, BATCH_PAIRS, BATCH_BYTES)
         if not frames:
             job.reading = False
@@ -193,11 +193,11 @@ class MapJobs:
             self._write(job, output.entry, output.puts, output.deletes)
 
     def _write(self, job: MapJob, entry: bytes, puts: int, deletes: int) -> None:
-        ticket = self._door.next_ticket()
+        ticket = self._port.next_ticket()
         now_ms = self._loop.now_ms
         job.writes[ticket] = MapWrite(entry, puts, deletes, now_ms, now_ms + WRITE_GIVE_UP_MS)
         self._by_ticket[ticket] = job
-        self._door.ask(ticket, job.spec.target, entry)
+        self._port.request_write(ticket, job.spec.target, entry)
 
     def on_written(self, ticket: int) -> None:
         """Handles a completed write. A write that overtook a refused one is repeated after it, in
@@ -211,45 +211,45 @@ class MapJobs:
         del self._by_ticket[ticket]
         self._table.add_output(job.apid, write.puts, write.deletes)
 
-    def on_refused(self, ticket: int, reason: str, again: bool, now_ms: int) -> None:
-        """Handles a refusal. again: a later attempt may succeed, as when there is no leader for a
+    def on_refused(self, ticket: int, reason: str, retry: bool, now_ms: int) -> None:
+        """Handles a refusal. retry: a later attempt may succeed, as when there is no leader for a
         moment."""
         job = self._by_ticket.get(ticket)
         if job is None:
             return
         write = job.writes[ticket]
-        if not again or now_ms >= write.give_up_ms:
+        if not retry or now_ms >= write.give_up_ms:
             self._fail(job, reason)
             return
-        due_ms = now_ms + AGAIN_MS
-        job.writes[ticket] = write._replace(asked_ms=due_ms - WRITE_REPEAT_MS, refused=True)
+        due_ms = now_ms + RETRY_MS
+        job.writes[ticket] = write._replace(sent_ms=due_ms - WRITE_RESEND_MS, refused=True)
 
-    def _repeat_writes(self, job: MapJob, now_ms: int) -> None:
+    def _resend_late_writes(self, job: MapJob, now_ms: int) -> None:
         """Repeats writes without an answer, and all writes after them.
 
         The last write of a key must stay the last.
         """
-        late = any(now_ms >= write.asked_ms + WRITE_REPEAT_MS for write in job.writes.values())
+        late = any(now_ms >= write.sent_ms + WRITE_RESEND_MS for write in job.writes.values())
         if not late:
             return
         for ticket, write in job.writes.items():
-            if now_ms >= write.give_up_ms + WRITE_REPEAT_MS:
+            if now_ms >= write.give_up_ms + WRITE_RESEND_MS:
                 self._fail(job, "the output could not be written for a minute")
                 return
-            job.writes[ticket] = write._replace(asked_ms=now_ms, refused=False)
-            self._door.ask(ticket, job.spec.target, write.entry)
+            job.writes[ticket] = write._replace(sent_ms=now_ms, refused=False)
+            self._port.request_write(ticket, job.spec.target, write.entry)
 
-    def repeat(self) -> None:
+    def resend_writes(self) -> None:
         """Repeats all outstanding writes, because they may have been lost."""
         for job in self._jobs.values():
             for ticket, write in job.writes.items():
-                job.writes[ticket] = write._replace(asked_ms=-WRITE_REPEAT_MS)
+                job.writes[ticket] = write._replace(sent_ms=-WRITE_RESEND_MS)
 
     # ---- ends ----
 
     def _fail(self, job: MapJob, reason: str) -> None:
         self._end(job)
-        self._table.fail(job.apid, reason, self._door.unix_ms())
+        self._table.fail(job.apid, reason, self._port.unix_ms())
         self._report_start(job, reason)
 
     def cancel(self, apid: int) -> None:
@@ -284,7 +284,7 @@ class MapJobs:
 
     @staticmethod
     def _deadlines(job: MapJob) -> list[int]:
-        found = [write.asked_ms + WRITE_REPEAT_MS for write in job.writes.values()]
+        found = [write.sent_ms + WRITE_RESEND_MS for write in job.writes.values()]
         return found + [
             ms for process in job.processes if (ms := process.deadline_ms()) is not None
         ]

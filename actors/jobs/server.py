@@ -5,7 +5,6 @@ reading. Jobs write through zerodb_server.
 """
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ import zmq
 from ...mapping.mapper_process import engine_of
 from ...native.net.messages import Arena, Frames
 from ...native.tables.mapper import pack_records
+from ...net.clock import wall_ms
 from ...net.sockets import Socket, SocketOptions
 from ...protocols.zerodb.server import jobs as job
 from ...protocols.zerodb.server.jobs import (
@@ -53,12 +53,11 @@ from ...version import __version__
 from ..runtime.actor import Actor, main
 from ..runtime.libc import keep_freed_memory
 from .map_jobs import THREADS_MAX, MapJobs, MapSpec, WritePort
-from .shared_leases import LeasePort as LeaseDoor
-from .shared_leases import SharedLeases
-from .spark_maps import SparkMaps, Tools
+from .shared_leases import LeasePort, SharedLeases
+from .spark_maps import JobServerParts, SparkMaps
 
 CLIENTS_HWM = 32  # Chunks that a client may leave unread.
-ASKS_HWM = 1024
+PIPE_HWM = 1024
 ANSWER_BYTES_MAX = 32 << 20  # Of one wake; further requests wait for the next.
 STORE_RETRY_MS = 1000
 SWEEP_MS = 60_000
@@ -87,7 +86,7 @@ class Refusal(NamedTuple):
 
     text: str
     database: bool = False  # Whether the engine reported it.
-    again: bool = False  # Whether a later attempt may succeed.
+    retry: bool = False  # Whether a later attempt may succeed.
 
 
 class JobServer(Actor):
@@ -131,23 +130,30 @@ class JobServer(Actor):
         self.table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
         self.lease_folder = LeaseFolder(disk.full_path(FOLDER))
         self._local = frozenset(settings.local_tables)
-        door = LeaseDoor(partial(self._ask, LEASE), self._apids.next)
-        self.shared = SharedLeases(self.table, self.lease_folder, door)
+        port = LeasePort(partial(self._send_request, LEASE), self._apids.next)
+        self.shared = SharedLeases(self.table, self.lease_folder, port)
         self._waiting: dict[int, WaitingRequest] = {}
         self._requests: deque[tuple[Requester, list[bytes]]] = deque()
         self._unstored: list[job.Statistics] = []
         self._store_due_ms = 0
         self._open_pipes()
-        self.maps = MapJobs(self, self.table, WritePort(self._ask_write, self._apids.next, unix_ms))
-        tools = Tools(
-            self.table, self.lease_folder, self.maps, self._ask_snapshot, self._apids.next, unix_ms
+        self.maps = MapJobs(
+            self, self.table, WritePort(self._send_write_request, self._apids.next, wall_ms)
+        )
+        tools = JobServerParts(
+            self.table,
+            self.lease_folder,
+            self.maps,
+            self._send_snapshot_request,
+            self._apids.next,
+            wall_ms,
         )
         self.spark = SparkMaps(self, settings.spark, tools)
         self._sweep()
         self._answers = Frames()
         self._clients: Socket | None = None
         if endpoints.jobs_url:
-            self._open_door(endpoints.jobs_url)
+            self._open_client_socket(endpoints.jobs_url)
         self.ready()
 
     def _open_pipes(self) -> None:
@@ -163,18 +169,18 @@ class JobServer(Actor):
             self.socket(
                 zmq.PUSH,
                 SocketOptions(
-                    connect=(self.endpoint("zerodb_server", name),), hwm=ASKS_HWM, immediate=True
+                    connect=(self.endpoint("zerodb_server", name),), hwm=PIPE_HWM, immediate=True
                 ),
             )
             for name in ("done", "asks")
         )
         self._done = self.pipe(done)
-        self._asks = self.pipe(asks)
-        self.watch_connections(asks, self._on_asks_lost)
+        self._server_requests = self.pipe(asks)
+        self.watch_connections(asks, self._on_server_lost)
         self._incoming = incoming
         self.listen(incoming, self._on_incoming)
 
-    def _open_door(self, url: str) -> None:
+    def _open_client_socket(self, url: str) -> None:
         self._clients = self.socket(
             zmq.ROUTER,
             SocketOptions(
@@ -191,14 +197,14 @@ class JobServer(Actor):
 
     def _on_clients(self, arena: Arena) -> None:
         for routing_id, *frames in arena.messages():
-            self._take_in(Requester(None, routing_id, frames[:1] == [b""]), frames)
+            self._enqueue(Requester(None, routing_id, frames[:1] == [b""]), frames)
 
     def _on_incoming(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, PIPE_HEADER, "requests"):
             kind, flags, _, code, log_index, ticket = head
             if kind == REQUEST and frames:
                 envelope = bool(flags & ENVELOPE)
-                self._take_in(Requester(ticket, frames[0], envelope), frames[1:])
+                self._enqueue(Requester(ticket, frames[0], envelope), frames[1:])
             elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == LOG_POSITION.size:
                 self._on_snapshot(ticket, frames[1])
             elif kind == JOB_WRITE:
@@ -206,12 +212,12 @@ class JobServer(Actor):
             elif kind == LEASE:
                 self._on_lease_applied(code, ticket)
             elif kind == FAILED and frames:
-                again = bool(flags & RETRYABLE)
-                self._on_failed(ticket, frames[0].decode("utf-8", "replace"), again)
+                retry = bool(flags & RETRYABLE)
+                self._on_failed(ticket, frames[0].decode("utf-8", "replace"), retry)
             else:
                 self.log_rarely("malformed-dropped", pipe="requests", size=len(frames))
 
-    def _take_in(self, requester: Requester, frames: list[bytes]) -> None:
+    def _enqueue(self, requester: Requester, frames: list[bytes]) -> None:
         if requester.envelope and frames[:1] == [b""]:
             del frames[0]
         self._requests.append((requester, frames))
@@ -227,7 +233,7 @@ class JobServer(Actor):
 
     @property
     def _is_full(self) -> bool:
-        return self._done.full or self._asks.full
+        return self._done.full or self._server_requests.full
 
     # ---- requests ----
 
@@ -247,21 +253,27 @@ class JobServer(Actor):
             case requests.ClientData():
                 return self._on_client_data(requester, request)
             case requests.RangeJob() | requests.ForwardRange():
-                self._or_refuse(requester, request, lambda: self._begin_range(requester, request))
+                self._refuse_on_error(
+                    requester, request, lambda: self._on_range_job(requester, request)
+                )
             case requests.MapTable():
-                self._or_refuse(requester, request, lambda: self._begin_map(requester, request))
+                self._refuse_on_error(requester, request, lambda: self._on_map(requester, request))
             case requests.CopyTable():
-                self._or_refuse(requester, request, lambda: self._begin_copy(requester, request))
+                self._refuse_on_error(requester, request, lambda: self._on_copy(requester, request))
             case requests.JobStatus():
-                self._or_refuse(requester, request, lambda: self._on_status(requester, request))
+                self._refuse_on_error(
+                    requester, request, lambda: self._on_status(requester, request)
+                )
             case requests.Lease():
-                self._or_refuse(requester, request, lambda: self._on_lease(requester, request))
+                self._refuse_on_error(
+                    requester, request, lambda: self._on_lease(requester, request)
+                )
             case requests.ListJobs():
                 found = self.table.list_jobs(request.running, request.most)
                 rows = ((one.apid, one.fields()) for one in found)
                 self._answer(requester, answers.encode_jobs(request, rows))
             case requests.EndJob():
-                self._or_refuse(requester, request, lambda: self._on_end(requester, request))
+                self._refuse_on_error(requester, request, lambda: self._on_end(requester, request))
             case requests.ServerInfo():
                 software = f"kelek {__version__}"
                 self._answer(
@@ -275,17 +287,17 @@ class JobServer(Actor):
                 self._answer(requester, answers.encode_refusal(error))
         return 0
 
-    def _or_refuse(
-        self, requester: Requester, request: requests.Request, step: Callable[[], None]
+    def _refuse_on_error(
+        self, requester: Requester, request: requests.Request, handle: Callable[[], None]
     ) -> None:
         try:
-            step()
+            handle()
         except JobRefused as error:
-            self._refuse(requester, request, Refusal(str(error), again=error.retry))
+            self._refuse(requester, request, Refusal(str(error), retry=error.retry))
         except StorageError as error:
             # Another node may have the same snapshot.
-            again = values.is_shared(request.extension.lease)
-            self._refuse(requester, request, Refusal(str(error), database=True, again=again))
+            retry = values.is_shared(request.extension.lease)
+            self._refuse(requester, request, Refusal(str(error), database=True, retry=retry))
 
     def _refuse(self, requester: Requester, request: requests.Request, refusal: Refusal) -> None:
         match request:
@@ -293,16 +305,16 @@ class JobServer(Actor):
                 code = values.REQUEST_ERROR
             case _:
                 code = values.DATABASE_ERROR if refusal.database else values.ERROR
-        frames = answers.encode_error(request, code, refusal.text, refusal.again)
+        frames = answers.encode_error(request, code, refusal.text, refusal.retry)
         self._answer(requester, frames)
 
     def _on_client_data(self, requester: Requester, request: requests.ClientData) -> int:
         apid, extension = request.apid or 0, request.extension
         try:
-            chunk = self.table.chunk(apid, self.now_ms, unix_ms(), extension.bytes_max)
+            chunk = self.table.chunk(apid, self.now_ms, wall_ms(), extension.bytes_max)
         except (JobFailed, StorageError) as error:
             if isinstance(error, StorageError):
-                self.table.fail(apid, str(error), unix_ms())
+                self.table.fail(apid, str(error), wall_ms())
             refusal = requests.RequestError(
                 values.PROTOCOL_ERROR, values.ERROR, str(error), extension
             )
@@ -334,7 +346,7 @@ class JobServer(Actor):
         self._answer(requester, answers.encode_status(request, found.fields()))
 
     def _on_end(self, requester: Requester, request: requests.EndJob) -> None:
-        self.table.cancel(request.apid, unix_ms())
+        self.table.cancel(request.apid, wall_ms())
         self.maps.cancel(request.apid)
         self._answer(requester, answers.encode_ok(request))
 
@@ -345,15 +357,15 @@ class JobServer(Actor):
                 raise JobRefused(f"table {request.table} is local, each node's own")
             self.table.check_room(shared=True)
             ticket = self._add_waiting(requester, request, request.table)
-            opened = ops.LeaseOpen(request.table, unix_ms())
-            self.shared.ask(ticket, opened, request.extension.reqid)
+            opened = ops.LeaseOpen(request.table, wall_ms())
+            self.shared.request(ticket, opened, request.extension.reqid)
         elif request.action == requests.LEASE_RENEW:
             self._lease(request.lease)
             self.table.renew(request.lease, self.now_ms)
             self._answer(requester, answers.encode_ok(request))
         elif shared:
             ticket = self._add_waiting(requester, request, 0)
-            self.shared.ask(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
+            self.shared.request(ticket, ops.LeaseEnd(0, request.lease), request.extension.reqid)
         else:
             self.table.release(request.lease)
             self._answer(requester, answers.encode_ok(request))
@@ -377,7 +389,7 @@ class JobServer(Actor):
             if not self.shared.on_written(ticket):
                 self.maps.on_written(ticket)
         elif isinstance(waiting.request, requests.Lease):
-            self._or_refuse(
+            self._refuse_on_error(
                 waiting.requester,
                 waiting.request,
                 partial(self._answer_lease, waiting, waiting.request, log_index),
@@ -398,16 +410,16 @@ class JobServer(Actor):
             raise JobRefused(
                 f"entry {log_index} opens a lease, but this node has no snapshot of it"
             )
-        self._answer(waiting.requester, answers.encode_lease(request, self._shown(lease)))
+        self._answer(waiting.requester, answers.encode_lease(request, self._lease_answer(lease)))
 
-    def _shown(self, lease: Lease) -> answers.SnapshotLease:
+    def _lease_answer(self, lease: Lease) -> answers.SnapshotLease:
         """Returns what a client receives about a lease. Raises StorageError."""
         place = lease.number, lease.path, lease.log_index, lease.term
         return answers.SnapshotLease(*place, self.lease_folder.nonce(lease.number))
 
     # ---- jobs begin ----
 
-    def _begin_range(
+    def _on_range_job(
         self, requester: Requester, request: requests.RangeJob | requests.ForwardRange
     ) -> None:
         extension = request.extension
@@ -422,7 +434,7 @@ class JobServer(Actor):
         else:
             self._request_snapshot(requester, request, request.table)
 
-    def _begin_map(self, requester: Requester, request: requests.MapTable) -> None:
+    def _on_map(self, requester: Requester, request: requests.MapTable) -> None:
         if not self._allow_map:
             raise JobRefused(
                 "mappers are switched off; zerodb: {mapper: wasm} in the topology allows them"
@@ -433,7 +445,7 @@ class JobServer(Actor):
         self._check_maps(min(max(request.threads, 1), THREADS_MAX))
         self._request_snapshot(requester, request, request.source)
 
-    def _begin_copy(self, requester: Requester, request: requests.CopyTable) -> None:
+    def _on_copy(self, requester: Requester, request: requests.CopyTable) -> None:
         if request.source == request.target:
             raise JobRefused(f"table {request.source} is not copied into itself")
         self._check_maps(0)
@@ -449,11 +461,11 @@ class JobServer(Actor):
     ) -> None:
         """Asks for a snapshot of the table as it is after this request."""
         self.table.check_room()
-        self._ask_snapshot(self._add_waiting(requester, request, table), table)
+        self._send_snapshot_request(self._add_waiting(requester, request, table), table)
 
     def _add_waiting(self, requester: Requester, request: requests.Request, table: int) -> int:
         """Stores the waiting request and returns the ticket of its snapshot."""
-        if len(self._waiting) >= self.table.limits.leases_max or self._asks.full:
+        if len(self._waiting) >= self.table.limits.leases_max or self._server_requests.full:
             raise JobRefused(
                 f"{len(self._waiting)} snapshots are being made already; wait for them"
             )
@@ -463,37 +475,37 @@ class JobServer(Actor):
         )
         return ticket
 
-    def _ask_snapshot(self, ticket: int, table: int) -> None:
-        self._ask(CHECKPOINT, ticket, table, os.fsencode(self.lease_folder.path(ticket)))
+    def _send_snapshot_request(self, ticket: int, table: int) -> None:
+        self._send_request(CHECKPOINT, ticket, table, os.fsencode(self.lease_folder.path(ticket)))
 
-    def _ask(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
+    def _send_request(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
         head = PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket)
-        self._asks.send([head, table.to_bytes(4, "little"), *data])
+        self._server_requests.send([head, table.to_bytes(4, "little"), *data])
 
-    def _ask_write(self, ticket: int, table: int, entry: bytes) -> None:
-        self._ask(JOB_WRITE, ticket, table, entry)
+    def _send_write_request(self, ticket: int, table: int, entry: bytes) -> None:
+        self._send_request(JOB_WRITE, ticket, table, entry)
 
-    def _on_failed(self, ticket: int, reason: str, again: bool) -> None:
+    def _on_failed(self, ticket: int, reason: str, retry: bool) -> None:
         waiting = self._waiting.pop(ticket, None)
-        if self.spark.on_failed(ticket, reason, again, self.now_ms):
+        if self.spark.on_failed(ticket, reason, retry, self.now_ms):
             return
         if waiting is None:
             if not self.shared.on_failed(ticket, self.now_ms):
-                self.maps.on_refused(ticket, reason, again, self.now_ms)
+                self.maps.on_refused(ticket, reason, retry, self.now_ms)
             return
         text = f"no snapshot of table {waiting.table} can be taken: {reason}"
         match waiting.request:
             case requests.Lease(lease=number, action=requests.LEASE_RELEASE):
                 text = f"lease {number} is not released on all nodes: {reason}"
-        self._refuse(waiting.requester, waiting.request, Refusal(text, database=True, again=again))
+        self._refuse(waiting.requester, waiting.request, Refusal(text, database=True, retry=retry))
 
-    def _on_asks_lost(self) -> None:
+    def _on_server_lost(self) -> None:
         """Handles the end of zerodb_server: its answers may never come."""
         for ticket in list(self._waiting):
-            self._on_failed(ticket, "the node's zerodb_server has ended", again=True)
-        self.shared.on_asks_lost(self.now_ms)
-        self.maps.repeat()
-        self.spark.repeat()
+            self._on_failed(ticket, "the node's zerodb_server has ended", retry=True)
+        self.shared.on_server_lost(self.now_ms)
+        self.maps.resend_writes()
+        self.spark.request_snapshots()
 
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
         waiting = self._waiting.pop(ticket, None)
@@ -536,10 +548,10 @@ class JobServer(Actor):
         pairs = tables.pieces(*range_, not request.extension.flags & values.KEYS_ONLY)
         request_type = requests.type_of(request)
         scan = JobScan(request_type, request.table, lease.number, chunk, limit)
-        apid = self.table.start(scan, pairs, self.now_ms, unix_ms())
+        apid = self.table.start(scan, pairs, self.now_ms, wall_ms())
         shown = None
         if request.extension.flags & values.WITH_LEASE:
-            shown = self._shown(lease)
+            shown = self._lease_answer(lease)
         self._answer(waiting.requester, answers.encode_apid(request, apid, shown))
 
     def _start_map(self, waiting: WaitingRequest, lease: Lease, spec: MapSpec) -> None:
@@ -550,7 +562,7 @@ class JobServer(Actor):
         tables = self.lease_folder.tables(lease.number)
         info = tables.info(request.source)
         size = info.size if info is not None else 0
-        on_spark = self.spark.takes(spec, size)
+        on_spark = self.spark.accepts(spec, size)
         if on_spark and self.spark.full:
             raise JobRefused(self.spark.full)
         self._check_maps(spec.threads if spec.engine and not on_spark else 0)
@@ -558,7 +570,7 @@ class JobServer(Actor):
         pairs = tables.pieces(request.source, *bounds)
         kind = requests.type_of(request)
         scan = JobScan(kind, request.source, lease.number, target=spec.target)
-        apid = self.table.start(scan, pairs, self.now_ms, unix_ms())
+        apid = self.table.start(scan, pairs, self.now_ms, wall_ms())
 
         def on_started(problem: str) -> None:
             if problem:
@@ -572,9 +584,9 @@ class JobServer(Actor):
                 request.source, lease.number, size, parted,
                 spec.engine, spec.module, spec.parameters,
             )  # fmt: skip
-            self.spark.begin(apid, spec, order, on_started)
+            self.spark.start(apid, spec, order, on_started)
         else:
-            self.maps.begin(apid, spec, on_started)
+            self.maps.start(apid, spec, on_started)
 
     # ---- time ----
 
@@ -583,9 +595,9 @@ class JobServer(Actor):
         self.maps.tick(now_ms)
         self.maps.pump(now_ms)
         self.spark.pump(now_ms)
-        self.table.tick(now_ms, unix_ms())
+        self.table.tick(now_ms, wall_ms())
         for ticket in [it for it, waiting in self._waiting.items() if now_ms >= waiting.due_ms]:
-            self._on_failed(ticket, "no worker made it in time", again=True)
+            self._on_failed(ticket, "no worker made it in time", retry=True)
         self._tick_shared(now_ms)
         if now_ms >= self._sweep_due_ms:
             self._sweep()
@@ -603,7 +615,7 @@ class JobServer(Actor):
                 self.resume(socket)
 
     def _tick_shared(self, now_ms: int) -> None:
-        if self._asks.full:
+        if self._server_requests.full:
             return
         try:
             self.shared.tick(now_ms)
@@ -643,7 +655,7 @@ class JobServer(Actor):
         parts = self.table, self.maps, self.spark
         due += [ms for part in parts if (ms := part.deadline_ms()) is not None]
         shared_due_ms = self.shared.deadline_ms()
-        if shared_due_ms is not None and not self._asks.full:
+        if shared_due_ms is not None and not self._server_requests.full:
             due.append(shared_due_ms)
         return min(due)
 
@@ -663,10 +675,6 @@ class JobServer(Actor):
             "rows": sum(one.rows for one in self.table.jobs.values()),
             **self.spark.status(),
         }
-
-
-def unix_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 if __name__ == "__main__":

@@ -14,27 +14,27 @@ from ...protocols.zerodb.wire.worker_pipe import LEASE_ENDED, LEASE_OPENED, LEAS
 from ...storage.worker.lease_folder import LeaseFolder
 from ...storage.worker.shared_lease import FREE_BYTES_MIN
 
-AboutLease = ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd
-LOOK_MS = 1000  # Interval of checking the disk's free space while leases exist.
+LeaseOperation = ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd
+DISK_CHECK_MS = 1000  # Interval of checking the disk's free space while leases exist.
 
 
 class LeasePort(NamedTuple):
     """Sends entries to zerodb_server."""
 
     # Arguments: ticket, table, entry, request id or b"".
-    ask: Callable[[int, int, bytes, bytes], None]
+    request_entry: Callable[[int, int, bytes, bytes], None]
     next_ticket: Callable[[], int]
 
 
 class SharedLeases:
     """The shared leases of one node, beside its job table and its folder."""
 
-    def __init__(self, table: JobTable, folder: LeaseFolder, door: LeasePort) -> None:
+    def __init__(self, table: JobTable, folder: LeaseFolder, port: LeasePort) -> None:
         self._table = table
         self._folder = folder
-        self._door = door
+        self._port = port
         self.renewals: dict[int, int] = {}  # By ticket: leases that a log entry is to renew.
-        self._look_due_ms = 0
+        self._disk_check_due_ms = 0
 
     # ---- what is in the folder ----
 
@@ -63,20 +63,18 @@ class SharedLeases:
 
     # ---- what the log says ----
 
-    def on_applied(self, what: int, number: int, now_ms: int) -> None:
+    def on_applied(self, event: int, number: int, now_ms: int) -> None:
         """A worker has applied an entry about a lease. Raises StorageError."""
-        if what == LEASE_OPENED:
+        if event == LEASE_OPENED:
             self.adopt(number, now_ms)
-        elif what == LEASE_RENEWED:
+        elif event == LEASE_RENEWED:
             self._table.on_lease_renewed(number, now_ms)
-        elif what == LEASE_ENDED:
+        elif event == LEASE_ENDED:
             self._table.on_lease_released(number)
 
-    def ask(
-        self, ticket: int, op: ops.LeaseOpen | ops.LeaseKeep | ops.LeaseEnd, reqid: bytes
-    ) -> None:
+    def request(self, ticket: int, op: LeaseOperation, reqid: bytes) -> None:
         """Requests an entry about a lease; this node need not hold the lease."""
-        self._door.ask(ticket, op.table, ops.pack([op]), reqid)
+        self._port.request_entry(ticket, op.table, ops.pack([op]), reqid)
 
     def on_written(self, ticket: int) -> bool:
         """Handles an applied entry; returns False if this object did not request it."""
@@ -90,7 +88,7 @@ class SharedLeases:
             self._table.on_renewal_failed(number, now_ms)
         return number is not None
 
-    def on_asks_lost(self, now_ms: int) -> None:
+    def on_server_lost(self, now_ms: int) -> None:
         """Forgets all requests, because zerodb_server has ended."""
         for ticket in list(self.renewals):
             self.on_failed(ticket, now_ms)
@@ -100,11 +98,11 @@ class SharedLeases:
     def tick(self, now_ms: int) -> None:
         """Reports leases in use and frees disk space. Raises StorageError."""
         for number in self._table.due_renewals(now_ms):
-            ticket = self._door.next_ticket()
+            ticket = self._port.next_ticket()
             self.renewals[ticket] = number
-            self.ask(ticket, ops.LeaseKeep(0, number), b"")
-        if self._table.shared and now_ms >= self._look_due_ms:
-            self._look_due_ms = now_ms + LOOK_MS
+            self.request(ticket, ops.LeaseKeep(0, number), b"")
+        if self._table.shared and now_ms >= self._disk_check_due_ms:
+            self._disk_check_due_ms = now_ms + DISK_CHECK_MS
             if self._folder.free() < FREE_BYTES_MIN:
                 self._table.drop_idle_lease()
 
@@ -114,7 +112,7 @@ class SharedLeases:
             return None
         renewals_due_ms = self._table.renewals_due_ms
         return (
-            self._look_due_ms
+            self._disk_check_due_ms
             if renewals_due_ms is None
-            else min(self._look_due_ms, renewals_due_ms)
+            else min(self._disk_check_due_ms, renewals_due_ms)
         )

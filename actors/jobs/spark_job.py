@@ -52,8 +52,8 @@ class SparkJob(Actor):
         if importlib.util.find_spec("pyspark") is None:
             self._refuse("Spark is not installed here", "pip install 'kelek[spark]'")
         self._jobs: set[int] = set()  # Jobs of the driver.
-        self._taken = bytearray()
-        self._up = False
+        self._received = bytearray()
+        self._driver_ready = False
         self._ready_ms = self.received_ms = monotonic_ms()
         orders = self.socket(
             zmq.PULL,
@@ -105,7 +105,7 @@ class SparkJob(Actor):
         name = f"kelek {self.setup.cluster} {self.setup.node}"
         url = self.settings.table_endpoints.url
         setup = Setup(name, url, str(folder), spark.master, spark.memory_bytes)
-        self._tell(map_orders.encode(map_orders.SETUP, 0, setup))
+        self._send_to_driver(map_orders.encode(map_orders.SETUP, 0, setup))
 
     def _await_check(self) -> None:
         """Waits for the driver's check. Raises OperatorError if Spark cannot start here."""
@@ -119,7 +119,7 @@ class SparkJob(Actor):
             data = self._pipes.read()
             if data is None:
                 continue
-            self._taken += data
+            self._received += data
             for message in self._messages():
                 if message.kind == map_orders.BROKEN:
                     reason = map_orders.body_of(message, Trouble).reason
@@ -131,20 +131,20 @@ class SparkJob(Actor):
             if not data:
                 self._refuse("Spark's driver ends as it starts", "see the log")
 
-    def _tell(self, message: bytes) -> None:
+    def _send_to_driver(self, message: bytes) -> None:
         self._pipes.write(len(message).to_bytes(SIZE_BYTES, "little") + message)
 
     def _messages(self) -> list[map_orders.Message]:
         """Returns the messages that have arrived completely. Raises RemoteProtocolError."""
         found = []
-        while len(self._taken) >= SIZE_BYTES:
-            size = int.from_bytes(self._taken[:SIZE_BYTES], "little")
+        while len(self._received) >= SIZE_BYTES:
+            size = int.from_bytes(self._received[:SIZE_BYTES], "little")
             if size > map_orders.MESSAGE_BYTES_MAX:
                 raise RemoteProtocolError(f"a message of {size} bytes")
-            if len(self._taken) < SIZE_BYTES + size:
+            if len(self._received) < SIZE_BYTES + size:
                 break
-            data = bytes(self._taken[SIZE_BYTES : SIZE_BYTES + size])
-            del self._taken[: SIZE_BYTES + size]
+            data = bytes(self._received[SIZE_BYTES : SIZE_BYTES + size])
+            del self._received[: SIZE_BYTES + size]
             found.append(map_orders.decode(data))
         return found
 
@@ -153,25 +153,25 @@ class SparkJob(Actor):
         if data is None:
             return
         if not data:
-            self._break("it has ended; its last words are in the log")
+            self._fail("it has ended; its last words are in the log")
         self.received_ms = self.now_ms
-        self._taken += data
+        self._received += data
         try:
             for message in self._messages():
                 self._on_message(message)
         except RemoteProtocolError as error:
-            self._break(str(error))
+            self._fail(str(error))
 
     def _on_message(self, message: map_orders.Message) -> None:
         if message.kind == map_orders.READY:
-            self._up = True
+            self._driver_ready = True
             self.log("spark-ready")
         elif message.kind == map_orders.BROKEN:
-            self._break(map_orders.body_of(message, Trouble).reason)
+            self._fail(map_orders.body_of(message, Trouble).reason)
         elif message.apid in self._jobs:
             self._reports.send([map_orders.HEAD.pack(*message[:2]) + message.data])
 
-    def _break(self, problem: str) -> None:
+    def _fail(self, problem: str) -> None:
         """Reports the problem to all waiting maps and ends this actor."""
         reason = f"Spark's driver has failed: {problem}"
         for apid in self._jobs:
@@ -192,13 +192,13 @@ class SparkJob(Actor):
                 continue
             if message.kind == map_orders.MAP:
                 self._jobs.add(message.apid)
-                self._tell(b"".join(frames))
+                self._send_to_driver(b"".join(frames))
             elif message.kind == map_orders.DROP and message.apid in self._jobs:
                 self._drop(message.apid)
 
     def _drop(self, apid: int) -> None:
         self._jobs.discard(apid)
-        self._tell(map_orders.encode(map_orders.DROP, apid))
+        self._send_to_driver(map_orders.encode(map_orders.DROP, apid))
 
     def on_connection_lost(self) -> None:
         """Drops all jobs, because job_server has ended."""
@@ -208,16 +208,16 @@ class SparkJob(Actor):
     # ---- time and end ----
 
     def on_wake(self, now_ms: int) -> None:
-        most_ms = SILENT_MS if self._up else START_MS
+        most_ms = SILENT_MS if self._driver_ready else START_MS
         if now_ms >= self.received_ms + most_ms:
-            self._break(f"it has said nothing for {most_ms // 1000} s")
-        if self._up and now_ms >= self._ready_ms and not self._reports.full:
+            self._fail(f"it has said nothing for {most_ms // 1000} s")
+        if self._driver_ready and now_ms >= self._ready_ms and not self._reports.full:
             self._ready_ms = now_ms + READY_MS
             ready = DriverReady(self.setup.epoch)
             self._reports.send([map_orders.encode(map_orders.READY, 0, ready)])
 
     def deadline_ms(self) -> int | None:
-        return self._ready_ms if self._up and not self._reports.full else None
+        return self._ready_ms if self._driver_ready and not self._reports.full else None
 
     def on_stop(self) -> None:
         self._end_driver()
@@ -232,7 +232,7 @@ class SparkJob(Actor):
         self._process.wait()
 
     def status(self) -> dict[str, Any]:
-        return {"spark": "ready" if self._up else "starting", "maps": len(self._jobs)}
+        return {"spark": "ready" if self._driver_ready else "starting", "maps": len(self._jobs)}
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ JOBS_MAX = 16
 WAIT_MS = 300_000  # For a spark_job whose JVM starts.
 LOST_MS = 1000  # After spark_job has disconnected: its reason may still arrive.
 SNAPSHOT_MS = 60_000  # Limit for the snapshot of the staging table; a new leader may delay it.
-AGAIN_MS = 200
+RETRY_MS = 200
 REPORTS_HWM = 1024
 
 CHECKING = "checking"  # This node starts the mapper once, to refuse a bad one at once.
@@ -40,7 +40,7 @@ SNAPSHOT = "snapshot"  # A worker makes the snapshot of the staging table.
 COMMITTING = "committing"  # MapJobs writes the output.
 
 
-class Tools(NamedTuple):
+class JobServerParts(NamedTuple):
     """The parts of job_server that this module uses."""
 
     table: JobTable
@@ -62,7 +62,7 @@ class SparkMap:
         self.process: MapperProcess | None = None
         self.since_ms = 0  # Start of the wait for spark_job or for the snapshot.
         self.epoch = 0  # Epoch of the spark_job that runs it.
-        self.told = MapProgress()
+        self.tasks_progress = MapProgress()
         self.rows = self.size = 0  # Last reported progress.
         self.mapped: Mapped | None = None
         self.ticket = 0  # Ticket of the requested snapshot, later the number of its lease.
@@ -76,9 +76,9 @@ class SparkMaps:
     reports   PULL    map_orders: READY, PROGRESS, MAPPED, FAILED              from it
     """
 
-    def __init__(self, actor: Actor, settings: SparkSettings | None, tools: Tools) -> None:
+    def __init__(self, actor: Actor, settings: SparkSettings | None, parts: JobServerParts) -> None:
         self._actor = actor
-        self._tools = tools
+        self._parts = parts
         self.threshold: int | None = settings.threshold_bytes if settings else None
         self.jobs: dict[int, SparkMap] = {}
         self._epoch = 0  # Epoch of the spark_job that accepts maps; 0 if there is none.
@@ -96,7 +96,7 @@ class SparkMaps:
         self._orders = actor.pipe(orders)
         actor.watch_connections(orders, self.on_lost)
 
-    def takes(self, spec: MapSpec, size: int) -> bool:
+    def accepts(self, spec: MapSpec, size: int) -> bool:
         """Whether Spark runs a map over so many bytes."""
         return bool(spec.engine) and self.threshold is not None and size >= self.threshold
 
@@ -107,7 +107,7 @@ class SparkMaps:
             return ""
         return f"{len(self.jobs)} maps run on Spark already; wait until one has ended"
 
-    def begin(self, apid: int, spec: MapSpec, order: MapOrder, started: Started) -> None:
+    def start(self, apid: int, spec: MapSpec, order: MapOrder, started: Started) -> None:
         """Starts a job that is in the table. It ends when it leaves the table."""
         one = self.jobs[apid] = SparkMap(spec, order, started)
         try:
@@ -146,7 +146,7 @@ class SparkMaps:
         if one is None or one.state != MAPPING:  # The map has ended here.
             return
         if message.kind == map_orders.PROGRESS:
-            one.told = map_orders.body_of(message, MapProgress)
+            one.tasks_progress = map_orders.body_of(message, MapProgress)
         elif message.kind == map_orders.MAPPED:
             self._on_mapped(message.apid, map_orders.body_of(message, Mapped))
         elif message.kind == map_orders.FAILED:
@@ -170,54 +170,54 @@ class SparkMaps:
         if len(mapped.progress) != len(MapProgress._fields):
             raise RemoteProtocolError("a Mapped without its progress")
         one = self.jobs[apid]
-        one.mapped, one.told = mapped, MapProgress(*mapped.progress)
+        one.mapped, one.tasks_progress = mapped, MapProgress(*mapped.progress)
         one.state, one.since_ms = SNAPSHOT, self._actor.now_ms
-        self._tools.table.progress(apid, one.told)
-        self._ask_snapshot(apid)
+        self._parts.table.progress(apid, one.tasks_progress)
+        self._request_snapshot(apid)
 
-    def _ask_snapshot(self, apid: int) -> None:
+    def _request_snapshot(self, apid: int) -> None:
         one = self.jobs[apid]
         assert one.mapped is not None
         try:
-            one.ticket = self._tools.next_ticket()
+            one.ticket = self._parts.next_ticket()
         except StorageError as error:
             self._fail(apid, str(error))
             return
         one.due_ms = one.since_ms + SNAPSHOT_MS
-        self._tools.checkpoint(one.ticket, one.mapped.table)
+        self._parts.checkpoint(one.ticket, one.mapped.table)
 
-    def _asker(self, ticket: int) -> int | None:
+    def _job_of(self, ticket: int) -> int | None:
         found = (it for it, one in self.jobs.items() if one.ticket == ticket)
         return next((it for it in found if self.jobs[it].state == SNAPSHOT), None)
 
     def on_snapshot(self, ticket: int, log_index: int, term: int) -> bool:
         """Handles a snapshot; returns False if this object did not request it."""
-        apid = self._asker(ticket)
+        apid = self._job_of(ticket)
         if apid is None:
             return False
         one = self.jobs[apid]
         assert one.mapped is not None
-        path = self._tools.folder.path(ticket)
+        path = self._parts.folder.path(ticket)
         lease = Lease(ticket, one.mapped.table, path, log_index, term)
-        self._tools.table.add_lease(lease, True, self._actor.now_ms)
+        self._parts.table.add_lease(lease, True, self._actor.now_ms)
         one.state = COMMITTING
         try:
-            tables = self._tools.folder.tables(ticket)
+            tables = self._parts.folder.tables(ticket)
         except StorageError as error:
             self._fail(apid, str(error))
             return True
         staged = outputs(tables, one.mapped.table, one.mapped.attempts)
-        self._tools.maps.begin(apid, MapSpec(one.spec.target, staged=staged), lambda _: None)
+        self._parts.maps.start(apid, MapSpec(one.spec.target, staged=staged), lambda _: None)
         return True
 
-    def on_failed(self, ticket: int, reason: str, again: bool, now_ms: int) -> bool:
+    def on_failed(self, ticket: int, reason: str, retry: bool, now_ms: int) -> bool:
         """Handles a failed snapshot; returns False if this object did not request it."""
-        apid = self._asker(ticket)
+        apid = self._job_of(ticket)
         if apid is None:
             return False
         one = self.jobs[apid]
-        if again and now_ms < one.since_ms + SNAPSHOT_MS:
-            one.ticket, one.due_ms = 0, now_ms + AGAIN_MS
+        if retry and now_ms < one.since_ms + SNAPSHOT_MS:
+            one.ticket, one.due_ms = 0, now_ms + RETRY_MS
         else:
             self._fail(apid, f"no snapshot of what Spark has mapped can be taken: {reason}")
         return True
@@ -227,7 +227,7 @@ class SparkMaps:
         """Tickets of outstanding snapshots."""
         return {one.ticket for one in self.jobs.values() if one.state == SNAPSHOT}
 
-    def repeat(self) -> None:
+    def request_snapshots(self) -> None:
         """Requests outstanding snapshots again, because the requests may have been lost."""
         for one in self.jobs.values():
             if one.state == SNAPSHOT:
@@ -241,33 +241,33 @@ class SparkMaps:
             self.lost_ms = None
             self._fail_lost(lambda one: True)
         for apid, one in list(self.jobs.items()):
-            if apid not in self._tools.table.jobs:
+            if apid not in self._parts.table.jobs:
                 self._end(apid)
                 continue
-            self._tools.table.touch(apid, now_ms)
+            self._parts.table.touch(apid, now_ms)
             if one.state == CHECKING and one.process is not None:
                 one.process.tick(now_ms)
             elif one.state == WAITING:
-                self._hand_over(apid, now_ms)
+                self._send_order(apid, now_ms)
             elif one.state == MAPPING:
-                self._show(apid)
+                self._report_progress(apid)
             elif one.state == SNAPSHOT and now_ms >= one.due_ms:
-                self._repeat_snapshot(apid, now_ms)
+                self._retry_snapshot(apid, now_ms)
             elif one.state == COMMITTING:
-                self._tools.table.renew(one.ticket, now_ms)
+                self._parts.table.renew(one.ticket, now_ms)
 
-    def _show(self, apid: int) -> None:
+    def _report_progress(self, apid: int) -> None:
         """Reports the progress of ended and running tasks.
 
         The progress never decreases, although a task that ends is in neither group for a moment.
         """
         one = self.jobs[apid]
-        rows, size = self._tools.table.read_by_jobs(one.order.lease)
-        rows, size = one.told.rows + rows, one.told.size + size
+        rows, size = self._parts.table.read_by_jobs(one.order.lease)
+        rows, size = one.tasks_progress.rows + rows, one.tasks_progress.size + size
         one.rows, one.size = max(one.rows, rows), max(one.size, size)
-        self._tools.table.progress(apid, one.told._replace(rows=one.rows, size=one.size))
+        self._parts.table.progress(apid, one.tasks_progress._replace(rows=one.rows, size=one.size))
 
-    def _hand_over(self, apid: int, now_ms: int) -> None:
+    def _send_order(self, apid: int, now_ms: int) -> None:
         one = self.jobs[apid]
         if self._epoch and not self._orders.full:
             one.state, one.epoch = MAPPING, self._epoch
@@ -275,14 +275,14 @@ class SparkMaps:
         elif now_ms >= one.since_ms + WAIT_MS:
             self._fail(apid, "the node's spark_job is not there; see `supervisor status`")
 
-    def _repeat_snapshot(self, apid: int, now_ms: int) -> None:
+    def _retry_snapshot(self, apid: int, now_ms: int) -> None:
         if now_ms >= self.jobs[apid].since_ms + SNAPSHOT_MS:
             self._fail(apid, "no worker made a snapshot of what Spark has mapped in time")
         else:
-            self._ask_snapshot(apid)
+            self._request_snapshot(apid)
 
     def _fail(self, apid: int, reason: str) -> None:
-        self._tools.table.fail(apid, reason, self._tools.unix_ms())
+        self._parts.table.fail(apid, reason, self._parts.unix_ms())
         self._report_start(self.jobs[apid], reason)
         self._end(apid)
 
@@ -299,7 +299,7 @@ class SparkMaps:
         if one.process is not None:
             one.process.kill()
         if one.state == COMMITTING:
-            self._tools.table.release(one.ticket)
+            self._parts.table.release(one.ticket)
         if one.epoch:
             self._orders.send([map_orders.encode(map_orders.DROP, apid)])
 

@@ -36,7 +36,7 @@ class CommitNotifier:
     def __init__(self, now_ms: int) -> None:
         self.index = 0  # The last index in a notice to any process.
         self.urgent = False  # Whether a process is urgent.
-        self._index_everybody = 0
+        self._index_all = 0
         self._leader_term: int | None = None
         self._due_ms = now_ms
 
@@ -44,19 +44,19 @@ class CommitNotifier:
         """When a notice is due; index is committed and durable here."""
         if self.urgent and index > self.index:
             return now_ms
-        if index > self._index_everybody:
+        if index > self._index_all:
             return self._due_ms
         return self._due_ms + ALIVE_MS if self.urgent and self._leader_term else None
 
     def scope(self, index: int, leads: int, now_ms: int, wanted_index: int = 0) -> NotifyScope:
         """Returns the processes to notify() now. A client waits until all have applied
         wanted_index."""
-        if leads != self._leader_term or wanted_index > self._index_everybody < index:
+        if leads != self._leader_term or wanted_index > self._index_all < index:
             return NotifyScope.ALL
         due_ms = self._due_ms
-        if index == self._index_everybody:
+        if index == self._index_all:
             due_ms += ALIVE_MS
-        if now_ms >= due_ms and (index > self._index_everybody or (self.urgent and leads > 0)):
+        if now_ms >= due_ms and (index > self._index_all or (self.urgent and leads > 0)):
             return NotifyScope.ALL
         return NotifyScope.URGENT if self.urgent and index > self.index else NotifyScope.NONE
 
@@ -64,6 +64,6 @@ class CommitNotifier:
         """Registers that a notice is sent, and returns it."""
         self.index, self._leader_term = commit.commit_index, commit.leader_term
         if commit.scope is NotifyScope.ALL:
-            self._index_everybody = commit.commit_index
+            self._index_all = commit.commit_index
             self._due_ms = now_ms + PUBLISH_MS
         return commit

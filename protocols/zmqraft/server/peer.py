@@ -174,7 +174,7 @@ class Peer:
         self.leading = False
         self._commit_notifier = CommitNotifier(now_ms)
         self._prune_due_ms = now_ms + PRUNE_EVERY_MS
-        self._refused_to: str | None = None
+        self._named_leader: str | None = None
         self._leader_json = encode_json(None)
         self._now_ms, self._unix_s = now_ms, 0
         self.writable = True
@@ -655,8 +655,8 @@ class Peer:
         """Refuses all waiting clients at a step-down, and keeps the leader's name for refusals."""
         core = self.core
         leader = core.transferring or core.leader
-        if leader != self._refused_to:
-            self._refused_to = leader
+        if leader != self._named_leader:
+            self._named_leader = leader
             self._leader_json = encode_json(leader)
         if core.role is Role.LEADER:
             if not self.leading:
