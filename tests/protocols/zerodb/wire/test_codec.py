@@ -1,11 +1,20 @@
-"""Requests and answers of ZeroDB: round trips, and junk."""
+"""Requests of ZeroDB: round trips, junk, and what a client of 2013 sends malformed."""
 
+import re
+
+import pytest
 from hypothesis import given
 
+from kelek.protocols.zerodb.wire import codec, values
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.codec import decode_request, peek
 from kelek.protocols.zerodb.wire.requests import Request, RequestError, type_of
+from kelek.tests.interop.zerodb import zerodb_malformed as malformed
+from kelek.tests.interop.zerodb.zerodb_malformed import Bad
+from kelek.tests.interop.zerodb.zerodb_plain import Frames
 from kelek.tests.protocols.zerodb.wire import messages
+
+TABLE = 7
 
 
 @given(messages.request())
@@ -24,3 +33,19 @@ def test_junk_is_refused_or_means_something(frames: list[bytes]) -> None:
     else:
         sound = decode_request(encode_request(request)) == request
     assert sound
+
+
+@pytest.mark.parametrize("bad", malformed.all_bad(), ids=str)
+def test_malformed_requests_are_refused(bad: Bad) -> None:
+    with pytest.raises(RequestError) as found:
+        codec.decode_request(bad.request(TABLE, *malformed.flags_of(bad.kind)))
+    assert (found.value.request_type, found.value.code) == (bad.kind, bad.code)
+    words = re.findall(r"frame \d+|\d+", found.value.text)
+    assert set(bad.names) <= set(words), found.value.text
+
+
+@pytest.mark.parametrize("frames", malformed.UNRECOGNIZED, ids=lambda it: it[0][:3].hex() or "none")
+def test_unknown_requests_get_the_protocol_error(frames: Frames) -> None:
+    with pytest.raises(RequestError) as found:
+        codec.decode_request(frames)
+    assert found.value.request_type == values.PROTOCOL_ERROR

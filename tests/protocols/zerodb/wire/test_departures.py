@@ -1,4 +1,4 @@
-"""Where the text of ZeroDB is silent or contradicts itself: byte for byte what we read and answer.
+"""Where the ZeroDB specification is silent or contradictory: byte for byte what we read and answer.
 
 Each test is a point of docs/protocols/zerodb.md, "Departures".
 """

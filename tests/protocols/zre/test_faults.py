@@ -86,7 +86,7 @@ class LossyNetwork:
         network.run(60_000)
         said = network.greetings
         network.run(10_000)
-        assert network.greetings == said, "all is said"
+        assert network.greetings == said, "no further HELLO is sent"
 
 
 def check_events(host: Host) -> None:
@@ -100,7 +100,7 @@ def check_events(host: Host) -> None:
             assert uuid not in there
             there[uuid] = set()
             continue
-        assert uuid in there, f"{kind} of who is not there"
+        assert uuid in there, f"{kind} of an absent peer"
         if kind is EventKind.EXIT:
             del there[uuid]
         elif kind is EventKind.JOIN:
@@ -115,17 +115,17 @@ def check_events(host: Host) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_when_the_storm_is_over_all_see_what_is_so(seed: int) -> None:
-    storm = LossyNetwork(seed)
-    told: list[Host] = []
+def test_after_the_faults_all_nodes_see_the_true_state(seed: int) -> None:
+    faulty = LossyNetwork(seed)
+    started: list[Host] = []
     for _ in range(150):
-        told += [host for host in storm.hosts if host not in told]
-        storm.step()
-    storm.calm()
-    hosts = storm.hosts
+        started += [host for host in faulty.hosts if host not in started]
+        faulty.step()
+    faulty.calm()
+    hosts = faulty.hosts
     uuids = {host.node.uuid for host in hosts}
     groups = {host.node.uuid: host.node.groups for host in hosts}
-    for host in told:
+    for host in started:
         if host.alive:
             check_events(host)
     for host in hosts:
@@ -142,24 +142,26 @@ def test_when_the_storm_is_over_all_see_what_is_so(seed: int) -> None:
                 for uuid, peer in host.node.peers.items()
                 if peer.version is Version.V2 and group in groups[uuid]
             }
-    heard = Counter(event.content[0] for host in told for event in host.events if event.content)
-    assert all(count <= storm.said[content] for content, count in heard.items()), "one came twice"
+    heard = Counter(event.content[0] for host in started for event in host.events if event.content)
+    assert all(count <= faulty.said[content] for content, count in heard.items()), (
+        "no content arrives twice"
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_lost_beacons_lose_nobody(seed: int) -> None:
+def test_lost_beacons_lose_no_peer(seed: int) -> None:
     """With 30 % of beacons lost, no peer of either version is lost in 60 s."""
-    storm = LossyNetwork(seed)
-    storm.network.beacon_loss = 0.3
-    storm.network.run(5000)
+    faulty = LossyNetwork(seed)
+    faulty.network.beacon_loss = 0.3
+    faulty.network.run(5000)
     for _ in range(60):
-        host = storm.dice.choice(storm.hosts)
-        host.node.join(storm.dice.choice(GROUPS))
-        host.node.shout(storm.dice.choice(GROUPS), [b"x"])
-        host.node.leave(storm.dice.choice(GROUPS))
-        storm.network.act(host)
-        storm.network.run(1000)
-    for host in storm.hosts:
-        assert len(host.node.peers) == len(storm.hosts) - 1
+        host = faulty.dice.choice(faulty.hosts)
+        host.node.join(faulty.dice.choice(GROUPS))
+        host.node.shout(faulty.dice.choice(GROUPS), [b"x"])
+        host.node.leave(faulty.dice.choice(GROUPS))
+        faulty.network.act(host)
+        faulty.network.run(1000)
+    for host in faulty.hosts:
+        assert len(host.node.peers) == len(faulty.hosts) - 1
         assert not host.seen(EventKind.EXIT)
         assert not {"gaps", "status_gaps"} & {name for name, n in host.node.counters.items() if n}
