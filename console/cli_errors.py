@@ -1,17 +1,18 @@
 """Errors of a command: one line on stderr and an exit code."""
 
 import contextlib
-import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import click
 
+from ..actors.errors import OperatorError
+
 FAILED = 1
 IMPOSSIBLE = 2
-INTERRUPTED = 130
+INTERRUPTED = 130  # As a shell reports a process that SIGINT has ended.
 
 
 class CliError(Exception):
@@ -22,23 +23,8 @@ class CliError(Exception):
         self.code = code
 
 
-def report_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose CliErrors become one line on stderr and an exit code."""
-
-    @functools.wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except CliError as error:
-            end(str(error), error.code)
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
-
-    return wrapped
-
-
 class Command(click.Command):
-    """A click command that also reports usage and output errors in one line."""
+    """A click command whose errors are one line on stderr and an exit code."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _in_one_line(self):
@@ -50,7 +36,10 @@ class Command(click.Command):
 
 
 class Program(Command, click.Group):
-    """A group of such commands."""
+    """A group of such commands and groups."""
+
+    command_class = Command
+    group_class = type
 
 
 @contextlib.contextmanager
@@ -58,6 +47,12 @@ def _in_one_line(program: click.Command) -> Iterator[None]:
     try:
         try:
             yield
+        except CliError as error:
+            _end(str(error), error.code)
+        except OperatorError as error:
+            _end(str(error), IMPOSSIBLE)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -87,7 +82,7 @@ def _write_nowhere() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def end(line: str, code: int) -> NoReturn:
-    name = click.get_current_context().find_root().info_name
+def _end(line: str, code: int) -> NoReturn:
+    name = click.get_current_context().find_root().command.name
     sys.stderr.write(f"{name}: {line}\n")
     sys.exit(code)

@@ -1,7 +1,6 @@
-"""Shell completion of names in the topology. It contacts no node; without a topology it offers
-none.
+"""Shell completion of names in the topology. It contacts no node.
 
-The shell imports this module, and its functions import the rest.
+Without a topology it offers no names. Each function imports what it needs.
 """
 
 from typing import Any
@@ -50,11 +49,11 @@ def farms(context: click.Context, parameter: click.Parameter, incomplete: str) -
 
 def farm_servers(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """The server ids of the given farm, or of all farms."""
-    found, name = _topology(context), context.params.get("name")
+    found, name = _topology(context), context.params.get("farm")
     if found is None:
         return []
-    meant = [settings for farm, settings in found.farms.items() if name in (None, farm)]
-    ids = [str(number) for settings in meant for number in settings.servers]
+    farms = [settings for farm, settings in found.farms.items() if name in (None, farm)]
+    ids = [str(number) for settings in farms for number in settings.servers]
     return _matching(list(dict.fromkeys(ids)), incomplete)
 
 

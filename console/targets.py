@@ -1,41 +1,37 @@
-"""The cluster that a command uses: from a topology, or from --url."""
+"""The topology or the urls that select what a command connects to."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .cli_errors import FAILED, CliError
 
 if TYPE_CHECKING:
     from ..actors.topology.topology import Topology
 
-Where = dict[str, Any]
 
-
-def load_topology(where: Where) -> "tuple[str, Topology]":
-    """The path of the topology, and the topology. Raises CliError."""
+def load_topology(path: str | None) -> "tuple[str, Topology]":
+    """The path of the topology (None: the default), and the topology. Raises OperatorError."""
     # Imported here: it loads YAML, which --url does not need.
-    from ..actors.errors import OperatorError
     from ..actors.runtime import run_dir
     from ..actors.topology import topology as topologies
 
-    path = where["topology"] or run_dir.default_path()
-    try:
-        return path, topologies.load(path)
-    except OperatorError as error:
-        raise CliError(str(error)) from error
+    path = path or run_dir.default_path()
+    return path, topologies.load(path)
 
 
-def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...]:
+def resolve_urls(urls: tuple[str, ...], service: str, **excluded: object) -> tuple[str, ...]:
     """The urls of --url, with each zre:// resolved to the nodes that offer a service.
 
-    others are options that exclude --url. Raises CliError.
-    """
-    from ..clients.io.urls import check_url
+    excluded   values by name that must not be given beside --url
 
-    for other in others:
-        if where[other]:
-            name = other.removesuffix("s")
+    Raises CliError.
+    """
+    from ..clients.io.urls import SCHEME, check_url
+
+    for name, value in excluded.items():
+        if value:
             raise CliError(f"--url: a {name} is given too; leave one of them out")
-    urls = look_up(where["urls"], service)
+    if any(url.startswith(SCHEME) for url in urls):
+        urls = _discover(urls, service)
     for url in urls:
         try:
             check_url(url)
@@ -44,17 +40,12 @@ def check_given_urls(where: Where, service: str, *others: str) -> tuple[str, ...
     return urls
 
 
-def look_up(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
-    """Resolves each zre:// among urls. Raises CliError."""
-    from ..clients.io.urls import SCHEME
-
-    if not any(url.startswith(SCHEME) for url in urls):
-        return urls
+def _discover(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
     from ..clients.errors import NodeError
-    from ..clients.node.discovery import resolve_urls
+    from ..clients.node import discovery
 
     try:
-        return resolve_urls(urls, service)
+        return discovery.resolve_urls(urls, service)
     except NodeError as error:
         raise CliError(f"--url: {error}; kelek discover lists the nodes", FAILED) from error
     except (ValueError, OSError) as error:

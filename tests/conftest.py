@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kelek.console.admin import supervisor_client
+from kelek.console.cli_errors import CliError
 from kelek.tests.ports import free_ports, free_udp_port
 
 # The number of examples limits tests, never a clock. A slow build tries fewer (KELEK_EXAMPLES).
@@ -115,7 +116,7 @@ class Shell:
         for _ in range(STATUS_TRIES):
             with (
                 mock.patch.dict(os.environ, self.environment),
-                contextlib.suppress(SystemExit),  # The supervisor may be slow on a busy machine.
+                contextlib.suppress(CliError),  # The supervisor may be slow on a busy machine.
             ):
                 return supervisor_client.rows_of(str(self.folder / topology))
         raise AssertionError(f"{topology}: its supervisor does not answer")

@@ -40,7 +40,7 @@ def show(output: str) -> None:
     else:
         width = max(len(one.part) for one in found)
         for one in found:
-            click.echo(f"{one.part:<{width}}  {_told(one)}")
+            click.echo(f"{one.part:<{width}}  {_status(one)}")
     problems = [one.problem for one in found if one.problem and one.version]
     if problems:
         raise CliError(problems[0], FAILED)
@@ -80,7 +80,7 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def _told(one: Finding) -> str:
+def _status(one: Finding) -> str:
     if one.version is not None:
         return " ".join(filter(None, (one.version, one.place)))
     if one.part == "java":

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from ...actors.errors import OperatorError
+from ..cli_errors import FAILED, CliError
 from . import supervisor_client as client
-from .supervisor_client import EXIT_WRONG, fail
 
 RESTART_S = 30.0  # How long one unit may take to be ready again.
 ASK_S = 0.05
@@ -20,7 +21,7 @@ ANSWER_S = 60.0  # Time for py-spy besides its sampling time.
 FORMS = {".svg": "flamegraph", ".json": "speedscope"}
 
 
-class Target(NamedTuple):
+class ProcessTarget(NamedTuple):
     """NODE or NODE/ROLE of the command line."""
 
     node: str
@@ -30,27 +31,29 @@ class Target(NamedTuple):
         return f"{self.node}/{self.role}" if self.role else self.node
 
 
-def targets_of(words: Sequence[str]) -> tuple[str | None, list[Target]]:
+def targets_of(words: Sequence[str]) -> tuple[str | None, list[ProcessTarget]]:
     """The topology, if the first word names a file, and the targets."""
     topology = None
     if words and (words[0].endswith((".yaml", ".yml")) or Path(words[0]).is_file()):
         topology, *words = words
-    targets = [Target(word.partition("/")[0], word.partition("/")[2] or None) for word in words]
+    targets = [
+        ProcessTarget(word.partition("/")[0], word.partition("/")[2] or None) for word in words
+    ]
     return topology, targets
 
 
-def rows_of_targets(path: str, targets: Sequence[Target]) -> list[dict[str, Any]]:
+def rows_of_targets(path: str, targets: Sequence[ProcessTarget]) -> list[dict[str, Any]]:
     """The processes of the targets; without targets, of all nodes that run here.
 
     Raises OperatorError for an unknown node or role.
     """
-    from ...actors.errors import OperatorError
     from ...actors.topology.schema import did_you_mean
 
     rows = [row for row in client.rows_of(path) if row["role"] != "supervisor"]
     nodes = sorted({row["node"] for row in rows})
     if not rows:
-        fail(f"{path}: no node of it runs here; `supervisor start` starts it", client.EXIT_NOTHING)
+        problem = "no node of it runs here; `supervisor start` starts it"
+        raise CliError(f"{path}: {problem}", client.EXIT_NOTHING)
     for target in targets:
         if target.node not in nodes:
             own = client.load(path).own_nodes
@@ -71,7 +74,7 @@ def rows_of_targets(path: str, targets: Sequence[Target]) -> list[dict[str, Any]
     ]
 
 
-def restart(words: Sequence[str], output: str) -> int:
+def restart(words: Sequence[str], output: str) -> None:
     """Restarts units one after the other, each when the previous one is ready; a leader's last."""
     topology, targets = targets_of(words)
     path = client.path_of(topology)
@@ -83,7 +86,6 @@ def restart(words: Sequence[str], output: str) -> int:
     done = [_restart_unit(path, node, unit, output) for node, unit in units]
     if output == "json":
         click.echo(json.dumps({"topology": path, "restarted": done}))
-    return 0
 
 
 def _restart_unit(path: str, node: str, unit: str, output: str) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _restart_unit(path: str, node: str, unit: str, output: str) -> dict[str, Any
     before = _unit_rows(path, node, unit)
     reason = _ask(path, node, b"ask-restart", [node, unit])
     if reason:
-        fail(f"{node}: {reason}", EXIT_WRONG)
+        raise CliError(f"{node}: {reason}", FAILED)
     old_pids = {row["pid"] for row in before} - {None}
     had_leader = any(row.get("leader") for row in before)
     restarts = before[0]["restarts"]
@@ -120,13 +122,13 @@ def _wait(
     while not is_back(rows := _unit_rows(path, node, unit)):
         given_up = [row["reason"] for row in rows if "reason" in row]
         if given_up:
-            fail(f"{node}: {unit}: {given_up[0]}; see `supervisor logs`", EXIT_WRONG)
+            raise CliError(f"{node}: {unit}: {given_up[0]}; see `supervisor logs`", FAILED)
         if time.monotonic() > until:
             states = ", ".join(f"{row['role']} is {row['state']}" for row in rows)
-            fail(
+            raise CliError(
                 f"{node}: {unit} is not back after {RESTART_S:.0f} s ({states}); "
                 "see `supervisor logs` and `supervisor status`",
-                EXIT_WRONG,
+                FAILED,
             )
         time.sleep(ASK_S)
     return rows
@@ -135,7 +137,8 @@ def _wait(
 def _unit_rows(path: str, node: str, unit: str) -> list[dict[str, Any]]:
     rows = [row for row in client.rows_of(path, (node,)) if row.get("unit") == unit]
     if not rows:
-        fail(f"{node}: its supervisor has just ended; `supervisor start` starts it", EXIT_WRONG)
+        problem = "its supervisor has just ended; `supervisor start` starts it"
+        raise CliError(f"{node}: {problem}", FAILED)
     return [row for row in rows if row["node"] == node]
 
 
@@ -146,40 +149,32 @@ def _ask(path: str, node: str, question: bytes, value: object) -> Any:
     return client.ask(run_dir.of_topology(path), node, question, found, value)
 
 
-class Sampling(NamedTuple):
-    """The arguments of `supervisor profile`."""
-
-    words: Sequence[str]
-    seconds: int
-    native: bool
-    file: str | None
-
-
-def profile(options: Sampling) -> int:
+def profile(words: Sequence[str], seconds: int, native: bool, file_name: str | None) -> None:
     """Samples one process with py-spy and writes a flame graph, or a file for speedscope."""
-    topology, targets = targets_of(options.words)
+    topology, targets = targets_of(words)
     if len(targets) != 1 or not targets[0].role:
-        fail("TARGET: give one process as NODE/ROLE; `supervisor status` lists them")
+        raise CliError("TARGET: give one process as NODE/ROLE; `supervisor status` lists them")
     [target] = targets
-    file = Path(options.file or f"{target.node}-{target.role}.svg")
+    file = Path(file_name or f"{target.node}-{target.role}.svg")
     form = FORMS.get(file.suffix)
     if form is None:
-        fail(f"{file}: the name must end in {' or '.join(FORMS)}")
+        raise CliError(f"{file}: the name must end in {' or '.join(FORMS)}")
     if not os.access(file.parent, os.W_OK) or file.is_dir():
-        fail(f"{file}: cannot be written; give another file with -o")
+        raise CliError(f"{file}: cannot be written; give another file with -o")
     path = client.path_of(topology)
     rows_of_targets(path, targets)
-    request = [target.node, target.role, options.seconds, options.native, form]
-    made, reason = _ask_with_bar(path, target, request, options.seconds)
+    values = [target.node, target.role, seconds, native, form]
+    made, reason = _ask_with_bar(path, target, values, seconds)
     if reason:
-        fail(f"{target}: {reason}", EXIT_WRONG)
+        raise CliError(f"{target}: {reason}", FAILED)
     shutil.move(made, file)
     hint = "; open it at speedscope.app" if form == "speedscope" else ""
-    click.echo(f"profiled {target} for {options.seconds} s: {file}{hint}")
-    return 0
+    click.echo(f"profiled {target} for {seconds} s: {file}{hint}")
 
 
-def _ask_with_bar(path: str, target: Target, request: list[Any], seconds: int) -> tuple[str, str]:
+def _ask_with_bar(
+    path: str, target: ProcessTarget, values: list[Any], seconds: int
+) -> tuple[str, str]:
     """Waits for py-spy, with a progress bar on a terminal."""
     from ...actors.runtime import run_dir
 
@@ -195,7 +190,7 @@ def _ask_with_bar(path: str, target: Target, request: list[Any], seconds: int) -
             target.node,
             b"ask-profile",
             found,
-            request,
+            values,
             wait_s=seconds + ANSWER_S,
             beat=lambda elapsed_s: bar.update(min(int(elapsed_s), seconds) - bar.pos),
         )

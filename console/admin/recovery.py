@@ -12,9 +12,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from ...actors.errors import OperatorError
-from ...actors.runtime import run_dir
-from ...actors.topology import topology as topologies
 from ...actors.topology.schema import NAME, NAME_RULE, did_you_mean
 from ...clients.errors import LogError
 from ...clients.log.log import Log
@@ -26,18 +23,13 @@ from ...storage.log.segment import Identity
 from ...storage.log.verify import Report, read_identity
 from ..cli_errors import FAILED, CliError
 from ..output import show_json
+from ..targets import load_topology
+from .cli import RecoveryRequest
 
 AUDIT = "recovery.log"  # Beside the data, one line of JSON for each recovery.
 UNFINISHED = "raft.recovering"
 ASK_MS = 300  # Another node that answers within this is not lost.
 CONFIRMATION = "--lose-what-only-others-have"
-
-
-class RecoveryRequest(NamedTuple):
-    node: str
-    cluster: str  # Ident of the new cluster.
-    topology: str | None
-    confirmed: bool
 
 
 class Plan(NamedTuple):
@@ -50,7 +42,7 @@ class Plan(NamedTuple):
     members: tuple[tuple[str, str], ...]
 
 
-def recover(request: RecoveryRequest, output: str) -> None:
+def recover(request: RecoveryRequest) -> None:
     """Checks and warns; recovers if the request is confirmed. Raises CliError."""
     found = _load(request)
     folder = found.data_dir / request.node
@@ -84,16 +76,13 @@ def recover(request: RecoveryRequest, output: str) -> None:
     finally:
         for lock in locks:
             lock.close()
-    _report(plan, rescued, kept, output)
+    _report(plan, rescued, kept, request.output)
 
 
 def _load(request: RecoveryRequest) -> Any:
     if not NAME.fullmatch(request.cluster):
         raise CliError(f"--cluster: {request.cluster!r} is not a name; use {NAME_RULE}")
-    try:
-        found = topologies.load(request.topology or run_dir.default_path())
-    except OperatorError as error:
-        raise CliError(str(error)) from error
+    _, found = load_topology(request.topology)
     if request.node not in found.own_nodes:
         way_out = did_you_mean(request.node, found.own_nodes)
         raise CliError(f"--from: unknown node '{request.node}'; {way_out}")

@@ -7,7 +7,6 @@ Commands import heavy modules when they need them, so that --help and completion
 """
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -15,20 +14,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple
 
 import click
 
+from ...actors.errors import OperatorError
 from ...version import __version__
 from .. import cli_errors, completion
+from ..cli_errors import FAILED, CliError
 from .supervisor_client import (
     EXIT_NOTHING,
-    EXIT_WRONG,
     ask,
     drift_of,
-    fail,
     foreign_rows,
     has_full_disk,
     holds,
@@ -68,7 +67,6 @@ NOTES = {
     "replaced": "replaced",
 }
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\S+Z ")
-P = ParamSpec("P")
 
 topology_argument = click.argument("topology", required=False, type=click.Path())
 node_option = click.option(
@@ -78,22 +76,6 @@ node_option = click.option(
 output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True
 )
-
-
-def _command(function: Callable[P, int]) -> Callable[P, None]:
-    """Prints an OperatorError as one line and exits with code 2."""
-
-    @functools.wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        from ...actors.errors import OperatorError
-
-        try:
-            code = function(*args, **kwargs)
-        except OperatorError as error:
-            fail(str(error))
-        sys.exit(code)
-
-    return run
 
 
 @click.group(
@@ -118,10 +100,9 @@ def main() -> None:
 @click.option("--detach", is_flag=True, help="Return when all are ready; run in the background.")
 @click.option("--one-process", is_flag=True, help="Actors as threads: tests and tiny machines.")
 @click.option("--bootstrap", is_flag=True, help="Empty data directories are a first start.")
-@_command
 def start(
     topology: str | None, nodes: tuple[str, ...], detach: bool, one_process: bool, bootstrap: bool
-) -> int:
+) -> None:
     """Starts the nodes and runs them until SIGTERM or Ctrl-C."""
     from ...actors.runtime import plan as plans
     from ...actors.runtime.supervisor import StartOptions, Supervisor
@@ -129,17 +110,16 @@ def start(
     found = load(topology)
     names = own_nodes(found, nodes)
     if detach:
-        return _detach(found, names, one_process, bootstrap)
+        sys.exit(_detach(found, names, one_process, bootstrap))
     node_plans = plans.node_plans(found, names, one_process)
     options = StartOptions(found.path, found.run_dir, one_process, bootstrap)
-    return Supervisor(node_plans, options).run()
+    sys.exit(Supervisor(node_plans, options).run())
 
 
 @main.command()
 @topology_argument
 @node_option
-@_command
-def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
+def stop(topology: str | None, nodes: tuple[str, ...]) -> None:
     """Stops the nodes that run here: they finish open work and end within 5 s."""
     from ...actors.runtime import run_dir
 
@@ -148,7 +128,7 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
     running = running_nodes(path, nodes)
     if not running:
         click.echo("nothing-runs")
-        return 0
+        return
     stopped: set[str] = set()
     for name, found in running.items():
         if name in stopped:
@@ -160,7 +140,7 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
             if it.get("pid") == found.get("pid")
         }
         if together != all_of_it:
-            fail(
+            raise CliError(
                 f"--node {name}: one supervisor ({found.get('pid')}) runs "
                 f"{', '.join(sorted(all_of_it))}; stop them together"
             )
@@ -170,18 +150,17 @@ def stop(topology: str | None, nodes: tuple[str, ...]) -> int:
     while left := [name for name in stopped if holds(base / name, running[name])]:
         if time.monotonic() > until:
             pid = running[left[0]].get("pid")
-            fail(f"{', '.join(left)}: still ends after {STOP_S:.0f} s; kill -9 {pid}", EXIT_WRONG)
+            problem = f"still ends after {STOP_S:.0f} s; kill -9 {pid}"
+            raise CliError(f"{', '.join(left)}: {problem}", FAILED)
         time.sleep(0.02)
     click.echo(f"stopped nodes={','.join(sorted(stopped))}")
-    return 0
 
 
 @main.command()
 @topology_argument
 @node_option
 @output_option
-@_command
-def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
+def status(topology: str | None, nodes: tuple[str, ...], output: str) -> None:
     """Shows every process that runs here, and members of other implementations.
 
     Exit code 0: all are ready and can work; 1: not, or a log has no leader; 3: nothing runs.
@@ -206,9 +185,9 @@ def status(topology: str | None, nodes: tuple[str, ...], output: str) -> int:
     else:
         click.echo(f"no node of {path} runs here; `supervisor start` starts it")
     if not rows:
-        return EXIT_NOTHING
-    is_ready = all(row["state"] in ("ready", None) for row in rows)
-    return 0 if is_ready and not problems else EXIT_WRONG
+        sys.exit(EXIT_NOTHING)
+    if problems or any(row["state"] not in ("ready", None) for row in rows):
+        sys.exit(FAILED)
 
 
 def _problems(rows: list[dict[str, Any]]) -> list[str]:
@@ -226,8 +205,7 @@ def _problems(rows: list[dict[str, Any]]) -> list[str]:
 @click.argument("words", metavar="[TOPOLOGY] [NODE[/ROLE]]...", nargs=-1,
                 shell_complete=completion.targets)  # fmt: skip
 @output_option
-@_command
-def restart(words: tuple[str, ...], output: str) -> int:
+def restart(words: tuple[str, ...], output: str) -> None:
     """Restarts nodes, or units of processes, one after the other; without names, all that run.
 
     Processes that depend on each other restart together: raft_peer with its log_writer. The next
@@ -236,7 +214,7 @@ def restart(words: tuple[str, ...], output: str) -> int:
     """
     from . import processes as process_commands
 
-    return process_commands.restart(words, output)
+    process_commands.restart(words, output)
 
 
 @main.command()
@@ -247,15 +225,14 @@ def restart(words: tuple[str, ...], output: str) -> int:
 @click.option("--native", is_flag=True, help="Include C frames: csrc, libzmq.")
 @click.option("-o", "--output", "file", metavar="FILE", type=click.Path(),
               help="A flame graph (.svg; NODE-ROLE.svg) or for speedscope (.json).")  # fmt: skip
-@_command
-def profile(words: tuple[str, ...], seconds: int, native: bool, file: str | None) -> int:
+def profile(words: tuple[str, ...], seconds: int, native: bool, file: str | None) -> None:
     """Shows where a running process spends its time.
 
     Samples it with py-spy: pip install 'kelek[profile]'.
     """
     from . import processes as process_commands
 
-    return process_commands.profile(process_commands.Sampling(words, seconds, native, file))
+    process_commands.profile(words, seconds, native, file)
 
 
 @main.command()
@@ -265,12 +242,10 @@ def profile(words: tuple[str, ...], seconds: int, native: bool, file: str | None
               help="Only this role; repeatable.")  # fmt: skip
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0, 100_000))
 @click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
-@_command
 def logs(
     topology: str | None, nodes: tuple[str, ...], roles: tuple[str, ...], lines: int, follow: bool
-) -> int:
+) -> None:
     """Shows the logs of the actors, merged by time."""
-    from ...actors.errors import OperatorError
     from ...actors.topology.schema import did_you_mean
 
     found = load(topology)
@@ -280,7 +255,7 @@ def logs(
         for path in sorted((found.data_dir / name / "logs").glob("*.log"))
     }
     if not paths:
-        fail(f"{found.data_dir}: no logs; no node of it has run here yet", EXIT_NOTHING)
+        raise CliError(f"{found.data_dir}: no logs; no node of it has run here yet", EXIT_NOTHING)
     known = {path.stem: None for path in paths}
     for role in roles:
         if role not in known:
@@ -299,14 +274,12 @@ def logs(
         with contextlib.suppress(KeyboardInterrupt):
             for path, line in _follow(tails):
                 click.echo(f"{paths[path]:<20} {line}")
-    return 0
 
 
 @main.command()
 @topology_argument
 @output_option
-@_command
-def check(topology: str | None, output: str) -> int:
+def check(topology: str | None, output: str) -> None:
     """Checks a topology and prints what it would run, without starting anything.
 
     Also prints differences to the members of a cluster that runs here, and folders of its data that
@@ -332,7 +305,7 @@ def check(topology: str | None, output: str) -> int:
         settings = {name: encode(getattr(found, name)) for name in sections}
         text = {"topology": found.path, "cluster": found.cluster, **settings, "processes": rows}
         click.echo(json.dumps({**text, "drift": drift, "open": is_open}, indent=2))
-        return 0
+        return
     click.echo(
         f"{found.path}: ok: cluster {found.cluster}, {len(found.own_nodes)} nodes, "
         f"{len(rows)} processes"
@@ -344,12 +317,10 @@ def check(topology: str | None, output: str) -> int:
         click.echo(f"drift {line}")
     for line in is_open:
         click.echo(f"open {line}")
-    return 0
 
 
 @main.command()
-@_command
-def schema() -> int:
+def schema() -> None:
     """Prints the JSON Schema of a topology, for editors and other programs that check YAML.
 
     For editors with the YAML language server: supervisor schema > topology.schema.json, and in the
@@ -358,7 +329,6 @@ def schema() -> int:
     from ...actors.topology.reference import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
-    return 0
 
 
 def _detach(found: Any, names: list[str], one_process: bool, bootstrap: bool) -> int:
@@ -382,15 +352,15 @@ def _detach(found: Any, names: list[str], one_process: bool, bootstrap: bool) ->
         failed = line.startswith("supervisor: ")
         click.echo(line, nl=False, err=failed)
         if line.startswith("all-ready "):
-            return EXIT_WRONG if " given_up=" in line else 0
+            return FAILED if " given_up=" in line else 0
     return process.wait()
 
 
 def _on_detach_alarm(number: int, frame: object) -> None:
-    fail(
+    raise CliError(
         f"not ready within {DETACH_S:.0f} s; it continues: see `supervisor status` and "
         "`supervisor logs`",
-        EXIT_WRONG,
+        FAILED,
     )
 
 

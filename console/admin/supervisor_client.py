@@ -3,16 +3,16 @@
 Heavy modules are imported when a command needs them.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
-EXIT_WRONG = 1
-EXIT_SETUP = 2
+from ...actors.errors import OperatorError
+from ..cli_errors import FAILED, CliError
+
 EXIT_NOTHING = 3
 ASK_S = 5.0  # On a busy machine a supervisor may need a second or two.
 BEAT_MS = 200
@@ -21,14 +21,8 @@ LOOK_S = 0.1
 SILENT_MS = 2000  # A foreign member without a message to its leader for this time is silent.
 
 
-def fail(line: str, code: int = EXIT_SETUP) -> NoReturn:
-    click.echo(f"supervisor: {line}", err=True)
-    sys.exit(code)
-
-
 def path_of(topology: str | None) -> str:
     """The path of the topology. Raises OperatorError if there is no such file."""
-    from ...actors.errors import OperatorError
     from ...actors.runtime import run_dir
 
     path = topology or run_dir.default_path()
@@ -51,7 +45,6 @@ def load(topology: str | None) -> Any:
 
 def own_nodes(found: Any, nodes: tuple[str, ...]) -> list[str]:
     """The named nodes in the topology's order; without names, all kelek nodes."""
-    from ...actors.errors import OperatorError
     from ...actors.topology.schema import did_you_mean
 
     own: list[str] = found.own_nodes
@@ -106,10 +99,10 @@ def ask(
             beat(time.monotonic() - begun)
             if time.monotonic() - begun > wait_s:
                 pid = found.get("pid")
-                fail(
+                raise CliError(
                     f"node {node}: its supervisor ({pid}) does not answer; it may hang or be "
                     f"about to end: try again, or kill -9 {pid}",
-                    EXIT_WRONG,
+                    FAILED,
                 )
         return msgpack.unpackb(socket.recv())
 

@@ -41,15 +41,21 @@ from ...protocols.majordomo.values import (
 )
 from ..cli_errors import FAILED, CliError
 from ..output import show_json, stdin
-from ..targets import Where
-from .echo import HEAD_BYTES, Echo
+from .cli import BenchRequest
+from .echo import HEAD_BYTES, EchoSetup
 from .lists import fetch_rows
-from .target import CLIENTS_URL, WORKERS_URL, BrokerTarget, find_brokers, in_one_line
+from .target import (
+    CLIENTS_URL,
+    WORKERS_URL,
+    BrokerTarget,
+    report_broker_errors,
+    resolve_brokers,
+)
 
 ID = b"\xff" * 8
 ID_FRAME = 3  # Its index in requests and answers.
 REACH_MS = 2000
-LOOK_S = 0.01
+POLL_S = 0.01
 LINGER_S = 10.0  # Before the workers are killed.
 OUTSTANDING_BYTES_MAX = 1 << 28
 BAR_STEPS = 200
@@ -104,7 +110,7 @@ class BenchLoad:
                 unanswered = f"{len(self._sent_ns):,} of {number:,} requests are unanswered"
                 raise BrokerTimeout(f"{unanswered}, and no answer for {timeout_ms / 1000:g} s")
             before = len(times)
-            failures.update(self._take(times))
+            failures.update(self._receive(times))
             done = len(times) - before
             left -= self._send(min(left, done))
             on_done(done)
@@ -118,7 +124,7 @@ class BenchLoad:
         send_batch(self._socket, self._requests, "keep")
         return number
 
-    def _take(self, times: "array[int]") -> Iterator[Failure]:
+    def _receive(self, times: "array[int]") -> Iterator[Failure]:
         """Appends the time of each answer; yields failures."""
         arena = self._drain.receive()
         now_ns = time.monotonic_ns()
@@ -143,75 +149,72 @@ class BenchLoad:
 # ---- the command ----
 
 
-def bench(name: str | None, bodies: Sequence[bytes], output: str, options: Where) -> None:
+def bench(request: BenchRequest) -> None:
     """Measures a given service, or workers of its own."""
-    body = find_body(name, bodies, options)
-    service = name or f"bench.{uuid4().hex[:12]}"
-    target = find_brokers(options, CLIENTS_URL)
-    workers_url = None if name else find_workers_url(options)
-    url, timeout_ms = target.urls[0], int(options["timeout_s"] * 1000)
-    reach_ms = min(REACH_MS, timeout_ms)
+    body = make_body(request)
+    service = request.service or f"bench.{uuid4().hex[:12]}"
+    target = resolve_brokers(request.topology, request.urls, CLIENTS_URL)
+    workers_url = None if request.service else resolve_workers_url(request)
+    url, reach_ms = target.urls[0], min(REACH_MS, request.timeout_ms)
     with (
-        in_one_line(target, service),
+        report_broker_errors(target, service),
         Broker(url, timeout_ms=reach_ms, tuning=BrokerTuning(headers=target.headers)) as broker,
     ):
-        found = broker.call("mmi.service", service)
+        status = broker.call("mmi.service", service)
         if workers_url is None:
-            check_served(found, f"{url}: service {service}")
-            figures = measure(BenchLoad(url, service, body, target.headers), options)
+            check_served(status, f"{url}: service {service}")
+            figures = measure(BenchLoad(url, service, body, target.headers), request)
         else:
-            with running_echo_workers(
-                broker, make_echo(target, workers_url, service, options), timeout_ms
-            ):
-                figures = measure(BenchLoad(url, service, body, target.headers), options)
-    show({"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}, output)
+            setup = make_echo(target, workers_url, service, request)
+            with running_echo_workers(broker, setup, request.timeout_ms):
+                figures = measure(BenchLoad(url, service, body, target.headers), request)
+    figures = {"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}
+    show(figures, request.output)
 
 
-def find_body(name: str | None, bodies: Sequence[bytes], options: Where) -> list[bytes]:
+def make_body(request: BenchRequest) -> list[bytes]:
     """The frames of a request. Raises CliError."""
     try:
-        if name is not None:
-            checked_service(name)
-        body = frames_of([stdin().read() if one == b"-" else one for one in bodies])
+        if request.service is not None:
+            checked_service(request.service)
+        body = frames_of([stdin().read() if part == b"-" else part for part in request.bodies])
     except ValueError as error:
         raise CliError(str(error)) from error
-    if not bodies:
-        body = [b"." * options["size"]]
-    size = options["outstanding"] * sum(map(len, body))
+    if not request.bodies:
+        body = [b"." * request.size]
+    size = request.outstanding * sum(map(len, body))
     if size > OUTSTANDING_BYTES_MAX:
         problem = f"{size:,} bytes would be outstanding, at most {OUTSTANDING_BYTES_MAX:,} may be"
         raise CliError(f"{problem}; take fewer or smaller ones: --outstanding, --size")
     return body
 
 
-def find_workers_url(options: Where) -> str:
+def resolve_workers_url(request: BenchRequest) -> str:
     """The broker's url for the bench's workers. Raises CliError."""
-    given: str = options["workers_url"]
-    if given:
-        return find_brokers({**options, "urls": (given,), "topology": None}, WORKERS_URL).urls[0]
-    if options["urls"]:
+    if request.workers_url:
+        return resolve_brokers(None, (request.workers_url,), WORKERS_URL).urls[0]
+    if request.urls:
         way_out = "give it with --workers-url, or a SERVICE whose workers run"
         raise CliError(
             f"--url: the bench's own workers need the broker's url for workers; {way_out}"
         )
-    return find_brokers(options, WORKERS_URL).urls[0]
+    return resolve_brokers(request.topology, (), WORKERS_URL).urls[0]
 
 
-def check_served(found: bytes, place: str) -> None:
+def check_served(status: bytes, place: str) -> None:
     """Raises CliError: the service has no worker."""
-    if found != MMI_FOUND:
+    if status != MMI_FOUND:
         way_out = "start one: kelek worker run; or leave SERVICE out to use the bench's workers"
         raise CliError(f"{place}: it has no worker; {way_out}", FAILED)
 
 
-def make_echo(target: BrokerTarget, url: str, service: str, options: Where) -> Echo:
+def make_echo(target: BrokerTarget, url: str, service: str, request: BenchRequest) -> EchoSetup:
     header = target.headers.worker.decode()
-    sizes = options["workers"], options["window"]
-    return Echo(url, service, *sizes, header, target.interval_ms)
+    return EchoSetup(url, service, request.workers, request.window, header, target.interval_ms)
 
 
 @contextmanager
-def running_echo_workers(broker: Broker, setup: Echo, timeout_ms: int) -> Iterator[None]:
+def running_echo_workers(broker: Broker, setup: EchoSetup, timeout_ms: int) -> Iterator[None]:
     """Runs workers, until the broker knows all. Raises CliError."""
     command = [sys.executable, "-P", "-m", f"{__package__}.echo"]
     with subprocess.Popen(
@@ -234,7 +237,7 @@ def running_echo_workers(broker: Broker, setup: Echo, timeout_ms: int) -> Iterat
 
 
 def wait_for_workers(
-    broker: Broker, setup: Echo, workers: "subprocess.Popen[bytes]", timeout_ms: int
+    broker: Broker, setup: EchoSetup, workers: "subprocess.Popen[bytes]", timeout_ms: int
 ) -> None:
     """Waits until the broker knows all workers. Raises CliError."""
     until = time.monotonic() + timeout_ms / 1000
@@ -244,16 +247,16 @@ def wait_for_workers(
         if known == setup.workers:
             return
         if time.monotonic() > until or workers.poll() is not None:
-            problem = f"{known} of {setup.workers} workers have come to the broker"
+            problem = f"{known} of {setup.workers} workers are known to the broker"
             raise CliError(f"{setup.url}: {problem}; is this its url for workers?", FAILED)
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
-def measure(load: BenchLoad, options: Where) -> dict[str, Any]:
+def measure(load: BenchLoad, request: BenchRequest) -> dict[str, Any]:
     """First many requests in flight, then one at a time."""
-    number, outstanding, alone = options["count"], options["outstanding"], options["alone"]
-    timeout_ms = int(options["timeout_s"] * 1000)
-    with load, bar(number) as on_done:
+    number, outstanding, alone = request.requests, request.outstanding, request.alone
+    timeout_ms = request.timeout_ms
+    with load, progress_bar(number) as on_done:
         load.run(outstanding, outstanding, timeout_ms, ignore)  # All workers are awake.
         many = load.run(number, outstanding, timeout_ms, on_done)
         lone = load.run(alone, 1, timeout_ms, ignore)
@@ -275,7 +278,7 @@ def ignore(done: int) -> None:
 
 
 @contextmanager
-def bar(number: int) -> Iterator[Callable[[int], object]]:
+def progress_bar(number: int) -> Iterator[Callable[[int], object]]:
     """A progress bar on a terminal."""
     with click.progressbar(
         length=number,

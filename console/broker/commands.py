@@ -1,7 +1,6 @@
-"""The command `kelek call`, without its command line."""
+"""The command `kelek call`."""
 
 import sys
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -16,47 +15,46 @@ from ...clients.broker.operations import (
     checked_service,
 )
 from ..cli_errors import CliError
-from ..output import show_json, stdin
-from ..table.output import data_json
-from ..targets import Where
-from .target import CLIENTS_URL, find_brokers, in_one_line
+from ..output import data_json, show_json, stdin
+from .cli import CallRequest
+from .target import CLIENTS_URL, report_broker_errors, resolve_brokers
 
 REACH_MS = 2000
 
 
-def call(name: str, bodies: Sequence[bytes], output: str, options: Where) -> None:
+def call(request: CallRequest) -> None:
     """Calls a service and prints its answer."""
+    name, timeout_ms = request.service, request.timeout_ms
     try:
         checked_service(name)
-        frames = frames_of([stdin().read() if one == b"-" else one for one in bodies])
+        frames = frames_of([stdin().read() if body == b"-" else body for body in request.bodies])
     except ValueError as error:
         raise CliError(f"SERVICE: {error}" if "service" in str(error) else str(error)) from error
-    identity, request_id = check_ids(options)
-    target = find_brokers(options, CLIENTS_URL)
-    timeout_ms = int(options["timeout_s"] * 1000)
+    identity, request_id = checked_ids(request)
+    target = resolve_brokers(request.topology, request.urls, CLIENTS_URL)
     tuning = BrokerTuning(headers=target.headers)
     with (
         Broker(target.urls, timeout_ms=timeout_ms, identity=identity, tuning=tuning) as broker,
-        in_one_line(target, name),
+        report_broker_errors(target, name),
     ):
         # Fail early when no broker is reachable.
         broker.call("mmi.service", name, timeout_ms=min(REACH_MS, timeout_ms))
         left_out = 0
         with closing(broker.stream(name, frames, request_id=request_id)) as parts:
             for part in parts:
-                if options["partials"]:
-                    show(part, False, output)
+                if request.partials:
+                    show(part, False, request.output)
                     sys.stdout.flush()
                 else:
                     left_out += 1
-            show(parts.result(), True, output)
+            show(parts.result(), True, request.output)
     if left_out:
         sys.stderr.write(f"kelek: {name}: {left_out} parts are left out; show them: --partials\n")
 
 
-def check_ids(options: Where) -> tuple[bytes | None, bytes | None]:
+def checked_ids(request: CallRequest) -> tuple[bytes | None, bytes | None]:
     """The --identity and the --id. Raises CliError."""
-    identity, request_id = options["identity"], options["request_id"]
+    identity, request_id = request.identity, request.request_id
     if request_id is not None and identity is None:
         raise CliError("--id: it counts within an --identity; give one, too")
     try:

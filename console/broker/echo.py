@@ -2,7 +2,7 @@
 
     python -P -m kelek.console.broker.echo SETUP
 
-SETUP is an Echo in JSON. The workers end with their standard input, that is with the command.
+SETUP is an EchoSetup in JSON. The workers end with their standard input, that is with the command.
 """
 
 import json
@@ -22,7 +22,7 @@ HEAD_BYTES = 4096  # Of a message, besides its body.
 LINGER_MS = 1000  # For the last messages to leave.
 
 
-class Echo(NamedTuple):
+class EchoSetup(NamedTuple):
     """The settings of the workers."""
 
     url: str  # Of the broker's back end.
@@ -36,7 +36,7 @@ class Echo(NamedTuple):
 class EchoWorker:
     """A worker without a queue: a DEALER."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> None:
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", setup: EchoSetup) -> None:
         self._headers = Headers(worker=setup.header.encode())
         self._interval_ms = setup.interval_ms
         self.socket = context.socket(zmq.DEALER)
@@ -50,9 +50,9 @@ class EchoWorker:
             message_frames_max=2 * BODY_FRAMES_MAX,
         )
         self._answers = Frames()
-        self.say(WorkerReady(setup.service.encode(), setup.window))
+        self.send(WorkerReady(setup.service.encode(), setup.window))
 
-    def say(self, command: WorkerReady | Ping | Disconnect) -> None:
+    def send(self, command: WorkerReady | Ping | Disconnect) -> None:
         self._ping_ms = monotonic_ms() + self._interval_ms
         self.socket.send_multipart(encode_worker_command(command, Framing.TEXT, self._headers))
 
@@ -73,11 +73,11 @@ class EchoWorker:
     def on_time(self, now_ms: int) -> int:
         """Sends PING when it is due; returns the milliseconds until the next one."""
         if now_ms >= self._ping_ms:
-            self.say(Ping())
+            self.send(Ping())
         return max(0, self._ping_ms - now_ms)
 
 
-def serve(setup: Echo) -> int:
+def serve(setup: EchoSetup) -> int:
     """Returns 1 when the broker sent DISCONNECT."""
     with zmq.Context() as context:
         workers = {worker.socket: worker for worker in make_workers(context, setup)}
@@ -85,25 +85,25 @@ def serve(setup: Echo) -> int:
         poller.register(sys.stdin.fileno(), zmq.POLLIN)
         for socket in workers:
             poller.register(socket, zmq.POLLIN)
-        asked = True  # The command that started this process.
-        while asked and workers:
+        running = True  # The command that started this process.
+        while running and workers:
             wait_ms = min(worker.on_time(monotonic_ms()) for worker in workers.values())
             ready = {socket for socket, _ in poller.poll(wait_ms)}
-            asked = sys.stdin.fileno() not in ready
+            running = sys.stdin.fileno() not in ready
             for socket in ready & workers.keys():
                 if not workers[socket].answer():
                     poller.unregister(socket)
                     del workers[socket]
                     socket.close()
         for worker in workers.values():
-            worker.say(Disconnect())
+            worker.send(Disconnect())
             worker.socket.close()
-    return int(asked)
+    return int(running)
 
 
-def make_workers(context: "zmq.Context[zmq.Socket[bytes]]", setup: Echo) -> list[EchoWorker]:
+def make_workers(context: "zmq.Context[zmq.Socket[bytes]]", setup: EchoSetup) -> list[EchoWorker]:
     return [EchoWorker(context, setup) for _ in range(setup.workers)]
 
 
 if __name__ == "__main__":
-    sys.exit(serve(Echo(**json.loads(sys.argv[1]))))
+    sys.exit(serve(EchoSetup(**json.loads(sys.argv[1]))))

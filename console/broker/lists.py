@@ -1,4 +1,4 @@
-"""The lists of `kelek broker`, from each broker, without their command line."""
+"""The lists of `kelek broker`, from each broker."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +16,8 @@ from ...protocols.majordomo.values import (
 )
 from ..cli_errors import FAILED, CliError
 from ..output import show_json, show_table
-from ..targets import Where
-from .target import CLIENTS_URL, find_brokers, in_one_line
+from .cli import ListRequest
+from .target import CLIENTS_URL, report_broker_errors, resolve_brokers
 
 NUMBER_BYTES = 8  # Of a worker's number, after which the next rows are requested.
 Rows = list[dict[str, Any]]
@@ -26,24 +26,24 @@ DURABLE_KEYS = ("durable", "durable_answers")  # Of durable services.
 WORKER_KEYS = ("number", "service", "framing", "window", "working", "done", "silent_ms")
 
 
-def services(options: Where) -> None:
-    rows = fetch_all_rows(options, OWN_SERVICES, "name")
-    show(rows, with_durable(SERVICE_KEYS, rows), options)
+def services(request: ListRequest) -> None:
+    rows = fetch_all_rows(request, OWN_SERVICES, "name")
+    show(rows, with_durable(SERVICE_KEYS, rows), request)
 
 
-def workers(options: Where) -> None:
-    show(fetch_all_rows(options, OWN_WORKERS, "number"), WORKER_KEYS, options)
+def workers(request: ListRequest) -> None:
+    show(fetch_all_rows(request, OWN_WORKERS, "number"), WORKER_KEYS, request)
 
 
-def queue(options: Where) -> None:
+def queue(request: ListRequest) -> None:
     rows = [
         row
-        for row in fetch_all_rows(options, OWN_SERVICES, "name")
+        for row in fetch_all_rows(request, OWN_SERVICES, "name")
         if row["waiting"] or row.get("durable")
     ]
     rows.sort(key=lambda row: -(row["oldest_ms"] or 0))
     keys = ("name", "waiting", "waiting_bytes", "oldest_ms", "workers")
-    show(rows, with_durable(keys, rows), options)
+    show(rows, with_durable(keys, rows), request)
 
 
 def with_durable(keys: Sequence[str], rows: Rows) -> Sequence[str]:
@@ -51,8 +51,8 @@ def with_durable(keys: Sequence[str], rows: Rows) -> Sequence[str]:
     return (*keys, *DURABLE_KEYS) if any("durable" in row for row in rows) else keys
 
 
-def show(rows: Rows, keys: Sequence[str], options: Where) -> None:
-    if options["output"] == "json":
+def show(rows: Rows, keys: Sequence[str], request: ListRequest) -> None:
+    if request.output == "json":
         for row in rows:
             show_json(row)
         return
@@ -60,38 +60,37 @@ def show(rows: Rows, keys: Sequence[str], options: Where) -> None:
     show_table(keys, [[row.get(key) for key in keys] for row in rows])
 
 
-def fetch_all_rows(options: Where, service: bytes, key: str) -> Rows:
+def fetch_all_rows(request: ListRequest, service: bytes, key: str) -> Rows:
     """The rows of all brokers that answer; fails when none does."""
-    target = find_brokers(options, CLIENTS_URL)
-    timeout_ms = int(options["timeout_s"] * 1000)
+    target = resolve_brokers(request.topology, request.urls, CLIENTS_URL)
     found: Rows = []
-    lost: BrokerUnavailable | None = None
+    last_error: BrokerUnavailable | None = None
     answered = False
-    with in_one_line(target, service.decode()):
+    with report_broker_errors(target, service.decode()):
         for url in target.urls:
             tuning = BrokerTuning(headers=target.headers)
-            with Broker(url, timeout_ms=timeout_ms, tuning=tuning) as broker:
+            with Broker(url, timeout_ms=request.timeout_ms, tuning=tuning) as broker:
                 try:
                     found += [{"broker": url, **row} for row in fetch_rows(broker, service, key)]
                     answered = True
                 except BrokerUnavailable as error:
-                    lost = error
-        if lost is not None and not answered:
-            raise lost
+                    last_error = error
+        if last_error is not None and not answered:
+            raise last_error
     return found
 
 
 def fetch_rows(broker: Broker, service: bytes, key: str) -> Rows:
     """All rows of one broker, page by page."""
     rows: Rows = []
-    behind = b""
+    after = b""
     while True:
-        frames = broker.call(service, behind).frames
+        frames = broker.call(service, after).frames
         if frames == [MMI_NOT_IMPLEMENTED]:
             raise CliError("this is a foreign broker, without lists", FAILED)
-        some = [msgpack.unpackb(frame) for frame in frames if frame]
-        rows += some
-        if len(some) < OWN_ROWS_MAX or key not in some[-1]:  # An older broker sends no numbers.
+        page = [msgpack.unpackb(frame) for frame in frames if frame]
+        rows += page
+        if len(page) < OWN_ROWS_MAX or key not in page[-1]:  # An older broker sends no numbers.
             return rows
-        last = some[-1][key]
-        behind = last.to_bytes(NUMBER_BYTES, "big") if isinstance(last, int) else last.encode()
+        last = page[-1][key]
+        after = last.to_bytes(NUMBER_BYTES, "big") if isinstance(last, int) else last.encode()

@@ -8,7 +8,7 @@ from ...clients.errors import BrokerError, BrokerTimeout, BrokerUnavailable
 from ...protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
-from ..targets import Where, check_given_urls, load_topology
+from ..targets import load_topology, resolve_urls
 
 CLIENTS_URL = "clients_url"
 WORKERS_URL = "workers_url"
@@ -17,21 +17,23 @@ WORKERS_URL = "workers_url"
 class BrokerTarget(NamedTuple):
     """The brokers of a command, and how to talk to them."""
 
-    name: str  # For errors: the topology's path, or the urls.
+    source: str  # The topology's path or the urls, for error messages.
     urls: tuple[str, ...]
     by_topology: bool
     headers: Headers = HEADERS
     interval_ms: int = INTERVAL_MS  # Of a worker's heartbeat; at most the broker's.
 
 
-def find_brokers(where: Where, key: str) -> BrokerTarget:
-    """The urls for clients (CLIENTS_URL) or workers (WORKERS_URL), from --url or a topology. Raises
-    CliError."""
-    if where["urls"]:
+def resolve_brokers(topology: str | None, urls: tuple[str, ...], key: str) -> BrokerTarget:
+    """The urls for clients (CLIENTS_URL) or workers (WORKERS_URL), from --url or a topology.
+
+    Raises CliError, OperatorError.
+    """
+    if urls:
         service = services.BROKER if key == CLIENTS_URL else services.WORKERS
-        urls = check_given_urls(where, service, "topology")
+        urls = resolve_urls(urls, service, topology=topology)
         return BrokerTarget(", ".join(urls), urls, False)
-    path, found = load_topology(where)
+    path, found = load_topology(topology)
     known = tuple(url for node in found.nodes.values() if (url := getattr(node, key)))
     if not known:
         way_out = "give one `broker: {clients_url: ..., workers_url: ...}` (docs/topology.md)"
@@ -42,13 +44,13 @@ def find_brokers(where: Where, key: str) -> BrokerTarget:
 
 
 @contextmanager
-def in_one_line(target: BrokerTarget, service: str) -> Iterator[None]:
+def report_broker_errors(target: BrokerTarget, service: str) -> Iterator[None]:
     """Turns a failed call into a one-line error."""
-    place = f"{target.name}: service {service}"
+    place = f"{target.source}: service {service}"
     try:
         yield
     except BrokerUnavailable as error:
-        way_out = f"start it: supervisor start {target.name}"
+        way_out = f"start it: supervisor start {target.source}"
         if not target.by_topology:
             way_out = "does it run there, and is this its url for clients?"
         raise CliError(f"{place}: {error}; {way_out}", FAILED) from error

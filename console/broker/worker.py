@@ -1,4 +1,4 @@
-"""The command `kelek worker`, without its command line."""
+"""The command `kelek worker run`."""
 
 import importlib
 import os
@@ -11,52 +11,53 @@ import click
 from ...clients.broker.service_worker import Service, Worker, WorkerTuning, service
 from ...clients.errors import ServiceRefused
 from ..cli_errors import FAILED, IMPOSSIBLE, CliError
-from ..targets import Where
-from .target import WORKERS_URL, BrokerTarget, find_brokers
+from .cli import WorkerRequest
+from .target import WORKERS_URL, BrokerTarget, resolve_brokers
 
 REACH_S = 2.0
 
 
-def work(target: str, options: Where) -> None:
+def run(request: WorkerRequest) -> None:
     """Serves until SIGTERM or an interrupt, then finishes its requests."""
-    offered = find_service(target, options)
-    brokers = find_brokers(options, WORKERS_URL)
+    served = find_service(request)
+    brokers = resolve_brokers(request.topology, request.urls, WORKERS_URL)
 
-    def begun() -> None:
-        click.echo(f"serving service={offered.name} brokers={','.join(brokers.urls)}")
+    def on_begun() -> None:
+        click.echo(f"serving service={served.name} brokers={','.join(brokers.urls)}")
         sys.stdout.flush()
 
-    def failed(error: Exception) -> None:
+    def on_failure(error: Exception) -> None:
         if isinstance(error, ServiceRefused):
             return  # An error that the function chose as its answer.
-        sys.stderr.write(f"kelek: {offered.name}: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"kelek: {served.name}: {type(error).__name__}: {error}\n")
 
-    def alone() -> None:
+    def report_no_broker() -> None:
         if not worker.counters.get("connected"):
-            sys.stderr.write(f"kelek: {no_broker(brokers)}\n")
+            sys.stderr.write(f"kelek: {no_broker_line(brokers)}\n")
 
     tuning = WorkerTuning(heartbeat_interval_ms=brokers.interval_ms, headers=brokers.headers)
-    worker = Worker(offered, brokers.urls, tuning=tuning, on_begun=begun, on_failure=failed)
-    timer = threading.Timer(REACH_S, alone)
+    worker = Worker(served, brokers.urls, tuning=tuning, on_begun=on_begun, on_failure=on_failure)
+    timer = threading.Timer(REACH_S, report_no_broker)
     timer.daemon = True  # It must not delay the end of the worker.
     timer.start()
     worker.run()
     timer.cancel()
     counters = worker.counters
     answered, errors = counters.get("answered", 0), counters.get("failed", 0)
-    click.echo(f"ended service={offered.name} answered={answered} failed={errors}")
+    click.echo(f"ended service={served.name} answered={answered} failed={errors}")
 
 
-def no_broker(brokers: BrokerTarget) -> str:
+def no_broker_line(brokers: BrokerTarget) -> str:
     """A hint for a worker that has no connection."""
-    way_out = f"start it: supervisor start {brokers.name}"
+    way_out = f"start it: supervisor start {brokers.source}"
     if not brokers.by_topology:
         way_out = "does it run there, and is this its url for workers?"
     return f"no broker yet at {', '.join(brokers.urls)}: waiting; {way_out}"
 
 
-def find_service(target: str, options: Where) -> Service[Any, Any]:
+def find_service(request: WorkerRequest) -> Service[Any, Any]:
     """The service at MODULE:NAME, or the function there with --name."""
+    target = request.target
     module_name, colon, path = target.partition(":")
     if not colon or not module_name or not path:
         raise CliError(f"{target}: write MODULE:FUNCTION")
@@ -74,7 +75,7 @@ def find_service(target: str, options: Where) -> Service[Any, Any]:
         if not hasattr(found, part):
             raise CliError(f"{target}: {module_name} has no {path}")
         found = getattr(found, part)
-    name, concurrency, window = options["name"], options["concurrency"], options["window"]
+    name, concurrency, window = request.name, request.concurrency, request.window
     if isinstance(found, Service):
         name, concurrency = name or found.name, concurrency or found.concurrency
         window = window or max(found.window, concurrency)

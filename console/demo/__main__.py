@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from ...actors.errors import OperatorError
 from ...actors.topology import topology as topologies
 from ...clients.errors import BrokerError, LogError, TableError
 from ...clients.log.log import Log
@@ -250,10 +249,7 @@ def left_out(what: str, why_not: str) -> bool:
 
 def run(options: Options) -> None:
     """The whole demo. Raises CliError when it cannot run or the proof fails."""
-    try:
-        topology = topologies.load(options.topology)
-    except OperatorError as error:
-        raise cli_errors.CliError(str(error)) from error
+    topology = topologies.load(options.topology)
     nodes = topology.own_nodes
     if len(nodes) < NODES_MIN:
         way_out = f"give a topology with {NODES_MIN} or more"
@@ -331,13 +327,14 @@ def what_next(topology: str, outcome: Outcome) -> list[str]:
     ]
 
 
-@click.command(cls=cli_errors.Command, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    "./demo", cls=cli_errors.Command, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option("--short", is_flag=True, help=f"Only the first {SHORT_FLIGHTS:,} flights.")
 @click.option("--fast", is_flag=True, help="Without Spark.")
 @click.option("--flights", type=click.IntRange(min=10), help="Only the first so many flights.")
 @click.option("--topology", default=DEFAULT, show_default=True, help="The nodes to start.")
 @click.option("--data", type=click.Path(path_type=Path), help="Another zip archive with a CSV.")
-@cli_errors.report_errors
 def main(short: bool, flights: int | None, **options: Any) -> None:
     """Appends all flights to three nodes and proves that all of them are there.
 

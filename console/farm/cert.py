@@ -13,7 +13,7 @@ import click
 
 from ..cli_errors import FAILED, CliError
 from ..output import show_json
-from ..targets import Where
+from .cli import CertRequest
 from .files import write
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ class Signer(NamedTuple):
     key: "EllipticCurvePrivateKey"
 
 
-def make(folder_name: str, hosts: tuple[str, ...], options: Where) -> None:
+def make(request: CertRequest) -> None:
     """Makes a certificate, and a CA if there is none."""
     try:
         import cryptography.x509  # noqa: F401
     except ImportError:
         way_out = "pip install 'kelek[farm]', or make certificates with openssl"
         raise CliError(f"cert: needs the package cryptography; {way_out}", FAILED) from None
-    folder, name = Path(folder_name), options["name"]
+    folder, name, hosts = Path(request.folder), request.name, request.hosts or ("127.0.0.1",)
     if not name or name == "ca" or Path(name).name != name:
         raise CliError(f"--name: '{name}' is not usable as a file name; choose another one")
     target = folder / f"{name}.pem"
@@ -48,16 +48,16 @@ def make(folder_name: str, hosts: tuple[str, ...], options: Where) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         signer = _signer(folder)
         names = [general_name(host) for host in hosts]
-        _sign(signer, names, target, options["days"])
+        _sign(signer, names, target, request.days)
     except OSError as error:
-        raise CliError(f"{error.filename or folder_name}: {error.strerror}", FAILED) from error
+        raise CliError(f"{error.filename or folder}: {error.strerror}", FAILED) from error
     ca_file, key = folder / "ca.pem", target.with_suffix(".key")
-    if options["output"] == "json":
+    if request.output == "json":
         found = {"ca": str(ca_file), "certificate": str(target), "key": str(key)}
-        show_json({**found, "hosts": hosts, "days": options["days"]})
+        show_json({**found, "hosts": hosts, "days": request.days})
         return
     click.echo(f"{ca_file}: the CA, for `ca:` of the topology, and --ca")
-    click.echo(f"{target}: for {', '.join(hosts)}, {options['days']} days")
+    click.echo(f"{target}: for {', '.join(hosts)}, {request.days} days")
     click.echo(f"{key}: its key")
 
 

@@ -12,13 +12,13 @@ from ...clients.farm.farm import Farm
 from ...clients.farm.values import checked_endpoint, checked_hash
 from ..cli_errors import CliError
 from ..output import show_json, stdin
-from ..targets import Where
+from .cli import FarmOptions
 from .target import open_farm
 
 FILE_BYTES_MAX = 1 << 20
 
 
-def add(server_id: int, endpoint: str, options: Where) -> None:
+def add(server_id: int, endpoint: str, options: FarmOptions) -> None:
     """Adds a server."""
     try:
         endpoint = checked_endpoint(endpoint)
@@ -30,14 +30,14 @@ def add(server_id: int, endpoint: str, options: Where) -> None:
     _apply(options, lambda farm: farm.add_server(server_id, endpoint), *message)
 
 
-def remove(server_id: int, options: Where) -> None:
+def remove(server_id: int, options: FarmOptions) -> None:
     """Removes a server."""
     message = f"server {server_id} is removed", f"server {server_id} is not a member"
     _apply(options, lambda farm: farm.remove_server(server_id), *message)
 
 
-def publish(server: str, options: Where) -> None:
-    """Orders who publishes the MetaLS."""
+def publish(server: str, options: FarmOptions) -> None:
+    """Orders which server publishes the MetaLS."""
     if server == "nobody":
         click.echo(f"kelek farm publish {server} is deprecated: use none", err=True)
         server = "none"
@@ -50,14 +50,14 @@ def publish(server: str, options: Where) -> None:
     _apply(options, lambda farm: farm.publish(choice), message)
 
 
-def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], options: Where) -> None:
+def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], options: FarmOptions) -> None:
     """Excludes destinations and servers."""
     check_hashes(hashes, ids)
     count = len(hashes) + len(ids)
     _apply(options, lambda farm: farm.exclude(hashes, servers=ids), f"{count} excluded")
 
 
-def include(hashes: tuple[str, ...], ids: tuple[int, ...], options: Where) -> None:
+def include(hashes: tuple[str, ...], ids: tuple[int, ...], options: FarmOptions) -> None:
     """Includes excluded destinations and servers again."""
     check_hashes(hashes, ids)
     count = len(hashes) + len(ids)
@@ -75,19 +75,19 @@ def check_hashes(hashes: tuple[str, ...], ids: tuple[int, ...]) -> None:
             raise CliError(f"HASH: {error}") from error
 
 
-def export(options: Where) -> None:
+def export(options: FarmOptions) -> None:
     """Prints the configuration."""
     with open_farm(options) as farm:
         found = farm.export()
-    if options["output"] == "json":
+    if options.output == "json":
         show_json(found)
     else:
         click.echo(json.dumps(found, indent=2))
 
 
-def import_configuration(file: str, options: Where) -> None:
+def import_configuration(file: str, options: FarmOptions) -> None:
     """Imports a configuration."""
-    if file == "-" and options["secret_file"] == "-":
+    if file == "-" and options.secret_file == "-":
         raise CliError("-: standard input cannot be both the password and the configuration")
     configuration = read_configuration(file)
     _apply(options, lambda farm: farm.import_(configuration), "the configuration is set")
@@ -112,7 +112,10 @@ def read_configuration(file: str) -> dict[str, Any]:
 
 
 def _apply(
-    options: Where, change: Callable[[Farm], bool | None], message: str, unchanged_message: str = ""
+    options: FarmOptions,
+    change: Callable[[Farm], bool | None],
+    message: str,
+    unchanged_message: str = "",
 ) -> None:
     """Performs a change and prints the message. unchanged_message: printed if there was no
     change.
@@ -122,7 +125,7 @@ def _apply(
             changed = change(farm) is not False
         except ValueError as error:
             raise CliError(str(error)) from error
-    if options["output"] == "json":
+    if options.output == "json":
         show_json({"changed": changed})
     else:
         click.echo(message if changed else unchanged_message)

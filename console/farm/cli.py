@@ -4,52 +4,67 @@ Only click is imported before a command runs. The commands are in commands.py, c
 and cert.py.
 """
 
-from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import click
 
 from .. import cli_errors, completion
-from ..options import F, Seconds, after_option, follow_option, output_option
+from ..options import (
+    OUTPUT,
+    F,
+    after_option,
+    argument,
+    follow_option,
+    option,
+    option_group,
+    output_option,
+    timeout_option,
+    url_option,
+)
 
 SERVER_ID = click.IntRange(-(1 << 31), (1 << 31) - 1)
 
 
-def farm_options(command: F) -> F:
-    """The options for the farm and the user."""
-    options = [
-        click.option("-t", "--topology", metavar="FILE", type=click.Path(),
-                     help="Topology of the farm (default: ./topology.yaml, else the demo's)."),
-        click.option("--url", "urls", multiple=True, metavar="URL",
-                     help="A server, tls://HOST:PORT, instead of a topology; repeatable."),
-        click.option("--farm", "name", metavar="NAME", shell_complete=completion.farms,
-                     help="Name of the farm (default: the topology's only one; with --url: farm)."),
-        click.option("--user", metavar="NAME",
-                     help="User (default: the servers' user in the topology, for changes the only "
-                          "administrator)."),
-        click.option("--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
-                     help="File with the user's password alone; `-` is standard input "
-                          "(default: the command asks)."),
-        click.option("--ca", metavar="FILE", type=click.Path(),
-                     help="CA certificates (default: the topology's, else the system's)."),
-        click.option("--tls", type=click.Choice(["1.2", "1.3"]),
-                     help="With --url: the lowest version (default: 1.3)."),
-        click.option("--proxy", metavar="HOST:PORT", help="With --url: I2P's HTTP proxy."),
-        click.option("--i2p", is_flag=True, help="With --url: a tunnel on this machine, no TLS."),
-        click.option("--insecure-jraft", is_flag=True,
-                     help="With --url: a JRaft server on this machine: no TLS, no user."),
-        click.option("--timeout", "timeout_s", type=Seconds(0.1, 86_400), default=10.0,
-                     show_default=True, metavar="SECONDS", help="Time limit."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+class FarmOptions(NamedTuple):
+    """The farm and the user of a command, and the output format."""
+
+    topology: str | None = option(
+        "-t", "--topology", metavar="FILE", type=click.Path(),
+        help="Topology of the farm (default: ./topology.yaml, else the demo's).",
+    )  # fmt: skip
+    urls: tuple[str, ...] = url_option("A server, tls://HOST:PORT")
+    farm: str | None = option(
+        "--farm", metavar="NAME", shell_complete=completion.farms,
+        help="Name of the farm (default: the topology's only one; with --url: farm).",
+    )  # fmt: skip
+    user: str | None = option(
+        "--user", metavar="NAME",
+        help="User (default: the servers' user in the topology, for changes the only "
+             "administrator).",
+    )  # fmt: skip
+    secret_file: str | None = option(
+        "--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
+        help="File with the user's password alone; `-` is standard input (default: the command "
+             "asks).",
+    )  # fmt: skip
+    ca: str | None = option("--ca", metavar="FILE", type=click.Path(),
+                            help="CA certificates (default: the topology's, else the "
+                                 "system's).")  # fmt: skip
+    tls: str | None = option("--tls", type=click.Choice(["1.2", "1.3"]),
+                             help="With --url: the lowest version (default: 1.3).")  # fmt: skip
+    proxy: str | None = option("--proxy", metavar="HOST:PORT",
+                               help="With --url: I2P's HTTP proxy.")  # fmt: skip
+    i2p: bool = option("--i2p", is_flag=True,
+                       help="With --url: a tunnel on this machine, no TLS.")  # fmt: skip
+    insecure_jraft: bool = option(
+        "--insecure-jraft", is_flag=True,
+        help="With --url: a JRaft server on this machine: no TLS, no user.",
+    )  # fmt: skip
+    timeout_ms: int = timeout_option("Time limit.")
+    output: str = OUTPUT
 
 
-def farm_command(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of all commands that connect to a farm."""
-    return farm_options(output_option(cli_errors.report_errors(command)))
-
+farm_options = option_group("options", FarmOptions)
 
 all_kinds_option = click.option(
     "--all-kinds",
@@ -68,8 +83,8 @@ def farm() -> None:
 
 
 @farm.command()
-@farm_command
-def status(**options: Any) -> None:
+@farm_options
+def status(options: FarmOptions) -> None:
     """Shows the leader, how far the log is committed, the publisher, and the members as the
     leader sees them.
     """
@@ -79,8 +94,8 @@ def status(**options: Any) -> None:
 
 
 @farm.command()
-@farm_command
-def servers(**options: Any) -> None:
+@farm_options
+def servers(options: FarmOptions) -> None:
     """Shows the members, each with its own status or the reason why there is none."""
     from . import commands as farm_commands
 
@@ -88,8 +103,8 @@ def servers(**options: Any) -> None:
 
 
 @farm.command()
-@farm_command
-def documents(**options: Any) -> None:
+@farm_options
+def documents(options: FarmOptions) -> None:
     """Shows the last status of each server and the publisher; -o json prints everything."""
     from . import commands as farm_commands
 
@@ -100,8 +115,8 @@ def documents(**options: Any) -> None:
 @after_option("Print the entries after this index (default: all).", 0)
 @follow_option
 @all_kinds_option
-@farm_command
-def entries(after: int, follow: bool, all_kinds: bool, **options: Any) -> None:
+@farm_options
+def entries(after: int, follow: bool, all_kinds: bool, options: FarmOptions) -> None:
     """Prints committed entries, one a line: index, term, user and value.
 
     The user is the one that appended the entry, `-` if unknown.
@@ -114,8 +129,8 @@ def entries(after: int, follow: bool, all_kinds: bool, **options: Any) -> None:
 @farm.command()
 @after_option("Print the entries after this index first (default: all).", 0)
 @all_kinds_option
-@farm_command
-def watch(after: int, all_kinds: bool, **options: Any) -> None:
+@farm_options
+def watch(after: int, all_kinds: bool, options: FarmOptions) -> None:
     """Prints entries as `kelek farm entries` does, then each new one, until it is interrupted."""
     from . import commands as farm_commands
 
@@ -124,8 +139,8 @@ def watch(after: int, all_kinds: bool, **options: Any) -> None:
 
 @farm.command()
 @click.argument("values", metavar="DATA...", nargs=-1, required=True)
-@farm_command
-def append(values: tuple[str, ...], **options: Any) -> None:
+@farm_options
+def append(values: tuple[str, ...], options: FarmOptions) -> None:
     """Appends each DATA as an entry, in order, and ends when they are committed.
 
     DATA is UTF-8, or hexadecimal after 0x; `-` reads standard input, a line an entry.
@@ -141,8 +156,8 @@ def append(values: tuple[str, ...], **options: Any) -> None:
 @farm.command()
 @click.argument("server_id", metavar="ID", type=SERVER_ID)
 @click.argument("endpoint", metavar="ENDPOINT")
-@farm_command
-def add(server_id: int, endpoint: str, **options: Any) -> None:
+@farm_options
+def add(server_id: int, endpoint: str, options: FarmOptions) -> None:
     """Adds the server ID, which the others reach at ENDPOINT: tcp://HOST:PORT.
 
     It must be running and waiting for an invitation. The command ends when it is a member.
@@ -154,8 +169,8 @@ def add(server_id: int, endpoint: str, **options: Any) -> None:
 
 @farm.command()
 @click.argument("server_id", metavar="ID", type=SERVER_ID, shell_complete=completion.farm_servers)
-@farm_command
-def remove(server_id: int, **options: Any) -> None:
+@farm_options
+def remove(server_id: int, options: FarmOptions) -> None:
     """Removes the server ID. If it leads, another server becomes leader.
 
     Its process keeps running; you may stop it afterwards.
@@ -167,8 +182,8 @@ def remove(server_id: int, **options: Any) -> None:
 
 @farm.command()
 @click.argument("server", metavar="ID|auto|none", shell_complete=completion.farm_publishers)
-@farm_command
-def publish(server: str, **options: Any) -> None:
+@farm_options
+def publish(server: str, options: FarmOptions) -> None:
     """Orders who publishes the MetaLS: the server ID, the rule's choice (auto), or no server
     (none).
     """
@@ -186,8 +201,8 @@ def exclusion_arguments(command: F) -> F:
 
 @farm.command()
 @exclusion_arguments
-@farm_command
-def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> None:
+@farm_options
+def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], options: FarmOptions) -> None:
     """Excludes destinations from the MetaLS.
 
     HASH is a destination's hash in I2P's base64, HASH.b32.i2p, or the whole destination.
@@ -199,8 +214,8 @@ def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> No
 
 @farm.command()
 @exclusion_arguments
-@farm_command
-def include(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> None:
+@farm_options
+def include(hashes: tuple[str, ...], ids: tuple[int, ...], options: FarmOptions) -> None:
     """Includes excluded destinations again."""
     from . import changes as farm_changes
 
@@ -208,8 +223,8 @@ def include(hashes: tuple[str, ...], ids: tuple[int, ...], **options: Any) -> No
 
 
 @farm.command()
-@farm_command
-def export(**options: Any) -> None:
+@farm_options
+def export(options: FarmOptions) -> None:
     """Prints the administrators' configuration and the members as JSON for import."""
     from . import changes as farm_changes
 
@@ -218,8 +233,8 @@ def export(**options: Any) -> None:
 
 @farm.command("import")
 @click.argument("file", type=click.Path(allow_dash=True))
-@farm_command
-def import_(file: str, **options: Any) -> None:
+@farm_options
+def import_(file: str, options: FarmOptions) -> None:
     """Sets an exported configuration, of this farm or of another one; `-` is standard input.
 
     It does not change the members.
@@ -237,29 +252,31 @@ def user() -> None:
     """Password files of servers: add, passwd, remove, list, check."""
 
 
-def realm_option(command: F) -> F:
-    option = click.option("--farm", "realm", default="farm", show_default=True, metavar="NAME",
-                          help="The farm's name; a file may serve several farms.")  # fmt: skip
-    return option(command)
+class PasswordFileOptions(NamedTuple):
+    """The farm of a password file, and a password."""
+
+    farm: str = option("--farm", default="farm", show_default=True, metavar="NAME",
+                       help="The farm's name; a file may serve several farms.")  # fmt: skip
+    secret_file: str | None = None
+    make_dir: str | None = None
+    output: str = OUTPUT
 
 
-def secret_options(command: F) -> F:
-    given = click.option("--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
-                         help="File with the password alone; `-` is standard input (default: "
-                              "the command asks).")  # fmt: skip
-    made = click.option("--make", "made", metavar="DIR", type=click.Path(),
-                        help="Generate a password and write it to DIR/NAME.secret.")  # fmt: skip
-    return given(made(command))
+password_file_options = option_group("options", PasswordFileOptions)
+secret_option = click.option("--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
+                             help="File with the password alone; `-` is standard input (default: "
+                                  "the command asks).")  # fmt: skip
+make_option = click.option("--make", "make_dir", metavar="DIR", type=click.Path(),
+                           help="Generate a password and write it to DIR/NAME.secret.")  # fmt: skip
 
 
 @user.command("add")
-@output_option
-@realm_option
-@secret_options
+@password_file_options
+@secret_option
+@make_option
 @click.argument("file", type=click.Path())
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@cli_errors.report_errors
-def user_add(file: str, names: tuple[str, ...], **options: Any) -> None:
+def user_add(file: str, names: tuple[str, ...], options: PasswordFileOptions) -> None:
     """Adds users to a password FILE, which is created if needed, with mode 0600.
 
     Running servers see it within seconds.
@@ -270,13 +287,12 @@ def user_add(file: str, names: tuple[str, ...], **options: Any) -> None:
 
 
 @user.command("passwd")
-@output_option
-@realm_option
-@secret_options
+@password_file_options
+@secret_option
+@make_option
 @click.argument("file", type=click.Path())
 @click.argument("name", metavar="NAME")
-@cli_errors.report_errors
-def user_passwd(file: str, name: str, **options: Any) -> None:
+def user_passwd(file: str, name: str, options: PasswordFileOptions) -> None:
     """Changes the password of a user in a password FILE.
 
     Running servers disconnect users of the old password within seconds.
@@ -287,12 +303,10 @@ def user_passwd(file: str, name: str, **options: Any) -> None:
 
 
 @user.command("remove")
-@output_option
-@realm_option
+@password_file_options
 @click.argument("file", type=click.Path())
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@cli_errors.report_errors
-def user_remove(file: str, names: tuple[str, ...], **options: Any) -> None:
+def user_remove(file: str, names: tuple[str, ...], options: PasswordFileOptions) -> None:
     """Removes users from a password FILE. Running servers disconnect them within seconds."""
     from . import files as farm_files
 
@@ -302,7 +316,6 @@ def user_remove(file: str, names: tuple[str, ...], **options: Any) -> None:
 @user.command("list")
 @output_option
 @click.argument("file", type=click.Path())
-@cli_errors.report_errors
 def user_list(file: str, output: str) -> None:
     """Prints the users in a password FILE, with farm and algorithms."""
     from . import files as farm_files
@@ -311,36 +324,35 @@ def user_list(file: str, output: str) -> None:
 
 
 @user.command("check")
-@output_option
-@realm_option
-@click.option("--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
-              help="File with the password alone; `-` is standard input (default: the command "
-                   "asks).")  # fmt: skip
+@password_file_options
+@secret_option
 @click.argument("file", type=click.Path())
 @click.argument("name", metavar="[NAME]", required=False)
-@cli_errors.report_errors
-def user_check(file: str, name: str | None, **options: Any) -> None:
+def user_check(file: str, name: str | None, options: PasswordFileOptions) -> None:
     """Checks whether servers accept a password FILE; with NAME, whether the password is right."""
     from . import files as farm_files
 
     farm_files.check(file, name, options)
 
 
+class CertRequest(NamedTuple):
+    output: str = OUTPUT
+    name: str = option("--name", default="server", show_default=True, metavar="NAME",
+                       help="Names the files NAME.pem and NAME.key.")  # fmt: skip
+    days: int = option("--days", type=click.IntRange(1, 3650), default=365, show_default=True,
+                       metavar="N", help="Validity of the certificate.")  # fmt: skip
+    folder: str = argument(metavar="DIR", type=click.Path())
+    hosts: tuple[str, ...] = argument(metavar="[HOST]...", nargs=-1)
+
+
 @farm.command()
-@output_option
-@click.option("--name", default="server", show_default=True, metavar="NAME",
-              help="Names the files NAME.pem and NAME.key.")  # fmt: skip
-@click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, metavar="N",
-              help="Validity of the certificate.")  # fmt: skip
-@click.argument("place", metavar="DIR", type=click.Path())
-@click.argument("hosts", metavar="[HOST]...", nargs=-1)
-@cli_errors.report_errors
-def cert(place: str, hosts: tuple[str, ...], **options: Any) -> None:
+@option_group("request", CertRequest)
+def cert(request: CertRequest) -> None:
     """Makes a certificate for servers at each HOST, for trials (default: 127.0.0.1).
 
-    DIR gets its own CA, ca.pem, with the first certificate; keep ca.key with the person who signs.
+    DIR gets its own CA, ca.pem, with the first certificate; keep ca.key where you sign.
     HOST is the name or address that clients and other servers connect to.
     """
     from . import cert as farm_cert
 
-    farm_cert.make(place, hosts or ("127.0.0.1",), options)
+    farm_cert.make(request)

@@ -10,9 +10,8 @@ from ...clients.errors import FarmTooLarge
 from ...clients.farm.values import FarmEntry
 from ..cli_errors import FAILED, CliError
 from ..options import DATA
-from ..output import show_json, show_table, stdin
-from ..table.output import data_json
-from ..targets import Where
+from ..output import data_json, show_json, show_table, stdin
+from .cli import FarmOptions
 from .target import open_farm
 
 DATE_MS_MAX = 253_402_300_799_999  # The end of the year 9999, the last one of datetime.
@@ -29,14 +28,14 @@ class EntrySelection(NamedTuple):
     all_kinds: bool
 
 
-def status(options: Where) -> None:
+def status(options: FarmOptions) -> None:
     """Prints the leader's view of the farm."""
     with open_farm(options) as farm:
         found = farm.status()
     if found.get("state") == "waiting":
         way_out = "add it with kelek farm add, or ask a member with --url"
         raise CliError(f"server {found.get('id')} is not a member of its farm: {way_out}", FAILED)
-    if options["output"] == "json":
+    if options.output == "json":
         show_json(found)
         return
     leader = found.get("leader")
@@ -69,11 +68,11 @@ def counts_of(found: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def servers(options: Where) -> None:
+def servers(options: FarmOptions) -> None:
     """Prints each member with its own status."""
     with open_farm(options) as farm:
         found = farm.servers()
-    if options["output"] == "json":
+    if options.output == "json":
         for each in found:
             show_json(each._asdict())
         return
@@ -86,11 +85,11 @@ def servers(options: Where) -> None:
     show_table(("id", "endpoint", "state", "term", "committed", ""), rows)
 
 
-def documents(options: Where) -> None:
+def documents(options: FarmOptions) -> None:
     """Prints each server's last status document, the publisher, and exclusions."""
     with open_farm(options) as farm:
         found = farm.documents()
-    if options["output"] == "json":
+    if options.output == "json":
         show_json(found)
         return
     publisher = found.get("publisher")
@@ -130,13 +129,13 @@ def date_text(date_ms: object) -> str | None:
     return found.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def entries(selection: EntrySelection, options: Where) -> None:
+def entries(selection: EntrySelection, options: FarmOptions) -> None:
     """Prints entries."""
     after, follow, all_kinds = selection
     with open_farm(options) as farm:
         read = farm.watch if follow else farm.entries
         for entry in read(after=after, all_kinds=all_kinds):
-            show_entry(entry, options["output"])
+            show_entry(entry, options.output)
             if follow:
                 sys.stdout.flush()
 
@@ -154,7 +153,7 @@ def show_entry(entry: FarmEntry, output: str) -> None:
     click.echo(f"{entry.index}  {entry.term}  {entry.user or '-'}  {text}")
 
 
-def append(values: tuple[str, ...], options: Where) -> None:
+def append(values: tuple[str, ...], options: FarmOptions) -> None:
     """Appends entries."""
 
     def read() -> Iterator[bytes]:
@@ -164,7 +163,7 @@ def append(values: tuple[str, ...], options: Where) -> None:
             else:
                 yield DATA.convert(value, None, None)
 
-    if "-" in values and options["secret_file"] == "-":
+    if "-" in values and options.secret_file == "-":
         raise CliError("-: standard input cannot be both the password and the data")
     data = None if "-" in values else list(read())  # Report mistakes before asking for a password.
     count = 0
@@ -180,7 +179,7 @@ def append(values: tuple[str, ...], options: Where) -> None:
             last_index = farm.append_many(counted())
         except (FarmTooLarge, ValueError) as error:
             raise CliError(str(error)) from error
-    if options["output"] == "json":
+    if options.output == "json":
         show_json({"appended": count, "last_index": last_index, "next_index": last_index + 1})
     else:
         click.echo(f"appended {count} entries; the last has index {last_index}")

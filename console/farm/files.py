@@ -17,16 +17,16 @@ from ...protocols.garlicfarm.wire import htdigest
 from ...protocols.garlicfarm.wire.htdigest import PasswordFileError
 from ..cli_errors import FAILED, CliError
 from ..output import show_json, show_table
-from ..targets import Where
+from .cli import PasswordFileOptions
 from .target import password_of
 
 PASSWORD_BYTES = 24  # Random bytes of a generated password.
 
 
-def add(file: str, names: Sequence[str], options: Where) -> None:
+def add(file: str, names: Sequence[str], options: PasswordFileOptions) -> None:
     """Adds users."""
-    farm = options["realm"]
-    if len(names) > 1 and not options["made"]:
+    farm = options.farm
+    if len(names) > 1 and not options.make_dir:
         raise CliError("--make: missing; several users need generated passwords")
 
     def change(text: str) -> str:
@@ -46,13 +46,14 @@ def add(file: str, names: Sequence[str], options: Where) -> None:
         passwords.update({name: _new_password(name, options) for name in names})
         secret_files = _write_secrets(passwords, options)
         edit(file, change, missing=True)
-    found = {"file": file, "farm": farm, "added": list(names), "secret_files": secret_files}
-    _print_result(options, found, f"{file}: {', '.join(names)} of the farm {farm} added")
+    _print_secret_files(secret_files, options)
+    line = f"{file}: {', '.join(names)} of the farm {farm} added"
+    _print_result(options, line, file=file, added=names, secret_files=secret_files)
 
 
-def passwd(file: str, name: str, options: Where) -> None:
+def passwd(file: str, name: str, options: PasswordFileOptions) -> None:
     """Changes a user's password."""
-    farm = options["realm"]
+    farm = options.farm
     with _checked(file):
         _check_user(_read(file)[0], file, farm, name)
         password = _new_password(name, options)
@@ -63,13 +64,14 @@ def passwd(file: str, name: str, options: Where) -> None:
 
         secret_files = _write_secrets({name: password}, options)
         edit(file, change)
-    found = {"file": file, "farm": farm, "changed": name, "secret_files": secret_files}
-    _print_result(options, found, f"{file}: {name} of the farm {farm} has a new password")
+    _print_secret_files(secret_files, options)
+    line = f"{file}: {name} of the farm {farm} has a new password"
+    _print_result(options, line, file=file, changed=name, secret_files=secret_files)
 
 
-def remove(file: str, names: Sequence[str], options: Where) -> None:
+def remove(file: str, names: Sequence[str], options: PasswordFileOptions) -> None:
     """Removes users."""
-    farm = options["realm"]
+    farm = options.farm
 
     def change(text: str) -> str:
         for name in names:
@@ -79,8 +81,8 @@ def remove(file: str, names: Sequence[str], options: Where) -> None:
 
     with _checked(file):
         edit(file, change)
-    found = {"file": file, "farm": farm, "removed": list(names)}
-    _print_result(options, found, f"{file}: {', '.join(names)} of the farm {farm} removed")
+    line = f"{file}: {', '.join(names)} of the farm {farm} removed"
+    _print_result(options, line, file=file, removed=names)
 
 
 def show(file: str, output: str) -> None:
@@ -98,9 +100,9 @@ def show(file: str, output: str) -> None:
         show_table(("farm", "user", "algorithms"), rows)
 
 
-def check(file: str, name: str | None, options: Where) -> None:
+def check(file: str, name: str | None, options: PasswordFileOptions) -> None:
     """Checks a file, and a user's password."""
-    farm = options["realm"]
+    farm = options.farm
     with _checked(file):
         text, mode = _read(file)
         if mode & 0o077:
@@ -114,33 +116,32 @@ def check(file: str, name: str | None, options: Where) -> None:
         incomplete = [user for user, known in users.secrets.items() if len(known) < 2]
         if name is not None:
             _check_user(text, file, farm, name)
-            password = password_of(options["secret_file"], f"Password of {name}")
+            password = password_of(options.secret_file, f"Password of {name}")
             if not htdigest.is_password(users, name, password):
                 raise CliError(f"{file}: that is not the password of {name}", FAILED)
-            found = {"file": file, "farm": farm, "user": name, "right": True}
-            _print_result(
-                options, found, f"{file}: that is the password of {name} for the farm {farm}"
-            )
+            line = f"{file}: that is the password of {name} for the farm {farm}"
+            _print_result(options, line, file=file, user=name, right=True)
             return
     lines = [f"{file}: good, {len(users.secrets)} users of the farm {farm}"]
     for user in incomplete:
         (algorithm,) = users.secrets[user]
         lines.append(f"{file}: {user} has only a {algorithm} line; a new password adds the other")
-    found = {"file": file, "farm": farm, "users": list(users.secrets), "lacking": incomplete}
-    _print_result(options, found, *lines)
+    _print_result(options, *lines, file=file, users=list(users.secrets), lacking=incomplete)
 
 
-def _print_result(options: Where, found: dict[str, object], *lines: str) -> None:
-    """Prints the result as a JSON object or as lines, with the files of generated passwords."""
-    if options["output"] == "json":
-        show_json(found)
-        return
-    secret_files = found.get("secret_files", {})
-    assert isinstance(secret_files, dict)
-    for name, path in secret_files.items():
-        click.echo(f"{path}: the password of {name}")
-    for line in lines:
-        click.echo(line)
+def _print_result(options: PasswordFileOptions, *lines: str, **values: object) -> None:
+    """Prints the values as a JSON object, or lines."""
+    if options.output == "json":
+        show_json({"farm": options.farm, **values})
+    else:
+        click.echo("\n".join(lines))
+
+
+def _print_secret_files(paths: dict[str, str], options: PasswordFileOptions) -> None:
+    """Prints where generated passwords are. A JSON result names the files itself."""
+    if options.output != "json":
+        for name, path in paths.items():
+            click.echo(f"{path}: the password of {name}")
 
 
 def check_names(farm: str, names: Sequence[str]) -> None:
@@ -156,24 +157,24 @@ def _check_user(text: str, file: str, farm: str, name: str) -> None:
         raise CliError(f"{file}: no user {name} of the farm {farm}; it has {others}", FAILED)
 
 
-def _new_password(name: str, options: Where) -> str:
-    if options["made"]:
-        if options["secret_file"]:
+def _new_password(name: str, options: PasswordFileOptions) -> str:
+    if options.make_dir:
+        if options.secret_file:
             raise CliError("--make: a password is given too; remove one of the options")
         return secrets.token_urlsafe(PASSWORD_BYTES)
-    if options["secret_file"] is not None:
-        return password_of(options["secret_file"], "")
+    if options.secret_file is not None:
+        return password_of(options.secret_file, "")
     password = password_of(None, f"New password of {name}")
     if password_of(None, "Repeat the password") != password:
         raise CliError("the passwords differ; nothing was changed")
     return password
 
 
-def _write_secrets(passwords: dict[str, str], options: Where) -> dict[str, str]:
+def _write_secrets(passwords: dict[str, str], options: PasswordFileOptions) -> dict[str, str]:
     """Writes generated passwords to files; returns the paths by user."""
-    if not options["made"]:
+    if not options.make_dir:
         return {}
-    paths = {name: str(Path(options["made"], f"{name}.secret")) for name in passwords}
+    paths = {name: str(Path(options.make_dir, f"{name}.secret")) for name in passwords}
     for name, path in paths.items():
         write(path, f"{passwords[name]}\n")
     return paths

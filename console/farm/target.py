@@ -15,7 +15,8 @@ from ...clients.farm.operations import FarmTuning
 from ...clients.farm.values import read_secret, secret_of
 from ..cli_errors import FAILED, CliError
 from ..output import stdin
-from ..targets import Where, load_topology
+from ..targets import load_topology
+from .cli import FarmOptions
 
 CONNECT_TIMEOUT_MS = 2000  # The longest wait for servers that are unreachable.
 
@@ -33,46 +34,42 @@ class FarmTarget(NamedTuple):
     by_topology: bool
 
 
-def find_farm(options: Where, needs_admin: bool) -> FarmTarget:
+def resolve_farm(options: FarmOptions, needs_admin: bool) -> FarmTarget:
     """The target from --url or from a topology. needs_admin: the command changes the farm.
     Raises CliError.
     """
-    return (
-        _target_of_urls(options) if options["urls"] else _target_of_topology(options, needs_admin)
-    )
+    return _target_of_urls(options) if options.urls else _target_of_topology(options, needs_admin)
 
 
-def _target_of_urls(options: Where) -> FarmTarget:
-    if options["topology"]:
+def _target_of_urls(options: FarmOptions) -> FarmTarget:
+    if options.topology:
         raise CliError("--url: a topology is given too; remove one of the options")
     tuning = FarmTuning(
-        options["tls"] or "1.3",
-        proxy=options["proxy"] or "",
-        i2p=options["i2p"] or bool(options["proxy"]),
-        insecure_jraft=options["insecure_jraft"],
+        options.tls or "1.3",
+        proxy=options.proxy or "",
+        i2p=options.i2p or bool(options.proxy),
+        insecure_jraft=options.insecure_jraft,
     )
-    if not options["user"] and not tuning.insecure_jraft:
+    if not options.user and not tuning.insecure_jraft:
         raise CliError("--user: missing; --url needs a user")
-    name = options["name"] or "farm"
-    user, secret_file = options["user"] or "", options["secret_file"]
-    source = ", ".join(options["urls"])
-    return FarmTarget(
-        source, options["urls"], name, user, secret_file, options["ca"], tuning, False
-    )
+    name = options.farm or "farm"
+    user, secret_file = options.user or "", options.secret_file
+    source = ", ".join(options.urls)
+    return FarmTarget(source, options.urls, name, user, secret_file, options.ca, tuning, False)
 
 
-def _target_of_topology(options: Where, needs_admin: bool) -> FarmTarget:
+def _target_of_topology(options: FarmOptions, needs_admin: bool) -> FarmTarget:
     from ...actors.runtime.run_dir import home
     from ...actors.topology.farm import endpoint_of
 
-    for option in ("tls", "proxy", "i2p", "insecure_jraft"):
-        if options[option]:
-            name = option.replace("_", "-")
-            raise CliError(f"--{name}: valid only with --url; a topology has its own setting")
-    path, found = load_topology(options)
-    name = _farm_name(options, path, found.farms)
-    settings_of = {node: one.farm for node, one in found.nodes.items() if one.farm}
-    servers = found.farms[name].servers
+    for name in ("tls", "proxy", "i2p", "insecure_jraft"):
+        if getattr(options, name):
+            flag = name.replace("_", "-")
+            raise CliError(f"--{flag}: valid only with --url; a topology has its own setting")
+    path, topology = load_topology(options.topology)
+    name = _farm_name(options.farm, path, topology.farms)
+    settings_of = {name: node.farm for name, node in topology.nodes.items() if node.farm}
+    servers = topology.farms[name].servers
     endpoints = {
         number: endpoint_of(settings_of[server]) if server in settings_of else server
         for number, server in servers.items()
@@ -89,8 +86,8 @@ def _target_of_topology(options: Where, needs_admin: bool) -> FarmTarget:
     def absolute(file: str) -> str | None:
         return str(home(path) / Path(file).expanduser()) if file else None
 
-    user, secret_file = options["user"], options["secret_file"]
-    admins = found.farms[name].admins
+    user, secret_file = options.user, options.secret_file
+    admins = topology.farms[name].admins
     if user is None and not tuning.insecure_jraft:
         own_secret = absolute(settings.secret_file)
         if needs_admin and settings.user not in admins:
@@ -100,15 +97,14 @@ def _target_of_topology(options: Where, needs_admin: bool) -> FarmTarget:
         elif len(admins) == 1:
             user = admins[0]
         elif secret_file is not None:
-            raise CliError("--user: missing; whose password is in --secret-file?")
+            raise CliError("--user: missing; name the user of the --secret-file")
         else:
             raise CliError(f"--user: missing; {path}: you cannot read the servers' secret_file")
-    ca = options["ca"] or absolute(settings.ca_file)
+    ca = options.ca or absolute(settings.ca_file)
     return FarmTarget(path, endpoints, name, user or "", secret_file, ca, tuning, True)
 
 
-def _farm_name(options: Where, path: str, farms: Mapping[str, Any]) -> str:
-    name = options["name"]
+def _farm_name(name: str | None, path: str, farms: Mapping[str, Any]) -> str:
     if not farms:
         raise CliError(f"{path}: it has no farm; add `farms:` (docs/farm.md) or use --url")
     if name is None:
@@ -117,7 +113,7 @@ def _farm_name(options: Where, path: str, farms: Mapping[str, Any]) -> str:
         return next(iter(farms))
     if name not in farms:
         raise CliError(f"--farm: {path} has no farm '{name}'; it has {', '.join(farms)}")
-    return str(name)
+    return name
 
 
 def _only_admin(path: str, name: str, admins: Sequence[str]) -> str:
@@ -150,9 +146,9 @@ def password_of(secret_file: str | None, prompt: str) -> str:
 
 
 @contextmanager
-def open_farm(options: Where, needs_admin: bool = False) -> Iterator[Farm]:
+def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]:
     """A Farm for one command. Errors end the command with one line."""
-    target = find_farm(options, needs_admin)
+    target = resolve_farm(options, needs_admin)
     password = None
     if not target.tuning.insecure_jraft:
         prompt = f"Password of {target.user} for the farm {target.farm}"
@@ -165,7 +161,7 @@ def open_farm(options: Where, needs_admin: bool = False) -> Iterator[Farm]:
                 user=target.user,
                 password=password,
                 ca_file=target.ca,
-                timeout_ms=int(options["timeout_s"] * 1000),
+                timeout_ms=options.timeout_ms,
                 tuning=target.tuning,
             )
         except ValueError as error:

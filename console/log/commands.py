@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -15,10 +15,10 @@ from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.wire.client_codec import LogInfo
 from ...protocols.zmqraft.wire.entry import Entry
 from ..cli_errors import FAILED, CliError
+from ..options import ClusterOptions
 from ..output import show_json, show_table, stdin
-from ..targets import Where
 from .entry_output import SHOWN, entry_json, entry_line
-from .target import find_place, opened
+from .target import open_log, resolve_cluster
 
 INFO_MS = 1000  # How long to wait for each node's answer.
 INFO_FIELDS = "term", "first_index", "applied_index", "commit_index", "last_index"
@@ -34,44 +34,38 @@ class EntrySelection:
     all_kinds: bool
 
 
-class Bench(NamedTuple):
-    updates: int
-    size: int
-    alone: int
-
-
-def append(data: Sequence[str], output: str, where: Where) -> None:
+def append(data: Sequence[str], options: ClusterOptions) -> None:
     """Appends values and prints their indexes."""
     values = [stdin().read() if word == "-" else os.fsencode(word) for word in data]
     for number, value in enumerate(values, 1):
         if not 0 < len(value) <= RECORD_BYTES_MAX:
             size = f"{len(value)} bytes; an entry has 1 to {RECORD_BYTES_MAX}"
             raise CliError(f"DATA {number}: {size}")
-    with opened(where) as (log, _):
+    with open_log(options) as (log, _):
         indexes = list(log.append_each(values))
-    if output == "json":
+    if options.output == "json":
         show_json({"indexes": indexes})
     else:
         for index in indexes:
             click.echo(index)
 
 
-def entries(selection: EntrySelection, output: str, where: Where) -> None:
+def entries(selection: EntrySelection, options: ClusterOptions) -> None:
     """Prints the selected entries."""
-    with opened(where) as (log, _):
+    with open_log(options) as (log, _):
         for entry in _selected(log, selection):
-            _print_entry(entry, output)
+            _print_entry(entry, options.output)
             if selection.follow:
                 sys.stdout.flush()
 
 
-def watch(after: int | None, all_kinds: bool, output: str, where: Where) -> None:
+def watch(after: int | None, all_kinds: bool, options: ClusterOptions) -> None:
     """Prints the entries after an index, or from now on, as they are committed."""
-    with opened(where) as (log, _):
+    with open_log(options) as (log, _):
         for arrived in log.watch_lists(after):
             for entry in arrived:
                 if all_kinds or entry.type in SHOWN:
-                    _print_entry(entry, output)
+                    _print_entry(entry, options.output)
             sys.stdout.flush()
 
 
@@ -111,27 +105,27 @@ def _is_shown(entry: Entry, selection: EntrySelection) -> bool:
     return selection.all_kinds or entry.type in SHOWN
 
 
-def info(output: str, where: Where) -> None:
+def info(options: ClusterOptions) -> None:
     """Prints the state of each node's log; fails when no node knows a leader."""
-    place = find_place(where)
-    timeout_ms = min(INFO_MS, int(where["timeout_s"] * 1000))
-    with Log(place.urls.values(), place.cluster, timeout_ms=timeout_ms) as log:
-        answers = {name: ask(log, url) for name, url in place.urls.items()}
+    target = resolve_cluster(options)
+    timeout_ms = min(INFO_MS, options.timeout_ms)
+    with Log(target.urls.values(), target.cluster, timeout_ms=timeout_ms) as log:
+        answers = {name: ask(log, url) for name, url in target.urls.items()}
     leaders = [answer.leader for answer in answers.values() if answer and answer.leader]
-    rows = [info_row(name, place.urls[name], answer) for name, answer in answers.items()]
-    if output == "json":
+    rows = [info_row(name, target.urls[name], answer) for name, answer in answers.items()]
+    if options.output == "json":
         leader = max(set(leaders), key=leaders.count) if leaders else None
-        show_json({"cluster": place.cluster, "leader": leader, "nodes": rows})
+        show_json({"cluster": target.cluster, "leader": leader, "nodes": rows})
     else:
         show_rows(rows)
     if leaders:
         return
     problem = "no node that answers knows a leader; is a majority of the nodes running?"
     if not any(answers.values()):
-        problem = f"no node answers; does one run, and is '{place.cluster}' its cluster?"
-    if not where["urls"]:
-        problem += f" supervisor status {place.name}"
-    raise CliError(f"{place.name}: {problem}", FAILED)
+        problem = f"no node answers; does one run, and is '{target.cluster}' its cluster?"
+    if not options.urls:
+        problem += f" supervisor status {target.source}"
+    raise CliError(f"{target.source}: {problem}", FAILED)
 
 
 def ask(log: Log, url: str) -> LogInfo | None:
@@ -160,43 +154,43 @@ def show_rows(rows: Sequence[dict[str, object]]) -> None:
     show_table([key.removesuffix("_index") for key in keys], lines)
 
 
-def transfer(to: str | None, output: str, where: Where) -> None:
+def transfer(to: str | None, options: ClusterOptions) -> None:
     """Moves the leadership, and prints the new leader."""
-    with opened(where) as (log, _):
+    with open_log(options) as (log, _):
         began = time.monotonic()
         leader = log.transfer(to)
         ms = round(1000 * (time.monotonic() - began))
-    if output == "json":
+    if options.output == "json":
         show_json({"leader": leader, "ms": ms})
     else:
         click.echo(f"{leader} leads ({ms} ms)")
 
 
-def bench(options: Bench, output: str, where: Where) -> None:
+def bench(count: int, size: int, alone: int, options: ClusterOptions) -> None:
     """Measures appends: pipelined, then one at a time."""
-    with opened(where) as (log, _):
-        log.append(b"." * options.size)  # Excludes the search for the leader.
+    with open_log(options) as (log, _):
+        log.append(b"." * size)  # Excludes the search for the leader.
         began = time.monotonic()
-        log.append_many(b"." * options.size for _ in range(options.updates))
+        log.append_many(b"." * size for _ in range(count))
         seconds = time.monotonic() - began
-        times_ms = sorted(one_ms(log, options.size) for _ in range(options.alone))
+        times_ms = sorted(one_ms(log, size) for _ in range(alone))
     figures: dict[str, Any] = {
-        "updates": options.updates,
-        "bytes": options.size,
-        "updates_per_s": round(options.updates / max(seconds, 1e-9)),
+        "updates": count,
+        "bytes": size,
+        "updates_per_s": round(count / max(seconds, 1e-9)),
     }
     if times_ms:
-        figures["alone"] = options.alone
+        figures["alone"] = alone
         figures["alone_p50_ms"] = round(times_ms[len(times_ms) // 2], 3)
         figures["alone_p99_ms"] = round(times_ms[len(times_ms) * 99 // 100], 3)
-    if output == "json":
+    if options.output == "json":
         show_json(figures)
         return
     rate = figures["updates_per_s"]
-    click.echo(f"pipelined  {options.updates:,} x {options.size} B  {rate:>10,} updates/s")
+    click.echo(f"pipelined  {count:,} x {size} B  {rate:>10,} updates/s")
     if times_ms:
         p50, p99 = figures["alone_p50_ms"], figures["alone_p99_ms"]
-        click.echo(f"alone      {options.alone:,} x {options.size} B  p50 {p50} ms  p99 {p99} ms")
+        click.echo(f"alone      {alone:,} x {size} B  p50 {p50} ms  p99 {p99} ms")
 
 
 def one_ms(log: Log, size: int) -> float:

@@ -6,39 +6,33 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple, Protocol
+from typing import IO, Protocol
 
 import click
 
 from ...protocols.record import RECORD_BYTES_MAX
 from ..cli_errors import FAILED, INTERRUPTED, CliError
+from ..options import ClusterOptions
 from ..output import show_json, stdin
-from ..targets import Where
-from .target import opened
+from .cli import LoadRequest
+from .target import open_log
 
 
-class LoadOptions(NamedTuple):
-    file: str
-    skip_header: bool
-    limit: int | None
-    skip: int = 0  # The first lines to leave out.
-
-
-def load(options: LoadOptions, output: str, where: Where) -> None:
+def load(request: LoadRequest, options: ClusterOptions) -> None:
     """Appends the lines of a file, with a progress bar on a terminal."""
     with (
-        lines_of(options.file) as (file, size),
-        told_so_far(options.file, committed_line, options.skip) as note,
-        opened(where) as (log, _),
+        open_lines(request.file) as (file, size),
+        reporting_progress(request.file, committed_line, request.skip) as note,
+        open_log(options) as (log, _),
     ):
         began = time.monotonic()
-        reader = Lines(file, options)
-        with progress(reader, size) as show:
+        reader = Lines(file, request)
+        with progress_bar(reader, size) as show:
             count = log.append_many(reader, lambda count: (note(count), show and show(count)))
         seconds = time.monotonic() - began
         last_index = log.info().commit_index
     rate = round(count / max(seconds, 1e-9))
-    if output == "json":
+    if options.output == "json":
         figures = {"seconds": round(seconds, 3), "updates_per_s": rate, "commit_index": last_index}
         show_json({"updates": count, **figures})
     else:
@@ -46,7 +40,7 @@ def load(options: LoadOptions, output: str, where: Where) -> None:
 
 
 @contextmanager
-def told_so_far(
+def reporting_progress(
     name: str, line: Callable[[object, int], str], skipped: int = 0
 ) -> Iterator[Callable[[int], None]]:
     """Adds the number of completed rows to the error when a load ends early.
@@ -69,15 +63,15 @@ def told_so_far(
         raise CliError(line(f"{name}: interrupted", skipped + done), INTERRUPTED) from None
 
 
-def committed_line(how: object, count: int) -> str:
+def committed_line(error: object, count: int) -> str:
     return (
-        f"{how}; at least the first {count:,} updates are committed: find the last one with "
+        f"{error}; at least the first {count:,} updates are committed: find the last one with "
         "`kelek log entries`, and continue with --skip"
     )
 
 
 @contextmanager
-def lines_of(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
+def open_lines(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
     """The file and its size in bytes, or standard input. Raises CliError when it cannot be read."""
     if name == "-":
         yield stdin(), None
@@ -98,17 +92,17 @@ def lines_of(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
 class Lines:
     """The lines of a file as values, and the position in the file."""
 
-    def __init__(self, file: IO[bytes], options: LoadOptions) -> None:
+    def __init__(self, file: IO[bytes], request: LoadRequest) -> None:
         self.position = 0  # Bytes read from the file.
-        self.taken = 0  # Values made of them.
+        self.count = 0  # Values made of them.
         self._file = file
-        self._options = options
+        self._request = request
 
     def __iter__(self) -> Iterator[bytes]:
-        left, skip = self._options.limit, self._options.skip
+        left, skip = self._request.limit, self._request.skip
         for number, line in enumerate(self._read(), 1):
             data = line.rstrip(b"\r\n")
-            if not data or (number == 1 and self._options.skip_header):
+            if not data or (number == 1 and self._request.skip_header):
                 continue
             if skip:
                 skip -= 1
@@ -119,8 +113,8 @@ class Lines:
                 left -= 1
             if len(data) > RECORD_BYTES_MAX:
                 size = f"an entry has at most {RECORD_BYTES_MAX} bytes"
-                raise CliError(f"{self._options.file}:{number}: the line is too long; {size}")
-            self.taken += 1
+                raise CliError(f"{self._request.file}:{number}: the line is too long; {size}")
+            self.count += 1
             yield data
 
     def _read(self) -> Iterator[bytes]:
@@ -130,24 +124,24 @@ class Lines:
                 self.position += len(line)
                 yield line
         except OSError as error:
-            place = f"{self._options.file}: byte {self.position}"
+            where = f"{self._request.file}: byte {self.position}"
             raise CliError(
-                f"{place}: {error.strerror}; nothing after it was sent", FAILED
+                f"{where}: {error.strerror}; nothing after it was sent", FAILED
             ) from error
 
 
-class Progress(Protocol):
+class PositionedReader(Protocol):
     """The position in a file."""
 
     @property
     def position(self) -> int: ...  # In the unit of the size: bytes or rows.
     @property
-    def taken(self) -> int: ...  # Values made of it.
+    def count(self) -> int: ...  # Values made of it.
 
 
 @contextmanager
-def progress(
-    reader: Progress, size: int | None, noun: str = "updates"
+def progress_bar(
+    reader: PositionedReader, size: int | None, noun: str = "updates"
 ) -> Iterator[Callable[[int], None] | None]:
     """A progress bar over the size of the file; none without a terminal."""
     if not sys.stderr.isatty():
@@ -165,7 +159,7 @@ def progress(
         def on_committed(count: int) -> None:
             bar.label = f"{count:,} {noun}"
             # Reading is ahead of the commits.
-            position = reader.position * count // max(reader.taken, 1)
+            position = reader.position * count // max(reader.count, 1)
             bar.update(max(0, position - bar.pos))
 
         yield on_committed

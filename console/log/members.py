@@ -5,17 +5,17 @@ import click
 from ...actors.topology.schema import NAME, NAME_RULE, url_problem
 from ...clients.errors import MembersConflict, MembersRefused
 from ..cli_errors import FAILED, CliError
+from ..options import ClusterOptions
 from ..output import show_json
-from ..targets import Where
-from .target import opened
+from .target import open_log
 
 
-def show(output: str, where: Where) -> None:
+def show(options: ClusterOptions) -> None:
     """Prints the members by the leader's configuration."""
-    with opened(where) as (log, _):
+    with open_log(options) as (log, _):
         config = log.config()
     members = dict(config.members or ())
-    if output == "json":
+    if options.output == "json":
         show_json({"leader": config.leader, "members": members})
         return
     width = max(map(len, members), default=0)
@@ -24,29 +24,29 @@ def show(output: str, where: Where) -> None:
         click.echo(f"{name:<{width}}  {url}{leads}")
 
 
-def add(name: str, url: str, output: str, where: Where) -> None:
+def add(name: str, url: str, options: ClusterOptions) -> None:
     """Adds a node, whose supervisor must run."""
     if not NAME.fullmatch(name):
         raise CliError(f"ID: {name!r} is not a name; use {NAME_RULE}")
     problem = url_problem(url)
     if problem:
         raise CliError(f"URL {url}: {'; '.join(problem)}")
-    with opened(where) as (log, place):
+    with open_log(options) as (log, target):
         try:
             index = log.add_member(name, url)
         except (MembersRefused, MembersConflict) as error:
-            raise CliError(f"{place.name}: {name}: {_way_out(error)}", FAILED) from error
-    _report(f"{name} is a member", index, output)
+            raise CliError(f"{target.source}: {name}: {_way_out(error)}", FAILED) from error
+    _report(f"{name} is a member", index, options)
 
 
-def remove(name: str, output: str, where: Where) -> None:
+def remove(name: str, options: ClusterOptions) -> None:
     """Removes a node."""
-    with opened(where) as (log, place):
+    with open_log(options) as (log, target):
         try:
             index = log.remove_member(name)
         except (MembersRefused, MembersConflict) as error:
-            raise CliError(f"{place.name}: {name}: {_way_out(error)}", FAILED) from error
-    _report(f"{name} is no member any more", index, output)
+            raise CliError(f"{target.source}: {name}: {_way_out(error)}", FAILED) from error
+    _report(f"{name} is not a member", index, options)
 
 
 def _way_out(error: MembersRefused | MembersConflict) -> str:
@@ -60,8 +60,8 @@ def _way_out(error: MembersRefused | MembersConflict) -> str:
     return f"{error.message}; {way}" if way else error.message
 
 
-def _report(what: str, index: int, output: str) -> None:
-    if output == "json":
+def _report(message: str, index: int, options: ClusterOptions) -> None:
+    if options.output == "json":
         show_json({"index": index})
     else:
-        click.echo(f"{what} since index {index}; change the topology, too")
+        click.echo(f"{message} since index {index}; change the topology, too")

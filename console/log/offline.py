@@ -6,13 +6,10 @@ They take no lock and write nothing, so the node may run.
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from ...actors.errors import OperatorError
-from ...actors.runtime import run_dir
-from ...actors.topology import topology as topologies
 from ...actors.topology.schema import did_you_mean
 from ...protocols.zmqraft.wire.entry import Entry
 from ...storage.disk.disk import Disk
@@ -23,32 +20,29 @@ from ...storage.log.segment import Identity
 from ...storage.log.verify import Report, entries, read_identity, verify
 from ..cli_errors import FAILED, CliError
 from ..output import show_json
-from ..targets import Where
+from ..targets import load_topology
+from .cli import DataOptions
 from .entry_output import entry_json, entry_line
 
-
-class EntrySlice(NamedTuple):
-    """The entries to print."""
-
-    after: int | None
-    entries_max: int | None
+if TYPE_CHECKING:
+    from ...actors.topology.topology import Topology
 
 
-def dump(part: EntrySlice, output: str, where: Where) -> None:
+def dump(after: int | None, entries_max: int | None, options: DataOptions) -> None:
     """Prints entries as `kelek log entries` does, up to the first damaged one."""
-    found = folders(where)
-    if len(found) > 1:
-        names = ", ".join(path.parent.name for path in found)
+    paths = data_dirs(options)
+    if len(paths) > 1:
+        names = ", ".join(path.parent.name for path in paths)
         raise CliError(f"--node: {names} have data here; name one of them, or give DATA_DIR")
-    [path] = found
+    [path] = paths
     files = Disk(str(path))
     try:
         identity = read_identity(files)
     except StorageError as error:
         raise CliError(str(error)) from error
     try:
-        for entry in _chosen(files, identity, part):
-            if output == "json":
+        for entry in _read(files, identity, after or 0, entries_max):
+            if options.output == "json":
                 show_json(entry_json(entry))
             else:
                 click.echo(entry_line(entry))
@@ -56,12 +50,12 @@ def dump(part: EntrySlice, output: str, where: Where) -> None:
         raise CliError(f"{error}; see `kelek log verify {path}`", FAILED) from error
 
 
-def _chosen(files: Disk, identity: Identity, part: EntrySlice) -> Iterator[Entry]:
-    index, first_index = 0, (part.after or 0) + 1
+def _read(files: Disk, identity: Identity, after: int, entries_max: int | None) -> Iterator[Entry]:
+    index, first_index = 0, after + 1
     for count, entry in enumerate(entries(files, identity, first_index), 1):
         index = entry.index
         yield Entry(index, entry.term, entry.kind, entry.reqid, entry.data)
-        if count == part.entries_max:
+        if count == entries_max:
             return
     # A damaged end looks like a torn write. The index that the writer recorded when it closed the
     # log tells them apart.
@@ -71,24 +65,24 @@ def _chosen(files: Disk, identity: Identity, part: EntrySlice) -> Iterator[Entry
         raise StorageError(files.root, problem, "the entries between are damaged or missing")
 
 
-def verify_all(output: str, where: Where) -> None:
+def verify_all(options: DataOptions) -> None:
     """Verifies each directory and prints a report. Raises CliError when a file is damaged."""
-    wrong = 0
+    count = 0
     ways_out: dict[str, None] = {}
-    for path in folders(where):
+    for path in data_dirs(options):
         try:
             report = verify(Disk(str(path)))
         except StorageError as error:
             raise CliError(str(error)) from error
-        wrong += len(report.findings)
+        count += len(report.findings)
         ways_out.update(dict.fromkeys(_ways_out(path, report)))
-        if output == "json":
+        if options.output == "json":
             show_json(_report_json(path, report))
         else:
             _show(path, report)
-    if wrong:
-        places = "place" if wrong == 1 else "places"
-        raise CliError(f"{wrong} {places} damaged; {'; '.join(ways_out)}", FAILED)
+    if count:
+        places = "place" if count == 1 else "places"
+        raise CliError(f"{count} {places} damaged; {'; '.join(ways_out)}", FAILED)
 
 
 def _ways_out(path: Path, report: Report) -> Iterator[str]:
@@ -143,8 +137,8 @@ def _report_json(path: Path, report: Report) -> dict[str, object]:
         "last_term": report.last_term,
         "segments": [segment._asdict() for segment in report.segments],
         "snapshots": [
-            {"index": one.index, "term": one.term, "size": one.size, "path": one.path}
-            for one in report.snapshots
+            {"index": found.index, "term": found.term, "size": found.size, "path": found.path}
+            for found in report.snapshots
         ],
         "term": state.term if state else None,
         "voted_for": state.voted_for if state else None,
@@ -152,30 +146,26 @@ def _report_json(path: Path, report: Report) -> dict[str, object]:
     }
 
 
-def folders(where: Where) -> list[Path]:
-    """The data directories of the peers. Raises CliError."""
-    if where["data_dir"]:
-        if where["topology"] or where["nodes"]:
+def data_dirs(options: DataOptions) -> list[Path]:
+    """The data directories of the peers. Raises CliError, OperatorError."""
+    if options.data_dir:
+        if options.topology or options.nodes:
             raise CliError("DATA_DIR: a topology or node is given too; leave one of them out")
-        path = Path(where["data_dir"])
+        path = Path(options.data_dir)
         if not path.is_dir():
             raise CliError(f"{path}: there is no such directory; give a node's data directory")
         return [path / "raft" if (path / "raft").is_dir() else path]
-    name = where["topology"] or run_dir.default_path()
-    try:
-        found = topologies.load(name)
-    except OperatorError as error:
-        raise CliError(str(error)) from error
-    return _of_topology(found, where["nodes"])
+    _, topology = load_topology(options.topology)
+    return _dirs_of_topology(topology, options.nodes)
 
 
-def _of_topology(found: Any, nodes: tuple[str, ...]) -> list[Path]:
+def _dirs_of_topology(topology: "Topology", nodes: tuple[str, ...]) -> list[Path]:
     for node in nodes:
-        if node not in found.own_nodes:
-            way_out = did_you_mean(node, found.own_nodes)
+        if node not in topology.own_nodes:
+            way_out = did_you_mean(node, topology.own_nodes)
             raise CliError(f"--node: unknown node '{node}'; {way_out}")
-    paths = {name: found.data_dir / name / "raft" for name in nodes or found.own_nodes}
-    there = [path for path in paths.values() if path.is_dir()]
-    if not there:
-        raise CliError(f"{found.data_dir}: {', '.join(paths)} have no data on this machine")
-    return there
+    paths = {name: topology.data_dir / name / "raft" for name in nodes or topology.own_nodes}
+    existing = [path for path in paths.values() if path.is_dir()]
+    if not existing:
+        raise CliError(f"{topology.data_dir}: {', '.join(paths)} have no data on this machine")
+    return existing

@@ -1,4 +1,4 @@
-"""The commands `kelek discover` and `kelek node`, without their command lines."""
+"""The commands `kelek discover` and `kelek node`."""
 
 import os
 import sys
@@ -16,94 +16,94 @@ from ...net.clock import monotonic_ms
 from ...protocols.zre.peers import Event, EventKind, PeerInfo
 from ..cli_errors import FAILED, CliError
 from ..output import show_json, show_table, stdin
+from .cli import ChatRequest, DiscoverRequest, NetworkOptions, WatchRequest
 
-Options = dict[str, Any]
-QUIET_MS = 1000  # The longest time between two drawings of the table, so that silence shows.
-SPOKEN = {EventKind.WHISPER, EventKind.SHOUT}
+DRAW_MS = 1000  # The longest time between two drawings of the table.
+MESSAGES = {EventKind.WHISPER, EventKind.SHOUT}
 # Counters of discarded input, except the node's own beacons.
 DISCARDED = "beacon_", "before_hello", "gossip_", "goodbyes_dropped", "hello_", "message_"
 OWN = "beacon_own"
 
 
-def make_tuning(options: Options) -> NodeTuning:
+def make_tuning(network: NetworkOptions) -> NodeTuning:
     return NodeTuning(
-        port=options["port"], interface=options["interface"], broadcast_address=options["broadcast"]
+        port=network.port, interface=network.interface, broadcast_address=network.broadcast
     )
 
 
 @contextmanager
-def in_one_line(options: Options) -> Iterator[None]:
+def report_network_errors(network: NetworkOptions) -> Iterator[None]:
     """Turns an unusable network into a one-line error."""
     try:
         yield
     except OSError as error:
-        place = options["interface"] or "the network"
+        interface = network.interface or "the network"
         reason = error.strerror or str(error)
-        raise CliError(f"{place}, port {options['port']}: {reason}", FAILED) from error
+        raise CliError(f"{interface}, port {network.port}: {reason}", FAILED) from error
 
 
 # ---- discover ----
 
 
-def discover(cluster: str, options: Options, output: str) -> None:
+def discover(request: DiscoverRequest, network: NetworkOptions) -> None:
     """Searches, then lists the nodes, or only those of one cluster."""
+    cluster = request.cluster
 
-    def is_meant(one: DiscoveredNode) -> bool:
-        return one.cluster == cluster
+    def is_member(node: DiscoveredNode) -> bool:
+        return node.cluster == cluster
 
-    with in_one_line(options):
-        found = discover_nodes(make_tuning(options), int(options["timeout_s"] * 1000), is_meant)
+    with report_network_errors(network):
+        nodes = discover_nodes(make_tuning(network), request.timeout_ms, is_member)
     if cluster:
-        found = [one for one in found if is_meant(one)]
-    if output == "json":
-        for one in found:
-            show_json(found_json(one))
-    elif found:
-        lines = [
-            (one.cluster or None, one.node, header, ",".join(urls))
-            for one in found for header, urls in (one.services or {"-": ()}).items()
+        nodes = list(filter(is_member, nodes))
+    if request.output == "json":
+        for node in nodes:
+            show_json(node_json(node))
+    elif nodes:
+        rows = [
+            (node.cluster or None, node.node, header, ",".join(urls))
+            for node in nodes for header, urls in (node.services or {"-": ()}).items()
         ]  # fmt: skip
-        show_table(("cluster", "node", "service", "url"), lines)
-    if not found:
-        where = options["interface"] or "the network's first interface"
-        whom = f"no node of the cluster {cluster}" if cluster else "no node with services of kelek"
+        show_table(("cluster", "node", "service", "url"), rows)
+    if not nodes:
+        interface = network.interface or "the network's first interface"
+        what = f"no node of the cluster {cluster}" if cluster else "no node with services of kelek"
         raise CliError(
-            f"{whom} was found on {where}, port {options['port']}; another --interface?", FAILED
+            f"{what} was found on {interface}, port {network.port}; another --interface?", FAILED
         )
 
 
-def found_json(found: DiscoveredNode) -> dict[str, Any]:
+def node_json(node: DiscoveredNode) -> dict[str, Any]:
     return {
-        "cluster": found.cluster,
-        "node": found.node,
-        "uuid": found.uuid.hex(),
-        "services": {name: list(found.services.get(name, ())) for name in SERVICES},
+        "cluster": node.cluster,
+        "node": node.node,
+        "uuid": node.uuid.hex(),
+        "services": {name: list(node.services.get(name, ())) for name in SERVICES},
     }
 
 
 # ---- node watch ----
 
 
-def watch(options: Options, output: str) -> None:
+def watch(request: WatchRequest, network: NetworkOptions) -> None:
     """Runs until an interrupt or the timeout."""
+    timeout_ms, output = request.timeout_ms, request.output
     live = output == "text" and sys.stdout.isatty()
-    until_ms = None
-    if options["timeout_s"] is not None:
-        until_ms = monotonic_ms() + int(options["timeout_s"] * 1000)
+    until_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
     silent: set[bytes] = set()
-    with in_one_line(options), Node(options["name"] or "kelek", tuning=make_tuning(options)) as me:
+    with report_network_errors(network), Node(request.name, tuning=make_tuning(network)) as me:
         while until_ms is None or monotonic_ms() < until_ms:
-            left_ms = QUIET_MS if until_ms is None else until_ms - monotonic_ms()
-            for event in me.receive(max(0, min(QUIET_MS, left_ms))):
-                note_silence(event, silent)
-                if not live and event.kind not in SPOKEN:
+            left_ms = DRAW_MS if until_ms is None else until_ms - monotonic_ms()
+            for event in me.receive(max(0, min(DRAW_MS, left_ms))):
+                update_silent(event, silent)
+                if not live and event.kind not in MESSAGES:
                     show_event(event, output)
             if live:
                 draw(me, silent)
 
 
-def note_silence(event: Event, silent: set[bytes]) -> None:
-    """Keeps the set of peers that did not answer PING."""
+def update_silent(event: Event, silent: set[bytes]) -> None:
+    """Updates the set of peers that did not answer PING."""
     if event.peer is None:
         return
     if event.kind in (EventKind.EVASIVE, EventKind.SILENT):
@@ -135,17 +135,17 @@ def draw(me: Node, silent: set[bytes]) -> None:
         for member in members:
             groups.setdefault(member.uuid, []).append(group)
     peers = sorted(me.peers, key=lambda peer: (peer.name, peer.uuid))
-    lines = [
+    rows = [
         (
             name_of(peer), f"v{int(peer.version)}", peer.endpoint,
-            "silent" if peer.uuid in silent else "there",
+            "silent" if peer.uuid in silent else "present",
             ",".join(groups.get(peer.uuid, ())),
             " ".join(f"{key}={value}" for key, value in sorted(peer.headers.items())),
         )
         for peer in peers
     ]  # fmt: skip
     click.clear()
-    show_table(("node", "zre", "mailbox", "state", "groups", "headers"), lines)
+    show_table(("node", "zre", "mailbox", "state", "groups", "headers"), rows)
     click.echo(f"discarded: {discarded(me.counters)}")
     sys.stdout.flush()
 
@@ -165,32 +165,31 @@ def name_of(peer: PeerInfo | None) -> str:
 # ---- node chat ----
 
 
-def chat(group: str, options: Options) -> None:
+def chat(request: ChatRequest, network: NetworkOptions) -> None:
     """Sends lines, prints received ones."""
-    name = options["name"] or os.environ.get("USER", "") or "kelek"
-    with in_one_line(options), Node(name, tuning=make_tuning(options)) as me:
+    group, name = request.group, request.name or os.environ.get("USER", "") or "kelek"
+    with report_network_errors(network), Node(name, tuning=make_tuning(network)) as me:
         try:
             me.join(group)
         except ValueError as error:
             raise CliError(f"GROUP: {error}") from error
-        company = threading.Event()
-        listening = (me, group, options["peers"], company)
-        listener = threading.Thread(target=listen, args=listening)
+        complete = threading.Event()
+        listener = threading.Thread(target=listen, args=(me, group, request.peers, complete))
         listener.start()
         try:
-            company.wait()
+            complete.wait()
             for line in stdin():
                 me.shout(group, line.rstrip(b"\r\n"))
-            listener.join(options["stay_s"])
+            listener.join(request.stay_s)
         finally:
             me.close()
             listener.join()
 
 
-def listen(me: Node, group: str, peers: int, company: threading.Event) -> None:
+def listen(me: Node, group: str, peers: int, complete: threading.Event) -> None:
     """Prints messages until the node is closed; reports when the group has enough members."""
     if not peers:
-        company.set()
+        complete.set()
     for event in me.events():
         if event.group == group and event.kind is EventKind.SHOUT:
             text = b" ".join(event.content).decode(errors="replace")
@@ -199,4 +198,4 @@ def listen(me: Node, group: str, peers: int, company: threading.Event) -> None:
             click.echo(f"* {name_of(event.peer)} {event.kind.value}")
         sys.stdout.flush()
         if len(me.peer_groups.get(group, ())) >= peers:
-            company.set()
+            complete.set()

@@ -3,7 +3,7 @@
 Only click is imported before a command runs. commands.py, files.py and jobs.py hold what it does.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -11,9 +11,13 @@ from .. import cli_errors
 from ..options import (
     DATA,
     TABLE_MAX,
-    F,
+    KeyRange,
     Seconds,
+    ServerOptions,
     after_option,
+    argument,
+    option,
+    option_group,
     output_option,
     range_options,
     server_options,
@@ -28,12 +32,10 @@ TTL_S_MAX = 10 * 365 * 24 * 3600  # As protocols/zerodb/wire/values.py has these
 LIMIT_MAX = 2**64 - 1
 THREADS_MAX = 256
 LISTED_JOBS_MAX = 1000
-format_option = click.option(
-    "--format",
-    "form",
-    type=click.Choice(FORMATS),
-    help="Format of FILE (default: by its name).",
-)
+FORMAT = option("--format", type=click.Choice(FORMATS),
+                help="Format of FILE (default: by its name).")  # fmt: skip
+ENCODING = option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
+                  help="Of keys and values in CSV.")  # fmt: skip
 
 
 @click.group(cls=cli_errors.Program)
@@ -63,38 +65,47 @@ class Size(click.ParamType[int]):
 SIZE = Size()
 
 
+class TableProperties(NamedTuple):
+    cache: int | None = option("--cache", type=SIZE, metavar="SIZE",
+                               help="Size of the block cache.")  # fmt: skip
+    block: int | None = option("--block", type=SIZE, metavar="SIZE",
+                               help="Size of a block on disk.")  # fmt: skip
+    write_buffer: int | None = option("--write-buffer", type=SIZE, metavar="SIZE",
+                                      help="Size of a memtable.")  # fmt: skip
+    bloom_bits: int | None = option("--bloom-bits", type=click.IntRange(0, 64), metavar="N",
+                                    help="Bits per key of a bloom filter.")  # fmt: skip
+    no_compression: bool = option("--no-compression", is_flag=True,
+                                  help="Store blocks uncompressed.")  # fmt: skip
+
+
 @table.command()
 @table_options
-@click.option("--cache", type=SIZE, metavar="SIZE", help="Size of the block cache.")
-@click.option("--block", type=SIZE, metavar="SIZE", help="Size of a block on disk.")
-@click.option("--write-buffer", type=SIZE, metavar="SIZE", help="Size of a memtable.")
-@click.option(
-    "--bloom-bits", type=click.IntRange(0, 64), metavar="N", help="Bits per key of a bloom filter."
-)
-@click.option("--no-compression", is_flag=True, help="Store blocks uncompressed.")
-@cli_errors.report_errors
-def open(number: int, **options: Any) -> None:
+@option_group("properties", TableProperties)
+def open(number: int, properties: TableProperties, options: ServerOptions) -> None:
     """Creates TABLE with these options. An existing table keeps its own.
 
     The first write to a table creates it with the default options.
     """
     from . import commands as table_commands
 
-    table_commands.open_table(number, options)
+    table_commands.create(number, properties, options)
+
+
+class PutRequest(NamedTuple):
+    ttl_s: float | None = option("--ttl", type=Seconds(0.001, TTL_S_MAX), metavar="SECONDS",
+                                 help="Delete the key after so long.")  # fmt: skip
+    if_absent: bool = option("--if-absent", is_flag=True, help="Only if the key does not exist.")
+    expected: bytes | None = option("--if-equal", type=DATA, metavar="VALUE",
+                                    help="Only if the key has this value.")  # fmt: skip
+    key: bytes = argument(type=DATA)
+    value: bytes = argument(type=DATA)
 
 
 @table.command()
 @table_options
 @sync_option
-@click.option("--ttl", "ttl_s", type=Seconds(0.001, TTL_S_MAX), metavar="SECONDS",
-              help="Delete the key after so long.")  # fmt: skip
-@click.option("--if-absent", is_flag=True, help="Only if the key does not exist.")
-@click.option("--if-equal", "expected", type=DATA, metavar="VALUE",
-              help="Only if the key has this value.")  # fmt: skip
-@click.argument("key", type=DATA)
-@click.argument("value", type=DATA)
-@cli_errors.report_errors
-def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
+@option_group("request", PutRequest)
+def put(number: int, request: PutRequest, options: ServerOptions) -> None:
     """Stores VALUE under KEY; VALUE `-` is all of standard input.
 
     With --if-absent or --if-equal the command fails if the key holds another value. Of several
@@ -102,7 +113,7 @@ def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
     """
     from . import commands as table_commands
 
-    table_commands.put(table_commands.PutRequest(number, key, value), options)
+    table_commands.put(number, request, options)
 
 
 @table.command()
@@ -111,8 +122,7 @@ def put(number: int, key: bytes, value: bytes, **options: Any) -> None:
 @output_option
 @click.option("--raw", is_flag=True, help="Print only the bytes of one value.")
 @click.argument("keys", metavar="KEY...", type=DATA, nargs=-1, required=True)
-@cli_errors.report_errors
-def get(number: int, keys: tuple[bytes, ...], output: str, **options: Any) -> None:
+def get(number: int, keys: tuple[bytes, ...], raw: bool, options: ServerOptions) -> None:
     """Prints the value of each KEY; exit code 1 if a key does not exist.
 
     It prints one value as it is, with a line end unless the value has one or --raw is given. It
@@ -120,7 +130,7 @@ def get(number: int, keys: tuple[bytes, ...], output: str, **options: Any) -> No
     """
     from . import commands as table_commands
 
-    table_commands.get(number, keys, output, options)
+    table_commands.get(number, keys, raw, options)
 
 
 @table.command()
@@ -128,12 +138,20 @@ def get(number: int, keys: tuple[bytes, ...], output: str, **options: Any) -> No
 @sync_option
 @range_options
 @click.argument("keys", metavar="[KEY...]", type=DATA, nargs=-1)
-@cli_errors.report_errors
-def delete(number: int, keys: tuple[bytes, ...], **options: Any) -> None:
+def delete(
+    number: int, keys: tuple[bytes, ...], key_range: KeyRange, options: ServerOptions
+) -> None:
     """Deletes each KEY, or all keys of a range, in one atomic write."""
     from . import commands as table_commands
 
-    table_commands.delete(number, keys, options)
+    table_commands.delete(number, keys, key_range, options)
+
+
+class ScanRequest(NamedTuple):
+    limit: int | None = option("-n", "--limit", type=click.IntRange(0, LIMIT_MAX), metavar="N",
+                               help="At most N pairs.")  # fmt: skip
+    reverse: bool = option("--reverse", is_flag=True, help="Descending keys.")
+    keys_only: bool = option("--keys-only", is_flag=True, help="Print only keys.")
 
 
 @table.command()
@@ -141,17 +159,12 @@ def delete(number: int, keys: tuple[bytes, ...], **options: Any) -> None:
 @stale_option
 @range_options
 @output_option
-@click.option(
-    "-n", "--limit", type=click.IntRange(0, LIMIT_MAX), metavar="N", help="At most N pairs."
-)
-@click.option("--reverse", is_flag=True, help="Descending keys.")
-@click.option("--keys-only", is_flag=True, help="Print only keys.")
-@cli_errors.report_errors
-def scan(number: int, output: str, **options: Any) -> None:
+@option_group("request", ScanRequest)
+def scan(number: int, key_range: KeyRange, request: ScanRequest, options: ServerOptions) -> None:
     """Prints keys and values in key order, separated by a tab."""
     from . import commands as table_commands
 
-    table_commands.scan(number, output, options)
+    table_commands.scan(number, key_range, request, options)
 
 
 @table.command()
@@ -159,31 +172,38 @@ def scan(number: int, output: str, **options: Any) -> None:
 @stale_option
 @range_options
 @output_option
-@cli_errors.report_errors
-def count(number: int, output: str, **options: Any) -> None:
+def count(number: int, key_range: KeyRange, options: ServerOptions) -> None:
     """Prints the number of keys."""
     from . import commands as table_commands
 
-    table_commands.count(number, output, options)
+    table_commands.count(number, key_range, options)
+
+
+class TableLoadRequest(NamedTuple):
+    form: str | None = FORMAT
+    keys: tuple[str, ...] = option(
+        "--key", multiple=True, metavar="COLUMN",
+        help="The key's column; several are joined. Default: key.",
+    )  # fmt: skip
+    separator: str = option("--separator", default="/", show_default=True,
+                            help="Between the columns of a key.")  # fmt: skip
+    value: str | None = option(
+        "--value", metavar="COLUMN",
+        help="The value's column. Default: value if it exists and no --key is given, else all "
+             "columns as a JSON object. Other types than text become JSON.",
+    )  # fmt: skip
+    encoding: str = ENCODING
+    limit: int | None = option("--limit", type=click.IntRange(min=1), metavar="N",
+                               help="At most N rows.")  # fmt: skip
+    file: str = argument(type=click.Path(allow_dash=True))
 
 
 @table.command()
 @table_options
 @sync_option
-@format_option
 @output_option
-@click.option("--key", "keys", multiple=True, metavar="COLUMN",
-              help="The key's column; several are joined. Default: key.")  # fmt: skip
-@click.option("--separator", default="/", show_default=True, help="Between the columns of a key.")
-@click.option("--value", metavar="COLUMN",
-              help="The value's column. Default: value if it exists and no --key is given, else "
-                   "all columns as a JSON object. Other types than text become JSON.")  # fmt: skip
-@click.option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
-              help="Of keys and values in CSV.")  # fmt: skip
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N rows.")
-@click.argument("file", type=click.Path(allow_dash=True))
-@cli_errors.report_errors
-def load(number: int, file: str, output: str, **options: Any) -> None:
+@option_group("request", TableLoadRequest)
+def load(number: int, request: TableLoadRequest, options: ServerOptions) -> None:
     """Stores every row of FILE: CSV with a header, JSON lines or Parquet; `-` is standard input.
 
     \b
@@ -191,46 +211,50 @@ def load(number: int, file: str, output: str, **options: Any) -> None:
     """
     from . import files as table_files
 
-    table_files.load(number, file, output, options)
+    table_files.load(number, request, options)
+
+
+class ExportRequest(NamedTuple):
+    form: str | None = FORMAT
+    encoding: str = ENCODING
+    snapshot: bool = option(
+        "--snapshot", is_flag=True,
+        help="Write a consistent snapshot. Without it, FILE may have part of the concurrent "
+             "writes.",
+    )  # fmt: skip
+    file: str = argument(type=click.Path(allow_dash=True))
 
 
 @table.command()
 @table_options
 @stale_option
 @range_options
-@format_option
 @output_option
-@click.option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
-              help="Of keys and values in CSV.")  # fmt: skip
-@click.option("--snapshot", is_flag=True,
-              help="Write a consistent snapshot. Without it, FILE may have part of the concurrent "
-                   "writes.")  # fmt: skip
-@click.argument("file", type=click.Path(allow_dash=True))
-@cli_errors.report_errors
-def export(number: int, file: str, output: str, **options: Any) -> None:
+@option_group("request", ExportRequest)
+def export(
+    number: int, key_range: KeyRange, request: ExportRequest, options: ServerOptions
+) -> None:
     """Writes keys and values to FILE, which `load` can read; `-` is standard output."""
     from . import files as table_files
 
-    table_files.export(number, file, output, options)
+    table_files.export(number, key_range, request, options)
 
 
 @table.command()
 @table_options
 @range_options
-@cli_errors.report_errors
-def compact(number: int, **options: Any) -> None:
+def compact(number: int, key_range: KeyRange, options: ServerOptions) -> None:
     """Makes every node rewrite TABLE, which frees the space of deleted keys."""
     from . import commands as table_commands
 
-    table_commands.compact(number, options)
+    table_commands.compact(number, key_range, options)
 
 
 @table.command()
 @table_options
 @click.option("--yes", is_flag=True, help="Do it.")
 @click.option("--owner", default="", metavar="HEX", help="The token of a reserved table.")
-@cli_errors.report_errors
-def truncate(number: int, yes: bool, owner: str, **options: Any) -> None:
+def truncate(number: int, yes: bool, owner: str, options: ServerOptions) -> None:
     """Deletes all keys of TABLE, and its options."""
     from . import commands as table_commands
 
@@ -242,12 +266,11 @@ def truncate(number: int, yes: bool, owner: str, **options: Any) -> None:
 @server_options
 @stale_option
 @output_option
-@cli_errors.report_errors
-def info(number: int | None, output: str, **options: Any) -> None:
+def info(number: int | None, options: ServerOptions) -> None:
     """Prints the properties of TABLE, or of all tables, on a node."""
     from . import commands as table_commands
 
-    table_commands.info(number, output, options)
+    table_commands.info(number, options)
 
 
 @table.command()
@@ -255,15 +278,14 @@ def info(number: int | None, output: str, **options: Any) -> None:
 @range_options
 @output_option
 @after_option("Print the changes after this LOG INDEX first (default: only new changes).")
-@cli_errors.report_errors
-def watch(number: int, output: str, **options: Any) -> None:
+def watch(number: int, key_range: KeyRange, after: int | None, options: ServerOptions) -> None:
     """Prints changes as they happen, until it is interrupted: log index, key, value.
 
     To go on later, give --after the index of the last change printed.
     """
     from . import commands as table_commands
 
-    table_commands.watch(number, output, options)
+    table_commands.watch(number, key_range, after, options)
 
 
 @table.command()
@@ -276,33 +298,32 @@ def watch(number: int, output: str, **options: Any) -> None:
               help="Bytes of each value.")  # fmt: skip
 @click.option("--alone", type=click.IntRange(0, 1_000_000), default=200, show_default=True,
               help="Further puts and gets, each sent after the previous answer.")  # fmt: skip
-@cli_errors.report_errors
-def bench(number: int, output: str, **options: Any) -> None:
+def bench(number: int, count: int, size: int, alone: int, options: ServerOptions) -> None:
     """Measures puts, gets and scans on a running cluster. It writes to TABLE, below `bench/`!"""
     from . import commands as table_commands
 
-    table_commands.bench(number, output, options)
+    table_commands.bench(number, table_commands.BenchLoad(count, size, alone), options)
 
 
-def job_options(command: F) -> F:
+class JobRequest(NamedTuple):
     """The source and target table of a job, and whether to wait for it."""
-    options = [
-        click.argument("number", metavar="TABLE", type=click.IntRange(0, TABLE_MAX)),
-        click.argument("target", metavar="TARGET", type=click.IntRange(0, TABLE_MAX)),
-        click.option("--wait/--no-wait", default=True, show_default=True,
-                     help="Wait until the job has ended, or only until it has started."),
-    ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return server_options(command)
+
+    number: int = argument(metavar="TABLE", type=click.IntRange(0, TABLE_MAX))
+    target: int = argument(metavar="TARGET", type=click.IntRange(0, TABLE_MAX))
+    wait: bool = option("--wait/--no-wait", default=True, show_default=True,
+                        help="Wait until the job has ended, or only until it has "
+                             "started.")  # fmt: skip
+
+
+job_options = option_group("job", JobRequest)
 
 
 @table.command()
+@server_options
 @job_options
 @range_options
 @output_option
-@cli_errors.report_errors
-def copy(number: int, target: int, output: str, **options: Any) -> None:
+def copy(job: JobRequest, key_range: KeyRange, options: ServerOptions) -> None:
     """Makes a node copy a snapshot of TABLE, or of a range of it, into the table TARGET.
 
     Other keys in TARGET stay. The job continues when you interrupt the command: see `kelek table
@@ -310,7 +331,7 @@ def copy(number: int, target: int, output: str, **options: Any) -> None:
     """
     from . import jobs as job_commands
 
-    job_commands.copy(number, target, output, options)
+    job_commands.copy(job, key_range, options)
 
 
 class Parameter(click.ParamType[tuple[bytes, bytes]]):
@@ -329,16 +350,23 @@ class Parameter(click.ParamType[tuple[bytes, bytes]]):
         return DATA.convert(key, param, ctx), DATA.convert(rest, param, ctx)
 
 
+class MapRequest(NamedTuple):
+    parameters: tuple[tuple[bytes, bytes], ...] = option(
+        "-p", "--parameter", multiple=True, type=Parameter(), metavar="KEY=VALUE",
+        help="For the mapper; repeatable.",
+    )  # fmt: skip
+    threads: int = option("--threads", type=click.IntRange(1, THREADS_MAX), default=1,
+                          show_default=True,
+                          help="Number of concurrent mappers; their outputs mix.")  # fmt: skip
+    mapper: str = argument(metavar="MAPPER", type=click.Path(allow_dash=True))
+
+
 @table.command("map")
+@server_options
 @job_options
-@click.option("-p", "--parameter", "parameters", multiple=True, type=Parameter(),
-              metavar="KEY=VALUE", help="For the mapper; repeatable.")  # fmt: skip
-@click.option("--threads", type=click.IntRange(1, THREADS_MAX), default=1, show_default=True,
-              help="Number of concurrent mappers; their outputs mix.")  # fmt: skip
 @output_option
-@click.argument("mapper", metavar="MAPPER", type=click.Path(allow_dash=True))
-@cli_errors.report_errors
-def map_(number: int, target: int, output: str, **options: Any) -> None:
+@option_group("request", MapRequest)
+def map_(job: JobRequest, request: MapRequest, options: ServerOptions) -> None:
     """Makes a node run the program in the file MAPPER over a snapshot of TABLE.
 
     The node writes the program's output to the table TARGET. MAPPER is WebAssembly, compiled or as
@@ -347,21 +375,26 @@ def map_(number: int, target: int, output: str, **options: Any) -> None:
     """
     from . import jobs as job_commands
 
-    job_commands.map_(number, target, output, options)
+    job_commands.map_(job, request, options)
+
+
+class JobsRequest(NamedTuple):
+    apid: int | None = argument(metavar="[JOB]", type=click.IntRange(0, LIMIT_MAX), required=False)
+    running: bool = option("--running", is_flag=True, help="Only running jobs.")
+    limit: int = option("-n", "--limit", type=click.IntRange(1, LISTED_JOBS_MAX), default=20,
+                        show_default=True, metavar="N",
+                        help="At most N jobs of each node.")  # fmt: skip
+    wait: bool = option("--wait", is_flag=True,
+                        help="Wait until JOB has ended; exit code 1 if it failed.")  # fmt: skip
+    end: bool = option("--end", is_flag=True, help="Cancel JOB; its output stays.")
 
 
 @table.command()
-@click.argument("apid", metavar="[JOB]", type=click.IntRange(0, LIMIT_MAX), required=False)
 @server_options
 @output_option
-@click.option("--running", is_flag=True, help="Only running jobs.")
-@click.option("-n", "--limit", type=click.IntRange(1, LISTED_JOBS_MAX), default=20,
-              show_default=True, metavar="N", help="At most N jobs of each node.")  # fmt: skip
-@click.option("--wait", is_flag=True, help="Wait until JOB has ended; exit code 1 if it failed.")
-@click.option("--end", is_flag=True, help="Cancel JOB; its output stays.")
-@cli_errors.report_errors
-def jobs(output: str, **options: Any) -> None:
+@option_group("request", JobsRequest)
+def jobs(request: JobsRequest, options: ServerOptions) -> None:
     """Prints the newest copy, map and range jobs of each node, or the details of one JOB."""
     from . import jobs as job_commands
 
-    job_commands.jobs(options, output)
+    job_commands.jobs(request, options)

@@ -13,57 +13,58 @@ from ...clients.table.changes import Change
 from ...clients.table.table import TableOptions
 from ...protocols.zerodb.wire.values import OPTION_LIMITS, OWNER_BYTES
 from ..cli_errors import FAILED, CliError
-from ..output import show_json, stdin
-from ..targets import Where
-from .output import data_json, data_text, pair_json, pair_text
-from .target import find_tables, opened_table
+from ..options import KeyRange, ServerOptions
+from ..output import data_json, data_text, pair_json, pair_text, show_json, stdin
+from .cli import PutRequest, ScanRequest, TableProperties
+from .target import open_table, resolve_tables
 
 BENCH_PREFIX = b"bench/"
 
 
-class PutRequest(NamedTuple):
-    table: int
-    key: bytes
-    value: bytes
+class BenchLoad(NamedTuple):
+    pairs: int
+    size: int
+    alone: int
 
 
-def open_table(number: int, options: Where) -> None:
-    """Creates a table with options."""
+def create(number: int, properties: TableProperties, options: ServerOptions) -> None:
+    """Creates a table with properties."""
     given = {
-        "cache_bytes": options["cache"],
-        "block_bytes": options["block"],
-        "write_buffer_bytes": options["write_buffer"],
-        "bloom_bits": options["bloom_bits"],
+        "cache_bytes": properties.cache,
+        "block_bytes": properties.block,
+        "write_buffer_bytes": properties.write_buffer,
+        "bloom_bits": properties.bloom_bits,
     }
     for (name, value), (_, smallest, largest) in zip(given.items(), OPTION_LIMITS, strict=True):
         if value is not None and not smallest <= value <= largest:
             option = f"--{name.removesuffix('_bytes').replace('_', '-')}"
             raise CliError(f"{option}: {value} is not in the range {smallest} to {largest}")
     chosen = {name: value for name, value in given.items() if value is not None}
-    with opened_table(number, options) as table:
-        table.open(TableOptions(**chosen, compression=not options["no_compression"]))
+    with open_table(number, options) as table:
+        table.open(TableOptions(**chosen, compression=not properties.no_compression))
 
 
-def put(asked: PutRequest, options: Where) -> None:
+def put(number: int, request: PutRequest, options: ServerOptions) -> None:
     """Stores a value, under a condition if one is given."""
-    value = stdin().read() if asked.value == b"-" else asked.value
-    check(asked.key, value)
-    if options["if_absent"] and options["expected"] is not None:
+    key, expected = request.key, request.expected
+    value = stdin().read() if request.value == b"-" else request.value
+    check(key, value)
+    if request.if_absent and expected is not None:
         raise CliError("--if-equal: --if-absent is given too; leave one of them out")
-    with opened_table(asked.table, options) as table:
-        if not options["if_absent"] and options["expected"] is None:
-            table.put(asked.key, value, ttl_s=options["ttl_s"])
+    with open_table(number, options) as table:
+        if not request.if_absent and expected is None:
+            table.put(key, value, ttl_s=request.ttl_s)
             return
-        batch = table.batch(ttl_s=options["ttl_s"]).put(asked.key, value)
-        if options["if_absent"]:
-            batch.when_absent(asked.key)
+        batch = table.batch(ttl_s=request.ttl_s).put(key, value)
+        if expected is None:
+            batch.when_absent(key)
         else:
-            batch.when_equal(asked.key, options["expected"])
-        batch.otherwise.get(asked.key)
+            batch.when_equal(key, expected)
+        batch.otherwise.get(key)
         result = table.commit(batch)
     if not result.succeeded:
         held = "does not exist" if result.values[0] is None else f"holds {shown(result.values[0])}"
-        raise CliError(f"{data_text(asked.key)}: nothing was stored, it {held}", FAILED)
+        raise CliError(f"{data_text(key)}: nothing was stored, it {held}", FAILED)
 
 
 def check(key: bytes, value: bytes = b"") -> None:
@@ -80,20 +81,20 @@ def shown(value: bytes) -> str:
     return f"'{text}'" if len(value) <= 40 else f"'{text}...' of {len(value)} bytes"
 
 
-def get(number: int, keys: Sequence[bytes], output: str, options: Where) -> None:
+def get(number: int, keys: Sequence[bytes], raw: bool, options: ServerOptions) -> None:
     """Prints values; fails when a key does not exist."""
-    if options["raw"] and (len(keys) > 1 or output == "json"):
+    if raw and (len(keys) > 1 or options.output == "json"):
         raise CliError("--raw: it prints one value; give one KEY and no -o json")
     for key in keys:
         check(key)
-    with opened_table(number, options) as table:
+    with open_table(number, options) as table:
         found = table.get_many(keys)
     pairs = list(zip(keys, found, strict=True))
     for key, value in pairs:
-        if output == "json":
+        if options.output == "json":
             show_json({**data_json("key", key), **data_json("value", value)})
         elif value is not None and len(keys) == 1:
-            click.echo(value, nl=not (options["raw"] or value.endswith(b"\n")))
+            click.echo(value, nl=not (raw or value.endswith(b"\n")))
         elif value is not None:
             click.echo(pair_text(key, value))
     missing = [data_text(key) for key, value in pairs if value is None]
@@ -102,67 +103,57 @@ def get(number: int, keys: Sequence[bytes], output: str, options: Where) -> None
         raise CliError(f"table {number}: no key {', '.join(missing)}; {way_out}", FAILED)
 
 
-def delete(number: int, keys: Sequence[bytes], options: Where) -> None:
+def delete(number: int, keys: Sequence[bytes], key_range: KeyRange, options: ServerOptions) -> None:
     """Deletes keys, or a range."""
-    ranged = options["prefix"] is not None or options["start"] or options["end"]
-    if bool(keys) == bool(ranged):
+    if bool(keys) == key_range.is_given:
         raise CliError(
             "give keys, or a range: --prefix, --start, --end; for all keys: kelek table truncate"
         )
-    with opened_table(number, options) as table:
+    with open_table(number, options) as table:
         if keys:
             for key in keys:
                 check(key)
             table.delete_many(keys)
         else:
-            table.delete_range(**bounds(options))
+            table.delete_range(**key_range.bounds())
 
 
-def bounds(options: Where) -> dict[str, Any]:
-    """The range for a method of Table. Raises CliError."""
-    if options["prefix"] is not None and (options["start"] or options["end"]):
-        raise CliError("--prefix: --start or --end is given too; leave one of them out")
-    return {name: options[name] for name in ("prefix", "start", "end")}
-
-
-def scan(number: int, output: str, options: Where) -> None:
+def scan(number: int, key_range: KeyRange, request: ScanRequest, options: ServerOptions) -> None:
     """Prints a range."""
-    asked = {**bounds(options), "reverse": options["reverse"], "limit": options["limit"]}
-    keys_only = options["keys_only"]
-    with opened_table(number, options) as table:
-        if keys_only:
-            for key in table.keys(**asked):
-                if output == "json":
+    bounds, limit, reverse = key_range.bounds(), request.limit, request.reverse
+    with open_table(number, options) as table:
+        if request.keys_only:
+            for key in table.keys(**bounds, limit=limit, reverse=reverse):
+                if options.output == "json":
                     show_json(data_json("key", key))
                 else:
                     click.echo(data_text(key))
             return
-        show: Callable[[bytes, bytes], str] = pair_json if output == "json" else pair_text
-        for page in table.scan_pages(**asked):
+        show: Callable[[bytes, bytes], str] = pair_json if options.output == "json" else pair_text
+        for page in table.scan_pages(**bounds, limit=limit, reverse=reverse):
             click.echo("\n".join(show(key, value) for key, value in page))
 
 
-def count(number: int, output: str, options: Where) -> None:
+def count(number: int, key_range: KeyRange, options: ServerOptions) -> None:
     """Prints the number of keys in a range."""
-    with opened_table(number, options) as table:
-        found = table.count(**bounds(options))
-    if output == "json":
+    with open_table(number, options) as table:
+        found = table.count(**key_range.bounds())
+    if options.output == "json":
         show_json({"table": number, "keys": found})
     else:
         click.echo(found)
 
 
-def compact(number: int, options: Where) -> None:
+def compact(number: int, key_range: KeyRange, options: ServerOptions) -> None:
     """Makes each node compact its files; fails when one could not."""
-    asked = bounds(options)
-    target = find_tables(options)
+    bounds = key_range.bounds()
+    target = resolve_tables(options)
     failed = 0
-    for name in target.urls:
-        one = {"urls": [target.urls[name]], "topology": None, "nodes": ()}
+    for name, url in target.urls.items():
         began = time.monotonic()
         try:
-            with opened_table(number, {**options, **one}) as table:
-                table.compact(**asked)
+            with open_table(number, options.only(url)) as table:
+                table.compact(**bounds)
         except CliError as error:
             if error.code != FAILED:
                 raise
@@ -175,7 +166,7 @@ def compact(number: int, options: Where) -> None:
         raise CliError(f"table {number}: {nodes} did not compact it; try again later", FAILED)
 
 
-def truncate(number: int, yes: bool, owner: str, options: Where) -> None:
+def truncate(number: int, yes: bool, owner: str, options: ServerOptions) -> None:
     """Empties a table if --yes is given."""
     try:
         token = bytes.fromhex(owner)
@@ -183,7 +174,7 @@ def truncate(number: int, yes: bool, owner: str, options: Where) -> None:
         token = b""
     if len(token) != (OWNER_BYTES if owner else 0):
         raise CliError(f"--owner: a token has {2 * OWNER_BYTES} hexadecimal digits")
-    with opened_table(number, options, token) as table:
+    with open_table(number, options, token) as table:
         if not yes:
             found = table.count()
             keys = f"{found:,} {'key' if found == 1 else 'keys'}"
@@ -191,13 +182,13 @@ def truncate(number: int, yes: bool, owner: str, options: Where) -> None:
         table.truncate()
 
 
-def info(number: int | None, output: str, options: Where) -> None:
+def info(number: int | None, options: ServerOptions) -> None:
     """Prints the properties of a node's tables."""
-    with opened_table(number, options) as table:
+    with open_table(number, options) as table:
         server = table.server()
         found = table.tables() if number is None else {number: table.info()}
     known = {table: details for table, details in found.items() if details is not None}
-    if output == "json":
+    if options.output == "json":
         show_json({"url": server.url, "server": server.software, "tables": known})
     else:
         click.echo(f"{server.software} at {server.url}")
@@ -221,11 +212,11 @@ def flat(details: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def watch(number: int, output: str, options: Where) -> None:
+def watch(number: int, key_range: KeyRange, after: int | None, options: ServerOptions) -> None:
     """Prints changes until it is interrupted."""
-    with opened_table(number, options) as table:
-        for change in table.watch(**bounds(options), after=options["after"]):
-            if output == "json":
+    with open_table(number, options) as table:
+        for change in table.watch(**key_range.bounds(), after=after):
+            if options.output == "json":
                 show_json(change_json(change))
             else:
                 click.echo(change_text(change))
@@ -249,28 +240,28 @@ def change_json(change: Change) -> dict[str, object]:
     return {"index": change.index, **data_json("key", change.key), **deleted}
 
 
-def bench(number: int, output: str, options: Where) -> None:
+def bench(number: int, load: BenchLoad, options: ServerOptions) -> None:
     """Measures a table: pipelined puts, a scan, then single requests."""
-    value, pairs = b"." * options["size"], options["count"]
-    with opened_table(number, options) as table:
+    value, pairs = b"." * load.size, load.pairs
+    with open_table(number, options) as table:
         table.delete_range(prefix=BENCH_PREFIX)  # Excludes the search for a server.
-        figures: dict[str, Any] = {"pairs": pairs, "bytes": options["size"]}
+        figures: dict[str, Any] = {"pairs": pairs, "bytes": load.size}
         keys = (BENCH_PREFIX + b"%012d" % n for n in range(pairs))
         figures["put_per_s"] = rate(pairs, lambda: table.put_many((key, value) for key in keys))
         figures["scan_per_s"] = rate(
             pairs, lambda: [None for _ in table.scan_pages(prefix=BENCH_PREFIX)]
         )
-        alone = [BENCH_PREFIX + b"%012d" % (n * 7919 % pairs) for n in range(options["alone"])]
+        alone = [BENCH_PREFIX + b"%012d" % (n * 7919 % pairs) for n in range(load.alone)]
         for name, once in (("put", lambda key: table.put(key, value)), ("get", table.get)):
             times_ms = sorted(one_ms(once, key) for key in alone)
             if times_ms:
                 figures[f"{name}_p50_ms"] = round(times_ms[len(times_ms) // 2], 3)
                 figures[f"{name}_p99_ms"] = round(times_ms[len(times_ms) * 99 // 100], 3)
         table.delete_range(prefix=BENCH_PREFIX)
-    if output == "json":
+    if options.output == "json":
         show_json(figures)
         return
-    what = f"{pairs:,} x {options['size']} B"
+    what = f"{pairs:,} x {load.size} B"
     click.echo(f"put_many  {what}  {figures['put_per_s']:>10,} pairs/s")
     click.echo(f"scan      {what}  {figures['scan_per_s']:>10,} pairs/s")
     for name in ("put", "get"):

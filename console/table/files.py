@@ -11,19 +11,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, Protocol
 
 import click
 
 from ...clients.errors import TableError, TableTooLarge
 from ...clients.table.arguments import checked_key, checked_range, checked_value
 from ..cli_errors import FAILED, CliError
-from ..log.load import Progress, lines_of, progress, told_so_far
-from ..output import show_json
-from ..targets import Where
-from .commands import bounds
-from .output import data_text, pair_json
-from .target import opened_table
+from ..log.load import PositionedReader, open_lines, progress_bar, reporting_progress
+from ..options import KeyRange, ServerOptions
+from ..output import data_text, pair_json, show_json
+from .cli import ExportRequest, TableLoadRequest
+from .target import open_table
 
 LINE_BYTES_MAX = 128 << 20  # So that a file without line ends fits the memory.
 PARQUET_ROWS = 4096  # Read at once.
@@ -42,48 +41,39 @@ Row = dict[str, Any]
 Pair = tuple[bytes, bytes]
 
 
-class Columns(NamedTuple):
-    """The columns of a row that are the key and the value."""
-
-    keys: tuple[str, ...]  # Empty: the column key.
-    separator: str
-    value: str | None  # None: the column value, or all columns.
-    encoding: str
-
-
-class RowReader(Progress, Protocol):
+class RowReader(PositionedReader, Protocol):
     """The rows of a file, and the position in it."""
 
     def __iter__(self) -> Iterator[Row]: ...
 
 
-def load(number: int, name: str, output: str, options: Where) -> None:
+def load(number: int, request: TableLoadRequest, options: ServerOptions) -> None:
     """Stores the rows of a file."""
-    form = options["form"] or form_of(name)
-    columns = Columns(options["keys"], options["separator"], options["value"], options["encoding"])
+    name = request.file
+    form = request.form or form_of_name(name)
     began = time.monotonic()
-    with rows_of(name, form) as (reader, size), told_so_far(name, stored_line) as note:
-        source = pairs_of(name, reader, columns, options["limit"])
-        with opened_table(number, options) as table, progress(reader, size, "rows") as show:
+    with open_rows(name, form) as (reader, size), reporting_progress(name, stored_line) as note:
+        pairs = read_pairs(reader, request)
+        with open_table(number, options) as table, progress_bar(reader, size, "rows") as show:
             count = table.put_many(
-                source, progress=lambda count: (note(count), show and show(count))
+                pairs, progress=lambda count: (note(count), show and show(count))
             )
-    tell("loaded", count, time.monotonic() - began, output)
+    show_rate("loaded", count, time.monotonic() - began, options.output)
 
 
-def tell(what: str, count: int, seconds: float, output: str) -> None:
+def show_rate(verb: str, count: int, seconds: float, output: str) -> None:
     per_s = round(count / max(seconds, 1e-9))
     if output == "json":
         show_json({"rows": count, "seconds": round(seconds, 3), "rows_per_s": per_s})
     else:
-        click.echo(f"{what} {count:,} rows in {seconds:.1f} s: {per_s:,} rows/s")
+        click.echo(f"{verb} {count:,} rows in {seconds:.1f} s: {per_s:,} rows/s")
 
 
-def stored_line(how: object, count: int) -> str:
-    return f"{how}; the first {count:,} rows are stored: you can load the file again"
+def stored_line(error: object, count: int) -> str:
+    return f"{error}; the first {count:,} rows are stored: you can load the file again"
 
 
-def form_of(name: str) -> str:
+def form_of_name(name: str) -> str:
     """The format by the file's name. Raises CliError."""
     form = SUFFIXES.get(Path(name).suffix.lower())
     if form is None:
@@ -95,13 +85,13 @@ def form_of(name: str) -> str:
 
 
 @contextmanager
-def rows_of(name: str, form: str) -> Iterator[tuple[RowReader, int | None]]:
+def open_rows(name: str, form: str) -> Iterator[tuple[RowReader, int | None]]:
     """The rows of a file, and its size in the unit of their position. Raises CliError."""
     if form == "parquet":
-        with parquet_of(name) as found:
-            yield found
+        with open_parquet(name) as rows:
+            yield rows
         return
-    with lines_of(name) as (file, size):
+    with open_lines(name) as (file, size):
         lines = Lines(name, file)
         yield (CsvRows(lines) if form == "csv" else JsonRows(lines)), size
 
@@ -131,7 +121,7 @@ class CsvRows:
     """The rows of a CSV file, whose first line names the columns."""
 
     def __init__(self, lines: Lines) -> None:
-        self.taken = 0
+        self.count = 0
         self._lines = lines
 
     @property
@@ -141,30 +131,30 @@ class CsvRows:
     def __iter__(self) -> Iterator[Row]:
         csv.field_size_limit(LINE_BYTES_MAX)
         reader = csv.reader(self._lines, strict=True)
-        place = self._lines
+        lines = self._lines
         try:
             names = next(reader, None)
             if not names:
                 raise CliError(
-                    f"{place.name}: the first line of CSV names the columns; it is empty"
+                    f"{lines.name}: the first line of CSV names the columns; it is empty"
                 )
             for cells in reader:
                 if not cells:
                     continue
                 if len(cells) != len(names):
                     what = f"{len(cells)} cells; the header has {len(names)}"
-                    raise CliError(f"{place.name}:{place.number}: {what}")
-                self.taken += 1
+                    raise CliError(f"{lines.name}:{lines.number}: {what}")
+                self.count += 1
                 yield dict(zip(names, cells, strict=True))
         except csv.Error as error:
-            raise CliError(f"{place.name}:{place.number}: {error}") from error
+            raise CliError(f"{lines.name}:{lines.number}: {error}") from error
 
 
 class JsonRows:
     """The rows of a file with one JSON object a line."""
 
     def __init__(self, lines: Lines) -> None:
-        self.taken = 0
+        self.count = 0
         self._lines = lines
 
     @property
@@ -172,17 +162,17 @@ class JsonRows:
         return self._lines.position
 
     def __iter__(self) -> Iterator[Row]:
-        place = self._lines
-        for line in place:
+        lines = self._lines
+        for line in lines:
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise CliError(f"{place.name}:{place.number}: not JSON: {error}") from error
+                raise CliError(f"{lines.name}:{lines.number}: not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise CliError(f"{place.name}:{place.number}: a row is a JSON object")
-            self.taken += 1
+                raise CliError(f"{lines.name}:{lines.number}: a row is a JSON object")
+            self.count += 1
             yield row
 
 
@@ -190,19 +180,19 @@ class ParquetRows:
     """Rows of a Parquet file."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        self.taken = self.position = 0
+        self.count = self.position = 0
         self._batches = batches
 
     def __iter__(self) -> Iterator[Row]:
         for batch in self._batches:
             for row in batch.to_pylist():
-                self.taken += 1
-                self.position = self.taken
+                self.count += 1
+                self.position = self.count
                 yield row
 
 
 @contextmanager
-def parquet_of(name: str) -> Iterator[tuple[RowReader, int]]:
+def open_parquet(name: str) -> Iterator[tuple[RowReader, int]]:
     parquet = need_parquet()
     import pyarrow
 
@@ -227,13 +217,14 @@ def need_parquet() -> Any:
     return parquet
 
 
-def pairs_of(name: str, rows: Iterable[Row], columns: Columns, limit: int | None) -> Iterator[Pair]:
+def read_pairs(rows: Iterable[Row], request: TableLoadRequest) -> Iterator[Pair]:
     """The key and value of each row. Raises CliError."""
+    name, limit = request.file, request.limit
     for number, row in enumerate(rows, 1):
         if limit is not None and number > limit:
             return
         try:
-            key, value = pair_of(row, columns)
+            key, value = make_pair(row, request)
             yield checked_key(key), checked_value(value)
         except KeyError as error:
             names = ", ".join(map(str, row))
@@ -245,24 +236,24 @@ def pairs_of(name: str, rows: Iterable[Row], columns: Columns, limit: int | None
             raise CliError(f"{name}: row {number}: {error}") from error
 
 
-def pair_of(row: Row, columns: Columns) -> Pair:
-    """Raises KeyError, ValueError."""
-    if columns.keys:
-        key = columns.separator.encode().join(
-            cell(row, column, columns.encoding) for column in columns.keys
-        )
-    else:
-        key = cell(row, "key", columns.encoding)
-    if columns.value is not None:
-        return key, cell(row, columns.value, columns.encoding)
-    if not columns.keys and ("value" in row or "value_base64" in row):
-        return key, cell(row, "value", columns.encoding)
-    if not columns.keys and len(row) == 1:
+def make_pair(row: Row, request: TableLoadRequest) -> Pair:
+    """Without --key: the column key; without --value: the column value, or all columns.
+
+    Raises KeyError, ValueError.
+    """
+    keys, encoding = request.keys, request.encoding
+    cells = (decode_cell(row, column, encoding) for column in keys or ("key",))
+    key = request.separator.encode().join(cells)
+    if request.value is not None:
+        return key, decode_cell(row, request.value, encoding)
+    if not keys and ("value" in row or "value_base64" in row):
+        return key, decode_cell(row, "value", encoding)
+    if not keys and len(row) == 1:
         raise ValueError("it has no value; add --key key to store the whole row under its key")
     return key, json.dumps(row, default=plain_text).encode("utf-8", "surrogateescape")
 
 
-def cell(row: Row, column: str, encoding: str) -> bytes:
+def decode_cell(row: Row, column: str, encoding: str) -> bytes:
     """The bytes of a cell. In JSON lines, COLUMN_base64 also serves as COLUMN."""
     if column not in row and f"{column}_base64" in row:
         column, encoding = f"{column}_base64", "base64"
@@ -289,31 +280,34 @@ def plain_text(value: object) -> str:
 # ---- writing ----
 
 
-def export(number: int, name: str, output: str, options: Where) -> None:
+def export(
+    number: int, key_range: KeyRange, request: ExportRequest, options: ServerOptions
+) -> None:
     """Writes a range to a file."""
-    form = options["form"] or form_of(name)
-    asked = bounds(options)
+    name = request.file
+    form = request.form or form_of_name(name)
+    bounds = key_range.bounds()
     began = time.monotonic()
-    with opened_table(number, options) as table:
-        total = table.count(**asked) if sys.stderr.isatty() else None
-        with target_of(name, form) as file, exported(total) as show:
-            whole = options["snapshot"] and not checked_range(**asked).empty
-            job = table.range_job(**asked) if whole else None
+    with open_table(number, options) as table:
+        total = table.count(**bounds) if sys.stderr.isatty() else None
+        with open_output(name, form) as file, export_bar(total) as show:
+            consistent = request.snapshot and not checked_range(**bounds).empty
+            job = table.range_job(**bounds) if consistent else None
             if form == "parquet":
-                batches = table.chunks_arrow(job) if job else table.to_arrow(**asked)
+                batches = table.chunks_arrow(job) if job else table.to_arrow(**bounds)
                 counts = write_parquet(file, batches)
             else:
-                pages = table.chunks(job) if job else table.scan_pages(**asked)
-                counts = write_text(file, pages, form, options["encoding"])
+                pages = table.chunks(job) if job else table.scan_pages(**bounds)
+                counts = write_text(file, pages, form, request.encoding)
             count = 0
             for count in counts:
                 show(count)
     if name != "-":
-        tell("exported", count, time.monotonic() - began, output)
+        show_rate("exported", count, time.monotonic() - began, options.output)
 
 
 @contextmanager
-def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
+def open_output(name: str, form: str) -> Iterator[IO[bytes]]:
     """The file to write. It gets its name once it is complete. Raises CliError."""
     if name == "-":
         if form == "parquet":
@@ -338,7 +332,7 @@ def target_of(name: str, form: str) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def exported(total: int | None) -> Iterator[Callable[[int], object]]:
+def export_bar(total: int | None) -> Iterator[Callable[[int], object]]:
     """A progress bar over the rows; none without a terminal."""
     if not total:
         yield lambda count: None
@@ -348,18 +342,18 @@ def exported(total: int | None) -> Iterator[Callable[[int], object]]:
 
 
 def csv_text(page: Sequence[Pair], encoding: str) -> str:
-    rows = ((encoded(key, encoding), encoded(value, encoding)) for key, value in page)
-    return "".join(f"{quoted(key)},{quoted(value)}\n" for key, value in rows)
+    rows = ((encode_cell(key, encoding), encode_cell(value, encoding)) for key, value in page)
+    return "".join(f"{quote(key)},{quote(value)}\n" for key, value in rows)
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """A cell of CSV. Python's writer does not quote a lone carriage return, which readers take for
     a line end.
     """
     return '"' + text.replace('"', '""') + '"' if NEEDS_QUOTES.search(text) else text
 
 
-def encoded(data: bytes, encoding: str) -> str:
+def encode_cell(data: bytes, encoding: str) -> str:
     """A cell as text. Raises CliError when it is not UTF-8."""
     if encoding == "hex":
         return data.hex()

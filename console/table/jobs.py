@@ -18,32 +18,19 @@ from ...clients.table.async_table import AsyncTable
 from ...clients.table.table import Table
 from ...protocols.zerodb.wire.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
 from ..cli_errors import FAILED, INTERRUPTED, CliError
+from ..options import KeyRange, ServerOptions
 from ..output import show_json, show_table, stdin
-from ..targets import Where
-from .commands import bounds
-from .target import REACH_MS, check_local, find_tables, opened_table
+from .cli import JobRequest, JobsRequest, MapRequest
+from .target import REACH_MS, check_local, open_table, resolve_tables
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # All others are range jobs.
-DONE_WORDS = {"map": "mapped", "copy": "copied", "range": "handed out"}
+VERBS = {"map": "mapped", "copy": "copied", "range": "handed out"}
 AMOUNTS = "rows", "bytes", "chunks", "puts", "deletes"
 ON_SPARK = "tasks", "tasks_done", "staged"
 NUMBERS = "apid", "request_type", "table", "target", *AMOUNTS, *ON_SPARK
 TIMES = "started", "ended"
-HEADS = (
-    "node",
-    "job",
-    "kind",
-    "table",
-    "into",
-    "state",
-    "rows",
-    "puts",
-    "deletes",
-    "began",
-    "s",
-    "",
-)
+HEADERS = ["node", "job", "kind", "table", "into", "state", "rows", "puts", "deletes", "began", "s"]
 RUNNING, DONE = "running", "done"
 
 T = TypeVar("T")
@@ -54,56 +41,55 @@ class JobNode(NamedTuple):
     """A node that may have jobs."""
 
     name: str
-    where: Where  # Options that select only this node.
+    options: ServerOptions  # They select only this node.
     words: str  # The same for a command line.
 
 
-def nodes_of(where: Where) -> list[JobNode]:
+def job_nodes(options: ServerOptions) -> list[JobNode]:
     """The nodes of the command. Raises CliError."""
-    target = find_tables(where)
-    found = []
+    target = resolve_tables(options)
+    nodes = []
     for name, url in target.urls.items():
-        one = {**where, "urls": [url], "topology": None, "nodes": ()}
-        file = f"-t {where['topology']} " if where["topology"] else ""
+        file = f"-t {options.topology} " if options.topology else ""
         words = f"{file}--node {name}" if target.by_topology else f"--url {url}"
-        found.append(JobNode(name, one, words))
-    return found
+        nodes.append(JobNode(name, options.only(url), words))
+    return nodes
 
 
-def node_of(number: int, target: int, where: Where) -> JobNode:
+def serving_node(job: JobRequest, options: ServerOptions) -> JobNode:
     """The node that serves the table now. The job runs there without this client."""
-    check_local(find_tables(where), target)
-    with opened_table(number, where) as table:
+    check_local(resolve_tables(options), job.target)
+    with open_table(job.number, options) as table:
         url = table.server().url
-    return next(node for node in nodes_of(where) if node.where["urls"] == [url])
+    return next(node for node in job_nodes(options) if node.options.urls == (url,))
 
 
-# ---- jobs begin ----
+# ---- start a job ----
 
 
-def copy(number: int, target: int, output: str, options: Where) -> None:
+def copy(job: JobRequest, key_range: KeyRange, options: ServerOptions) -> None:
     """Starts a copy of a range."""
-    asked = bounds(options)
-    if number == target:
+    number, bounds = job.number, key_range.bounds()
+    if number == job.target:
         raise CliError(f"TARGET: table {number} cannot be copied into itself; name another one")
-    node = node_of(number, target, options)
-    with opened_table(number, node.where) as table:
-        apid = table.copy_into(target, **asked)
-        follow(Begun(node, table, apid, "copied"), output, options["wait"])
+    node = serving_node(job, options)
+    with open_table(number, node.options) as table:
+        apid = table.copy_into(job.target, **bounds)
+        follow(StartedJob(node, table, apid, "copied"), job.wait)
 
 
-def map_(number: int, target: int, output: str, options: Where) -> None:
+def map_(job: JobRequest, request: MapRequest, options: ServerOptions) -> None:
     """Starts a mapper."""
-    mapper = mapper_of(options["mapper"])
-    node = node_of(number, target, options)
-    with opened_table(number, node.where) as table:
+    mapper = read_mapper(request.mapper)
+    node = serving_node(job, options)
+    with open_table(job.number, node.options) as table:
         apid = table.map_into(
-            target, mapper, parameters=options["parameters"], threads=options["threads"]
+            job.target, mapper, parameters=request.parameters, threads=request.threads
         )
-        follow(Begun(node, table, apid, "mapped"), output, options["wait"])
+        follow(StartedJob(node, table, apid, "mapped"), job.wait)
 
 
-def mapper_of(name: str) -> bytes:
+def read_mapper(name: str) -> bytes:
     """A mapper as WebAssembly or bitcode; WebAssembly text is compiled. Raises CliError."""
     try:
         if name == "-":
@@ -120,10 +106,10 @@ def mapper_of(name: str) -> bytes:
     if not data.lstrip().startswith((b"(", b";;")):
         forms = "WebAssembly, its text (.wat) or LLVM bitcode"
         raise CliError(f"{name}: not a mapper; a mapper is {forms} (docs/mapper.md)")
-    return compiled(name, data)
+    return compile_text(name, data)
 
 
-def compiled(name: str, text: bytes) -> bytes:
+def compile_text(name: str, text: bytes) -> bytes:
     try:
         import wasmtime
     except ImportError as error:
@@ -132,27 +118,27 @@ def compiled(name: str, text: bytes) -> bytes:
     try:
         return bytes(wasmtime.wat2wasm(text))
     except wasmtime.WasmtimeError as error:
-        raise CliError(f"{name}: {where_in(str(error))}") from error
+        raise CliError(f"{name}: {first_error(str(error))}") from error
 
 
-def where_in(message: str) -> str:
+def first_error(message: str) -> str:
     """The position and the first line of a compiler's message."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    place = next((line for line in lines if line.startswith("-->")), "")
-    at = place.partition(">")[2].strip().removeprefix("<anon>:")
-    return f"{at}: {lines[0]}" if at else lines[0]
+    arrow = next((line for line in lines if line.startswith("-->")), "")
+    position = arrow.partition(">")[2].strip().removeprefix("<anon>:")
+    return f"{position}: {lines[0]}" if position else lines[0]
 
 
-# ---- while one runs ----
+# ---- wait for a job ----
 
 
-class Begun(NamedTuple):
+class StartedJob(NamedTuple):
     """A job that the command waits for."""
 
     node: JobNode
     table: Table
     apid: int
-    done: str  # The verb for its result.
+    verb: str  # Of its result: copied, mapped.
 
     @property
     def name(self) -> str:
@@ -163,8 +149,9 @@ class Begun(NamedTuple):
         return f"kelek table jobs {self.apid} {self.node.words}"
 
 
-def follow(job: Begun, output: str, wait: bool) -> None:
+def follow(job: StartedJob, wait: bool) -> None:
     """Waits until a job has ended and prints its result. Raises CliError when it failed."""
+    output = job.node.options.output
     if not wait:
         if output == "json":
             show_json({"node": job.node.name, "apid": job.apid})
@@ -172,8 +159,8 @@ def follow(job: Begun, output: str, wait: bool) -> None:
             click.echo(f"{job.name} has started; show it: {job.command}")
         return
     try:
-        with progress() as show:
-            told = job.table.wait_job(job.apid, progress=show)
+        with progress_line() as show:
+            statistics = job.table.wait_job(job.apid, progress=show)
     except KeyboardInterrupt:
         way_out = f"show it: {job.command}; cancel it: {job.command} --end"
         raise CliError(f"{job.name} continues; {way_out}", INTERRUPTED) from None
@@ -184,72 +171,70 @@ def follow(job: Begun, output: str, wait: bool) -> None:
         ) from error
     except TableError as error:
         raise CliError(f"{job.name}: {error}; show it: {job.command}", FAILED) from error
-    found = job_of(job.node, told)
+    found = parse_job(job.node, statistics)
     if output == "json":
         show_json(found)
     if found["state"] != DONE:
-        raise CliError(f"{job.name} {how_it_ended(found)}", FAILED)
+        raise CliError(f"{job.name} {failure_text(found)}", FAILED)
     if output == "text":
         seconds = max(found["ended"] - found["started"], 1) / 1000
-        wrote = f"{found['puts']:,} puts, {found['deletes']:,} deletes"
+        written = f"{found['puts']:,} puts, {found['deletes']:,} deletes"
         rate = f"{round(found['rows'] / seconds):,} rows/s"
-        click.echo(f"{job.done} {found['rows']:,} rows in {seconds:.1f} s: {rate}; {wrote}")
+        click.echo(f"{job.verb} {found['rows']:,} rows in {seconds:.1f} s: {rate}; {written}")
 
 
-def how_it_ended(job: Job) -> str:
+def failure_text(job: Job) -> str:
     written = f"{job['puts']:,} puts and {job['deletes']:,} deletes were written before"
+    if job["state"] != "failed":
+        return f"was {job['state']}; {written}"
     reason = f": {job['reason']}" if job["reason"] else ""
-    return (
-        f"has {job['state']}{reason}; {written}"
-        if job["state"] == "failed"
-        else (f"was {job['state']}; {written}")
-    )
+    return f"has failed{reason}; {written}"
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[dict[str, str]], None] | None]:
+def progress_line() -> Iterator[Callable[[dict[str, str]], None] | None]:
     """A line with the progress; none without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
 
-    def show(told: dict[str, str]) -> None:
-        rows, puts = int(told["rows"]), int(told["puts"])
+    def show(statistics: dict[str, str]) -> None:
+        rows, puts = int(statistics["rows"]), int(statistics["puts"])
         click.echo(f"\r{rows:,} rows read, {puts:,} put", nl=False, err=True)
 
     yield show
     click.echo(err=True)
 
 
-# ---- what there is ----
+# ---- list, show and end jobs ----
 
 
-def jobs(options: Where, output: str) -> None:
+def jobs(request: JobsRequest, options: ServerOptions) -> None:
     """Lists jobs; or prints, awaits or cancels one."""
-    if options["apid"] is None:
-        if options["end"] or options["wait"]:
+    apid = request.apid
+    if apid is None:
+        if request.end or request.wait:
             raise CliError("--end and --wait need the number of a job")
-        listed(options, output)
+        list_jobs(request, options)
         return
-    if options["end"] and options["wait"]:
+    if request.end and request.wait:
         raise CliError("--end: --wait is given too; leave one of them out")
-    known = found_jobs(options["apid"], options)
-    if not (options["end"] or options["wait"]):
+    known = find_job(apid, options)
+    if not (request.end or request.wait):
         for number, (_, job) in enumerate(known):
-            if number and output == "text":
+            if number and options.output == "text":
                 click.echo()
-            show_job(job, output)
+            show_job(job, options.output)
         return
     if len(known) > 1:
         way_out = " or ".join(node.words for node, _ in known)
-        apid = options["apid"]
         raise CliError(f"job {apid}: several nodes have a job of that number; add {way_out}")
     ((node, job),) = known
-    if options["end"]:
-        show_job(ended(node, job["apid"]), output)
+    if request.end:
+        show_job(end_job(node, apid), options.output)
         return
-    with opened_table(None, node.where) as table:
-        follow(Begun(node, table, job["apid"], DONE_WORDS[job["kind"]]), output, True)
+    with open_table(None, node.options) as table:
+        follow(StartedJob(node, table, apid, VERBS[job["kind"]]), True)
 
 
 def show_job(job: Job, output: str) -> None:
@@ -261,92 +246,93 @@ def show_job(job: Job, output: str) -> None:
         click.echo(f"{name:<14} {f'{text:,}' if name in AMOUNTS else text}")
 
 
-def ended(node: JobNode, apid: int) -> Job:
-    with opened_table(None, node.where) as table:
+def end_job(node: JobNode, apid: int) -> Job:
+    with open_table(None, node.options) as table:
         try:
             table.end_job(apid)
         except TableRefused as error:
             raise CliError(f"job {apid} of {node.name}: {error}", FAILED) from error
-        return job_of(node, table.job_status(apid))
+        return parse_job(node, table.job_status(apid))
 
 
-def listed(options: Where, output: str) -> None:
-    """The newest jobs of every node. Raises CliError when no node answers."""
+def list_jobs(request: JobsRequest, options: ServerOptions) -> None:
+    """Prints the newest jobs of every node. Raises CliError when no node answers."""
     found: list[Job] = []
     silent: dict[str, TableError] = {}
-    nodes = nodes_of(options)
+    nodes = job_nodes(options)
 
-    def question(table: AsyncTable) -> Awaitable[list[dict[str, str]]]:
-        return table.jobs(running=options["running"], limit=options["limit"])
+    def query(table: AsyncTable) -> Awaitable[list[dict[str, str]]]:
+        return table.jobs(running=request.running, limit=request.limit)
 
-    for node, told in zip(nodes, asked(nodes, question), strict=True):
-        if isinstance(told, TableError):
-            silent[node.name] = told
+    for node, answer in zip(nodes, query_all(nodes, query), strict=True):
+        if isinstance(answer, TableError):
+            silent[node.name] = answer
         else:
-            found += [job_of(node, one) for one in told]
-    if output == "json":
+            found += [parse_job(node, statistics) for statistics in answer]
+    if options.output == "json":
         for job in found:
             show_json(job)
     elif found:
-        show_table(HEADS, [row_of(job) for job in found])
-    for name, why in silent.items():
-        click.echo(f"{name}: {why}", err=True)
+        show_table([*HEADERS, ""], [job_row(job) for job in found])
+    for name, error in silent.items():
+        click.echo(f"{name}: {error}", err=True)
     if len(silent) == len(nodes):
         raise CliError("no node answers; does one run? kelek table info", FAILED)
 
 
-def asked(
-    nodes: Sequence[JobNode], question: Callable[[AsyncTable], Awaitable[T]]
+def query_all(
+    nodes: Sequence[JobNode], query: Callable[[AsyncTable], Awaitable[T]]
 ) -> list[T | TableError]:
     """Each node's answer. All requests run concurrently, so lost nodes cost one timeout."""
 
-    async def ask(node: JobNode) -> T | TableError:
-        timeout_ms = min(REACH_MS, int(node.where["timeout_s"] * 1000))
+    async def query_node(node: JobNode) -> T | TableError:
+        timeout_ms = min(REACH_MS, node.options.timeout_ms)
         try:
-            async with AsyncTable(node.where["urls"], timeout_ms=timeout_ms) as table:
-                return await question(table)
+            async with AsyncTable(node.options.urls, timeout_ms=timeout_ms) as table:
+                return await query(table)
         except TableError as error:
             return error
 
-    async def ask_all() -> list[T | TableError]:
-        return await asyncio.gather(*map(ask, nodes))
+    async def gather() -> list[T | TableError]:
+        return await asyncio.gather(*map(query_node, nodes))
 
-    return asyncio.run(ask_all())
+    return asyncio.run(gather())
 
 
-def found_jobs(apid: int, options: Where) -> list[tuple[JobNode, Job]]:
+def find_job(apid: int, options: ServerOptions) -> list[tuple[JobNode, Job]]:
     """The nodes that know the job, at least one, and its state there. Raises CliError."""
     known: list[tuple[JobNode, Job]] = []
     problems: list[str] = []
-    nodes = nodes_of(options)
-    for node, told in zip(nodes, asked(nodes, lambda table: table.job_status(apid)), strict=True):
-        if isinstance(told, TableRefused):
-            problems.append(str(told))
-        elif isinstance(told, TableError):
-            problems.append(f"{node.name}: {told}")
+    nodes = job_nodes(options)
+    answers = query_all(nodes, lambda table: table.job_status(apid))
+    for node, answer in zip(nodes, answers, strict=True):
+        if isinstance(answer, TableRefused):
+            problems.append(str(answer))
+        elif isinstance(answer, TableError):
+            problems.append(f"{node.name}: {answer}")
         else:
-            known.append((node, job_of(node, told)))
+            known.append((node, parse_job(node, answer)))
     if known:
         return known
     raise CliError(f"job {apid}: {'; '.join(dict.fromkeys(problems))}", FAILED)
 
 
-def job_of(node: JobNode, told: dict[str, str]) -> Job:
+def parse_job(node: JobNode, statistics: dict[str, str]) -> Job:
     """A node's statistics of a job, with numbers converted."""
     job: Job = {"node": node.name}
-    for name, value in told.items():
+    for name, value in statistics.items():
         job[name] = int(value) if name in (*NUMBERS, *TIMES) else value
     job["kind"] = KINDS.get(job.get("request_type", 0), "range")
     return job
 
 
-def row_of(job: Job) -> Sequence[str]:
+def job_row(job: Job) -> Sequence[str]:
     ended_ms = job["ended"] or time.time() * 1000
     seconds = max(0, ended_ms - job["started"]) / 1000
     numbers = (f"{job[name]:,}" for name in ("rows", "puts", "deletes"))
     kind = job["kind"], str(job["table"]), str(job.get("target", "-"))
-    ends = time_text(job["started"]), f"{seconds:.1f}", job["reason"]
-    return (job["node"], str(job["apid"]), *kind, job["state"], *numbers, *ends)
+    times = time_text(job["started"]), f"{seconds:.1f}"
+    return (job["node"], str(job["apid"]), *kind, job["state"], *numbers, *times, job["reason"])
 
 
 def time_text(unix_ms: int) -> str:

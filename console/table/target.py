@@ -9,7 +9,8 @@ from ...clients.table.operations import TableTuning
 from ...clients.table.table import Table
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
-from ..targets import Where, check_given_urls, load_topology
+from ..options import ServerOptions
+from ..targets import load_topology, resolve_urls
 
 REACH_MS = 2000
 
@@ -17,28 +18,29 @@ REACH_MS = 2000
 class TableTarget(NamedTuple):
     """The nodes whose tables a command uses."""
 
-    name: str  # For errors: the topology's path, or the urls.
+    source: str  # The topology's path or the urls, for error messages.
     urls: dict[str, str]  # Node -> url; with --url each is its own name.
     by_topology: bool
     local: frozenset[int] = frozenset()  # Local tables, if known.
 
 
-def find_tables(where: Where) -> TableTarget:
-    """The ZeroDB addresses of --url, or of a topology. Raises CliError."""
-    if where["urls"]:
-        urls = check_given_urls(where, services.TABLES, "topology", "nodes")
+def resolve_tables(options: ServerOptions) -> TableTarget:
+    """The ZeroDB addresses of --url, or of a topology. Raises CliError, OperatorError."""
+    if options.urls:
+        others = {"topology": options.topology, "node": options.nodes}
+        urls = resolve_urls(options.urls, services.TABLES, **others)
         return TableTarget(", ".join(urls), {url: url for url in urls}, False)
-    path, found = load_topology(where)
-    known = {name: url for name, node in found.nodes.items() if (url := node.tables_url)}
+    path, topology = load_topology(options.topology)
+    known = {name: url for name, node in topology.nodes.items() if (url := node.tables_url)}
     if not known:
         way_out = "give one `zerodb: {url: ...}` (docs/topology.md)"
         raise CliError(f"{path}: no node serves tables; {way_out}")
-    for node in where["nodes"]:
+    for node in options.nodes:
         if node not in known:
-            why = "has no `zerodb: {url: ...}`" if node in found.nodes else "is no node"
+            why = "has no `zerodb: {url: ...}`" if node in topology.nodes else "is not a node"
             raise CliError(f"{path}: --node {node}: {why}; those with one are {', '.join(known)}")
-    chosen = where["nodes"] or known
-    local = frozenset(found.zerodb.local_tables)
+    chosen = options.nodes or known
+    local = frozenset(topology.zerodb.local_tables)
     return TableTarget(path, {name: known[name] for name in chosen}, True, local)
 
 
@@ -50,44 +52,43 @@ def check_local(target: TableTarget, number: int | None) -> None:
 
 
 @contextmanager
-def opened_table(number: int | None, where: Where, owner: bytes = b"") -> Iterator[Table]:
+def open_table(number: int | None, options: ServerOptions, owner: bytes = b"") -> Iterator[Table]:
     """A Table for one command. Its errors end the command with one line.
 
     number   None: the command concerns all tables, or none
     owner    the token of a reserved table
     """
-    target = find_tables(where)
+    target = resolve_tables(options)
     check_local(target, number)
-    timeout_ms = int(where["timeout_s"] * 1000)
     with (
         Table(
             target.urls.values(),
             number or 0,
-            timeout_ms=min(REACH_MS, timeout_ms),
-            sync=where.get("sync", "partsync"),
-            stale=where.get("stale", False),
+            timeout_ms=min(REACH_MS, options.timeout_ms),
+            sync=options.sync,
+            stale=options.stale,
             tuning=TableTuning(owner=owner),
         ) as table,
-        in_one_line(target, number),
+        report_table_errors(target, number),
     ):
         table.server()  # Fails soon when no server runs.
-        table.timeout_ms = timeout_ms
+        table.timeout_ms = options.timeout_ms
         yield table
 
 
 @contextmanager
-def in_one_line(target: TableTarget, number: int | None) -> Iterator[None]:
+def report_table_errors(target: TableTarget, number: int | None) -> Iterator[None]:
     """Turns the errors of a table into a CliError."""
-    place = target.name if number is None else f"{target.name}: table {number}"
+    place = target.source if number is None else f"{target.source}: table {number}"
     try:
         yield
     except TableUnavailable as error:
-        way_out = f"start it: supervisor start {target.name}"
+        way_out = f"start it: supervisor start {target.source}"
         if not target.by_topology:
             way_out = "does it run there, and is this its ZeroDB url?"
         urls = ", ".join(target.urls.values())
-        named = f"{target.name}: " if target.by_topology else ""
-        raise CliError(f"{named}{error} at {urls}; {way_out}", FAILED) from error
+        prefix = f"{target.source}: " if target.by_topology else ""
+        raise CliError(f"{prefix}{error} at {urls}; {way_out}", FAILED) from error
     except TableTimeout as error:
         way_out = "" if error.reason else "; do all nodes run? supervisor status"
         raise CliError(f"{place}: {error}{way_out}", FAILED) from error

@@ -16,8 +16,9 @@ from click.testing import CliRunner
 from kelek.console import cli_errors
 from kelek.console.admin import supervisor_cli
 from kelek.console.kelek_cli import main
+from kelek.console.log.cli import LoadRequest
 from kelek.console.log.entry_output import entry_json, entry_line
-from kelek.console.log.load import Lines, LoadOptions, committed_line, told_so_far
+from kelek.console.log.load import Lines, committed_line, reporting_progress
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zmqraft.wire.entry import Entry
 
@@ -191,9 +192,9 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "file.csv"
     path.write_bytes(b"header\none\r\n\ntwo\nthree")
     for options, expected in (
-        (LoadOptions("f", False, None), [b"header", b"one", b"two", b"three"]),
-        (LoadOptions("f", True, None), [b"one", b"two", b"three"]),
-        (LoadOptions("f", True, 2), [b"one", b"two"]),
+        (LoadRequest(False, None, 0, "f"), [b"header", b"one", b"two", b"three"]),
+        (LoadRequest(True, None, 0, "f"), [b"one", b"two", b"three"]),
+        (LoadRequest(True, 2, 0, "f"), [b"one", b"two"]),
     ):
         with path.open("rb") as file:
             lines = Lines(file, options)
@@ -212,7 +213,7 @@ def test_a_load_that_ends_early_says_how_far_it_came(
     error: BaseException, code: int, line: str
 ) -> None:
     def load() -> None:
-        with told_so_far("f", committed_line, skipped=34) as note:
+        with reporting_progress("f", committed_line, skipped=34) as note:
             note(1200)
             raise error
 

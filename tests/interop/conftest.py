@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 from kelek.console.admin import supervisor_client as asking
+from kelek.console.cli_errors import CliError
 from kelek.tests.interop.zmqraft import node_package
 from kelek.tests.interop.zmqraft.plain import PlainLogClient
 from kelek.tests.ports import free_port
@@ -81,7 +82,7 @@ class InteropCluster:
         for _ in range(ASKED_MAX):
             with (
                 mock.patch.dict(os.environ, self.environment),
-                contextlib.suppress(SystemExit),  # A busy machine may hold up any supervisor.
+                contextlib.suppress(CliError),  # A busy machine may hold up any supervisor.
             ):
                 return asking.rows_of(str(self.path))
         raise AssertionError("the supervisor does not answer")

@@ -23,6 +23,7 @@ from click.testing import CliRunner
 import kelek
 from kelek.console.admin import supervisor_cli
 from kelek.console.admin import supervisor_client as asking
+from kelek.console.cli_errors import CliError
 
 DEADLINE_S = 60.0
 LOOK_S = 0.05
@@ -82,7 +83,7 @@ class Cli:
         while True:
             with (
                 mock.patch.dict(os.environ, self.environment),
-                contextlib.suppress(SystemExit),  # A busy machine may hold up any supervisor.
+                contextlib.suppress(CliError),  # A busy machine may hold up any supervisor.
             ):
                 rows = asking.rows_of(str(self.folder / "topology.yaml"))
                 if good(rows):

@@ -126,7 +126,7 @@ def test_a_worker_without_a_broker_says_so(host: BrokerThread, tmp_path: Path) -
         said = worker.stderr.readline()
     assert said.startswith(f"kelek: no broker yet at {nobody}: waiting; does it run there")
     doors = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), True)
-    assert worker_commands.no_broker(doors) == (
+    assert worker_commands.no_broker_line(doors) == (
         "no broker yet at tcp://a:1, tcp://b:1: waiting; start it: supervisor start t.yaml"
     )
 
@@ -218,12 +218,11 @@ def test_the_doors_of_a_topology(tmp_path: Path) -> None:
         "    broker: {clients_url: 'ipc:///c', workers_url: 'ipc:///w'}\n",
         encoding="utf-8",
     )
-    from kelek.console.broker.target import CLIENTS_URL, WORKERS_URL, find_brokers
+    from kelek.console.broker.target import CLIENTS_URL, WORKERS_URL, resolve_brokers
 
-    where = {"urls": (), "topology": str(path)}
-    doors = find_brokers(where, CLIENTS_URL)
+    doors = resolve_brokers(str(path), (), CLIENTS_URL)
     assert doors.urls == ("ipc:///c",)
     assert doors.headers.client == b"ABC"
-    assert find_brokers(where, WORKERS_URL).urls == ("ipc:///w",)
+    assert resolve_brokers(str(path), (), WORKERS_URL).urls == ("ipc:///w",)
     assert doors.interval_ms == 700
     assert kelek.BrokerTuning(headers=doors.headers).headers.worker == b"KLKW01"

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import kelek
 from kelek.console.kelek_cli import main
 from kelek.console.node import commands as node_commands
+from kelek.console.node.cli import NetworkOptions, WatchRequest
 from kelek.protocols.zre import services
 from kelek.tests.ports import free_udp_port
 
@@ -65,7 +66,7 @@ def test_a_url_that_nobody_answers(port: int) -> None:
 
 def test_watch_says_who_comes(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     seen = threading.Event()
-    options = {"interface": "lo", "broadcast": "", "port": port, "timeout_s": None, "name": ""}
+    network = NetworkOptions("lo", "", port)
 
     class Seen(Exception):
         """Of one who interrupts."""
@@ -81,7 +82,7 @@ def test_watch_says_who_comes(port: int, capsys: pytest.CaptureFixture[str]) -> 
         with hall(port) as node:
             node.join("room")
             with pytest.raises(Seen):
-                node_commands.watch(options, "json")
+                node_commands.watch(WatchRequest(None, "me", "json"), network)
     finally:
         node_commands.show_event = before
     assert seen.is_set()
@@ -110,7 +111,7 @@ def test_the_table_of_watch(port: int, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_watch_on_a_terminal(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is drawn again when somebody comes."""
-    options = {"interface": "lo", "broadcast": "", "port": port, "timeout_s": None, "name": ""}
+    network = NetworkOptions("lo", "", port)
     before, drawn = node_commands.draw, []
 
     class Seen(Exception):
@@ -127,7 +128,7 @@ def test_watch_on_a_terminal(port: int, monkeypatch: pytest.MonkeyPatch) -> None
     with open(ours, "rb", buffering=0) as screen, open(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         with hall(port), pytest.raises(Seen):
-            node_commands.watch(options, "text")
+            node_commands.watch(WatchRequest(None, "me", "text"), network)
         monkeypatch.undo()
         lines = screen.read(1 << 16).decode().splitlines()
     assert lines[-1] == "discarded: 0"

@@ -251,7 +251,7 @@ def test_files_that_are_wrong(cluster: TableServers, name: str, text: str, said:
         (["get", "-1", "k"], "-1"),
         (["open", "1", "--cache", "much"], "is no size; write 4096 or 4KiB"),
         (["count", "1", "--node", "n2"], "--node n2: has no `zerodb: {url: ...}`"),
-        (["count", "1", "--node", "n9"], "--node n9: is no node; those with one are n1"),
+        (["count", "1", "--node", "n9"], "--node n9: is not a node; those with one are n1"),
         (["count", "1", "--url", "tcp://h"], "write tcp://HOST:PORT"),
         (["count", "1", "--url", "tcp://h:1", "--node", "n1"], "leave one of them out"),
         (["open", "1", "--block", "0"], "--block: 0 is not in the range 1 to 1073741824"),
