@@ -109,9 +109,8 @@ class Supervisor(ProcessLoop):
         self.drain_ms_max = STOP_MS_MAX
         self.exit_code = EXIT_STOPPED
         self.options = options
-        self._secret = secrets.token_hex(
-            OWNER_BYTES
-        )  # By which actors of this start authenticate to each other.
+        # By which actors of this start authenticate to each other.
+        self._secret = secrets.token_hex(OWNER_BYTES)
         self.nodes = nodes
         self.run_dirs = {node.name: RunDir(options.run_dir, node.name) for node in nodes}
         self.units: list[Unit] = []
@@ -119,9 +118,8 @@ class Supervisor(ProcessLoop):
         self._start_ms = monotonic_ms()
         self._stop_start_ms = 0
         self._stop_rank = -1
-        self._complete = (
-            False  # Every unit has been ready: later failures are not failures of the start.
-        )
+        # Every unit has been ready: later failures are not failures of the start.
+        self._complete = False
         self._profiles = Profiles()
         self._pipes_dir = "inproc://kelek" if options.one_process else str(options.run_dir)
 
@@ -180,12 +178,8 @@ class Supervisor(ProcessLoop):
     def _start_unit(self, unit: Unit) -> None:
         unit.epoch = max(time.time_ns(), unit.epoch + 1)
         self._follow_data(unit)
-        unit.failed, unit.restart_ms, unit.ready_ms, unit.restart_requested_ms = (
-            False,
-            None,
-            None,
-            None,
-        )
+        unit.failed = False
+        unit.restart_ms = unit.ready_ms = unit.restart_requested_ms = None
         for member in unit.members:
             member.child = self._spawn(unit, member)
             member.state = "starting"

@@ -466,8 +466,7 @@ class Ledger:
         follows."""
         found: list[bytes] = []
         while self._deletable and len(found) < count:
-            key, segment = self._deletable.popitem()
-            segment.is_deleting = True
+            key, _ = self._deletable.popitem()
             found.append(key)
         if found:
             return found  # A segment of ends is deleted after the requests that it ended.
@@ -480,7 +479,6 @@ class Ledger:
             if any(record.request_segment is not None for record in segment_of_ends.records):
                 postponed.append((unix_ms + RECHECK_MS, due[1]))
                 continue
-            segment_of_ends.is_deleting = True
             found.append(due[1])
         for due in postponed:
             heapq.heappush(self._expiries, due)
@@ -498,7 +496,6 @@ class Ledger:
                 self._mark_deletable(segment)
 
     def _mark_deletable(self, segment: Segment) -> None:
-        segment.is_deleting = False
         if segment.key.startswith(ENDS):
             heapq.heappush(self._expiries, (0, segment.key))
         else:

@@ -87,7 +87,7 @@ class DurableRequest:
 class Segment:
     """The contents of one key of the store."""
 
-    __slots__ = ("has_junk", "is_deleting", "is_written", "key", "records", "size", "unfinished")
+    __slots__ = ("has_junk", "is_written", "key", "records", "size", "unfinished")
 
     def __init__(self, key: bytes, records: list[DurableRequest], size: int) -> None:
         self.key = key
@@ -95,7 +95,6 @@ class Segment:
         self.size = size
         self.unfinished = 0  # Requests without an end.
         self.is_written = False
-        self.is_deleting = False
         self.has_junk = False  # It has unreadable records, and is never deleted.
 
     @property

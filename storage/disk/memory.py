@@ -70,7 +70,6 @@ class MemoryDisk:
     def __init__(self, bytes_max: int = 1 << 40) -> None:
         self.bytes_max = bytes_max  # For all files together; tests may change it at any time.
         self.read_only = False
-        self.syncs = 0
         self.names: dict[str, _Inode] = {}
         self._durable_names: dict[str, _Inode] = {}
         self._changes: list[_Change] = []
@@ -172,7 +171,6 @@ class MemoryDisk:
 
     def _check_sync(self, full_path: str, inode: _Inode | None) -> None:
         self._step()
-        self.syncs += 1
         if self._syncs_to_fail > 0:
             self._syncs_to_fail -= 1
             if inode is not None:

@@ -45,9 +45,8 @@ class PendingResponse:
         self.inbound = inbound
         self.request = request
         self.response: Response | None = None
-        self.end = (
-            request.last_log_index
-        )  # Where the request's data ends: a log index, or a byte of a snapshot.
+        # Where the request's data ends: a log index, or a byte of a snapshot.
+        self.end = request.last_log_index
         self.deadline_ms = deadline_ms  # None: it waits for a commit.
         self.size = _entries_size(request)
 

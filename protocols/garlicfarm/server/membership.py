@@ -81,9 +81,8 @@ class MemberChange:
         self.next_index = 0  # The next index of the joining server's log.
         self.file_offset = 0  # The size of its log file, as LogPacks count it.
         self.entry_bytes: list[int] = []  # The sizes of the entries under way.
-        self.is_synced = (
-            False  # It has received a SyncLog; without one it would keep entries of its own.
-        )
+        # It has received a SyncLog; without one it would keep entries of its own.
+        self.is_synced = False
         self.index = 0  # The index of the Configuration.
 
 

@@ -11,7 +11,6 @@ ENTRIES_BYTES_MAX = 64 << 20  # Default limit of the entries of one request.
 ENTRIES_MAX = 1 << 16  # Per request, and per LogPack.
 SERVERS_MAX = 64  # Per Configuration.
 ENDPOINT_BYTES_MAX = 1024
-FIRST_INDEX = 1  # Of the log; 0 means none.
 
 
 class MessageType(IntEnum):

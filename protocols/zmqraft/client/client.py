@@ -50,9 +50,8 @@ from .window import PendingUpdates, Window, WindowLimits
 POLL_RETRY_MS = 200  # After an unanswered request to a peer.
 RESEND_PAUSE_MS = 50  # Between two repeats of the window after gaps.
 PEERS_MAX = 256  # Connections at a time: the answers of peers may name ever more.
-LEADER_BYTES_PER_MS = (
-    4 << 10
-)  # A busy leader receives at least so much; it may be silent meanwhile.
+# A busy leader receives at least so much; it may be silent meanwhile.
+LEADER_BYTES_PER_MS = 4 << 10
 HELLO_TRIES = 3  # A peer that answers so many requests, but not their hellos, is foreign.
 
 

@@ -27,9 +27,8 @@ class Subscription:
     def __init__(self, prev_index: int) -> None:
         self.prev_index = prev_index  # The last index queued for the reader.
         self.url: str | None = None  # The URL to listen at.
-        self.stream: EntryStream | None = (
-            None  # What is asked for, because no broadcast brought it.
-        )
+        # What is asked for, because no broadcast brought it.
+        self.stream: EntryStream | None = None
         self._runs: deque[EntryRun] = deque()
         self.queued_bytes = 0  # The bytes in _runs.
         self._ahead: deque[EntryRun] = deque()  # Broadcasts after the stream's entries.

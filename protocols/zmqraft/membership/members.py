@@ -121,9 +121,8 @@ class MemberChanges:
         self._change: ConfigChange | None = None
         self._dismiss_due_ms: dict[str, int] = {}  # When the links to removed servers end.
         self._transfer_started = False  # This leader is removed and has started a transfer.
-        self._without_members_feature: set[str] = (
-            set()
-        )  # Kelek peers of versions without member changes.
+        # Kelek peers of versions without member changes.
+        self._without_members_feature: set[str] = set()
         self._knows_tables: set[str] = set()  # Peers that know the entry kind of tables.
         self.holds_tables = False  # Whether the cluster is known to have table servers.
         self.joining: dict[str, JoiningServer] = {}  # The peer keeps links to them.

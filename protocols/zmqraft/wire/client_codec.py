@@ -11,7 +11,6 @@ from typing import NamedTuple
 from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ...raft.messages import EntryBatch
-from ...record import RECORD_BYTES_MAX
 from .config_codec import ConfigUpdate
 from .entry import check_heads
 from .peer_codec import check_entries
@@ -469,8 +468,3 @@ def decode_state_broadcast(frames: Sequence[bytes], cluster: bytes) -> StateBroa
     if message.applied_index < len(entries):
         raise RemoteProtocolError("a StateBroadcast with more entries than its LAST APPLIED INDEX")
     return message
-
-
-def update_data_fits(data: bytes) -> bool:
-    """Whether the data of an update has a valid size: 1 byte to 10 MiB."""
-    return 0 < len(data) <= RECORD_BYTES_MAX
