@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -222,8 +223,9 @@ def test_what_is_on_the_way_is_limited(cluster: TableServers) -> None:
     assert table_write.write_rows(options, iter([batch])).puts == 1000
     puts = [it for it in cluster.store.writes if isinstance(it, requests.Put)]
     assert [len(put.keys) for put in puts] == [100] * 10
-    with table_write.open_table(options) as table:
-        assert table._client.setup.requests_max == 2
+    with mock.patch("kelek.clients.table.table.Table") as opened:
+        table_write.open_table(options)
+    assert opened.call_args.kwargs["tuning"].requests_max == 2
 
 
 def test_the_table_that_is_filled_is_named(cluster: TableServers, capfd: Any) -> None:
