@@ -38,9 +38,9 @@ def ends_with_us() -> Callable[[], None]:
 def free_ports(count: int) -> list[int]:
     """Returns different free TCP ports of 127.0.0.1."""
     found: list[int] = []
-    dice = random.Random()
+    rng = random.Random()
     while len(found) < count:
-        port = dice.randrange(PORT_MIN, PORT_MAX)
+        port = rng.randrange(PORT_MIN, PORT_MAX)
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

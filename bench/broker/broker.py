@@ -54,12 +54,12 @@ Socket = zmq.Socket[bytes]
 def proxy(clients_url: str, workers_url: str) -> None:
     """Runs libzmq's own proxy between two ports."""
     context: zmq.Context[Socket] = zmq.Context()
-    doors = []
+    sockets = []
     for kind, url in ((zmq.ROUTER, clients_url), (zmq.DEALER, workers_url)):
-        door = context.socket(kind)
-        door.bind(url)
-        doors.append(door)
-    zmq.proxy(*doors)
+        socket = context.socket(kind)
+        socket.bind(url)
+        sockets.append(socket)
+    zmq.proxy(*sockets)
 
 
 def one_by_one(clients_url: str, workers_url: str) -> None:

@@ -48,13 +48,13 @@ def kills(between: "Between", scale: Scale = SCALE) -> Kills:
     load = Load(clients=4, window=25, updates=scale.requests, give_up_s=60)
     control = between.context.socket(zmq.ROUTER)
     control.bind(f"ipc://{between.directory}/control")
-    dice = Random(1)
+    rng = Random(1)
     try:
         between.start()
         workers = [between.add_workers(1, 1, HOLD_MS) for _ in range(scale.workers)]
         wait_for(control, "workers", scale.workers)
         clients = between.start_load(load)
-        for victim in dice.sample(workers, scale.killed):
+        for victim in rng.sample(workers, scale.killed):
             time.sleep(KILL_MS / 1e3)
             victim.kill()
         result = finish(clients, load)

@@ -24,10 +24,10 @@ def contexts(folder: str) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]
     """Returns the TLS contexts of server and client."""
     if folder == "-":
         return None, None
-    place = Path(folder)
+    tls_folder = Path(folder)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(place / "server.pem", place / "server.key")
-    return server, ssl.create_default_context(cafile=str(place / "ca.pem"))
+    server.load_cert_chain(tls_folder / "server.pem", tls_folder / "server.key")
+    return server, ssl.create_default_context(cafile=str(tls_folder / "ca.pem"))
 
 
 def connect(port: int, context: ssl.SSLContext | None) -> socket.socket:

@@ -163,20 +163,20 @@ class LogBench:
         if case.all:
             clusters += self.writers
         load = case.load._replace(secs=self.plan.secs)
-        turns: list[tuple[str, Callable[[], dict[str, Any]]]] = [
+        runs: list[tuple[str, Callable[[], dict[str, Any]]]] = [
             (cluster.name, partial(self.drive, cluster, load)) for cluster in clusters
         ]
         if load.window >= PACK:
             packed, node_form = load._replace(pack=PACK), ("--ident", IDENT)
-            turns.append(("kelek, packs", partial(self.drive, kelek, packed, *node_form)))
+            runs.append(("kelek, packs", partial(self.drive, kelek, packed, *node_form)))
         if (peer := self.asyncio) is not None and case.all:
-            turns.append((peer.name, partial(peer.run, load)))
-        start = number % len(turns)
-        for name, turn in turns[start:] + turns[:start]:
+            runs.append((peer.name, partial(peer.run, load)))
+        start = number % len(runs)
+        for name, run in runs[start:] + runs[:start]:
             if name in self.missing:
                 continue
             try:
-                results.setdefault(name, []).append({**turn(), "load": os.getloadavg()[0]})
+                results.setdefault(name, []).append({**run(), "load": os.getloadavg()[0]})
             except BenchError as error:
                 if name.startswith("kelek"):
                     say(kelek.last_words())
@@ -306,8 +306,8 @@ def about(directory: Path, plan: LogPlan, missing: dict[str, str]) -> dict[str, 
 
 def find_shared() -> Path:
     """The folder `shared` beside the checkout, or above it; that there is none is said later."""
-    places = [parent / "shared" for parent in NEARBY]
-    return next((place for place in places if (place / "floor").is_dir()), Path("shared"))
+    folders = [parent / "shared" for parent in NEARBY]
+    return next((folder for folder in folders if (folder / "floor").is_dir()), Path("shared"))
 
 
 def parse(arguments: list[str], name: str, text: str | None) -> argparse.Namespace:

@@ -224,10 +224,10 @@ def mesh(port: int, count: int, idle_s: float) -> None:
 def lossy(port: int, count: int, loss: float) -> None:
     """Nodes that receive only some of the beacons. At the end of stdin it prints how often a node
     wrongly missed a peer."""
-    dice, take = Random(os.getpid()), Datagrams.receive
+    rng, receive = Random(os.getpid()), Datagrams.receive
 
-    def lose(ear: Datagrams, now_ms: int) -> list[ReceivedBeacon]:
-        return [heard for heard in take(ear, now_ms) if dice.random() >= loss]
+    def lose(datagrams: Datagrams, now_ms: int) -> list[ReceivedBeacon]:
+        return [beacon for beacon in receive(datagrams, now_ms) if rng.random() >= loss]
 
     Datagrams.receive = lose  # type: ignore[method-assign, assignment]
     nodes = [kelek.Node(tuning=kelek.NodeTuning(port=port, interface=LO)) for _ in range(count)]

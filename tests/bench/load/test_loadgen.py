@@ -131,8 +131,8 @@ def test_what_a_dead_leader_left_is_sent_to_the_next(
     result = drive(generator, peers, Load(1, 8, updates=50))
     assert (result["done"], result["sent"], result["searches"]) == (50, 50, 2)
     assert result["repeated"] >= 1
-    taken = {frames[0] for peer in peers for frames in peer.requests}
-    assert len(taken) == 50
+    reqids = {frames[0] for peer in peers for frames in peer.requests}
+    assert len(reqids) == 50
     assert peers[0].requests[-1][0] in {frames[0] for frames in peers[1].requests}
 
 

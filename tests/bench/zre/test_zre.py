@@ -47,13 +47,13 @@ def test_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_goes_on_without_pyre(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def told(kind: str, port: int, found: zre.Found) -> None:
+    def add_figures(kind: str, port: int, found: zre.Found) -> None:
         for what in ("found", "alone", "whispers", "shouts"):
             found[f"{kind} {what}"] = [1.0]
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(zre, "talk", told)
-    monkeypatch.setattr(zre, "shout", told)
+    monkeypatch.setattr(zre, "talk", add_figures)
+    monkeypatch.setattr(zre, "shout", add_figures)
     monkeypatch.setattr(zre, "mesh", lambda: [1.0, 1.0, 0.0])
     monkeypatch.setattr(zre, "lose", lambda: [0.0, 0.0])
     monkeypatch.setattr(zre, "miss", lambda tuning, count: {"EVASIVE": [1.0], "EXIT": [1.0]})

@@ -89,11 +89,11 @@ def test_a_service_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:
         assert line.startswith(f"kelek: {host.front_url}: service add: ValueError: invalid literal")
         assert "no sevens (code 409)" in refused("call", "add", "7", *front)[1]
         worker.send_signal(signal.SIGTERM)
-        said, complained = worker.communicate(timeout=60)
+        stdout, stderr = worker.communicate(timeout=60)
         assert worker.returncode == 0
-        assert said == "ended service=add answered=5 failed=2\n"
-        assert "kelek: add: ValueError: invalid literal" in complained
-        assert "no sevens" not in complained, "it is an answer"
+        assert stdout == "ended service=add answered=5 failed=2\n"
+        assert "kelek: add: ValueError: invalid literal" in stderr
+        assert "no sevens" not in stderr, "it is an answer"
 
 
 def test_parts_from_a_shell(host: BrokerThread, tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_rows_that_are_written_again_are_appended_once(cluster: LogPeers) -> Non
     st.randoms(use_true_random=False),
     st.sampled_from([1, 1 << 20]),
 )
-def test_ranks_do_not_depend_on_the_order(data: list[bytes], dice: Random, memory: int) -> None:
+def test_ranks_do_not_depend_on_the_order(data: list[bytes], rng: Random, memory: int) -> None:
     """Nor on how many buckets and chunks they are ordered by; each is there once."""
 
     def ranked() -> list[tuple[int, bytes]]:
@@ -168,7 +168,7 @@ def test_ranks_do_not_depend_on_the_order(data: list[bytes], dice: Random, memor
 
     before = ranked()
     assert [rank for rank, _ in before] == list(range(len(data)))
-    dice.shuffle(data)
+    rng.shuffle(data)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_rows, "BUCKET_BITS", 5)
         patch.setattr(log_rows, "BUCKET_ROWS", 32)

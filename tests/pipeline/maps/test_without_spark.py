@@ -27,7 +27,7 @@ kelek.clients.errors.TableJobLost: data job 5 is unknown: not all of its chunks 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "line"),
     [
         (PAGES, "TableJobLost: data job 5 is unknown: not all of its chunks were handed out"),
         ("one\norg.apache.Foo: Job aborted: disk full\n", "org.apache.Foo: Job aborted: disk full"),
@@ -35,8 +35,8 @@ kelek.clients.errors.TableJobLost: data job 5 is unknown: not all of its chunks 
         ("", "ValueError"),
     ],
 )
-def test_what_spark_says_in_one_line(text: str, said: str) -> None:
-    assert error_line(ValueError(text)) == said
+def test_what_spark_says_in_one_line(text: str, line: str) -> None:
+    assert error_line(ValueError(text)) == line
 
 
 def table_of(pairs: list[tuple[bytes, bytes]]) -> JobTable:
@@ -51,12 +51,12 @@ def table_of(pairs: list[tuple[bytes, bytes]]) -> JobTable:
 @pytest.mark.parametrize("size", [0, 10, 63, 64, 65, 300, 70_000, 300_000])
 def test_a_task_cuts_batches_as_the_node_does(size: int) -> None:
     map_task = pytest.importorskip("kelek.pipeline.maps.task", exc_type=ImportError)
-    dice = Random(size)
+    rng = Random(size)
     count = 9000 if size < 1000 else 20
-    pairs = [(b"%06d" % i, dice.randbytes(dice.randint(size // 2, size))) for i in range(count)]
+    pairs = [(b"%06d" % i, rng.randbytes(rng.randint(size // 2, size))) for i in range(count)]
     node = table_of(pairs)
-    wanted = iter(lambda: node.next_pairs(2, map_task.BATCH_PAIRS, map_task.BATCH_BYTES), [])
-    assert list(map_task.batches(iter(pairs))) == list(wanted)
+    expected = iter(lambda: node.next_pairs(2, map_task.BATCH_PAIRS, map_task.BATCH_BYTES), [])
+    assert list(map_task.batches(iter(pairs))) == list(expected)
 
 
 def test_a_mapper_runs_as_on_the_node() -> None:

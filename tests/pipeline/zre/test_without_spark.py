@@ -154,12 +154,12 @@ def test_rows_are_those_of_the_codecs(data: list[bytes], first: int) -> None:
     assert {row["index"] for row in rows} == unreadable | {row["index"] for row in wanted}
 
 
-def spoilt(data: bytes, dice: Random) -> bytes:
+def spoilt(data: bytes, rng: Random) -> bytes:
     """With one octet changed, or with its end cut off; never in its time."""
-    place = dice.randrange(len(data))
+    place = rng.randrange(len(data))
     if 9 <= place <= 16:
         return data[:place]
-    return data[:place] + bytes([dice.randrange(256)]) + data[place + 1 :]
+    return data[:place] + bytes([rng.randrange(256)]) + data[place + 1 :]
 
 
 def test_values_that_entries_put_into_a_table() -> None:
