@@ -86,7 +86,7 @@ PLANTS = (
         "read answered before the term's own commit",
         (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
         expected=STALE,
-        first_seed=2,
+        first_seed=3,
     ),
     Plant(
         "entries served by a leader that is not confirmed",
@@ -156,7 +156,7 @@ PLANTS = (
     Plant(
         "old terms committed by count",
         (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
-        first_seed=24,
+        first_seed=28,
     ),
     Plant(
         "tail recovered without a sync",
@@ -173,7 +173,7 @@ PLANTS = (
                 "self._active",
             ),
         ),
-        first_seed=12,
+        first_seed=17,
     ),
     Plant(
         "no pre-vote",
@@ -188,7 +188,7 @@ PLANTS = (
             Patch(LOG, "if self.term_at(prev_index) != prev_term:", "if False:"),
         ),
         expected=f"{SAFETY_BROKEN}|applies with a gap|has damaged its own log",
-        first_seed=102,
+        first_seed=128,
     ),
     Plant(
         "votes for a shorter log",
