@@ -92,6 +92,14 @@ TOP = (
 PATH_NAMED = re.compile(rf"`((?:{TOP.replace(' ', '|')})/[\w./-]+)`")
 
 PUBLIC = re.compile(r"kelek\.(pipeline|[A-Z]\w*|service|(de|en)code_\w+|is_presence)$")
+# Private members that tests touch for want of another way: of the standard library and of others.
+FOREIGN_PRIVATE = frozenset(["_exit", "_jsc", "_jsparkSession", "_prepare_socket"])
+# What a test file may be named after besides a module: a subject that spans modules of its folder.
+TEST_SUBJECTS = re.compile(
+    "bad_input|cluster|codecs|contract|cost|departures|docs|examples|faults|foreign_peers|fuzz|"
+    "model|node|operations|order|page|sessions|shared_leases|slow_queries|with(out)?_spark"
+)
+NAMED_TUPLE = frozenset(["_asdict", "_field_defaults", "_fields", "_make", "_replace"])
 # "nobody" is also a value of commands and documents: it counts in prose only.
 VAGUE = re.compile(
     r"\b([Ww]ho(so)?m?ever|([Ss]ome|[Aa]ny|[Ee]very)body)\b|(?<![\"`|(])\b[Nn]obody\b(?![\"`|)])"
@@ -366,7 +374,33 @@ def rule_words(path: str, text: str) -> list[str]:
     ]
 
 
+def rule_seams(path: str, text: str) -> list[str]:
+    """Tests, benchmarks and examples reach the product through its public members."""
+    if not path.startswith(OUTSIDE) or not path.endswith(".py"):
+        return []
+    found = []
+    for node in nodes(text):
+        if isinstance(node, ast.Attribute):
+            names = [] if own_member(node.value) else [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            names = [each.name for each in node.names]
+        else:
+            continue
+        for name in names:
+            if re.match("_[a-z]", name) and name not in NAMED_TUPLE | FOREIGN_PRIVATE:
+                found.append(f"{path}:{node.lineno}: {name} is private: use a public member")
+    return found
+
+
+def own_member(owner: ast.expr) -> bool:
+    """Whether a class uses its own members, or those of the classes below it."""
+    if isinstance(owner, ast.Call):
+        return isinstance(owner.func, ast.Name) and owner.func.id == "super"
+    return isinstance(owner, ast.Name) and owner.id in ("self", "cls")
+
+
 RULES: list[Rule] = [
+    rule_seams,
     rule_prose,
     rule_words,
     rule_examples,
@@ -416,6 +450,22 @@ def repeated_classes(texts: dict[str, str]) -> list[str]:
     ]
 
 
+def misnamed_tests(files: list[str]) -> list[str]:
+    """Tests that bear neither the name of a module of their folder nor that of a subject."""
+    folders = {PurePosixPath(name).parent.as_posix() for name in files}
+    found = []
+    for name in files:
+        match = re.fullmatch(r"tests/(.+)/test_(\w+)\.py", name)
+        if match is None or match[1] not in folders or TEST_SUBJECTS.fullmatch(match[2]):
+            continue  # Folders of tests alone are sorted by story: crash, interop, sim.
+        if match[2] == PurePosixPath(match[1]).name:
+            continue  # The folder as a whole.
+        tested = f"{match[1]}/{match[2]}"
+        if not {f"{tested}.py", f"{tested}.c", tested} & ({*files} | folders):
+            found.append(f"{name}: there is no {tested}.py; name it after the module that it tests")
+    return found
+
+
 def bad_subjects(subjects: list[str]) -> list[str]:
     """Subjects that are too long, or not of the form `area: what changed`."""
     return [
@@ -430,9 +480,15 @@ def test_folders_can_be_held_in_mind() -> None:
     assert crowded([f"storage/log/a{i}.py" for i in range(FOLDER_FILES_MAX + 1)])
 
 
+def test_tests_bear_the_names_of_modules() -> None:
+    assert not misnamed_tests(FILES)
+    assert misnamed_tests(["storage/log/log.py", "tests/storage/log/test_parts.py"])
+    assert not misnamed_tests(["storage/log/log.py", "tests/storage/log/test_log.py"])
+
+
 def test_class_names_have_one_meaning() -> None:
-    product = [name for name in FILES if name.endswith(".py") and not name.startswith(OUTSIDE)]
-    assert not repeated_classes({name: text_of(name) or "" for name in product})
+    modules = [name for name in FILES if name.endswith(".py")]
+    assert not repeated_classes({name: text_of(name) or "" for name in modules})
     assert repeated_classes({f"actors/{name}.py": "class Place:\n    pass" for name in "abc"})
 
 
@@ -446,6 +502,8 @@ def test_commit_subjects_are_short_and_name_their_area() -> None:
 
 
 PLANTED = [
+    (rule_seams, "tests/test_a.py", "log._client.close()"),
+    (rule_seams, "bench/a.py", "from kelek.native.net.sockets import _paths"),
     (rule_sides, "protocols/zerodb/server/a.py", "from ..client.client import Client"),
     (rule_sides, "protocols/zerodb/client/a.py", "from .. import server"),
     (rule_examples, "examples/a.py", "from kelek.clients.log.log import Log"),

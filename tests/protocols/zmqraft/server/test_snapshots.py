@@ -178,7 +178,7 @@ def test_a_snapshot_that_an_earlier_peer_had_made_counts_all_the_same() -> None:
 # ---- peers ----
 
 
-class SnapshotReader:
+class ContainerReader:
     def batches(self, *_: int) -> list[object]:
         return []
 
@@ -201,7 +201,7 @@ class SnapshotPeer:
             1, RaftLog(base, 1 if base else 0), HardState(1), True, False, snapshot=snapshot
         )
         self.now_ms = 1000
-        reader: Any = SnapshotReader()
+        reader: Any = ContainerReader()
         self.peer = Peer(setup, recovered, Reqids(), reader, self.now_ms, Random(1))
         self.orders: list[Order] = []
         self.compacted: list[int] = []
