@@ -40,7 +40,12 @@ def servers(kind: str, folder: Path) -> Iterator[str]:
     elif name == "Node":
         yield str(free_udp_port())
     else:
-        with closing(BrokerThread(folder)) as host, serving(parts, urls=host.back_url):
+        # The dropped client reads no further, so its stream never ends.
+        quick = kelek.WorkerTuning(drain_ms=500)
+        with (
+            closing(BrokerThread(folder)) as host,
+            serving(parts, urls=host.back_url, tuning=quick),
+        ):
             yield host.back_url if name == "Worker" else host.front_url
 
 
