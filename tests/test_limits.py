@@ -41,6 +41,6 @@ def test_a_limit_is_that_of_the_code(row: list[str]) -> None:
     assert found == (OTHER[limit] if limit in OTHER else number(limit)), what
 
 
-def test_every_row_says_what_happens() -> None:
+def test_every_row_has_a_description() -> None:
     assert [row for row in ROWS if len(row) != 4 or not row[1]] == []
     assert len(ROWS) > 90

@@ -674,7 +674,7 @@ TWINS = {
     r"klk_zre_\w+": "native/net/test_zre.py::test_a_history_of_traffic_is_its_twins",
     r"klk_farm_\w+": "native/net/test_farm.py::test_entries_are_their_twins",
     r"klk_beacons_receive": (
-        "native/net/test_datagrams.py::test_what_comes_is_taken_as_its_twin_does"
+        "native/net/test_datagrams.py::test_messages_are_received_as_the_twin_does"
     ),
 }
 

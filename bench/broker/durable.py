@@ -42,8 +42,8 @@ class Services(BenchTables):
         word = str(durable).lower()
         super().__init__(directory, f"broker: {{services: {{{SERVICE}: {{durable: {word}}}}}}}")
         self.clients_url, self.workers_url = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
-        doors = f"clients_url: '{self.clients_url}', workers_url: '{self.workers_url}'"
-        self.lines[0] = f"{self.lines[0][:-1]}, broker: {{{doors}}}}}"
+        urls = f"clients_url: '{self.clients_url}', workers_url: '{self.workers_url}'"
+        self.lines[0] = f"{self.lines[0][:-1]}, broker: {{{urls}}}}}"
 
     def wait_for_service(self) -> None:
         """Waits until a request has been answered."""

@@ -121,7 +121,7 @@ class FarmCluster(Apart):
         assert found is not None
         return found
 
-    def door(self, number: int) -> ConnectTarget:
+    def server_target(self, number: int) -> ConnectTarget:
         password = (self.directory / f"{USER}.secret").read_text().strip()
         return ConnectTarget(f"127.0.0.1:{self.ports[number]}", "farm", USER, password)
 
@@ -131,7 +131,7 @@ class FarmCluster(Apart):
         """Opens a connection and does its handshakes."""
         while True:
             sock = connect(self.ports[number], context)
-            shake = ClientHandshake(self.door(number), challenges, 0, os.urandom)
+            shake = ClientHandshake(self.server_target(number), challenges, 0, os.urandom)
             sock.sendall(shake.request)
             opening = None
             while opening is None:

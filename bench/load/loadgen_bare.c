@@ -16,7 +16,7 @@ static zmq_message requests[WAITING_MAX][FRAMES_MAX];
 static zmq_message idle[WORKERS_MAX];
 static uint32_t first_request, last_request, first_idle, last_idle; /* They only grow. */
 
-static void *door(const char *url) {
+static void *bound(const char *url) {
     const int zero = 0;
     void *socket = load_zmq.socket(load_zmq.context, ZMQ_ROUTER);
     if (!socket)
@@ -87,8 +87,8 @@ _Noreturn void load_bare(void) {
     if (load_options.url_count != 2)
         load_die("--urls CLIENTS,WORKERS");
     load_open_libzmq(load_options.libzmq);
-    clients = door(load_options.urls[0]);
-    workers = door(load_options.urls[1]);
+    clients = bound(load_options.urls[0]);
+    workers = bound(load_options.urls[1]);
     zmq_item items[] = {{.socket = workers, .events = ZMQ_POLLIN},
                         {.socket = clients, .events = ZMQ_POLLIN}};
     for (;;) {

@@ -132,7 +132,7 @@ def scan(cluster: BenchTables, how: str) -> dict[str, float]:
 
     from kelek.pipeline.table.kind import KIND
 
-    given = {"urls": cluster.doors[0], "table": str(LOCAL), "partitions": str(PARTS)}
+    given = {"urls": cluster.table_urls[0], "table": str(LOCAL), "partitions": str(PARTS)}
     schema = StructType().add("key", "binary").add("value", "binary")
     reader = KIND.reader({**given, **SCANS[how]}, schema)
     parts = reader.partitions()
@@ -168,7 +168,7 @@ def measure(directory: Path, rounds: int) -> Section:
         cluster.start_fresh()
         cluster.wait_for_tables()
         say(f"filling a table with {ROWS} rows")
-        with kelek.Table(cluster.doors[0], LOCAL) as table:
+        with kelek.Table(cluster.table_urls[0], LOCAL) as table:
             table.put_arrow(rows())
         for number in range(rounds):
             for how in SCANS:

@@ -83,8 +83,8 @@ class PipelineBench:
         self.spark.stop()
 
     def options(self, table: int) -> dict[str, str]:
-        door = self.cluster.doors[0] if table == LOCAL else ",".join(self.cluster.doors)
-        return {"kind": "table", "urls": door, "table": str(table)}
+        url = self.cluster.table_urls[0] if table == LOCAL else ",".join(self.cluster.table_urls)
+        return {"kind": "table", "urls": url, "table": str(table)}
 
     def parquet(self, name: str) -> "DataFrame":
         return self.spark.read.parquet(str(self.directory / name))

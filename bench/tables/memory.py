@@ -90,7 +90,7 @@ class Limited(BenchTables):
         (worker,) = self.processes("table_worker")
         with self.context.socket(zmq.DEALER) as socket:
             socket.linger = 0
-            socket.connect(self.doors[0])
+            socket.connect(self.table_urls[0])
             os.kill(worker, signal.SIGKILL)
             killed = time.monotonic()
             socket.send_multipart([READ, MANY[-1].to_bytes(4, "little"), b"no such key"])
@@ -124,7 +124,7 @@ def scan(cluster: Limited, generator: Generator, op: str) -> float:
 
 def scan_by_client(cluster: Limited) -> tuple[float, float]:
     """Returns the growth of the servers' and the client's memory in bytes."""
-    command = [sys.executable, "-P", "-c", SCANNER, cluster.doors[0], str(LARGE)]
+    command = [sys.executable, "-P", "-c", SCANNER, cluster.table_urls[0], str(LARGE)]
     work = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     more = watched(cluster, work)
     output, _ = work.communicate()

@@ -51,31 +51,31 @@ class BenchTables(Kelek):
 
     def __init__(self, directory: Path, settings: str = LOCAL_TABLES) -> None:
         super().__init__(directory, settings)
-        self.doors = [f"tcp://127.0.0.1:{port}" for port in free_ports(len(NODES))]
+        self.table_urls = [f"tcp://127.0.0.1:{port}" for port in free_ports(len(NODES))]
         self.lines = [
-            f"{line[:-1]}, zerodb: {{url: '{door}'}}}}"
-            for line, door in zip(self.lines, self.doors, strict=True)
+            f"{line[:-1]}, zerodb: {{url: '{url}'}}}}"
+            for line, url in zip(self.lines, self.table_urls, strict=True)
         ]
 
     def target_of(self, node: int, table: int) -> list[str]:
         """The load generator's arguments for one node (counted from 0)."""
-        target = ["--protocol", "zerodb", "--libzmq", libzmq(), "--urls", self.doors[node]]
+        target = ["--protocol", "zerodb", "--libzmq", libzmq(), "--urls", self.table_urls[node]]
         return [*target, "--table", str(table)]
 
     def wait_for_tables(self) -> int:
         """Waits until every node accepts a write; returns the leader's number, from 0."""
         leader = NODES.index(self.leader())
         until = time.monotonic() + START_S_MAX
-        for door in self.doors:
-            while not self._takes(door):
+        for url in self.table_urls:
+            while not self._takes(url):
                 if time.monotonic() > until:
-                    raise BenchError(f"{door} takes no write; {self.last_words()}")
+                    raise BenchError(f"{url} takes no write; {self.last_words()}")
         return leader
 
-    def _takes(self, door: str) -> bool:
+    def _takes(self, url: str) -> bool:
         with self.context.socket(zmq.DEALER) as socket:
             socket.linger = 0
-            socket.connect(door)
+            socket.connect(url)
             socket.send_multipart([PUT, REPLICATED.to_bytes(4, "little"), b"up", b"1"])
             return bool(socket.poll(ANSWER_MS)) and socket.recv_multipart()[0][3] == 0
 

@@ -36,12 +36,12 @@ def show(output: str) -> None:
     """Prints all findings. Raises CliError if an installed extra does not work."""
     found = findings()
     if output == "json":
-        show_json([one._asdict() for one in found])
+        show_json([finding._asdict() for finding in found])
     else:
-        width = max(len(one.part) for one in found)
-        for one in found:
-            click.echo(f"{one.part:<{width}}  {_status(one)}")
-    problems = [one.problem for one in found if one.problem and one.version]
+        width = max(len(finding.part) for finding in found)
+        for finding in found:
+            click.echo(f"{finding.part:<{width}}  {_status(finding)}")
+    problems = [finding.problem for finding in found if finding.problem and finding.version]
     if problems:
         raise CliError(problems[0], FAILED)
 
@@ -80,9 +80,9 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def _status(one: Finding) -> str:
-    if one.version is not None:
-        return " ".join(filter(None, (one.version, one.place)))
-    if one.part == "java":
+def _status(finding: Finding) -> str:
+    if finding.version is not None:
+        return " ".join(filter(None, (finding.version, finding.place)))
+    if finding.part == "java":
         return "not found"
-    return f"not installed: pip install 'kelek[{one.part}]'"
+    return f"not installed: pip install 'kelek[{finding.part}]'"

@@ -70,13 +70,13 @@ def recover(request: RecoveryRequest) -> None:
         members = ((request.node, found.nodes[request.node].url),)
         plan = Plan(found, folder, report, Identity(request.cluster, request.node), members)
         _refuse_survivors(plan)
-        rescued, kept = _carry_out(plan, source)
+        rescued, old_folder = _carry_out(plan, source)
     except StorageError as error:
         raise CliError(str(error), FAILED) from error
     finally:
         for lock in locks:
             lock.close()
-    _report(plan, rescued, kept, request.output)
+    _report(plan, rescued, old_folder, request.output)
 
 
 def _load(request: RecoveryRequest) -> Any:
@@ -129,20 +129,20 @@ def _carry_out(plan: Plan, source: Disk) -> tuple[Rescued, Path]:
     alone = encode_config_entry(ConfigEntry(plan.members))
     rescued = rescue(source, plan.report, Disk(str(folder / UNFINISHED)), plan.new, alone)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    kept = folder / f"raft.{plan.report.identity.cluster}-{stamp}"
+    old_folder = folder / f"raft.{plan.report.identity.cluster}-{stamp}"
     try:
-        _audit(plan, rescued, kept)
-        (folder / "raft").rename(kept)
+        _audit(plan, rescued, old_folder)
+        (folder / "raft").rename(old_folder)
         (folder / UNFINISHED).rename(folder / "raft")
         _sync(folder)
     except OSError as error:
         place = error.filename or folder
-        line = f"{place}: {error.strerror}; {kept} or raft is the old directory"
+        line = f"{place}: {error.strerror}; {old_folder} or raft is the old directory"
         raise CliError(line, FAILED) from error
-    return rescued, kept
+    return rescued, old_folder
 
 
-def _audit(plan: Plan, rescued: Rescued, kept: Path) -> None:
+def _audit(plan: Plan, rescued: Rescued, old_folder: Path) -> None:
     line = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "user": os.getuid(),
@@ -154,7 +154,7 @@ def _audit(plan: Plan, rescued: Rescued, kept: Path) -> None:
         "last_term": plan.report.last_term,
         "new_term": rescued.term,
         "config_index": rescued.last_index,
-        "kept": kept.name,
+        "kept": old_folder.name,
     }
     with (plan.folder / AUDIT).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
@@ -170,14 +170,14 @@ def _sync(folder: Path) -> None:
         os.close(fd)
 
 
-def _report(plan: Plan, rescued: Rescued, kept: Path, output: str) -> None:
+def _report(plan: Plan, rescued: Rescued, old_folder: Path, output: str) -> None:
     node, cluster = plan.new.peer_id, plan.new.cluster
     if output == "json":
         figures = {"node": node, "cluster": cluster, "last_index": rescued.last_index}
-        show_json({**figures, "term": rescued.term, "kept": str(kept)})
+        show_json({**figures, "term": rescued.term, "kept": str(old_folder)})
         return
     click.echo(f"recovered {node} as cluster {cluster}: entries up to {plan.report.last_index}")
-    click.echo(f"the old data is in {kept}, the audit line in {plan.folder / AUDIT}")
+    click.echo(f"the old data is in {old_folder}, the audit line in {plan.folder / AUDIT}")
     click.echo(
         f"now write `cluster: {cluster}` into {plan.found.path}, leave only {node} in it, start "
         "it, and add other nodes, with empty directories, by `kelek log members add`"

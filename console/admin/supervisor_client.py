@@ -113,11 +113,11 @@ def rows_of(path: str, nodes: tuple[str, ...] = ()) -> list[dict[str, Any]]:
 
     base = run_dir.of_topology(path)
     rows: list[dict[str, Any]] = []
-    asked: set[int] = set()
+    seen: set[int] = set()
     for name, found in running_nodes(path, nodes).items():
         pid = found.get("pid", 0)
-        if pid not in asked:
-            asked.add(pid)
+        if pid not in seen:
+            seen.add(pid)
             rows += ask(base, name, b"ask-status", found)
     if nodes:
         rows = [row for row in rows if {row["node"], *row.get("nodes", ())} & {*nodes}]
@@ -188,8 +188,8 @@ def has_full_disk(row: dict[str, Any]) -> bool:
 
 def drift_of(rows: list[dict[str, Any]]) -> list[str]:
     """Differences between the topology and the log's members, with the nodes that report them."""
-    said: dict[str, list[str]] = {}
+    nodes_of: dict[str, list[str]] = {}
     for row in rows:
         for sentence in row.get("drift", ()):
-            said.setdefault(sentence, []).append(row["node"])
-    return [f"{sentence} ({', '.join(nodes)})" for sentence, nodes in sorted(said.items())]
+            nodes_of.setdefault(sentence, []).append(row["node"])
+    return [f"{sentence} ({', '.join(nodes)})" for sentence, nodes in sorted(nodes_of.items())]

@@ -226,17 +226,19 @@ def play(cluster: Cluster, file: Flights, fast: bool) -> Outcome:
 def serve(tables: Tables, file: Flights) -> demo_services.Served | None:
     """The service over the table; None: left out."""
     topology = tables.cluster.topology
-    if left_out("the service", demo_services.why_not(topology, tables.doors, file.header)):
+    if left_out("the service", demo_services.why_not(topology, tables.table_urls, file.header)):
         return None
     return demo_services.Services(topology, tables).run()
 
 
 def pipe(tables: Tables, file: Flights, fast: bool) -> demo_pipeline.Pipelined | None:
     """The pipeline over the table; None: left out."""
-    why_not = "--fast" if fast else demo_pipeline.why_not(tables.doors, file.header)
+    why_not = "--fast" if fast else demo_pipeline.why_not(tables.table_urls, file.header)
     if left_out("the pipeline", why_not):
         return None
-    return demo_pipeline.run(list(tables.doors.values()), file, tables.cluster.topology.data_dir)
+    return demo_pipeline.run(
+        list(tables.table_urls.values()), file, tables.cluster.topology.data_dir
+    )
 
 
 def left_out(what: str, why_not: str) -> bool:

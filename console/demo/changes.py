@@ -22,10 +22,10 @@ PASSING = ("", "QuorumLost", "Unreachable")  # Transient on a busy machine.
 @contextlib.contextmanager
 def step(what: str) -> Iterator[list[str]]:
     """Prints a line when the step is done, with what the step adds to the list."""
-    told: list[str] = []
+    details: list[str] = []
     began = time.monotonic()
-    yield told
-    say(f"  {time.monotonic() - began:>7.2f} s  {', '.join([what, *told])}")
+    yield details
+    say(f"  {time.monotonic() - began:>7.2f} s  {', '.join([what, *details])}")
 
 
 class Changes:
@@ -45,14 +45,14 @@ class Changes:
         self._put_back()
 
     def _snapshot(self) -> None:
-        with step("a snapshot on each node") as told:
+        with step("a snapshot on each node") as details:
             for url in self._cluster.urls.values():
                 made = self._log.make_snapshot(url)
                 self.snapshot_index = max(self.snapshot_index, made.last_index)
-            told.append(f"of {made.size / 1e6:.1f} MB up to entry {made.last_index:,}")
+            details.append(f"of {made.size / 1e6:.1f} MB up to entry {made.last_index:,}")
             for url in self._cluster.urls.values():
                 self._wait(url, lambda first, applied: first > 1)
-            told.append("the log before it removed")
+            details.append("the log before it removed")
 
     def _add(self) -> None:
         new = self._cluster.new_node()

@@ -52,8 +52,8 @@ class Cluster:
         """Returns when all nodes are ready."""
         flags = ["--detach", *["--bootstrap"] * bootstrap]
         starting = [_begin("start", self._paths[node], "--node", node, *flags) for node in nodes]
-        told = [process.communicate() for process in starting]  # Waits for all, even if one fails.
-        for process, (output, error) in zip(starting, told, strict=True):
+        outputs = [process.communicate() for process in starting]  # Of all, even if one fails.
+        for process, (output, error) in zip(starting, outputs, strict=True):
             if process.returncode != 0:
                 lines = (error.strip() or output.strip()).splitlines()
                 raise cli_errors.CliError(lines[-1] if lines else "supervisor start said nothing")
@@ -99,12 +99,12 @@ class Cluster:
         text["data"] = "."
         nodes = self.topology.nodes.values()
         known = {key: [getattr(node, key) for node in nodes] for key in URL_KEYS}
-        taken = set(itertools.chain.from_iterable(known.values()))
+        used = set(itertools.chain.from_iterable(known.values()))
         urls: dict[str, str] = {}
         for key, others in known.items():
             if all(others):
-                urls[key] = _free_url(max(others), taken)
-                taken.add(urls[key])
+                urls[key] = _free_url(max(others), used)
+                used.add(urls[key])
         text["nodes"][name] = urls
         path = self.topology.data_dir / "topology.yaml"
         path.write_text(yaml.safe_dump(text, sort_keys=False), encoding="utf-8")
@@ -126,14 +126,14 @@ def _begin(*words: str) -> "subprocess.Popen[str]":
     )
 
 
-def _free_url(known: str, taken: set[str]) -> str:
+def _free_url(known: str, used: set[str]) -> str:
     """An address like a known one, on the next free port."""
     match = re.fullmatch(r"(tcp://(.*):)([0-9]+)", known)
     if match is None:
         return f"{known}-new"
     for port in range(int(match[3]) + 1, PORTS_MAX):
         url = f"{match[1]}{port}"
-        if url not in taken and is_free(match[2], port):
+        if url not in used and is_free(match[2], port):
             return url
     fail(f"{known}: no free port behind it, below {PORTS_MAX}")
 

@@ -42,10 +42,10 @@ class Pipelined(NamedTuple):
     problems: list[str]
 
 
-def why_not(doors: Mapping[str, str], header: bytes) -> str:
+def why_not(table_urls: Mapping[str, str], header: bytes) -> str:
     """Why no pipeline can run here, with the way out; empty: it can."""
-    if not doors:
-        return "no node of this topology has a door to tables"
+    if not table_urls:
+        return "no node of this topology serves tables"
     names = header.decode().replace('"', "").split(",")
     missing = [name for name in COLUMNS if name not in names]
     if missing:
@@ -79,31 +79,31 @@ def sums_of(table: Table) -> dict[str, Sums]:
     return sums
 
 
-def run(doors: Sequence[str], file: Flights, data_dir: Path) -> Pipelined:
+def run(table_urls: Sequence[str], file: Flights, data_dir: Path) -> Pipelined:
     """Runs the pipeline. Raises TableError."""
     say()
     say("the pipeline: Spark, started for it alone")
     log = data_dir / LOG
     began = time.monotonic()
-    problem = _run_example(doors, log)
+    problem = _run_example(table_urls, log)
     seconds = time.monotonic() - began
     if problem:
         return Pipelined(seconds, [f"the pipeline {problem}; see {log}"])
     with (
         step(f"table {COUNTS} compared with the CSV: flights and minutes of each carrier"),
-        Table(doors, COUNTS, timeout_ms=STALL_MS) as table,
+        Table(table_urls, COUNTS, timeout_ms=STALL_MS) as table,
     ):
         same = sums_of(table) == expected_sums(file)
     return Pipelined(seconds, [] if same else [f"table {COUNTS} differs from the CSV"])
 
 
-def _run_example(doors: Sequence[str], log: Path) -> str:
+def _run_example(table_urls: Sequence[str], log: Path) -> str:
     """Runs the example and prints its output; returns what is wrong with its end."""
     tables = ["--flights", str(TABLE), "--into", str(COUNTS)]
     with log.open("wb") as errors:
         try:
             done = subprocess.run(
-                [sys.executable, str(EXAMPLE), "--urls", ",".join(doors), *tables],
+                [sys.executable, str(EXAMPLE), "--urls", ",".join(table_urls), *tables],
                 env={**os.environ, "PYTHONSAFEPATH": "1"},  # Also of Spark's own Pythons.
                 stdin=subprocess.DEVNULL,
                 stderr=errors,  # Printed only when Spark fails.

@@ -45,12 +45,12 @@ class Served(NamedTuple):
     problems: list[str]
 
 
-def why_not(topology: Topology, doors: Mapping[str, str], header: bytes) -> str:
+def why_not(topology: Topology, table_urls: Mapping[str, str], header: bytes) -> str:
     """Why no service can run here, with the way out; empty: it can."""
     if not broker_urls(topology):
         return "no node of this topology has a broker"
-    if not doors:
-        return "no node of this topology has a door to tables"
+    if not table_urls:
+        return "no node of this topology serves tables"
     if header.decode().replace('"', "").split(",")[PLACE : PLACE + 1] != [COLUMN]:
         return f"{COLUMN} is not column {PLACE + 1} of these flights"
     if not (ROOT / EXAMPLE.partition(":")[0].replace(".", "/")).with_suffix(".py").is_file():
@@ -64,9 +64,9 @@ class Services:
     def __init__(self, topology: Topology, tables: Tables) -> None:
         self.problems: list[str] = []
         self.topology = topology
-        self._doors = ",".join(tables.doors.values())
+        self._doors = ",".join(tables.table_urls.values())
         every = max(1, len(tables.rows) // CALLS)
-        self._asked: Sequence[Pair] = tables.rows[::every][:CALLS]
+        self._queries: Sequence[Pair] = tables.rows[::every][:CALLS]
         self._workers: list[subprocess.Popen[bytes]] = []
         self._killed = 0
 
@@ -78,15 +78,15 @@ class Services:
         with self._working(), Broker(urls, timeout_ms=CALL_MS) as broker:
             with step(f"{WORKERS} workers started"):
                 self._wait_ready(broker)
-            with step(f"{len(self._asked):,} calls, {OUTSTANDING} at once") as told:
+            with step(f"{len(self._queries):,} calls, {OUTSTANDING} at once") as details:
                 began = time.monotonic()
                 answers = self._call_all(broker)
-                told.append(f"{len(answers) / (time.monotonic() - began):,.0f}/s")
-                told.append(f"SIGKILL to worker {self._killed} among them")
-            with step("each answered, once, with the minutes of the CSV") as told:
+                details.append(f"{len(answers) / (time.monotonic() - began):,.0f}/s")
+                details.append(f"SIGKILL to worker {self._killed} among them")
+            with step("each answered, once, with the minutes of the CSV") as details:
                 self.check(answers, broker.counters)
-                told.append(f"{self._done(broker):,} by the other worker")
-        return Served(len(self._asked), self._asked[-1][0].decode(), self.problems)
+                details.append(f"{self._done(broker):,} by the other worker")
+        return Served(len(self._queries), self._queries[-1][0].decode(), self.problems)
 
     # ---- the workers, each as `kelek worker run` ----
 
@@ -142,8 +142,8 @@ class Services:
         """The answers to all calls, while the first worker is killed."""
         answers: list[bytes] = []
         waiting: deque[Future] = deque()
-        for number, (key, _) in enumerate(self._asked):
-            if number == int(len(self._asked) * KILL_AT):
+        for number, (key, _) in enumerate(self._queries):
+            if number == int(len(self._queries) * KILL_AT):
                 self._killed = self._workers[0].pid
                 self._workers[0].kill()
             if len(waiting) == OUTSTANDING:
@@ -157,16 +157,16 @@ class Services:
         except ServiceRefused as failed:
             return f"{failed.code}: {failed.text}".encode()
 
-    def check(self, answers: Sequence[bytes], told: Mapping[str, int]) -> None:
-        """Compares the answers with the flights; told are the client's counters."""
-        pairs = zip(self._asked, answers, strict=True)
+    def check(self, answers: Sequence[bytes], counters: Mapping[str, int]) -> None:
+        """Compares the answers with the flights; counters are the client's counters."""
+        pairs = zip(self._queries, answers, strict=True)
         wrong = [(key, found) for (key, line), found in pairs if found != minutes(line)]
         if wrong:
             key, found = wrong[0]
             self.problems.append(f"{len(wrong)} answers of {SERVICE} are wrong: {key!r} {found!r}")
         # A client that lost its broker may receive an answer twice, and drops the second.
-        if told.get("brokers") == 1 and told.get("strays"):
-            self.problems.append(f"{told['strays']} answers of {SERVICE} came twice")
+        if counters.get("brokers") == 1 and counters.get("strays"):
+            self.problems.append(f"{counters['strays']} answers of {SERVICE} came twice")
 
 
 def broker_urls(topology: Topology) -> list[str]:

@@ -113,18 +113,18 @@ class Tables:
     def __init__(self, cluster: Cluster, header: bytes, flights: Sequence[bytes]) -> None:
         nodes = cluster.topology.nodes
         own = cluster.topology.own_nodes
-        self.doors = {name: url for name in own if (url := nodes[name].tables_url)}
+        self.table_urls = {name: url for name in own if (url := nodes[name].tables_url)}
         self.problems: list[str] = []
         self.cluster = cluster
-        self.rows = rows_of(header, flights) if self.doors else []
+        self.rows = rows_of(header, flights) if self.table_urls else []
         self._flights = flights
 
     def run(self) -> None:
         """Runs all steps. Raises TableError."""
-        if not self.doors:
-            say("  no node of this topology has a door to tables: they are left out")
+        if not self.table_urls:
+            say("  no node of this topology serves tables: they are left out")
             return
-        with Table(self.doors.values(), TABLE, timeout_ms=STALL_MS) as table:
+        with Table(self.table_urls.values(), TABLE, timeout_ms=STALL_MS) as table:
             self._load(table)
             questions = questions_of(self.rows)
             self._answer(table, questions)
@@ -133,16 +133,16 @@ class Tables:
 
     def _load(self, table: Table) -> None:
         count = len(self.rows)
-        with step(f"{count:,} flights into table {TABLE}, by carrier and time") as told:
+        with step(f"{count:,} flights into table {TABLE}, by carrier and time") as details:
             began = time.monotonic()
             table.put_many(self.rows)
-            told.append(f"{count / (time.monotonic() - began):,.0f}/s")
+            details.append(f"{count / (time.monotonic() - began):,.0f}/s")
 
     def _answer(self, table: Table, questions: Sequence[Question]) -> None:
         for question in questions:
-            with step(question.text) as told:
+            with step(question.text) as details:
                 answer = question.ask(table)
-                told.append(shown(answer))
+                details.append(shown(answer))
             self._check(question, answer)
 
     def _check(self, question: Question, answer: object) -> None:
@@ -152,22 +152,22 @@ class Tables:
     def _ask_while_one_dies(self, table: Table, questions: Sequence[Question]) -> None:
         """Queries until the killed node answers again."""
         url = table.server().url
-        node = next(name for name, door in self.doors.items() if door == url)
+        node = next(name for name, each in self.table_urls.items() if each == url)
         processes = self.cluster.processes()
-        with step(f"SIGKILL to {node}, which answered") as told:
+        with step(f"SIGKILL to {node}, which answered") as details:
             kill_node(processes, node)
-            asked, longest_s = 0, 0.0
+            queries, longest_s = 0, 0.0
             until = time.monotonic() + BACK_S
             while table.server().url == url or not self._is_back(url):
                 for question in questions:
                     began = time.monotonic()
                     self._check(question, question.ask(table))
                     longest_s = max(longest_s, time.monotonic() - began)
-                    asked += 1
+                    queries += 1
                 if time.monotonic() > until:
                     fail(f"{url}: is not back within {BACK_S} s; see: {self.cluster.logs}")
-            told.append(f"until it is back {asked:,} answers by others, all of them right")
-            told.append(f"the longest took {longest_s:.2f} s")
+            details.append(f"until it is back {queries:,} answers by others, all of them right")
+            details.append(f"the longest took {longest_s:.2f} s")
 
     def _is_back(self, url: str) -> bool:
         with Table(url, TABLE, timeout_ms=LOOK_MS) as table:
@@ -181,9 +181,9 @@ class Tables:
             pairs = [pair for page in table.scan_pages() for pair in page]
             if log_hash(flights_of(pairs)) != log_hash(self._flights):
                 self.problems.append("the table does not hold each flight once")
-        with step(f"the same hash of the table on {', '.join(self.doors)}") as told:
-            hashes = {name: self._content(url) for name, url in self.doors.items()}
-            told.append(next(iter(hashes.values()))[:16])
+        with step(f"the same hash of the table on {', '.join(self.table_urls)}") as details:
+            hashes = {name: self._content(url) for name, url in self.table_urls.items()}
+            details.append(next(iter(hashes.values()))[:16])
             if len(set(hashes.values())) != 1:
                 self.problems.append(f"the tables differ: {hashes}")
 

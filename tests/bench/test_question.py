@@ -65,7 +65,7 @@ def test_what_is_asked_alone_has_its_own_place_on_the_page() -> None:
     assert markdown(FOUND, [SECTION], anew) == anew
 
 
-def test_a_note_says_how_often_and_how_busy(tmp_path: Path) -> None:
+def test_a_note_holds_count_and_load(tmp_path: Path) -> None:
     asked: list[tuple[Path, int]] = []
 
     def measure(directory: Path, rounds: int) -> Section:

@@ -70,7 +70,7 @@ def test_a_supervisor_of_the_damaged_node_alone_says_how_to_go_on(shell: Any) ->
     assert done.stderr.splitlines()[1].endswith(f": {command}")
 
 
-def test_verify_says_that_a_damaged_slot_costs_a_vote_for_a_while(shell: Any) -> None:
+def test_verify_reports_that_a_damaged_slot_suspends_the_vote(shell: Any) -> None:
     shell.ok("supervisor start --detach")
     shell.ok("kelek log append before")
     shell.ok("supervisor stop")

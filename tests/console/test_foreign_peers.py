@@ -59,7 +59,7 @@ def test_the_command_names_peers_that_make_no_snapshot(url: str) -> None:
     assert "no node is kelek" in done.stderr
 
 
-def test_a_client_in_the_text_form_hears_that_the_peer_knows_another(url: str) -> None:
+def test_a_client_in_text_form_learns_that_the_peer_uses_node_form(url: str) -> None:
     with (
         kelek.Log([url], IDENT.decode(), timeout_ms=1500, form="text") as log,
         pytest.raises(kelek.LogNoLeader, match=r"answers in node form only: leave out form='text'"),

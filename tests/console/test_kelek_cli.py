@@ -57,7 +57,9 @@ def test_what_can_not_work_is_one_line(words: list[str], said: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["append", "x"], ["members", "list"], ["entries"], ["transfer"]])
-def test_nobody_answers_is_said_soon_and_with_what_to_do(words: list[str], tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported_soon_with_the_way_out(
+    words: list[str], tmp_path: Path
+) -> None:
     """Whatever the timeout, which is for a cluster that is there."""
     urls = "tcp://127.0.0.1:9", "ipc:///nobody"
     code, line = run("log", *words, "--url", urls[0], "--url", urls[1], "--cluster", "c")
@@ -144,7 +146,7 @@ def test_streams_that_do_not_work_are_one_line(command: str, said: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_info_of_nobody_fails_and_still_shows_the_nodes() -> None:
+def test_info_without_answers_fails_and_still_shows_the_nodes() -> None:
     words = ["log", "info", "--url", "ipc:///nobody", "--cluster", "c", "--timeout", "0.1"]
     result = CliRunner().invoke(main, [*words, "-o", "json"])
     assert result.exit_code == cli_errors.FAILED
@@ -209,7 +211,7 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
         (KeyboardInterrupt(), cli_errors.INTERRUPTED, "f: interrupted"),
     ],
 )
-def test_a_load_that_ends_early_says_how_far_it_came(
+def test_a_load_that_ends_early_reports_its_progress(
     error: BaseException, code: int, line: str
 ) -> None:
     def load() -> None:
@@ -230,7 +232,7 @@ def test_an_entry_is_one_line_whatever_is_in_it() -> None:
     assert "(checkpoint)" in entry_line(Entry(1, 1, 2, None, b"\xc0"))
 
 
-def test_an_entry_of_the_tables_is_told_in_words() -> None:
+def test_an_entry_of_the_tables_is_shown_in_words() -> None:
     put = ops.pack([ops.Put(7, [b"a", b"b"], [b"1", b"2"]), ops.DeleteRange(7, b"", b"")])
     entry = Entry(7, 2, 0, None, put)
     assert entry_line(entry) == "       7     2  (tables) put 7 x 2, deleterange 7"

@@ -206,7 +206,7 @@ class Drill:
         self.check_hashes()
 
     def connect(self, node: int) -> PlainTableClient:
-        return PlainTableClient(self.context, self.cluster.doors[node])
+        return PlainTableClient(self.context, self.cluster.table_urls[node])
 
     # ---- the load ----
 

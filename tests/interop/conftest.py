@@ -38,7 +38,7 @@ class InteropCluster:
         *options: str,
         log: str = "",
         zerodb: str = "",
-        doors: dict[str, dict[str, str]] | None = None,  # Of ZeroDB, by node.
+        endpoints: dict[str, dict[str, str]] | None = None,  # Of ZeroDB, by node.
         election_timeout_ms: tuple[int, int] = (600, 1000),  # Calm on a busy machine.
     ) -> None:
         self.folder = folder
@@ -52,8 +52,8 @@ class InteropCluster:
             if dialect == "kelek":
                 nodes += f", peer_url: '{self.peer_urls[name]}'"
                 nodes += f", broadcast_url: '{self.broadcast_urls[name]}'"
-                if doors is not None:
-                    nodes += f", zerodb: {json.dumps(doors[name])}"  # JSON is YAML.
+                if endpoints is not None:
+                    nodes += f", zerodb: {json.dumps(endpoints[name])}"  # JSON is YAML.
                 nodes += "}\n"
             else:
                 nodes += f", dialect: {dialect}}}\n"

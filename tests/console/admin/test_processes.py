@@ -48,8 +48,8 @@ def restarts(shell: Any, node: str, role: str) -> int:
 def test_a_unit_restarts_alone_and_is_waited_for(running: Any) -> None:
     before = {node: pids(running, node=node) for node in ("n1", "n2", "n3")}
     restarted = restarts(running, "n2", "raft_peer")
-    told = json.loads(running.ok("supervisor restart n2/raft_peer -o json"))
-    [done] = told["restarted"]
+    report = json.loads(running.ok("supervisor restart n2/raft_peer -o json"))
+    [done] = report["restarted"]
     assert (done["node"], done["unit"]) == ("n2", "raft")
     assert "raft_peer" in done["roles"]
     after = {node: pids(running, node=node) for node in ("n1", "n2", "n3")}
@@ -74,7 +74,7 @@ def test_all_nodes_restart_one_after_the_other(running: Any) -> None:
     assert running.ok("kelek log entries").count("before") == 1
 
 
-def test_what_can_not_be_restarted_is_said_in_one_line(running: Any) -> None:
+def test_an_impossible_restart_is_one_line(running: Any) -> None:
     for words, line in {
         "n4": "n4: unknown node 'n4'; known: n1, n2, n3",
         "n1/raft_pear": "n1/raft_pear: unknown role 'raft_pear'; did you mean 'raft_peer'?",
@@ -105,7 +105,7 @@ def test_a_process_that_works_is_profiled(running: Any) -> None:
     assert any(name.startswith("klk_") for name in names), "C is not shown"
 
 
-def test_what_can_not_be_profiled_is_said_in_one_line(running: Any) -> None:
+def test_an_impossible_profile_is_one_line(running: Any) -> None:
     for words, line in {
         "n1": "TARGET: give one process as NODE/ROLE",
         "n1/raft_peer -o a.png": "a.png: the name must end in .svg or .json",

@@ -65,7 +65,7 @@ def test_it_goes_on_from_one_nodes_data(lost: Any, request: pytest.FixtureReques
     before = lost.ok("kelek log dump var/demo/n1 -o json").splitlines()
     done = lost.run(RECOVER + CONFIRM + " -o json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     assert done.stderr.count("WARNING") == 4
     [audit] = (lost.folder / "var/demo/n1/recovery.log").read_text().splitlines()
     found = json.loads(audit)
@@ -76,19 +76,19 @@ def test_it_goes_on_from_one_nodes_data(lost: Any, request: pytest.FixtureReques
     after = lost.ok("kelek log dump var/demo/n1 -o json").splitlines()
     assert after[:-1] == before
     assert json.loads(after[-1])["kind"] == "config"
-    assert told["term"] > json.loads(before[-1])["term"]
+    assert report["term"] > json.loads(before[-1])["term"]
 
     alone(lost)
     lost.ok("supervisor start --detach")
     index = int(lost.ok("kelek log append goes-on"))
-    assert index > told["last_index"]
+    assert index > report["last_index"]
     wait_applied(lost, index)
     if not request.node.callspec.params["burnt"]:  # Else they are in the snapshot's state.
         assert lost.ok("kelek log entries --after 1 -o json").count('"state"') == 1001
     members = json.loads(lost.ok("supervisor status -o json"))["processes"]
     [peer] = [row for row in members if row["role"] == "raft_peer"]
     assert peer["members"].keys() == {"n1"}
-    assert peer["term"] > told["term"] - 1
+    assert peer["term"] > report["term"] - 1
 
 
 def test_nothing_happens_without_the_confirmation(lost: Any) -> None:

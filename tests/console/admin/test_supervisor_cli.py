@@ -188,7 +188,7 @@ def test_the_table_is_for_people(cli: Cli) -> None:
     assert [line.split()[1] for line in actors] == [*ROLES]
 
 
-def test_the_table_shows_who_does_not_vote(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_the_table_shows_nodes_that_do_not_vote(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     row = {"state": "ready", "restarts": 0, "uptime": 1.0, "role": "raft_peer", "lag": 0}
     rows = [
         {**row, "node": "n1", "pid": 1, "raft_role": "leader", "vote": "voter", "repair": None},
@@ -362,9 +362,9 @@ def test_check(cli: Cli) -> None:
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "topology.yaml: ok: cluster test, 3 nodes, 12 processes"
     assert len(done.stdout.splitlines()) == 13
-    told = json.loads(cli.run("check", "-o", "json").stdout)
-    assert told["raft"]["election_timeout_ms"] == [400, 600]
-    assert len(told["processes"]) == 12
+    found = json.loads(cli.run("check", "-o", "json").stdout)
+    assert found["raft"]["election_timeout_ms"] == [400, 600]
+    assert len(found["processes"]) == 12
     (cli.folder / "topology.yaml").write_text("clster: x\n")
     done = cli.run("check")
     assert (done.returncode, done.stdout) == (2, "")

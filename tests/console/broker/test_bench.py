@@ -62,7 +62,7 @@ def test_workers_of_its_own(broker: BrokerProcess) -> None:
     assert not services(broker).get(figures["service"]), "they have gone home"
 
 
-def test_a_service_of_somebody_s(broker: BrokerProcess) -> None:
+def test_a_service_of_the_user(broker: BrokerProcess) -> None:
     with serving(echo, fails, urls=broker.workers_url):
         wait_until(lambda: {"echo", "fails"} <= services(broker).keys())
         code, shown, said = run(broker, "echo", "a", "bc", "--count", "20", "--outstanding", "8")
@@ -85,7 +85,7 @@ def test_more_at_a_time_than_the_broker_takes(broker: BrokerProcess) -> None:
     assert "429 this client has too many requests in work; take fewer --outstanding" in said
 
 
-def test_a_worker_that_says_nothing(broker: BrokerProcess) -> None:
+def test_a_silent_worker(broker: BrokerProcess) -> None:
     worker = broker.worker()
     worker.send_multipart([b"KLKW01", b"\1", b"mute"])
     wait_until(lambda: services(broker).get("mute"))
@@ -117,9 +117,9 @@ def test_what_can_not_be_measured_is_one_line(
 
 def test_its_workers_end_with_it(broker: BrokerProcess) -> None:
     command = [sys.executable, "-P", "-m", "kelek.console.kelek_cli", "broker", "bench"]
-    doors = ["--url", broker.clients_url, "--workers-url", broker.workers_url]
+    addresses = ["--url", broker.clients_url, "--workers-url", broker.workers_url]
     count = ["--count", "100000000", "--outstanding", "1"]
-    with subprocess.Popen([*command, *doors, *count]) as process:
+    with subprocess.Popen([*command, *addresses, *count]) as process:
 
         def working() -> bool:
             return any(name.startswith("bench.") and n for name, n in services(broker).items())

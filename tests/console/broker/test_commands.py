@@ -119,14 +119,14 @@ def test_a_plain_function_needs_a_name(host: BrokerThread, tmp_path: Path) -> No
         }
 
 
-def test_a_worker_without_a_broker_says_so(host: BrokerThread, tmp_path: Path) -> None:
+def test_a_worker_without_a_broker_reports_it(host: BrokerThread, tmp_path: Path) -> None:
     nobody = f"ipc://{tmp_path}/nobody"
     with working(tmp_path, "served:add", "--url", nobody) as worker:
         assert worker.stderr is not None
         said = worker.stderr.readline()
     assert said.startswith(f"kelek: no broker yet at {nobody}: waiting; does it run there")
-    doors = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), True)
-    assert worker_commands.no_broker_line(doors) == (
+    found = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), True)
+    assert worker_commands.no_broker_line(found) == (
         "no broker yet at tcp://a:1, tcp://b:1: waiting; start it: supervisor start t.yaml"
     )
 
@@ -141,7 +141,7 @@ def test_a_call_loads_little() -> None:
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)
 
 
-def test_what_the_broker_says(host: BrokerThread) -> None:
+def test_answers_of_the_broker(host: BrokerThread) -> None:
     host.refuse.append(Failure(504, "no worker took it in time"))
     code, line = refused("call", "x", "--url", host.front_url)
     assert code == cli_errors.FAILED
@@ -203,13 +203,13 @@ def test_a_module_that_is_not_there_is_a_wrong_argument_as_a_function_is() -> No
         assert "no_such" in line
 
 
-def test_nobody_there_is_said_soon(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported_soon(tmp_path: Path) -> None:
     code, line = refused("call", "x", "--url", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
     assert code == cli_errors.FAILED
     assert "is this its url for clients?" in line
 
 
-def test_the_doors_of_a_topology(tmp_path: Path) -> None:
+def test_the_urls_of_a_topology(tmp_path: Path) -> None:
     path = tmp_path / "one.yaml"
     path.write_text(
         "cluster: c\nbroker: {client_header: ABC, heartbeat_interval_ms: 700}\n"
@@ -220,9 +220,9 @@ def test_the_doors_of_a_topology(tmp_path: Path) -> None:
     )
     from kelek.console.broker.target import CLIENTS_URL, WORKERS_URL, resolve_brokers
 
-    doors = resolve_brokers(str(path), (), CLIENTS_URL)
-    assert doors.urls == ("ipc:///c",)
-    assert doors.headers.client == b"ABC"
+    found = resolve_brokers(str(path), (), CLIENTS_URL)
+    assert found.urls == ("ipc:///c",)
+    assert found.headers.client == b"ABC"
     assert resolve_brokers(str(path), (), WORKERS_URL).urls == ("ipc:///w",)
-    assert doors.interval_ms == 700
-    assert kelek.BrokerTuning(headers=doors.headers).headers.worker == b"KLKW01"
+    assert found.interval_ms == 700
+    assert kelek.BrokerTuning(headers=found.headers).headers.worker == b"KLKW01"

@@ -59,7 +59,7 @@ def test_services_workers_and_what_waits(broker: BrokerProcess) -> None:
     assert times == sorted(times, reverse=True)
 
 
-def test_nobody_there_is_said_in_one_line(broker: BrokerProcess) -> None:
+def test_an_unreachable_broker_is_one_line(broker: BrokerProcess) -> None:
     command = ["broker", "queue", "--url", "ipc:///tmp/nobody.kelek", "--timeout", "0.2"]
     result = CliRunner().invoke(main, command, prog_name="kelek")
     assert result.exit_code == cli_errors.FAILED

@@ -165,7 +165,7 @@ UA,1,-4,EWR,N1,2013-01-01T10:00:00Z
 UA,2,30,EWR,N2,2013-01-01T10:00:00Z
 UA,3,NA,EWR,N3,2013-01-01T11:00:00Z
 DL,4,7,LGA,N4,2013-01-01T10:00:00Z""".split(b"\n")
-DOORS = {"n1": "tcp://127.0.0.1:1"}
+TABLE_URLS = {"n1": "tcp://127.0.0.1:1"}
 
 
 def test_what_spark_counts_is_compared_with_the_file(tmp_path: Path) -> None:
@@ -180,13 +180,15 @@ def test_what_spark_counts_is_compared_with_the_file(tmp_path: Path) -> None:
 
 def test_a_pipeline_that_can_not_be_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_pipeline, "NEEDED", {"json": "nothing"})
-    assert demo_pipeline.why_not(DOORS, DELAYS[0]) == ""
-    assert "has a door to tables" in demo_pipeline.why_not({}, DELAYS[0])
-    assert "no column dep_delay" in demo_pipeline.why_not(DOORS, DELAYS[0].replace(b"dep_", b""))
+    assert demo_pipeline.why_not(TABLE_URLS, DELAYS[0]) == ""
+    assert "serves tables" in demo_pipeline.why_not({}, DELAYS[0])
+    assert "no column dep_delay" in demo_pipeline.why_not(
+        TABLE_URLS, DELAYS[0].replace(b"dep_", b"")
+    )
     monkeypatch.setattr(demo_pipeline, "NEEDED", {"no_such_spark": "kelek[spark]"})
-    assert "pip install 'kelek[spark]'" in demo_pipeline.why_not(DOORS, DELAYS[0])
+    assert "pip install 'kelek[spark]'" in demo_pipeline.why_not(TABLE_URLS, DELAYS[0])
     monkeypatch.setattr(demo_pipeline, "EXAMPLE", Path("nowhere.py"))
-    assert "nowhere.py is not there" in demo_pipeline.why_not(DOORS, DELAYS[0])
+    assert "nowhere.py is not there" in demo_pipeline.why_not(TABLE_URLS, DELAYS[0])
 
 
 SERVED = b"year,month,day,dep_time,sched_dep_time,dep_delay,carrier"
@@ -199,7 +201,7 @@ def served(tmp_path: Path, broker: str = "") -> demo_services.Services:
     path.write_text(
         f"cluster: c\ndata: .\nnodes: {{n1: {{{broker} url: 'ipc:///u', peer_url: 'ipc:///p'}}}}\n"
     )
-    tables: Any = SimpleNamespace(rows=PAIRS, doors=DOORS)
+    tables: Any = SimpleNamespace(rows=PAIRS, table_urls=TABLE_URLS)
     return demo_services.Services(topologies.load(str(path)), tables)
 
 
@@ -210,12 +212,14 @@ def test_a_service_that_can_not_be_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why_not, topology = demo_services.why_not, served(tmp_path, BROKER).topology
-    assert why_not(topology, DOORS, SERVED) == ""
-    assert "has a broker" in why_not(served(tmp_path).topology, DOORS, SERVED)
-    assert "has a door to tables" in why_not(topology, {}, SERVED)
-    assert "dep_delay is not column 6" in why_not(topology, DOORS, SERVED.replace(b"year,", b""))
+    assert why_not(topology, TABLE_URLS, SERVED) == ""
+    assert "has a broker" in why_not(served(tmp_path).topology, TABLE_URLS, SERVED)
+    assert "serves tables" in why_not(topology, {}, SERVED)
+    assert "dep_delay is not column 6" in why_not(
+        topology, TABLE_URLS, SERVED.replace(b"year,", b"")
+    )
     monkeypatch.setattr(demo_services, "EXAMPLE", "examples.nothing:here")
-    assert "in a clone of the repository" in why_not(topology, DOORS, SERVED)
+    assert "in a clone of the repository" in why_not(topology, TABLE_URLS, SERVED)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +239,7 @@ def test_what_a_service_answers_is_compared_with_the_file(
     assert services.problems == wrong
 
 
-def test_workers_that_end_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_worker_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_services, "EXAMPLE", "examples.flight_delays:nothing")
     monkeypatch.setattr(demo_services.Services, "_known", lambda self, broker: 0)
     with pytest.raises(CliError, match=r"2 workers are not there; see .*services\.log"):
@@ -249,7 +253,7 @@ def test_a_pipeline_that_fails_is_a_problem(
     example = tmp_path / "example.py"
     example.write_text("raise SystemExit('no Java here')")
     monkeypatch.setattr(demo_pipeline, "EXAMPLE", example)
-    done = demo_pipeline.run(list(DOORS.values()), Flights(DELAYS[0], DELAYS[1:]), tmp_path)
+    done = demo_pipeline.run(list(TABLE_URLS.values()), Flights(DELAYS[0], DELAYS[1:]), tmp_path)
     assert done.problems == [f"the pipeline ended with 1; see {tmp_path / 'pipeline.log'}"]
     assert (tmp_path / "pipeline.log").read_text() == "no Java here\n"
 

@@ -198,10 +198,10 @@ def test_urls(farm: FarmServers) -> None:
 )
 def test_what_goes_wrong_is_one_line(error: Exception, by_topology: bool, said: str) -> None:
     tuning = kelek.FarmTuning()
-    doors = FarmTarget("t.yaml", (), "farm", "u", None, None, tuning, by_topology)
+    found = FarmTarget("t.yaml", (), "farm", "u", None, None, tuning, by_topology)
     with (
         pytest.raises(CliError, match=r"^t\.yaml: farm farm: ") as ending,
-        report_farm_errors(doors),
+        report_farm_errors(found),
     ):
         raise error
     assert said in str(ending.value)

@@ -54,7 +54,7 @@ def test_dump_shows_what_is_on_the_disk(stopped: Any) -> None:
     assert stopped.ok("kelek log dump var/demo/n2/raft --after 999") == ""
 
 
-def test_verify_says_that_all_is_sound(stopped: Any) -> None:
+def test_verify_reports_a_sound_log(stopped: Any) -> None:
     lines = stopped.ok("kelek log verify").splitlines()
     assert [line.split(":")[0] for line in lines] == ["n1", "n2", "n3"]
     assert all("sound" in line and "not closed" not in line for line in lines)
@@ -88,7 +88,7 @@ def test_damage_is_found_with_file_and_offset(stopped: Any) -> None:
     assert dumped.stderr.count("\n") == 1
 
 
-def test_what_can_not_be_read_is_said_in_one_line(stopped: Any) -> None:
+def test_an_unreadable_file_is_one_line(stopped: Any) -> None:
     for words, line in {
         "dump": "--node: n1, n2, n3 have data here; name one of them",
         "dump nowhere": "nowhere: there is no such directory",

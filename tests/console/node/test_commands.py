@@ -44,7 +44,7 @@ def test_discover(port: int) -> None:
         assert done.stdout.split()[-4:] == ["hall", "n1", services.BROKER, "tcp://127.0.0.1:7300"]
 
 
-def test_discover_nobody(port: int) -> None:
+def test_discover_without_nodes(port: int) -> None:
     done = CliRunner().invoke(main, on_lo(port, "discover", "--timeout", "0.1"))
     assert done.exit_code == 1
     assert "no node with services of kelek was found on lo" in done.stderr
@@ -54,7 +54,7 @@ def test_discover_nobody(port: int) -> None:
     assert "no interface 'nowhere'" in done.stderr
 
 
-def test_a_url_that_nobody_answers(port: int) -> None:
+def test_a_url_without_a_server(port: int) -> None:
     url = f"zre://hall?interface=lo&port={port}&timeout_ms=100"
     for command in (["call", "x", "--url", url], ["log", "info", "--url", url]):
         done = CliRunner().invoke(main, command)
@@ -64,7 +64,7 @@ def test_a_url_that_nobody_answers(port: int) -> None:
     assert done.exit_code == 2
 
 
-def test_watch_says_who_comes(port: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_reports_new_nodes(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     seen = threading.Event()
     network = NetworkOptions("lo", "", port)
 

@@ -275,7 +275,7 @@ def test_what_can_not_work_is_one_line(cluster: TableServers, words: list[str], 
 
 
 @pytest.mark.parametrize("words", [["--url", "ipc:///nobody"], []])
-def test_nobody_answers(cluster: TableServers, words: list[str]) -> None:
+def test_no_server_answers(cluster: TableServers, words: list[str]) -> None:
     for server in cluster.servers:
         server.silent = True
     code, line = fails("table", "count", "1", "--timeout", "0.2", *words)
@@ -326,7 +326,7 @@ def test_an_export_to_a_full_disk(cluster: TableServers) -> None:
     )  # fmt: skip
 
 
-def test_a_load_that_breaks_off_says_how_far_it_came(cluster: TableServers) -> None:
+def test_a_load_that_fails_reports_its_progress(cluster: TableServers) -> None:
     lines = [json.dumps({"key": f"{n}", "value": "v" * 300}) for n in range(20_000)]
     Path("f.jsonl").write_text("\n".join([*lines, "nonsense"]))
     code, line = fails("table", "load", "1", "f.jsonl")
@@ -335,7 +335,7 @@ def test_a_load_that_breaks_off_says_how_far_it_came(cluster: TableServers) -> N
     assert "rows are stored: you can load the file again" in line
 
 
-def test_an_export_that_nobody_answers_keeps_no_file(cluster: TableServers) -> None:
+def test_an_export_without_a_server_keeps_no_file(cluster: TableServers) -> None:
     cluster.servers[0].mute_scans = True
     code, line = fails("table", "export", "1", "f.csv", "--timeout", "0.3")
     assert code == cli_errors.FAILED

@@ -43,8 +43,8 @@ class TablesCluster:
         lines = ["cluster: tables", "data: var", f"log: {{{LOG}}}", "nodes:"]
         for node, port in zip(nodes, (7201, 7202, 7203), strict=False):
             url, peer = f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.1:{port + 20}"
-            door = f"zerodb: {{url: '{self.urls[node]}'}}"
-            lines.append(f"  {node}: {{url: '{url}', peer_url: '{peer}', {door}}}")
+            section = f"zerodb: {{url: '{self.urls[node]}'}}"
+            lines.append(f"  {node}: {{url: '{url}', peer_url: '{peer}', {section}}}")
         lines.append("raft: {election_timeout_ms: [600, 1000]}")
         zerodb = settings.get("zerodb", "workers: 2")
         lines.append(f"zerodb: {{local_tables: [{LOCAL}], {zerodb}}}")
@@ -198,7 +198,7 @@ def test_local_tables_and_one_process(cluster: Callable[..., TablesCluster]) -> 
         assert table.count() == 3010
 
 
-def test_tables_whose_files_are_damaged_are_made_anew(
+def test_tables_with_damaged_files_are_rebuilt(
     cluster: Callable[..., TablesCluster],
 ) -> None:
     running = cluster(("n1",), zerodb="workers: 1")

@@ -467,7 +467,7 @@ SERVER_KINDS = {
 
 
 @pytest.mark.parametrize("kind", SERVER_KINDS)
-def test_a_client_does_not_speak_as_a_server(scene: Scene, kind: int) -> None:
+def test_a_client_may_not_send_requests_of_servers(scene: Scene, kind: int) -> None:
     """Not even an administrator: a follower closes the connection with forged requests of the
     leader, and logs it.
     """

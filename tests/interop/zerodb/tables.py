@@ -20,7 +20,7 @@ from kelek.tests.interop.zerodb.zerodb_plain import Context, PlainTableClient
 from kelek.tests.ports import free_port
 
 NODES = ("n1", "n2", "n3")
-DOORS = ("url", "pull_url", "sub_url", "events_url", "jobs_url")
+ENDPOINTS = ("url", "pull_url", "sub_url", "events_url", "jobs_url")
 LOCAL = range(1000, 1100)  # Tables that are not replicated.
 SETTINGS = f"workers: 2, local_tables: {list(LOCAL)}, request_timeout_ms: 20000"  # A busy machine.
 
@@ -29,21 +29,24 @@ class NodeTables:
     """A cluster whose nodes have all five endpoints, and a context for its clients."""
 
     def __init__(self, folder: Path, names: tuple[str, ...], settings: str = SETTINGS) -> None:
-        self.doors = {
-            name: {door: f"tcp://127.0.0.1:{free_port()}" for door in DOORS} for name in names
+        self.endpoints = {
+            name: {endpoint: f"tcp://127.0.0.1:{free_port()}" for endpoint in ENDPOINTS}
+            for name in names
         }
         self.cluster = InteropCluster(
-            folder, dict.fromkeys(names, "kelek"), zerodb=settings, doors=self.doors
+            folder, dict.fromkeys(names, "kelek"), zerodb=settings, endpoints=self.endpoints
         )
-        self.asked = names[0]  # Whose doors are used where no node is named.
+        self.asked = names[0]  # Whose endpoints are used where no node is named.
         self.context: Context = zmq.Context()
         self.clients: list[PlainTableClient] = []
         self.replicated = itertools.count(1)
         self.local = itertools.cycle(LOCAL)
         self.disturbances: Counter[str] = Counter()
 
-    def client(self, kind: int = zmq.DEALER, node: str = "", door: str = "url") -> PlainTableClient:
-        client = PlainTableClient(self.context, self.doors[node or self.asked][door], kind)
+    def client(
+        self, kind: int = zmq.DEALER, node: str = "", endpoint: str = "url"
+    ) -> PlainTableClient:
+        client = PlainTableClient(self.context, self.endpoints[node or self.asked][endpoint], kind)
         self.clients.append(client)
         return client
 
@@ -52,7 +55,7 @@ class NodeTables:
         with Log([*self.cluster.urls.values()], "interop") as log:
             log.append(b"there is a leader")
             leader = log.info().leader
-        self.asked = next(name for name in self.doors if (name == leader) == (whom == "leader"))
+        self.asked = next(name for name in self.endpoints if (name == leader) == (whom == "leader"))
 
     def close_clients(self) -> None:
         while self.clients:
@@ -80,7 +83,7 @@ class NodeTables:
 
     def make_snapshot(self, dice: Random) -> None:
         with Log([*self.cluster.urls.values()], "interop") as log:
-            log.make_snapshot(self.cluster.urls[dice.choice([*self.doors])])
+            log.make_snapshot(self.cluster.urls[dice.choice([*self.endpoints])])
         self.disturbances["snapshots"] += 1
 
     def stop(self) -> None:

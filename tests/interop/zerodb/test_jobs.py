@@ -54,7 +54,7 @@ def node() -> Iterator[NodeTables]:
 
 @pytest.fixture
 def table(node: NodeTables) -> Iterator[kelek.Table]:
-    with kelek.Table([node.doors["n1"]["url"]], 7, timeout_ms=TIMEOUT_MS) as table:
+    with kelek.Table([node.endpoints["n1"]["url"]], 7, timeout_ms=TIMEOUT_MS) as table:
         if not table.exists(b"%06d" % (ROWS - 1)):
             table.put_many((b"%06d" % i, b"v%d" % i) for i in range(ROWS))
             wait_ready(node)
@@ -75,7 +75,7 @@ def ended(table: kelek.Table, apid: int) -> dict[str, str]:
 def test_an_index_is_made_by_two_mappers_at_once(table: kelek.Table, node: NodeTables) -> None:
     found = ended(table, table.map_into(8, wasm(SWAP.read_text()), threads=2))
     assert (found["state"], found["rows"], found["puts"]) == ("done", str(ROWS), str(ROWS))
-    with kelek.Table([node.doors["n1"]["url"]], 8, timeout_ms=TIMEOUT_MS) as index:
+    with kelek.Table([node.endpoints["n1"]["url"]], 8, timeout_ms=TIMEOUT_MS) as index:
         assert index.get(b"v77") == b"000077"
         assert index.count() == ROWS
 

@@ -331,10 +331,10 @@ def test_surplus_header_bytes_are_ignored(client: PlainTableClient, table: int) 
 # ---- data jobs ----
 
 
-@pytest.mark.parametrize("door", ["url", "jobs_url"])
+@pytest.mark.parametrize("endpoint", ["url", "jobs_url"])
 @KINDS
-def test_range_job(tables: NodeTables, table: int, kind: int, door: str) -> None:
-    client, jobs = tables.client(), tables.client(kind, door=door)
+def test_range_job(tables: NodeTables, table: int, kind: int, endpoint: str) -> None:
+    client, jobs = tables.client(), tables.client(kind, endpoint=endpoint)
     client.put(table, *ROWS)
     apid = jobs.range_job(table, 6, b"002", b"015")
     client.put(table, (b"003", b"later"), (b"0031", b"later"))
@@ -368,7 +368,7 @@ def test_chunks_have_a_default_size(tables: NodeTables, client: PlainTableClient
 
 
 def test_several_clients_share_a_job(tables: NodeTables, filled: int) -> None:
-    clients = [tables.client(), tables.client(zmq.REQ), tables.client(door="jobs_url")]
+    clients = [tables.client(), tables.client(zmq.REQ), tables.client(endpoint="jobs_url")]
     apid = clients[0].range_job(filled, 3)
     found = []
     while True:
@@ -389,8 +389,8 @@ def test_forward_range(client: PlainTableClient, filled: int, limit: int) -> Non
 def test_apids_are_never_given_twice(
     tables: NodeTables, client: PlainTableClient, filled: int
 ) -> None:
-    jobs = tables.client(door="jobs_url")
-    apids = [door.range_job(filled) for door in (client, jobs) * 5]
+    jobs = tables.client(endpoint="jobs_url")
+    apids = [endpoint.range_job(filled) for endpoint in (client, jobs) * 5]
     apids += [client.forward_range(filled, b"", b"", 1)]
     assert len(set(apids)) == len(apids)
 
@@ -494,11 +494,11 @@ def test_malformed_async_writes_are_acknowledged(
     assert after(client, filled) == ROWS
 
 
-@pytest.mark.parametrize("door", ["url", "jobs_url"])
+@pytest.mark.parametrize("endpoint", ["url", "jobs_url"])
 @KINDS
 @pytest.mark.parametrize("frames", malformed.UNRECOGNIZED, ids=lambda it: it[0][:3].hex() or "none")
-def test_unrecognized(tables: NodeTables, kind: int, door: str, frames: Frames) -> None:
-    client = tables.client(kind, door=door)
+def test_unrecognized(tables: NodeTables, kind: int, endpoint: str, frames: Frames) -> None:
+    client = tables.client(kind, endpoint=endpoint)
     answer = client.ask(*frames)
     if kind == zmq.DEALER and frames[0] == b"":
         assert answer.pop(0) == b"", "an empty frame is an envelope"
@@ -509,15 +509,15 @@ def test_unrecognized(tables: NodeTables, kind: int, door: str, frames: Frames) 
 
 
 @pytest.mark.parametrize("kind", [plain.READ, plain.PUT, plain.OPEN, plain.SCAN, plain.COMPACT])
-def test_the_door_of_jobs_takes_nothing_else(tables: NodeTables, filled: int, kind: int) -> None:
-    header, reason = tables.client(door="jobs_url").ask(head(kind, 1), u32(filled), b"k", b"v")
+def test_the_url_of_jobs_accepts_nothing_else(tables: NodeTables, filled: int, kind: int) -> None:
+    header, reason = tables.client(endpoint="jobs_url").ask(head(kind, 1), u32(filled), b"k", b"v")
     assert header[2] in {kind, plain.PROTOCOL_ERROR}
     assert header[2] == plain.PROTOCOL_ERROR or header[3] != 0
     assert plain.text(reason)
     assert tables.client().scan(filled) == ROWS
 
 
-# ---- envelopes, and the doors without answers ----
+# ---- envelopes, and the endpoints without answers ----
 
 
 def test_envelopes(client: PlainTableClient, filled: int) -> None:
@@ -533,7 +533,7 @@ def one_way(tables: NodeTables, kind: int) -> zmq.Socket[bytes]:
     """A PUSH, or a publisher whose subscriber is there (XPUB tells)."""
     socket = tables.context.socket(kind)
     socket.linger = 0
-    socket.connect(tables.doors[tables.asked]["pull_url" if kind == zmq.PUSH else "sub_url"])
+    socket.connect(tables.endpoints[tables.asked]["pull_url" if kind == zmq.PUSH else "sub_url"])
     if kind == zmq.XPUB:
         assert socket.poll(int(plain.DEADLINE_S * 1000)), "nobody subscribes"
         assert socket.recv() == b"\1", "not to everything"
@@ -541,7 +541,7 @@ def one_way(tables: NodeTables, kind: int) -> zmq.Socket[bytes]:
 
 
 @pytest.mark.parametrize("kind", [zmq.PUSH, zmq.XPUB], ids=["PULL", "SUB"])
-def test_doors_without_answers(tables: NodeTables, table: int, kind: int) -> None:
+def test_endpoints_without_answers(tables: NodeTables, table: int, kind: int) -> None:
     """Every kind of write is taken, flags are ignored; reads and what is wrong are dropped."""
     client, name = tables.client(), u32(table)
     with one_way(tables, kind) as socket:
@@ -584,7 +584,7 @@ def test_the_log_of_what_was_dropped(tables: NodeTables, filled: int) -> None:
     with tables.context.socket(zmq.SUB) as log, one_way(tables, zmq.PUSH) as push:
         log.linger = 0
         log.subscribe(b"")
-        log.connect(tables.doors[tables.asked]["events_url"])
+        log.connect(tables.endpoints[tables.asked]["events_url"])
 
         heard: list[str] = []
 

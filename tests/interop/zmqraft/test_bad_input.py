@@ -84,7 +84,7 @@ def is_update(frames: list[bytes]) -> bool:
 
 
 @pytest.fixture
-def doors(cluster: InteropCluster) -> list[str]:
+def urls(cluster: InteropCluster) -> list[str]:
     return [*cluster.urls.values(), *cluster.peer_urls.values()]
 
 
@@ -110,11 +110,11 @@ def term_of(client: PlainLogClient) -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_messages(cluster: InteropCluster, doors: list[str], seed: int) -> None:
+def test_random_messages(cluster: InteropCluster, urls: list[str], seed: int) -> None:
     dice = random.Random(seed)
     before, leads, count = processes(cluster), leader_and_term(cluster), dropped(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    dealers = [Dealer(context, url) for url in doors]
+    dealers = [Dealer(context, url) for url in urls]
     for _ in range(500):
         frames = malformed(dice)
         if not is_update(frames):
@@ -142,10 +142,10 @@ def said(cluster: InteropCluster, name: str) -> list[str]:
     return [line[:16] for line in lines if " bad-messages " in line]
 
 
-def test_requests_of_another_cluster(cluster: InteropCluster, doors: list[str]) -> None:
+def test_requests_of_another_cluster(cluster: InteropCluster, urls: list[str]) -> None:
     before, leads, count = processes(cluster), leader_and_term(cluster), dropped(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    for url in doors:
+    for url in urls:
         dealer = Dealer(context, url)
         for ident in (b"elsewhere", b"INTEROP", b""):
             dealer.send(b"\x01", b"?", ident, b"n2", HIGH, HIGH, HIGH)
@@ -166,11 +166,11 @@ def test_requests_of_another_cluster(cluster: InteropCluster, doors: list[str]) 
         assert not [it for _, it in client.entries() if it.data.startswith(b"an update of")]
 
 
-def test_terms_that_no_peer_can_have(cluster: InteropCluster, doors: list[str]) -> None:
+def test_terms_that_no_peer_can_have(cluster: InteropCluster, urls: list[str]) -> None:
     """From a known PEER ID: numbers over 2**53 - 1, and a vote that stickiness refuses."""
     before, leads = processes(cluster), leader_and_term(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    for url in doors:
+    for url in urls:
         dealer = Dealer(context, url)
         for number in (b"\xff" * 8, (1 << 53).to_bytes(8, "little"), b"", b"\0" * 9):
             dealer.send(b"\x01", b"?", b"interop", b"n2", number, b"\0", b"\0")
@@ -183,11 +183,11 @@ def test_terms_that_no_peer_can_have(cluster: InteropCluster, doors: list[str]) 
     assert_unmoved(cluster, before)
 
 
-def test_oversize_messages(cluster: InteropCluster, doors: list[str]) -> None:
+def test_oversize_messages(cluster: InteropCluster, urls: list[str]) -> None:
     """Too many bytes and too many frames: that connection's, or that message's, own problem."""
     before, leads = processes(cluster), leader_and_term(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    for url in doors:
+    for url in urls:
         for frames in ([reqid(), b"=", bytes(40 << 20)], [reqid(), b"^", *[b""] * 100_000]):
             dealer = Dealer(context, url)
             dealer.send(*frames)
@@ -198,9 +198,9 @@ def test_oversize_messages(cluster: InteropCluster, doors: list[str]) -> None:
     assert_unmoved(cluster, before)
 
 
-def test_bytes_that_are_not_zmtp(cluster: InteropCluster, doors: list[str]) -> None:
+def test_bytes_that_are_not_zmtp(cluster: InteropCluster, urls: list[str]) -> None:
     before, leads = processes(cluster), leader_and_term(cluster)
-    for url in doors:
+    for url in urls:
         place = urlsplit(url)
         for junk in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"\xff" + bytes(9)):
             with socket.create_connection((place.hostname or "", place.port or 0)) as plain:
@@ -236,12 +236,14 @@ def send_if_taken(stranger: zmq.Socket[bytes], frames: list[bytes]) -> None:
         stranger.send_multipart(frames)
 
 
-def test_what_was_dropped_is_told_once_a_minute(cluster: InteropCluster, doors: list[str]) -> None:
+def test_dropped_messages_are_logged_once_a_minute(
+    cluster: InteropCluster, urls: list[str]
+) -> None:
     """Thousands of bad messages, seconds apart, make one line of each peer's log."""
     for _ in range(3):
         count = dropped(cluster)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        for url in doors:
+        for url in urls:
             dealer = Dealer(context, url)
             for _ in range(200):
                 dealer.send(b"\x01", b"?", b"interop")
@@ -281,11 +283,11 @@ def stops_node() -> list[list[bytes]]:
     ]
 
 
-def test_what_stops_the_other_implementation(cluster: InteropCluster, doors: list[str]) -> None:
-    """From strangers and, at the door of the members, in a member's name."""
+def test_what_stops_the_other_implementation(cluster: InteropCluster, urls: list[str]) -> None:
+    """From strangers and, at the url of the members, in a member's name."""
     before, leads = processes(cluster), leader_and_term(cluster)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    for url in doors:
+    for url in urls:
         for frames in stops_node():
             dealer = Dealer(context, url)
             dealer.send(*frames)
@@ -325,8 +327,8 @@ def junk_answers() -> list[list[bytes]]:
 def test_a_member_of_another_kind_that_sends_junk(
     mixed: Callable[[], InteropCluster], seed: int
 ) -> None:
-    """Such a member comes in at the clients' door, and is believed there. It asks, in its own name,
-    what stops the other implementation, and 200 messages more; and it answers so."""
+    """Such a member connects to the url for clients, where requests are not refused by sender. It
+    sends, in its own name, what stops the other implementation, and 200 random messages."""
     dice = random.Random(seed)
     cluster = mixed()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

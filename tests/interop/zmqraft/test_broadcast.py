@@ -113,7 +113,9 @@ def test_followers_broadcast_nothing(cluster: InteropCluster) -> None:
         subscriber.close()
 
 
-def test_strangers_at_the_broadcasts_door(cluster: InteropCluster, subscriber: Subscriber) -> None:
+def test_unknown_senders_at_the_broadcast_url(
+    cluster: InteropCluster, subscriber: Subscriber
+) -> None:
     """What subscribers send up is theirs alone, however odd."""
     before = cluster.pid("n1", "state_machine")
     context: zmq.Context[Socket] = zmq.Context()

@@ -45,7 +45,7 @@ def test_request_config(cluster: InteropCluster, ident: bytes | None) -> None:
 
 
 @FORMS
-def test_request_update_says_where_it_stands(cluster: InteropCluster, ident: bytes | None) -> None:
+def test_request_update_reports_its_progress(cluster: InteropCluster, ident: bytes | None) -> None:
     with cluster.client(ident) as client:
         updates = [(reqid(), os.urandom(10)) for _ in range(20)]
         indexes = [client.update(data, request) for request, data in updates]

@@ -194,7 +194,7 @@ def test_refused_with_the_reason(
         assert (answer.status, answer.name) == (ConfigStatus.ERROR, name)
 
 
-def test_a_server_that_does_not_answer_is_not_taken(cluster: InteropCluster) -> None:
+def test_a_server_that_does_not_answer_is_not_chosen(cluster: InteropCluster) -> None:
     absent = {**cluster.urls, "n9": f"tcp://127.0.0.1:{free_port()}"}
     answer = change(cluster, absent)
     assert (answer.status, answer.name) == (ConfigStatus.ERROR, "Unreachable")

@@ -58,7 +58,7 @@ def test_a_repeat_gets_the_first_index(client: NodeClient) -> None:
     assert [entry["reqid"] for entry in client.entries(index - 1)].count(reqid) == 1
 
 
-def test_it_learns_who_leads_and_who_is_there(client: NodeClient, cluster: InteropCluster) -> None:
+def test_it_learns_the_leader_and_the_members(client: NodeClient, cluster: InteropCluster) -> None:
     config = client.ask("config")
     assert dict(config["peers"]) == cluster.urls
     info = client.ask("info")

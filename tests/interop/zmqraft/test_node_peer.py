@@ -371,7 +371,7 @@ def test_its_client_reads_the_snapshot_before_the_entries(start: Start) -> None:
     assert offset == chunks[-1]["size"] > 0
 
 
-def test_its_client_hears_why_a_configuration_is_refused(start: Start) -> None:
+def test_its_client_gets_the_reason_of_a_refused_configuration(start: Start) -> None:
     mixed = start(OURS_ONLY)
     mixed.client.update(b"all are there")
     members = [*mixed.urls.items()]

@@ -344,7 +344,7 @@ def test_a_repeated_request_gets_the_same_answer(
     assert leader.info()[4] == 1
 
 
-def test_strangers_and_other_clusters_get_no_answer(
+def test_unknown_senders_and_other_clusters_get_no_answer(
     mixed: Callable[[], InteropCluster], net: Net
 ) -> None:
     cluster = mixed()

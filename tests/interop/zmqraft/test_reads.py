@@ -53,7 +53,7 @@ def leader_of(log: kelek.Log) -> str:
     return leader
 
 
-def test_a_read_index_covers_what_anybody_was_told(begin: Callable[..., InteropCluster]) -> None:
+def test_a_read_index_covers_all_acknowledged_updates(begin: Callable[..., InteropCluster]) -> None:
     cluster = begin(400, 700)
     with connect(cluster) as writer, connect(cluster) as reader:
         for number in range(50):
@@ -230,7 +230,7 @@ def test_transfer_by_the_command_line(begin: Callable[..., InteropCluster]) -> N
     assert done.stderr.count("\n") == 1
 
 
-def test_a_leader_that_is_told_to_end_hands_over_first(
+def test_a_leader_transfers_the_leadership_before_it_ends(
     begin: Callable[..., InteropCluster],
 ) -> None:
     """Its process has followed another one before it ended."""

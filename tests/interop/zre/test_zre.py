@@ -89,7 +89,7 @@ def test_a_killed_node_is_missed_and_welcome_again(kind: str) -> None:
             again.wait_for("EXIT", peer=ours[0].uuid)
 
 
-def test_a_goodbye_is_heard() -> None:
+def test_a_goodbye_is_received() -> None:
     with running([OURS, PYRE, OURS]) as nodes:
         meet(nodes, GROUP)
         gone = nodes[2]

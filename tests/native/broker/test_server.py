@@ -222,7 +222,7 @@ def test_a_large_message_has_room_for_a_while(make_broker: Made) -> None:
     assert [message[5:] for message in received(worker)] == [[body]] * 3
 
 
-def test_an_oversize_message_is_told_of_and_the_next_ones_pass(make_broker: Made) -> None:
+def test_an_oversize_message_is_reported_and_the_next_ones_pass(make_broker: Made) -> None:
     broker = make_broker(message_bytes_max=1000)
     client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
     assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=9), 1)
@@ -234,7 +234,7 @@ def test_an_oversize_message_is_told_of_and_the_next_ones_pass(make_broker: Made
 
 
 @pytest.mark.parametrize("who", ["clients", "workers"])
-def test_who_is_gone_is_told_of(broker: NativeBroker, who: str) -> None:
+def test_a_lost_connection_is_reported(broker: NativeBroker, who: str) -> None:
     client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
     assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=65_535), 1)
     worker.send_multipart([b"KLKW01", b"PING"])

@@ -166,7 +166,7 @@ def test_the_two_waits_do_not_wait_for_each_other() -> None:
     assert reads.waiting == 2
 
 
-def test_a_deadline_while_somebody_waits() -> None:
+def test_a_deadline_while_a_client_waits() -> None:
     reads = Reads(IDENT)
     assert reads.deadline_ms is None
     receive(reads, [read(1, b"\1")], now_ms=50)

@@ -173,7 +173,7 @@ def test_it_does_what_sync_does(tmp_path: Path, io: str) -> None:
         os.close(fd)
 
 
-def test_a_failure_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_a_failure_is_reported_with_its_reason(tmp_path: Path) -> None:
     syncer = segments.Syncer()
     bad, (fd, good) = segments.Segment(-1, FILE_BYTES, "pwrite"), open_segment(tmp_path / "a")
     with pytest.raises(OSError, match="refused") as expected:

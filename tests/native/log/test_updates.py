@@ -159,14 +159,14 @@ def test_other_messages_are_left_to_the_caller() -> None:
         [b"A", reqid(1, NOW_S - 500), b"=", b"x"],
     ],
 )
-def test_what_can_never_be_taken_is_refused_for_good(message: list[bytes]) -> None:
+def test_unacceptable_requests_are_refused_for_good(message: list[bytes]) -> None:
     intake = Intake(record_bytes_max=100)
     intake.updates.reqids.forget(NOW_S - 500)
     assert intake.receive(message) == [[b"A", message[1], b""]]
     assert intake.count("refused") == 1
 
 
-def test_the_edges_of_what_is_taken() -> None:
+def test_the_limits_of_accepted_values() -> None:
     intake = Intake(record_bytes_max=100)
     intake.receive(
         [b"A", reqid(1), b"=", bytes(100)],
@@ -197,7 +197,7 @@ def test_not_the_leader() -> None:
     assert intake.count("astray") == 2
 
 
-def test_a_step_down_answers_everybody_and_drops_what_was_taken() -> None:
+def test_a_step_down_answers_all_clients_and_drops_queued_updates() -> None:
     intake = Intake()
     intake.receive([b"A", reqid(1), b"=", b"x"], pack(range(2, 4)))
     out = Frames()
@@ -247,7 +247,7 @@ def test_nothing_overtakes() -> None:
     assert (intake.count("gaps"), intake.updates.pending) == (1, 0)
 
 
-def test_a_pack_sent_again_is_taken_only_where_it_is_new() -> None:
+def test_only_new_updates_of_a_repeated_pack_are_accepted() -> None:
     intake = Intake()
     intake.receive(pack(range(1, 4)))
     intake.propose()
@@ -285,7 +285,7 @@ def test_a_pack_in_flight_sent_again_is_accepted_and_answered_twice() -> None:
         ([record(n, bytes(4000)) for n in range(1, 301)], 1, b"too large"),
     ],
 )
-def test_a_pack_is_taken_whole_or_refused_whole(
+def test_a_pack_is_accepted_or_refused_as_a_whole(
     records: list[bytes], position: int, reason: bytes
 ) -> None:
     intake = Intake(record_bytes_max=4096)

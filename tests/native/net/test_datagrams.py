@@ -47,7 +47,7 @@ def receive_beacons(one: Datagrams, now_ms: int) -> list[ReceivedBeacon]:
     return found
 
 
-def test_everybody_hears_a_broadcast(pair: tuple[Datagrams, Datagrams]) -> None:
+def test_all_subscribers_get_a_broadcast(pair: tuple[Datagrams, Datagrams]) -> None:
     beacon = Beacon(UUID, 61_000)
     pair[0].send(encode_beacon(beacon))
     for one in pair:
@@ -69,7 +69,9 @@ def twin_receive(data: list[bytes], tokens: float) -> tuple[list[Beacon], int, i
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_comes_is_taken_as_its_twin_does(seed: int, pair: tuple[Datagrams, Datagrams]) -> None:
+def test_messages_are_received_as_the_twin_does(
+    seed: int, pair: tuple[Datagrams, Datagrams]
+) -> None:
     rng = Random(seed)
     one, other = pair
     other.close()  # Which of two gets what is not broadcast the kernel chooses.

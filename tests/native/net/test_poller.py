@@ -87,7 +87,7 @@ def test_end_of_file_shows_as_readable() -> None:
     os.close(read_end)
 
 
-def test_writable_is_told_when_asked_for(pairs: Pairs) -> None:
+def test_writable_is_reported_when_asked_for(pairs: Pairs) -> None:
     poller = Poller()
     poller.register(pairs[0][0], zmq.POLLIN | zmq.POLLOUT)
     assert poller.poll(TIMEOUT_MS) == [(pairs[0][0], zmq.POLLOUT)]
@@ -123,7 +123,7 @@ def test_a_checked_send_never_hides_what_arrived(pairs: Pairs) -> None:
     assert longest < 0.9 * TIMEOUT_MS / 1000, "a message waited for the end of the timeout"
 
 
-def test_many_messages_are_all_told(pairs: Pairs) -> None:
+def test_many_messages_are_all_delivered(pairs: Pairs) -> None:
     """A drain that fills its arena ends early and says so: check() is then needed."""
     ours, theirs = pairs[2]
     poller = poller_of(pairs)

@@ -329,7 +329,7 @@ def test_a_drain_that_goes_away_mid_message_frees_it(pair: Pair) -> None:
     del drain
 
 
-def test_without_symbols_pyzmq_is_used_and_says_so_once(
+def test_without_symbols_pyzmq_is_used_with_one_warning(
     backend: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("KELEK_SOCKETS", raising=False)

@@ -140,9 +140,7 @@ def test_a_history_of_traffic_is_its_twins(seed: int) -> None:
 
 @pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("seed", range(8))
-def test_what_waits_in_a_mailbox_is_taken_in_one_go(
-    context: zmq.Context[zmq.Socket[bytes]], seed: int
-) -> None:
+def test_a_mailbox_is_read_in_one_batch(context: zmq.Context[zmq.Socket[bytes]], seed: int) -> None:
     """One message, a few, many, and one that the arena is too small for: as the twin says."""
     rng = Random(seed)
     wire, twin = Wire(), TrafficTwin()
@@ -177,7 +175,7 @@ def test_what_waits_in_a_mailbox_is_taken_in_one_go(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_is_said_is_what_the_twin_encodes(seed: int) -> None:
+def test_sent_messages_are_those_of_the_twin(seed: int) -> None:
     rng = Random(seed)
     wire = Wire()
     outs = [Frames(64, 4) for _ in range(30)]

@@ -102,7 +102,7 @@ def test_sizes_over_their_limits_are_not_packed() -> None:
             native_ops.pack_sizes(2, items)
 
 
-def test_a_count_is_checked_before_memory_is_taken() -> None:
+def test_a_count_is_checked_before_memory_is_allocated() -> None:
     with pytest.raises(NativeError) as raised:
         native_ops.cut_sizes(bytes(100), 0, 100, 2**32 - 1, 2)
     assert raised.value.code == ETORN

@@ -24,7 +24,7 @@ nodes:
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```$", TEXT, re.M | re.S)
     assert blocks
     names: dict[str, Any] = {}

@@ -80,7 +80,7 @@ def test_a_batch_is_written_and_read_back(spark: Any, place: Place) -> None:
         ({"after": 1 << 40, "endingIndex": 3}, None),
     ],
 )
-def test_what_is_wrong_is_said_in_the_driver(
+def test_errors_are_reported_in_the_driver(
     spark: Any, place: Place, options: dict[str, Any], words: str | None
 ) -> None:
     given = place.options | {name: str(value) for name, value in options.items()}

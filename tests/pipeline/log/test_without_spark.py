@@ -104,7 +104,7 @@ def test_an_offset_is_of_one_log() -> None:
             check_entry(offset, found)
 
 
-def test_ids_of_rows_are_told_apart_and_made_again() -> None:
+def test_request_ids_of_rows_differ_and_are_reproducible() -> None:
     numbers = [0, 1, (1 << 24) - 1, 1 << 24, (1 << 24) + 1, 5 << 24]
     origins = [Origin("q", 1, 2), Origin("q", 1, 3), Origin("q", 11, 2), Origin("p", 1, 2)]
     ids = [one for origin in origins for one in row_reqids(NOW, origin, numbers)]
@@ -176,7 +176,7 @@ def test_ranks_do_not_depend_on_the_order(data: list[bytes], rng: Random, memory
         assert ranked() == before
 
 
-def test_no_room_for_rows_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lack_of_room_for_rows_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "local"
     folder.mkdir()
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path}/none,{folder}")
@@ -246,7 +246,7 @@ def test_a_view_finds_places(cluster: LogPeers) -> None:
 
 
 @pytest.mark.parametrize("source", ["leader", "followers"])
-def test_entries_come_from_whom_the_options_name(cluster: LogPeers, source: str) -> None:
+def test_entries_come_from_the_peers_in_the_options(cluster: LogPeers, source: str) -> None:
     with kelek.Log(cluster.urls) as log:
         log.append_many([b"%d" % number for number in range(100)])
     leader, *followers = cluster.model.peers
@@ -262,7 +262,7 @@ def test_entries_come_from_whom_the_options_name(cluster: LogPeers, source: str)
     assert any(peer.entries_sent for peer in followers) is (source == "followers")
 
 
-def test_nobody_there_is_said(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     options = batch_options({"urls": f"ipc://{tmp_path}/none", "timeoutMs": "50"})
     with pytest.raises(log_errors.LogUnreachable, match=r"cluster 'demo' \(option cluster\)"):
         LogView(options)

@@ -267,7 +267,7 @@ def test_a_task_that_is_killed_doubles_nothing(nodes: MapNodes) -> None:
     assert all(key == value for key, value in made.items())
 
 
-def test_a_map_that_somebody_ends(nodes: MapNodes) -> None:
+def test_a_map_that_another_client_ends(nodes: MapNodes) -> None:
     target = 100 * (BIG // 100) + next(NUMBERS)
     with kelek.Table(nodes.spark, BIG) as table:
         job = table.map_into(target, wasm(SLOW), threads=2)

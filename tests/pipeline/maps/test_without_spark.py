@@ -35,7 +35,7 @@ kelek.clients.errors.TableJobLost: data job 5 is unknown: not all of its chunks 
         ("", "ValueError"),
     ],
 )
-def test_what_spark_says_in_one_line(text: str, line: str) -> None:
+def test_an_error_of_spark_is_one_line(text: str, line: str) -> None:
     assert error_line(ValueError(text)) == line
 
 

@@ -66,7 +66,7 @@ def test_options_of_any_text_are_kept(sql: Any, node: str, number: int) -> None:
     assert found == [("\\", None, None), ("a", 1, "x"), ("it's", None, None)]
 
 
-def test_what_can_not_be_a_table_is_said(sql: Any, node: str, number: int) -> None:
+def test_invalid_tables_are_reported(sql: Any, node: str, number: int) -> None:
     given = OPTIONS.format(node, number, INT)
     with pytest.raises(Exception, match="unknown option 'kyformat'; did you mean keyFormat"):
         sql(f"CREATE TABLE made USING kelek OPTIONS ({given}, kyFormat 'utf8')")

@@ -171,7 +171,7 @@ def test_a_number_that_its_type_can_not_hold_is_not_cut(
         loaded(spark, node, number, **options | {"valueSchema": "MAP<INT, STRING>"}).collect()
 
 
-def test_what_is_wrong_is_said_before_anything_runs(spark: Any, node: str, filled: int) -> None:
+def test_errors_are_reported_before_anything_runs(spark: Any, node: str, filled: int) -> None:
     for options, words in (
         ({"table": 499}, "there is no table 499 at tcp"),
         ({"pushdown": "true"}, "option pushdown was removed: .* where.. stays right .* start, end"),

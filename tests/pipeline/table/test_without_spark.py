@@ -61,7 +61,7 @@ def test_listed_keys_are_of_a_table_that_is_there(cluster: TableServers) -> None
 
 
 @pytest.mark.parametrize("options", [{"keys": '["0007"]'}, {}])
-def test_nobody_there_is_said_with_the_way_out(
+def test_an_unreachable_server_is_reported_with_the_way_out(
     cluster: TableServers, tmp_path: Path, options: dict[str, str]
 ) -> None:
     """In the driver; and in a task, when it is the task that finds out."""
@@ -259,7 +259,7 @@ def test_the_first_task_takes_the_snapshot_and_others_wait_for_it(plain: TableSe
     assert len(taken) == 1
 
 
-def test_where_a_snapshot_can_not_be_taken_the_next_task_tries(
+def test_the_next_task_tries_when_a_snapshot_fails(
     plain: TableServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = reader_of(plain.urls)
@@ -271,7 +271,7 @@ def test_where_a_snapshot_can_not_be_taken_the_next_task_tries(
     assert rows_of(reader, part) == ROWS
 
 
-def test_a_frame_whose_note_may_be_forgotten_takes_no_other_snapshot(plain: TableServers) -> None:
+def test_a_frame_with_an_expired_note_uses_no_other_snapshot(plain: TableServers) -> None:
     """What it gives then might differ from what Spark has kept of it."""
     reader = reader_of(plain.urls)
     [part] = reader.partitions()

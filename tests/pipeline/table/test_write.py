@@ -132,7 +132,9 @@ def test_a_table_is_made_also_when_no_row_is_written(
     assert spark.read.format("kelek").options(**given(node, number)).load().count() == 0
 
 
-def test_what_no_table_takes_is_said_in_the_driver(spark: Any, node: str, number: int) -> None:
+def test_rows_that_no_table_accepts_are_reported_in_the_driver(
+    spark: Any, node: str, number: int
+) -> None:
     frame = spark.createDataFrame([("k", b"v", 1)], "key STRING, value BINARY, n INT")
     frame = frame.selectExpr("*", "map(1, 'a') AS m", "CAST(1.5 AS DECIMAL(5,1)) AS d")
     for columns, options, words in (
@@ -241,7 +243,7 @@ def test_the_table_that_is_filled_is_named(cluster: TableServers, capfd: Any) ->
 
 
 @pytest.mark.parametrize("kind", ["writer", "stream_writer"])
-def test_nobody_there_is_said_in_the_driver(tmp_path: Path, kind: str) -> None:
+def test_an_unreachable_server_is_reported_in_the_driver(tmp_path: Path, kind: str) -> None:
     from kelek.pipeline.table.kind import KIND
 
     options = given(f"ipc://{tmp_path}/none", 3, timeoutMs=50)

@@ -140,9 +140,7 @@ def test_a_worker_that_answers_twice_loses_what_it_has(table: ServiceTable) -> N
     "frames",
     [[W], [W, b"\2"], [W, b"\5"], [b"junk"], [W, b"\4", b"c", b"x", b"id"], [W, b"PING", b"more"]],
 )
-def test_who_sends_what_is_invalid_is_no_worker_any_more(
-    table: ServiceTable, frames: Message
-) -> None:
+def test_a_worker_with_an_invalid_message_is_removed(table: ServiceTable, frames: Message) -> None:
     table.worker([b"w", *READY], [b"v", *READY])
     table.client([b"c", *REQUEST, b"id", b"x"])
     assert [message[0] for message in table.to_workers] == [b"w"]
@@ -240,7 +238,7 @@ def test_services_are_bounded_and_forgotten() -> None:
     assert not table.to_clients
 
 
-def test_a_request_for_nobody_waits_and_expires(table: ServiceTable) -> None:
+def test_a_request_without_a_worker_waits_and_expires(table: ServiceTable) -> None:
     table.client([b"c", *REQUEST, b"1", b"x"], [b"c", b"MDPC02", b"\1", b"echo", b"x"])
     assert table.broker.deadline_ms == SETUP.request_ttl_ms
     table.later(SETUP.request_ttl_ms - 1)
@@ -448,7 +446,7 @@ def test_the_next_worker_is_given_what_credit_is_left_and_begins_another_run(
     assert table.to_workers == [[b"v", W, b"\7", *work_of(message), amount(2 * PART_COST + 8)]]
 
 
-def test_a_client_that_wants_no_parts_gets_none_and_holds_up_nobody(table: ServiceTable) -> None:
+def test_a_client_without_parts_gets_none_and_blocks_no_other(table: ServiceTable) -> None:
     table.worker([b"w", *CREDIT_READY])
     table.client([b"c", *asked()], [b"c", *asked(20_000, request_id=b"2")])
     one, two = table.to_workers
@@ -562,7 +560,7 @@ def test_names_that_are_none_are_dropped_and_counted(table: ServiceTable, frames
 # ---- its own services, both endpoints in one ----
 
 
-def test_mmi_says_who_has_a_worker(table: ServiceTable) -> None:
+def test_mmi_reports_services_with_workers(table: ServiceTable) -> None:
     table.worker([b"w", *READY])
     ask = [C, b"\1", b"mmi.service", b"id"]
     table.client([b"c", *ask, b"echo"], [b"c", *ask, b"other"])
@@ -579,7 +577,7 @@ def rows(table: ServiceTable, service: bytes, behind: bytes = b"") -> list[dict[
     return [msgpack.unpackb(frame) for frame in answer[5:] if frame]
 
 
-def test_the_broker_tells_of_its_services_and_workers(
+def test_the_broker_lists_its_services_and_workers(
     table: ServiceTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert rows(table, b"klk.services") == []
@@ -623,7 +621,7 @@ def test_clients_and_workers_at_one_endpoint(table: ServiceTable) -> None:
     assert (table.count("invalid_commands"), table.count("held")) == (2, 2)
 
 
-def test_at_its_end_workers_are_told_to_go(table: ServiceTable) -> None:
+def test_a_broker_disconnects_its_workers_when_it_stops(table: ServiceTable) -> None:
     table.worker([b"w", *READY], [b"v", b"MDPW02", b"\1", b"echo"])
     table.broker.disconnect_all(0)
     assert sorted(table.to_workers) == [[b"v", b"MDPW02", b"\6"], [b"w", W, b"\6"]]
@@ -730,7 +728,7 @@ class Schedule:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_one_final_and_partials_in_order_whoever_dies(block: int) -> None:
+def test_one_final_and_partials_in_order_despite_kills(block: int) -> None:
     resent = 0
     for seed in range(1000 * block, 1000 * block + 1000):
         schedule = Schedule(seed)

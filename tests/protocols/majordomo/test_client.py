@@ -164,7 +164,7 @@ def test_an_error_is_no_answer() -> None:
     assert client.pop_updated() == [call]
 
 
-def test_who_is_told_that_there_is_no_room_sends_less_and_tries_again() -> None:
+def test_a_client_refused_for_lack_of_room_sends_less_and_retries() -> None:
     client = client_of(requests_max=10)
     calls = [call_of(client, number) for number in range(3)]
     sent(client, 0)
@@ -226,7 +226,7 @@ def test_what_is_dropped_is_forgotten() -> None:
     assert client.ready(5 * LATER) == []
 
 
-def test_parts_that_nobody_reads_end_the_call() -> None:
+def test_unread_parts_end_the_call() -> None:
     client = client_of(partial_bytes_max=100)
     call, other = call_of(client, 1), call_of(client, 2)
     sent(client, 0)
@@ -272,7 +272,7 @@ def part(
     answer(client, Partial(b"echo", request_id, [bytes(size)], PartPosition(run, number)))
 
 
-def test_a_broker_that_knows_names_is_told_ours_with_each_request() -> None:
+def test_each_request_names_us_to_a_broker_with_names() -> None:
     client = named_client(partial_bytes_max=WINDOW)
     call = call_of(client, 1, deadline_ms=5000)
     (request,) = said(client, 1000)
@@ -301,7 +301,7 @@ def test_a_broker_that_knows_no_names_gets_the_texts_requests(answered: list[byt
     assert action.frames[0] == b"KLKD01"
 
 
-def test_a_broker_that_says_nothing_at_all_is_left() -> None:
+def test_a_silent_broker_is_left() -> None:
     client = client_of(name=NAME, silence_ms=100, liveness=2)
     call_of(client, 1)
     assert len(sent(client, 0)) == 2
@@ -381,7 +381,7 @@ def test_another_worker_may_begin_anew_and_a_call_wants_no_parts() -> None:
 
 
 @pytest.mark.parametrize("lasts", [False, True])
-def test_the_broker_is_told_when_nobody_waits_any_more(lasts: bool) -> None:
+def test_the_broker_learns_when_a_call_is_abandoned(lasts: bool) -> None:
     """A request that outlives its owner continues without parts."""
     client = named_client()
     calls = [call_of(client, number, deadline_ms=100) for number in (1, 2)]
@@ -398,7 +398,7 @@ def test_the_broker_is_told_when_nobody_waits_any_more(lasts: bool) -> None:
     assert said(client, 100) == told[1:], "its time is over"
 
 
-def test_a_broker_that_was_left_is_told_at_our_return_what_ended_meanwhile() -> None:
+def test_a_broker_learns_of_abandoned_calls_when_we_reconnect() -> None:
     client = named_client()
     for number in (1, 2):
         call_of(client, number)

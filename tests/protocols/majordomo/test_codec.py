@@ -175,7 +175,7 @@ def test_headers_are_configurable() -> None:
         (b"c", b"MDPW02", b"d"),
     ],
 )
-def test_headers_that_nobody_could_tell_apart(headers: tuple[bytes, bytes, bytes]) -> None:
+def test_headers_that_are_ambiguous(headers: tuple[bytes, bytes, bytes]) -> None:
     with pytest.raises(LocalProtocolError):
         values.check_headers(Headers(*headers))
 
@@ -189,7 +189,7 @@ def test_sides() -> None:
         assert codec.side_of(frames) is None
 
 
-def test_an_empty_body_of_a_worker_is_taken() -> None:
+def test_an_empty_body_of_a_worker_is_accepted() -> None:
     frames = [b"KLKW01", b"\x04", CLIENT, b"", ID]
     assert codec.decode_worker_command(frames) == (TEXT, WorkFinal(CLIENT, ID, []))
     frames[1] = b"\x02"
@@ -205,7 +205,7 @@ def test_an_empty_body_of_a_worker_is_taken() -> None:
     ]
 
 
-def test_remaining_time_goes_to_those_who_asked_for_it() -> None:
+def test_the_remaining_time_is_sent_on_request() -> None:
     order = WorkRequest(CLIENT, ID, BODY, 258)
     frames = codec.encode_order(order)
     assert frames == [b"KLKW01", b"\x02", CLIENT, b"", ID, bytes(6) + b"\x01\x02", *BODY]

@@ -53,7 +53,7 @@ def final(request_id: bytes, *body: bytes, kind: bytes = b"\3") -> list[bytes]:
     return [ME, b"KLKC01", kind, b"work", request_id, *body]
 
 
-def test_nothing_is_told_before_it_is_written() -> None:
+def test_nothing_is_answered_before_it_is_written() -> None:
     ledger = a_ledger()
     ask(ledger, b"1")
     assert list(ledger.pop_queued()) == []
@@ -67,7 +67,7 @@ def test_nothing_is_told_before_it_is_written() -> None:
     assert taken(ledger) == [final(b"1", b"end")]
 
 
-def test_a_repeat_is_told_all_of_it() -> None:
+def test_a_repeated_request_gets_the_whole_answer() -> None:
     ledger = a_ledger()
     name = begun(ledger, b"1")
     ledger.answer(name, False, [b"part"])
@@ -100,7 +100,7 @@ def places(replies: list[list[bytes]]) -> list[tuple[bytes, bytes, int, bytes]]:
     ]
 
 
-def test_a_client_is_known_by_the_name_it_says_wherever_it_is() -> None:
+def test_a_client_is_known_by_its_name_on_any_connection() -> None:
     """Parts carry positions, as far as the client's credit goes."""
     ledger = a_ledger()
     named_ask(ledger, 2 * COST)
@@ -123,7 +123,7 @@ def test_a_client_is_known_by_the_name_it_says_wherever_it_is() -> None:
     assert ledger.counters["requests"] == 1
 
 
-def test_a_client_that_wants_no_parts_is_told_the_end() -> None:
+def test_a_client_without_parts_gets_the_final_answer() -> None:
     ledger = a_ledger()
     named_ask(ledger, 0)
     named_ask(ledger, COST, request_id=b"2")
@@ -139,7 +139,7 @@ def test_a_client_that_wants_no_parts_is_told_the_end() -> None:
     ]
 
 
-def test_who_has_lost_a_part_is_told_nothing_more_until_it_asks_again() -> None:
+def test_a_client_that_lost_a_part_gets_no_more_until_it_asks_again() -> None:
     ledger = a_ledger()
     name = begun(ledger, b"1")
     ledger.answer(name, False, [b"part"])
@@ -226,7 +226,7 @@ def test_clients_of_mdp_have_one_answer_and_no_ids() -> None:
     assert replies.count([ME, b"MDPC02", b"\3", b"work", b"end"]) == 2
 
 
-def test_who_has_no_name_is_told_by_the_process_that_knows_him() -> None:
+def test_a_client_without_a_name_is_answered_by_its_own_connection() -> None:
     first, second = a_ledger(), a_ledger(b"token  2")
     nobody = b"\0\1\2\3\4"
     name = begun(first, b"1", nobody)

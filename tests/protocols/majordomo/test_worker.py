@@ -125,7 +125,7 @@ def test_without_deadlines_the_body_begins_behind_the_id() -> None:
     assert (job.body, job.deadline_ms) == ([b"12345678"], None)
 
 
-def test_a_ping_in_each_interval_in_which_nothing_was_heard() -> None:
+def test_a_ping_in_each_silent_interval() -> None:
     worker = worker_of()
     (job,) = ask(worker, 1, now_ms=50)
     assert worker.deadline_ms == 150
@@ -169,7 +169,7 @@ def test_a_lost_connection_is_made_on_a_new_socket() -> None:
 
 
 @pytest.mark.parametrize("header", [b"KLKW01", b"MDPW02"])
-def test_behind_disconnect_nothing_is_said_on_that_socket(header: bytes) -> None:
+def test_nothing_is_sent_after_disconnect(header: bytes) -> None:
     worker = worker_of()
     (job,) = ask(worker, 1)
     worker.final(job, [b"not sent yet"])

@@ -275,7 +275,7 @@ def campaign_span(raft: Raft) -> int:
     return raft.election_due_ms - now_ms
 
 
-def test_failed_campaigns_take_longer_until_a_leader_is_heard() -> None:
+def test_failed_campaigns_take_longer_until_there_is_a_leader() -> None:
     """A range that the votes do not fit into, as they wait for slow disks, would elect nobody."""
     raft = make()
     assert campaign_span(raft) <= 300
@@ -371,7 +371,7 @@ def test_only_what_is_committed_and_durable_is_compacted() -> None:
     assert (raft.log.base_index, raft.log.base_term, raft.log.last_index) == (8, 1, 9)
 
 
-def test_a_follower_that_takes_in_a_snapshot_keeps_its_leader() -> None:
+def test_a_follower_keeps_its_leader_while_it_receives_a_snapshot() -> None:
     raft = make_leader(base=(8, 1), term=1)
     raft.ready()
     raft.step("n2", AppendResponse(2, False, conflict_index=1), 310)
@@ -417,7 +417,7 @@ def test_only_a_foreign_follower_takes_back_what_it_has_confirmed(spoken: bool) 
     assert follower.match_index == 10
 
 
-def test_a_peer_that_never_said_hello_gets_a_block_in_parts() -> None:
+def test_a_peer_without_a_hello_gets_a_block_in_parts() -> None:
     raft = make_leader(spoken=False)
     raft.propose(batch(2, 150_000, raft.term))
     prev_index, counts = 1, []
@@ -488,7 +488,7 @@ def settled(*waiting: str) -> Raft:
     return raft
 
 
-def test_a_follower_beside_whom_somebody_waits_hears_of_a_commit_at_once() -> None:
+def test_a_follower_with_waiting_clients_gets_a_commit_at_once() -> None:
     raft = settled("n3")
     raft.propose(batch(2, 1, raft.term))
     assert notices(raft, 401) == []
@@ -500,7 +500,7 @@ def test_a_follower_beside_whom_somebody_waits_hears_of_a_commit_at_once() -> No
     assert notices(raft, 401 + raft.setup.commit_notice_ms) == ["n2"]
 
 
-def test_who_waits_is_told_by_the_entries_that_are_on_their_way_anyway() -> None:
+def test_waiting_followers_get_the_commit_with_the_next_entries() -> None:
     raft = settled("n2", "n3")
     for index in (2, 3):
         raft.propose(batch(index, 1, raft.term))

@@ -116,7 +116,7 @@ def test_a_joint_majority_is_one_of_each_set(new: set[str], old: set[str], yes: 
 # The history.
 
 
-def test_the_history_tells_what_was_in_force_and_forgets_with_the_log() -> None:
+def test_the_history_follows_the_log() -> None:
     history = ConfigurationHistory(ABC, [(4, JOINT), (9, DEF)], base_index=2)
     assert [history.at(index) for index in (2, 3, 4, 8, 9, 99)] == [
         ABC,
@@ -165,7 +165,7 @@ def test_old_members_alone_commit_nothing_while_joint() -> None:
     assert confirm(raft, "n5") == index
 
 
-def test_who_has_left_is_served_until_it_is_let_go() -> None:
+def test_a_leaving_server_is_served_until_it_is_released() -> None:
     raft = make_leader()
     propose(raft, JOINT)
     confirm(raft, "n2", "n4")
@@ -193,7 +193,7 @@ def test_a_leader_that_has_left_does_not_count_itself() -> None:
     assert (raft.role, raft.is_voter, raft.ready().messages) == (Role.FOLLOWER, False, [])
 
 
-def test_who_leaves_campaigns_until_that_is_committed() -> None:
+def test_a_leaving_server_campaigns_until_its_removal_is_committed() -> None:
     """The others are joint still, and can't win against the longer log of those who leave."""
     raft = make()
     last = entry(2, 1, Configuration(("n3", "n4", "n5")))
@@ -264,7 +264,7 @@ def test_a_replaced_configuration_is_undone() -> None:
 # Who is heard.
 
 
-def test_requests_are_heard_from_whoever_may_be_in_a_newer_configuration() -> None:
+def test_requests_are_accepted_from_servers_of_a_newer_configuration() -> None:
     raft = make("n3")
     raft.step("n4", RequestVote(7, "n4", 5, 6), 400)
     assert raft.ready().messages[0].message == Vote(7, True)
@@ -272,7 +272,7 @@ def test_requests_are_heard_from_whoever_may_be_in_a_newer_configuration() -> No
     assert (raft.leader, raft.configuration) == ("n4", JOINT)
 
 
-def test_answers_of_strangers_count_for_nothing() -> None:
+def test_answers_of_unknown_senders_are_ignored() -> None:
     raft = make_leader()
     raft.step("n4", AppendResponse(9, False), 310)
     raft.step("n4", Vote(9, False), 310)
@@ -296,7 +296,7 @@ def test_a_learner_gets_everything_and_counts_for_nothing() -> None:
     assert set(raft.peers) == {"n2", "n3"}, "a voter stays"
 
 
-def test_learners_go_with_the_leader_who_had_them() -> None:
+def test_learners_belong_to_the_leader_that_added_them() -> None:
     raft = make_leader()
     raft.add_learner("n4")
     raft.step("n2", AppendEntries(2, "n2", 0, 0, 0), 320)
@@ -315,7 +315,7 @@ def test_a_learner_that_becomes_a_voter_goes_on_where_it_was() -> None:
     assert confirm(raft, "n2", "n4") == index
 
 
-def test_what_a_peer_said_is_forgotten_only_when_nobody_needs_it() -> None:
+def test_a_peers_capabilities_are_dropped_only_when_unused() -> None:
     raft = make_leader()
     raft.forget_peer("n2")
     raft.forget_peer("n4")

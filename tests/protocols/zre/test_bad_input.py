@@ -90,7 +90,7 @@ def test_a_subnet_of_ours_may_be_named() -> None:
     ]
 
 
-def test_nobody_else_takes_a_peers_place() -> None:
+def test_no_other_node_replaces_a_peer() -> None:
     place = Place()
     place.say(1, HELLO)
     assert place.say(1, HELLO._replace(address="10.0.0.9"), source="10.0.0.9").actions == []
@@ -112,7 +112,7 @@ def test_a_goodbye_of_a_v1_node_is_no_beacon() -> None:
     assert len(place.node.peers) == 1
 
 
-def test_our_own_name_is_nobody_elses() -> None:
+def test_no_other_node_may_use_our_own_uuid() -> None:
     place = Place()
     assert place.hear(encode_beacon(Beacon(ME, 61_000))).actions == []
     assert place.say(1, HELLO, uuid=ME).actions == []
@@ -120,7 +120,7 @@ def test_our_own_name_is_nobody_elses() -> None:
 
 
 @pytest.mark.parametrize("source", [SOURCE, "10.0.0.9", "10.0.0.1"])
-def test_who_greets_by_our_own_name_ends_nobody(source: str) -> None:
+def test_a_hello_with_our_own_uuid_removes_no_peer(source: str) -> None:
     place = Place(static_peers=(f"tcp://{SOURCE}:61000", "tcp://10.0.0.3:61000"))
     place.say(1, HELLO)
     for address in (SOURCE, "10.0.0.3"):
@@ -184,7 +184,7 @@ def test_a_version_stays_what_it_was() -> None:
     assert place.count("version_changed") == 1
 
 
-def test_group_names_are_taken_as_they_are() -> None:
+def test_group_names_are_used_as_they_are() -> None:
     place = Place()
     place.node.join("Group")
     place.say(1, HELLO)
@@ -231,7 +231,7 @@ def test_a_flood_of_beacons() -> None:
 
 
 @pytest.mark.parametrize("forgers", [1, 5])
-def test_during_a_flood_others_are_heard(forgers: int) -> None:
+def test_during_a_flood_other_senders_are_read(forgers: int) -> None:
     """A node's beacon is believed at once during a flood of another address."""
     room = PeerAllowance(40)
     place, dice = Place(socket_allowance=room, peers_max=80), Random(1)
@@ -266,7 +266,7 @@ def test_a_flood_of_greetings() -> None:
     assert place.count("hello_refused") == 1900
 
 
-def test_who_greets_displaces_who_was_only_heard() -> None:
+def test_a_peer_with_a_hello_replaces_one_known_by_beacon_only() -> None:
     place = Place(peers_max=4)
     place.hear(encode_beacon(Beacon(b"\x05" * 16, 1)))
     for i in range(4):

@@ -107,7 +107,7 @@ def test_a_goodbye_ends_it_at_once() -> None:
 
 @pytest.mark.parametrize("greeting", list(Version))
 @pytest.mark.parametrize("other", list(Version))
-def test_a_goodbye_is_said_if_anybody_understands_it(greeting: Version, other: Version) -> None:
+def test_a_goodbye_is_sent_to_peers_that_know_it(greeting: Version, other: Version) -> None:
     """For nodes of RFC 20 alone a beacon of port 0 is invalid."""
     network = ZreNetwork(4)
     a = network.add("a", greeting=greeting, uuid=OTHER)
@@ -183,7 +183,7 @@ def test_many_nodes_of_both_versions() -> None:
         assert heard == (others if i % 3 == 0 else set())
 
 
-def test_who_greets_in_v1_is_answered_in_v1() -> None:
+def test_a_hello_of_version_1_is_answered_in_version_1() -> None:
     """A foreign node may greet first for half a second; then it is greeted as configured."""
     network = ZreNetwork(8)
     old = network.add("", uuid=FOREIGN, greeting=Version.V1)
@@ -238,7 +238,7 @@ def test_status_that_differs_is_repaired() -> None:
     assert a.seen(EventKind.EXIT) == b.seen(EventKind.EXIT) == []
 
 
-def test_a_peer_that_takes_nothing_is_let_go_and_comes_back() -> None:
+def test_a_peer_that_reads_nothing_is_dropped_and_returns() -> None:
     network = ZreNetwork(11)
     a, b = network.add("a"), network.add("b")
     network.run(2000)
@@ -373,7 +373,7 @@ def test_beacons_are_not_answered_by_storms() -> None:
         {"address": "0.0.0.0.0"},
     ],
 )
-def test_what_can_not_be_said(setting: dict[str, object]) -> None:
+def test_values_that_cannot_be_encoded(setting: dict[str, object]) -> None:
     setup = NodeSetup(FOREIGN, "10.0.0.1", 61_000)
     with pytest.raises(LocalProtocolError):
         NodeMachine(setup._replace(**setting), 0)  # type: ignore[arg-type]
@@ -429,7 +429,7 @@ def test_gossip_makes_a_mesh_where_udp_is_closed(greeting: Version) -> None:
     assert not any(host.seen(EventKind.EXIT) for host in [seed, *hosts])
 
 
-def test_gossip_leads_nobody_out_of_its_subnets() -> None:
+def test_gossip_reaches_no_address_outside_the_subnets() -> None:
     network = ZreNetwork(21, beacon_loss=1.0)
     seed = network.add("seed", gossip=True)
     static = (f"tcp://{seed.address}:61000",)

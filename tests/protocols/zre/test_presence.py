@@ -77,7 +77,7 @@ def test_they_round_trip_and_cut_ones_are_refused(said: Presence, cut: int) -> N
         (len(SAID_DATA) - 16, b"\xff\xff\xff\xff", "short"),
     ],
 )
-def test_what_is_wrong_is_said(place: int, octets: bytes, reason: str) -> None:
+def test_errors_are_reported(place: int, octets: bytes, reason: str) -> None:
     data = SAID_DATA[:place] + octets + SAID_DATA[place + len(octets) :]
     with pytest.raises(Malformed) as error:
         decode_presence([data])
@@ -97,7 +97,7 @@ def test_limits() -> None:
             encode_presence(wrong)
 
 
-def test_what_is_told() -> None:
+def test_reported_events() -> None:
     headers = {"X-A": "1", "X-B": "x" * 4090, "X-C": "3"}
     peer = PeerInfo(PEER, "é" * 127, "tcp://10.0.0.1:61000", Version.V1, headers)
     for kind in EventKind:

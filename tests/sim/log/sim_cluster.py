@@ -370,7 +370,10 @@ class SimCluster:
         self.network.heal()
         self._cut(lambda a, b: name in (a, b) and {a, b} <= self.nodes.keys(), "lose")
         for connection in list(self.network.connections):
-            if name in (connection.host, connection.door.host) and connection.host in self.nodes:
+            if (
+                name in (connection.host, connection.listener.host)
+                and connection.host in self.nodes
+            ):
                 connection.close()
 
     def _second_leader(self, name: str) -> None:

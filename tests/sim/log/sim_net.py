@@ -51,11 +51,11 @@ class Network:
         self.connections: list[Connection] = []
         self._routes = 0
 
-    def connect(self, host: str, door: SimListener, end: "ConnectionOwner") -> "Connection":
+    def connect(self, host: str, listener: SimListener, end: "ConnectionOwner") -> "Connection":
         """Makes a connection of a host to a listener; both must exist."""
         self._routes += 1
         route = b"r" + self._routes.to_bytes(4, "big")
-        connection = Connection(self, host, door, route, end)
+        connection = Connection(self, host, listener, route, end)
         self.connections.append(connection)
         return connection
 
@@ -72,7 +72,7 @@ class Network:
     def close_host(self, host: str) -> None:
         """A process or a host ends: all its connections are lost, on both sides."""
         for connection in list(self.connections):
-            if host in (connection.host, connection.door.host):
+            if host in (connection.host, connection.listener.host):
                 connection.close()
 
 
@@ -83,13 +83,13 @@ class Connection:
         self,
         network: Network,
         host: str,
-        door: SimListener,
+        listener: SimListener,
         route: bytes,
         end: ConnectionOwner,
     ) -> None:
         self.network = network
         self.host = host
-        self.door = door
+        self.listener = listener
         self.route = route
         self.open = True
         self.abandoned = False
@@ -130,7 +130,7 @@ class Connection:
         if not self.open:
             simulation.counters["lost: closed"] += 1
             return
-        ends = (self.host, self.door.host)
+        ends = (self.host, self.listener.host)
         way = network.cuts.get(ends if forward else ends[::-1])
         if way == "hold":
             self._held.append((forward, frames))
@@ -160,7 +160,7 @@ class Connection:
         elif not forward:
             if not self.abandoned:
                 self._end.on_answer(self, frames)
-        elif self.door.is_open():
-            self.door.on_request(self, frames)
+        elif self.listener.is_open():
+            self.listener.on_request(self, frames)
         else:
             self.network.simulation.counters["lost: closed"] += 1

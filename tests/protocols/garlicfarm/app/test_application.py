@@ -172,7 +172,7 @@ def test_an_order_sets_the_interval_of_all() -> None:
         ({"destinations": [{"destination": "x" * (1 << 20)}]}, "not a document"),
     ],
 )
-def test_a_router_that_says_nonsense(document: Mapping[str, object], error: str) -> None:
+def test_a_router_with_invalid_output(document: Mapping[str, object], error: str) -> None:
     """The server posts its own part and reports the problem."""
     farm = AppWorld(members=(1,))
     farm.routers[1].said = RouterStatus(document)

@@ -49,7 +49,7 @@ def data_of(cluster: FakeCluster) -> list[bytes]:
     return [data for _, data in cluster.log.records]
 
 
-def test_the_leader_is_found_and_the_others_are_let_go() -> None:
+def test_the_leader_is_found_and_other_connections_end() -> None:
     cluster = FakeCluster()
     cluster.lead("n2")
     cluster.run(lambda: cluster.client.leader == "tcp://n2")
@@ -366,7 +366,7 @@ def test_a_stream_is_stopped_by_count_0() -> None:
     assert cluster.sent[-1][2][-1] == b"\0"
 
 
-def test_questions_who_leads_are_few() -> None:
+def test_few_requests_ask_for_the_leader() -> None:
     """Each peer is asked every 25 ms, one that does not answer five times a second."""
     cluster = FakeCluster()
     cluster.peers[2].mute = True

@@ -175,7 +175,7 @@ def ring() -> Ring:
     return Ring(*OLD)
 
 
-def test_who_asks_again_and_again_on_new_connections_is_answered_on_the_newest(ring: Ring) -> None:
+def test_a_client_with_many_connections_is_answered_on_the_newest(ring: Ring) -> None:
     ring.foreign["n9"] = 0
     reqid = ring.new_id()
     payload = encode_members([(name, url(name)) for name in (*OLD, "n9")])
@@ -201,7 +201,7 @@ def test_a_new_server_is_learned_where_it_is_caught_up_and_counted(ring: Ring) -
     ring.run_until(lambda: ring.members("n4") == {*OLD, "n4"})
     assert [kind for kind in ring.lead.links.urls.items() if kind[0] == "n4"] == [
         ("n4", "tcp://n4:7221")
-    ], "it said itself where its door is"
+    ], "it named its own address"
     ring.run_until(lambda: ring.peers["n4"].eligibility.state == "voter")
 
 
@@ -222,7 +222,7 @@ def test_a_change_is_over_when_the_new_server_votes(ring: Ring) -> None:
     assert n4.eligibility.may_vote
 
 
-def test_who_leaves_is_told_and_then_left_alone(ring: Ring) -> None:
+def test_a_removed_member_learns_of_it_and_gets_no_more(ring: Ring) -> None:
     leader = ring.lead
     ring.change("n1", "n2")
     assert ring.answer().status is ConfigStatus.ACCEPTED
@@ -252,7 +252,7 @@ def test_a_change_waits_for_a_transfer_without_haste(ring: Ring) -> None:
     assert (lead.members.deadline_ms(ring.now_ms) or 0) > ring.now_ms
 
 
-def test_who_is_elected_on_its_way_out_leads_no_longer_than_needed() -> None:
+def test_a_removed_leader_steps_down_once_the_change_is_committed() -> None:
     """The entry that says so is with it alone when the leader is lost."""
     ring = Ring(*OLD, "n4")
     leader = ring.lead.core
@@ -293,7 +293,7 @@ def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: Ring) -> None:
     assert ring.answer().status is ConfigStatus.ACCEPTED
 
 
-def test_who_has_lost_its_disk_is_found_by_a_leader_that_it_does_not_know(ring: Ring) -> None:
+def test_a_member_without_its_disk_is_found_by_an_unknown_leader(ring: Ring) -> None:
     ring.start("n4", OLD)
     ring.change(*OLD, "n4")
     assert ring.answer().status is ConfigStatus.ACCEPTED
@@ -321,7 +321,7 @@ def test_a_server_of_another_make_copies_the_log_by_itself(ring: Ring) -> None:
         (1, 1, "learner"),  # The same, and a new leader does not know yet what is committed.
     ],
 )
-def test_who_has_lost_its_disk_does_not_join_again(
+def test_a_member_without_its_disk_does_not_rejoin_by_itself(
     ring: Ring, commit_index: int, terms_later: int, state: str
 ) -> None:
     ring.start("n4", OLD)
@@ -368,7 +368,7 @@ def test_another_leader_finishes_a_joint_configuration(ring: Ring) -> None:
     assert leader.core.configuration == (("n1", "n2", "n4"), ())
 
 
-def test_who_does_not_lead_says_who_does(ring: Ring) -> None:
+def test_a_follower_answers_with_the_leader(ring: Ring) -> None:
     ring.change("n1", "n2", to="n2")
     answer = ring.answer()
     assert (answer.status, answer.leader) == (ConfigStatus.NOT_LEADER, "n1")
@@ -415,7 +415,7 @@ def test_junk_is_refused_with_a_reason(ring: Ring, payload: bytes) -> None:
     assert answer.message
 
 
-def test_a_server_that_is_not_there_is_not_taken(ring: Ring) -> None:
+def test_an_unreachable_server_is_not_chosen(ring: Ring) -> None:
     ring.change(*OLD, "n4")
     answer = ring.answer()
     assert (answer.name, answer.message) == ("Unreachable", "no answer from n4 at tcp://n4:7201")
@@ -637,7 +637,7 @@ def test_what_is_no_config_update(frames: list[bytes]) -> None:
     "data",
     [b"", b"\x90", b"\xc0", b"\x80", b"\x81\xa3new\x90", b"\x92\x92\xa1a\xa1x\x92\xa1a\xa1y"],
 )
-def test_a_config_entry_that_says_nothing(data: bytes) -> None:
+def test_an_empty_config_entry(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
         codec.decode_config_entry(data)
 

@@ -26,7 +26,7 @@ def test_first_start_needs_all_peers_empty() -> None:
     assert node.bootstrap_witnesses == (("n1", 10), ("n2", 20), ("n3", 30))
 
 
-def test_who_was_slow_is_vouched_for_by_who_saw_all() -> None:
+def test_a_late_node_is_vouched_for_by_nodes_that_saw_all() -> None:
     witnessed = (("n2", 20), ("n1", 10), ("n3", 30))
     node = eligibility(voter=False, empty=True)
     assert node.on_hello("n2", False, 20, witnessed), "n2 has begun without waiting for us"
@@ -62,7 +62,7 @@ def test_bootstrap_counts_only_when_empty() -> None:
     assert not eligibility(voter=False, empty=False, boot=True).may_vote
 
 
-def test_a_single_node_needs_nobody() -> None:
+def test_a_single_node_needs_no_other() -> None:
     node = VoterEligibility(("n1", 10), ("n1",), GAP_MS, TRUST_MS)
     node.restore(False, True, None, False)
     assert node.may_vote
@@ -81,7 +81,7 @@ def test_a_learner_votes_after_catching_up_with_a_lasting_leader() -> None:
     assert node.may_vote
 
 
-def test_a_learner_does_not_trust_a_leader_heard_with_gaps_or_of_many_terms() -> None:
+def test_a_learner_does_not_trust_a_leader_with_gaps_or_many_terms() -> None:
     node = eligibility(voter=False, empty=True)
     assert not hear(node, 3, durable=10, from_ms=1000, to_ms=1600)
     assert not hear(node, 4, durable=10, from_ms=1600, to_ms=2200), "another leader"

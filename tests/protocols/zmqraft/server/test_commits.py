@@ -26,7 +26,7 @@ def test_the_first_word_comes_at_once_even_if_there_is_nothing() -> None:
     assert CommitNotifier(5).scope(0, 0, 5) is EVERYBODY
 
 
-def test_commits_are_told_at_a_pace_unless_somebody_wants_to_read_them() -> None:
+def test_commit_notices_are_paced_unless_a_reader_waits() -> None:
     commits = told(7, 0)
     assert commits.scope(8, 0, PUBLISH_MS - 1) is NOBODY
     assert commits.deadline_ms(8, 3) == PUBLISH_MS
@@ -38,7 +38,7 @@ def test_commits_are_told_at_a_pace_unless_somebody_wants_to_read_them() -> None
     assert commits.deadline_ms(7, 3) is None
 
 
-def test_who_is_urgent_hears_of_each_commit_at_once_and_that_we_still_lead() -> None:
+def test_urgent_processes_get_each_commit_and_the_leadership_at_once() -> None:
     commits = told(7, 2)
     commits.urgent = True
     assert commits.scope(8, 2, 1) is URGENT
@@ -53,7 +53,7 @@ def test_who_is_urgent_hears_of_each_commit_at_once_and_that_we_still_lead() -> 
     assert follower.scope(7, 0, 10**6) is NOBODY
 
 
-def test_the_others_hear_at_their_pace_of_what_the_urgent_were_told() -> None:
+def test_other_processes_get_paced_notices_of_urgent_commits() -> None:
     commits = told(7, 2)
     commits.urgent = True
     commits.notify(CommitNotice(8, 1, 2, URGENT), 1)
@@ -64,7 +64,7 @@ def test_the_others_hear_at_their_pace_of_what_the_urgent_were_told() -> None:
     assert commits.scope(8, 2, PUBLISH_MS) is EVERYBODY
 
 
-def test_a_leadership_that_comes_or_goes_is_told_at_once() -> None:
+def test_a_change_of_leadership_is_notified_at_once() -> None:
     assert told(7, 0).scope(7, 2, 1) is EVERYBODY
     assert told(7, 2).scope(7, 0, 1) is EVERYBODY
     assert told(7, 2).scope(7, 3, 1) is EVERYBODY

@@ -74,7 +74,7 @@ def test_what_is_committed_and_not_on_our_own_disk_is_waited_for() -> None:
     assert taken(leading.told()).last_index == 4
 
 
-def test_what_is_behind_the_end_is_told_its_own_index() -> None:
+def test_a_request_behind_the_end_gets_its_own_index() -> None:
     leading = Leading()
     leading.ask(entries_request(9))
     assert taken(leading.confirm()) == EntriesAnswer(EntriesStatus.LAST, 9)
@@ -97,7 +97,7 @@ def test_a_new_leader_answers_once_it_has_committed_and_applied() -> None:
     assert (found.leading, found.applied_index, found.commit_index) == (True, 1, 1)
 
 
-def test_a_leader_that_can_not_confirm_itself_says_so_in_time() -> None:
+def test_a_leader_that_cannot_confirm_itself_refuses_in_time() -> None:
     leading = Leading()
     assert not leading.ask(entries_request(0), INFO_REQUEST)
     leading.alone.now_ms += HELD_MS_MAX
@@ -119,7 +119,7 @@ def test_log_info_does_not_wait_for_ever_for_a_state_machine() -> None:
     assert (found.leading, found.applied_index, found.commit_index) == (True, 0, 1)
 
 
-def test_who_asked_a_leader_hears_that_it_leads_no_more() -> None:
+def test_waiting_clients_learn_that_a_leader_was_deposed() -> None:
     leading = Leading()
     leading.ask(INFO_REQUEST, entries_request(0))
     leading.alone.append(AppendEntries(leading.peer.core.term + 1, "n2", 0, 0, 0))
@@ -133,7 +133,7 @@ def test_who_asked_a_leader_hears_that_it_leads_no_more() -> None:
 
 def ask_anywhere(alone: Alone, prev_index: int) -> list[EntriesAnswer]:
     request = RequestEntries(REQID, prev_index, packed=True, any_peer=True)
-    answers = alone.ask(*own.encode_entries_packed(CLUSTER, request), door="clients")
+    answers = alone.ask(*own.encode_entries_packed(CLUSTER, request), socket="clients")
     return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
 
 
@@ -172,7 +172,7 @@ def test_a_follower_of_a_leader_that_has_not_committed_waits() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_follower_sends_whoever_knows_more_to_the_leader(known: bool) -> None:
+def test_a_follower_redirects_clients_with_newer_knowledge(known: bool) -> None:
     alone = Alone()
     if known:
         batch = entries(1, 4, 1)
@@ -183,7 +183,7 @@ def test_a_follower_sends_whoever_knows_more_to_the_leader(known: bool) -> None:
     assert [it.status for it in answers] == [EntriesStatus.NOT_LEADER]
 
 
-def test_a_follower_that_becomes_the_leader_answers_whom_it_kept_waiting() -> None:
+def test_a_new_leader_answers_the_clients_that_waited_at_it() -> None:
     alone = Alone()
     assert not ask_anywhere(alone, 0)
     lead(alone)

@@ -149,7 +149,7 @@ def test_one_entry_over_the_message_size_goes_alone(size: int, packed: bool) -> 
 
 @pytest.mark.parametrize("block", [1, 8, 1000])
 @pytest.mark.parametrize("readers", [1, 3])
-def test_whole_blocks_are_sent_to_who_asks_for_them(block: int, readers: int) -> None:
+def test_whole_blocks_are_sent_on_request(block: int, readers: int) -> None:
     """Several readers at different places share what was read."""
     log = StreamedLog(block, 16 << 10)
     server = EntryStreams(log.read)

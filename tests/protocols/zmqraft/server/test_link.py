@@ -229,7 +229,7 @@ def test_hello_is_answered_by_hello() -> None:
     assert wire.link.on_answer([b"\x77", b"\x01"]) is None, "an id that nobody waits for"
 
 
-def test_strangers_and_foreign_clusters_are_dropped() -> None:
+def test_unknown_senders_and_foreign_clusters_are_dropped() -> None:
     wire = LinkWire()
     stranger = PeerLink(CLUSTER, "n2", wire.out.append)
     stranger.send_request(RequestVote(5, "n9", 7, 3))

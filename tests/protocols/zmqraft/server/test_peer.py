@@ -57,7 +57,7 @@ class MemoryReader:
 
 
 class Alone:
-    """A peer, its clock, and both of its doors."""
+    """A peer, its clock, and both of its sockets."""
 
     def __init__(
         self,
@@ -77,34 +77,34 @@ class Alone:
         self.message_id = 0
         self.peer = Peer(setup, recovered, Reqids(), self.reader, self.now_ms, Random(1))
 
-    def ask(self, *frames: bytes, door: str = "peers") -> list[list[bytes]]:
-        """A request on a door, and all answers that leave through it in the same wake."""
-        return self.ask_all([[b"route", *frames]], door)
+    def ask(self, *frames: bytes, socket: str = "peers") -> list[list[bytes]]:
+        """A request on a socket, and all answers that leave through it in the same wake."""
+        return self.ask_all([[b"route", *frames]], socket)
 
-    def ask_all(self, messages: list[list[bytes]], door: str = "peers") -> list[list[bytes]]:
+    def ask_all(self, messages: list[list[bytes]], socket: str = "peers") -> list[list[bytes]]:
         arena = Arena.from_messages(messages)
-        if door == "peers":
+        if socket == "peers":
             self.peer.on_peers(arena, self.now_ms, 0)
         else:
             self.peer.on_clients(arena, self.now_ms, 1_800_000_000)
         self.wake()
-        out = self.peer.peers_out if door == "peers" else self.peer.clients_out
+        out = self.peer.peers_out if socket == "peers" else self.peer.clients_out
         answers = [frames[1:] for frames in out.messages()]
         out.clear()
         return answers
 
-    def append(self, message: AppendEntries, door: str = "peers") -> list[list[bytes]]:
-        return self.ask(*own.encode_append_packed(1, CLUSTER, message), door=door)
+    def append(self, message: AppendEntries, socket: str = "peers") -> list[list[bytes]]:
+        return self.ask(*own.encode_append_packed(1, CLUSTER, message), socket=socket)
 
-    def vote(self, message: RequestVote, door: str = "peers") -> bool:
+    def vote(self, message: RequestVote, socket: str = "peers") -> bool:
         self.message_id += 1
         request = encode_request_vote(self.message_id, CLUSTER, message)
-        answers = self.ask(*request, door=door)
+        answers = self.ask(*request, socket=socket)
         return bool(answers) and decode_vote(answers[0])[1].granted
 
-    def hello(self, hello: own.Hello, door: str = "peers") -> own.Hello:
+    def hello(self, hello: own.Hello, socket: str = "peers") -> own.Hello:
         """Says hello as another peer, and returns what it hears of this one."""
-        answers = self.ask(*own.encode_hello(b"\x07", CLUSTER, hello), door=door)
+        answers = self.ask(*own.encode_hello(b"\x07", CLUSTER, hello), socket=socket)
         return own.decode_hello_answer(answers[0])[1]
 
     def wake(self) -> Wake:
@@ -168,7 +168,7 @@ def test_a_vote_that_may_be_forgotten_is_not_given_again_in_the_leaders_term() -
     assert alone.vote(RequestVote(20, "n3", 9, 6))
 
 
-def test_a_config_entry_that_can_not_be_read_is_not_taken_in() -> None:
+def test_an_unreadable_config_entry_is_refused() -> None:
     alone = Alone()
     for number, data in enumerate((b"\x93\xa1", b"\x90", b"\xc0"), 1):
         bad = encode_block(1, 3, [Record(KIND_CONFIG, None, data)])
@@ -203,7 +203,7 @@ def lead(alone: Alone, *, wake: bool = True) -> None:
     assert core.role is Role.LEADER
 
 
-def test_who_has_become_a_voter_is_not_counted_out_by_a_late_hello() -> None:
+def test_a_late_hello_does_not_make_a_voter_a_learner() -> None:
     """A hello and the answer to one travel on two connections: the older one may come last."""
     alone = Alone()
     lead(alone)
@@ -246,7 +246,7 @@ def test_a_hello_is_answered_by_what_it_has_made_of_us() -> None:
     assert alone.hello(own.Hello("n3", "1", empty=True, incarnation=3)).voter
 
 
-def test_answers_of_another_peer_are_not_taken_for_those_of_the_one_we_ask() -> None:
+def test_answers_of_another_peer_are_ignored() -> None:
     """Two addresses that lead to one peer: it would acknowledge and vote for two."""
     alone = Alone()
     alone.now_ms = alone.peer.deadline_ms
@@ -262,16 +262,16 @@ def test_answers_of_another_peer_are_not_taken_for_those_of_the_one_we_ask() -> 
     assert link.on_answer([sent[0], b"\x01", b"\x01"]) is None
 
 
-# ---- the two doors ----
+# ---- the two sockets ----
 
 
-def test_who_has_a_door_of_its_own_is_not_heard_at_the_clients_door() -> None:
+def test_a_member_with_a_peer_url_is_ignored_at_the_clients_url() -> None:
     """Whoever reaches `url` could else unseat a leader in a member's name."""
     alone = Alone()
     high = 1 << 40  # A term that would unseat everybody.
-    alone.append(AppendEntries(high, "n2", 0, 0, 0), door="clients")
-    assert not alone.vote(RequestVote(high, "n2", 9, 6), door="clients")
-    alone.hello(speaks("n2", voter=False), door="clients")
+    alone.append(AppendEntries(high, "n2", 0, 0, 0), socket="clients")
+    assert not alone.vote(RequestVote(high, "n2", 9, 6), socket="clients")
+    alone.hello(speaks("n2", voter=False), socket="clients")
     assert alone.peer.core.term == 0
     assert alone.peer.links.by_peer["n2"].features is None
     assert alone.peer.requests.unknown_senders == 3
@@ -301,7 +301,7 @@ def test_many_readers_at_once_are_served_in_turn() -> None:
     ]
     wakes = 0
     while waiting:
-        answers = alone.ask_all(asked if not wakes else [], door="clients")
+        answers = alone.ask_all(asked if not wakes else [], socket="clients")
         assert 0 < sum(len(frame) for frames in answers for frame in frames) <= 8 << 20
         waiting -= {frames[0] for frames in answers}
         assert not waiting or peer.deadline_ms <= alone.now_ms
@@ -353,7 +353,7 @@ def test_questions_beyond_the_queue_are_dropped_and_counted() -> None:
     assert alone.peer.status()["questions_dropped"] == 5
 
 
-def test_readers_that_wait_hear_when_nobody_leads_any_more() -> None:
+def test_waiting_readers_learn_that_there_is_no_leader() -> None:
     alone = Alone()
     lead(alone)
     request = encode_client_request(RequestEntries(b"request-id-1", 0), CLUSTER, Form.TEXT)
@@ -363,7 +363,7 @@ def test_readers_that_wait_hear_when_nobody_leads_any_more() -> None:
     assert decode_entries_answer(answer[1:])[1].status is EntriesStatus.NOT_LEADER
 
 
-def test_a_follower_serves_what_it_has_applied_to_whoever_wants_it_of_any_peer() -> None:
+def test_a_follower_serves_applied_entries_to_readers_of_any_peer() -> None:
     """And goes on while it hears of leaders; what it has compacted is the leader's to send."""
     alone = Alone()
     batches = entries(1, 64, 1, 64 << 10), entries(65, 64, 1, 64 << 10)
@@ -377,7 +377,7 @@ def test_a_follower_serves_what_it_has_applied_to_whoever_wants_it_of_any_peer()
 
     def ask(request: RequestEntries) -> list[EntriesAnswer]:
         frames = own.encode_entries_packed(CLUSTER, request)
-        answers = alone.ask(*frames, door="clients")
+        answers = alone.ask(*frames, socket="clients")
         return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
 
     answers = ask(request)

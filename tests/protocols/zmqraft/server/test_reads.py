@@ -115,7 +115,7 @@ def test_an_index_that_is_never_applied_costs_no_memory() -> None:
     assert [id_ for id_, _ in decoded(leading.told())] == [bytes([n]) for n in range(250)]
 
 
-def test_a_reader_hears_that_it_is_not_forgotten() -> None:
+def test_a_waiting_reader_gets_reminders() -> None:
     leading = Leading()
     leading.ask(read(1))
     leading.alone.now_ms += 100
@@ -124,7 +124,7 @@ def test_a_reader_hears_that_it_is_not_forgotten() -> None:
     assert not leading.told()
 
 
-def test_who_does_not_lead_names_the_leader() -> None:
+def test_a_follower_names_the_leader() -> None:
     alone = Alone()
     assert decoded(alone.ask_all([[b"route", *read(1)]], "clients")) == [(b"\1", None)]
     alone.append(AppendEntries(3, "n2", 0, 0, 0))
@@ -132,7 +132,7 @@ def test_who_does_not_lead_names_the_leader() -> None:
     assert decoded(alone.ask_all([[b"route", *read(2)]], "clients")) == [(b"\2", "n2")]
 
 
-def test_a_deposed_leader_refuses_whoever_waits() -> None:
+def test_a_deposed_leader_refuses_waiting_clients() -> None:
     leading = Leading()
     leading.ask(read(1), read(2, WAIT_CONFIRMED))
     term = leading.peer.core.term + 1
@@ -244,7 +244,7 @@ def test_a_leader_that_reminds_is_waited_for_and_a_silent_one_is_not() -> None:
     cluster.run(lambda: read_.done)
 
 
-def test_an_answer_to_a_read_of_before_the_search_is_a_stray() -> None:
+def test_an_answer_to_a_read_from_before_the_search_is_a_stray() -> None:
     """The old leader's late answer may be older than what the reader has seen since."""
     cluster = FakeCluster()
     leader = cluster.lead("n1")

@@ -157,7 +157,7 @@ def test_orders_and_results_pass_a_pipe(work: Order | Result) -> None:
     ],
     ids=str,
 )
-def test_junk_in_the_pipe_is_told_apart(frames: list[bytes]) -> None:
+def test_junk_in_the_pipe_is_recognised(frames: list[bytes]) -> None:
     with pytest.raises(LocalProtocolError):
         result_for(9, frames)
 
@@ -400,7 +400,7 @@ def test_another_implementation_gets_the_state_alone_and_repeats_have_one_id() -
     assert [piece.offset for piece in pieces(peer.wake())] == [64 << 10]
 
 
-def test_a_kelek_peer_that_has_not_said_hello_gets_nothing_yet() -> None:
+def test_a_kelek_peer_without_a_hello_gets_nothing_yet() -> None:
     """State alone would leave it without request ids."""
     peer = SnapshotPeer(50)
     peer.lead()
@@ -412,7 +412,7 @@ def test_a_kelek_peer_that_has_not_said_hello_gets_nothing_yet() -> None:
     assert pieces(peer.wake())
 
 
-def test_who_has_said_hello_gets_the_container_wherever_its_door_is() -> None:
+def test_a_peer_with_a_hello_gets_the_container_at_any_address() -> None:
     """It joined later: the topology does not name it, and it has not said yet where it listens."""
     peer = SnapshotPeer(50)
     peer.lead()
@@ -421,7 +421,7 @@ def test_who_has_said_hello_gets_the_container_wherever_its_door_is() -> None:
     assert [piece.plain for piece in pieces(peer.wake())] == [False]
 
 
-def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
+def test_the_leader_waits_until_a_peer_is_known_to_be_foreign() -> None:
     """Neither the topology nor a hello tells: only who answers, and no hello, is foreign."""
     peer = SnapshotPeer(50)
     peer.lead()
@@ -445,7 +445,7 @@ def test_who_is_not_known_to_be_foreign_is_waited_for() -> None:
     assert not link.is_foreign, "another one may come up there"
 
 
-def test_a_foreign_one_that_says_hello_gets_the_container() -> None:
+def test_a_foreign_peer_with_a_hello_gets_the_container() -> None:
     peer = lacking(50, "n3")
     assert [piece.plain for piece in pieces(peer.orders)] == [True]
     hello = own.Hello("n3", "1", ("pack", "append", "prevote", "snapshot"), 7)
@@ -494,7 +494,7 @@ def test_chunks_are_written_answered_and_installed() -> None:
     assert not peer.orders
 
 
-def test_a_single_chunk_is_taken_again_when_its_writer_has_gone() -> None:
+def test_a_single_chunk_is_written_again_after_its_writer_ended() -> None:
     peer = SnapshotPeer()
     piece = InstallSnapshot(3, "n3", 70, 2, 0, 10, b"01234")
     frames = [b"route", *codec.encode_install(5, IDENT, piece)]
@@ -520,7 +520,7 @@ def taken(peer: SnapshotPeer, frames: list[bytes]) -> list[Order]:
     return [order for order in peer.wake() if isinstance(order, WriteChunk)]
 
 
-def test_a_single_chunk_for_which_there_was_no_room_is_taken_when_it_is_repeated() -> None:
+def test_a_single_chunk_without_room_is_accepted_when_repeated() -> None:
     peer = SnapshotPeer()
     for _ in range(RECEIVING_MAX):
         follow(peer, InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234"))
@@ -549,7 +549,7 @@ def test_a_chunk_that_found_no_room_in_the_pipe_is_answered_when_it_comes_again(
     assert len(peer.peer.clients_out.messages()) == 1, "a repeat of what is answered"
 
 
-def test_state_alone_is_not_taken_from_a_kelek_leader() -> None:
+def test_state_alone_is_refused_from_a_kelek_leader() -> None:
     """It does not know yet that we are one, too: ours would be without request ids, and with the
     members as of our own log."""
     peer = SnapshotPeer()
@@ -567,7 +567,7 @@ def test_state_alone_is_not_taken_from_a_kelek_leader() -> None:
     assert taken(peer, frames)
 
 
-def test_a_chunk_of_an_old_term_is_not_taken() -> None:
+def test_a_chunk_of_an_old_term_is_refused() -> None:
     peer = SnapshotPeer()
     heartbeat = own.encode_append_packed(4, IDENT, AppendEntries(5, "n2", 0, 0, 0))
     peer.peer.on_peers(Arena.from_messages([[b"r", *heartbeat]]), peer.now_ms, 0)
@@ -623,7 +623,7 @@ def test_one_is_made_when_enough_entries_were_applied_and_the_log_compacted() ->
     assert core.log.base_index == 151
 
 
-def test_an_order_to_make_one_that_nobody_has_heard_is_given_again() -> None:
+def test_a_lost_order_for_a_snapshot_is_repeated() -> None:
     """snapshot_sender may be on its way up, or have no room."""
     peer = SnapshotPeer(entries=1)
     peer.lead()

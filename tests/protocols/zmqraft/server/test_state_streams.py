@@ -161,7 +161,7 @@ def test_the_client_collects_the_state() -> None:
     assert b"".join(stream.chunks) == STATE
 
 
-def test_a_reader_of_entries_is_told_that_they_are_gone() -> None:
+def test_a_reader_learns_that_entries_are_compacted() -> None:
     stream = EntryStream(5)
     stream.start(REQID)
     answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 70, chunk=StateChunk(0, 10, 3, b"x"))

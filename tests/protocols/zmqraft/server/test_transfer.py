@@ -47,9 +47,9 @@ def confirm(alone: Alone, name: str) -> None:
     alone.wake()
 
 
-def ask(alone: Alone, to: str = "", door: str = "clients") -> list[wire.TransferAnswer]:
+def ask(alone: Alone, to: str = "", socket: str = "clients") -> list[wire.TransferAnswer]:
     request = wire.RequestTransfer(b"id", to)
-    return decoded(alone.ask(*wire.encode_transfer(request, CLUSTER), door=door))
+    return decoded(alone.ask(*wire.encode_transfer(request, CLUSTER), socket=socket))
 
 
 def told(alone: Alone) -> list[wire.TransferAnswer]:
@@ -83,11 +83,11 @@ def test_meanwhile_clients_are_sent_to_the_target() -> None:
     alone = leader()
     ask(alone, "n2")
     update = encode_client_request(RequestUpdate(REQID, b"x"), CLUSTER, Form.TEXT)
-    (answer,) = alone.ask(*update, door="clients")
+    (answer,) = alone.ask(*update, socket="clients")
     refused = decode_update_answer(answer)[1]
     assert (refused.status, refused.leader) == (UpdateStatus.REFUSED, "n2")
     config = encode_client_request(RequestConfig(REQID), CLUSTER, Form.TEXT)
-    (answer,) = alone.ask(*config, door="clients")
+    (answer,) = alone.ask(*config, socket="clients")
     assert not decode_config_answer(answer)[1].leading
     assert alone.peer.core.log.last_index == 1
 
@@ -106,7 +106,7 @@ def test_it_is_given_up_after_an_election_timeout() -> None:
         answers += told(alone)
     assert answers[-1] == wire.TransferAnswer(REFUSED, reason="n3 did not take over within 300 ms")
     update = encode_client_request(RequestUpdate(REQID, b"x"), CLUSTER, Form.TEXT)
-    assert not alone.ask(*update, door="clients"), "it waits for its commit"
+    assert not alone.ask(*update, socket="clients"), "it waits for its commit"
     assert alone.peer.core.log.last_index == 2
 
 
@@ -133,7 +133,7 @@ def test_what_is_refused_and_why() -> None:
     assert answer.reason == "a transfer to n3 is in progress"
 
 
-def test_who_does_not_lead_names_the_leader() -> None:
+def test_a_follower_names_the_leader() -> None:
     alone = Alone()
     assert ask(alone, "n2") == [wire.TransferAnswer(NOT_LEADER, None)]
     alone.append(AppendEntries(3, "n2", 0, 0, 0))
@@ -143,22 +143,22 @@ def test_who_does_not_lead_names_the_leader() -> None:
 def test_a_repeat_does_not_move_it_a_second_time() -> None:
     alone = leader()
     request = wire.RequestTransfer(b"id", "", "n2")
-    answers = alone.ask(*wire.encode_transfer(request, CLUSTER), door="clients")
+    answers = alone.ask(*wire.encode_transfer(request, CLUSTER), socket="clients")
     assert decoded(answers) == [wire.TransferAnswer(DONE, "n1")], "n2 leads no more, as was wanted"
     assert alone.peer.core.transferring is None
 
 
-def test_those_who_wait_are_few() -> None:
+def test_the_waiting_requests_are_bounded() -> None:
     alone = leader()
     answers = [answer for _ in range(REQUESTS_MAX + 3) for answer in ask(alone, "n2")]
     assert [answer.reason for answer in answers] == ["too many requests wait for the transfer"] * 3
 
 
-def test_nobody_may_make_us_campaign_at_the_clients_door() -> None:
+def test_no_client_can_make_a_peer_campaign() -> None:
     alone = Alone()
     alone.append(AppendEntries(3, "n2", 0, 0, 0))
     word = wire.encode_timeout_now(1, CLUSTER, TimeoutNow(3, "n2"))
-    alone.ask(*word, door="clients")
+    alone.ask(*word, socket="clients")
     assert alone.peer.core.term == 3
     assert alone.peer.requests.unknown_senders == 1
     alone.ask(*word)
@@ -219,9 +219,9 @@ def test_junk_is_a_remote_error_or_decoded(frames: list[bytes]) -> None:
     st.lists(st.sampled_from([b"", b"\0", b"\1", CLUSTER, b"n2", b"n1", b"\xff" * 9]), max_size=7),
     st.sampled_from(["peers", "clients"]),
 )
-def test_junk_stops_no_peer(kind: bytes, frames: list[bytes], door: str) -> None:
+def test_junk_stops_no_peer(kind: bytes, frames: list[bytes], socket: str) -> None:
     alone = leader()
-    alone.ask_all([[b"route", *frames[:1], kind, *frames[1:]]], door)
+    alone.ask_all([[b"route", *frames[:1], kind, *frames[1:]]], socket)
     alone.wake()
 
 

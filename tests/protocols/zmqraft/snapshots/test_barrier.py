@@ -48,7 +48,7 @@ def test_all_go_to_the_furthest_entry() -> None:
     assert taken(barrier) == [(name, BarrierOrder(Phase.RESUME, 1)) for name in THREE]
 
 
-def test_who_does_not_stop_holds_nobody_up_for_long() -> None:
+def test_an_endless_sender_delays_others_for_a_bounded_time() -> None:
     barrier = Barrier(THREE)
     barrier.start(5, 0)
     barrier.tick(0)
@@ -110,7 +110,7 @@ def test_a_participant_stands_still_goes_to_the_entry_and_on() -> None:
     assert line.reply_when_written(15) is None
 
 
-def test_a_participant_that_hears_nothing_goes_on() -> None:
+def test_a_participant_without_an_answer_continues() -> None:
     line = BarrierParticipant()
     line.on_order(BarrierOrder(Phase.STOP, 3), (10, 1), 0)
     assert line.deadline_ms == STOPPED_MS_MAX
@@ -122,7 +122,7 @@ def test_a_participant_that_hears_nothing_goes_on() -> None:
     assert line.deadline_ms is None
 
 
-def test_a_participant_that_a_snapshot_has_taken_beyond_the_entry_goes_on() -> None:
+def test_a_participant_whose_snapshot_is_newer_continues() -> None:
     line = BarrierParticipant()
     line.on_order(BarrierOrder(Phase.STOP, 3), (10, 1), 0)
     line.on_order(BarrierOrder(Phase.APPLY, 3, (15, 2)), (10, 1), 1)

@@ -128,7 +128,7 @@ def test_client_request_frames() -> None:
         ([], None),
     ],
 )
-def test_the_shape_tells_the_form(args: list[bytes], form: Form | None) -> None:
+def test_the_shape_decides_the_form(args: list[bytes], form: Form | None) -> None:
     assert client.client_form([REQID, *args], IDENT) is form
 
 

@@ -55,7 +55,7 @@ def test_round_trip(record: Record, term: int) -> None:
 
 
 @given(st.lists(RECORDS, min_size=1, max_size=5), st.integers(1, 2**53 - 1))
-def test_the_batch_in_c_says_the_same(records: list[Record], term: int) -> None:
+def test_the_batch_in_c_gives_the_same(records: list[Record], term: int) -> None:
     batch = encode_block(1, term, records)
     frames = [encode_entry(term, record) for record in records]
     assert block_entries(batch, 1, len(records)) == frames
