@@ -269,7 +269,7 @@ def rule_names(path: str, text: str) -> list[str]:
 
 
 def rule_children(path: str, text: str) -> list[str]:
-    """A Python that we start takes no module from the folder that somebody happens to be in."""
+    """A Python that kelek starts imports no module from the current folder."""
     if not path.endswith(".py") or path.startswith("tests/"):
         return []
     found = []
@@ -557,7 +557,7 @@ def test_rules_accept_what_is_right() -> None:
 
 
 def test_every_package_is_listed() -> None:
-    """`packages` in pyproject.toml is written by hand, so somebody has to compare."""
+    """`packages` in pyproject.toml is written by hand, so it is compared."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     listed = set(project["tool"]["setuptools"]["packages"])
     folders = [PurePosixPath(name).parent for name in FILES if name.endswith("__init__.py")]

@@ -3,7 +3,7 @@ killed, and says on stdout what is durable.
 
     python snapshot_drill.py DIRECTORY EPOCH
 
-The entry at an index always has the same data and a snapshot the same state, whoever wrote it, so
+The entry at an index always has the same data and a snapshot the same state, on each node, so
 that a reader can tell. A line `INDEX` follows each sync; the last one that a snapshot has brought
 counts like one that was written.
 """

@@ -126,7 +126,7 @@ def test_nodes_are_upgraded_one_by_one_while_a_client_writes(nodes: VersionedNod
     assert count > 100
     nodes.wait_equal(count)
     for name in nodes.urls:
-        nodes.kill(name)  # One that is stopped hands over, and whoever leads then goes on writing.
+        nodes.kill(name)  # A stopped node transfers the leadership.
     kept = [nodes.entries(name) for name in nodes.urls]
     assert kept[0] == kept[1] == kept[2]
     written = [entry.data for entry in kept[0] if entry.kind == 0]

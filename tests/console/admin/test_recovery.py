@@ -37,7 +37,7 @@ def burnt(
 
 @pytest.fixture
 def lost(shell: Any, burnt: Path) -> Any:
-    """A copy of it, with the same addresses: nobody uses them meanwhile."""
+    """A copy of it, with the same addresses: no other node uses them meanwhile."""
     shutil.copytree(burnt / "var", shell.folder / "var")
     shutil.copy(burnt / "topology.yaml", shell.folder)
     return shell

@@ -17,7 +17,7 @@ C, W = b"KLKC01", b"KLKW01"
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[BrokerProcess]:
-    """One worker that does nothing for `echo`, three requests for it, and some for nobody."""
+    """A worker of `echo` that answers nothing, three requests for it, and some without a worker."""
     process = BrokerProcess(heartbeat_interval_ms=600_000, request_ttl_ms=600_000)
     process.wait_for("ready")
     worker, client = process.worker(), process.client()

@@ -110,7 +110,7 @@ def test_the_table_of_watch(port: int, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_watch_on_a_terminal(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table is drawn again when somebody comes."""
+    """The table is drawn again when a node appears."""
     network = NetworkOptions("lo", "", port)
     before, drawn = node_commands.draw, []
 

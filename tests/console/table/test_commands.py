@@ -538,7 +538,7 @@ def test_a_shell_gives_its_topology_to_every_command(
 
 
 class Terminal:
-    """A shell as somebody at a keyboard has it."""
+    """A shell with a terminal."""
 
     def __init__(self, folder: Path) -> None:
         self.fd, inner = pty.openpty()
@@ -563,7 +563,7 @@ class Terminal:
             assert ready, f"{text!r} was not shown: {self.seen!r}"
             try:
                 self.seen += os.read(self.fd, 1 << 16).decode()
-            except OSError as error:  # So Linux says that nobody has the terminal any more.
+            except OSError as error:  # Linux reports so that the terminal is closed.
                 raise AssertionError(f"the shell has ended: {self.seen!r}") from error
         self.seen = self.seen.partition(text)[2]
 

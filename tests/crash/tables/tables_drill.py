@@ -2,7 +2,7 @@
 
     python tables_drill.py PATH replicated|local COUNT [BALLAST STUCK_S]
 
-The entry at an index always holds the same operations, whoever writes it, so that a reader can
+The entry at an index always holds the same operations, on each node, so that a reader can
 tell. A line `written INDEX` follows each write, `durable INDEX` what must be there after a crash.
 When the disk is full: `full PROBLEM`, then the file BALLAST is removed; `again INDEX` when the
 tables take writes, from INDEX on. STUCK_S is how long the engine may take for that by itself.

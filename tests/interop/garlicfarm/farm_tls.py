@@ -114,7 +114,7 @@ class Who:
         if not lines[0].startswith("HTTP/1.1 101 "):
             sock.close()
             raise HandshakeRefused(lines[0])
-        assert not rest, "nobody has asked for anything yet"
+        assert not rest, "no request was sent yet"
         return sock
 
     # As a server.

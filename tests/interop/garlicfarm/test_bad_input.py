@@ -437,7 +437,7 @@ def test_unknown_servers_at_a_follower(scene: Scene) -> None:
         kinds.values(), 1
     )
     said = f'unwilling farm=farm why="server {STRANGER} invited this server, which considers'
-    scene.farm.wait(lambda: said in scene.farm.log(scene.follower), "nobody is told")
+    scene.farm.wait(lambda: said in scene.farm.log(scene.follower), "nothing is logged")
     scene.check()
 
 

@@ -39,7 +39,7 @@ WARNING = 2
 
 @pytest.fixture(params=["replicated", "local"])
 def table(request: pytest.FixtureRequest, tables: NodeTables) -> int:
-    """A table of the test's own that nobody has opened."""
+    """A table of the test's own that is not open."""
     return next(tables.local if request.param == "local" else tables.replicated)
 
 
@@ -535,7 +535,7 @@ def one_way(tables: NodeTables, kind: int) -> zmq.Socket[bytes]:
     socket.linger = 0
     socket.connect(tables.endpoints[tables.asked]["pull_url" if kind == zmq.PUSH else "sub_url"])
     if kind == zmq.XPUB:
-        assert socket.poll(int(plain.DEADLINE_S * 1000)), "nobody subscribes"
+        assert socket.poll(int(plain.DEADLINE_S * 1000)), "no subscriber"
         assert socket.recv() == b"\1", "not to everything"
     return socket
 

@@ -1,6 +1,6 @@
 """Random requests against a plain model of dicts, with restarts and snapshots between them.
 
-A case is a client of its own with four tables that nobody else uses, and a dozen requests: what an
+A case is a client of its own with four tables of its own, and a dozen requests: what an
 answer must say, the dicts know. Its seed is all of its dice; a failure names it, and
 zerodb_campaign.py plays it again. Whatever else happens to the cluster (a process killed, a
 snapshot taken) is told by who runs the cases, between two of them or within one.
@@ -46,7 +46,7 @@ class Ground(NamedTuple):
     """Where a case is played."""
 
     client: Callable[[int], PlainTableClient]  # By the kind of its socket.
-    replicated: Callable[[], int]  # A table that nobody else uses.
+    replicated: Callable[[], int]  # A table of its own.
     local: Callable[[], int]
     disturb: Callable[[Random], None]  # Restarts something, takes a snapshot, or does nothing.
 
@@ -117,7 +117,7 @@ class ModelCase:
         return self.dice.choice((b"", self.key(), self.key() + b"\0"))
 
     def flags(self, *tables: int) -> int:
-        """ASYNC ones are seen later: whoever reads must wait for them."""
+        """ASYNC writes are seen later: a reader must wait for them."""
         flags = self.dice.choice((0, plain.PARTSYNC, plain.FULLSYNC, 3))
         if not flags:
             self.behind.update(tables)

@@ -191,7 +191,7 @@ class NodePeer:
 
     @property
     def broke(self) -> str | None:
-        """What it said when it ended, if nobody asked for that."""
+        """Its output when it ended unexpectedly."""
         if self.process is None or self.process.process.poll() is None:
             return None
         self.process.errors.seek(0)

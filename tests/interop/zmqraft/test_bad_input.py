@@ -25,7 +25,7 @@ from kelek.tests.interop.zmqraft.test_peer_from_text import Follower
 TYPES = (b"?", b"+", b"$", b"^", b"=", b"<", b"%", b"*", b"&", b"k\0", b"k=", b"k+", b"k?", b"k<")
 LOGGED_S_MAX = 60.0
 ELECTIONS_MAX = 20  # That a machine holds within one test, because it is busy.
-HIGH = uint(1 << 40)  # A term that would unseat everybody.
+HIGH = uint(1 << 40)  # A term that would depose each leader.
 
 
 Process = tuple[str, str, int, int, str]
@@ -231,7 +231,7 @@ def test_the_pipes_between_the_processes(cluster: InteropCluster) -> None:
 
 
 def send_if_taken(stranger: zmq.Socket[bytes], frames: list[bytes]) -> None:
-    """A PUSH to a socket of another kind has nobody to send to."""
+    """A PUSH to a socket of another kind has no peer."""
     if stranger.poll(200, zmq.POLLOUT):
         stranger.send_multipart(frames)
 

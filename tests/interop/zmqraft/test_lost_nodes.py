@@ -57,7 +57,7 @@ def test_a_scan_goes_on_at_another_node(nodes: TableCluster) -> None:
             assert list(chain.from_iterable(one.snapshot_chunks(second.number))) == expected
             assert list(chain.from_iterable(one.snapshot_chunks(lease.number))) == before
             one.renew(lease.number)
-        # It is given back everywhere, whoever is told.
+        # All nodes release it, at any node's order.
         table.release(lease.number)
         table.release(second.number)
         nodes.wait(lambda: not any(nodes.leases(name) for name in NAMES))

@@ -112,7 +112,7 @@ def test_a_fourth_node_joins_under_load_and_leaves_again(alone: InteropCluster) 
             leader = leader_of(alone)
             assert change(alone, alone.urls).status is ConfigStatus.ACCEPTED
             assert log.append_many(b"after %d" % number for number in range(3000)) == 3000
-            assert leader_of(alone) == leader, "nobody was disturbed"
+            assert leader_of(alone) == leader, "the leader is the same"
     finally:
         joiner.stop()
 

@@ -115,7 +115,7 @@ class Mixed:
         return info.last_index if info else 0
 
     def leader(self, *names: str) -> str:
-        """Who leads, once somebody of these does; of all when none is named."""
+        """The leader, once one of these nodes leads; without names, any node."""
         found: list[str] = []
 
         def led() -> bool:
@@ -145,7 +145,7 @@ class Mixed:
         self.wait(lambda: (info := self.info(name)) and info.commit_index >= index)
 
     def write_alone(self, name: str) -> None:
-        """Updates that nobody else hears of; their client is never told what became of them."""
+        """Updates that reach no other peer; their client gets no answer."""
         last_index = self.last_index(name) + UNCOMMITTED
         with closing(Dealer(self.context, self.urls[name])) as dealer:
             for _ in range(UNCOMMITTED):

@@ -41,7 +41,7 @@ class Voted(NamedTuple):
 
 
 class Follower:
-    """A peer's ROUTER and what the text says of a follower: one log, votes for whoever asks."""
+    """A peer's ROUTER and a follower as specified: one log, a vote for each candidate."""
 
     def __init__(self, context: Context, url: str) -> None:
         self.router = context.socket(zmq.ROUTER)

@@ -403,7 +403,7 @@ def test_a_client_is_known_by_its_name_and_answered_where_it_asked_last(
     table.client([b"old", *asked()], [b"new", *asked()], [b"other", *REQUEST, b"1", b"x"])
     work = work_of(table.to_workers[0])
     assert table.count("repeated") == 1
-    table.client([b"old", *asked(request_id=b"2")])  # It was read late: nobody is there any more.
+    table.client([b"old", *asked(request_id=b"2")])  # It was read late: the client is gone.
     table.worker([b"w", W, b"\4", *work, b"end"])
     assert table.to_clients == [[b"new", C, b"\3", b"echo", b"1", b"end"]]
     table.broker.on_clients_gone([b"old"], 0)

@@ -115,7 +115,7 @@ def test_a_lost_broker_s_requests_go_to_the_next_in_order_under_the_same_ids() -
     resent = [codec.decode_client_request(it.frames)[1] for it in actions if isinstance(it, Send)]
     assert [it.request_id for it in resent] == [b"0", b"2", b"3"]
     assert [call.resent for call in calls] == [1, 0, 1, 0]
-    # The next one is lost, too: it waits for whoever is back first.
+    # The next broker is lost, too: the call waits for the first that returns.
     client.on_disconnected("b", 6)
     assert not client.broker
     client.ready(6)

@@ -95,7 +95,7 @@ class DurableNode:
                 self.results.append(lambda: durable.on_failed(ticket, now()))
                 return
             holds = store.write(self.token, order)
-            if fails:  # It was done, and nobody heard of it.
+            if fails:  # It was done, and the result was lost.
                 self.results.append(lambda: durable.on_failed(ticket, now()))
             else:
                 self.results.append(lambda: durable.on_written(ticket, holds, now()))
@@ -366,7 +366,7 @@ def test_a_broker_survives_any_content_of_its_table(bad: list[tuple[bytes, objec
                                  datetime=True)  # fmt: skip
     network.store.table = dict(before)
     network.clients.append(DurableClient(b"old"))
-    network.deliver = lambda node: None  # type: ignore[method-assign]  # Junk may name anybody.
+    network.deliver = lambda node: None  # type: ignore[method-assign]  # Junk may name any client.
     done = False
     for _ in range(300):
         network.step(calm=True)
@@ -384,4 +384,4 @@ def test_a_broker_survives_any_content_of_its_table(bad: list[tuple[bytes, objec
     for node in network.nodes:
         assert node.durable.is_loaded
         for key, _ in node.durable.ledger.junk:
-            assert key in kept, "what nobody can read stays for an operator"
+            assert key in kept, "unreadable rows stay for an operator"

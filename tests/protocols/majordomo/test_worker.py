@@ -151,7 +151,7 @@ def test_a_silent_broker_is_left_for_a_new_conversation() -> None:
     assert worker.ready(300) == [Connect("a")]
     worker.on_connected(350)
     assert said(worker, 350) == READY
-    # Whoever slept himself asks first.
+    # A worker that was suspended asks first.
     assert said(worker, 99_000) == [Ping()]
     assert said(worker, 99_001) == []
 
@@ -208,7 +208,7 @@ def test_it_goes_home_when_it_has_finished_what_it_has() -> None:
     (job,) = ask(worker, 1)
     worker.drain()
     assert said(worker, 1) == []
-    assert ask(worker, 2) == [], "somebody else's"
+    assert ask(worker, 2) == [], "of another client"
     assert worker.counters["declined"] == 1
     assert said(worker, 101) == [Ping()], "it is still there"
     worker.final(job, [b"done"])

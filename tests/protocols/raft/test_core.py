@@ -263,7 +263,7 @@ def test_junk_is_refused_or_harmless(steps: list[tuple[str, Message]], leading: 
 
 
 def campaign_span(raft: Raft) -> int:
-    """Waits for the next campaign, with everybody's pre-vote; how long it may take."""
+    """Waits for the next campaign, with all pre-votes; returns how long it may take."""
     now_ms = raft.deadline_ms
     raft.tick(now_ms)
     while raft.role is not Role.PRE_CANDIDATE:
@@ -276,7 +276,7 @@ def campaign_span(raft: Raft) -> int:
 
 
 def test_failed_campaigns_take_longer_until_there_is_a_leader() -> None:
-    """A range that the votes do not fit into, as they wait for slow disks, would elect nobody."""
+    """With a range shorter than the votes need on slow disks, no leader would be elected."""
     raft = make()
     assert campaign_span(raft) <= 300
     wider = [campaign_span(raft) for _ in range(20)]

@@ -189,7 +189,7 @@ def test_unsynced_takes_part_of_a_batch() -> None:
     unsynced.add(batch(5, 6, 2))
     unsynced.on_durable(7, 2)
     assert unsynced.durable_index == 7
-    unsynced.on_durable(9, 3)  # Nobody gave it this.
+    unsynced.on_durable(9, 3)  # It never had this entry.
     assert unsynced.durable_index == 7
     unsynced.on_durable(10, 2)
     assert unsynced.durable_index == 10

@@ -68,7 +68,9 @@ def test_a_majority_confirms_and_less_does_not() -> None:
     raft.step("n2", AppendResponse(1, True, 1, read_round=1), 311)
     assert raft.ready().read_index is None
     raft.step("n5", AppendResponse(1, False, 0, 1, read_round=1), 312)
-    assert raft.ready().read_index == ReadIndex(1, 1), "a refusal shows whom it follows, too"
+    assert raft.ready().read_index == ReadIndex(1, 1), (
+        "a refusal also shows the leader that it follows"
+    )
     assert raft.ready().read_index is None, "it is said once"
 
 
@@ -121,7 +123,7 @@ def test_reads_share_rounds_and_rounds_are_few() -> None:
         assert {raft.start_read() for _ in range(100)} == {number}
         raft.ready()
     assert raft.start_read() == ROUNDS_MAX + 1
-    assert not rounds(raft.ready()), "so many are under way: whoever comes now waits"
+    assert not rounds(raft.ready()), "at the limit of rounds a new read waits"
     raft.step("n2", AppendResponse(1, True, 1, read_round=2), 310)
     ready = raft.ready()
     assert ready.read_index == ReadIndex(2, 1)

@@ -162,7 +162,7 @@ def test_a_gap_ends_a_v2_peer(sequence: int) -> None:
 def test_a_gap_of_a_v1_peer_is_counted() -> None:
     place = Place(Version.V1)
     place.say(1, HELLO._replace(name=""))
-    # 514 looks like version 2 to whoever looks at octets.
+    # 514 has the octets of version 2.
     assert [event.content for event in place.say(514, Whisper([b"x"])).events] == [[b"x"]]
     assert [event.content for event in place.say(515, Whisper([b"y"])).events] == [[b"y"]]
     assert place.count("gaps") == 1

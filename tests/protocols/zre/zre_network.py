@@ -55,7 +55,7 @@ class ZreNetwork:
         self.now_ms = 1_000_000
         self.beacon_loss = beacon_loss
         self.hosts: dict[str, Host] = {}
-        self.cut: set[str] = set()  # Addresses that nothing reaches, and that reach nobody.
+        self.cut: set[str] = set()  # Addresses without a connection in either direction.
         self.full: set[str] = set()  # Endpoints whose senders find no room.
         self.beacons_sent = self.greetings = 0
         self._queue: list[tuple[int, int, Callable[[], None]]] = []

@@ -232,7 +232,9 @@ class Checker:
         """A state machine has loaded its state from a snapshot."""
         self.simulation.counters["restored"] += 1
         known = index <= len(self.applied)
-        self.expect(known, name, "restores what nobody has applied", index, len(self.applied))
+        self.expect(
+            known, name, "restores entries that no node has applied", index, len(self.applied)
+        )
         same = state == self.state_at(index)
         self.expect(same, name, "state machine safety: another state at", index)
 

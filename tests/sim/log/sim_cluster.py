@@ -217,7 +217,7 @@ class SimCluster:
     def _cut_off_follower_disturbs_nobody(self) -> None:
         leader = self._leader()
         assert leader is not None, f"the leader is gone without a fault: {self.status()}"
-        self._run_for(500)  # Everybody has said hello again.
+        self._run_for(500)  # All peers have sent a hello again.
         assert self._leader() == leader, f"the leader changed without a fault: {self.status()}"
         term = self.checker.rafts[leader].term
         members = self._members()
@@ -505,7 +505,7 @@ class SimCluster:
         self._run_until_true(lambda: any(raft.configuration.old for raft in rafts.values()), 900)
         leader = self._leader()
         if leader is not None and self.simulation.chance(0.4):
-            half = {leader}  # Nobody has heard of it: its entry will be replaced.
+            half = {leader}  # No other peer has its entry, which will be replaced.
         else:
             self._run_for_us(self.simulation.between(0, 3_000))
             half = set(names) - before or set(self.simulation.random.sample(names, len(names) // 2))
@@ -617,7 +617,7 @@ class SimCluster:
         """Whether no node has forgotten anything: only one at a time may."""
         peers = {name: node.peer.peer for name, node in self.nodes.items() if node.peer is not None}
         voters = {name for name, peer in peers.items() if peer and peer.eligibility.may_vote}
-        members = members_of(self.checker.rafts)  # Of nobody while nobody runs.
+        members = members_of(self.checker.rafts)  # Of no peer while none runs.
         return bool(members) and members <= voters
 
     def _empty_disk(self) -> None:

@@ -94,7 +94,7 @@ class NodeDisk:
         self.disk.bytes_max = BYTES_MAX
 
     def wipe(self) -> None:
-        """Somebody puts in an empty disk."""
+        """The disk is replaced by an empty one."""
         self._halt = None
         self.disk = MemoryDisk()
 
@@ -105,7 +105,7 @@ class NodeDisk:
             self.disk.flip(HARD_STATE, 8 * SLOT_BYTES * slot + self.simulation.between(0, 8 * 16))
 
     def fill(self) -> None:
-        """Somebody else has taken the space that was left."""
+        """Another program has used the space that was left."""
         used = sum(len(inode.cache) for inode in self.disk.names.values())
         self.disk.bytes_max = used + self.simulation.between(0, 100_000)
 

@@ -583,7 +583,7 @@ class SimNode:
         except StorageError as error:
             self.simulation.trace_event(self.name, "the writer can't start:", error)
 
-    # The pipes between the processes: in order, and lost when nobody is at their end.
+    # The pipes between the processes: in order, and lost when the receiver has ended.
 
     def send_job(self, job: AppendJob) -> None:
         self._pipe("jobs", self._on_job, job)

@@ -196,7 +196,7 @@ def test_only_a_put_makes_a_table(rocks: RocksTables, make: Callable[[int], Op])
 
 
 def test_an_entry_makes_few_families_more_than_tables(rocks: RocksTables) -> None:
-    """Also where nobody can know before which of two branches is taken."""
+    """Also where the branch of a transaction is not known before it runs."""
     puts_of_new_tables = [branch(table, Put(table, [b"k"], [b"v"])) for table in range(MANY)]
     rocks.write([TableEntry(1, 1, [*puts_of_new_tables, *puts_of_new_tables])])
     assert len(rocks.tables()) == MANY

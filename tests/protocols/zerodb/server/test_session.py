@@ -568,7 +568,7 @@ def test_hello_is_sent_until_the_reports_arrive() -> None:
 
 def test_server_waits_is_sent_periodically() -> None:
     handoff = WorkerChannel(0, 1000)
-    assert not handoff.must_send_waiting(0), "nobody is there to hear it"
+    assert not handoff.must_send_waiting(0), "there is no worker"
     handoff.on_epoch(1, 0)
     assert handoff.must_send_waiting(10)
     assert not handoff.must_send_waiting(9 + SERVER_WAITS_MS)

@@ -99,7 +99,7 @@ def test_a_lease_lives_on_all_nodes_while_one_of_them_is_read(seed: int) -> None
         nodes.step()
         # The last renewal may come a third later, and once more after a failure.
         latest_ms = spent_ms + IDLE_MS + IDLE_MS // 2 + DELAY_MS + 2 * STEP_MS
-        assert nodes.now_ms <= latest_ms, "nobody reads it"
+        assert nodes.now_ms <= latest_ms, "no job reads it"
 
 
 def begin(nodes: LeaseNodes, node: int) -> int:

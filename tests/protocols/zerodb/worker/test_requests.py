@@ -505,7 +505,7 @@ def test_a_local_table_is_watched() -> None:
     assert rig.watch_local(begin) == rig.watch_local(begin)
     assert rig.watch_local(begin + 6) == (0, []), "of another process"
     rig.now_ms += table_requests.LOCAL_WATCH_MS
-    assert rig.watch_local(begin + 5) == (0, []), "nobody has watched for long"
+    assert rig.watch_local(begin + 5) == (0, []), "no watch for a long time"
     assert (rig.watch_local(0) or (0, []))[0] >= begin + 5
 
 

@@ -96,7 +96,7 @@ def test_what_was_there_before_is_asked_for_and_then_broadcasts_are_enough(
         reader.cluster.broadcast("n1", 2)
         reader.rest(100)
     assert len(reader.got) == 110
-    assert reader.asked() == asked, "and nobody was asked for anything"
+    assert reader.asked() == asked, "and no request was sent"
     reader.check()
 
 
@@ -227,7 +227,7 @@ def test_junk_is_counted_and_changes_nothing(reader: SubscriptionReader) -> None
     [
         bytes(12) + b"\xff" + (1).to_bytes(7, "little") + b"x",  # A type of no entry.
         bytes(12) + b"\0" + bytes(7) + b"x",  # Term 0.
-        bytes(12) + b"\0" + b"\xff" * 7 + b"x",  # A term that nobody counts up to.
+        bytes(12) + b"\0" + b"\xff" * 7 + b"x",  # A term that is never reached.
     ],
 )
 def test_a_broadcast_of_what_is_no_entry_is_filled_from_the_log(
@@ -267,7 +267,7 @@ def test_whatever_happens_nothing_is_lost_or_doubled(seed: int) -> None:
     for _ in range(60):
         reader.append(dice.choice([0, 1, 1, 5, 30]))
         for _ in range(dice.randint(0, 2)):
-            # Of anybody: who was deposed a moment ago may still send.
+            # Of any peer: a leader deposed a moment ago may still send.
             name = leader if dice.random() < 0.9 else dice.choice(names)
             cluster.broadcast(name, dice.randint(0, min(40, reader.number)))
         if dice.random() < 0.1:

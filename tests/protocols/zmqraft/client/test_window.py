@@ -20,7 +20,7 @@ TAKE_IN_MS = 0.2  # A message of the leader's inbox.
 
 
 class Busy:
-    """A leader of the npm package: while messages are to be taken in, it answers nobody."""
+    """A leader of the npm package: it sends no answers while messages are queued."""
 
     def __init__(self, commit_ms: float) -> None:
         self.cluster = FakeCluster(known=1)

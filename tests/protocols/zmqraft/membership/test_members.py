@@ -275,7 +275,7 @@ def test_a_removed_leader_steps_down_once_the_change_is_committed() -> None:
 
 
 def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: Ring) -> None:
-    """It would be a new server to itself; whoever leads next is asked again."""
+    """It would be a new server to itself; the next leader is asked again."""
     leaving = ring.peers["n1"]
     ring.change("n2", "n3")
     ring.run_until(lambda: not leaving.core.is_voter and leaving.core.commit_index == 3)
@@ -606,7 +606,7 @@ def test_changes_of_members_keep_what_tables_believe(
         ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader="n2"),
         ConfigUpdateAnswer(ConfigStatus.ACCEPTED),
         ConfigUpdateAnswer(ConfigStatus.ACCEPTED, log_index=7),
-        ConfigUpdateAnswer(ConfigStatus.ERROR, name="Empty", message="nobody"),
+        ConfigUpdateAnswer(ConfigStatus.ERROR, name="Empty", message="no member"),
         ConfigUpdateAnswer(ConfigStatus.BUSY),
         ConfigUpdateAnswer(ConfigStatus.EXPIRED),
     ],

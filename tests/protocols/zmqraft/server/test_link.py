@@ -226,7 +226,7 @@ def test_hello_is_answered_by_hello() -> None:
     wire.link.send_hello(Hello("n1", "1", (FEATURE_APPEND,), 9))
     frames = wire.out[0]
     assert frames[2] == CLUSTER
-    assert wire.link.on_answer([b"\x77", b"\x01"]) is None, "an id that nobody waits for"
+    assert wire.link.on_answer([b"\x77", b"\x01"]) is None, "an unknown id"
 
 
 def test_unknown_senders_and_foreign_clusters_are_dropped() -> None:

@@ -223,7 +223,7 @@ def test_a_late_hello_does_not_make_a_voter_a_learner() -> None:
 
 
 def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:
-    """Else nobody hears that we may vote by now, and no entry is ever committed with us."""
+    """Otherwise no peer learns that we may vote now, and no entry is committed with us."""
     alone = Alone(voter=False)
     out = alone.peer.links_out["n2"]
     alone.peer.wake(alone.now_ms)
@@ -266,9 +266,9 @@ def test_answers_of_another_peer_are_ignored() -> None:
 
 
 def test_a_member_with_a_peer_url_is_ignored_at_the_clients_url() -> None:
-    """Whoever reaches `url` could else unseat a leader in a member's name."""
+    """Otherwise a client that reaches `url` could depose a leader in a member's name."""
     alone = Alone()
-    high = 1 << 40  # A term that would unseat everybody.
+    high = 1 << 40  # A term that would depose each leader.
     alone.append(AppendEntries(high, "n2", 0, 0, 0), socket="clients")
     assert not alone.vote(RequestVote(high, "n2", 9, 6), socket="clients")
     alone.hello(speaks("n2", voter=False), socket="clients")

@@ -87,7 +87,7 @@ def test_what_a_read_waits_for_is_published_at_once() -> None:
 
 
 def test_readers_are_served_while_new_ones_come() -> None:
-    """Were each round to replace the one before it, nobody would ever be answered."""
+    """Were each round to replace the one before it, no read would ever be answered."""
     leading = Leading()
     core, answers = leading.peer.core, []
     for number in range(100):

@@ -69,12 +69,12 @@ def test_it_is_answered_when_the_target_leads() -> None:
     assert not ask(alone, "n2")
     assert alone.peer.core.transferring == "n2"
     assert not ask(alone, "n2"), "a repeat waits, too"
-    assert not ask(alone), "whoever it is"
+    assert not ask(alone), "for any target"
     term = alone.peer.core.term + 1
     # A round trip: n2 campaigns, is granted our vote, leads.
     vote = RequestVote(term, "n2", 1, term - 1, transfer=True)
     alone.ask(*wire.encode_transfer_vote(1, CLUSTER, vote))
-    assert not told(alone), "nobody leads yet"
+    assert not told(alone), "there is no leader yet"
     alone.append(AppendEntries(term, "n2", 1, term - 1, 1))
     assert told(alone) == [wire.TransferAnswer(DONE, "n2")] * 3
 

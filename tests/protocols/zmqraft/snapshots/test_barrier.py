@@ -116,7 +116,9 @@ def test_a_participant_without_an_answer_continues() -> None:
     assert line.deadline_ms == STOPPED_MS_MAX
     assert line.apply_limit((20, 2), 10, STOPPED_MS_MAX) == (20, 2)
     line.on_order(BarrierOrder(Phase.APPLY, 3, (15, 2)), (14, 1), STOPPED_MS_MAX)
-    assert line.reply_when_written(15) is None, "it has gone on: nobody counts on it"
+    assert line.reply_when_written(15) is None, (
+        "it has continued: no other participant depends on it"
+    )
     line.on_order(BarrierOrder(Phase.STOP, 4), (20, 2), 5000)
     line.on_order(BarrierOrder(Phase.RESUME, 4), (20, 2), 5000)
     assert line.deadline_ms is None
