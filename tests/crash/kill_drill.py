@@ -65,7 +65,7 @@ class Broken(Exception):
     """A rule does not hold."""
 
 
-class Left(NamedTuple):
+class IdleTable(NamedTuple):
     """Tables without a writer: they hold `before` or `after`."""
 
     node: int  # The node of local tables; -1: replicated.
@@ -164,7 +164,7 @@ class DrillWriter:
 
     def leave(self) -> None:
         """Leaves the tables: the request may or may not be applied."""
-        self.drill.left.append(Left(self.node if self.local else -1, self.held, self.after))
+        self.drill.left.append(IdleTable(self.node if self.local else -1, self.held, self.after))
         self.client.close()
         self.take_new_tables()
 
@@ -188,7 +188,7 @@ class Drill:
         self.context: plain.Context = zmq.Context()
         self.replicated = first_tables(LOCAL.stop)
         self.local = [first_tables(LOCAL.start) for _ in NODES]
-        self.left: list[Left] = []
+        self.left: list[IdleTable] = []
         self.acknowledged = 0
         self.seen: Counter[str] = Counter()
 
@@ -274,7 +274,7 @@ class Drill:
                     done.add(i)
             client.close()
 
-    def shown(self, client: PlainTableClient, left: Left, name: str) -> Held:
+    def shown(self, client: PlainTableClient, left: IdleTable, name: str) -> Held:
         """The rows of a writer's tables on a node: with its whole last request, or without it.
 
         The request may be applied between the reads of two tables, but only once.
@@ -314,7 +314,7 @@ class Drill:
                 raise Broken(f"{folder}: differs from another node's at index {index}")
 
 
-def difference(left: Left, found: Held) -> str:
+def difference(left: IdleTable, found: Held) -> str:
     """Describes wrong rows of a writer's tables in one line."""
     lines = []
     for table, rows in found.items():

@@ -78,7 +78,7 @@ class OneNode(PlainTableClient):
         pass
 
 
-class Played(Drill):
+class DrillWithoutProcesses(Drill):
     """The drill's writers and checker without processes."""
 
     def __init__(self, folder: Path, fault: str) -> None:
@@ -136,7 +136,7 @@ def remove(rows: Rows, keys: list[bytes]) -> None:
 @pytest.mark.parametrize("fault", ["none", "silent"])
 def test_correct_nodes_pass(tmp_path: Path, fault: str) -> None:
     """Also if an answer is lost: its write is applied or not."""
-    drill = Played(tmp_path, fault)
+    drill = DrillWithoutProcesses(tmp_path, fault)
     drill.play()
     assert drill.acknowledged > 0.9 * TURNS * 9
 
@@ -153,7 +153,7 @@ def test_correct_nodes_pass(tmp_path: Path, fault: str) -> None:
 )
 def test_a_fault_is_found(tmp_path: Path, fault: str, found: str) -> None:
     with pytest.raises(Broken, match=found):
-        Played(tmp_path, fault).play()
+        DrillWithoutProcesses(tmp_path, fault).play()
 
 
 def databases(folder: Path, contents: list[tuple[int, bytes]]) -> None:
@@ -167,7 +167,7 @@ def databases(folder: Path, contents: list[tuple[int, bytes]]) -> None:
 
 def test_equal_indexes_hold_equal_bytes(tmp_path: Path) -> None:
     databases(tmp_path, [(5, b"v"), (5, b"v"), (6, b"later")])
-    drill = Played(tmp_path, "none")
+    drill = DrillWithoutProcesses(tmp_path, "none")
     drill.check_hashes()
     assert drill.seen["databases compared"] == 1
 
@@ -175,11 +175,11 @@ def test_equal_indexes_hold_equal_bytes(tmp_path: Path) -> None:
 def test_a_node_that_holds_other_bytes_is_found(tmp_path: Path) -> None:
     databases(tmp_path, [(5, b"v"), (4, b"earlier"), (5, b"w")])
     with pytest.raises(Broken, match="differs from another node's at index 5"):
-        Played(tmp_path, "none").check_hashes()
+        DrillWithoutProcesses(tmp_path, "none").check_hashes()
 
 
 def test_an_answer_for_another_request_is_found(tmp_path: Path) -> None:
-    drill = Played(tmp_path, "none")
+    drill = DrillWithoutProcesses(tmp_path, "none")
     (writer, *_) = drill.writers()
     assert isinstance(writer.client, OneNode)
     writer.client.header = b"\x31\x01\x10\0"

@@ -11,7 +11,7 @@ import pytest
 from kelek.tests.actors.demo_cluster import DemoCluster
 
 
-class OneByOne(DemoCluster):
+class SeparateNodes(DemoCluster):
     """A cluster with a supervisor for each node."""
 
     def start(self) -> None:
@@ -51,7 +51,7 @@ def flip(path: Path, offset: int) -> None:
     [("middle", "thread"), ("header", "process"), ("missing", "inline"), ("end", "thread")],
 )
 def test_the_others_repair_a_damaged_log(shell: Any, writer: str, damage: str) -> None:
-    cluster = OneByOne(shell, f"writer: {writer}, segment_bytes: 64 KiB")
+    cluster = SeparateNodes(shell, f"writer: {writer}, segment_bytes: 64 KiB")
     for _ in range(4):
         cluster.append_batch(100)
     cluster.wait_caught_up()
@@ -95,7 +95,7 @@ def test_the_others_repair_a_damaged_log(shell: Any, writer: str, damage: str) -
 def test_a_damaged_snapshot_is_replaced(shell: Any, writer: str, damage: str) -> None:
     snapshots = "snapshot_entries: 200, snapshot_trailing_entries: 10"
     log = f"writer: {writer}, segment_bytes: 64 KiB, {snapshots}"
-    cluster = OneByOne(shell, log)
+    cluster = SeparateNodes(shell, log)
     for _ in range(4):
         cluster.append_batch(100)
     cluster.wait_caught_up()

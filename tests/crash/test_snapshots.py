@@ -23,7 +23,7 @@ DEADLINE_S = 120.0
 TIMES = "raft: {election_timeout_ms: [600, 1000]}\n"
 
 
-class Running:
+class RunningCluster:
     """A running cluster of three nodes."""
 
     def __init__(self, shell: Any, log: str) -> None:
@@ -88,12 +88,12 @@ class Running:
 
 
 @pytest.fixture
-def nodes(shell: Any) -> Callable[[str], Running]:
-    return lambda log: Running(shell, log)
+def nodes(shell: Any) -> Callable[[str], RunningCluster]:
+    return lambda log: RunningCluster(shell, log)
 
 
 @pytest.mark.timeout(400)
-def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]) -> None:
+def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], RunningCluster]) -> None:
     running = nodes("snapshot_entries: 0, snapshot_trailing_entries: 0, writer: thread")
     with kelek.Log(running.urls) as log:
         log.append_many(b"%d" % number + b"." * 100 for number in range(3000))
@@ -136,7 +136,7 @@ def test_a_wiped_node_rejoins_through_a_snapshot(nodes: Callable[[str], Running]
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("writer", ["process", "thread"])
 def test_killed_while_snapshots_are_made_sent_and_received(
-    nodes: Callable[[str], Running], writer: str
+    nodes: Callable[[str], RunningCluster], writer: str
 ) -> None:
     random = Random(writer)
     running = nodes(f"snapshot_entries: 500, snapshot_trailing_entries: 0, writer: {writer}")

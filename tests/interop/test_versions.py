@@ -11,7 +11,7 @@ from kelek.clients.errors import LogError, MembersRefused, TransferRefused
 from kelek.clients.log.log import Log
 from kelek.protocols.zmqraft.wire.client_codec import LogInfo
 from kelek.tests.interop import versions
-from kelek.tests.interop.versions import CLUSTER, QUICK, SLOW, Part, VersionedNodes
+from kelek.tests.interop.versions import CLUSTER, QUICK, SLOW, NodeVersion, VersionedNodes
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +91,11 @@ def upgrade(nodes: VersionedNodes, name: str) -> None:
 
 def test_nodes_are_upgraded_one_by_one_while_a_client_writes(nodes: VersionedNodes) -> None:
     """n1 and n3 follow each other as leaders, whatever versions they have."""
-    nodes.start("n1", Part("old"))
-    nodes.start("n2", Part("old"))
-    nodes.start("n3", Part("old", QUICK))
+    nodes.start("n1", NodeVersion("old"))
+    nodes.start("n2", NodeVersion("old"))
+    nodes.start("n3", NodeVersion("old", QUICK))
     nodes.wait_for_leader()
-    nodes.parts["n1"] = Part("old", QUICK)  # From its next start on.
+    nodes.parts["n1"] = NodeVersion("old", QUICK)  # From its next start on.
     writer = UpgradeWriter(nodes)
     try:
         upgrade(nodes, "n1")  # One of today's, two old ones.
@@ -132,7 +132,7 @@ def test_nodes_are_upgraded_one_by_one_while_a_client_writes(nodes: VersionedNod
     written = [entry.data for entry in kept[0] if entry.kind == 0]
     assert written == [b"%d" % number for number in range(count)]
     for name in nodes.urls:  # The way back, as long as nothing is compacted.
-        nodes.start(name, Part("old"))
+        nodes.start(name, NodeVersion("old"))
     with connect(nodes) as log:
         nodes.wait_equal(log.append(b"with old ones only"))
 
@@ -141,9 +141,9 @@ def test_an_old_follower_is_not_sent_snapshots_and_an_old_kelek_refuses_a_compac
     nodes: VersionedNodes,
 ) -> None:
     compacts = ", snapshot_entries: 2000, snapshot_behind: 100"
-    nodes.start("n1", Part("new", QUICK, compacts))
-    nodes.start("n2", Part("new", SLOW, compacts))
-    nodes.start("n3", Part("old"))
+    nodes.start("n1", NodeVersion("new", QUICK, compacts))
+    nodes.start("n2", NodeVersion("new", SLOW, compacts))
+    nodes.start("n3", NodeVersion("old"))
     make_lead(nodes, "n1")
     with connect(nodes) as log:
         log.append(b"all are there")
@@ -160,7 +160,7 @@ def test_an_old_follower_is_not_sent_snapshots_and_an_old_kelek_refuses_a_compac
     assert asked(nodes, "n3").first_index > 1
     nodes.stop("n3")
     before = nodes.listing("n3")
-    nodes.start("n3", Part("old"))
+    nodes.start("n3", NodeVersion("old"))
     assert nodes.ended("n3") != 0
     assert "expected entry 1 in the first segment" in nodes.errors("n3")
     assert nodes.listing("n3") == before

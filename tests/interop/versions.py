@@ -61,7 +61,7 @@ def old_home() -> Path:
     return home
 
 
-class Part(NamedTuple):
+class NodeVersion(NamedTuple):
     """How a node is started."""
 
     version: str = "new"
@@ -79,10 +79,10 @@ class VersionedNodes:
         self.urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in ("n1", "n2", "n3")}
         self.peer_urls = {name: f"tcp://127.0.0.1:{free_port()}" for name in self.urls}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, NodeVersion] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 
-    def start(self, name: str, part: Part | None = None) -> None:
+    def start(self, name: str, part: NodeVersion | None = None) -> None:
         """Starts a node; without a part as it was."""
         part = self.parts[name] = part or self.parts[name]
         path = self.folder / f"{name}-{part.version}.yaml"

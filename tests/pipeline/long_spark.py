@@ -89,7 +89,7 @@ def drive(tables: str, log: str, port: int) -> None:
     spark.stop()
 
 
-class Told(NamedTuple):
+class TaskReport(NamedTuple):
     """Where a task is run."""
 
     part: int
@@ -117,16 +117,16 @@ class LongDriver:
         stack.callback(self.process.wait)
         stack.callback(self.process.kill)
         self._until = time.monotonic() + WAIT_S
-        self.told: list[Told] = []
+        self.told: list[TaskReport] = []
 
-    def next(self) -> tuple[Told, socket.socket] | None:
+    def next(self) -> tuple[TaskReport, socket.socket] | None:
         """A task that waits, within a moment; None: there is none."""
         assert time.monotonic() < self._until, f"the driver has not ended; tasks: {self.told}"
         with suppress(TimeoutError):
             waits, _ = self._door.accept()
             waits.settimeout(WAIT_S)
             with waits.makefile("rb") as lines:
-                self.told.append(Told(*map(int, lines.readline().split())))
+                self.told.append(TaskReport(*map(int, lines.readline().split())))
             return self.told[-1], waits
         return None
 
@@ -165,7 +165,7 @@ def test_an_executor_killed_in_the_middle_costs_no_row_and_adds_none(
             return sorted(one.data for one in found if one.data.startswith(b"row "))
 
         driver = LongDriver(nodes, tmp_path, stack)
-        first: tuple[Told, socket.socket] | None = None
+        first: tuple[TaskReport, socket.socket] | None = None
         killed = False
         while driver.process.poll() is None:
             task = driver.next()

@@ -59,7 +59,7 @@ def old_hello(minor: int) -> bytes:
     return b"\x16\x03\x01" + struct.pack(">H", len(hello)) + hello
 
 
-class Who:
+class FarmUser:
     """A user of a cluster, and its connections to the servers."""
 
     def __init__(self, user: str, password: str, ca: Path, cluster: str = "farm") -> None:
@@ -158,7 +158,7 @@ def end(sock: socket.socket) -> None:
 class PlainServer:
     """A listening Plain with its links, one thread per connection."""
 
-    def __init__(self, number: int, who: Who, folder: Path) -> None:
+    def __init__(self, number: int, who: FarmUser, folder: Path) -> None:
         """folder: with cert.pem and key.pem"""
         self.who = who
         self.plain = Plain(number, {}, self.now_ms(), number)

@@ -38,7 +38,7 @@ from kelek.tests.interop.garlicfarm.farm_plain import (
     configuration,
     take_answer,
 )
-from kelek.tests.interop.garlicfarm.farm_tls import HandshakeRefused, Who, old_hello, read_head
+from kelek.tests.interop.garlicfarm.farm_tls import FarmUser, HandshakeRefused, old_hello, read_head
 
 WAIT_S = 60
 WAITS = 4  # It waits for an invitation.
@@ -49,7 +49,7 @@ PIECE = struct.pack(">qqIqqqI", 9, 9, 16, 0, 0, 0, 1) + b"x\1"  # A whole snapsh
 BOMB = gzip.compress(struct.pack(">II", 8, (1 << 31) - 1) + bytes(200 << 20), 1)
 
 
-class Scene:
+class WatchedFarm:
     """A farm of three with a leader, a follower, and a watching client."""
 
     def __init__(self, farm: FarmServers) -> None:
@@ -57,8 +57,8 @@ class Scene:
         farm.append(b"before")
         self.leader = farm.leader()
         self.follower = next(number for number in (1, 2, 3) if number != self.leader)
-        self.who = Who(USER, PASSWORD, farm.ca)
-        self.server = Who("peer", "the servers' own", farm.ca)
+        self.who = FarmUser(USER, PASSWORD, farm.ca)
+        self.server = FarmUser("peer", "the servers' own", farm.ca)
         self._known: dict[int, dict[str, str]] = {}  # Challenges, by port.
         self._count = 0
         with ExitStack() as undo:
@@ -105,7 +105,7 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene() -> Iterator[Scene]:
+def scene() -> Iterator[WatchedFarm]:
     with pytest.MonkeyPatch.context() as patch:
         # Long timeouts: on a busy machine no election moves the term.
         patch.setattr(farm_servers, "TIMES", SLOW)
@@ -116,7 +116,7 @@ def scene() -> Iterator[Scene]:
             users = (farm.folder / "passwords").read_text()
             farm.write_secret("passwords", with_user(users, "farm", BOUND, PASSWORD))
             farm.start()
-            scene = Scene(farm)
+            scene = WatchedFarm(farm)
             try:
                 yield scene
             finally:
@@ -128,7 +128,7 @@ def status_of(sock: socket.socket) -> str:
     return lines[0].split(" ", 2)[1]
 
 
-def asked(scene: Scene, head: bytes) -> str:
+def asked(scene: WatchedFarm, head: bytes) -> str:
     """The status of the answer to a head."""
     with scene.who.tls(scene.port()) as sock:
         sock.sendall(head)
@@ -137,24 +137,24 @@ def asked(scene: Scene, head: bytes) -> str:
 
 # ---- before the handshake ----
 
-Make = Callable[[Scene], bytes]
+Make = Callable[[WatchedFarm], bytes]
 
 
-def authorized(scene: Scene, change: Callable[[str], str]) -> bytes:
+def authorized(scene: WatchedFarm, change: Callable[[str], str]) -> bytes:
     """Request 2 with a wrong Authorization."""
     port = scene.port()
     right = scene.who.authorization(scene.who.challenges(port)["SHA-256"])
     return scene.who.upgrade(port, change(right))
 
 
-def replayed(scene: Scene) -> bytes:
+def replayed(scene: WatchedFarm) -> bytes:
     """An Authorization that was used already."""
     head = authorized(scene, str)
     assert asked(scene, head) == "101"
     return head
 
 
-def of_another_uri(scene: Scene) -> bytes:
+def of_another_uri(scene: WatchedFarm) -> bytes:
     port, who = scene.port(), scene.who
     asked_of_us = who.challenges(port)["SHA-256"]
     return who.upgrade(port, who.authorization(asked_of_us, uri="/GarlicFarm/other/1/websocket"))
@@ -197,7 +197,7 @@ HEADS: dict[str, tuple[str, Make]] = {
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_heads_without_access(scene: Scene, name: str) -> None:
+def test_heads_without_access(scene: WatchedFarm, name: str) -> None:
     status, make = HEADS[name]
     head, before = make(scene), scene.counts()
     assert asked(scene, head) == status
@@ -205,7 +205,7 @@ def test_heads_without_access(scene: Scene, name: str) -> None:
     scene.check()
 
 
-def test_a_stale_nonce_is_called_so(scene: Scene) -> None:
+def test_a_stale_nonce_is_called_so(scene: WatchedFarm) -> None:
     """Its count was used; the digest is valid, so a new nonce is enough."""
     with scene.who.tls(scene.port()) as sock:
         sock.sendall(replayed(scene))
@@ -213,7 +213,7 @@ def test_a_stale_nonce_is_called_so(scene: Scene) -> None:
     assert any("stale=true" in line for line in lines)
 
 
-def test_slow_heads_and_plain_tcp(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_heads_and_plain_tcp(scene: WatchedFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     """An incomplete head gets 408; silence before TLS, and input that is not TLS, is closed."""
     before = scene.counts()
     where = ("127.0.0.1", scene.port())
@@ -236,7 +236,7 @@ def test_slow_heads_and_plain_tcp(scene: Scene, monkeypatch: pytest.MonkeyPatch)
     scene.check()
 
 
-def in_time(scene: Scene, data: bytes) -> ssl.SSLSocket:
+def in_time(scene: WatchedFarm, data: bytes) -> ssl.SSLSocket:
     """A connection that completed TLS in time."""
     while True:
         try:
@@ -247,7 +247,7 @@ def in_time(scene: Scene, data: bytes) -> ssl.SSLSocket:
         return sock
 
 
-def test_an_aged_nonce(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_aged_nonce(scene: WatchedFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     """Valid and unused but expired: a new nonce is enough."""
     head = authorized(scene, str)
     before = scene.counts()
@@ -263,7 +263,7 @@ def test_an_aged_nonce(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("minor", [1, 2])
-def test_tls_of_the_last_century(scene: Scene, minor: int) -> None:
+def test_tls_of_the_last_century(scene: WatchedFarm, minor: int) -> None:
     """TLS 1.0 and 1.1: an alert, protocol_version."""
     before = scene.counts()
     with socket.create_connection(("127.0.0.1", scene.port()), WAIT_S) as bare:
@@ -274,7 +274,7 @@ def test_tls_of_the_last_century(scene: Scene, minor: int) -> None:
     scene.check()
 
 
-def test_an_old_tls(scene: Scene) -> None:
+def test_an_old_tls(scene: WatchedFarm) -> None:
     context = ssl.create_default_context(cafile=str(scene.farm.ca))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -304,13 +304,13 @@ def drained(sock: socket.socket) -> bytes:
 # ---- after the handshake ----
 
 
-def request(scene: Scene, kind: int, **fields: Any) -> bytes:
+def request(scene: WatchedFarm, kind: int, **fields: Any) -> bytes:
     """A request of another member to the leader, in its own term."""
     made = PlainMessage(kind, scene.follower, scene.leader, scene.term)._replace(**fields)
     return made.encode()
 
 
-def sized(scene: Scene, size: int) -> bytes:
+def sized(scene: WatchedFarm, size: int) -> bytes:
     return request(scene, APPEND)[:-4] + struct.pack(">I", size)
 
 
@@ -369,7 +369,7 @@ REFUSED: dict[str, tuple[str, Make]] = {
 
 
 @pytest.mark.parametrize("name", CLOSED)
-def test_what_ends_a_connection(scene: Scene, name: str) -> None:
+def test_what_ends_a_connection(scene: WatchedFarm, name: str) -> None:
     before = scene.counts()
     with scene.server.enter(scene.port()) as sock:
         sock.sendall(CLOSED[name](scene))
@@ -378,7 +378,7 @@ def test_what_ends_a_connection(scene: Scene, name: str) -> None:
     scene.check()
 
 
-def test_half_a_request(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_request(scene: WatchedFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client must complete a request that it has begun."""
     before = scene.counts()
     with monkeypatch.context() as patch, scene.who.enter(scene.port()) as sock:
@@ -390,7 +390,7 @@ def test_half_a_request(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(scene: Scene, name: str) -> None:
+def test_what_is_refused(scene: WatchedFarm, name: str) -> None:
     kind, make = REFUSED[name]
     before = scene.counts()
     with scene.server.enter(scene.port()) as sock:
@@ -413,7 +413,7 @@ def answers(sock: socket.socket, count: int) -> list[Answer]:
     return found
 
 
-def test_unknown_servers_at_a_follower(scene: Scene) -> None:
+def test_unknown_servers_at_a_follower(scene: WatchedFarm) -> None:
     """A follower refuses what the leader refuses."""
     entries = {
         JOIN: (PlainFarmEntry(1, CONFIGURATION, bytes(16)),),
@@ -441,9 +441,9 @@ def test_unknown_servers_at_a_follower(scene: Scene) -> None:
     scene.check()
 
 
-def test_a_user_bound_to_a_server(scene: Scene) -> None:
+def test_a_user_bound_to_a_server(scene: WatchedFarm) -> None:
     """It cannot act as another server, and gains no other right."""
-    bound = Who(BOUND, PASSWORD, scene.farm.ca)
+    bound = FarmUser(BOUND, PASSWORD, scene.farm.ca)
     vote = request(scene, VOTE, term=scene.term + 1000, last_term=9, last_index=1 << 40)
     before = scene.counts()
     with bound.enter(scene.port()) as sock:
@@ -467,7 +467,7 @@ SERVER_KINDS = {
 
 
 @pytest.mark.parametrize("kind", SERVER_KINDS)
-def test_a_client_may_not_send_requests_of_servers(scene: Scene, kind: int) -> None:
+def test_a_client_may_not_send_requests_of_servers(scene: WatchedFarm, kind: int) -> None:
     """Not even an administrator: a follower closes the connection with forged requests of the
     leader, and logs it.
     """
@@ -491,14 +491,14 @@ def test_a_client_may_not_send_requests_of_servers(scene: Scene, kind: int) -> N
     scene.check()
 
 
-def test_a_zip_bomb_for_a_joining_server(scene: Scene) -> None:
+def test_a_zip_bomb_for_a_joining_server(scene: WatchedFarm) -> None:
     """An invited server gets a LogPack that grows a thousandfold: it unpacks no more than the
     limit.
     """
     servers = configuration(1, 0, {1: "tcp://127.0.0.1:1"})
     join = PlainMessage(JOIN, 1, WAITS, 5, entries=(PlainFarmEntry(5, CONFIGURATION, servers),))
     bomb = PlainMessage(SYNC, 1, WAITS, 5, entries=(PlainFarmEntry(5, PACK, BOMB),))
-    with Who("peer", "the servers' own", scene.farm.ca).enter(scene.port(WAITS)) as sock:
+    with FarmUser("peer", "the servers' own", scene.farm.ca).enter(scene.port(WAITS)) as sock:
         sock.sendall(join.encode() + bomb.encode())
         said = bytearray(drained(sock))
     answer = take_answer(said)
@@ -508,9 +508,9 @@ def test_a_zip_bomb_for_a_joining_server(scene: Scene) -> None:
     scene.check()
 
 
-def test_an_unknown_server_is_refused(scene: Scene) -> None:
+def test_an_unknown_server_is_refused(scene: WatchedFarm) -> None:
     with pytest.raises(HandshakeRefused, match="401"):
-        Who("nobody", "x", scene.farm.ca).enter(scene.port())
+        FarmUser("nobody", "x", scene.farm.ca).enter(scene.port())
     entry = PlainFarmEntry(0, APPLICATION, b"behind")
     watch = scene.watches[scene.leader]
     watch.sock.sendall(PlainMessage(CLIENT, 0, 0, 0, entries=(entry,)).encode())

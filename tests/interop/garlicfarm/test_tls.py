@@ -18,7 +18,7 @@ from kelek.tests.interop.garlicfarm.farm_plain import (
     PlainMessage,
     take_answer,
 )
-from kelek.tests.interop.garlicfarm.farm_tls import HandshakeRefused, PlainServer, Who
+from kelek.tests.interop.garlicfarm.farm_tls import FarmUser, HandshakeRefused, PlainServer
 from kelek.tests.protocols.garlicfarm.farm_cluster import client_request
 
 PLAIN = 9
@@ -74,7 +74,7 @@ def test_a_plain_server_joins_follows_votes_and_leads() -> None:
         farm.start()
         told = [b"value %d" % number for number in range(20)]
         farm.append(*told)
-        who = Who("peer", SECRET, farm.ca)
+        who = FarmUser("peer", SECRET, farm.ca)
         server = PlainServer(PLAIN, who, farm.folder)
         try:
             with server.lock:
@@ -123,9 +123,9 @@ def test_a_plain_server_joins_follows_votes_and_leads() -> None:
 def test_both_algorithms_and_a_wrong_password() -> None:
     with FarmServers(ids=(1,)) as farm:
         farm.start()
-        who = Who("peer", SECRET, farm.ca)
+        who = FarmUser("peer", SECRET, farm.ca)
         assert list(who.challenges(farm.ports[1])) == ["SHA-256", "MD5"]
         for algorithm in ("SHA-256", "MD5"):
             who.enter(farm.ports[1], algorithm).close()
         with pytest.raises(HandshakeRefused, match="401"):
-            Who("peer", "wrong", farm.ca).enter(farm.ports[1])
+            FarmUser("peer", "wrong", farm.ca).enter(farm.ports[1])

@@ -15,7 +15,7 @@ import zmq
 from kelek.bench.kelek_cluster import actor_name, children_of
 from kelek.clients.log.log import Log
 from kelek.tests.interop.conftest import InteropCluster, new_folder
-from kelek.tests.interop.zerodb.zerodb_model import Ground
+from kelek.tests.interop.zerodb.zerodb_model import CaseContext
 from kelek.tests.interop.zerodb.zerodb_plain import Context, PlainTableClient
 from kelek.tests.ports import free_port
 
@@ -61,7 +61,7 @@ class NodeTables:
         while self.clients:
             self.clients.pop().close()
 
-    def ground(self, often: float) -> Ground:
+    def ground(self, often: float) -> CaseContext:
         """Cases play on these tables in turn; `often` of the times something is killed."""
         replicated = itertools.cycle([next(self.replicated) for _ in range(32)])
         local = itertools.cycle([next(self.local) for _ in range(8)])
@@ -70,7 +70,7 @@ class NodeTables:
             if dice.random() < often:
                 dice.choice((self.kill_one, self.kill_one, self.kill_one, self.make_snapshot))(dice)
 
-        return Ground(self.client, replicated.__next__, local.__next__, disturb)
+        return CaseContext(self.client, replicated.__next__, local.__next__, disturb)
 
     def kill_one(self, dice: Random) -> None:
         """SIGKILL of a process; returns when it is gone, not when its successor serves."""

@@ -14,7 +14,7 @@ from kelek.tests.interop.zerodb import zerodb_plain as plain
 from kelek.tests.interop.zerodb.tables import NodeTables
 from kelek.tests.interop.zerodb.tables import running as running
 from kelek.tests.interop.zerodb.tables import tables as tables
-from kelek.tests.interop.zerodb.zerodb_malformed import Bad
+from kelek.tests.interop.zerodb.zerodb_malformed import Invalid
 from kelek.tests.interop.zerodb.zerodb_plain import (
     Frames,
     Pair,
@@ -447,14 +447,14 @@ def test_the_python_client_of_2013(client: PlainTableClient, filled: int) -> Non
 # ---- what is wrong ----
 
 
-def assert_names(bad: Bad, reason: str) -> None:
+def assert_names(bad: Invalid, reason: str) -> None:
     """The message names the frame, and then what was expected and found."""
     words = re.findall(r"frame \d+|\d+", reason)
     for name in bad.names:
         assert name in words, f"{bad}: {reason!r} does not name {name!r}"
 
 
-def refusal(client: PlainTableClient, bad: Bad, table: int, *flags: int) -> str:
+def refusal(client: PlainTableClient, bad: Invalid, table: int, *flags: int) -> str:
     header, *rest = client.ask(*bad.request(table, *flags))
     assert (header[2], header[3], len(rest)) == (bad.kind, bad.code, 1), (header, rest)
     return plain.text(rest[0])
@@ -462,7 +462,7 @@ def refusal(client: PlainTableClient, bad: Bad, table: int, *flags: int) -> str:
 
 @KINDS
 @pytest.mark.parametrize("bad", malformed.OTHERS, ids=str)
-def test_malformed(tables: NodeTables, filled: int, kind: int, bad: Bad) -> None:
+def test_malformed(tables: NodeTables, filled: int, kind: int, bad: Invalid) -> None:
     client = tables.client(kind)
     assert_names(bad, refusal(client, bad, filled))
     assert client.scan(filled) == ROWS
@@ -470,14 +470,16 @@ def test_malformed(tables: NodeTables, filled: int, kind: int, bad: Bad) -> None
 
 @pytest.mark.parametrize(("kind", "flags"), [(zmq.DEALER, 1), (zmq.REQ, 2), (zmq.DEALER, 3)])
 @pytest.mark.parametrize("bad", malformed.WRITES, ids=str)
-def test_malformed_writes(tables: NodeTables, filled: int, kind: int, bad: Bad, flags: int) -> None:
+def test_malformed_writes(
+    tables: NodeTables, filled: int, kind: int, bad: Invalid, flags: int
+) -> None:
     client = tables.client(kind)
     assert_names(bad, refusal(client, bad, filled, flags))
     assert client.scan(filled) == ROWS
 
 
 @pytest.mark.parametrize("bad", malformed.WRITES_OF_TABLES, ids=str)
-def test_malformed_writes_of_tables(client: PlainTableClient, filled: int, bad: Bad) -> None:
+def test_malformed_writes_of_tables(client: PlainTableClient, filled: int, bad: Invalid) -> None:
     assert_names(bad, refusal(client, bad, filled, plain.FULLSYNC))
     assert client.scan(filled) == ROWS
 
@@ -485,7 +487,7 @@ def test_malformed_writes_of_tables(client: PlainTableClient, filled: int, bad: 
 @KINDS
 @pytest.mark.parametrize("bad", [*malformed.WRITES, *malformed.WRITES_OF_TABLES], ids=str)
 def test_malformed_async_writes_are_acknowledged(
-    tables: NodeTables, filled: int, kind: int, bad: Bad
+    tables: NodeTables, filled: int, kind: int, bad: Invalid
 ) -> None:
     """As the text's Note says, and nothing is written."""
     client = tables.client(kind)

@@ -22,7 +22,7 @@ def flags_of(kind: int) -> tuple[int, ...]:
     return (plain.PARTSYNC,) if kind in SINGLE_TABLE_WRITES else ()
 
 
-class Bad(NamedTuple):
+class Invalid(NamedTuple):
     what: str
     kind: int
     frames: Frames
@@ -56,22 +56,24 @@ GOOD: list[tuple[int, Frames, int]] = [
 ]
 
 
-def tables_of_wrong_size() -> Iterator[Bad]:
+def tables_of_wrong_size() -> Iterator[Invalid]:
     for kind, rest, code in GOOD:
-        yield Bad("no table", kind, [], code, ("frame 1",))
+        yield Invalid("no table", kind, [], code, ("frame 1",))
         for size in (0, 3, 5, 8):
             names = ("frame 1", "4", str(size))
-            yield Bad(f"a table of {size} bytes", kind, [b"\1" * size, *rest], code, names)
+            yield Invalid(f"a table of {size} bytes", kind, [b"\1" * size, *rest], code, names)
 
 
-def numbers_of_wrong_size() -> Iterator[Bad]:
-    def cases(kind: int, before: Frames, sizes: tuple[int, ...], behind: Frames) -> Iterator[Bad]:
+def numbers_of_wrong_size() -> Iterator[Invalid]:
+    def cases(
+        kind: int, before: Frames, sizes: tuple[int, ...], behind: Frames
+    ) -> Iterator[Invalid]:
         frame, expected = len(before) + 1, 4 if kind == plain.RANGE_JOB else 8
         code = next(code for other, _, code in GOOD if other == kind)
         for size in sizes:
             what = f"frame {frame} of {size} bytes"
             names = (f"frame {frame}", str(expected), str(size))
-            yield Bad(what, kind, [*before, b"\1" * size, *behind], code, names)
+            yield Invalid(what, kind, [*before, b"\1" * size, *behind], code, names)
 
     for option in range(4):
         yield from cases(plain.OPEN, [TABLE, *[b""] * option], (1, 4, 7, 9), [b""] * (3 - option))
@@ -81,37 +83,37 @@ def numbers_of_wrong_size() -> Iterator[Bad]:
     yield from cases(plain.RANGE_JOB, [TABLE], (1, 3, 8), [b"", b""])
 
 
-def frames_missing() -> Iterator[Bad]:
+def frames_missing() -> Iterator[Invalid]:
     """Each number of frames that is too small, except where the text lets some be left out."""
     for kind, rest, code in GOOD:
         if kind in {plain.OPEN, plain.COUNT, plain.READ, plain.EXISTS, plain.PUT, plain.DELETE}:
             continue
         for count in range(len(rest)):
             frame = f"frame {count + 2}"
-            yield Bad(f"{frame} is missing", kind, [TABLE, *rest[:count]], code, (frame,))
+            yield Invalid(f"{frame} is missing", kind, [TABLE, *rest[:count]], code, (frame,))
 
 
-def empty_and_long_keys() -> Iterator[Bad]:
+def empty_and_long_keys() -> Iterator[Invalid]:
     for kind, code in ((plain.READ, 0x10), (plain.EXISTS, 0x10), (plain.DELETE, 0x01)):
-        yield Bad("an empty key", kind, [TABLE, b""], code, ("frame 2",))
-        yield Bad("a later empty key", kind, [TABLE, b"a", b"b", b""], code, ("frame 4",))
-        yield Bad("a long key", kind, [TABLE, b"a", LONG_KEY], code, ("frame 3", "65537"))
+        yield Invalid("an empty key", kind, [TABLE, b""], code, ("frame 2",))
+        yield Invalid("a later empty key", kind, [TABLE, b"a", b"b", b""], code, ("frame 4",))
+        yield Invalid("a long key", kind, [TABLE, b"a", LONG_KEY], code, ("frame 3", "65537"))
     put = plain.PUT
-    yield Bad("an empty key", put, [TABLE, b"", b"v"], 0x01, ("frame 2",))
-    yield Bad("a later empty key", put, [TABLE, b"new", b"v", b"", b"v"], 0x01, ("frame 4",))
+    yield Invalid("an empty key", put, [TABLE, b"", b"v"], 0x01, ("frame 2",))
+    yield Invalid("a later empty key", put, [TABLE, b"new", b"v", b"", b"v"], 0x01, ("frame 4",))
     long = [TABLE, b"new", b"v", LONG_KEY, b"v"]
-    yield Bad("a long key", put, long, 0x01, ("frame 4", "65537"))
-    yield Bad("a key without its value", put, [TABLE, b"new"], 0x10, ("frame 2",))
+    yield Invalid("a long key", put, long, 0x01, ("frame 4", "65537"))
+    yield Invalid("a key without its value", put, [TABLE, b"new"], 0x10, ("frame 2",))
     odd = [TABLE, b"new", b"v", b"newer", b"v", b"odd"]
-    yield Bad("a later key without its value", put, odd, 0x10, ("frame 6",))
+    yield Invalid("a later key without its value", put, odd, 0x10, ("frame 6",))
 
 
-def modifications() -> Iterator[Bad]:
+def modifications() -> Iterator[Invalid]:
     """Multi-table writes; the first part of each is good and must not be written either."""
 
-    def bad(what: str, code: int, names: tuple[str, ...], *frames: bytes) -> Bad:
+    def bad(what: str, code: int, names: tuple[str, ...], *frames: bytes) -> Invalid:
         good = [TABLE + u32(1) + b"\0", b"new", b"value"]
-        return Bad(what, plain.WRITE_TABLES, [*good, *frames], code, names)
+        return Invalid(what, plain.WRITE_TABLES, [*good, *frames], code, names)
 
     part = u32(1) + u32(1)
     yield bad("a short part header", 0x01, ("frame 4", "9", "8"), part, b"k", b"v")
@@ -124,7 +126,7 @@ def modifications() -> Iterator[Bad]:
     yield bad("keys that are not there", 0x01, ("frame 4", "4294967295", "1"), many + b"\1", b"k")
 
 
-def all_bad() -> list[Bad]:
+def all_bad() -> list[Invalid]:
     return [
         *tables_of_wrong_size(),
         *numbers_of_wrong_size(),

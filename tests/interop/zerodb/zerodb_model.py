@@ -42,7 +42,7 @@ AWAY = ("no job_server runs", "has ended")  # What refuses a job.
 Rows = dict[bytes, bytes]
 
 
-class Ground(NamedTuple):
+class CaseContext(NamedTuple):
     """Where a case is played."""
 
     client: Callable[[int], PlainTableClient]  # By the kind of its socket.
@@ -54,7 +54,7 @@ class Ground(NamedTuple):
 class ModelCase:
     """One client's requests, each checked against the dicts."""
 
-    def __init__(self, seed: int, ground: Ground) -> None:
+    def __init__(self, seed: int, ground: CaseContext) -> None:
         self.dice = Random(seed)
         self.seed = seed
         self.ground = ground

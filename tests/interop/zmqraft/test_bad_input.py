@@ -298,7 +298,7 @@ def test_what_stops_the_other_implementation(cluster: InteropCluster, urls: list
     assert_unmoved(cluster, before)
 
 
-class Junk(Follower):
+class JunkFollower(Follower):
     """A follower whose answers are junk, as long as there is some; then it says what is right."""
 
     junk: list[list[bytes]] = []
@@ -332,7 +332,7 @@ def test_a_member_of_another_kind_that_sends_junk(
     dice = random.Random(seed)
     cluster = mixed()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    follower = Junk(context, cluster.urls["n2"])
+    follower = JunkFollower(context, cluster.urls["n2"])
     dealer = Dealer(context, cluster.urls["n1"])
     try:
         follower.run_until(lambda: follower.leader == b"n1" and follower.log)

@@ -33,7 +33,7 @@ IDENT = b"interop"
 VOTE, APPEND = b"?", b"+"
 
 
-class Voted(NamedTuple):
+class VoteRequest(NamedTuple):
     candidate: bytes
     term: int
     last_index: int
@@ -51,7 +51,7 @@ class Follower:
         self.term = 0
         self.commit_index = 0
         self.leader = b""
-        self.votes: list[Voted] = []
+        self.votes: list[VoteRequest] = []
         self.grants = True
         self.ids: list[bytes] = []
         self.other_types: set[bytes] = set()
@@ -83,7 +83,7 @@ class Follower:
 
     def _on_vote(self, frames: list[bytes]) -> list[bytes]:
         candidate, (term, last_index, last_term) = frames[3], map(number, frames[4:])
-        self.votes.append(Voted(candidate, term, last_index, last_term))
+        self.votes.append(VoteRequest(candidate, term, last_index, last_term))
         if not self.grants or term < self.term:
             return [uint(self.term), b""]
         self.term = term
@@ -105,7 +105,7 @@ class Follower:
         return [uint(term), b"\x01"]
 
 
-class Net:
+class OwnSockets:
     """The test's own sockets; closed when it ends."""
 
     def __init__(self) -> None:
@@ -124,15 +124,15 @@ class Net:
 
 
 @pytest.fixture
-def net() -> Iterator[Net]:
-    net = Net()
+def net() -> Iterator[OwnSockets]:
+    net = OwnSockets()
     yield net
     for socket in net.open:
         socket.close()
     net.context.term()
 
 
-def follow(mixed: Callable[[], InteropCluster], net: Net) -> tuple[InteropCluster, Follower]:
+def follow(mixed: Callable[[], InteropCluster], net: OwnSockets) -> tuple[InteropCluster, Follower]:
     cluster = mixed()
     return cluster, net.follower(cluster.urls["n2"])
 
@@ -148,7 +148,7 @@ def beside(follower: Follower, command: Command, *words: str, **variables: str) 
 
 
 def test_one_of_ours_leads_a_follower_of_the_text(
-    mixed: Callable[[], InteropCluster], net: Net
+    mixed: Callable[[], InteropCluster], net: OwnSockets
 ) -> None:
     cluster, follower = follow(mixed, net)
     follower.run_until(lambda: follower.leader == b"n1" and follower.log)
@@ -197,7 +197,7 @@ def test_one_of_ours_leads_a_follower_of_the_text(
 
 @pytest.mark.parametrize("old", [9, 2], ids=["conflict", "too short"])
 def test_a_follower_with_other_entries_is_set_right(
-    mixed: Callable[[], InteropCluster], net: Net, old: int
+    mixed: Callable[[], InteropCluster], net: OwnSockets, old: int
 ) -> None:
     """n3 has entries of an old term that never committed; its answers say where to go on."""
     cluster, first = follow(mixed, net)
@@ -217,7 +217,7 @@ def test_a_follower_with_other_entries_is_set_right(
 
 @pytest.mark.parametrize("lost", [3, 9], ids=["tail", "disk"])
 def test_a_follower_that_lost_what_it_confirmed_is_fed_again(
-    mixed: Callable[[], InteropCluster], net: Net, lost: int
+    mixed: Callable[[], InteropCluster], net: OwnSockets, lost: int
 ) -> None:
     """It has no longer what it has acknowledged, and n3 is down. The same leader sends it again,
     and commits what comes next."""
@@ -238,7 +238,7 @@ def test_a_follower_that_lost_what_it_confirmed_is_fed_again(
 
 
 def test_repeats_carry_the_same_id_and_ids_count(
-    mixed: Callable[[], InteropCluster], net: Net
+    mixed: Callable[[], InteropCluster], net: OwnSockets
 ) -> None:
     _, follower = follow(mixed, net)
     follower.run_until(lambda: len(follower.ids) >= 20)
@@ -249,7 +249,7 @@ def test_repeats_carry_the_same_id_and_ids_count(
 class Leader:
     """The text's leader and candidate, as n2: it asks n1 at its ROUTER."""
 
-    def __init__(self, cluster: InteropCluster, net: Net) -> None:
+    def __init__(self, cluster: InteropCluster, net: OwnSockets) -> None:
         self.peer = net.dealer(cluster.urls["n1"])
         self.message_id = 0
 
@@ -273,7 +273,7 @@ class Leader:
         return [number(frame) for frame in self.peer.ask(reqid(), b"%")[2:7]]
 
 
-def elected(cluster: InteropCluster, net: Net) -> tuple[Leader, int]:
+def elected(cluster: InteropCluster, net: OwnSockets) -> tuple[Leader, int]:
     """n2 asks for n1's vote in ever higher terms until it has it."""
     leader = Leader(cluster, net)
     until = time.monotonic() + DEADLINE_S
@@ -286,7 +286,7 @@ def elected(cluster: InteropCluster, net: Net) -> tuple[Leader, int]:
 
 
 def test_one_of_ours_follows_a_leader_of_the_text(
-    mixed: Callable[[], InteropCluster], net: Net
+    mixed: Callable[[], InteropCluster], net: OwnSockets
 ) -> None:
     cluster = mixed()
     leader, term = elected(cluster, net)
@@ -305,7 +305,7 @@ def test_one_of_ours_follows_a_leader_of_the_text(
 
 
 def test_the_answers_to_appends_that_do_not_fit(
-    mixed: Callable[[], InteropCluster], net: Net
+    mixed: Callable[[], InteropCluster], net: OwnSockets
 ) -> None:
     cluster = mixed()
     leader, term = elected(cluster, net)
@@ -324,7 +324,9 @@ def test_the_answers_to_appends_that_do_not_fit(
     assert leader.info()[4] == 4
 
 
-def test_a_working_leader_is_not_unseated(mixed: Callable[[], InteropCluster], net: Net) -> None:
+def test_a_working_leader_is_not_unseated(
+    mixed: Callable[[], InteropCluster], net: OwnSockets
+) -> None:
     """Stickiness: the vote is answered, and neither given nor does the term move."""
     cluster = mixed()
     leader, term = elected(cluster, net)
@@ -334,7 +336,7 @@ def test_a_working_leader_is_not_unseated(mixed: Callable[[], InteropCluster], n
 
 
 def test_a_repeated_request_gets_the_same_answer(
-    mixed: Callable[[], InteropCluster], net: Net
+    mixed: Callable[[], InteropCluster], net: OwnSockets
 ) -> None:
     cluster = mixed()
     leader, term = elected(cluster, net)
@@ -345,7 +347,7 @@ def test_a_repeated_request_gets_the_same_answer(
 
 
 def test_unknown_senders_and_other_clusters_get_no_answer(
-    mixed: Callable[[], InteropCluster], net: Net
+    mixed: Callable[[], InteropCluster], net: OwnSockets
 ) -> None:
     cluster = mixed()
     leader, term = elected(cluster, net)

@@ -5,10 +5,10 @@ import sys
 import threading
 
 import kelek
-from kelek.tests.interop.zre.zre_words import Words
+from kelek.tests.interop.zre.zre_words import NodeCommands
 
 
-def say(event: kelek.Event, words: Words) -> None:
+def say(event: kelek.Event, words: NodeCommands) -> None:
     """What other nodes say in the same words, and the names."""
     values: dict[str, object] = {}
     if event.peer is not None:
@@ -23,7 +23,7 @@ def say(event: kelek.Event, words: Words) -> None:
     words.say(event.kind.value, **values)
 
 
-def obey(node: kelek.Node, word: dict[str, str], words: Words) -> None:
+def obey(node: kelek.Node, word: dict[str, str], words: NodeCommands) -> None:
     content = word.get("content", "").encode("latin-1")
     match word["do"]:
         case "join":
@@ -38,12 +38,12 @@ def obey(node: kelek.Node, word: dict[str, str], words: Words) -> None:
             words.say("COUNTERS", **node.counters)
 
 
-def listen(words: Words, node: kelek.Node) -> None:
+def listen(words: NodeCommands, node: kelek.Node) -> None:
     for event in node.events():
         say(event, words)
 
 
-def run(options: argparse.Namespace, words: Words) -> None:
+def run(options: argparse.Namespace, words: NodeCommands) -> None:
     tuning = kelek.NodeTuning(
         port=options.port,
         interface=options.host,
@@ -63,5 +63,5 @@ def run(options: argparse.Namespace, words: Words) -> None:
 
 
 if __name__ == "__main__":
-    given = Words()
+    given = NodeCommands()
     run(given.options(sys.argv[1:]), given)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import zmq
 
-from kelek.tests.interop.zre.zre_words import Words
+from kelek.tests.interop.zre.zre_words import NodeCommands
 
 Socket = zmq.Socket[bytes]
 SIGNATURE = b"\xaa\xa1"
@@ -90,7 +90,7 @@ class PlainPeer:
 class PlainNode:
     """One node. step() does what is due, and says what has happened."""
 
-    def __init__(self, options: argparse.Namespace, words: Words) -> None:
+    def __init__(self, options: argparse.Namespace, words: NodeCommands) -> None:
         self.options, self.words = options, words
         self.uuid = b"\0"
         while self.uuid[0] == 0:  # libzmq has those for itself.
@@ -290,5 +290,5 @@ class PlainNode:
 
 
 if __name__ == "__main__":
-    words = Words()
+    words = NodeCommands()
     PlainNode(words.options(sys.argv[1:]), words).run()

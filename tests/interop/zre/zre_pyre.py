@@ -16,7 +16,7 @@ import zmq
 from pyre import Pyre, PyreEvent, zbeacon
 from pyre.pyre_peer import PyrePeer
 
-from kelek.tests.interop.zre.zre_words import Words
+from kelek.tests.interop.zre.zre_words import NodeCommands
 
 
 def use_addresses(host: str, broadcast: str) -> None:
@@ -31,7 +31,7 @@ def use_addresses(host: str, broadcast: str) -> None:
     zbeacon.ZBeacon._prepare_socket = prepare
 
 
-def said(event: PyreEvent, words: Words) -> None:
+def said(event: PyreEvent, words: NodeCommands) -> None:
     values: dict[str, object] = {"peer": event.peer_uuid.hex, "name": event.peer_name}
     if event.headers is not None:
         values["headers"] = event.headers
@@ -62,7 +62,7 @@ def end(failure: threading.ExceptHookArgs) -> NoReturn:
     os._exit(1)
 
 
-def run(options: argparse.Namespace, words: Words) -> None:
+def run(options: argparse.Namespace, words: NodeCommands) -> None:
     threading.excepthook = end
     use_addresses(options.host, options.broadcast)
     PyrePeer.PEER_EVASIVE, PyrePeer.PEER_EXPIRED = int(options.evasive_s), int(options.dead_s)
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, words: Words) -> None:
 
 
 if __name__ == "__main__":
-    given = Words()
+    given = NodeCommands()
     run(given.options(sys.argv[1:]), given)
     sys.stdout.flush()
     os._exit(0)  # pyre leaves sockets of its threads to the collector: its context never ends.

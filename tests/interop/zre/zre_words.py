@@ -17,7 +17,7 @@ from typing import Any
 READ_BYTES = 1 << 16
 
 
-class Words:
+class NodeCommands:
     """The node's side of it."""
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ class Stopped(Exception):  # It is no error: the message is the caller's.
         self.stop = stop
 
 
-class Asked(NamedTuple):
+class QueuedRequest(NamedTuple):
     framing: int
     client: bytes
     service: bytes
@@ -66,7 +66,9 @@ class ClientTwin:
 
 
 class RequestTwin:
-    def __init__(self, client: ClientTwin, parsed: Asked, number: int, expires_ms: int) -> None:
+    def __init__(
+        self, client: ClientTwin, parsed: QueuedRequest, number: int, expires_ms: int
+    ) -> None:
         self.client = client
         self.parsed = parsed
         self.number = number
@@ -142,7 +144,7 @@ class ExchangeTwin:
             return stopped.stop
         return None
 
-    def _read_request(self, message: Message, now_ms: int) -> Asked:
+    def _read_request(self, message: Message, now_ms: int) -> QueuedRequest:
         client, *frames = message
         setup, request_id, deadline_ms, name, credit = self.setup, b"", None, b"", 0
         command = b"\1"
@@ -175,7 +177,7 @@ class ExchangeTwin:
         require(bool(frames) == (command == b"\1"))
         require(not service.startswith((b"mmi.", b"titanic.", b"klk.")), Stop.INTERNAL)
         require(service not in setup.durable_services, Stop.DURABLE)
-        return Asked(
+        return QueuedRequest(
             framing, client, service, request_id, deadline_ms, frames, name, credit, command
         )
 
@@ -194,7 +196,7 @@ class ExchangeTwin:
                 return client
         return None
 
-    def _receive_request(self, parsed: Asked, now_ms: int) -> None:
+    def _receive_request(self, parsed: QueuedRequest, now_ms: int) -> None:
         client = self._find_client(parsed.client, parsed.name)
         if client is not None:
             client.gone_ms, client.last_seen_ms = None, now_ms
@@ -227,7 +229,7 @@ class ExchangeTwin:
         self._wait(request)
         self.counters["requests"] += 1
 
-    def _repeat(self, parsed: Asked, request: RequestTwin) -> None:
+    def _repeat(self, parsed: QueuedRequest, request: RequestTwin) -> None:
         if request.is_over:
             self._refuse(parsed, parsed.client, 0)
             self.counters["refused"] += 1
@@ -242,7 +244,7 @@ class ExchangeTwin:
         if parsed.credit > request.credit:
             self._add_credit(request, parsed.credit - request.credit)
 
-    def _receive_command(self, parsed: Asked, request: RequestTwin) -> None:
+    def _receive_command(self, parsed: QueuedRequest, request: RequestTwin) -> None:
         if request.is_over:
             return
         if parsed.command == b"\5":
@@ -279,12 +281,12 @@ class ExchangeTwin:
             self._stop_waiting(request)
             self._forget(request)
 
-    def _refuse(self, parsed: Asked, route: bytes, refusal: int) -> None:
+    def _refuse(self, parsed: QueuedRequest, route: bytes, refusal: int) -> None:
         if parsed.framing == TEXT:
             error = [b"KLK-ERROR", self.setup.refusals[refusal]]
             self.clients.append([*self._to_client(parsed, route, b"\3"), *error])
 
-    def _to_client(self, parsed: Asked, route: bytes, command: bytes) -> Message:
+    def _to_client(self, parsed: QueuedRequest, route: bytes, command: bytes) -> Message:
         if parsed.framing == MDP1:
             return [route, b"", MDP_CLIENTS[MDP1], parsed.service]
         if parsed.framing == MDP2:

@@ -8,7 +8,7 @@ import kelek
 DEADLINE_S = 240  # Of what takes seconds on a machine that does nothing else.
 
 
-class Place(NamedTuple):
+class LogStart(NamedTuple):
     """A real log, and where a test begins in it."""
 
     url: str

@@ -20,7 +20,7 @@ import pytest
 import kelek
 from kelek.tests.conftest import ROOT, Shell
 from kelek.tests.pipeline.conftest import SETTINGS, running
-from kelek.tests.pipeline.log.shared_log import DEADLINE_S, Place, now
+from kelek.tests.pipeline.log.shared_log import DEADLINE_S, LogStart, now
 
 NODES = ("n1", "n2", "n3")
 TOPOLOGY = """\
@@ -41,10 +41,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 
 @pytest.fixture
-def place(cluster: Shell) -> Place:
+def place(cluster: Shell) -> LogStart:
     urls = ",".join(f"tcp://{cluster.addresses[f'127.0.0.1:720{n}']}" for n in (1, 2, 3))
     with kelek.Log(urls, "logs") as log:
-        return Place(urls, log.read_index())
+        return LogStart(urls, log.read_index())
 
 
 def wait_until(done: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -57,7 +57,7 @@ def wait_until(done: Callable[[], Any], what: str, deadline_s: float = DEADLINE_
 
 
 def test_a_task_killed_while_it_appends_is_done_again_and_adds_nothing(
-    spark: Any, place: Place
+    spark: Any, place: LogStart
 ) -> None:
     """Its Python worker is killed once the first of its rows are in the log; if all of them are in
     by then, there are more the next time."""
@@ -82,7 +82,7 @@ def test_a_task_killed_while_it_appends_is_done_again_and_adds_nothing(
 class Killer(threading.Thread):
     """Waits for an entry, and kills the tasks that run."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LogStart) -> None:
         super().__init__(daemon=True)
         self.place = place
         self.killed_at = 0  # So many entries were there by then.
@@ -144,8 +144,8 @@ class Work(NamedTuple):
     checkpoints: str
 
     @property
-    def place(self) -> Place:
-        return Place(self.urls, self.last_index)
+    def place(self) -> LogStart:
+        return LogStart(self.urls, self.last_index)
 
     @property
     def table_options(self) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def begin(spark: Any, work: Work, entries: int) -> list[Any]:
 
 @pytest.mark.timeout(DRIVER_S)
 def test_a_driver_killed_between_batches_goes_on_exactly_where_it_was(
-    spark: Any, place: Place, node: str, number: int, tmp_path: Path
+    spark: Any, place: LogStart, node: str, number: int, tmp_path: Path
 ) -> None:
     updates = [b"in %d" % n for n in range(COUNT)]
     place.put(*updates)
@@ -224,7 +224,7 @@ def test_a_driver_killed_between_batches_goes_on_exactly_where_it_was(
 
 
 def test_a_stream_goes_on_when_the_leader_is_killed(
-    spark: Any, cluster: Shell, place: Place, tmp_path: Path
+    spark: Any, cluster: Shell, place: LogStart, tmp_path: Path
 ) -> None:
     """The last test: that node stays away."""
     first, second = ([b"%s %d" % (word, n) for n in range(300)] for word in (b"one", b"two"))

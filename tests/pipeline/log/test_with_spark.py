@@ -15,7 +15,7 @@ from kelek.pipeline.errors import EntriesCompacted
 from kelek.protocols.zre.log import Report, encode_report
 from kelek.protocols.zre.values import Level, LogEvent
 from kelek.tests.pipeline.conftest import running
-from kelek.tests.pipeline.log.shared_log import Place, now, run_now
+from kelek.tests.pipeline.log.shared_log import LogStart, now, run_now
 
 TOPOLOGY = """\
 cluster: logs
@@ -32,9 +32,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def place(url: str) -> Place:
+def place(url: str) -> LogStart:
     with kelek.Log(url, "logs") as log:
-        return Place(url, log.read_index())
+        return LogStart(url, log.read_index())
 
 
 def counted(spark: Any, folder: Path) -> list[bytes]:
@@ -45,7 +45,7 @@ def counted(spark: Any, folder: Path) -> list[bytes]:
 # ---- batches ----
 
 
-def test_a_batch_is_written_and_read_back(spark: Any, place: Place) -> None:
+def test_a_batch_is_written_and_read_back(spark: Any, place: LogStart) -> None:
     before = datetime.now(UTC)
     rows = spark.range(1000).selectExpr("cast(id as string) as data").select("data", now())
     place.write(rows.coalesce(1))
@@ -81,7 +81,7 @@ def test_a_batch_is_written_and_read_back(spark: Any, place: Place) -> None:
     ],
 )
 def test_errors_are_reported_in_the_driver(
-    spark: Any, place: Place, options: dict[str, Any], words: str | None
+    spark: Any, place: LogStart, options: dict[str, Any], words: str | None
 ) -> None:
     given = place.options | {name: str(value) for name, value in options.items()}
 
@@ -95,7 +95,7 @@ def test_errors_are_reported_in_the_driver(
         count()
 
 
-def test_columns_that_the_log_does_not_take_are_named(spark: Any, place: Place) -> None:
+def test_columns_that_the_log_does_not_take_are_named(spark: Any, place: LogStart) -> None:
     rows = spark.range(3).selectExpr("cast(id as string) as data").select("data", now())
     for wrong, words in (
         (rows.select("data"), "time is missing"),
@@ -115,7 +115,7 @@ def test_columns_that_the_log_does_not_take_are_named(spark: Any, place: Place) 
 # ---- streams ----
 
 
-def test_a_stream_goes_on_where_it_ended(spark: Any, place: Place, tmp_path: Path) -> None:
+def test_a_stream_goes_on_where_it_ended(spark: Any, place: LogStart, tmp_path: Path) -> None:
     """Three batches, then one of what came since; each entry is read once. Streams leave the names
     in the environment of their source as they are: Spark does not lock it."""
     names = names_of_environment(session())  # Registered anew: no stream has begun.
@@ -145,7 +145,7 @@ def names_of_environment(spark: Any) -> set[str]:
 
 
 def test_a_stream_into_the_log_adds_nothing_when_a_batch_is_repeated(
-    spark: Any, place: Place, tmp_path: Path
+    spark: Any, place: LogStart, tmp_path: Path
 ) -> None:
     """The record of the last batch's commit is lost: Spark does it again."""
     place.put(*[b"in %d" % number for number in range(50)])
@@ -164,7 +164,9 @@ def test_a_stream_into_the_log_adds_nothing_when_a_batch_is_repeated(
     assert place.data() == once
 
 
-def test_a_checkpoint_of_another_log_is_refused(spark: Any, place: Place, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_log_is_refused(
+    spark: Any, place: LogStart, tmp_path: Path
+) -> None:
     place.put(b"a", b"b", b"c")
     checkpoint = tmp_path / "checkpoint"
     run_now(place.read_stream(spark), checkpoint, {"format": "noop"})
@@ -188,7 +190,7 @@ def test_a_checkpoint_of_another_log_is_refused(spark: Any, place: Place, tmp_pa
 
 
 def test_what_is_compacted_is_refused_or_begun_with_the_state(
-    spark: Any, place: Place, tmp_path: Path
+    spark: Any, place: LogStart, tmp_path: Path
 ) -> None:
     place.put(b"a", b"b", b"c")
     with place.log as log:
@@ -212,7 +214,7 @@ def test_what_is_compacted_is_refused_or_begun_with_the_state(
     _reports_of_what_is_stored(place, index)
 
 
-def _reports_of_what_is_stored(place: Place, index: int) -> None:
+def _reports_of_what_is_stored(place: LogStart, index: int) -> None:
     """Kind zre leaves out what is compacted: in the state there are no reports."""
     from kelek.pipeline.zre.options import batch_options, stream_options
     from kelek.pipeline.zre.source import ZreStreamReader, batch_reader

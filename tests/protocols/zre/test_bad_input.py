@@ -23,7 +23,7 @@ SOURCE = "10.0.0.2"
 HELLO = Hello(SOURCE, 61_000, ("g",), 1, "other", {})
 
 
-class Place:
+class NodeWithPeer:
     """A node, and a foreign peer at SOURCE."""
 
     def __init__(self, version: Version = Version.V2, **settings: object) -> None:
@@ -58,7 +58,7 @@ def connected(ready: NodeEffects) -> list[str]:
 
 
 def test_a_greeting_that_names_another_address() -> None:
-    place = Place()
+    place = NodeWithPeer()
     for address in ("10.0.0.3", "127.0.0.1", "10.0.0.1"):
         assert place.say(1, HELLO._replace(address=address)).actions == []
     assert place.say(1, HELLO, source="").actions == []
@@ -71,7 +71,7 @@ def test_a_greeting_that_names_another_address() -> None:
 @pytest.mark.parametrize("said", ["fe80::2", "FE80:0::2", "fe80::2%elsewhere"])
 def test_an_address_that_is_good_on_its_link_alone(said: str) -> None:
     """The node uses the link of the HELLO's connection, whatever the HELLO names."""
-    place = Place(address="fe80::1%eth0")
+    place = NodeWithPeer(address="fe80::1%eth0")
     assert place.say(1, HELLO._replace(address=said), source="fe80::3%eth0").actions == []
     assert place.count("message_address") == 1
     ready = place.say(1, HELLO._replace(address=said), source="fe80::2%eth0")
@@ -83,7 +83,7 @@ def test_an_address_that_is_good_on_its_link_alone(said: str) -> None:
 
 
 def test_a_subnet_of_ours_may_be_named() -> None:
-    place = Place(subnets=(ip_network("192.168.7.0/24"),))
+    place = NodeWithPeer(subnets=(ip_network("192.168.7.0/24"),))
     assert place.say(1, HELLO._replace(address="192.168.8.1")).actions == []
     assert connected(place.say(1, HELLO._replace(address="192.168.7.1"))) == [
         "tcp://192.168.7.1:61000"
@@ -91,7 +91,7 @@ def test_a_subnet_of_ours_may_be_named() -> None:
 
 
 def test_no_other_node_replaces_a_peer() -> None:
-    place = Place()
+    place = NodeWithPeer()
     place.say(1, HELLO)
     assert place.say(1, HELLO._replace(address="10.0.0.9"), source="10.0.0.9").actions == []
     assert place.hear(encode_beacon(Beacon(OTHER, 61_000)), "10.0.0.9").actions == []
@@ -104,7 +104,7 @@ def test_no_other_node_replaces_a_peer() -> None:
 
 
 def test_a_goodbye_of_a_v1_node_is_no_beacon() -> None:
-    place = Place(Version.V1)
+    place = NodeWithPeer(Version.V1)
     place.say(1, HELLO._replace(name=""))
     assert place.hear(encode_beacon(Beacon(OTHER, 0))).events == []
     assert place.hear(encode_beacon(Beacon(b"\x09" * 16, 0))).actions == []
@@ -113,7 +113,7 @@ def test_a_goodbye_of_a_v1_node_is_no_beacon() -> None:
 
 
 def test_no_other_node_may_use_our_own_uuid() -> None:
-    place = Place()
+    place = NodeWithPeer()
     assert place.hear(encode_beacon(Beacon(ME, 61_000))).actions == []
     assert place.say(1, HELLO, uuid=ME).actions == []
     assert (place.count("beacon_own"), place.count("hello_own")) == (1, 1)
@@ -121,7 +121,7 @@ def test_no_other_node_may_use_our_own_uuid() -> None:
 
 @pytest.mark.parametrize("source", [SOURCE, "10.0.0.9", "10.0.0.1"])
 def test_a_hello_with_our_own_uuid_removes_no_peer(source: str) -> None:
-    place = Place(static_peers=(f"tcp://{SOURCE}:61000", "tcp://10.0.0.3:61000"))
+    place = NodeWithPeer(static_peers=(f"tcp://{SOURCE}:61000", "tcp://10.0.0.3:61000"))
     place.say(1, HELLO)
     for address in (SOURCE, "10.0.0.3"):
         assert place.say(1, HELLO._replace(address=address), source, uuid=ME).events == []
@@ -132,7 +132,7 @@ def test_a_hello_with_our_own_uuid_removes_no_peer(source: str) -> None:
 
 
 def test_nothing_counts_before_a_greeting() -> None:
-    place = Place()
+    place = NodeWithPeer()
     for sequence, command in ((1, Ping()), (2, Join("g", 1)), (3, Whisper([b"x"]))):
         assert place.say(sequence, command) == NodeEffects([], [], [], [])
     assert place.count("before_hello") == 3
@@ -142,14 +142,14 @@ def test_nothing_counts_before_a_greeting() -> None:
 
 
 def test_a_greeting_out_of_order() -> None:
-    place = Place()
+    place = NodeWithPeer()
     assert place.say(2, HELLO).actions == []
     assert place.count("hello_sequence") == 1
 
 
 @pytest.mark.parametrize("sequence", [2, 4, 0, 65_535])
 def test_a_gap_ends_a_v2_peer(sequence: int) -> None:
-    place = Place()
+    place = NodeWithPeer()
     place.say(1, HELLO)
     place.say(2, Whisper([b"x"]))
     ready = place.say(sequence, Whisper([b"lost"]))
@@ -160,7 +160,7 @@ def test_a_gap_ends_a_v2_peer(sequence: int) -> None:
 
 
 def test_a_gap_of_a_v1_peer_is_counted() -> None:
-    place = Place(Version.V1)
+    place = NodeWithPeer(Version.V1)
     place.say(1, HELLO._replace(name=""))
     # 514 has the octets of version 2.
     assert [event.content for event in place.say(514, Whisper([b"x"])).events] == [[b"x"]]
@@ -169,7 +169,7 @@ def test_a_gap_of_a_v1_peer_is_counted() -> None:
 
 
 def test_a_version_stays_what_it_was() -> None:
-    place = Place()
+    place = NodeWithPeer()
     place.say(1, HELLO)
     place.version = Version.V1
     assert place.say(2, Whisper([b"x"])).events == []
@@ -185,7 +185,7 @@ def test_a_version_stays_what_it_was() -> None:
 
 
 def test_group_names_are_used_as_they_are() -> None:
-    place = Place()
+    place = NodeWithPeer()
     place.node.join("Group")
     place.say(1, HELLO)
     for sequence, group in ((2, "group"), (3, "GROUP"), (4, ""), (5, "x" * 255), (6, "Größe")):
@@ -196,7 +196,7 @@ def test_group_names_are_used_as_they_are() -> None:
 
 
 def test_groups_of_a_peer_have_a_limit() -> None:
-    place = Place()
+    place = NodeWithPeer()
     place.say(1, HELLO._replace(groups=tuple(f"g{i}" for i in range(4096)), status=0))
     place.say(2, Join("one more", 1))
     assert place.count("groups_refused") == 1
@@ -204,7 +204,7 @@ def test_groups_of_a_peer_have_a_limit() -> None:
 
 
 def test_a_status_that_never_fits_is_asked_about_rarely() -> None:
-    place = Place()
+    place = NodeWithPeer()
     place.say(1, HELLO)
     asked = sum(len(place.say(i + 2, Join("g", 77)).actions) for i in range(100))
     assert asked == 2, "one connection is closed, and made anew"
@@ -213,7 +213,7 @@ def test_a_status_that_never_fits_is_asked_about_rarely() -> None:
 
 def test_a_flood_of_beacons() -> None:
     """Few of 100,000 forged nodes are believed; the real one still enters."""
-    place, dice = Place(), Random(1)
+    place, dice = NodeWithPeer(), Random(1)
     connections = 0
     for _ in range(100_000):
         uuid = own_uuid(dice.randbytes(14)) if dice.random() < 0.5 else b"\x05" + dice.randbytes(15)
@@ -234,8 +234,8 @@ def test_a_flood_of_beacons() -> None:
 def test_during_a_flood_other_senders_are_read(forgers: int) -> None:
     """A node's beacon is believed at once during a flood of another address."""
     room = PeerAllowance(40)
-    place, dice = Place(socket_allowance=room, peers_max=80), Random(1)
-    near = Place(socket_allowance=room)
+    place, dice = NodeWithPeer(socket_allowance=room, peers_max=80), Random(1)
+    near = NodeWithPeer(socket_allowance=room)
     for now_ms in range(0, 30_000, 100):
         place.now_ms = now_ms
         for _ in range(20):
@@ -256,7 +256,7 @@ def test_during_a_flood_other_senders_are_read(forgers: int) -> None:
 
 
 def test_a_flood_of_greetings() -> None:
-    place, dice = Place(peers_max=100), Random(1)
+    place, dice = NodeWithPeer(peers_max=100), Random(1)
     entered = 0
     for i in range(2000):
         hello = HELLO._replace(port=1 + i)
@@ -267,7 +267,7 @@ def test_a_flood_of_greetings() -> None:
 
 
 def test_a_peer_with_a_hello_replaces_one_known_by_beacon_only() -> None:
-    place = Place(peers_max=4)
+    place = NodeWithPeer(peers_max=4)
     place.hear(encode_beacon(Beacon(b"\x05" * 16, 1)))
     for i in range(4):
         place.say(1, HELLO._replace(port=10 + i), uuid=bytes([6 + i]) * 16)
@@ -276,7 +276,7 @@ def test_a_peer_with_a_hello_replaces_one_known_by_beacon_only() -> None:
 
 
 def test_two_nodes_have_not_one_mailbox() -> None:
-    place = Place()
+    place = NodeWithPeer()
     place.say(1, HELLO)
     ready = place.say(1, HELLO, uuid=b"\x07" * 16)
     assert [event.kind for event in ready.events][:2] == [EventKind.EXIT, EventKind.ENTER]
@@ -284,7 +284,7 @@ def test_two_nodes_have_not_one_mailbox() -> None:
 
 
 def test_a_subnet_is_no_leave_to_take_a_peers_place() -> None:
-    place = Place(subnets=(ip_network("10.0.0.0/24"),))
+    place = NodeWithPeer(subnets=(ip_network("10.0.0.0/24"),))
     place.say(1, HELLO)
     for uuid in (b"\x07" * 16, b"\x08" * 16):
         assert place.say(1, HELLO, source="10.0.0.9", uuid=uuid).actions == []
@@ -312,7 +312,7 @@ def test_a_subnet_is_no_leave_to_take_a_peers_place() -> None:
     )
 )
 def test_junk_is_discarded(messages: list[tuple[bytes, list[bytes]]]) -> None:
-    place = Place()
+    place = NodeWithPeer()
     for routing_id, frames in messages:
         arena = Arena.from_messages([[routing_id, SOURCE.encode(), *frames]])
         place.node.on_messages(arena, 0)

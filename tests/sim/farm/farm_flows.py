@@ -42,7 +42,7 @@ FLOWS = (
 )
 
 
-class Strike(NamedTuple):
+class StepFault(NamedTuple):
     """The fault at a step."""
 
     at: int
@@ -52,7 +52,7 @@ class Strike(NamedTuple):
 class FlowRun:
     """One flow, with or without a strike, and its steps."""
 
-    def __init__(self, flow: Flow, strike: Strike | None = None, seed: int = 1) -> None:
+    def __init__(self, flow: Flow, strike: StepFault | None = None, seed: int = 1) -> None:
         self.flow, self.strike = flow, strike
         self.sim = FarmSim(seed, flow.members)
         self.sim.partial = 0.5
@@ -138,7 +138,7 @@ class FlowRun:
         return is_done
 
 
-def strikes(flow: Flow, seed: int, *, kinds_only: bool) -> Iterator[Strike]:
+def strikes(flow: Flow, seed: int, *, kinds_only: bool) -> Iterator[StepFault]:
     """All faults of a flow; kinds_only: at the first step of each kind."""
     calm = FlowRun(flow, seed=seed)
     calm.run()
@@ -149,12 +149,12 @@ def strikes(flow: Flow, seed: int, *, kinds_only: bool) -> Iterator[Strike]:
         if kinds_only and kind in seen:
             continue
         seen.add(kind)
-        yield Strike(at, "actor")
+        yield StepFault(at, "actor")
         if step.other is not None:
-            yield Strike(at, "other")
-            yield Strike(at, "lost")
+            yield StepFault(at, "other")
+            yield StepFault(at, "lost")
 
 
-def strikes_of_suite(flow: Flow) -> list[Strike]:
+def strikes_of_suite(flow: Flow) -> list[StepFault]:
     """At the first step of each kind; a third of them for flows with nearly the same steps."""
     return list(strikes(flow, 1, kinds_only=True))[:: 3 if flow.is_again else 1]

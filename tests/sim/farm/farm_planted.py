@@ -5,7 +5,7 @@
 
 import sys
 
-from kelek.tests.sim.planted.planted import CORE, SAFETY_BROKEN, Patch, Plant, find, main
+from kelek.tests.sim.planted.planted import CORE, SAFETY_BROKEN, Patch, PlantedBug, find, main
 
 CAMPAIGN = "kelek.tests.sim.farm.farm_campaign"
 SEEDS = range(1, 5)  # The suite's.
@@ -14,12 +14,12 @@ PEER = "protocols/garlicfarm/server/peer.py"
 STUCK = "not within"
 
 PLANTS = (
-    Plant(
+    PlantedBug(
         "a vote is not saved",
         (Patch(PEER, "or self._hard_state\n        self._save()\n", "or self._hard_state\n"),),
         expected="vote forgotten|term went back",
     ),
-    Plant(
+    PlantedBug(
         "two changes at a time",
         (
             Patch(
@@ -36,7 +36,7 @@ PLANTS = (
         ),
         expected="two changes at a time|more than one|another history",
     ),
-    Plant(
+    PlantedBug(
         "strangers are given votes",
         (
             Patch(
@@ -49,7 +49,7 @@ PLANTS = (
         ),
         expected="a stranger's REQUEST_VOTE",
     ),
-    Plant(
+    PlantedBug(
         "anybody invites anybody",
         (
             Patch(
@@ -60,7 +60,7 @@ PLANTS = (
         ),
         expected=f"a stranger's JOIN|{SAFETY_BROKEN}",
     ),
-    Plant(
+    PlantedBug(
         "a newcomer does not vote",
         (
             Patch(
@@ -71,7 +71,7 @@ PLANTS = (
         ),
         expected=STUCK,
     ),
-    Plant(
+    PlantedBug(
         "a leader is heard for ever",
         (
             Patch(
@@ -83,7 +83,7 @@ PLANTS = (
         ),
         expected=STUCK,
     ),
-    Plant(
+    PlantedBug(
         "who does not know that it counts votes for no stranger",
         (
             Patch(
@@ -95,12 +95,12 @@ PLANTS = (
         ),
         expected=STUCK,
     ),
-    Plant(
+    PlantedBug(
         "who is taken in anew is still on its leave",
         (Patch(PEER, "self._left_in_term = self._leaving = None", "self._left_in_term = None"),),
         expected="was taken in anew",
     ),
-    Plant(
+    PlantedBug(
         "a replaced Configuration hides the one in force",
         (
             Patch(
@@ -111,7 +111,7 @@ PLANTS = (
         ),
         expected="ends by KeyError",
     ),
-    Plant(
+    PlantedBug(
         "old Configurations count who is taken in anew",
         (
             Patch(
@@ -123,7 +123,7 @@ PLANTS = (
         ),
         expected=STUCK,
     ),
-    Plant(
+    PlantedBug(
         "a leader that was deposed goes on with its change",
         (
             Patch(
@@ -134,7 +134,7 @@ PLANTS = (
         ),
         expected="only a leader proposes",
     ),
-    Plant(
+    PlantedBug(
         "who has handed over asks nobody, all the time",
         (
             Patch(
@@ -146,7 +146,7 @@ PLANTS = (
 )
 
 
-def find_in_farm(bug: Plant) -> str | None:
+def find_in_farm(bug: PlantedBug) -> str | None:
     """Searches with the runs of the suite only."""
     return find(bug, len(SEEDS), (CAMPAIGN, "--suite"))
 

@@ -7,7 +7,7 @@ from functools import partial
 from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
-from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, SimWriter, Step, Stranger
+from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, SimWriter, Step, UnknownServer
 from kelek.tests.sim.log.sim_check import RuleBroken
 
 ROUNDS = 40
@@ -161,7 +161,7 @@ class FarmRun:
             self.faults["stranger"] += 1
             for kind in STRANGERS:
                 if number in self.sim.peers:
-                    Stranger(self.sim, number).disturb(kind)
+                    UnknownServer(self.sim, number).disturb(kind)
 
     def _wipe(self) -> None:
         """Wipes the disk of a server that no Configuration includes, while all servers run."""

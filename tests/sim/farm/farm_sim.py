@@ -336,7 +336,7 @@ class SimWriter(FarmRequester):
             self._sim.acked.append(self._value)
 
 
-class Stranger(FarmRequester):
+class UnknownServer(FarmRequester):
     """A server of another farm, or a removed one, that still sends messages."""
 
     NUMBER = 99

@@ -11,8 +11,8 @@ from kelek.tests.sim.farm.farm_flows import FLOWS, Flow, FlowRun, strikes_of_sui
 from kelek.tests.sim.farm.farm_planted import PLANTS, find_in_farm
 from kelek.tests.sim.farm.farm_planted import SEEDS as PLANTED_SEEDS
 from kelek.tests.sim.farm.farm_run import STRANGERS, FarmRun, rest
-from kelek.tests.sim.farm.farm_sim import FarmSim, Stranger
-from kelek.tests.sim.planted.planted import PACKAGE, Plant
+from kelek.tests.sim.farm.farm_sim import FarmSim, UnknownServer
+from kelek.tests.sim.planted.planted import PACKAGE, PlantedBug
 
 ONE = os.environ.get("KELEK_SEED")
 SEEDS = [int(ONE)] if ONE else list(PLANTED_SEEDS)
@@ -56,7 +56,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("bug", PLANTS, ids=lambda bug: bug.name)
-def test_every_plant_still_fits(bug: Plant) -> None:
+def test_every_plant_still_fits(bug: PlantedBug) -> None:
     for path, old, new in bug.patches:
         assert (PACKAGE / path).read_text().count(old) == 1, f"{path} has changed: {old!r}"
         assert new != old
@@ -82,7 +82,7 @@ def test_unknown_servers_depose_no_leader() -> None:
     term = sim.peers[leader].core.term
     for number in (1, 2, 3):
         for kind in STRANGERS:
-            stranger = Stranger(sim, number)
+            stranger = UnknownServer(sim, number)
             for _ in range(3):
                 stranger.disturb(kind)
                 sim.run(100)

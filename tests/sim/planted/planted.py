@@ -41,7 +41,7 @@ class Patch(NamedTuple):
     new: str
 
 
-class Plant(NamedTuple):
+class PlantedBug(NamedTuple):
     """A defect: its patches, and a regular expression for the failure that must be found."""
 
     name: str
@@ -65,13 +65,13 @@ STALE = "a stale read"
 BACK = "entries that go back"
 
 PLANTS = (
-    Plant(
+    PlantedBug(
         "read answered without a round",
         (Patch(READS, "reached = leader.confirmed_round()", "reached = self.round"),),
         expected=STALE,
         first_seed=2,
     ),
-    Plant(
+    PlantedBug(
         "read answered by a round of before",
         (
             Patch(
@@ -82,13 +82,13 @@ PLANTS = (
         ),
         expected=STALE,
     ),
-    Plant(
+    PlantedBug(
         "read answered before the term's own commit",
         (Patch(READS, "ROUNDS_MAX and leader.has_committed:", "ROUNDS_MAX:"),),
         expected=STALE,
         first_seed=3,
     ),
-    Plant(
+    PlantedBug(
         "entries served by a leader that is not confirmed",
         (
             Patch(
@@ -100,7 +100,7 @@ PLANTS = (
         ),
         expected=BACK,
     ),
-    Plant(
+    PlantedBug(
         "entries served by a follower that has just started",
         (
             Patch(
@@ -111,7 +111,7 @@ PLANTS = (
         ),
         expected=BACK,
     ),
-    Plant(
+    PlantedBug(
         "entries served only as far as they are applied",
         (
             Patch(
@@ -124,7 +124,7 @@ PLANTS = (
         ),
         expected=BACK,
     ),
-    Plant(
+    PlantedBug(
         "transfer that skips the up-to-date check",
         (
             Patch(TRANSFER, "if self._is_caught_up(leader, log) and now_ms", "if now_ms"),
@@ -136,12 +136,12 @@ PLANTS = (
         ),
         first_seed=90,
     ),
-    Plant(
+    PlantedBug(
         "acknowledged before it is synced",
         (Patch(WRITER, "if self.log.start_sync():", "if True:"),),
         first_seed=4,
     ),
-    Plant(
+    PlantedBug(
         "volatile vote",
         (
             Patch(
@@ -153,12 +153,12 @@ PLANTS = (
         ),
         expected="vote forgotten|vote changed",
     ),
-    Plant(
+    PlantedBug(
         "old terms committed by count",
         (Patch(LEADER, "if index >= self._term_start and index", "if index"),),
         first_seed=28,
     ),
-    Plant(
+    PlantedBug(
         "tail recovered without a sync",
         (
             Patch(
@@ -175,12 +175,12 @@ PLANTS = (
         ),
         first_seed=17,
     ),
-    Plant(
+    PlantedBug(
         "no pre-vote",
         (Patch(PEER_VALUES, "    pre_vote: bool = True\n", "    pre_vote: bool = False\n"),),
         expected="disturbed",
     ),
-    Plant(
+    PlantedBug(
         "writer restarted alone",
         (
             Patch(WRITER, "if job.epoch != self.epoch:", "if False:"),
@@ -190,7 +190,7 @@ PLANTS = (
         expected=f"{SAFETY_BROKEN}|applies with a gap|has damaged its own log",
         first_seed=128,
     ),
-    Plant(
+    PlantedBug(
         "votes for a shorter log",
         (
             Patch(
@@ -201,13 +201,13 @@ PLANTS = (
         ),
         first_seed=6,
     ),
-    Plant(
+    PlantedBug(
         "two votes in a term",
         (Patch(CORE, "granted and self.voted_for in (None, sender) and", "granted and"),),
         expected="vote changed|both lead",
         first_seed=13,
     ),
-    Plant(
+    PlantedBug(
         "follower answers before its disk",
         (
             Patch(
@@ -218,7 +218,7 @@ PLANTS = (
         ),
         first_seed=9,
     ),
-    Plant(
+    PlantedBug(
         "commit index beyond what is known to be equal",
         (
             Patch(
@@ -235,13 +235,13 @@ PLANTS = (
             ),
         ),
     ),
-    Plant(
+    PlantedBug(
         "request ids of replaced updates kept",
         (Patch(APPEND_QUEUE, "        self._reqids.truncate(last_index)\n", ""),),
         expected="acknowledged|order of",
         first_seed=61,
     ),
-    Plant(
+    PlantedBug(
         "no chain between a client's packs",
         (
             Patch(
@@ -253,7 +253,7 @@ PLANTS = (
         expected="order of",
         first_seed=4,
     ),
-    Plant(
+    PlantedBug(
         "compacts what its own disk has not got",
         (
             Patch(CORE, "if index > min(self.commit_index, self.durable_index):", "if False:"),
@@ -271,7 +271,7 @@ PLANTS = (
         ),
         expected=f"{SAFETY_BROKEN}|not everything",
     ),
-    Plant(
+    PlantedBug(
         "an installed snapshot leaves the log as it was",
         (
             Patch(
@@ -283,7 +283,7 @@ PLANTS = (
         expected=f"{SAFETY_BROKEN}|not everything",
         first_seed=5,
     ),
-    Plant(
+    PlantedBug(
         "a snapshot is named before it is durable",
         (
             Patch(
@@ -300,13 +300,13 @@ PLANTS = (
         ),
         expected="Damaged: memory/snapshots",
     ),
-    Plant(
+    PlantedBug(
         "request ids left out of snapshots",
         (Patch("storage/snapshot/work.py", "reqids.export(index))", "Reqids().export(index))"),),
         expected="acknowledged|order of|twice",
         first_seed=4,
     ),
-    Plant(
+    PlantedBug(
         "a snapshot commits entries that differ",
         (
             Patch(
@@ -318,12 +318,12 @@ PLANTS = (
         expected=f"{SAFETY_BROKEN}|not everything",
         first_seed=16,
     ),
-    Plant(
+    PlantedBug(
         "hard state not synced",
         (Patch("storage/log/hard_state.py", "            self._file.sync()\n", ""),),
         expected="vote forgotten|term went back",
     ),
-    Plant(
+    PlantedBug(
         "joint entries committed by the new majority alone",
         (
             Patch(
@@ -335,7 +335,7 @@ PLANTS = (
         expected=f"{SAFETY_BROKEN}|commits without a majority",
         first_seed=27,
     ),
-    Plant(
+    PlantedBug(
         "a configuration in force only when it is committed",
         (
             Patch(
@@ -354,7 +354,7 @@ PLANTS = (
         expected=f"{SAFETY_BROKEN}|commits without a majority|another configuration",
         first_seed=3,
     ),
-    Plant(
+    PlantedBug(
         "learners counted",
         (
             Patch(
@@ -371,7 +371,7 @@ PLANTS = (
         expected=f"{SAFETY_BROKEN}|commits without a majority",
         first_seed=3,
     ),
-    Plant(
+    PlantedBug(
         "a configuration stays when its entry is replaced",
         (
             Patch(
@@ -386,7 +386,7 @@ PLANTS = (
 )
 
 
-def plant(bug: Plant, folder: Path) -> None:
+def plant(bug: PlantedBug, folder: Path) -> None:
     """Makes folder/kelek, a copy of the package and the simulation with the bug in it."""
     target = folder / "kelek"
     target.mkdir()
@@ -405,7 +405,7 @@ def plant(bug: Plant, folder: Path) -> None:
         (target / path).write_text(text.replace(old, new))
 
 
-def find(bug: Plant, seeds: int, campaign: tuple[str, ...] = (CAMPAIGN,)) -> str | None:
+def find(bug: PlantedBug, seeds: int, campaign: tuple[str, ...] = (CAMPAIGN,)) -> str | None:
     """Runs seeds until one fails as expected. Returns its message; None when none fails."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -422,11 +422,11 @@ def find(bug: Plant, seeds: int, campaign: tuple[str, ...] = (CAMPAIGN,)) -> str
     return done.stdout.splitlines()[0] if done.returncode == 1 else None
 
 
-def find_in_cluster(bug: Plant) -> str | None:
+def find_in_cluster(bug: PlantedBug) -> str | None:
     return find(bug, SEEDS_MAX)
 
 
-def main(plants: tuple[Plant, ...], find_one: Callable[[Plant], str | None]) -> int:
+def main(plants: tuple[PlantedBug, ...], find_one: Callable[[PlantedBug], str | None]) -> int:
     wanted = sys.argv[1:]
     missed = 0
     for bug in plants:

@@ -5,7 +5,7 @@ planted.py beside this knows more of them, and runs them all.
 
 import pytest
 
-from kelek.tests.sim.planted.planted import PACKAGE, PLANTS, SEEDS_MAX, Plant, find
+from kelek.tests.sim.planted.planted import PACKAGE, PLANTS, SEEDS_MAX, PlantedBug, find
 
 NAMED = (
     "acknowledged before it is synced",
@@ -21,7 +21,7 @@ NAMED = (
 
 
 @pytest.mark.parametrize("bug", PLANTS, ids=lambda bug: bug.name)
-def test_every_plant_still_fits(bug: Plant) -> None:
+def test_every_plant_still_fits(bug: PlantedBug) -> None:
     """What is not run here must not rot: `python tests/sim/planted/planted.py` finds them all."""
     for path, old, new in bug.patches:
         assert (PACKAGE / path).read_text().count(old) == 1, f"{path} has changed: {old!r}"

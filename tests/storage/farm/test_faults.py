@@ -26,7 +26,7 @@ SEGMENT_BYTES = 8 << 10
 STATE = bytes(range(256)) * 400
 
 
-class Kept(FarmDisk):
+class DurableFarmDisk(FarmDisk):
     """A server's directory and disk, which outlive it."""
 
     def __init__(self, number: int, servers: tuple[ClusterServer, ...], random: Random) -> None:
@@ -85,18 +85,18 @@ class KeptWorld(FarmCluster):
         self.deaths = (Killed,)
 
     def make_disk(self, number: int, servers: tuple[ClusterServer, ...]) -> FarmDisk:
-        return Kept(number, servers, self.rng)
+        return DurableFarmDisk(number, servers, self.rng)
 
     def storage(self, number: int) -> FarmStorage:
         disk = self.disks[number]
-        assert isinstance(disk, Kept)
+        assert isinstance(disk, DurableFarmDisk)
         assert disk.storage is not None
         return disk.storage
 
     def threaten(self, number: int) -> None:
         """Kills the server a few disk steps later."""
         disk = self.disks[number]
-        assert isinstance(disk, Kept)
+        assert isinstance(disk, DurableFarmDisk)
         disk.memory.kill_after(self.random.randrange(12))
 
     def revive(self) -> None:
@@ -159,7 +159,7 @@ def test_nothing_is_lost_by_servers_that_are_killed(seed: int) -> None:
     cluster.revive()
     for number in cluster.disks:
         disk = cluster.disks[number]
-        assert isinstance(disk, Kept)
+        assert isinstance(disk, DurableFarmDisk)
         disk.memory.kill_after(None)
 
     def is_in() -> bool:

@@ -16,7 +16,7 @@ URLS = ("a", "b", "c")
 NEVER = 1 << 40
 
 
-class Net:
+class FakeServers:
     """Servers, and a client whose messages arrive when deliver() is called."""
 
     def __init__(self, features: int = FEATURES, **setup: Any) -> None:
@@ -79,7 +79,7 @@ def done(exchanges: Iterable[Exchange]) -> bool:
 
 
 def test_the_first_server_that_answers_is_chosen() -> None:
-    net = Net()
+    net = FakeServers()
     net.servers["a"].silent = True
     net.deliver()
     assert net.server == "b"
@@ -90,7 +90,7 @@ def test_the_first_server_that_answers_is_chosen() -> None:
 
 
 def test_answers_are_matched_by_reqid_in_any_order() -> None:
-    net = Net()
+    net = FakeServers()
     net.deliver()
     exchanges = net.put(b"1", b"2", b"3")
     net.send()
@@ -102,7 +102,7 @@ def test_answers_are_matched_by_reqid_in_any_order() -> None:
 
 
 def test_a_foreign_server_gets_one_request_at_a_time_and_no_extension() -> None:
-    net = Net(features=7)
+    net = FakeServers(features=7)
     net.deliver()
     exchanges = net.put(b"1", b"2")
     net.send()
@@ -121,7 +121,7 @@ def test_a_foreign_server_gets_one_request_at_a_time_and_no_extension() -> None:
     ],
 )
 def test_requests_unknown_to_a_foreign_server_are_refused(request_: requests.Request) -> None:
-    net = Net(features=7)
+    net = FakeServers(features=7)
     net.deliver()
     exchange = net.begin(request_)
     net.deliver()
@@ -130,7 +130,7 @@ def test_requests_unknown_to_a_foreign_server_are_refused(request_: requests.Req
 
 
 def test_a_lost_server_s_requests_go_to_the_next_one_in_order_and_happen_once() -> None:
-    net = Net()
+    net = FakeServers()
     net.deliver()
     first = net.server
     net.servers[first].mute = 2
@@ -147,7 +147,7 @@ def test_a_lost_server_s_requests_go_to_the_next_one_in_order_and_happen_once() 
 
 
 def test_a_silent_server_is_pinged_and_then_left() -> None:
-    net = Net(silence_ms=100)
+    net = FakeServers(silence_ms=100)
     net.deliver()
     first = net.server
     net.servers[first].silent = True
@@ -165,7 +165,7 @@ def test_a_silent_server_is_pinged_and_then_left() -> None:
 
 
 def test_a_slow_server_that_answers_pings_is_kept() -> None:
-    net = Net(silence_ms=100)
+    net = FakeServers(silence_ms=100)
     net.deliver()
     first = net.server
     net.servers[first].mute = 1
@@ -178,7 +178,7 @@ def test_a_slow_server_that_answers_pings_is_kept() -> None:
 
 
 def test_a_large_request_is_given_time() -> None:
-    net = Net(silence_ms=100)
+    net = FakeServers(silence_ms=100)
     net.deliver()
     first = net.server
     net.servers[first].silent = True
@@ -195,7 +195,7 @@ def test_a_large_request_is_given_time() -> None:
 
 
 def test_retries_keep_the_order_of_requests() -> None:
-    net = Net(retry_ms=50)
+    net = FakeServers(retry_ms=50)
     net.deliver()
     net.servers[net.server].refuse_count = 2
     exchanges = net.put(b"1", b"2", b"3")
@@ -212,7 +212,7 @@ def test_retries_keep_the_order_of_requests() -> None:
 
 
 def test_a_server_that_keeps_refusing_is_left() -> None:
-    net = Net(retry_ms=50, retries_max=3)
+    net = FakeServers(retry_ms=50, retries_max=3)
     net.deliver()
     first = net.server
     net.servers[first].refuse_count = 1000
@@ -225,7 +225,7 @@ def test_a_server_that_keeps_refusing_is_left() -> None:
 
 
 def test_a_deadline_ends_retries() -> None:
-    net = Net()
+    net = FakeServers()
     net.deliver()
     net.servers[net.server].refuse_count = 1000
     exchange = Exchange(requests.Read(1, [b"k"]), b"r" * 12, net.now_ms)
@@ -237,7 +237,7 @@ def test_a_deadline_ends_retries() -> None:
 
 
 def test_requests_bound_to_a_server_are_lost_with_it() -> None:
-    net = Net()
+    net = FakeServers()
     net.deliver()
     first = net.server
     net.servers[first].silent = True
@@ -254,7 +254,7 @@ def test_requests_bound_to_a_server_are_lost_with_it() -> None:
 
 
 def test_bound_requests_are_retried_at_their_server() -> None:
-    net = Net(retry_ms=50)
+    net = FakeServers(retry_ms=50)
     net.deliver()
     net.servers[net.server].refuse_count = 1
     bound = net.begin(requests.JobStatus(1), net.server)
@@ -267,7 +267,7 @@ def test_bound_requests_are_retried_at_their_server() -> None:
 
 
 def test_the_window_has_limits() -> None:
-    net = Net(requests_max=2, bytes_max=1000)
+    net = FakeServers(requests_max=2, bytes_max=1000)
     net.deliver()
     net.put(b"1", b"2", b"3")
     net.send()
@@ -284,7 +284,7 @@ def test_the_window_has_limits() -> None:
 
 
 def test_a_dropped_request_is_not_sent_and_its_answer_is_a_stray() -> None:
-    net = Net()
+    net = FakeServers()
     net.deliver()
     sent, unsent = net.put(b"1")[0], None
     net.send()
@@ -298,7 +298,7 @@ def test_a_dropped_request_is_not_sent_and_its_answer_is_a_stray() -> None:
 
 
 def test_junk_is_counted() -> None:
-    net = Net()
+    net = FakeServers()
     net.deliver()
     for frames in ([b""], [b"\x31\x02\x00"], [b"\x31\x01\x20"]):
         net.client.on_frames(net.server, frames, net.now_ms)

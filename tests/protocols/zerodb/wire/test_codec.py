@@ -10,7 +10,7 @@ from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.codec import decode_request, peek
 from kelek.protocols.zerodb.wire.requests import Request, RequestError, type_of
 from kelek.tests.interop.zerodb import zerodb_malformed as malformed
-from kelek.tests.interop.zerodb.zerodb_malformed import Bad
+from kelek.tests.interop.zerodb.zerodb_malformed import Invalid
 from kelek.tests.interop.zerodb.zerodb_plain import Frames
 from kelek.tests.protocols.zerodb.wire import messages
 
@@ -36,7 +36,7 @@ def test_junk_is_refused_or_means_something(frames: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("bad", malformed.all_bad(), ids=str)
-def test_malformed_requests_are_refused(bad: Bad) -> None:
+def test_malformed_requests_are_refused(bad: Invalid) -> None:
     with pytest.raises(RequestError) as found:
         codec.decode_request(bad.request(TABLE, *malformed.flags_of(bad.kind)))
     assert (found.value.request_type, found.value.code) == (bad.kind, bad.code)

@@ -57,7 +57,7 @@ def url(name: str) -> str:
     return f"tcp://{name}:7201"
 
 
-class Ring:
+class PeerGroup:
     """Peers, a clock, and who is away."""
 
     def __init__(self, *names: str) -> None:
@@ -171,11 +171,11 @@ class Ring:
 
 
 @pytest.fixture
-def ring() -> Ring:
-    return Ring(*OLD)
+def ring() -> PeerGroup:
+    return PeerGroup(*OLD)
 
 
-def test_a_client_with_many_connections_is_answered_on_the_newest(ring: Ring) -> None:
+def test_a_client_with_many_connections_is_answered_on_the_newest(ring: PeerGroup) -> None:
     ring.foreign["n9"] = 0
     reqid = ring.new_id()
     payload = encode_members([(name, url(name)) for name in (*OLD, "n9")])
@@ -193,7 +193,7 @@ def test_a_client_with_many_connections_is_answered_on_the_newest(ring: Ring) ->
 # What is done.
 
 
-def test_a_new_server_is_learned_where_it_is_caught_up_and_counted(ring: Ring) -> None:
+def test_a_new_server_is_learned_where_it_is_caught_up_and_counted(ring: PeerGroup) -> None:
     ring.start("n4", OLD)
     ring.change(*OLD, "n4")
     answer = ring.answer()
@@ -205,7 +205,7 @@ def test_a_new_server_is_learned_where_it_is_caught_up_and_counted(ring: Ring) -
     ring.run_until(lambda: ring.peers["n4"].eligibility.state == "voter")
 
 
-def test_a_change_is_over_when_the_new_server_votes(ring: Ring) -> None:
+def test_a_change_is_over_when_the_new_server_votes(ring: PeerGroup) -> None:
     """It hears of both entries at once, too late to join by the first: else somebody could be taken
     away whom it is to replace."""
     leader = ring.lead.core
@@ -222,7 +222,7 @@ def test_a_change_is_over_when_the_new_server_votes(ring: Ring) -> None:
     assert n4.eligibility.may_vote
 
 
-def test_a_removed_member_learns_of_it_and_gets_no_more(ring: Ring) -> None:
+def test_a_removed_member_learns_of_it_and_gets_no_more(ring: PeerGroup) -> None:
     leader = ring.lead
     ring.change("n1", "n2")
     assert ring.answer().status is ConfigStatus.ACCEPTED
@@ -232,7 +232,7 @@ def test_a_removed_member_learns_of_it_and_gets_no_more(ring: Ring) -> None:
     assert not n3.core.is_voter
 
 
-def test_a_leader_that_leaves_hands_over(ring: Ring) -> None:
+def test_a_leader_that_leaves_hands_over(ring: PeerGroup) -> None:
     ring.change("n2", "n3")
     assert ring.answer().status is ConfigStatus.ACCEPTED
     others = [ring.peers["n2"].core, ring.peers["n3"].core]
@@ -240,7 +240,7 @@ def test_a_leader_that_leaves_hands_over(ring: Ring) -> None:
     ring.run_until(lambda: ring.peers["n1"].core.role is Role.FOLLOWER)
 
 
-def test_a_change_waits_for_a_transfer_without_haste(ring: Ring) -> None:
+def test_a_change_waits_for_a_transfer_without_haste(ring: PeerGroup) -> None:
     """A wake that does nothing, at once and again, until the transfer is over."""
     lead = ring.lead
     ring.change("n1", "n2")
@@ -254,7 +254,7 @@ def test_a_change_waits_for_a_transfer_without_haste(ring: Ring) -> None:
 
 def test_a_removed_leader_steps_down_once_the_change_is_committed() -> None:
     """The entry that says so is with it alone when the leader is lost."""
-    ring = Ring(*OLD, "n4")
+    ring = PeerGroup(*OLD, "n4")
     leader = ring.lead.core
     ring.change(*OLD)
     ring.run_until(lambda: bool(leader.configuration.old))
@@ -274,7 +274,7 @@ def test_a_removed_leader_steps_down_once_the_change_is_committed() -> None:
     assert ring.answer().log_index
 
 
-def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: Ring) -> None:
+def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: PeerGroup) -> None:
     """It would be a new server to itself; the next leader is asked again."""
     leaving = ring.peers["n1"]
     ring.change("n2", "n3")
@@ -293,7 +293,7 @@ def test_a_leader_that_leaves_is_not_asked_to_come_back(ring: Ring) -> None:
     assert ring.answer().status is ConfigStatus.ACCEPTED
 
 
-def test_a_member_without_its_disk_is_found_by_an_unknown_leader(ring: Ring) -> None:
+def test_a_member_without_its_disk_is_found_by_an_unknown_leader(ring: PeerGroup) -> None:
     ring.start("n4", OLD)
     ring.change(*OLD, "n4")
     assert ring.answer().status is ConfigStatus.ACCEPTED
@@ -306,7 +306,7 @@ def test_a_member_without_its_disk_is_found_by_an_unknown_leader(ring: Ring) -> 
     assert ring.members("n2") == {*OLD, "n4"}
 
 
-def test_a_server_of_another_make_copies_the_log_by_itself(ring: Ring) -> None:
+def test_a_server_of_another_make_copies_the_log_by_itself(ring: PeerGroup) -> None:
     ring.foreign["m1"] = 1
     ring.change(*OLD, "m1")
     ring.run_until(lambda: "m1" in ring.members("n1"))
@@ -322,7 +322,7 @@ def test_a_server_of_another_make_copies_the_log_by_itself(ring: Ring) -> None:
     ],
 )
 def test_a_member_without_its_disk_does_not_rejoin_by_itself(
-    ring: Ring, commit_index: int, terms_later: int, state: str
+    ring: PeerGroup, commit_index: int, terms_later: int, state: str
 ) -> None:
     ring.start("n4", OLD)
     ring.change(*OLD, "n4")
@@ -342,7 +342,7 @@ def test_a_member_without_its_disk_does_not_rejoin_by_itself(
 # Repeats, and leaders that change.
 
 
-def test_a_repeat_is_the_same_change(ring: Ring) -> None:
+def test_a_repeat_is_the_same_change(ring: PeerGroup) -> None:
     reqid = ring.change("n1", "n2")
     ring.change("n1", "n2", reqid=reqid)
     index = ring.answer().log_index
@@ -351,7 +351,7 @@ def test_a_repeat_is_the_same_change(ring: Ring) -> None:
     assert ring.lead.core.log.last_index == 3, "one joint entry, one final"
 
 
-def test_another_leader_finishes_a_joint_configuration(ring: Ring) -> None:
+def test_another_leader_finishes_a_joint_configuration(ring: PeerGroup) -> None:
     ring.start("n4", OLD)
     reqid = ring.change("n1", "n2", "n4")
     first = ring.peers["n1"]
@@ -368,7 +368,7 @@ def test_another_leader_finishes_a_joint_configuration(ring: Ring) -> None:
     assert leader.core.configuration == (("n1", "n2", "n4"), ())
 
 
-def test_a_follower_answers_with_the_leader(ring: Ring) -> None:
+def test_a_follower_answers_with_the_leader(ring: PeerGroup) -> None:
     ring.change("n1", "n2", to="n2")
     answer = ring.answer()
     assert (answer.status, answer.leader) == (ConfigStatus.NOT_LEADER, "n1")
@@ -386,7 +386,7 @@ def test_a_follower_answers_with_the_leader(ring: Ring) -> None:
         (("n1", "n2", "n2"), "Doubled"),
     ],
 )
-def test_refused_members(ring: Ring, names: tuple[str, ...], name: str) -> None:
+def test_refused_members(ring: PeerGroup, names: tuple[str, ...], name: str) -> None:
     ring.change(*names)
     answer = ring.answer()
     assert (answer.status, answer.name) == (ConfigStatus.ERROR, name)
@@ -408,14 +408,14 @@ def test_refused_members(ring: Ring, names: tuple[str, ...], name: str) -> None:
         encode_members([(f"n{number}", f"tcp://h:{number}") for number in range(1, 99)]),
     ],
 )
-def test_junk_is_refused_with_a_reason(ring: Ring, payload: bytes) -> None:
+def test_junk_is_refused_with_a_reason(ring: PeerGroup, payload: bytes) -> None:
     ring.ask(payload)
     answer = ring.answer()
     assert answer.status is ConfigStatus.ERROR
     assert answer.message
 
 
-def test_an_unreachable_server_is_not_chosen(ring: Ring) -> None:
+def test_an_unreachable_server_is_not_chosen(ring: PeerGroup) -> None:
     ring.change(*OLD, "n4")
     answer = ring.answer()
     assert (answer.name, answer.message) == ("Unreachable", "no answer from n4 at tcp://n4:7201")
@@ -425,7 +425,7 @@ def test_an_unreachable_server_is_not_chosen(ring: Ring) -> None:
     assert ring.answer().status is ConfigStatus.ACCEPTED
 
 
-def test_what_would_lose_the_quorum_is_refused(ring: Ring) -> None:
+def test_what_would_lose_the_quorum_is_refused(ring: PeerGroup) -> None:
     ring.away.add("n3")
     end_ms = ring.now_ms + 400
     ring.run_until(lambda: ring.now_ms >= end_ms)
@@ -442,7 +442,7 @@ def be_old(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
 
 
 def test_no_change_while_an_old_version_would_not_follow_it(
-    ring: Ring, monkeypatch: pytest.MonkeyPatch
+    ring: PeerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would elect and commit by the majority of its own list of members."""
     old = ring.peers["n3"]
@@ -461,7 +461,9 @@ def test_no_change_while_an_old_version_would_not_follow_it(
     assert ring.answer().status is ConfigStatus.ACCEPTED
 
 
-def test_a_member_of_an_old_version_may_leave(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_of_an_old_version_may_leave(
+    ring: PeerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     be_old(monkeypatch, ring.peers["n3"])
     ring.lead.links.hello_pending.add("n3")
     ring.run_until(lambda: not ring.lead.links.hello_pending)
@@ -470,7 +472,7 @@ def test_a_member_of_an_old_version_may_leave(ring: Ring, monkeypatch: pytest.Mo
 
 
 def test_a_new_server_of_an_old_version_is_refused(
-    ring: Ring, monkeypatch: pytest.MonkeyPatch
+    ring: PeerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     be_old(monkeypatch, ring.start("n4", OLD))
     ring.change(*OLD, "n4")
@@ -478,14 +480,14 @@ def test_a_new_server_of_an_old_version_is_refused(
     assert "n4" not in ring.lead.links.by_peer
 
 
-def test_one_change_at_a_time(ring: Ring) -> None:
+def test_one_change_at_a_time(ring: PeerGroup) -> None:
     ring.change(*OLD, "n9")  # It is waited for.
     ring.change("n1", "n2")
     assert ring.answer().status is ConfigStatus.BUSY
 
 
 @pytest.mark.parametrize("age_s", [9 * 3600, -3600])
-def test_an_id_of_another_time_is_expired(ring: Ring, age_s: int) -> None:
+def test_an_id_of_another_time_is_expired(ring: PeerGroup, age_s: int) -> None:
     ring.change("n1", "n2", reqid=ring.new_id(age_s))
     assert ring.answer().status is ConfigStatus.EXPIRED
 
@@ -502,7 +504,7 @@ def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
     monkeypatch.setattr(peer, "own_hello", lambda: about()._replace(features=features))
 
 
-def send_pack(ring: Ring, data: bytes, to_peer_url: bool) -> list[list[bytes]]:
+def send_pack(ring: PeerGroup, data: bytes, to_peer_url: bool) -> list[list[bytes]]:
     """What the leader says at once."""
     reqid = ring.new_id()
     frames = encode_pack(CLUSTER, Pack(reqid, b"", pack_records([reqid], [data])))
@@ -518,19 +520,19 @@ def send_pack(ring: Ring, data: bytes, to_peer_url: bool) -> list[list[bytes]]:
     return [message[1:] for message in found if message[1] == reqid]
 
 
-def kind_at(ring: Ring, index: int) -> int:
+def kind_at(ring: PeerGroup, index: int) -> int:
     found = ring.lead.core.log.slice(index, 1)
     assert found is not None
     return block_kind(found[0].block)
 
 
-def hello_again(ring: Ring, *names: str) -> None:
+def hello_again(ring: PeerGroup, *names: str) -> None:
     ring.lead.links.hello_pending.update(names)
     ring.run_until(lambda: not ring.lead.links.hello_pending)
 
 
 def test_tables_get_their_own_kind_once_all_members_know_it(
-    ring: Ring, monkeypatch: pytest.MonkeyPatch
+    ring: PeerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lead = ring.lead
     be_without_tables(monkeypatch, ring.peers["n3"])
@@ -547,7 +549,7 @@ def test_tables_get_their_own_kind_once_all_members_know_it(
     assert kind_at(ring, 4) == KIND_TABLES
 
 
-def test_from_then_on_clients_are_refused_what_is_for_tables(ring: Ring) -> None:
+def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) -> None:
     lead = ring.lead
     assert send_pack(ring, b"no mark", to_peer_url=True)[0][2] == b"\3", "never from there"
     lead.members.holds_tables = True
@@ -576,7 +578,7 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: Ring) -> None
 
 
 def test_changes_of_members_keep_what_tables_believe(
-    ring: Ring, monkeypatch: pytest.MonkeyPatch
+    ring: PeerGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ring.lead.members.holds_tables = True
     ring.run_until(lambda: ring.lead.core.commit_index == 2)

@@ -17,7 +17,7 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     encode_client_request,
 )
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
-from kelek.tests.protocols.zmqraft.server.test_reads import Leading
+from kelek.tests.protocols.zmqraft.server.test_reads import LeaderHarness
 
 REQID = b"request-id-1"
 
@@ -39,7 +39,7 @@ def info(answers: list[list[bytes]]) -> LogInfo:
     return decode_log_info_answer(answer)[1]
 
 
-def grow(leading: Leading, count: int, *, written: bool = True) -> None:
+def grow(leading: LeaderHarness, count: int, *, written: bool = True) -> None:
     """The log is longer, and n2 and n3 have it on disk; our own disk only when it is written."""
     core, alone = leading.peer.core, leading.alone
     batch = entries(core.log.last_index + 1, count, core.term)
@@ -57,7 +57,7 @@ def grow(leading: Leading, count: int, *, written: bool = True) -> None:
 
 
 def test_entries_are_served_before_they_are_applied() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     grow(leading, 3)
     assert not leading.ask(entries_request(1)), "it confirms first that it leads"
     answer = taken(leading.confirm())
@@ -66,7 +66,7 @@ def test_entries_are_served_before_they_are_applied() -> None:
 
 
 def test_what_is_committed_and_not_on_our_own_disk_is_waited_for() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     grow(leading, 3, written=False)
     leading.ask(entries_request(1))
     assert not leading.confirm()
@@ -75,7 +75,7 @@ def test_what_is_committed_and_not_on_our_own_disk_is_waited_for() -> None:
 
 
 def test_a_request_behind_the_end_gets_its_own_index() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     leading.ask(entries_request(9))
     assert taken(leading.confirm()) == EntriesAnswer(EntriesStatus.LAST, 9)
 
@@ -98,7 +98,7 @@ def test_a_new_leader_answers_once_it_has_committed_and_applied() -> None:
 
 
 def test_a_leader_that_cannot_confirm_itself_refuses_in_time() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     assert not leading.ask(entries_request(0), INFO_REQUEST)
     leading.alone.now_ms += HELD_MS_MAX
     assert leading.peer.deadline_ms <= leading.alone.now_ms
@@ -110,7 +110,7 @@ def test_a_leader_that_cannot_confirm_itself_refuses_in_time() -> None:
 
 
 def test_log_info_does_not_wait_for_ever_for_a_state_machine() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     leading.ask(INFO_REQUEST)
     assert not leading.confirm()
     leading.alone.now_ms += HELD_MS_MAX
@@ -120,7 +120,7 @@ def test_log_info_does_not_wait_for_ever_for_a_state_machine() -> None:
 
 
 def test_waiting_clients_learn_that_a_leader_was_deposed() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     leading.ask(INFO_REQUEST, entries_request(0))
     leading.alone.append(AppendEntries(leading.peer.core.term + 1, "n2", 0, 0, 0))
     refused, told = leading.take_answers()

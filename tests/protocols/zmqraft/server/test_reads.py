@@ -17,7 +17,7 @@ from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entri
 # ---- the peer ----
 
 
-class Leading:
+class LeaderHarness:
     """n1, which leads, has committed its term's entry, and is told of rounds by n2."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def decoded(answers: list[list[bytes]]) -> list[tuple[bytes, int | str | None]]:
 
 
 def test_a_read_waits_for_its_round_and_for_the_state_machine() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     assert not leading.ask(read(1), read(2, WAIT_CONFIRMED))
     assert decoded(leading.confirm()) == [(b"\2", 1)]
     leading.peer.on_applied(1)
@@ -65,7 +65,7 @@ def test_a_read_waits_for_its_round_and_for_the_state_machine() -> None:
 
 
 def test_what_a_read_waits_for_is_published_at_once() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     leading.alone.now_ms += PUBLISH_MS  # What its election had to tell is long told.
     leading.alone.wake()
     core = leading.peer.core
@@ -88,7 +88,7 @@ def test_what_a_read_waits_for_is_published_at_once() -> None:
 
 def test_readers_are_served_while_new_ones_come() -> None:
     """Were each round to replace the one before it, no read would ever be answered."""
-    leading = Leading()
+    leading = LeaderHarness()
     core, answers = leading.peer.core, []
     for number in range(100):
         leading.ask(read(number))
@@ -102,7 +102,7 @@ def test_readers_are_served_while_new_ones_come() -> None:
 
 
 def test_an_index_that_is_never_applied_costs_no_memory() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     core = leading.peer.core
     for number in range(250):
         leading.ask(read(number))
@@ -116,7 +116,7 @@ def test_an_index_that_is_never_applied_costs_no_memory() -> None:
 
 
 def test_a_waiting_reader_gets_reminders() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     leading.ask(read(1))
     leading.alone.now_ms += 100
     assert leading.peer.deadline_ms <= leading.alone.now_ms
@@ -133,7 +133,7 @@ def test_a_follower_names_the_leader() -> None:
 
 
 def test_a_deposed_leader_refuses_waiting_clients() -> None:
-    leading = Leading()
+    leading = LeaderHarness()
     leading.ask(read(1), read(2, WAIT_CONFIRMED))
     term = leading.peer.core.term + 1
     leading.alone.append(AppendEntries(term, "n3", 0, 0, 0))
