@@ -8,8 +8,8 @@ The way of a put of a replicated table:
    reserved tables; RetryFence keeps the order of a connection behind a failed write.
 3. Proposals collects writes in packs and gives them to the log client, which sends them to the
    leader. The answer header of each write is made at once and waits in its pack.
-4. Workers report their applied index. ready() answers a pack that is committed and applied here.
-   A write without PARTSYNC or FULLSYNC was acknowledged in step 1.
+4. Workers report their applied index. ready() answers a pack that is committed and applied here
+   (_collect_proposals()). A write without PARTSYNC or FULLSYNC was acknowledged after step 2.
 
 The way of a read:
 
