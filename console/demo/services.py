@@ -64,7 +64,7 @@ class Services:
     def __init__(self, topology: Topology, tables: Tables) -> None:
         self.problems: list[str] = []
         self.topology = topology
-        self._doors = ",".join(tables.table_urls.values())
+        self._table_urls = ",".join(tables.table_urls.values())
         every = max(1, len(tables.rows) // CALLS)
         self._queries: Sequence[Pair] = tables.rows[::every][:CALLS]
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -100,7 +100,7 @@ class Services:
                 subprocess.Popen(
                     [*command, *where],
                     cwd=ROOT,
-                    env={**os.environ, "FLIGHTS_URLS": self._doors},
+                    env={**os.environ, "FLIGHTS_URLS": self._table_urls},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
