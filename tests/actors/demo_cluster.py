@@ -20,11 +20,11 @@ Rows = dict[str, dict[str, Any]]  # The status row of each node.
 class DemoCluster:
     """Three nodes of the demo's topology, with the given settings of `log:`."""
 
-    def __init__(self, shell: Any, log: str) -> None:
+    def __init__(self, shell: Any, log: str, election_timeout_ms: str = "[400, 600]") -> None:
         self.shell = shell
         path = shell.folder / "topology.yaml"
         text = re.sub("(?m)^log: .*$", f"log: {{{log}}}", path.read_text())
-        path.write_text(f"{text}raft: {{election_timeout_ms: [400, 600]}}\n")
+        path.write_text(f"{text}raft: {{election_timeout_ms: {election_timeout_ms}}}\n")
         self.data = shell.folder / "var" / "demo"
         self.count = 0
         self.start()

@@ -6,6 +6,7 @@ import select
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -80,11 +81,14 @@ def test_a_failed_sync_restarts_the_unit(shell: Any) -> None:
 
 def test_a_leader_with_a_slow_disk_still_leads(shell: Any) -> None:
     """The others form the majority. The leader sends heartbeats while its thread waits."""
-    cluster = DemoCluster(shell, "writer: thread")
+    # Long enough that a busy machine, with the leader under strace, causes no election.
+    cluster = DemoCluster(shell, "writer: thread", election_timeout_ms="[1500, 2000]")
     cluster.append(1)
     leader = cluster.leader()
-    with tracing(leader["pid"], "fdatasync:delay_enter=1500000"):  # Two election timeouts and more.
-        cluster.append(10)
+    with tracing(leader["pid"], "fdatasync:delay_enter=4500000"):  # Two election timeouts and more.
+        ends_s = time.monotonic() + 4.5
+        while time.monotonic() < ends_s:
+            cluster.append(10)
         rows = cluster.peers()
     assert {row["leader"] for row in rows.values()} == {leader["node"]}
     assert {row["term"] for row in rows.values()} == {leader["term"]}
