@@ -38,7 +38,7 @@ def remove(server_id: int, options: FarmOptions) -> None:
 
 def publish(server: str, options: FarmOptions) -> None:
     """Orders which server publishes the MetaLS."""
-    if server == "nobody":
+    if server == "nobody":  # The old value of this argument; it works for one release.
         click.echo(f"kelek farm publish {server} is deprecated: use none", err=True)
         server = "none"
     if server not in ("auto", "none") and not re.fullmatch(r"-?[0-9]{1,10}", server):

@@ -190,7 +190,7 @@ def test_urls(farm: FarmServers) -> None:
     [
         (kelek.FarmUnavailable("refused"), True, "refused; start it: supervisor start t.yaml"),
         (kelek.FarmUnavailable("refused"), False, "refused; is it running?"),
-        (kelek.FarmNoLeader("nobody"), True, "a majority of its servers must run: kelek farm"),
+        (kelek.FarmNoLeader("no leader"), True, "a majority of its servers must run: kelek farm"),
         (kelek.FarmUntrusted("bad"), True, "bad"),
         (kelek.FarmTimeout("late; it may still happen"), True, "late; it may still happen"),
         (kelek.FarmCompacted(70), True, "the entries before 70 are no longer kept"),
@@ -217,7 +217,7 @@ def test_what_goes_wrong_is_one_line(error: Exception, by_topology: bool, said: 
         (["status", "-t", "nowhere.yaml"], "nowhere.yaml"),
         (["status", "--i2p", "-t", "t.yaml"], "--i2p: valid only with --url"),
         (["add", "4", "nowhere", "-t", "t.yaml"], "write tcp://HOST:PORT"),
-        (["publish", "somebody", "-t", "t.yaml"], "give a server's id, auto or none"),
+        (["publish", "first", "-t", "t.yaml"], "give a server's id, auto or none"),
         (["exclude", "-t", "t.yaml"], "HASH: missing"),
         (["exclude", "xyz", "-t", "t.yaml"], "'xyz' is not a destination"),
         (["import", "nowhere.json", "-t", "t.yaml"], "nowhere.json: No such file"),

@@ -510,7 +510,7 @@ def test_a_zip_bomb_for_a_joining_server(scene: WatchedFarm) -> None:
 
 def test_an_unknown_server_is_refused(scene: WatchedFarm) -> None:
     with pytest.raises(HandshakeRefused, match="401"):
-        FarmUser("nobody", "x", scene.farm.ca).enter(scene.port())
+        FarmUser("unknown", "x", scene.farm.ca).enter(scene.port())
     entry = PlainFarmEntry(0, APPLICATION, b"behind")
     watch = scene.watches[scene.leader]
     watch.sock.sendall(PlainMessage(CLIENT, 0, 0, 0, entries=(entry,)).encode())

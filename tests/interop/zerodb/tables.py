@@ -50,12 +50,12 @@ class NodeTables:
         self.clients.append(client)
         return client
 
-    def ask(self, whom: str) -> None:
+    def ask(self, role: str) -> None:
         """From now on the `leader` is asked, or a `follower`: as they are now."""
         with Log([*self.cluster.urls.values()], "interop") as log:
             log.append(b"there is a leader")
             leader = log.info().leader
-        self.asked = next(name for name in self.endpoints if (name == leader) == (whom == "leader"))
+        self.asked = next(name for name in self.endpoints if (name == leader) == (role == "leader"))
 
     def close_clients(self) -> None:
         while self.clients:
@@ -96,11 +96,11 @@ class NodeTables:
 def running() -> Iterator[NodeTables]:
     """One node; by KELEK_ASK=leader or follower that one of three."""
     folder = new_folder()
-    whom = os.environ.get("KELEK_ASK", "")
-    tables = NodeTables(folder, NODES if whom else NODES[:1])
+    role = os.environ.get("KELEK_ASK", "")
+    tables = NodeTables(folder, NODES if role else NODES[:1])
     try:
-        if whom:
-            tables.ask(whom)
+        if role:
+            tables.ask(role)
         yield tables
     finally:
         tables.stop()

@@ -211,7 +211,7 @@ def test_the_thread_ends_with_its_owner() -> None:
         syncer.close()
         with pytest.raises(OSError, match="closed"):
             syncer.poll()
-        segments.Syncer()  # Nobody closes this one.
+        segments.Syncer()  # It is never closed.
         gc.collect()
     assert len(os.listdir("/proc/self/task")) == threads
     assert len(os.listdir("/proc/self/fd")) == files
