@@ -22,7 +22,7 @@ PAGES = sorted(
 # Shown, but not run here: {the command's beginning: why}.
 NOT_RUN = {
     "./check": "it is what runs this test",
-    "./demo": ".ci/run runs it, and tests/console/demo/test_demo.py a short one",
+    "./demo": ".ci/run runs it, and tests/examples/demo/test_demo.py a short one",
     ".venv/bin/python -m pytest": "a test that runs the tests would not end",
     ".venv/bin/python -m ruff": "a stage of ./check",
     "tests/csrc/run": "a stage of ./check",

@@ -20,6 +20,7 @@ PIP = ["--quiet", "--quiet", "--disable-pip-version-check"]
 # Read by the build only: what runs needs none of it.
 BUILD_ONLY = {"setup.py", "build_ext.py"}
 BESIDE = {"pyspark_kelek.py"}  # The package, and not in it.
+OUTSIDE = {"bench", "docs", "examples", "tests"}  # They run from a clone; the demo is an example.
 PIP_S = 600  # It downloads, and compiles beside other tests.
 RUN_S = 120
 pytestmark = pytest.mark.timeout(2 * PIP_S + RUN_S)
@@ -77,6 +78,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     about = {name for name in names if name.split("/")[0].endswith(".dist-info")}
     print("\n".join(sorted(names)), end="\n\n")
     assert names - about == expected_files()
+    assert not {name.split("/")[1] for name in names - about - BESIDE} & OUTSIDE
     assert {"METADATA", "RECORD", "WHEEL", "entry_points.txt"} <= {Path(n).name for n in about}
     assert any(name.endswith("licenses/LICENSE") for name in about)
 
@@ -120,23 +122,6 @@ def test_installed_wheel_imports(installed: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["kelek", "supervisor"])
 def test_installed_commands_run(installed: Path, tmp_path: Path, command: str) -> None:
     assert "Usage:" in run(installed / command, "--help", cwd=tmp_path)
-
-
-EVERY_BENCH = """
-import importlib, pathlib, kelek.bench
-for path in pathlib.Path(kelek.bench.__file__).parent.glob("*.py"):
-    importlib.import_module(f"kelek.bench.{path.stem}")
-"""
-
-
-def test_installed_benchmarks_start(installed: Path, tmp_path: Path) -> None:
-    """The wheel has no tests, and neither package that the extra kelek[bench] brings."""
-    run(installed / "python", "-c", EVERY_BENCH, cwd=tmp_path)
-    usage = run(installed / "python", "-m", "kelek.bench", "--help", cwd=tmp_path)
-    for question in ("all", "farm", "log", "zre"):
-        assert question in usage
-        help_text = run(installed / "python", "-m", "kelek.bench", question, "--help", cwd=tmp_path)
-        assert f"kelek.bench {question}" in help_text
 
 
 LOOKUP = """

@@ -325,8 +325,10 @@ def rule_sides(path: str, text: str) -> list[str]:
 
 
 def rule_examples(path: str, text: str) -> list[str]:
-    """Examples use public names: those of kelek and kelek.pipeline."""
-    if not path.startswith("examples/") or not path.endswith(".py"):
+    """Examples use public names: those of kelek and kelek.pipeline. The demo is more than one."""
+    if not path.startswith("examples/") or path.startswith("examples/demo/"):
+        return []
+    if not path.endswith(".py"):
         return []
     found = []
     for node, _, module, names in imports(path, text):

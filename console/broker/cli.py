@@ -160,8 +160,8 @@ def bench(request: BenchRequest) -> None:
     """Measures throughput and latency of a running broker.
 
     The requests go to workers of this command, which return the body, or to workers of SERVICE,
-    which has to do that much work. `python -m kelek.bench broker` measures more, with brokers of
-    its own.
+    which has to do that much work. `python -m kelek.bench broker`, in a clone, measures more, with
+    brokers of its own.
     """
     from . import bench as broker_bench
 

@@ -227,7 +227,7 @@ def verify(options: DataOptions) -> None:
 def bench(count: int, size: int, alone: int, options: ClusterOptions) -> None:
     """Measures the rate and the latency of appends on a running cluster. It writes to its log!
 
-    `python -m kelek.bench` measures more, on clusters of its own.
+    `python -m kelek.bench`, in a clone, measures more, on clusters of its own.
     """
     from . import commands as log_commands
 

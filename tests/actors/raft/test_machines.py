@@ -11,7 +11,7 @@ from kelek.actors.raft.machines import (
     LogDigest,
     broadcast_url,
 )
-from kelek.console.demo.flights import log_hash
+from kelek.examples.demo.flights import log_hash
 from kelek.native.net.messages import Frames
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import click
 
-from ...actors.topology import topology as topologies
-from ...clients.errors import BrokerError, LogError, TableError
-from ...clients.log.log import Log
-from .. import cli_errors
-from . import pipeline as demo_pipeline
-from . import services as demo_services
-from .changes import Changes, step
-from .cluster import Cluster, fail, kill_node, say, wipe
-from .flights import Flights, flights_path, log_hash, read_flights
-from .tables import Tables
+from kelek.actors.topology import topology as topologies
+from kelek.clients.errors import BrokerError, LogError, TableError
+from kelek.clients.log.log import Log
+from kelek.console import cli_errors
+from kelek.examples.demo import pipeline as demo_pipeline
+from kelek.examples.demo import services as demo_services
+from kelek.examples.demo.changes import Changes, step
+from kelek.examples.demo.cluster import Cluster, fail, kill_node, say, wipe
+from kelek.examples.demo.flights import Flights, flights_path, log_hash, read_flights
+from kelek.examples.demo.tables import Tables
 
 DEFAULT = "topology.yaml"
 SHORT_FLIGHTS = 60_000

@@ -20,8 +20,8 @@ from typing import Any, NoReturn, TypeVar
 import click
 import yaml
 
-from ...actors.topology.topology import Topology
-from .. import cli_errors
+from kelek.actors.topology.topology import Topology
+from kelek.console import cli_errors
 
 STATUS_S = 0.1
 MARKER = "made-by-the-kelek-demo"  # The demo only wipes a directory with this file.

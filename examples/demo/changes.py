@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from ...clients.errors import LogTimeout, MembersConflict, MembersRefused
-from ...clients.log.log import Log
-from .cluster import Cluster, fail, say
+from kelek.clients.errors import LogTimeout, MembersConflict, MembersRefused
+from kelek.clients.log.log import Log
+from kelek.examples.demo.cluster import Cluster, fail, say
 
 ANSWER_MS = 1000
 APPLY_S = 60

@@ -8,13 +8,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ...clients.errors import TableError
-from ...clients.table.arguments import behind_prefix
-from ...clients.table.table import Table
-from ..cli_errors import CliError
-from .changes import step
-from .cluster import Cluster, fail, kill_node, say
-from .flights import log_hash
+from kelek.clients.errors import TableError
+from kelek.clients.table.arguments import behind_prefix
+from kelek.clients.table.table import Table
+from kelek.console.cli_errors import CliError
+from kelek.examples.demo.changes import step
+from kelek.examples.demo.cluster import Cluster, fail, kill_node, say
+from kelek.examples.demo.flights import log_hash
 
 TABLE = 1
 STALL_MS = 20_000
