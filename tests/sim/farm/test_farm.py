@@ -1,4 +1,4 @@
-"""Simulated farms under faults, in a short form; farm_campaign.py is the long one."""
+"""Simulated farms under faults, in a short form; campaign.py has the long one."""
 
 import os
 from collections.abc import Callable
@@ -6,23 +6,15 @@ from collections.abc import Callable
 import pytest
 
 from kelek.protocols.garlicfarm.wire.messages import MessageType
-from kelek.tests.sim.farm.farm_directed import DIRECTED
-from kelek.tests.sim.farm.farm_flows import FLOWS, Flow, FlowRun, strikes_of_suite
-from kelek.tests.sim.farm.farm_planted import PLANTS, find_in_farm
-from kelek.tests.sim.farm.farm_planted import SEEDS as PLANTED_SEEDS
-from kelek.tests.sim.farm.farm_run import STRANGERS, FarmRun, rest
-from kelek.tests.sim.farm.farm_sim import FarmSim, UnknownServer
-from kelek.tests.sim.planted.planted import PACKAGE, PlantedBug
+from kelek.tests.sim.farm.cluster import FarmSim, UnknownServer
+from kelek.tests.sim.farm.flows import FLOWS, Flow, FlowRun, interruptions_of_suite
+from kelek.tests.sim.farm.run import STRANGERS, FarmRun, rest
+from kelek.tests.sim.farm.scenarios import SCENARIOS
 
 ONE = os.environ.get("KELEK_SEED")
-SEEDS = [int(ONE)] if ONE else list(PLANTED_SEEDS)
+SEEDS = [int(ONE)] if ONE else [1, 2, 3, 4]
 FAULTS_MIN = 5
 STRIKES_MIN = 8
-FOUND = (
-    "two changes at a time",
-    "a leader is heard for ever",
-    "who does not know that it counts votes for no stranger",
-)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -36,30 +28,16 @@ def test_farm(seed: int) -> None:
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
 def test_a_change_survives_its_steps(flow: Flow) -> None:
     """A change completes without a loss, whichever server is killed at a step."""
-    chosen = strikes_of_suite(flow)
-    for strike in chosen:
-        FlowRun(flow, strike, 1).run()
+    chosen = interruptions_of_suite(flow)
+    for interruption in chosen:
+        FlowRun(flow, interruption, 1).run()
     assert len(chosen) >= STRIKES_MIN
 
 
-@pytest.mark.parametrize("course", DIRECTED)
+@pytest.mark.parametrize("course", SCENARIOS)
 def test_a_course_goes_well(course: Callable[[int], None]) -> None:
     for seed in SEEDS:
         course(seed)
-
-
-@pytest.mark.parametrize("name", FOUND)
-def test_a_planted_bug_is_found(name: str) -> None:
-    """`python -m kelek.tests.sim.farm.farm_planted` finds all of them."""
-    (bug,) = [plant for plant in PLANTS if plant.name == name]
-    assert find_in_farm(bug) is not None
-
-
-@pytest.mark.parametrize("bug", PLANTS, ids=lambda bug: bug.name)
-def test_every_plant_still_fits(bug: PlantedBug) -> None:
-    for path, old, new in bug.patches:
-        assert (PACKAGE / path).read_text().count(old) == 1, f"{path} has changed: {old!r}"
-        assert new != old
 
 
 def test_the_flows_have_all_messages() -> None:

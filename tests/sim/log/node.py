@@ -32,11 +32,11 @@ from kelek.storage.log.segment import Identity
 from kelek.storage.log.writer import Writer
 from kelek.storage.snapshot.snapshot import newest
 from kelek.storage.snapshot.work import write_state
-from kelek.tests.sim.log.sim_check import AppliedEntry, Checker, RuleBroken
-from kelek.tests.sim.log.sim_disk import Halt, NodeDisk
-from kelek.tests.sim.log.sim_net import Connection, Frames, Network
-from kelek.tests.sim.log.sim_snapshot import KEEP, SenderProcess, restored
-from kelek.tests.sim.log.simulation import US_PER_MS, Process
+from kelek.tests.sim.checker import AppliedEntry, Checker, RuleBroken
+from kelek.tests.sim.log.disk import Halt, NodeDisk
+from kelek.tests.sim.log.snapshot import KEEP, SenderProcess, restored
+from kelek.tests.sim.network import Connection, Frames, Network
+from kelek.tests.sim.simulation import US_PER_MS, Process
 
 CLUSTER = "sim"
 UNIX_S = 1_790_000_000

@@ -2,13 +2,14 @@
 everything heals, and the farm must come to rest without a loss. One seed determines the run.
 """
 
+from collections import Counter
 from functools import partial
 
 from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
-from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, SimWriter, Step, UnknownServer
-from kelek.tests.sim.log.sim_check import RuleBroken
+from kelek.tests.sim.checker import RuleBroken
+from kelek.tests.sim.farm.cluster import FarmSim, Killed, SimWriter, Step, UnknownServer
 
 ROUNDS = 40
 ROUND_MS_MAX = 700
@@ -45,6 +46,12 @@ class FarmRun:
         self._values = 0
         self._doomed: dict[int, int] = {}  # Disk steps until a kill.
         self.sim.on_step = self._on_step
+
+    def seen(self) -> Counter[str]:
+        """Counts what happened."""
+        counted = self.faults + self.sim.steps
+        counted["acknowledged"] = len(self.sim.acked)
+        return counted
 
     def _on_step(self, step: Step) -> None:
         left = self._doomed.get(step.actor)

@@ -7,7 +7,7 @@ connection. A host that is cut off may lose what is sent to it, or get it all wh
 
 from typing import Protocol
 
-from kelek.tests.sim.log.simulation import Simulation
+from kelek.tests.sim.simulation import Simulation
 
 Frames = list[bytes]
 

@@ -1,5 +1,6 @@
 """A whole run: a cluster, its clients, random faults, and the rules for its recovery."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from traceback import format_tb
@@ -13,14 +14,14 @@ from kelek.protocols.zmqraft.wire.client_codec import Form, ReplyAddress
 from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot
 from kelek.protocols.zmqraft.wire.transfer_codec import RequestTransfer, encode_transfer
 from kelek.storage.errors import StorageError
-from kelek.tests.sim.log.sim_check import Checker, RuleBroken
-from kelek.tests.sim.log.sim_client import ClientProcess
-from kelek.tests.sim.log.sim_configs import members_of
-from kelek.tests.sim.log.sim_members import Operator, choose
-from kelek.tests.sim.log.sim_net import Network
-from kelek.tests.sim.log.sim_node import SimNode
-from kelek.tests.sim.log.sim_reader import ReaderProcess
-from kelek.tests.sim.log.simulation import US_PER_MS, Simulation
+from kelek.tests.sim.checker import Checker, RuleBroken
+from kelek.tests.sim.config_rules import members_of
+from kelek.tests.sim.log.client import ClientProcess
+from kelek.tests.sim.log.node import SimNode
+from kelek.tests.sim.log.operator import Operator, choose
+from kelek.tests.sim.log.reader import ReaderProcess
+from kelek.tests.sim.network import Network
+from kelek.tests.sim.simulation import US_PER_MS, Simulation
 
 FAULTS_MIN, FAULTS_MAX = 22, 34
 FAULTLESS_MS = 800  # At the start, so that there is something to lose.
@@ -124,6 +125,14 @@ class SimCluster:
             text = f"seed {self.simulation.seed}: {type(error).__name__}: {error}"
             where = "" if isinstance(error, RuleBroken) else "".join(format_tb(error.__traceback__))
             raise RuleBroken(f"{text}\n{self.simulation.trace()}\n{where}{text}") from error
+
+    def seen(self) -> Counter[str]:
+        """Counts what happened."""
+        counted = self.simulation.faults + self.simulation.counters
+        counted["events"] = self.simulation.events
+        counted["entries"] = len(self.checker.applied)
+        counted["acknowledged updates"] = len(self.checker.acked)
+        return counted
 
     def _run_for(self, duration_ms: int) -> None:
         self._run_for_us(duration_ms * US_PER_MS)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from kelek.protocols.raft.core import Raft, Role
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.zmqraft.wire.entry import Entry
-from kelek.tests.sim.log.sim_configs import ConfigRules
-from kelek.tests.sim.log.simulation import Simulation
+from kelek.tests.sim.config_rules import ConfigRules
+from kelek.tests.sim.simulation import Simulation
 
 Runs = list[tuple[int, int]]
 

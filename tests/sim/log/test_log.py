@@ -1,4 +1,4 @@
-"""Whole clusters under faults, in a short form; campaign.py beside this is the long one."""
+"""Simulated clusters of the log under faults, in a short form; campaign.py has the long one."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kelek.tests.sim.log.campaign import run_seed
+from kelek.tests.sim.log.cluster import SimCluster
 
 ONE = os.environ.get("KELEK_SEED")
 SEEDS = [int(ONE)] if ONE else list(range(1001, 1013))
@@ -15,7 +15,8 @@ FAULTS_MIN = 20
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cluster(seed: int) -> None:
-    cluster = run_seed(seed)
+    cluster = SimCluster(seed)
+    cluster.run()
     assert sum(cluster.simulation.faults.values()) >= FAULTS_MIN
     assert cluster.checker.leaders
     assert cluster.checker.acked
@@ -24,8 +25,9 @@ def test_cluster(seed: int) -> None:
 def test_a_seed_is_the_same_run_every_time() -> None:
     """Also with another hash seed, which orders sets of strings otherwise."""
     script = (
-        "from kelek.tests.sim.log.campaign import run_seed; import hashlib\n"
-        "cluster = run_seed(1005)\n"
+        "from kelek.tests.sim.log.cluster import SimCluster; import hashlib\n"
+        "cluster = SimCluster(1005)\n"
+        "cluster.run()\n"
         "print(cluster.simulation.events, cluster.simulation.now_us, hashlib.sha256(repr("
         "(cluster.checker.applied, cluster.simulation.counters, cluster.simulation.faults)"
         ").encode()).hexdigest())"

@@ -16,10 +16,10 @@ from kelek.protocols.zmqraft.client.client import (
     WindowLimits,
 )
 from kelek.protocols.zmqraft.wire.client_codec import Form
-from kelek.tests.sim.log.sim_check import Checker, make_update
-from kelek.tests.sim.log.sim_net import Connection, Frames, Network
-from kelek.tests.sim.log.sim_node import CLUSTER, UNIX_S, SimNode
-from kelek.tests.sim.log.simulation import US_PER_MS, Process
+from kelek.tests.sim.checker import Checker, make_update
+from kelek.tests.sim.log.node import CLUSTER, UNIX_S, SimNode
+from kelek.tests.sim.network import Connection, Frames, Network
+from kelek.tests.sim.simulation import US_PER_MS, Process
 
 ONE_BY_ONE = WindowLimits(packs=1, updates=1)
 

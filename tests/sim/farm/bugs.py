@@ -1,25 +1,22 @@
-"""Bugs planted into farm servers; the runs of test_farm.py must find each of them.
+"""Defects of farm servers; the runs of test_farm.py find each of them (planted.py)."""
 
-`python -m kelek.tests.sim.farm.farm_planted [NAME...]` runs all of them, or some.
-"""
+from functools import partial
 
-import sys
+from kelek.tests.sim.patches import CORE, SAFETY_BROKEN, Patch, PlantedBug
 
-from kelek.tests.sim.planted.planted import CORE, SAFETY_BROKEN, Patch, PlantedBug, find, main
-
-CAMPAIGN = "kelek.tests.sim.farm.farm_campaign"
-SEEDS = range(1, 5)  # The suite's.
 MEMBERS = "protocols/garlicfarm/server/membership.py"
 PEER = "protocols/garlicfarm/server/peer.py"
 STUCK = "not within"
 
-PLANTS = (
-    PlantedBug(
+_bug = partial(PlantedBug, runs="farm-suite", seeds=4)  # Those of the suite.
+
+FARM_BUGS = (
+    _bug(
         "a vote is not saved",
         (Patch(PEER, "or self._hard_state\n        self._save()\n", "or self._hard_state\n"),),
         expected="vote forgotten|term went back",
     ),
-    PlantedBug(
+    _bug(
         "two changes at a time",
         (
             Patch(
@@ -36,7 +33,7 @@ PLANTS = (
         ),
         expected="two changes at a time|more than one|another history",
     ),
-    PlantedBug(
+    _bug(
         "strangers are given votes",
         (
             Patch(
@@ -49,7 +46,7 @@ PLANTS = (
         ),
         expected="a stranger's REQUEST_VOTE",
     ),
-    PlantedBug(
+    _bug(
         "anybody invites anybody",
         (
             Patch(
@@ -60,7 +57,7 @@ PLANTS = (
         ),
         expected=f"a stranger's JOIN|{SAFETY_BROKEN}",
     ),
-    PlantedBug(
+    _bug(
         "a newcomer does not vote",
         (
             Patch(
@@ -71,7 +68,7 @@ PLANTS = (
         ),
         expected=STUCK,
     ),
-    PlantedBug(
+    _bug(
         "a leader is heard for ever",
         (
             Patch(
@@ -83,7 +80,7 @@ PLANTS = (
         ),
         expected=STUCK,
     ),
-    PlantedBug(
+    _bug(
         "who does not know that it counts votes for no stranger",
         (
             Patch(
@@ -95,12 +92,12 @@ PLANTS = (
         ),
         expected=STUCK,
     ),
-    PlantedBug(
+    _bug(
         "who is taken in anew is still on its leave",
         (Patch(PEER, "self._left_in_term = self._leaving = None", "self._left_in_term = None"),),
         expected="was taken in anew",
     ),
-    PlantedBug(
+    _bug(
         "a replaced Configuration hides the one in force",
         (
             Patch(
@@ -111,7 +108,7 @@ PLANTS = (
         ),
         expected="ends by KeyError",
     ),
-    PlantedBug(
+    _bug(
         "old Configurations count who is taken in anew",
         (
             Patch(
@@ -123,7 +120,7 @@ PLANTS = (
         ),
         expected=STUCK,
     ),
-    PlantedBug(
+    _bug(
         "a leader that was deposed goes on with its change",
         (
             Patch(
@@ -134,7 +131,7 @@ PLANTS = (
         ),
         expected="only a leader proposes",
     ),
-    PlantedBug(
+    _bug(
         "who has handed over asks nobody, all the time",
         (
             Patch(
@@ -144,12 +141,3 @@ PLANTS = (
         expected="is busy",
     ),
 )
-
-
-def find_in_farm(bug: PlantedBug) -> str | None:
-    """Searches with the runs of the suite only."""
-    return find(bug, len(SEEDS), (CAMPAIGN, "--suite"))
-
-
-if __name__ == "__main__":
-    sys.exit(main(PLANTS, find_in_farm))

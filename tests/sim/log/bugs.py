@@ -1,56 +1,7 @@
-"""Defects planted into a copy of the package; the simulation must find each of them.
+"""Defects of the log; `seeds` of whole clusters find each of them (planted.py)."""
 
-`python tests/sim/planted/planted.py [NAME...]` runs all or some, and prints which seed finds which.
-"""
+from kelek.tests.sim.patches import CORE, SAFETY_BROKEN, Patch, PlantedBug
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
-
-import kelek
-
-HERE = Path(__file__).parent
-PACKAGE = Path(kelek.__file__).parent
-COPIED = (
-    "__init__.py",
-    "native",
-    "protocols",
-    "storage",
-    "tests/sim",
-    "tests/protocols/garlicfarm",
-)
-CAMPAIGN = "kelek.tests.sim.log.campaign"
-SEEDS_MAX = 60
-SAFETY_BROKEN = (
-    "leader completeness|committed otherwise|log matching|state machine safety|append-only|"
-    "acknowledged|commits what it has not"
-)
-
-
-class Patch(NamedTuple):
-    """A piece of source text, which must occur exactly once, and its replacement."""
-
-    path: str
-    old: str
-    new: str
-
-
-class PlantedBug(NamedTuple):
-    """A defect: its patches, and a regular expression for the failure that must be found."""
-
-    name: str
-    patches: tuple[Patch, ...]
-    expected: str = SAFETY_BROKEN
-    first_seed: int = 1  # The seed to begin with.
-
-
-CORE = "protocols/raft/core.py"
 LEADER = "protocols/raft/leader.py"
 PEER_VALUES = "protocols/zmqraft/server/values.py"
 APPEND_QUEUE = "protocols/zmqraft/server/append_queue.py"
@@ -64,7 +15,7 @@ READERS = "protocols/zmqraft/server/entry_readers.py"
 STALE = "a stale read"
 BACK = "entries that go back"
 
-PLANTS = (
+LOG_BUGS = (
     PlantedBug(
         "read answered without a round",
         (Patch(READS, "reached = leader.confirmed_round()", "reached = self.round"),),
@@ -384,61 +335,3 @@ PLANTS = (
         first_seed=80,
     ),
 )
-
-
-def plant(bug: PlantedBug, folder: Path) -> None:
-    """Makes folder/kelek, a copy of the package and the simulation with the bug in it."""
-    target = folder / "kelek"
-    target.mkdir()
-    for name in COPIED:
-        source = PACKAGE / name
-        if source.is_dir():
-            # With compiled files, except those that another process is writing.
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns("*.pyc.*"))
-        else:
-            shutil.copy(source, target / name)
-    for library in PACKAGE.glob("_native*.so"):
-        shutil.copy(library, target / library.name)
-    for path, old, new in bug.patches:
-        text = (target / path).read_text()
-        assert text.count(old) == 1, f"{bug.name}: {path} has changed, mend its patch: {old!r}"
-        (target / path).write_text(text.replace(old, new))
-
-
-def find(bug: PlantedBug, seeds: int, campaign: tuple[str, ...] = (CAMPAIGN,)) -> str | None:
-    """Runs seeds until one fails as expected. Returns its message; None when none fails."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        plant(bug, folder)
-        environment = {**os.environ, "PYTHONPATH": str(folder)}
-        environment.pop("KELEK_SEED", None)
-        command = [sys.executable, "-m", *campaign, "--quiet"]
-        command += ["--seeds", str(seeds), "--first", str(bug.first_seed), "--until", bug.expected]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, cwd=folder
-        )
-    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
-        raise AssertionError(f"{bug.name}: the campaign itself failed:\n{done.stderr}")
-    return done.stdout.splitlines()[0] if done.returncode == 1 else None
-
-
-def find_in_cluster(bug: PlantedBug) -> str | None:
-    return find(bug, SEEDS_MAX)
-
-
-def main(plants: tuple[PlantedBug, ...], find_one: Callable[[PlantedBug], str | None]) -> int:
-    wanted = sys.argv[1:]
-    missed = 0
-    for bug in plants:
-        if wanted and bug.name not in wanted:
-            continue
-        begun = time.monotonic()
-        found = find_one(bug)
-        missed += found is None
-        seconds = time.monotonic() - begun
-        print(f"{bug.name}: {(found or 'NOT FOUND')[:150]} ({seconds:.0f} s)", flush=True)
-    return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(PLANTS, find_in_cluster))

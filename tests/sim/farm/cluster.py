@@ -1,7 +1,7 @@
 """A whole farm under faults in virtual time. Each event of a server is a step, at which it or
 its partner may be killed, or their connection lost.
 
-Nothing here chooses the faults: farm_run.py uses random numbers, farm_flows.py goes through all
+Nothing here chooses the faults: farm/run.py uses random numbers, farm/flows.py goes through all
 steps.
 """
 
@@ -42,9 +42,9 @@ from kelek.tests.protocols.garlicfarm.farm_cluster import (
     FarmWire,
     server,
 )
-from kelek.tests.sim.log import simulation
-from kelek.tests.sim.log.sim_check import Checker, RuleBroken
-from kelek.tests.sim.log.sim_configs import ConfigRules
+from kelek.tests.sim import simulation
+from kelek.tests.sim.checker import Checker, RuleBroken
+from kelek.tests.sim.config_rules import ConfigRules
 
 STATE_BYTES = 900  # Bytes of a snapshot, sent in chunks of SETUP's snapshot_block_bytes.
 LATE_MS_MAX = 3000

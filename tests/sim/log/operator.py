@@ -10,9 +10,9 @@ from kelek.protocols.zmqraft.wire.config_codec import (
     decode_config_update_answer,
 )
 from kelek.protocols.zmqraft.wire.values import encode_members
-from kelek.tests.sim.log.sim_net import Connection, Frames, Network
-from kelek.tests.sim.log.sim_node import CLUSTER, UNIX_S, SimNode
-from kelek.tests.sim.log.simulation import US_PER_MS, Process
+from kelek.tests.sim.log.node import CLUSTER, UNIX_S, SimNode
+from kelek.tests.sim.network import Connection, Frames, Network
+from kelek.tests.sim.simulation import US_PER_MS, Process
 
 REPEAT_US = 60 * US_PER_MS
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from kelek.protocols.garlicfarm.server import membership
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
-from kelek.tests.sim.farm.farm_run import HEAL_MS, rest
-from kelek.tests.sim.farm.farm_sim import FarmSim, Killed, SimWriter, Step
-from kelek.tests.sim.log.sim_check import RuleBroken
+from kelek.tests.sim.checker import RuleBroken
+from kelek.tests.sim.farm.cluster import FarmSim, Killed, SimWriter, Step
+from kelek.tests.sim.farm.run import HEAL_MS, rest
 
 ENTRIES = 20
 AGAIN_MS = 1500  # An administrator repeats a request after so long.
@@ -42,7 +42,7 @@ FLOWS = (
 )
 
 
-class StepFault(NamedTuple):
+class Interruption(NamedTuple):
     """The fault at a step."""
 
     at: int
@@ -52,8 +52,8 @@ class StepFault(NamedTuple):
 class FlowRun:
     """One flow, with or without a strike, and its steps."""
 
-    def __init__(self, flow: Flow, strike: StepFault | None = None, seed: int = 1) -> None:
-        self.flow, self.strike = flow, strike
+    def __init__(self, flow: Flow, interruption: Interruption | None = None, seed: int = 1) -> None:
+        self.flow, self.interruption = flow, interruption
         self.sim = FarmSim(seed, flow.members)
         self.sim.partial = 0.5
         self.steps: list[Step] = []
@@ -98,15 +98,15 @@ class FlowRun:
             sim.check_end()
             rest(sim)
         except (AssertionError, RuleBroken) as error:
-            where = f"{self.flow.name}, {self.strike}"
-            step = self.steps[self.strike.at - 1] if self.strike else ""
+            where = f"{self.flow.name}, {self.interruption}"
+            step = self.steps[self.interruption.at - 1] if self.interruption else ""
             raise RuleBroken(f"{where} ({step}): {error!r}\n{sim.report.trace()}") from error
 
     def _on_step(self, step: Step) -> None:
         self.steps.append(step)
-        if self.strike is None or len(self.steps) != self.strike.at:
+        if self.interruption is None or len(self.steps) != self.interruption.at:
             return
-        sim, what = self.sim, self.strike.what
+        sim, what = self.sim, self.interruption.what
         if step.other is not None and what == "lost":
             sim.lose(step.actor, step.other)
             return
@@ -138,7 +138,7 @@ class FlowRun:
         return is_done
 
 
-def strikes(flow: Flow, seed: int, *, kinds_only: bool) -> Iterator[StepFault]:
+def interruptions(flow: Flow, seed: int, *, kinds_only: bool) -> Iterator[Interruption]:
     """All faults of a flow; kinds_only: at the first step of each kind."""
     calm = FlowRun(flow, seed=seed)
     calm.run()
@@ -149,12 +149,12 @@ def strikes(flow: Flow, seed: int, *, kinds_only: bool) -> Iterator[StepFault]:
         if kinds_only and kind in seen:
             continue
         seen.add(kind)
-        yield StepFault(at, "actor")
+        yield Interruption(at, "actor")
         if step.other is not None:
-            yield StepFault(at, "other")
-            yield StepFault(at, "lost")
+            yield Interruption(at, "other")
+            yield Interruption(at, "lost")
 
 
-def strikes_of_suite(flow: Flow) -> list[StepFault]:
+def interruptions_of_suite(flow: Flow) -> list[Interruption]:
     """At the first step of each kind; a third of them for flows with nearly the same steps."""
-    return list(strikes(flow, 1, kinds_only=True))[:: 3 if flow.is_again else 1]
+    return list(interruptions(flow, 1, kinds_only=True))[:: 3 if flow.is_again else 1]

@@ -6,11 +6,11 @@ from kelek.protocols.zmqraft.snapshots.orders import SenderStarted, decode_work,
 from kelek.storage.errors import StorageError
 from kelek.storage.snapshot.snapshot import newest, open_snapshot
 from kelek.storage.snapshot.work import ReqidLimits, SnapshotWork
-from kelek.tests.sim.log.sim_disk import Halt
-from kelek.tests.sim.log.simulation import US_PER_MS, Process
+from kelek.tests.sim.log.disk import Halt
+from kelek.tests.sim.simulation import US_PER_MS, Process
 
 if TYPE_CHECKING:
-    from kelek.tests.sim.log.sim_node import SimNode
+    from kelek.tests.sim.log.node import SimNode
 
 KEEP = ReqidLimits(8 * 3600 + 30 * 60, 10_000_000)
 BARRIER_REPEAT_US = 100 * US_PER_MS

@@ -6,9 +6,9 @@ from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.membership import ChangeStage
 from kelek.protocols.raft.messages import AppendResponse
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
-from kelek.tests.sim.farm.farm_run import rest
-from kelek.tests.sim.farm.farm_sim import FarmSim, Step
-from kelek.tests.sim.log.sim_check import RuleBroken
+from kelek.tests.sim.checker import RuleBroken
+from kelek.tests.sim.farm.cluster import FarmSim, Step
+from kelek.tests.sim.farm.run import rest
 
 WITHIN_MS = 20_000
 SLOW = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
@@ -196,7 +196,7 @@ def deposed_in_between(seed: int) -> None:
     rest(sim)
 
 
-DIRECTED: tuple[Callable[[int], None], ...] = (
+SCENARIOS: tuple[Callable[[int], None], ...] = (
     two_at_a_time,
     a_stranger_leads,
     a_stranger_asks,

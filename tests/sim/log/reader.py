@@ -21,11 +21,11 @@ from kelek.protocols.zmqraft.wire.extensions import (
     encode_entries_packed,
 )
 from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
-from kelek.tests.sim.log.sim_check import Checker
-from kelek.tests.sim.log.sim_client import ClientDealer, ClientHost
-from kelek.tests.sim.log.sim_net import Frames, Network
-from kelek.tests.sim.log.sim_node import CLUSTER, SimNode
-from kelek.tests.sim.log.simulation import US_PER_MS, Process
+from kelek.tests.sim.checker import Checker
+from kelek.tests.sim.log.client import ClientDealer, ClientHost
+from kelek.tests.sim.log.node import CLUSTER, SimNode
+from kelek.tests.sim.network import Frames, Network
+from kelek.tests.sim.simulation import US_PER_MS, Process
 
 PAUSE_US_MAX = 12_000
 REQUESTS_MAX = 20_000  # Remembered: those that a dead leader took are never answered.
