@@ -158,14 +158,9 @@ ssize_t klk_block_from_entries(uint64_t first_index, const uint8_t *data, size_t
 
 /* ---- segment.c: files of the log (docs/disk-format.md) ---- */
 
-enum klk_segment_io { KLK_IO_PWRITE = 0, KLK_IO_MMAP = 1 };
-
-/* An open file of fixed size. The caller owns and closes fd. */
+/* An open file of fixed size, allocated and written. The caller owns and closes fd. */
 struct klk_segment {
-    uint8_t *map; /* NULL with KLK_IO_PWRITE */
     uint64_t size;
-    uint64_t dirty_from; /* the bytes from dirty_from to dirty_to are not synced */
-    uint64_t dirty_to;
     int fd;
 };
 
@@ -189,21 +184,15 @@ struct klk_block_info {
     uint32_t count;
 };
 
-/* Opens the first size bytes of fd, which must be allocated and written. KLK_EOS: mmap failed. */
-int klk_segment_open(struct klk_segment *segment, int fd, uint64_t size, int io);
-
 /* Writes count parts one after the other at offset. klk_segment_sync() makes them durable.
  * Returns KLK_ESPACE when they reach beyond the segment's size, KLK_EOS when the system refused:
  * then some of the bytes may be written. */
-int klk_segment_write(struct klk_segment *segment, uint64_t offset, const uint8_t *const *parts,
-                      const size_t *sizes, size_t count);
+int klk_segment_write(const struct klk_segment *segment, uint64_t offset,
+                      const uint8_t *const *parts, const size_t *sizes, size_t count);
 
-/* Makes written bytes durable: fdatasync, or msync of the dirty pages. KLK_EOS: the contents of the
- * disk are unknown, even if a later sync succeeds. */
-int klk_segment_sync(struct klk_segment *segment);
-
-/* Ends the mapping; syncs nothing. */
-int klk_segment_close(struct klk_segment *segment);
+/* Makes written bytes durable by fdatasync. KLK_EOS: the contents of the disk are unknown, even if
+ * a later sync succeeds. */
+int klk_segment_sync(const struct klk_segment *segment);
 
 /* Writes size zeros at offset and starts their writeback. KLK_EOS. */
 int klk_segment_zero(int fd, uint64_t offset, uint64_t size);

@@ -639,7 +639,7 @@ TWINS = {
     r"klk_segment_(find|blocks)": (
         "native/log/test_segments.py::test_find_and_blocks_are_their_twins"
     ),
-    r"klk_segment_(open|write|sync|close|zero)": (
+    r"klk_segment_(write|sync|zero)": (
         "native/log/test_segments.py::test_writes_go_to_their_offsets"
     ),
     r"klk_syncer_\w+": "native/log/test_segments.py::test_a_history_of_syncs",

@@ -73,7 +73,6 @@ class GroupCommit:
             base=(0, 0) if snapshot is None else (snapshot.index, snapshot.term),
             epoch=setup.epoch,
             segment_bytes=setup.settings.log.segment_bytes,
-            segment_io=setup.settings.log.segment_io,
             background_sync=setup.settings.log.writer == "thread",
             damage=damage,
         )

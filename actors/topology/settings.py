@@ -118,9 +118,6 @@ class LogSettings:
         1_000_000,
         alias="snapshot_behind",
     )
-    segment_io: Literal["pwrite", "mmap"] = key(
-        ChoiceType("pwrite", "mmap"), "how log files are written", "pwrite"
-    )
     writer: Literal["process", "thread", "inline"] = key(
         ChoiceType("process", "thread", "inline"),
         "who writes the log: `raft_peer` with a thread that syncs (`thread`), a process of its own "

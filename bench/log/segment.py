@@ -1,4 +1,4 @@
-"""How should a segment be written: pwrite or mmap, into zeros written ahead or a growing file?
+"""How should a segment be written: into zeros written ahead or a growing file?
 
     python -m kelek.bench segment [DIRECTORY]
 
@@ -27,11 +27,11 @@ SEGMENT_BYTES = 4 << 20
 class Writing:
     """One way to write. The file continues from round to round."""
 
-    def __init__(self, path: Path, prepare: Callable[[int], None], io: str) -> None:
+    def __init__(self, path: Path, prepare: Callable[[int], None]) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
         prepare(self._fd)
         os.fsync(self._fd)
-        self._segment = segments.Segment(self._fd, SEGMENT_BYTES, io)
+        self._segment = segments.Segment(self._fd, SEGMENT_BYTES)
         self._offset = START
 
     def write(self, data: bytes) -> None:
@@ -40,7 +40,6 @@ class Writing:
         self._offset += len(data)
 
     def close(self) -> None:
-        self._segment.close()
         os.close(self._fd)
 
 
@@ -57,11 +56,9 @@ def growing(fd: int) -> None:
 
 
 CASES = {
-    "pwrite, zeros ahead by pages": (by_pages, "pwrite"),
-    "pwrite, zeros ahead at once": (at_once, "pwrite"),
-    "pwrite, growing file": (growing, "pwrite"),
-    "mmap, zeros ahead by pages": (by_pages, "mmap"),
-    "mmap, zeros ahead at once": (at_once, "mmap"),
+    "zeros ahead by pages": by_pages,
+    "zeros ahead at once": at_once,
+    "growing file": growing,
 }
 
 
@@ -87,7 +84,7 @@ def main(arguments: list[str]) -> int:
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
     with tempfile.TemporaryDirectory(dir=arguments[0] if arguments else ".") as folder:
         writings = {
-            name: Writing(Path(folder, str(number)), *case)
+            name: Writing(Path(folder, str(number)), case)
             for number, (name, case) in enumerate(CASES.items())
         }
         for _ in range(ROUNDS):

@@ -5,26 +5,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 enum { PARTS_MAX = 64, ZERO_BYTES = 4096, SECTOR_BYTES = 512, HEADER_BITS = 256 };
 
 /* ---- writing ---- */
-
-int klk_segment_open(struct klk_segment *segment, int fd, uint64_t size, int io) {
-    uint8_t *map = NULL;
-    if (io == KLK_IO_MMAP) {
-        void *mapped = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (mapped == MAP_FAILED) return KLK_EOS;
-        /* Without read-ahead the page cache holds single pages, and a sync writes only these. */
-        (void)madvise(mapped, (size_t)size, MADV_RANDOM);
-        map = mapped;
-    }
-    *segment = (struct klk_segment){.map = map, .size = size, .fd = fd};
-    return KLK_OK;
-}
 
 static int write_all(int fd, uint64_t offset, struct iovec *parts, int count) {
     while (count > 0) {
@@ -72,51 +58,20 @@ static int write_parts(int fd, uint64_t offset, const uint8_t *const *parts, con
     return KLK_OK;
 }
 
-int klk_segment_write(struct klk_segment *segment, uint64_t offset, const uint8_t *const *parts,
-                      const size_t *sizes, size_t count) {
+int klk_segment_write(const struct klk_segment *segment, uint64_t offset,
+                      const uint8_t *const *parts, const size_t *sizes, size_t count) {
     uint64_t size = 0;
     for (size_t i = 0; i < count; i++) size += sizes[i];
     if (offset > segment->size || size > segment->size - offset) return KLK_ESPACE;
-    if (size == 0) return KLK_OK;
-    if (segment->dirty_from == segment->dirty_to) segment->dirty_from = segment->dirty_to = offset;
-    if (offset < segment->dirty_from) segment->dirty_from = offset;
-    if (offset + size > segment->dirty_to) segment->dirty_to = offset + size;
-    if (segment->map == NULL) return write_parts(segment->fd, offset, parts, sizes, count);
-    for (size_t i = 0; i < count; i++) {
-        if (sizes[i] > 0) memcpy(segment->map + offset, parts[i], sizes[i]);
-        offset += sizes[i];
-    }
-    return KLK_OK;
+    return write_parts(segment->fd, offset, parts, sizes, count);
 }
 
-static int sync_data(int fd) {
+int klk_segment_sync(const struct klk_segment *segment) {
 #if defined(__APPLE__)
-    return fcntl(fd, F_FULLFSYNC);
+    return fcntl(segment->fd, F_FULLFSYNC) ? KLK_EOS : KLK_OK;
 #else
-    return fdatasync(fd);
+    return fdatasync(segment->fd) ? KLK_EOS : KLK_OK;
 #endif
-}
-
-int klk_segment_sync(struct klk_segment *segment) {
-    int failed;
-    if (segment->map == NULL) {
-        failed = sync_data(segment->fd);
-    } else {
-        uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-        uint64_t from = segment->dirty_from / page * page;
-        failed = segment->dirty_to > from
-                     ? msync(segment->map + from, (size_t)(segment->dirty_to - from), MS_SYNC)
-                     : sync_data(segment->fd);
-    }
-    if (failed) return KLK_EOS;
-    segment->dirty_from = segment->dirty_to = 0;
-    return KLK_OK;
-}
-
-int klk_segment_close(struct klk_segment *segment) {
-    if (segment->map != NULL && munmap(segment->map, (size_t)segment->size)) return KLK_EOS;
-    segment->map = NULL;
-    return KLK_OK;
 }
 
 int klk_segment_zero(int fd, uint64_t offset, uint64_t size) {

@@ -15,10 +15,8 @@ _uncleared = ffi.new_allocator(should_clear_after_alloc=False)  # Unwritten page
 class Segment:
     """An open file of fixed, allocated size. The caller owns fd."""
 
-    def __init__(self, fd: int, size: int, io: str) -> None:
-        self._segment = ffi.new("struct klk_segment *")
-        mode = {"pwrite": lib.KLK_IO_PWRITE, "mmap": lib.KLK_IO_MMAP}[io]
-        _system(lib.klk_segment_open(self._segment, fd, size, mode))
+    def __init__(self, fd: int, size: int) -> None:
+        self._segment = ffi.new("struct klk_segment *", {"fd": fd, "size": size})
 
     def write(self, offset: int, parts: Sequence[bytes]) -> None:
         """Writes parts one after the other, in one call. OSError; NativeError beyond the size."""
@@ -29,10 +27,6 @@ class Segment:
     def sync(self) -> None:
         """Makes written bytes durable. After an OSError their state is unknown."""
         _system(lib.klk_segment_sync(self._segment))
-
-    def close(self) -> None:
-        """Ends the mapping without a sync."""
-        _system(lib.klk_segment_close(self._segment))
 
 
 class Syncer:

@@ -22,11 +22,10 @@ O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 class DiskFile:
     """A file of a Disk; see files.File."""
 
-    def __init__(self, full_path: str, fd: int, io: str) -> None:
+    def __init__(self, full_path: str, fd: int) -> None:
         self.full_path = full_path
         self._size = os.fstat(fd).st_size
         self._fd = fd
-        self._io = io
         self._segment: segments.Segment | None = None
 
     @property
@@ -100,7 +99,7 @@ class DiskFile:
     def segment(self) -> segments.Segment:
         """The file as C writes and syncs it. From now on its size is fixed. Raises OSError."""
         if self._segment is None:
-            self._segment = segments.Segment(self._fd, self.size, self._io)
+            self._segment = segments.Segment(self._fd, self.size)
         return self._segment
 
     def zero(self, offset: int, size: int) -> None:
@@ -120,9 +119,7 @@ class DiskFile:
             raise storage_error(self.full_path, "sync", error) from error
 
     def close(self) -> None:
-        if self._segment is not None:
-            self._segment.close()
-            self._segment = None
+        self._segment = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -229,21 +226,21 @@ class Disk:
         except OSError as error:
             raise storage_error(full_path, "list", error) from error
 
-    def open(self, path: str, io: str = "read") -> DiskFile | None:
+    def open(self, path: str, writable: bool = False) -> DiskFile | None:
         full_path = self.full_path(path)
-        flags = os.O_RDONLY if io == "read" else os.O_RDWR
+        flags = os.O_RDWR if writable else os.O_RDONLY
         try:
-            return DiskFile(full_path, os.open(full_path, flags | os.O_CLOEXEC), io)
+            return DiskFile(full_path, os.open(full_path, flags | os.O_CLOEXEC))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise storage_error(full_path, "open", error) from error
 
-    def create(self, path: str, io: str = "pwrite") -> DiskFile:
+    def create(self, path: str) -> DiskFile:
         full_path = self.full_path(path)
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            return DiskFile(full_path, os.open(full_path, flags, FILE_MODE), io)
+            return DiskFile(full_path, os.open(full_path, flags, FILE_MODE))
         except OSError as error:
             raise storage_error(full_path, "create", error) from error
 

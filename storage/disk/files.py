@@ -92,10 +92,10 @@ class Files(Protocol):
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted. Empty if the folder does not exist."""
 
-    def open(self, path: str, io: str = "read") -> File | None:
-        """Opens a file for `read`, or for writing by `pwrite` or `mmap`. None: no such file."""
+    def open(self, path: str, writable: bool = False) -> File | None:
+        """Opens a file for reading, or also for writing. None: no such file."""
 
-    def create(self, path: str, io: str = "pwrite") -> File:
+    def create(self, path: str) -> File:
         """Makes an empty file and replaces an existing one."""
 
     def rename(self, source: str, target: str) -> None:

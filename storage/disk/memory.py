@@ -324,16 +324,16 @@ class MemoryFiles:
         inside = [path[len(prefix) :] for path in self.living().names if path.startswith(prefix)]
         return sorted(name for name in inside if "/" not in name)
 
-    def open(self, path: str, io: str = "read") -> MemoryFile | None:
+    def open(self, path: str, writable: bool = False) -> MemoryFile | None:
         disk = self.living()
         inode = disk.names.get(path)
         if inode is None:
             return None
-        if io != "read":
+        if writable:
             disk.check_writable(self.full_path(path))
         return MemoryFile(self, path, inode)
 
-    def create(self, path: str, io: str = "pwrite") -> MemoryFile:
+    def create(self, path: str) -> MemoryFile:
         disk = self.living()
         disk.check_writable(self.full_path(path))
         inode = _Inode()

@@ -84,7 +84,7 @@ class HardStateFile:
         with ExitStack() as undo:
             lock = disk.lock(LOCK)
             undo.callback(lock.close)
-            file = disk.open(PATH, "pwrite")
+            file = disk.open(PATH, writable=True)
             empty = file is None
             if file is None:
                 file = _make(disk, identity)

@@ -6,7 +6,7 @@ of older ones. The log counts an entry as durable only after a sync of its own.
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Literal, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from ...native.errors import HEADER_SIZE
 from ...native.log import segments
@@ -34,13 +34,10 @@ ZERO_PIECE_BYTES = 256 << 10
 LOCK = "lock"
 SPARE = f"{FOLDER}/spare"
 
-SegmentIo = Literal["pwrite", "mmap"]
-
 
 class _Setup(NamedTuple):
     epoch: int
     segment_bytes: int
-    segment_io: SegmentIo
     base: tuple[int, int]
     background_sync: bool
     damage: Damaged | None
@@ -60,7 +57,6 @@ class Log:
         self._identity = identity
         self._epoch = setup.epoch
         self._segment_bytes = max(setup.segment_bytes, SEGMENT_BYTES_MIN)
-        self._io = setup.segment_io
         self.lock_file = files.lock(LOCK)
         self._failed: StorageError | None = None
         self._spare: File | None = None
@@ -87,7 +83,6 @@ class Log:
         *,
         epoch: int,
         segment_bytes: int = SEGMENT_BYTES,
-        segment_io: SegmentIo = "pwrite",
         base: tuple[int, int] = (0, 0),
         background_sync: bool = False,
         damage: Damaged | None = None,
@@ -106,9 +101,7 @@ class Log:
         """
         disk.make_folder("")
         disk.make_folder(FOLDER)
-        return cls(
-            disk, identity, _Setup(epoch, segment_bytes, segment_io, base, background_sync, damage)
-        )
+        return cls(disk, identity, _Setup(epoch, segment_bytes, base, background_sync, damage))
 
     # ---- contents ----
 
@@ -181,7 +174,7 @@ class Log:
 
     def _find_spare(self) -> File | None:
         """Opens the spare segment if it has its full size and holds zeros only."""
-        file = self._files.open(SPARE, self._io)
+        file = self._files.open(SPARE, writable=True)
         if file is None:
             return None
         if file.size >= self._segment_bytes and segments.zeros(file.load()) == file.size:
@@ -191,7 +184,7 @@ class Log:
         return None
 
     def _resume(self, header: SegmentHeader, offset: int) -> None:
-        file = self._files.open(header.path, self._io)
+        file = self._files.open(header.path, writable=True)
         if file is None:
             raise StorageError(self._files.full_path(header.path), "it disappeared", "start again")
         file.sync()
@@ -221,7 +214,7 @@ class Log:
         if self._spare is not None and size <= self._spare.size:
             return self._spare, SPARE
         path = f"{FOLDER}/{self._sequence + 1:016x}{UNFINISHED}"
-        file = self._files.create(path, self._io)
+        file = self._files.create(path)
         try:
             file.zero(0, -(-size // SEGMENT_START) * SEGMENT_START)
             self._sync(file.sync)
@@ -507,7 +500,7 @@ class Log:
         if self._spare is not None:
             return False
         if self._next_spare is None:
-            self._next_spare = self._files.create(SPARE + UNFINISHED, self._io)
+            self._next_spare = self._files.create(SPARE + UNFINISHED)
         file = self._next_spare
         left = self._segment_bytes - file.size
         if left > 0:

@@ -352,7 +352,7 @@ class IncomingSnapshot:
     def _reopen(self) -> File | None:
         """Opens an earlier part, if it is a container. A crash may have lost bytes of it; only a
         container has checksums that reveal this. A plain state starts again at offset 0."""
-        file = self._owner.files.open(self._path, "pwrite")
+        file = self._owner.files.open(self._path, writable=True)
         if file is None or _is_container(file):
             return file
         file.close()

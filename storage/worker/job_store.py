@@ -108,7 +108,7 @@ class StatisticsFile:
         if self._torn or len(loaded) >= 2 * self._kept_max:
             self._rewrite(loaded)
             return
-        file = self._files.open(self._path, "pwrite")
+        file = self._files.open(self._path, writable=True)
         assert file is not None, self._path
         self._torn = True  # If the append fails half way, later records could not be found.
         try:

@@ -1,8 +1,8 @@
 """Writes a log on a real disk until it is killed, and prints what is durable.
 
-    python drill.py DIRECTORY IO EPOCH [COUNT]
+    python drill.py DIRECTORY WRITER EPOCH [COUNT]
 
-IO is pwrite or mmap, with `+thread` for background syncs.
+WRITER is inline, or thread for background syncs.
 The data of an entry depend on its index only, so that a reader can check them.
 It prints `INDEX TERM` after each sync, and `full` or `failed PROBLEM` for a StorageError.
 """
@@ -34,12 +34,11 @@ def sync(log: Log) -> None:
 
 
 def main() -> int:
-    directory, io, epoch = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    directory, writer, epoch = sys.argv[1], sys.argv[2], int(sys.argv[3])
     count = int(sys.argv[4]) if len(sys.argv) > 4 else 1 << 60
     log = Log.open(
         Disk(directory), ME, epoch=epoch, segment_bytes=SEGMENT_BYTES,
-        segment_io="mmap" if io.startswith("mmap") else "pwrite",
-        background_sync=io.endswith("+thread"),
+        background_sync=writer == "thread",
     )  # fmt: skip
     print(log.last_index, log.last_term, flush=True)
     random = Random(epoch)

@@ -21,7 +21,7 @@ from kelek.tests.crash import drill
 
 DRILL = Path(__file__).with_name("drill.py")
 DEADLINE_S = 60
-WAYS = ["pwrite", "mmap", "pwrite+thread", "mmap+thread"]
+WAYS = ["inline", "thread"]
 
 
 def started(command: Sequence[str], *arguments: object) -> subprocess.Popen[str]:
@@ -47,11 +47,11 @@ def check(directory: Path, acked: int) -> int:
     return index
 
 
-@pytest.mark.parametrize("io", WAYS)
-def test_killed_at_random_points(tmp_path: Path, io: str) -> None:
-    random, acked = Random(io), 0
+@pytest.mark.parametrize("writer", WAYS)
+def test_killed_at_random_points(tmp_path: Path, writer: str) -> None:
+    random, acked = Random(writer), 0
     for epoch in range(1, 13):
-        process = started([], tmp_path, io, epoch)
+        process = started([], tmp_path, writer, epoch)
         assert process.stdout is not None
         held = check_opened(process, tmp_path, acked)
         for _ in range(random.choice((0, 1, 5, 40))):
@@ -84,23 +84,16 @@ def stracing(*inject: str) -> list[str]:
     return command
 
 
-@pytest.mark.parametrize("io", ["pwrite", "pwrite+thread"])
+@pytest.mark.parametrize("writer", WAYS)
 @pytest.mark.parametrize("when", [1, 2, 5])
-def test_a_failed_sync_is_final(tmp_path: Path, when: int, io: str) -> None:
+def test_a_failed_sync_is_final(tmp_path: Path, when: int, writer: str) -> None:
     command = stracing(f"fdatasync:error=EIO:when={when}")
-    output, _ = started(command, tmp_path, io, 1, 50).communicate(timeout=DEADLINE_S)
+    output, _ = started(command, tmp_path, writer, 1, 50).communicate(timeout=DEADLINE_S)
     assert "can't sync: EIO" in last_line(output)
     acked = [line for line in output.splitlines() if line[0].isdigit()]
     log = Log.open(Disk(tmp_path), drill.ME, epoch=2, segment_bytes=drill.SEGMENT_BYTES)
     assert check(tmp_path, int(acked[-1].split()[0]) if acked else 0) == log.last_index
     log.close()
-
-
-@pytest.mark.parametrize("io", ["mmap", "mmap+thread"])
-def test_a_failed_msync_is_final(tmp_path: Path, io: str) -> None:
-    command = stracing("msync:error=EIO:when=3")
-    output, _ = started(command, tmp_path, io, 1, 50).communicate(timeout=DEADLINE_S)
-    assert "can't sync: EIO" in last_line(output)
 
 
 def inside_namespace(script: str) -> list[str]:
@@ -114,12 +107,12 @@ def inside_namespace(script: str) -> list[str]:
     return command
 
 
-@pytest.mark.parametrize("io", WAYS)
-def test_a_full_disk_refuses_until_there_is_room(tmp_path: Path, io: str) -> None:
+@pytest.mark.parametrize("writer", WAYS)
+def test_a_full_disk_refuses_until_there_is_room(tmp_path: Path, writer: str) -> None:
     command = inside_namespace(
         f"mount -t tmpfs -o size=600k none {tmp_path}; head -c 300k /dev/zero >{tmp_path}/ballast"
     )
-    process = started(command, tmp_path, io, 1)
+    process = started(command, tmp_path, writer, 1)
     assert process.stdin is not None
     assert process.stdout is not None
     index = 0
@@ -140,7 +133,7 @@ def test_a_full_disk_refuses_until_there_is_room(tmp_path: Path, io: str) -> Non
 
 def test_no_space_at_the_first_start(tmp_path: Path) -> None:
     command = inside_namespace(f"mount -t tmpfs -o size=16k none {tmp_path}")
-    output, _ = started(command, tmp_path, "pwrite", 1).communicate(timeout=DEADLINE_S)
+    output, _ = started(command, tmp_path, "inline", 1).communicate(timeout=DEADLINE_S)
     assert "no space is left on the disk; free some" in last_line(output)
 
 
@@ -151,7 +144,7 @@ def test_a_read_only_directory_is_refused_with_the_reason(tmp_path: Path) -> Non
     command = inside_namespace(
         f"mount --bind {tmp_path} {tmp_path}; mount -o remount,bind,ro {tmp_path}"
     )
-    output, _ = started(command, tmp_path, "pwrite", 2).communicate(timeout=DEADLINE_S)
+    output, _ = started(command, tmp_path, "inline", 2).communicate(timeout=DEADLINE_S)
     assert (
         output
         == f"failed {tmp_path}/lock: can't lock: EROFS; give this user the right to write there\n"

@@ -29,7 +29,6 @@ raft:
   pre_vote: false
 log:
   segment_bytes: 1 MiB
-  segment_io: mmap
   writer: inline
 clients:
   timeout_ms: 2 s
@@ -82,7 +81,6 @@ def test_all_sections_are_read(tmp_path: Path) -> None:
     assert found.raft.pre_vote is False
     assert found.raft.vote_retry_ms == 50, "a default"
     assert found.log.segment_bytes == 1 << 20
-    assert found.log.segment_io == "mmap"
     assert found.log.writer == "inline"
     assert found.log.snapshot_entries == 4_000_000, "a default"
     assert found.clients == ClientSettings(timeout_ms=2000)
@@ -90,7 +88,7 @@ def test_all_sections_are_read(tmp_path: Path) -> None:
     assert found.zerodb.allow_stale_reads
     assert found.own_nodes == ["a", "b"]
     assert found.nodes["foreign"].peer_url == ""
-    assert found.place("nodes.b.url").endswith("t.yaml:30:10: nodes.b.url")
+    assert found.place("nodes.b.url").endswith("t.yaml:29:10: nodes.b.url")
     assert found.place("raft.vote_retry_ms").endswith("t.yaml: raft.vote_retry_ms")
     settings = found.node_settings("a")
     assert settings.members["b"].peer_url == "ipc:///tmp/b.peers"
@@ -101,20 +99,20 @@ def test_all_sections_are_read(tmp_path: Path) -> None:
     assert settings.zerodb.workers == 2
     assert settings.zerodb.request_timeout_ms == 5000, "a default"
     places = found.setting_places("a")
-    assert places["zerodb.url"].endswith("t.yaml:26:19: nodes.a.zerodb.url")
-    assert places["zerodb.allow_stale_reads"].endswith("t.yaml:17:22: zerodb.allow_stale_reads")
+    assert places["zerodb.url"].endswith("t.yaml:25:19: nodes.a.zerodb.url")
+    assert places["zerodb.allow_stale_reads"].endswith("t.yaml:16:22: zerodb.allow_stale_reads")
     assert settings.node.workers_url == settings.node.clients_url
     assert settings.broker.request_ttl_ms == 120_000
     assert settings.broker.client_header == "KLKC01", "a default"
-    assert places["broker.workers_url"].endswith("t.yaml:27:63: nodes.a.broker.workers_url")
+    assert places["broker.workers_url"].endswith("t.yaml:26:63: nodes.a.broker.workers_url")
     assert settings.node.zre == NodeZreSettings(
         interface="eth0", broadcast_address="10.0.0.255", log_service="table"
     )
     assert settings.zre.static_peers == ("tcp://10.0.0.9:61001",)
     assert settings.zre.expired_ms == 60_000
     assert settings.zre.evasive_ms == 5000, "a default"
-    assert places["zre.interface"].endswith("t.yaml:28:22: nodes.a.zre.interface")
-    assert places["zre.port"].endswith("t.yaml:20:13: zre.port")
+    assert places["zre.interface"].endswith("t.yaml:27:22: nodes.a.zre.interface")
+    assert places["zre.port"].endswith("t.yaml:19:13: zre.port")
     other = found.node_settings("b").node
     assert (other.zerodb, other.broker, other.zre) == (None, None, None)
     assert found.renamed == ()
@@ -433,8 +431,8 @@ def test_an_error_names_place_problem_and_way_out(tmp_path: Path, text: str, lin
 def test_addresses_must_differ_between_nodes(tmp_path: Path) -> None:
     line = problem(tmp_path, GOOD.replace("tcp://[fe80::1]:7201", "tcp://10.0.0.1:7221"))
     assert line == (
-        "t.yaml:30:10: nodes.b.url: tcp://10.0.0.1:7221 is already used by nodes.a.peer_url in "
-        "line 25; give each its own address"
+        "t.yaml:29:10: nodes.b.url: tcp://10.0.0.1:7221 is already used by nodes.a.peer_url in "
+        "line 24; give each its own address"
     )
 
 

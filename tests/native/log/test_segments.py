@@ -114,12 +114,11 @@ def test_more_runs_and_blocks_than_one_call_returns() -> None:
     assert (len(blocks), used) == (4096, 4096 * 40)
 
 
-@pytest.mark.parametrize("io", ["pwrite", "mmap"])
-def test_writes_go_to_their_offsets(tmp_path: Path, io: str) -> None:
+def test_writes_go_to_their_offsets(tmp_path: Path) -> None:
     random = Random(3)
     with open(tmp_path / "segment", "w+b", buffering=0) as file:
         segments.segment_zero(file.fileno(), 0, 200_000)
-        segment = segments.Segment(file.fileno(), 200_000, io)
+        segment = segments.Segment(file.fileno(), 200_000)
         expected = bytearray(200_000)
         for _ in range(50):
             parts = [random.randbytes(random.randrange(40)) for _ in range(random.randrange(130))]
@@ -131,7 +130,6 @@ def test_writes_go_to_their_offsets(tmp_path: Path, io: str) -> None:
         assert (tmp_path / "segment").read_bytes() == expected
         with pytest.raises(NativeError):
             segment.write(199_999, [b"ab"])
-        segment.close()
     with pytest.raises(OSError, match="refused"):
         segments.segment_zero(file.fileno() if not file.closed else -1, 0, 1)
 
@@ -139,10 +137,10 @@ def test_writes_go_to_their_offsets(tmp_path: Path, io: str) -> None:
 # ---- background syncs ----
 
 
-def open_segment(path: Path, io: str = "pwrite") -> tuple[int, segments.Segment]:
+def open_segment(path: Path) -> tuple[int, segments.Segment]:
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     segments.segment_zero(fd, 0, FILE_BYTES)
-    return fd, segments.Segment(fd, FILE_BYTES, io)
+    return fd, segments.Segment(fd, FILE_BYTES)
 
 
 def wait_for_sync(syncer: Any) -> None:
@@ -150,13 +148,9 @@ def wait_for_sync(syncer: Any) -> None:
     assert ready
 
 
-@pytest.mark.parametrize("io", ["pwrite", "mmap"])
-def test_it_does_what_sync_does(tmp_path: Path, io: str) -> None:
-    random, syncer = Random(io), segments.Syncer()
-    (one, beside), (other, twin) = (
-        open_segment(tmp_path / "a", io),
-        open_segment(tmp_path / "b", io),
-    )
+def test_it_does_what_sync_does(tmp_path: Path) -> None:
+    random, syncer = Random(1), segments.Syncer()
+    (one, beside), (other, twin) = (open_segment(tmp_path / name) for name in "ab")
     for _ in range(50):
         offset, data = random.randrange(FILE_BYTES - 5000), random.randbytes(random.randrange(5000))
         beside.write(offset, [data])
@@ -168,14 +162,13 @@ def test_it_does_what_sync_does(tmp_path: Path, io: str) -> None:
         assert not syncer.poll(wait=True), "none runs"
     syncer.close()
     assert os.pread(one, FILE_BYTES, 0) == os.pread(other, FILE_BYTES, 0)
-    for fd, segment in ((one, beside), (other, twin)):
-        segment.close()
-        os.close(fd)
+    os.close(one)
+    os.close(other)
 
 
 def test_a_failure_is_reported_with_its_reason(tmp_path: Path) -> None:
     syncer = segments.Syncer()
-    bad, (fd, good) = segments.Segment(-1, FILE_BYTES, "pwrite"), open_segment(tmp_path / "a")
+    bad, (fd, good) = segments.Segment(-1, FILE_BYTES), open_segment(tmp_path / "a")
     with pytest.raises(OSError, match="refused") as expected:
         bad.sync()
     for segment in (bad, good):
@@ -185,7 +178,6 @@ def test_a_failure_is_reported_with_its_reason(tmp_path: Path) -> None:
     assert result_of.value.errno == expected.value.errno == errno.EBADF
     assert syncer.poll(wait=True)
     syncer.close()
-    good.close()
     os.close(fd)
 
 
@@ -197,7 +189,6 @@ def test_more_at_once_than_there_is_room_for(tmp_path: Path) -> None:
     with pytest.raises(NativeError):
         syncer.start(segment)
     syncer.close()
-    segment.close()
     os.close(fd)
 
 
@@ -238,7 +229,6 @@ def test_a_forked_child_does_not_touch_it(tmp_path: Path) -> None:
     syncer.start(segment)
     assert syncer.poll(wait=True)
     syncer.close()
-    segment.close()
     os.close(fd)
 
 
@@ -258,7 +248,7 @@ def test_a_history_of_syncs(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     files = [open_segment(tmp_path / name) for name in "ab"]
     syncer_c, other = segments.Syncer(), syncer_twin.SyncerTwin()
-    bad, bad_fd = segments.Segment(-1, FILE_BYTES, "pwrite"), 1 << 20  # Python takes no -1.
+    bad, bad_fd = segments.Segment(-1, FILE_BYTES), 1 << 20  # Python takes no -1.
     running, seen = 0, set()
 
     def assert_same(one: Callable[[], object], twin: Callable[[], object]) -> None:
@@ -301,6 +291,5 @@ def test_a_history_of_syncs(tmp_path: Path, seed: int) -> None:
     assert {True, False, None, errno.EBADF} <= seen
     contents = [os.pread(fd, FILE_BYTES, 0) for fd, _ in files]
     assert contents[0] == contents[1]
-    for fd, segment in files:
-        segment.close()
+    for fd, _ in files:
         os.close(fd)

@@ -35,12 +35,12 @@ class HaltingFiles:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)
 
-    def open(self, path: str, io: str = "read") -> "HaltingFile | None":
-        file = self._files.open(path, io)
+    def open(self, path: str, writable: bool = False) -> "HaltingFile | None":
+        file = self._files.open(path, writable)
         return None if file is None else HaltingFile(file, self._before_sync)
 
-    def create(self, path: str, io: str = "pwrite") -> "HaltingFile":
-        return HaltingFile(self._files.create(path, io), self._before_sync)
+    def create(self, path: str) -> "HaltingFile":
+        return HaltingFile(self._files.create(path), self._before_sync)
 
     def sync_folder(self, path: str) -> None:
         self._before_sync()

@@ -10,7 +10,7 @@ from kelek.protocols.record import Record, encode_block
 from kelek.storage.disk.disk import Disk
 from kelek.storage.errors import StorageError, StorageLocked
 from kelek.storage.log.hard_state import HardStateFile
-from kelek.storage.log.log import Log, SegmentIo
+from kelek.storage.log.log import Log
 from kelek.storage.log.reader import LogReader
 from kelek.storage.log.segment import Identity
 
@@ -26,21 +26,18 @@ def batch(first_index: int, count: int = 1, term: int = 1, size: int = 64) -> En
     return encode_block(first_index, term, records)
 
 
-def opened(
-    path: Path, io: SegmentIo = "pwrite", epoch: int = 1, background_sync: bool = False
-) -> Log:
+def opened(path: Path, epoch: int = 1, background_sync: bool = False) -> Log:
     return Log.open(
         Disk(path),
         ME,
         epoch=epoch,
         segment_bytes=SEGMENT_BYTES,
-        segment_io=io,
         background_sync=background_sync,
     )
 
 
-def test_a_new_log_is_empty(tmp_path: Path, io: SegmentIo) -> None:
-    log = opened(tmp_path / "data", io)
+def test_a_new_log_is_empty(tmp_path: Path) -> None:
+    log = opened(tmp_path / "data")
     assert (log.first_index, log.last_index, log.last_term, log.runs) == (1, 0, 0, [])
     assert log.term_at(0) == 0
     assert log.term_at(1) is None
@@ -49,8 +46,8 @@ def test_a_new_log_is_empty(tmp_path: Path, io: SegmentIo) -> None:
     log.close()
 
 
-def test_other_processes_and_a_restart_read_appended_entries(tmp_path: Path, io: SegmentIo) -> None:
-    log = opened(tmp_path, io)
+def test_other_processes_and_a_restart_read_appended_entries(tmp_path: Path) -> None:
+    log = opened(tmp_path)
     reader = LogReader(Disk(tmp_path), ME)
     written: list[EntryBatch] = []
     for i in range(120):
@@ -67,7 +64,7 @@ def test_other_processes_and_a_restart_read_appended_entries(tmp_path: Path, io:
             log.close()
         else:
             log.lock_file.close()
-        log = opened(tmp_path, io)
+        log = opened(tmp_path)
         assert (log.last_index, log.last_term) == (600, 3)
         assert log.runs == [(1, 1), (251, 2), (501, 3)]
         assert list(LogReader(Disk(tmp_path), ME).scan()) == written
@@ -97,8 +94,8 @@ def test_a_reader_gets_exactly_the_requested_entries(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_conflict_supersedes_older_entries(tmp_path: Path, io: SegmentIo) -> None:
-    log = opened(tmp_path, io)
+def test_a_conflict_supersedes_older_entries(tmp_path: Path) -> None:
+    log = opened(tmp_path)
     log.append(0, 0, [batch(1, 10).block])
     log.append(10, 1, [batch(11, 10).block])
     log.sync()
@@ -117,7 +114,7 @@ def test_a_conflict_supersedes_older_entries(tmp_path: Path, io: SegmentIo) -> N
     assert reader.batches(1, 6, 4, 1 << 20) == expected
     assert len(list(tmp_path.glob("log/*.seg"))) == 2
     log.lock_file.close()
-    log = opened(tmp_path, io)
+    log = opened(tmp_path)
     assert log.runs == [(1, 1), (5, 4)]
     assert list(LogReader(Disk(tmp_path), ME).scan()) == expected
     log.close()
@@ -160,9 +157,9 @@ def test_another_clusters_or_peers_directory_is_refused(tmp_path: Path, other: I
         list(LogReader(Disk(tmp_path), other).scan())
 
 
-def test_calls_wait_for_a_background_sync(tmp_path: Path, io: SegmentIo) -> None:
+def test_calls_wait_for_a_background_sync(tmp_path: Path) -> None:
     """append(), sync(), a conflict and close() wait; the spare is synced in the background, too."""
-    log = opened(tmp_path, io, background_sync=True)
+    log = opened(tmp_path, background_sync=True)
     assert log.sync_fd is not None
     for index in range(1, 30):
         log.append(index - 1, min(1, index - 1), [batch(index, size=800).block])
@@ -177,6 +174,6 @@ def test_calls_wait_for_a_background_sync(tmp_path: Path, io: SegmentIo) -> None
     log.append(20, 1, [batch(21, 1, 2).block])
     assert not log.start_sync()
     log.close()
-    reopened = opened(tmp_path, io, epoch=2)
+    reopened = opened(tmp_path, epoch=2)
     assert reopened.runs == [(1, 1), (21, 2)]
     reopened.close()

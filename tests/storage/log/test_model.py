@@ -182,7 +182,7 @@ def test_recovery_skips_segments_that_a_snapshot_includes(place: Callable[[], Fi
     log.close()
     names = segments(files)
     files.remove(f"log/{names[1]}")
-    broken = files.open(f"log/{names[2]}", "pwrite")
+    broken = files.open(f"log/{names[2]}", writable=True)
     assert broken is not None
     broken.write(5000, [b"junk"])
     broken.close()

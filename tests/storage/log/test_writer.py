@@ -7,7 +7,6 @@ import pytest
 
 from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.messages import AppendJob
-from kelek.storage.log.log import SegmentIo
 from kelek.storage.log.writer import Writer
 from kelek.tests.storage.log.test_log import batch, opened
 
@@ -33,8 +32,8 @@ def test_a_writer_syncs_once_for_its_jobs(tmp_path: Path) -> None:
     writer.log.close()
 
 
-def test_jobs_queued_during_a_sync_share_the_next_one(tmp_path: Path, io: SegmentIo) -> None:
-    writer = Writer(opened(tmp_path, io, background_sync=True), 7)
+def test_jobs_queued_during_a_sync_share_the_next_one(tmp_path: Path) -> None:
+    writer = Writer(opened(tmp_path, background_sync=True), 7)
     log = writer.log
     assert log.sync_fd is not None
     writer.enqueue(AppendJob(7, 1, 0, 0, [batch(1).block]))
@@ -55,6 +54,6 @@ def test_jobs_queued_during_a_sync_share_the_next_one(tmp_path: Path, io: Segmen
     writer.enqueue(AppendJob(7, 40, 38, 1, []))
     assert writer.flush() == 40, "a cut is durable at once"
     log.close()
-    reopened = opened(tmp_path, io, epoch=2)
+    reopened = opened(tmp_path, epoch=2)
     assert reopened.last_index == 38
     reopened.close()

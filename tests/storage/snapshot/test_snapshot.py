@@ -488,11 +488,11 @@ def test_a_listing_is_repeated_when_the_writer_replaces_files(
     files = disk.process()
     opens, indexes = files.open, iter(range(20, 1000, 10))
 
-    def open_late(path: str, io: str = "read") -> MemoryFile | None:
+    def open_late(path: str, writable: bool = False) -> MemoryFile | None:
         index = next(indexes)
         if index <= last_index:
             make(snapshots, index)
-        return opens(path, io)
+        return opens(path, writable)
 
     monkeypatch.setattr(files, "open", open_late)
     last_index = 50
@@ -590,7 +590,7 @@ def test_a_damaged_snapshot_is_set_aside(place: Callable[[], Files], byte: int) 
     snapshots = Snapshots.open(files, ME)
     info = make(snapshots, 7)
     assert newest_verified(files, ME) == (info, None)
-    file = files.open(info.path, "pwrite")
+    file = files.open(info.path, writable=True)
     assert file is not None
     at = byte % file.size
     file.write(at, [bytes([file.read(at, 1)[0] ^ 1])])
