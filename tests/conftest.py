@@ -46,7 +46,9 @@ STATUS_TRIES = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="rewrite the golden stories")
+    parser.addoption(
+        "--rewrite", action="store_true", help="rewrite golden stories and generated tables"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -35,12 +35,12 @@ from ..wire.config_codec import (
 from ..wire.entry import Entry, block_log_entries, decode_entries
 from ..wire.snapshot_codec import MakeSnapshot, SnapshotMade, decode_snapshot_made
 from ..wire.transfer_codec import (
+    TRANSFER_ANSWER,
     TRANSFER_NOT_LEADER,
     TRANSFER_REFUSED,
+    TRANSFER_REQUEST,
     RequestTransfer,
     TransferAnswer,
-    decode_transfer_answer,
-    encode_transfer,
 )
 
 RUNS_MAX = 64  # Waiting runs of a stream. A peer sends 5 without a follow-up.
@@ -139,11 +139,11 @@ class TransferQuery:
         self.answer: TransferAnswer | None = None
 
     def encode(self, cluster: bytes, form: Form) -> list[bytes]:
-        return encode_transfer(self.request, cluster)
+        return TRANSFER_REQUEST.encode(self.request, cluster=cluster)
 
     def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
         """As Query.on_answer(). True without done means in progress."""
-        answer = decode_transfer_answer(frames)[1]
+        answer = TRANSFER_ANSWER.decode(frames)
         if answer.status == TRANSFER_NOT_LEADER:
             self.sent_ms = None
             return False

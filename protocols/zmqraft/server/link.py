@@ -59,10 +59,8 @@ from ..wire.snapshot_codec import (
 )
 from ..wire.transfer_codec import (
     FEATURE_TRANSFER,
-    decode_timeout_now,
-    decode_transfer_vote,
-    encode_timeout_now,
-    encode_transfer_vote,
+    TIMEOUT_NOW_REQUEST,
+    TRANSFER_VOTE_REQUEST,
 )
 from ..wire.values import (
     APPEND_ENTRIES,
@@ -187,10 +185,10 @@ class PeerLink:
             self._send_append(message)
         elif isinstance(message, TimeoutNow):
             message_id = self._message_id = next_message_id(self._message_id)
-            self._send(encode_timeout_now(message_id, self._cluster, message))
+            self._send(TIMEOUT_NOW_REQUEST.encode(message, message_id, self._cluster))
         elif message.transfer and FEATURE_TRANSFER in (self.features or ()):
             message_id = self._remember(PendingRequest(RequestKind.TRANSFER_VOTE, message.term, 0))
-            self._send(encode_transfer_vote(message_id, self._cluster, message))
+            self._send(TRANSFER_VOTE_REQUEST.encode(message, message_id, self._cluster))
         elif not message.pre_vote:
             message_id = self._text_message_id(
                 message, PendingRequest(RequestKind.VOTE, message.term, 0)
@@ -378,10 +376,10 @@ class PeerRequests:
             _, message = decode_pre_vote(frames, self._cluster)
         elif kind == TRANSFER_VOTE:
             form = RequestKind.TRANSFER_VOTE
-            _, message = decode_transfer_vote(frames, self._cluster)
+            message = TRANSFER_VOTE_REQUEST.decode(frames, self._cluster)
         elif kind == TIMEOUT_NOW:
             form = RequestKind.TIMEOUT_NOW
-            _, message = decode_timeout_now(frames, self._cluster)
+            message = TIMEOUT_NOW_REQUEST.decode(frames, self._cluster)
         elif kind == INSTALL_PACKED:
             form = RequestKind.PACKED_SNAPSHOT
             _, message = decode_install_packed(frames, self._cluster)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 from ...raft.core import Raft, Role
 from ..wire.transfer_codec import (
+    TRANSFER_ANSWER,
     TRANSFER_DONE,
     TRANSFER_NOT_LEADER,
     TRANSFER_REFUSED,
+    TRANSFER_REQUEST,
     TransferAnswer,
-    decode_transfer,
-    encode_transfer_answer,
 )
 
 REMIND_MS = 100
@@ -36,7 +36,7 @@ class _TransferRequest:
         self.expires_ms = 0
 
     def answer(self, answer: TransferAnswer) -> None:
-        self.send([self.routing_id, *encode_transfer_answer(self.reqid, answer)])
+        self.send([self.routing_id, *TRANSFER_ANSWER.encode(answer, self.reqid)])
 
 
 class TransferRequests:
@@ -51,7 +51,7 @@ class TransferRequests:
         self, routing_id: bytes, frames: Sequence[bytes], send: Send, now_ms: int
     ) -> None:
         """Processes a request. Raises RemoteProtocolError."""
-        request = decode_transfer(frames, self._cluster)
+        request = TRANSFER_REQUEST.decode(frames, self._cluster)
         core = self._core
         waiting = _TransferRequest(send, routing_id, request.reqid)
         if core.role is not Role.LEADER:

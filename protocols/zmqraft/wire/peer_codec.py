@@ -10,10 +10,13 @@ from typing import Literal
 from ...errors import RemoteProtocolError
 from ...raft.messages import AppendEntries, AppendResponse, RequestVote, Vote
 from ...record import RECORD_BYTES_MAX
+from ...wire import Frame
 from .entry import ENTRY_HEADER_BYTES
 from .values import (
     APPEND_ENTRIES,
+    PEER_ID,
     REQUEST_VOTE,
+    UINT,
     decode_bool,
     decode_ident,
     decode_message_id,
@@ -27,6 +30,14 @@ from .values import (
 ENTRIES_MAX = 16384  # Of one AppendEntries.
 
 Dialect = Literal["text", "node"]
+
+
+VOTE_FRAMES = (
+    Frame("candidate", PEER_ID, "candidate's PEER ID"),
+    Frame("term", UINT, "candidate's TERM"),
+    Frame("last_index", UINT, "candidate's last LOG INDEX"),
+    Frame("last_term", UINT, "candidate's last LOG TERM"),
+)
 
 
 def decode_type(frames: Sequence[bytes], wanted: bytes, name: str) -> None:

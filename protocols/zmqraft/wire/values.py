@@ -11,6 +11,7 @@ from typing import Any
 import msgpack
 
 from ...errors import RemoteProtocolError
+from ...wire import FrameType, Id, Ident
 
 UINT_MAX = 2**53 - 1  # The largest exact JSON number; a term in an entry has 7 bytes.
 UINT_BYTES_MAX = 8
@@ -130,6 +131,13 @@ def encode_bool(value: bool) -> bytes:
     return b"\x01" if value else b""
 
 
+def decode_byte(frame: bytes) -> int:
+    """Decodes a number of one byte."""
+    if len(frame) != 1:
+        raise RemoteProtocolError(f"1 byte was expected, got {len(frame)}")
+    return frame[0]
+
+
 def decode_bool(frame: bytes) -> bool:
     """Decodes a bool: True when the first byte is not 0."""
     return frame[:1] not in (b"", b"\x00")
@@ -245,3 +253,33 @@ def _check_member(member: object) -> tuple[str, str]:
     if not isinstance(url, str) or not 1 <= len(url.encode()) <= URL_BYTES_MAX:
         raise RemoteProtocolError("a peer's url was expected")
     return check_peer_id(peer_id), url
+
+
+def _decode_reason(frame: bytes) -> str:
+    value = decode_json(frame)
+    if not isinstance(value, str):
+        raise RemoteProtocolError("a reason is a string")
+    return value
+
+
+# ---- types of frames (docs/protocols/zmq-raft.md, "Types") ----
+
+UINT = FrameType("uint", encode_uint, decode_uint)
+BYTE = FrameType("byte", lambda value: bytes([value]), decode_byte)
+BOOL = FrameType("bool", encode_bool, decode_bool)
+PEER_ID = FrameType("string", str.encode, decode_peer_id)
+PEER_ID_OR_EMPTY = FrameType(
+    "string", str.encode, lambda frame: decode_string(frame, PEER_ID_BYTES_MAX)
+)
+LEADER = FrameType("json", encode_json, decode_leader)
+LEADER_OR_EMPTY = FrameType(
+    "json",
+    lambda leader: b"" if leader is None else encode_json(leader),
+    lambda frame: decode_leader(frame) if frame else None,
+)
+REASON = FrameType("json", encode_json, _decode_reason)
+REQUEST_ID = FrameType("bytes", bytes, decode_id)
+
+MESSAGE_ID = Id(FrameType("uint", encode_uint, decode_message_id), "message id")
+ANSWER_ID = Id(REQUEST_ID, "id of the request")
+IDENT = Ident()

@@ -23,10 +23,10 @@ from kelek.protocols.zmqraft.wire.config_codec import ConfigUpdate
 from kelek.protocols.zmqraft.wire.entry import encode_entry
 from kelek.protocols.zmqraft.wire.snapshot_codec import MakeSnapshot
 from kelek.protocols.zmqraft.wire.transfer_codec import (
+    TRANSFER_ANSWER,
+    TRANSFER_REQUEST,
     RequestTransfer,
     TransferAnswer,
-    decode_transfer,
-    encode_transfer_answer,
 )
 from kelek.protocols.zmqraft.wire.values import (
     ENTRIES_PACKED,
@@ -102,7 +102,9 @@ class FakePeer:
             return self._on_pack(frames) if self.speaks else []
         if kind == TRANSFER:
             return [
-                encode_transfer_answer(reqid, self._on_transfer(decode_transfer(frames, IDENT)))
+                TRANSFER_ANSWER.encode(
+                    self._on_transfer(TRANSFER_REQUEST.decode(frames, IDENT)), reqid
+                )
             ]
         if kind == READ_INDEX:
             return [[reqid, READ_INDEX, *self._on_read()]]

@@ -12,7 +12,7 @@ from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.membership import is_majority
 from kelek.protocols.zmqraft.wire.client_codec import Form, ReplyAddress
 from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot
-from kelek.protocols.zmqraft.wire.transfer_codec import RequestTransfer, encode_transfer
+from kelek.protocols.zmqraft.wire.transfer_codec import TRANSFER_REQUEST, RequestTransfer
 from kelek.storage.errors import StorageError
 from kelek.tests.sim.checker import Checker, RuleBroken
 from kelek.tests.sim.config_rules import members_of
@@ -473,7 +473,7 @@ class SimCluster:
             return
         to = self.simulation.random.choice(["", *self.nodes])
         self.simulation.fault("transfer", leader, "to", to or "any")
-        request = encode_transfer(RequestTransfer(b"operator", to), b"sim")
+        request = TRANSFER_REQUEST.encode(RequestTransfer(b"operator", to), cluster=b"sim")
         answers = Frames()
         now_ms = self.simulation.now_ms
         peer.peer.transfers.on_request(b"", request, answers.add, now_ms)

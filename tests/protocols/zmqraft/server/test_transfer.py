@@ -1,13 +1,9 @@
 """Leadership transfer: operators' requests to a peer, and their answers."""
 
-from contextlib import suppress
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kelek.native.log.updates import REMIND_MS
-from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.messages import AppendEntries, AppendResponse, RequestVote, TimeoutNow
 from kelek.protocols.zmqraft.client.client import TransferQuery
 from kelek.protocols.zmqraft.server.transfer import REQUESTS_MAX
@@ -49,7 +45,9 @@ def confirm(alone: Alone, name: str) -> None:
 
 def ask(alone: Alone, to: str = "", socket: str = "clients") -> list[wire.TransferAnswer]:
     request = wire.RequestTransfer(b"id", to)
-    return decoded(alone.ask(*wire.encode_transfer(request, CLUSTER), socket=socket))
+    return decoded(
+        alone.ask(*wire.TRANSFER_REQUEST.encode(request, cluster=CLUSTER), socket=socket)
+    )
 
 
 def told(alone: Alone) -> list[wire.TransferAnswer]:
@@ -61,7 +59,7 @@ def told(alone: Alone) -> list[wire.TransferAnswer]:
 
 def decoded(answers: list[list[bytes]]) -> list[wire.TransferAnswer]:
     assert all(frames[0] == b"id" for frames in answers)
-    return [wire.decode_transfer_answer(frames)[1] for frames in answers]
+    return [wire.TRANSFER_ANSWER.decode(frames) for frames in answers]
 
 
 def test_it_is_answered_when_the_target_leads() -> None:
@@ -73,7 +71,7 @@ def test_it_is_answered_when_the_target_leads() -> None:
     term = alone.peer.core.term + 1
     # A round trip: n2 campaigns, is granted our vote, leads.
     vote = RequestVote(term, "n2", 1, term - 1, transfer=True)
-    alone.ask(*wire.encode_transfer_vote(1, CLUSTER, vote))
+    alone.ask(*wire.TRANSFER_VOTE_REQUEST.encode(vote, 1, CLUSTER))
     assert not told(alone), "there is no leader yet"
     alone.append(AppendEntries(term, "n2", 1, term - 1, 1))
     assert told(alone) == [wire.TransferAnswer(DONE, "n2")] * 3
@@ -143,7 +141,7 @@ def test_a_follower_names_the_leader() -> None:
 def test_a_repeat_does_not_move_it_a_second_time() -> None:
     alone = leader()
     request = wire.RequestTransfer(b"id", "", "n2")
-    answers = alone.ask(*wire.encode_transfer(request, CLUSTER), socket="clients")
+    answers = alone.ask(*wire.TRANSFER_REQUEST.encode(request, cluster=CLUSTER), socket="clients")
     assert decoded(answers) == [wire.TransferAnswer(DONE, "n1")], "n2 leads no more, as was wanted"
     assert alone.peer.core.transferring is None
 
@@ -157,7 +155,7 @@ def test_the_waiting_requests_are_bounded() -> None:
 def test_no_client_can_make_a_peer_campaign() -> None:
     alone = Alone()
     alone.append(AppendEntries(3, "n2", 0, 0, 0))
-    word = wire.encode_timeout_now(1, CLUSTER, TimeoutNow(3, "n2"))
+    word = wire.TIMEOUT_NOW_REQUEST.encode(TimeoutNow(3, "n2"), 1, CLUSTER)
     alone.ask(*word, socket="clients")
     assert alone.peer.core.term == 3
     assert alone.peer.requests.unknown_senders == 1
@@ -197,23 +195,6 @@ def test_a_leader_that_knows_no_transfer() -> None:
     assert asked.answer.reason.endswith("knows no leadership transfer")
 
 
-JUNK = st.lists(
-    st.sampled_from([b"", b"\0", b"\1", b"\2", b"kL", b"kT", CLUSTER, b"n2", b"\xc0", b"\xff" * 9])
-)
-
-
-@given(JUNK)
-def test_junk_is_a_remote_error_or_decoded(frames: list[bytes]) -> None:
-    for kind, decode in (
-        (b"kL", lambda found: wire.decode_transfer(found, CLUSTER)),
-        (b"kL", wire.decode_transfer_answer),
-        (b"kT", lambda found: wire.decode_timeout_now(found, CLUSTER)),
-        (b"kV", lambda found: wire.decode_transfer_vote(found, CLUSTER)),
-    ):
-        with suppress(RemoteProtocolError):
-            decode([*frames[:1], kind, *frames[1:]])
-
-
 @given(
     st.sampled_from([b"kR", b"kL", b"kT", b"kV"]),
     st.lists(st.sampled_from([b"", b"\0", b"\1", CLUSTER, b"n2", b"n1", b"\xff" * 9]), max_size=7),
@@ -223,18 +204,3 @@ def test_junk_stops_no_peer(kind: bytes, frames: list[bytes], socket: str) -> No
     alone = leader()
     alone.ask_all([[b"route", *frames[:1], kind, *frames[1:]]], socket)
     alone.wake()
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        wire.TransferAnswer(NOT_LEADER, None),
-        wire.TransferAnswer(NOT_LEADER, "n2"),
-        wire.TransferAnswer(DONE, "n2"),
-        wire.TransferAnswer(DONE),
-        wire.TransferAnswer(REFUSED, reason="because"),
-    ],
-)
-def test_answers_come_back_as_they_were(answer: wire.TransferAnswer) -> None:
-    frames = wire.encode_transfer_answer(b"id", answer)
-    assert wire.decode_transfer_answer(frames) == (b"id", answer)

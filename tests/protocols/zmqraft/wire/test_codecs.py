@@ -17,15 +17,32 @@ from kelek.protocols.raft.messages import (
     Vote,
 )
 from kelek.protocols.record import Record, encode_block
+from kelek.protocols.wire import Layout
+from kelek.protocols.zmqraft import wire
 from kelek.protocols.zmqraft.wire import client_codec as client
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire import peer_codec as peer
 from kelek.protocols.zmqraft.wire.client_codec import Form, UpdateStatus
 from kelek.protocols.zmqraft.wire.entry import encode_entry
+from kelek.tests.protocols.layouts import IDENT, check_fuzz, check_round_trip, layouts
+from kelek.tests.protocols.zmqraft.wire_strategies import STRATEGIES
 
-IDENT = b"demo"
+LAYOUTS = layouts(wire).values()
+by_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 REQID = bytes.fromhex("5956dc8826f27e10dcccab20")
 ENTRY = REQID + b"\0" + (42).to_bytes(7, "little") + b"foo"
+
+
+@by_layout
+@given(st.data())
+def test_messages_come_back_as_they_were(layout: Layout[Any], data: st.DataObject) -> None:
+    check_round_trip(data, layout, STRATEGIES)
+
+
+@by_layout
+@given(st.data())
+def test_broken_messages(layout: Layout[Any], data: st.DataObject) -> None:
+    check_fuzz(data, layout, STRATEGIES)
 
 
 def test_request_vote_frames() -> None:

@@ -1,0 +1,350 @@
+"""Declares the messages of a protocol by their frames.
+
+A protocol defines the types of its frames (for example zmqraft/wire/values.py) and declares each
+message once. Decoder, encoder, error texts, the table in docs/protocols/ and the generated tests
+come from the declaration:
+
+    TRANSFER_REQUEST = Layout(
+        "transfer request",
+        RequestTransfer,
+        Frame("reqid", REQUEST_ID, "id: 1 to 12 bytes, repeated in the answer"),
+        Constant(TRANSFER),
+        IDENT,
+        Frame("to", PEER_ID_OR_EMPTY, "PEER ID of the next leader; empty: the longest log"),
+    )
+
+C decodes the messages of the hot path by the batch (native/).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from sys import maxsize
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from .errors import RemoteProtocolError
+
+V = TypeVar("V", bound=tuple[Any, ...])
+
+
+class FrameType(NamedTuple):
+    """How a frame carries a value. `decode` raises RemoteProtocolError."""
+
+    name: str  # As the pages of the protocols call it: uint, string, json.
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+
+
+class RestType(NamedTuple):
+    """How all further frames carry a value. `decode` raises RemoteProtocolError."""
+
+    name: str  # Of one frame.
+    encode: Callable[[Any], Sequence[bytes]]
+    decode: Callable[[Sequence[bytes]], Any]
+
+
+class Frame(NamedTuple):
+    """A frame with a field of the value, or with several, whose type then carries a tuple.
+
+    optional   the frame may be missing, with all frames behind it. The field then has its default
+    """
+
+    field: str | tuple[str, ...]
+    type: FrameType
+    meaning: str
+    optional: bool = False
+
+
+class Constant(NamedTuple):
+    """A frame with the same bytes in each message."""
+
+    data: bytes
+    meaning: str = "message type"
+
+
+class Unused(NamedTuple):
+    """A frame that the receiver ignores."""
+
+    meaning: str
+    data: bytes = b""
+
+
+class Id(NamedTuple):
+    """A frame that pairs request and answer. It is no field: callers read it from the frames."""
+
+    type: FrameType
+    meaning: str
+
+
+class Ident(NamedTuple):
+    """A frame that names the sender's cluster."""
+
+    meaning: str = "cluster ident"
+
+
+class Rest(NamedTuple):
+    """All further frames, if any: one field."""
+
+    field: str
+    type: RestType
+    meaning: str
+    count_max: int
+
+
+class Case:
+    """The frames that follow a status."""
+
+    def __init__(self, status: Any, meaning: str, *parts: "Part") -> None:
+        self.status = status
+        self.meaning = meaning
+        self.parts = parts
+
+
+class Cases:
+    """A status frame, which tells what follows.
+
+    Statuses with the same bytes on the wire differ in the number of frames that follow.
+    """
+
+    def __init__(self, field: str, type_: FrameType, meaning: str, *cases: Case) -> None:
+        self.field = field
+        self.type = type_
+        self.meaning = meaning
+        self.cases = cases
+
+
+Part = Frame | Constant | Unused | Id | Ident | Rest
+
+
+class TableRow(NamedTuple):
+    """A row of a message's table."""
+
+    number: str
+    type: str
+    meaning: str
+
+
+class Layout(Generic[V]):
+    """The frames of a message, from the first behind a routing id."""
+
+    def __init__(
+        self,
+        name: str,
+        value: type[V],
+        *parts: Part | Cases,
+        given: Mapping[str, object] | None = None,
+        check: Callable[[V], str] | None = None,
+        ignores_more: bool = False,
+    ) -> None:
+        """Declares a message.
+
+        name           as errors and the page call it
+        value          a NamedTuple; fields without a frame have defaults
+        parts          the frames in order; Cases can be the last
+        given          fields that no frame carries, because the message type implies them
+        check          tells why valid fields are not valid together; "": they are
+        ignores_more   further frames are valid and ignored
+        """
+        self.name = name
+        self.value = value
+        self.given = given or {}
+        self.check = check
+        self.parts = tuple(part for part in parts if not isinstance(part, Cases))
+        self.cases = next((part for part in parts if isinstance(part, Cases)), None)
+        self._shapes: dict[Any, _Shape] = {}  # By status; None: there is no status.
+        self._by_frame: dict[Any, list[_Shape]] = {}  # By the decoded status frame.
+        if self.cases is None:
+            self._shapes[None] = _Shape(value, self.parts, self.given, ignores_more)
+            return
+        field, type_ = self.cases.field, self.cases.type
+        for case in self.cases.cases:
+            frame = type_.encode(case.status)
+            parts_ = (*self.parts, Unused("", frame), *case.parts)
+            shape = _Shape(value, parts_, {**self.given, field: case.status}, ignores_more)
+            self._shapes[case.status] = shape
+            self._by_frame.setdefault(type_.decode(frame), []).append(shape)
+
+    def decode(self, frames: Sequence[bytes], cluster: bytes = b"") -> V:
+        """Decodes a message, whose ident must be `cluster`.
+
+        Raises RemoteProtocolError with the name of the message and the number of the frame.
+        """
+        count = len(frames)
+        shape = self._shapes[None] if self.cases is None else self._choose(self.cases, frames)
+        if not shape.count_min <= count <= shape.count_max:
+            raise self._count_error([shape], count)
+        values = shape.values.copy()
+        position = 0
+        try:
+            for position, data, meaning in shape.constants:
+                if frames[position] != data:
+                    raise RemoteProtocolError(f"another {meaning}")
+            for position, meaning in shape.idents:
+                if frames[position] != cluster:
+                    raise RemoteProtocolError(f"a foreign {meaning}")
+            for position, type_ in shape.ids:
+                type_.decode(frames[position])
+            for position, slot, type_ in shape.fields:
+                values[slot] = type_.decode(frames[position])
+            for position, slot, type_ in shape.optional[: count - shape.count_min]:
+                values[slot] = type_.decode(frames[position])
+            for position, slots, type_ in shape.groups:
+                for slot, value in zip(slots, type_.decode(frames[position]), strict=True):
+                    values[slot] = value
+            for position, slot, rest_type in shape.rests:
+                values[slot] = rest_type.decode(frames[position:])
+        except RemoteProtocolError as error:
+            error.args = (f"{self.name}, frame {position + 1}: {error}",)
+            raise
+        message: V = shape.make(values)
+        if self.check is not None and (problem := self.check(message)):
+            raise RemoteProtocolError(f"{self.name}: {problem}")
+        return message
+
+    def _choose(self, cases: Cases, frames: Sequence[bytes]) -> "_Shape":
+        """Returns the shape that the status frame and the number of frames tell."""
+        position, count = len(self.parts), len(frames)
+        if count <= position:
+            raise self._count_error([*self._shapes.values()], count)
+        try:
+            shapes = self._by_frame.get(cases.type.decode(frames[position]))
+            if shapes is None:
+                shown = frames[position][:8].hex(" ") or "empty"
+                raise RemoteProtocolError(f"unknown {cases.meaning} {shown}")
+        except RemoteProtocolError as error:
+            error.args = (f"{self.name}, frame {position + 1}: {error}",)
+            raise
+        for shape in shapes:
+            if shape.count_min <= count <= shape.count_max:
+                return shape
+        raise self._count_error(shapes, count)
+
+    def _count_error(self, shapes: "list[_Shape]", count: int) -> RemoteProtocolError:
+        least = min(shape.count_min for shape in shapes)
+        most = max(shape.count_max for shape in shapes)
+        wanted = f"{least}" if least == most else f"{least} to {most}"
+        return RemoteProtocolError(f"{self.name} has {wanted} frames, got {count}")
+
+    def encode(self, message: V, message_id: Any = None, cluster: bytes = b"") -> list[bytes]:
+        """Encodes a message. It leaves out optional frames at the end that have their defaults.
+
+        message_id   the value of the message's Id, if it has one
+        """
+        status = None if self.cases is None else getattr(message, self.cases.field)
+        shape = self._shapes[status]
+        frames = shape.frames.copy()
+        for position, _ in shape.idents:
+            frames[position] = cluster
+        for position, type_ in shape.ids:
+            frames[position] = type_.encode(message_id)
+        for position, slot, type_ in shape.fields:
+            frames[position] = type_.encode(message[slot])
+        for position, slots, type_ in shape.groups:
+            frames[position] = type_.encode([message[slot] for slot in slots])
+        for _, slot, rest_type in shape.rests:
+            frames += rest_type.encode(message[slot])
+        count = len(shape.optional)
+        while count and message[shape.optional[count - 1][1]] == shape.defaults[count - 1]:
+            count -= 1
+        for _, slot, type_ in shape.optional[:count]:
+            frames.append(type_.encode(message[slot]))
+        return frames
+
+    def rows(self) -> Iterator[TableRow]:
+        """The rows of the message's table on the page of its protocol."""
+        for number, part in enumerate(self.parts, 1):
+            yield _row(f"{number}", part)
+        if self.cases is None:
+            return
+        type_, number = self.cases.type, len(self.parts) + 1
+        cases = [(_code(type_.encode(case.status)), case) for case in self.cases.cases]
+        texts = [f"{code} {case.meaning}" for code, case in cases]
+        yield TableRow(f"{number}", type_.name, f"{self.cases.meaning}: {', '.join(texts)}")
+        for place in range(max(len(case.parts) for _, case in cases)):
+            number += 1
+            yield _case_row(
+                [
+                    (code, _row(f"{number}", case.parts[place]))
+                    for code, case in cases
+                    if len(case.parts) > place
+                ]
+            )
+
+
+class _Shape:
+    """The frames of a message with one status, sorted once by what to do with them."""
+
+    def __init__(
+        self,
+        value: type[tuple[Any, ...]],
+        parts: Sequence[Part],
+        given: Mapping[str, object],
+        ignores_more: bool,
+    ) -> None:
+        names: list[str] = list(value._fields)  # type: ignore[attr-defined]
+        defaults: dict[str, Any] = value._field_defaults  # type: ignore[attr-defined]
+        self.make: Callable[[list[Any]], Any] = value._make  # type: ignore[attr-defined]
+        self.values = [given.get(name, defaults.get(name)) for name in names]
+        self.frames: list[bytes] = []  # Without optional ones.
+        self.constants: list[tuple[int, bytes, str]] = []
+        self.idents: list[tuple[int, str]] = []
+        self.ids: list[tuple[int, FrameType]] = []
+        self.fields: list[tuple[int, int, FrameType]] = []
+        self.groups: list[tuple[int, list[int], FrameType]] = []
+        self.optional: list[tuple[int, int, FrameType]] = []
+        self.defaults: list[Any] = []  # Of the optional fields.
+        self.rests: list[tuple[int, int, RestType]] = []
+        self.count_max = maxsize if ignores_more else len(parts)
+        for position, part in enumerate(parts):
+            match part:
+                case Constant(data, meaning):
+                    self.constants.append((position, data, meaning))
+                case Ident(meaning):
+                    self.idents.append((position, meaning))
+                case Id(type_):
+                    self.ids.append((position, type_))
+                case Frame(str(field), type_, optional=False):
+                    self.fields.append((position, names.index(field), type_))
+                case Frame(str(field), type_):
+                    self.optional.append((position, names.index(field), type_))
+                    self.defaults.append(defaults[field])
+                    continue
+                case Frame(fields, type_):
+                    self.groups.append((position, [names.index(each) for each in fields], type_))
+                case Rest(field, rest_type, _, count_max):
+                    self.rests.append((position, names.index(field), rest_type))
+                    self.count_max = position + count_max
+                    continue
+            self.frames.append(part.data if isinstance(part, Constant | Unused) else b"")
+        self.count_min = len(self.frames)
+
+
+def _code(frame: bytes) -> str:
+    return f"`{frame.hex(' ')}`" if frame else "empty"
+
+
+def _row(number: str, part: Part) -> TableRow:
+    match part:
+        case Constant(data):
+            return TableRow(number, "", _code(data))
+        case Ident(meaning):
+            return TableRow(number, "bytes", meaning)
+        case Unused(meaning):
+            return TableRow(number, "", meaning)
+        case Rest(_, type_, meaning, count_max):
+            return TableRow(f"{number}...", type_.name, f"{meaning}: at most {count_max}")
+        case Frame(_, type_, meaning, optional=True):
+            return TableRow(number, type_.name, f"{meaning}; may be absent")
+        case Id() | Frame():
+            return TableRow(number, part.type.name, part.meaning)
+
+
+def _case_row(rows: list[tuple[str, TableRow]]) -> TableRow:
+    """The row of a frame whose meaning depends on the status."""
+    types = {row.type for _, row in rows}
+    type_ = types.pop() if len(types) == 1 else ""
+    texts = [
+        f"{code}: {row.meaning}"
+        if row.type in ("", type_)
+        else f"{code}: {row.type}, {row.meaning}"
+        for code, row in rows
+    ]
+    return TableRow(rows[0][1].number, type_, "; ".join(texts))
