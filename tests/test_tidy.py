@@ -612,8 +612,8 @@ def test_every_c_function_is_documented() -> None:
     assert not bare, "a comment says what each of these does, takes and returns"
 
 
-# Which test holds which C functions to their plain Python twins. For the sockets the twin is the
-# way through pyzmq: each of those tests runs with both.
+# Which test holds which C functions to their plain Python twins. For the sockets that is pyzmq at
+# the other end.
 TWINS = {
     r"klk_crc32c(_sliced|_kind)?": "native/log/test_blocks.py::test_crc32c_is_its_twin",
     r"klk_record_\w+|klk_header_read": "native/log/test_blocks.py::test_block_is_its_twin",
@@ -690,8 +690,7 @@ def test_every_c_function_has_a_twin() -> None:
         path, _, name = test.partition("::")
         text = text_of(f"tests/{path}") or ""
         assert f"def {name}(" in text, f"{test} is not there"
-        with_pyzmq = 'usefixtures("backend")' in text
-        assert re.search(r"(?i)twin", text) or with_pyzmq, f"{test} knows no twin"
+        assert re.search(r"(?i)twin", text), f"{test} knows no twin"
 
 
 def test_scripts_parse() -> None:

@@ -23,7 +23,7 @@ from ...native.net.datagrams import Datagrams
 from ...native.net.interfaces import Interface
 from ...native.net.messages import Frames
 from ...native.net.poller import Poller, Source
-from ...native.net.sockets import Drain, backend, native_socket, send_batch
+from ...native.net.sockets import Drain, bind_libzmq, native_socket, send_batch
 from ...net.clock import monotonic_ms
 from ...net.sockets import raise_nofile_limit, sockets_for_files
 from ...protocols.errors import LocalProtocolError
@@ -54,7 +54,7 @@ HANDSHAKE_MS = 2000
 BIND_TRIES = 64
 Socket = zmq.Socket[bytes]
 
-backend()  # Load libzmq now, not while the first node starts.
+bind_libzmq()  # Now, not while the first node starts.
 
 
 class NodeConfig(NamedTuple):

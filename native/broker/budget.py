@@ -4,7 +4,6 @@ libzmq limits their number only. This module learns from libzmq when a large mes
 sent, or dropped with its connection.
 """
 
-import errno
 import os
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ..._native import ffi, lib
 from ..errors import os_error, uncleared
 from ..net.messages import Arena
-from ..net.sockets import backend, native_socket
+from ..net.sockets import native_socket
 
 if TYPE_CHECKING:
     import zmq
@@ -50,12 +49,9 @@ class Budget:
         if not self._budget:
             raise MemoryError("a budget")
         weakref.finalize(self, lib.klk_budget_close, self._budget)
-        self._trackers: dict[bytes, list[tuple[Any, int]]] = {}  # For pyzmq's backend.
 
     def queued(self, routing_id: bytes) -> int:
         """Unsent bytes for a client."""
-        if backend() == "pyzmq":
-            return self._tracked(routing_id)
         return int(lib.klk_budget_queued(self._budget, routing_id, len(routing_id)))
 
     def send(self, socket: "zmq.Socket[bytes]", messages: Arena, skip: int = 0) -> Unsent:
@@ -63,8 +59,6 @@ class Budget:
 
         skip   frames at the start of each message that are not sent; a routing id follows
         """
-        if backend() == "pyzmq":
-            return self._send_pyzmq(socket, messages, skip)
         position, unsents = ffi.new("uint32_t *"), ffi.new("uint32_t *")
         unsent = uncleared("uint32_t[]", 2 * messages.count)
         code = lib.klk_budget_send(
@@ -80,43 +74,3 @@ class Budget:
         if code < 0:
             raise os_error("zmq_msg_send")
         return Unsent.of(unsent, unsents[0])
-
-    # ---- pyzmq's backend ----
-
-    def _tracked(self, routing_id: bytes) -> int:
-        left = [pair for pair in self._trackers.pop(routing_id, ()) if not pair[0].done]
-        if left:
-            self._trackers[routing_id] = left
-        return sum(size for _, size in left)
-
-    def _send_pyzmq(self, socket: "zmq.Socket[bytes]", messages: Arena, skip: int) -> Unsent:
-        from zmq import DONTWAIT, ZMQError
-
-        socket.copy_threshold = 0  # pyzmq does not track copied messages.
-        found = Unsent([], [], [])
-        lost: set[bytes] = set()  # Clients that did not get a message.
-        for position in range(messages.count):
-            frames = messages.message(position)[skip:]
-            size = sum(map(len, frames))
-            queued = self._tracked(frames[0]) if size >= COUNTED_BYTES_MIN else 0
-            if self.in_order and frames[0] in lost:
-                found.full.append(position)
-                continue
-            if queued and queued + size > self.bytes_max:
-                found.over.append(position)
-                lost.add(frames[0])
-                continue
-            try:
-                tracker = socket.send_multipart(frames, DONTWAIT, copy=False, track=True)
-            except ZMQError as error:
-                if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
-                    raise OSError(error.errno, str(error)) from error
-                if error.errno == errno.EAGAIN:
-                    found.full.append(position)
-                    lost.add(frames[0])
-                else:
-                    found.gone.append(position)
-            else:
-                if size >= COUNTED_BYTES_MIN:
-                    self._trackers.setdefault(frames[0], []).append((tracker, size))
-        return found

@@ -8,7 +8,7 @@ import zmq
 from ..._native import ffi, lib
 from ..errors import os_error, uncleared
 from ..net.poller import Poller, Source
-from ..net.sockets import Drain, backend, native_socket
+from ..net.sockets import Drain, native_socket
 from .budget import Budget, Unsent
 from .exchange import Exchange
 
@@ -69,7 +69,7 @@ class Server:
         Before the next wait handle the rest of the arenas, the unsent and the outgoing messages.
         Raises OSError with libzmq's errno.
         """
-        if backend() == "pyzmq" or any(router.drain.is_grown for router in self._routers):
+        if any(router.drain.is_grown for router in self._routers):
             # Reading in Python shrinks an arena that grew for a large message.
             return WaitResult(self._poller.poll(timeout_ms), Served.ALL)
         for router in self._routers:

@@ -6,7 +6,7 @@ import zmq
 
 from ..._native import ffi, lib
 from ..errors import os_error
-from .sockets import backend
+from .sockets import bind_libzmq
 
 Source = zmq.Socket[bytes] | int  # A socket or an ordinary file descriptor.
 
@@ -19,13 +19,13 @@ class Poller:
     """
 
     def __init__(self) -> None:
+        bind_libzmq()
         self._sources: list[Source] = []
         self._places: dict[Source, int] = {}
         self._drained: set[Source] = set()
         self._poll = ffi.new("struct klk_poll *")
         self._items: Any = ffi.NULL
         self._fds: Any = ffi.NULL
-        self._plain = zmq.Poller() if backend() == "pyzmq" else None
 
     def register(self, source: Source, flags: int, drained: bool = False) -> None:
         """Waits for zmq.POLLIN, zmq.POLLOUT or both on a source; 0 takes it out.
@@ -33,9 +33,6 @@ class Poller:
         drained   its reader receives until nothing is left; the poller may then report it without
                   a message
         """
-        if self._plain is not None:
-            self._plain.register(source, flags)
-            return
         place = self._places.get(source)
         if drained:
             self._drained.add(source)
@@ -79,8 +76,6 @@ class Poller:
 
     def poll(self, timeout_ms: int) -> list[tuple[Source, int]]:
         """The sources that are ready and what for, after timeout_ms at the latest."""
-        if self._plain is not None:
-            return self._plain.poll(timeout_ms)
         found = lib.klk_poll_wait(self._poll, timeout_ms)
         if found == 1:
             place = self._poll.last

@@ -1,10 +1,11 @@
-"""Receives and sends batches of whole messages, in C on sockets of pyzmq, or through pyzmq."""
+"""Receives and sends batches of whole messages, in C on sockets of pyzmq."""
 
 import errno
 import os
 import sys
 import weakref
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 _RECEIVES_BEFORE_SHRINK = 256
 _KEEP, _DROP, _MORE, _ESPACE = lib.KLK_KEEP, lib.KLK_DROP, lib.KLK_MORE, lib.KLK_ESPACE
-_DONTWAIT = 1
-Backend = Literal["c", "pyzmq"]
-_backend: Backend | None = None
 
 
 class _OpenSocket:
@@ -31,6 +29,7 @@ class _OpenSocket:
         # An asyncio socket relies on an edge of its descriptor, which our receive would consume.
         if hasattr(socket, "_shadow_sock"):
             raise TypeError("an asyncio socket can't be drained: give its plain zmq.Socket")
+        bind_libzmq()
         self.socket = socket
         self.pointer = ffi.cast("void *", socket.underlying)
         self._forks = fork_count()
@@ -65,31 +64,23 @@ def libzmq_paths() -> Iterator[str]:
         yield from map(str, sorted(folder.glob("libzmq*")))
 
 
-def _bind() -> Backend:
-    if os.environ.get("KELEK_SOCKETS") == "pyzmq":
-        return "pyzmq"
+@cache
+def bind_libzmq() -> None:
+    """Finds libzmq's functions for C; the first socket needs them.
+
+    Raises ImportError if no libzmq in this process is pyzmq's own.
+    """
     major, minor, patch = sys.modules["zmq"].zmq_version_info()
     version = ffi.new("int *")
     for path in libzmq_paths():
         bound = lib.klk_sockets_bind(os.fsencode(path), version) == lib.KLK_OK
         if bound and version[0] == major * 10000 + minor * 100 + patch:
-            return "c"
-    sys.stderr.write(
-        "kelek: pyzmq's libzmq was not found in this process: sockets are read and"
-        " written by pyzmq, several times slower; install pyzmq's own wheel\n"
+            return
+    raise ImportError(
+        f"pyzmq {sys.modules['zmq'].__version__}: its libzmq {major}.{minor}.{patch} was not found "
+        "in this process, and kelek reads and writes sockets by it; install pyzmq's own wheel: "
+        "pip install --force-reinstall --only-binary pyzmq pyzmq"
     )
-    return "pyzmq"
-
-
-def backend() -> Backend:
-    """The code that moves messages: "c", or "pyzmq" when its libzmq can't be found (one warning).
-
-    The first use of a socket decides. KELEK_SOCKETS=pyzmq in the environment selects pyzmq.
-    """
-    global _backend
-    if _backend is None:
-        _backend = _bind()
-    return _backend
 
 
 class Drain:
@@ -123,10 +114,9 @@ class Drain:
         self._drain.message_frames_max = message_frames_max
         self._drain.arena = self._arena._struct
         self._drain.addressed = addressed
-        if backend() == "c":
-            if lib.klk_drain_open(self._drain) != lib.KLK_OK:
-                raise os_error("zmq_msg_init")
-            self._drain = ffi.gc(self._drain, lib.klk_drain_close)
+        if lib.klk_drain_open(self._drain) != lib.KLK_OK:
+            raise os_error("zmq_msg_init")
+        self._drain = ffi.gc(self._drain, lib.klk_drain_close)
 
     @property
     def dropped(self) -> int:
@@ -156,8 +146,6 @@ class Drain:
         errno; ENOTSOCK on a closed socket and in a process forked from the socket's own.
         """
         self._open.check()
-        if _backend == "pyzmq":
-            return self._receive_all_pyzmq()
         if self._large:
             self._shrink()
         self._on_received(lib.klk_drain_receive(self._drain, self._open.pointer, 1))
@@ -192,46 +180,6 @@ class Drain:
             self._arena._offsets[0] = self._arena._firsts[0] = 0
             self._large = False
 
-    def _receive_all_pyzmq(self) -> Arena:
-        """receive() without libzmq's symbols, a message at a time."""
-        from zmq import EVENTS, POLLIN, ZMQError
-
-        self._arena._clear()
-        self.more = False
-        try:
-            while int(self._open.socket.getsockopt(EVENTS)) & POLLIN:
-                arena = self._arena._struct
-                used = arena.offsets[arena.frames]
-                if used >= self._arena_bytes or arena.frames >= self._frames:
-                    self.more = True
-                    break
-                self._receive_pyzmq()
-        except ZMQError as error:
-            raise OSError(error.errno, str(error)) from error
-        return self._arena
-
-    def _receive_pyzmq(self) -> None:
-        frames = self._receive_frames_pyzmq()
-        size = sum(map(len, frames))
-        limits = self._drain
-        if size > limits.message_bytes_max or len(frames) > limits.message_frames_max:
-            limits.dropped += 1
-        else:
-            self._arena._add(frames)
-
-    def _receive_frames_pyzmq(self) -> list[bytes]:
-        if not self._drain.addressed:
-            return self._open.socket.recv_multipart(_DONTWAIT)
-        from zmq import ZMQError
-
-        found = self._open.socket.recv_multipart(_DONTWAIT, copy=False)
-        try:
-            address = str(found[0].get("Peer-Address")).encode()
-        except ZMQError:
-            address = b""
-        first, *others = (frame.bytes for frame in found)
-        return [first, address, *others]
-
 
 _opened: "weakref.WeakKeyDictionary[zmq.Socket[bytes], tuple[Any, int]]"
 _opened = weakref.WeakKeyDictionary()  # libzmq's own socket, and the fork count at that time.
@@ -263,8 +211,6 @@ def send_batch(
     if not len(frames):
         return 0
     pointer = native_socket(socket)
-    if backend() == "pyzmq":
-        return _send_pyzmq(socket, frames, mode == "keep")
     first, position, dropped = frames.sent, frames._position, frames._lost
     position[0], dropped[0] = first, 0
     how = _KEEP if mode == "keep" else _DROP
@@ -275,27 +221,3 @@ def send_batch(
     if error:
         raise error
     return end - first - lost
-
-
-def _send_pyzmq(socket: "zmq.Socket[bytes]", frames: Frames, keep: bool) -> int:
-    """send_batch() without libzmq's symbols, a message at a time."""
-    from zmq import ZMQError
-
-    first = position = frames.sent
-    dropped = 0
-    try:
-        while position < frames.count:
-            try:
-                if not (parts := frames.message(position)[frames.skip :]):
-                    raise ZMQError(errno.EHOSTUNREACH)
-                socket.send_multipart(parts, _DONTWAIT)
-            except ZMQError as error:
-                if error.errno == errno.EAGAIN and keep:
-                    break
-                if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
-                    raise OSError(error.errno, str(error)) from error
-                dropped += 1
-            position += 1
-    finally:
-        frames._on_sent(position, dropped)
-    return position - first - dropped

@@ -12,7 +12,7 @@ from typing import Any
 from ..._native import ffi, lib
 from ..errors import uncleared
 from .messages import Arena, Frames
-from .sockets import Drain, backend
+from .sockets import Drain
 
 FRAMES_MAX: int = lib.KLK_ZRE_FRAMES_MAX
 _NUMBERS: int = lib.KLK_ZRE_EVENT_NUMBERS
@@ -37,7 +37,6 @@ class Wire:
         self._position = ffi.new("uint32_t *")
         self._events = uncleared("uint32_t[]", _EVENTS)
         self._received = uncleared("uint32_t[]", _RECEIVED)
-        self._direct: bool | None = None
         self.moves = 0  # How often earlier results of peer() became invalid.
         self._peers: Any = ffi.new("struct klk_zre_peer[]", 0)
         self._grow(_PEERS)
@@ -125,9 +124,7 @@ class Wire:
     def receive(self, drain: Drain, now_ms: int) -> tuple[int, int, int, list[Said]]:
         """Receives what waits in a mailbox and decodes it as take(), in one call in C for few
         messages. Returns the number of messages, their bytes, and the results of take()."""
-        if self._direct is None:
-            self._direct = backend() == "c"
-        if not self._direct or drain._large:
+        if drain._large:
             arena = drain.receive()
             return arena.count, arena.size, *self.take(arena, 0, now_ms)
         drain._open.check()
@@ -174,11 +171,7 @@ class Wire:
 
         socket   of libzmq (native_socket())
         """
-        if self._direct is None:
-            self._direct = backend() == "c"
-        return self._direct and not lib.klk_zre_whisper(
-            self._table, place, content, len(content), socket
-        )
+        return not lib.klk_zre_whisper(self._table, place, content, len(content), socket)
 
 
 class PeerRows:

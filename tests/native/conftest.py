@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import zmq
 
-from kelek.native.net import sockets
-
 
 @pytest.fixture
 def ipc_dir() -> Iterator[Path]:
@@ -24,13 +22,3 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     context = zmq.Context()
     yield context
     context.destroy(linger=0)
-
-
-@pytest.fixture(params=["c", "pyzmq"])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Which sockets are used: in C, or by pyzmq alone."""
-    monkeypatch.setattr(sockets, "_backend", None)
-    if request.param == "pyzmq":
-        monkeypatch.setenv("KELEK_SOCKETS", "pyzmq")
-    assert sockets.backend() == request.param
-    return str(request.param)

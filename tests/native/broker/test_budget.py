@@ -1,4 +1,4 @@
-"""Unread messages of each client are bounded: in C, by pyzmq and by a plain model alike."""
+"""Unread messages of each client are bounded: as a plain model, the twin, says."""
 
 import random
 import time
@@ -13,7 +13,6 @@ from kelek.native.net.messages import Arena
 Socket = zmq.Socket[bytes]
 DEADLINE_S = 60
 BYTES_MAX = 4 * COUNTED_BYTES_MIN
-pytestmark = pytest.mark.usefixtures("backend")
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def test_a_budget_may_go_before_what_it_counts(router_and_clients: list[Socket])
 
 
 def wait_queued(budget: Budget, client: int, size: int) -> None:
-    """pyzmq hears in a thread of its own what libzmq is done with."""
+    """libzmq reports in a thread of its own what it has released."""
     until = time.monotonic() + DEADLINE_S
     while budget.queued(b"%d" % client) != size:
         assert time.monotonic() < until, f"client {client} should have {size} bytes unread"

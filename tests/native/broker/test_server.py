@@ -1,4 +1,4 @@
-"""The broker's inner loop over real sockets: in C and by pyzmq as its Python twin."""
+"""The broker's inner loop over real sockets; the exchange's Python twin says what comes out."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -22,8 +22,6 @@ from kelek.tests.native.broker.test_exchange import (
     random_request,
     random_worker,
 )
-
-pytestmark = pytest.mark.usefixtures("backend")
 
 Socket = zmq.Socket[bytes]
 WAIT_MS = 2
@@ -187,13 +185,13 @@ def test_a_history_is_its_twins(broker: NativeBroker, seed: int) -> None:
         twin.clients.clear()
         twin.workers.clear()
     assert twin.counters["finals"] > 10
-    assert served in ({Served.ALL}, {Served.ALL, Served.REQUESTS, Served.ANSWERS})
+    assert served == {Served.ALL, Served.REQUESTS, Served.ANSWERS}
 
 
-def test_all_of_a_flood_is_dispatched_and_answered(make_broker: Made, backend: str) -> None:
+def test_all_of_a_flood_is_dispatched_and_answered(make_broker: Made) -> None:
     """More than an arena receives at once, and than one wake sends."""
     broker = make_broker(arena_bytes=1 << 18)
-    count = 9000 if backend == "c" else 50  # Of more frames pyzmq hangs when they are freed here.
+    count = 9000
     client, worker = broker.peer(b"c1", "clients"), broker.peer(b"w1", "workers")
     assert broker.exchange.add_worker(NewWorker(b"w1", b"echo", window=65_535), 1)
     worker.send_multipart([b"KLKW01", b"PING"])

@@ -1,4 +1,4 @@
-"""Drain and send_batch over real sockets, in C and by pyzmq: the same contract for both."""
+"""Drain and send_batch over real sockets; pyzmq at the other end is their twin."""
 
 import errno
 import os
@@ -22,7 +22,6 @@ from kelek.native.net.sockets import Drain, libzmq_paths, send_batch
 Socket = zmq.Socket[bytes]
 Pair = Callable[..., tuple[Socket, Socket]]
 DEADLINE_MS = 60_000
-pytestmark = pytest.mark.usefixtures("backend")
 
 
 @pytest.fixture
@@ -124,7 +123,7 @@ def test_a_frame_larger_than_the_arena_is_delivered_whole(pair: Pair, size: int)
     assert receive(drain, bound, 3) == [[b"a"], [b"b", large, b"c"], [b"d"]]
 
 
-def test_a_grown_arena_shrinks_again(pair: Pair, backend: str) -> None:
+def test_a_grown_arena_shrinks_again(pair: Pair) -> None:
     bound, connected = pair(zmq.PULL, zmq.PUSH)
     drain = Drain(bound, message_bytes_max=1 << 20, arena_bytes=1000, frames=10)
     connected.send_multipart([bytes(500_000)] + [b"."] * 50)
@@ -133,7 +132,7 @@ def test_a_grown_arena_shrinks_again(pair: Pair, backend: str) -> None:
     for i in range(300):
         connected.send(b"%d" % i)
         assert receive(drain, bound, 1) == [[b"%d" % i]]
-    assert drain.arena_bytes == (1000 if backend == "c" else drain.arena_bytes)
+    assert drain.arena_bytes == 1000
 
 
 def test_messages_over_a_limit_are_dropped_whole(pair: Pair) -> None:
@@ -329,17 +328,16 @@ def test_a_drain_that_goes_away_mid_message_frees_it(pair: Pair) -> None:
     del drain
 
 
-def test_without_symbols_pyzmq_is_used_with_one_warning(
-    backend: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("KELEK_SOCKETS", raising=False)
-    monkeypatch.setattr(sockets, "_backend", None)
-    monkeypatch.setattr(sockets, "libzmq_paths", lambda: iter(["/nowhere/libzmq.so", "libc.so.6"]))
-    assert [sockets.backend(), sockets.backend()] == ["pyzmq", "pyzmq"]
-    assert capfd.readouterr().err.count("libzmq was not found") == 1
+def test_without_symbols_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = ["/nowhere/libzmq.so", "libc.so.6"]
+    with monkeypatch.context() as patched:
+        patched.setattr(sockets, "libzmq_paths", lambda: iter(others))
+        with pytest.raises(ImportError, match=r"libzmq .* was not found .* pyzmq's own wheel"):
+            sockets.bind_libzmq.__wrapped__()
+    sockets.bind_libzmq.__wrapped__()  # C keeps what it found last.
 
 
-def test_every_place_of_libzmq_is_the_same_library(backend: str) -> None:
+def test_every_place_of_libzmq_is_the_same_library() -> None:
     """Found through pyzmq's extension; the memory map and the wheel's folder agree with it."""
     paths = list(libzmq_paths())
     assert len(paths) >= 2

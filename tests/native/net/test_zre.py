@@ -138,7 +138,6 @@ def test_a_history_of_traffic_is_its_twins(seed: int) -> None:
                     wire.peer(row).want = twin.last_sequence[row] = sent
 
 
-@pytest.mark.usefixtures("backend")
 @pytest.mark.parametrize("seed", range(8))
 def test_a_mailbox_is_read_in_one_batch(context: zmq.Context[zmq.Socket[bytes]], seed: int) -> None:
     """One message, a few, many, and one that the arena is too small for: as the twin says."""
