@@ -35,6 +35,12 @@ class Unlisten(NamedTuple):
     subscription: Any
 
 
+class Warn(NamedTuple):
+    """Logs why requests wait, for a user whose calls do not return."""
+
+    text: str
+
+
 class ClientMachine(Protocol):
     """The state machine of a client: ready() returns actions, and the owner reports every event."""
 

@@ -6,11 +6,13 @@ the leader").
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from ...connections import Connect, Disconnect, Listen, Send, Unlisten
 from ...errors import RemoteProtocolError
+from ...failover.limits import RESEND_PAUSE_MS, RESPONSE_TTL_MS, SEARCH_MS, SEARCH_RETRY_MS
+from ...failover.servers import NEVER_MS, Action, Candidate, Failover, FailoverPolicy
 from ..wire.client_codec import (
     ClientRequest,
     ConfigAnswer,
@@ -47,11 +49,6 @@ from .requests import EntryRun, EntryStream, Query, TransferQuery
 from .subscription import Subscription
 from .window import PendingUpdates, Window, WindowLimits
 
-POLL_RETRY_MS = 200  # After an unanswered request to a peer.
-RESEND_PAUSE_MS = 50  # Between two repeats of the window after gaps.
-PEERS_MAX = 256  # Connections at a time: the answers of peers may name ever more.
-# A busy leader receives at least so much; it may be silent meanwhile.
-LEADER_BYTES_PER_MS = 4 << 10
 HELLO_TRIES = 3  # A peer that answers so many requests, but not their hellos, is foreign.
 
 
@@ -63,43 +60,26 @@ class LogClientSetup(NamedTuple):
     version: str = ""
     form: Form | None = None  # None: packs if the leader knows them, else node form.
     limits: WindowLimits = WindowLimits()
-    response_ttl_ms: int = 500  # SERVER_RESPONSE_TTL in the specification.
-    search_ms: int = 25  # How often each peer is asked for the leader, instead of one grace period.
+    response_ttl_ms: int = RESPONSE_TTL_MS
+    search_ms: int = SEARCH_MS  # How often each peer is asked, instead of one grace period.
     # Updates are operations on tables: they go to the leader's `peer_url`.
     for_tables: bool = False
+    notice: bool = False  # Warn of requests that wait without a leader.
 
 
-Action = Connect | Disconnect | Send | Listen | Unlisten
 AnyQuery = Query | TransferQuery
 _QueryT = TypeVar("_QueryT", bound=AnyQuery)
 
 
-class _PeerConnection:
-    """The state of one connection."""
-
-    __slots__ = (
-        "answered",
-        "connected",
-        "hello",
-        "hello_id",
-        "node_id",
-        "node_only",
-        "poll_id",
-        "poll_ms",
-        "says_it_leads",
-        "unanswered_hellos",
-        "url",
-    )
+class _Peer(Candidate):
+    """What a peer has said in this connection."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        self.connected = False
+        super().__init__(url)
         self.hello: Hello | None = None
         self.hello_id = b""
         self.unanswered_hellos = 0
         self.poll_id = b""  # The id of the last RequestConfig of this search.
-        self.poll_ms: int | None = None
-        self.answered = True
         self.node_id = b""  # The id of the same request in node form, if we use text form.
         self.node_only = False  # It has answered only in node form.
         self.says_it_leads = False  # It says in this search that it leads.
@@ -121,18 +101,26 @@ class LogClientMachine:
         self.setup = setup
         self.window = Window(setup.cluster, setup.limits)
         self.reads = ReadWindow(setup.cluster, new_id)
-        self.leader: str | None = None  # The URL of the peer that says it leads.
         self.leader_form: Form | None = None  # None: packs.
         self._updates_url: str | None = None  # The leader's URL for our updates.
         self._updates_up = False  # Whether that connection is made.
         self.heard = False  # A peer of the cluster has answered.
         self.members: dict[str, str] = {}  # The URL of each PEER ID, by the last answer.
         self.counters: Counter[str] = Counter()
+        policy = FailoverPolicy(
+            kind="peer",
+            plural="leaders",
+            ident=setup.cluster.decode(errors="replace"),
+            search_ms=setup.search_ms,
+            search_retry_ms=SEARCH_RETRY_MS,
+            silence_ms=setup.response_ttl_ms,
+            keeps_left=True,
+            notice=setup.notice,
+        )
+        self.failover: Failover[_Peer] = Failover(policy, self, _Peer, self.counters)
         self.new_id = new_id
         # The URL of each subscription's SUB socket.
         self._subscriptions: dict[Subscription, str | None] = {}
-        self._peers: dict[str, _PeerConnection] = {}
-        self._actions: list[Action] = []
         self._queries: dict[bytes, AnyQuery] = {}
         self.streams: dict[bytes, EntryStream] = {}
         # To be requested from the leader (again).
@@ -140,7 +128,13 @@ class LogClientMachine:
         self._peer_streams: list[EntryStream] = []  # To be requested from any peer (again).
         self._resend_due_ms: int | None = None  # After a gap.
         self._resent_ms: int | None = None
-        self._search(now_ms)
+        self.failover.search(now_ms)
+
+    @property
+    def leader(self) -> str | None:
+        """The URL of the peer that says it leads."""
+        current = self.failover.current
+        return None if current is None else current.url
 
     # ---- requests of the owner ----
 
@@ -150,7 +144,7 @@ class LogClientMachine:
         if isinstance(ask, Query) and self.setup.form is not Form.TEXT:
             ask.accepts_no_url = True
         if ask.url is not None:
-            self._connect(ask.url)
+            self.failover.connect(ask.url)
         return ask
 
     def drop_query(self, ask: AnyQuery) -> None:
@@ -161,8 +155,9 @@ class LogClientMachine:
 
     def _disconnect_unused(self, url: str) -> None:
         """Ends a connection that nothing needs any more."""
-        if url in self._peers and url != self.leader and url not in self._queried_urls():
-            self._disconnect(url)
+        unused = url != self.leader and url not in self._queried_urls()
+        if url in self.failover.servers and unused:
+            self.failover.disconnect(url)
 
     def subscribe(self, subscription: Subscription) -> Subscription:
         """Maintains a subscription until unsubscribe()."""
@@ -172,7 +167,7 @@ class LogClientMachine:
     def unsubscribe(self, subscription: Subscription) -> None:
         """Ends a subscription with its requests."""
         if self._subscriptions.pop(subscription, None) is not None:
-            self._actions.append(Unlisten(subscription))
+            self.failover.actions.append(Unlisten(subscription))
         subscription.close(self)
 
     def open_stream(self, stream: EntryStream) -> EntryStream:
@@ -216,37 +211,26 @@ class LogClientMachine:
         """The connection is made, or made again: it can be sent to."""
         if url == self._updates_url:
             self._updates_up = True
-        peer = self._peers.get(url)
-        if peer is None:
-            return
-        peer.connected, peer.hello, peer.says_it_leads = True, None, False
-        peer.poll_id, peer.poll_ms, peer.answered = b"", None, True
-        peer.hello_id, peer.unanswered_hellos = self.new_id(), 0
+        peer = self.failover.on_connected(url, now_ms)
+        if peer is not None:
+            peer.hello_id = self.new_id()
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. If it was the leader's, the search starts at once."""
         if url == self._updates_url and url != self.leader:
-            self._search(now_ms)
-            return
-        peer = self._peers.get(url)
-        if peer is None or not peer.connected:
-            return
-        peer.connected = peer.says_it_leads = False
-        for ask in self._queries.values():
-            if ask.url == url:
-                ask.sent_ms = None
-        for stream in self._streams_of(url):
-            self._move_to_leader(stream)
-        if url == self.leader:
-            # With a new socket no message in the old one can reach a later leader out of order.
-            self._disconnect(url)
-            self._search(now_ms)
+            self.failover.leave("updates_lost", now_ms)
+        elif self.failover.on_disconnected(url, now_ms) is not None:
+            for ask in self._queries.values():
+                if ask.url == url:
+                    ask.sent_ms = None
+            for stream in self._streams_of(url):
+                self._move_to_leader(stream)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message has arrived. An invalid one is dropped and counted."""
         if url == self._updates_url and self.leader is not None:
             url = self.leader
-        peer = self._peers.get(url)
+        peer = self.failover.servers.get(url)
         if peer is None or not frames:
             return
         try:
@@ -267,12 +251,12 @@ class LogClientMachine:
             return
         subscription.on_broadcast(message, now_ms)
 
-    def _on_message(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
+    def _on_message(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
         reqid = frames[0]
         if reqid == peer.poll_id:
-            peer.answered = True
+            self.failover.on_heard(peer, now_ms)
             peer.node_only = False
-            self._on_config(peer, decode_config_answer(frames)[1])
+            self._on_config(peer, decode_config_answer(frames)[1], now_ms)
         elif reqid == peer.node_id:
             decode_config_answer(frames)
             peer.node_only = not peer.answered
@@ -285,14 +269,14 @@ class LogClientMachine:
             hello_id, hello = decode_hello_answer(frames)
             if hello_id == peer.hello_id:
                 peer.hello = hello
-                self._try_leader(peer)
+                self._try_leader(peer, now_ms)
         elif reqid in self._queries:
             ask = self._queries[reqid]
             if ask.on_answer(frames, now_ms):
                 if ask.done:
                     self.drop_query(ask)
-            elif peer.url == self.leader:
-                self._search(now_ms)
+            elif peer is self.failover.current:
+                self.failover.leave("refused", now_ms)
         elif reqid in self.streams and len(frames) > 1:
             self._on_entries(peer, frames, now_ms)
         elif self.window.awaits(reqid):
@@ -300,12 +284,12 @@ class LogClientMachine:
         else:
             self.counters["strays"] += 1
 
-    def _on_pack_answer(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
+    def _on_pack_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
         reqid, answer = decode_pack_answer(frames)
         if answer.status == PACK_NOT_LEADER:
             self._on_refused(peer, now_ms)
         elif answer.status == PACK_GAP:
-            if peer.url == self.leader:
+            if peer is self.failover.current:
                 self._on_gap(now_ms)
         else:
             self.window.on_pack_answer(reqid, answer, now_ms)
@@ -322,16 +306,14 @@ class LogClientMachine:
                 self._resend_due_ms = max(now_ms, self._resent_ms + RESEND_PAUSE_MS)
             self.window.halve_packs()
 
-    def _on_update_answer(
-        self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int
-    ) -> None:
+    def _on_update_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
         reqid, answer = decode_update_answer(frames)
         if answer.status is UpdateStatus.REFUSED:
             self._on_refused(peer, now_ms)
         else:
             self.window.on_update_answer(reqid, answer, now_ms)
 
-    def _on_entries(self, peer: _PeerConnection, frames: Sequence[bytes], now_ms: int) -> None:
+    def _on_entries(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
         packed = frames[1] == ENTRIES_PACKED
         decode = decode_entries_packed_answer if packed else decode_entries_answer
         reqid, answer = decode(frames)
@@ -352,21 +334,20 @@ class LogClientMachine:
     @property
     def hint(self) -> str:
         """A possible error in the settings, when no leader is found."""
-        urls = [peer.url for peer in self._peers.values() if peer.node_only]
+        urls = [peer.url for peer in self.failover.servers.values() if peer.node_only]
         if not urls or self.leader is not None:
             return ""
         return f"; {', '.join(urls)} answers in node form only: leave out form='text'"
 
     # ---- the leader ----
 
-    def _on_refused(self, peer: _PeerConnection, now_ms: int) -> None:
+    def _on_refused(self, peer: _Peer, now_ms: int) -> None:
         """The leader no longer leads: search again. A peer that it names is asked like all
         others."""
-        if peer.url == self.leader:
-            self.counters["refused"] += 1
-            self._search(now_ms)
+        if peer is self.failover.current:
+            self.failover.leave("refused", now_ms)
 
-    def _on_config(self, peer: _PeerConnection, answer: ConfigAnswer) -> None:
+    def _on_config(self, peer: _Peer, answer: ConfigAnswer, now_ms: int) -> None:
         self.heard = True
         if answer.members:
             self.members = dict(answer.members)
@@ -374,10 +355,10 @@ class LogClientMachine:
         peer.unanswered_hellos += peer.hello is None
         if self.leader is None:
             for url in self.members.values():
-                self._connect(url)
-            self._try_leader(peer)
+                self.failover.connect(url)
+            self._try_leader(peer, now_ms)
 
-    def _try_leader(self, peer: _PeerConnection) -> None:
+    def _try_leader(self, peer: _Peer, now_ms: int) -> None:
         """Accepts a peer that says it leads, once its features are known."""
         if self.leader is not None or not (peer.connected and peer.says_it_leads):
             return
@@ -387,26 +368,26 @@ class LogClientMachine:
                 return
             packs = peer.hello is not None and FEATURE_PACK in peer.hello.features
             form = None if packs else Form.NODE
-        self.leader, self.leader_form = peer.url, form
+        self.leader_form = form
+        self.failover.use(peer, now_ms, self._queried_urls())
+
+    # ---- the service of the failover ----
+
+    def on_used(self, peer: _Peer, now_ms: int) -> None:
         self._updates_url, self._updates_up = peer.url, True
         if self.setup.for_tables and peer.has_feature(FEATURE_TABLES):
             assert peer.hello is not None
-            if peer.hello.peer_url and peer.hello.peer_url not in self._peers:
+            if peer.hello.peer_url and peer.hello.peer_url not in self.failover.servers:
                 self._updates_url, self._updates_up = peer.hello.peer_url, False
-                self._actions.append(Connect(self._updates_url))
-        self.counters["leaders"] += 1
-        kept = self._queried_urls() | {peer.url}
-        for url in [url for url in self._peers if url not in kept]:
-            self._disconnect(url)
+                self.failover.actions.append(Connect(self._updates_url))
 
-    def _search(self, now_ms: int) -> None:
-        """Asks all known peers for the leader, after it was lost or silent."""
-        if self._updates_url is not None and self._updates_url != self.leader:
-            # As in on_disconnected(): no message in it may reach a later leader.
-            self._actions.append(Disconnect(self._updates_url))
+    def on_left(self, leader: _Peer, why: str) -> None:
+        if self._updates_url not in (None, leader.url):
+            # As for a lost leader: no message in it may reach a later leader.
+            self.failover.actions.append(Disconnect(self._updates_url))
         self._updates_url = None
-        self.leader = None
-        self.counters["searches"] += 1
+        if why == "silent" and self.leader_form is not None and self.window.heard_ms is not None:
+            self.window.flow.on_silence()
         self.window.rewind()
         self.reads.rewind()
         self._resend_due_ms = None
@@ -418,86 +399,20 @@ class LogClientMachine:
         for ask in self._queries.values():
             if ask.url is None:
                 ask.sent_ms = None
-        for url in (*self.setup.urls, *self.members.values(), *self._queried_urls()):
-            self._connect(url)
-        for peer in self._peers.values():
+        for peer in self.failover.servers.values():
             peer.says_it_leads, peer.poll_id = False, b""
 
-    def _queried_urls(self) -> set[str]:
-        asked = [ask.url for ask in self._queries.values()]
-        asked += [stream.url for stream in (*self._peer_streams, *self.streams.values())]
-        return {url for url in asked if url is not None}
+    def candidates(self) -> Iterable[str]:
+        return (*self.setup.urls, *self.members.values(), *self._queried_urls())
 
-    def _connect(self, url: str) -> None:
-        if url not in self._peers and len(self._peers) < PEERS_MAX:
-            self._peers[url] = _PeerConnection(url)
-            self._actions.append(Connect(url))
+    def waits(self) -> str | None:
+        idle = not (self.window.items or self._queries or self._leader_streams or len(self.reads))
+        return None if idle else ""
 
-    def _disconnect(self, url: str) -> None:
-        del self._peers[url]
-        self._actions.append(Disconnect(url))
-
-    # ---- actions ----
-
-    def ready(self, now_ms: int) -> list[Action]:
-        """Returns the actions to carry out now, in order."""
-        if self.leader is not None and self._silent_ms(self.leader) <= now_ms:
-            self.counters["silent"] += 1
-            if self.leader_form is not None and self.window.heard_ms is not None:
-                self.window.flow.on_silence()
-            self._search(now_ms)
-        self._send_peer_streams(now_ms)
-        for subscription, url in self._subscriptions.items():
-            subscription.step(self, now_ms)
-            if subscription.url != url:
-                self._listen(subscription, url)
-        if self.leader is None:
-            for peer in self._peers.values():
-                if peer.connected and self._poll_due_ms(peer) <= now_ms:
-                    self._poll(peer, now_ms)
-        else:
-            self._send_to_leader(self.leader, now_ms)
-        self._send_queries(now_ms)
-        actions, self._actions = self._actions, []
-        return actions
-
-    def _listen(self, subscription: Subscription, url: str | None) -> None:
-        if url is not None:
-            self._actions.append(Unlisten(subscription))
-        if subscription.url is not None:
-            self._actions.append(Listen(subscription, subscription.url, self.setup.cluster))
-        self._subscriptions[subscription] = subscription.url
-
-    @property
-    def deadline_ms(self) -> int | None:
-        """When ready() must be called next, at the latest."""
-        times = [
-            ask.sent_ms + self.setup.response_ttl_ms
-            for ask in self._queries.values()
-            if ask.sent_ms is not None
-        ]
-        if self.leader is not None:
-            times += [it.deadline_ms for it in self._subscriptions if it.deadline_ms is not None]
-            times.append(self._silent_ms(self.leader))
-            if self._resend_due_ms is not None:
-                times.append(self._resend_due_ms)
-        unheard = {stream.url for stream in self._peer_streams}
-        unheard |= {ask.url or self.leader for ask in self._queries.values() if ask.makes_snapshot}
-        for peer in self._peers.values():
-            if peer.connected and (
-                self.leader is None or (peer.url in unheard and peer.hello is None)
-            ):
-                times.append(self._poll_due_ms(peer))
-        for stream in (*self._peer_streams, *self.streams.values()):
-            if stream.url is not None and (stream.awaits_peer or stream.reqid is None):
-                times.append(stream.heard_ms + self.setup.response_ttl_ms)
-        return min((time for time in times if time < _NEVER), default=None)
-
-    def _silent_ms(self, leader: str) -> int:
-        """Returns when the leader will have been silent for too long."""
-        since = [_NEVER]
-        ttl_ms = self.setup.response_ttl_ms
+    def owed(self) -> tuple[int | None, int]:
+        since = []
         if self.window.heard_ms is not None:
+            ttl_ms = self.setup.response_ttl_ms
             doublings = 0 if self.leader_form is None else self.window.flow.silences
             since.append(self.window.heard_ms + (ttl_ms << doublings) - ttl_ms)
         if self.reads.heard_ms is not None:
@@ -512,14 +427,9 @@ class LogClientMachine:
             for ask in self._queries.values()
             if ask.sent_ms is not None and ask.url is None
         ]
-        return min(since) + ttl_ms + self.window.size // LEADER_BYTES_PER_MS
+        return min(since, default=None), self.window.size
 
-    def _poll_due_ms(self, peer: _PeerConnection) -> int:
-        if peer.poll_ms is None:
-            return 0
-        return peer.poll_ms + (self.setup.search_ms if peer.answered else POLL_RETRY_MS)
-
-    def _poll(self, peer: _PeerConnection, now_ms: int) -> None:
+    def ask(self, peer: _Peer, now_ms: int) -> None:
         """Asks a peer whether it leads, with a hello before that until the peer has answered
         one."""
         if self.setup.form is None and peer.hello is None:
@@ -531,29 +441,83 @@ class LogClientMachine:
             self._send(
                 peer.url, encode_client_request(RequestConfig(peer.node_id), self.setup.cluster)
             )
-        peer.poll_id, peer.poll_ms, peer.answered = self.new_id(), now_ms, False
+        peer.poll_id = self.new_id()
         self._send_request(peer.url, RequestConfig(peer.poll_id))
 
-    def _send_to_leader(self, leader: str, now_ms: int) -> None:
+    def _queried_urls(self) -> set[str]:
+        asked = [ask.url for ask in self._queries.values()]
+        asked += [stream.url for stream in (*self._peer_streams, *self.streams.values())]
+        return {url for url in asked if url is not None}
+
+    # ---- actions ----
+
+    def ready(self, now_ms: int) -> list[Action]:
+        """Returns the actions to carry out now, in order."""
+        self.failover.step(now_ms)
+        self._send_peer_streams(now_ms)
+        for subscription, url in self._subscriptions.items():
+            subscription.step(self, now_ms)
+            if subscription.url != url:
+                self._listen(subscription, url)
+        if self.failover.current is not None:
+            self._send_to_leader(self.failover.current, now_ms)
+        self._send_queries(now_ms)
+        actions, self.failover.actions = self.failover.actions, []
+        return actions
+
+    def _listen(self, subscription: Subscription, url: str | None) -> None:
+        if url is not None:
+            self.failover.actions.append(Unlisten(subscription))
+        if subscription.url is not None:
+            listen = Listen(subscription, subscription.url, self.setup.cluster)
+            self.failover.actions.append(listen)
+        self._subscriptions[subscription] = subscription.url
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When ready() must be called next, at the latest."""
+        times = [self.failover.deadline_ms]
+        times += [
+            ask.sent_ms + self.setup.response_ttl_ms
+            for ask in self._queries.values()
+            if ask.sent_ms is not None
+        ]
+        if self.leader is not None:
+            times += [it.deadline_ms for it in self._subscriptions if it.deadline_ms is not None]
+            if self._resend_due_ms is not None:
+                times.append(self._resend_due_ms)
+            unheard = {stream.url for stream in self._peer_streams}
+            unheard |= {
+                ask.url or self.leader for ask in self._queries.values() if ask.makes_snapshot
+            }
+            times += [
+                self.failover.ask_due_ms(peer)
+                for peer in self.failover.servers.values()
+                if peer.connected and peer.url in unheard and peer.hello is None
+            ]
+        for stream in (*self._peer_streams, *self.streams.values()):
+            if stream.url is not None and (stream.awaits_peer or stream.reqid is None):
+                times.append(stream.heard_ms + self.setup.response_ttl_ms)
+        return min((time for time in times if time < NEVER_MS), default=None)
+
+    def _send_to_leader(self, leader: _Peer, now_ms: int) -> None:
         if self._resend_due_ms is not None and self._resend_due_ms <= now_ms:
             self.window.rewind()
             self._resend_due_ms, self._resent_ms = None, now_ms
         if self._updates_up and self._updates_url is not None:
             for frames in self.window.unsent(self.leader_form, now_ms):
                 self._send(self._updates_url, frames)
-        if not self._peers[leader].has_feature(FEATURE_READS):
-            self.reads.refuse(f"the leader at {leader} serves no linearizable reads")
+        if not leader.has_feature(FEATURE_READS):
+            self.reads.refuse(f"the leader at {leader.url} serves no linearizable reads")
         for frames in self.reads.unsent(now_ms):
-            self._send(leader, frames)
+            self._send(leader.url, frames)
         while self._leader_streams:
             stream = self._leader_streams.popleft()
             reqid = self.new_id()
             self.streams[reqid] = stream
             stream.heard_ms = now_ms
-            hello = self._peers[leader].hello
-            knows = hello is not None and FEATURE_ENTRIES in hello.features
-            packed = self.leader_form is None and knows
-            self._send_request(leader, stream.start(reqid, packed))
+            packed = self.leader_form is None and leader.has_feature(FEATURE_ENTRIES)
+            self._send_request(leader.url, stream.start(reqid, packed))
 
     # ---- streams from any peer ----
 
@@ -586,8 +550,8 @@ class LogClientMachine:
                 self._move_to_leader(stream)
         for stream in list(self._peer_streams):
             assert stream.url is not None
-            self._connect(stream.url)
-            peer = self._peers.get(stream.url)
+            self.failover.connect(stream.url)
+            peer = self.failover.servers.get(stream.url)
             if peer is None or not peer.connected:
                 continue
             if peer.hello is not None and peer.has_feature(FEATURE_ANYWHERE):
@@ -598,13 +562,13 @@ class LogClientMachine:
                 self._send_request(peer.url, stream.start(reqid, packed=True))
             elif peer.hello is not None:
                 self._move_to_leader(stream)
-            elif self.leader is not None and self._poll_due_ms(peer) <= now_ms:
-                self._poll(peer, now_ms)
+            elif self.leader is not None:
+                self.failover.ask_if_due(peer, now_ms)
 
     def _send_queries(self, now_ms: int) -> None:
         for ask in self._queries.values():
             url = self.leader if ask.url is None else ask.url
-            peer = self._peers.get(url) if url is not None else None
+            peer = self.failover.servers.get(url) if url is not None else None
             again = ask.sent_ms is None or now_ms >= ask.sent_ms + self.setup.response_ttl_ms
             if peer is None or not peer.connected or ask.done:
                 continue
@@ -616,8 +580,8 @@ class LogClientMachine:
                     ask.refuse(
                         f"{peer.url} does not make snapshots on request: it is no kelek peer"
                     )
-                elif self.leader is not None and self._poll_due_ms(peer) <= now_ms:
-                    self._poll(peer, now_ms)
+                elif self.leader is not None:
+                    self.failover.ask_if_due(peer, now_ms)
             elif again:
                 ask.sent_ms = now_ms
                 self._send(peer.url, ask.encode(self.setup.cluster, self.setup.form or Form.NODE))
@@ -630,10 +594,8 @@ class LogClientMachine:
         self._send(url, encode_client_request(request, self.setup.cluster, form))
 
     def _send(self, url: str, frames: list[bytes]) -> None:
-        self._actions.append(Send(url, frames))
+        self.failover.send(url, frames)
 
-
-_NEVER = 1 << 62
 
 __all__ = [
     "Action",
