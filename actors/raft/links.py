@@ -33,7 +33,7 @@ class PeerLinks:
         for name in [name for name, url in self._urls.items() if urls.get(name) != url]:
             if name in self._sockets:
                 actor.close_socket(self._sockets.pop(name))
-        hwm = 2 * peer.setup.append_inflight_max + 8
+        hwm = 2 * peer.setup.tuning.inflight_max + 8
         for name, url in urls.items():
             if name not in self._sockets:
                 options = SocketOptions(

@@ -262,7 +262,7 @@ class RaftPeer(Actor):
         self._hard_state.save(state, voter)
         took_ms = monotonic_ms() - begun_ms
         peer.on_saved(took_ms)
-        if took_ms >= peer.setup.election_timeout_ms_min:
+        if took_ms >= peer.setup.tuning.election_timeout_ms_min:
             self.log_rarely("slow-disk", saving="term and vote", ms=took_ms)
 
     def _log_role(self, peer: Peer) -> None:

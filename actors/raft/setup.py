@@ -1,6 +1,7 @@
 """Makes a peer's PeerSetup from its actor's settings."""
 
-from ...protocols.zmqraft.server.values import PeerSetup
+from ...protocols.raft.messages import RaftTuning
+from ...protocols.zmqraft.server.values import PeerSetup, SnapshotSetup, UpdateLimits
 from ...version import __version__
 from ..runtime.setup import ActorSetup
 from .machines import broadcast_url
@@ -20,21 +21,24 @@ def peer_setup(setup: ActorSetup) -> PeerSetup:
         bootstrap=setup.bootstrap,
         broadcast_url=broadcast_url(settings),
         holds_tables=settings.node.zerodb is not None,
-        election_timeout_ms_min=raft.election_timeout_ms[0],
-        election_timeout_ms_max=raft.election_timeout_ms[1],
-        heartbeat_ms=raft.heartbeat_ms,
-        vote_retry_ms=raft.vote_retry_ms,
-        append_timeout_ms=raft.append_timeout_ms,
-        append_inflight_max=raft.append_inflight_max,
-        append_bytes_max=raft.append_bytes_max,
-        entry_bytes_max=raft.entry_bytes_max,
-        update_ttl_s=raft.update_ttl_s,
-        reqids_max=raft.reqids_max,
-        inflight_max=raft.inflight_max,
-        inflight_bytes_max=raft.inflight_bytes_max,
-        pre_vote=raft.pre_vote,
-        check_quorum=raft.check_quorum,
-        snapshot_entries=log.snapshot_entries,
-        snapshot_bytes=log.snapshot_bytes,
-        snapshot_trailing_entries=log.snapshot_trailing_entries,
+        tuning=RaftTuning(
+            *raft.election_timeout_ms,
+            heartbeat_ms=raft.heartbeat_ms,
+            append_timeout_ms=raft.append_timeout_ms,
+            vote_retry_ms=raft.vote_retry_ms,
+            inflight_max=raft.append_inflight_max,
+            append_bytes_max=raft.append_bytes_max,
+            pre_vote=raft.pre_vote,
+            check_quorum=raft.check_quorum,
+        ),
+        updates=UpdateLimits(
+            raft.entry_bytes_max,
+            raft.update_ttl_s,
+            raft.reqids_max,
+            raft.inflight_max,
+            raft.inflight_bytes_max,
+        ),
+        snapshots=SnapshotSetup(
+            log.snapshot_entries, log.snapshot_bytes, log.snapshot_trailing_entries
+        ),
     )

@@ -60,8 +60,8 @@ class Raft:
     def __init__(
         self, setup: Setup, hard_state: HardState, log: RaftLog, now_ms: int, random: Random
     ) -> None:
-        assert setup.election_timeout_ms_min <= setup.election_timeout_ms_max
-        assert setup.heartbeat_ms < setup.election_timeout_ms_min
+        timeouts_ms = setup.tuning[:2]
+        assert setup.tuning.heartbeat_ms < timeouts_ms[0] <= timeouts_ms[1]
         self.setup = setup
         self.log = log
         self.role = Role.FOLLOWER
@@ -185,9 +185,8 @@ class Raft:
         self._now_ms = now_ms
         if self._leading is not None:
             if self._lacks_quorum(now_ms):
-                self._become_follower(
-                    None
-                )  # Dissertation, section 6.2: a leader without a majority.
+                # Dissertation, section 6.2: a leader without a majority.
+                self._become_follower(None)
             else:
                 self._leading.send_heartbeats(now_ms, self._messages)
                 if self._transfer is not None and now_ms >= self._transfer.expires_ms:
@@ -198,11 +197,11 @@ class Raft:
             self._request_votes()
 
     def _election_timeout_ms(self) -> int:
-        setup = self.setup
-        return self._random.randint(setup.election_timeout_ms_min, setup.election_timeout_ms_max)
+        tuning = self.setup.tuning
+        return self._random.randint(tuning.election_timeout_ms_min, tuning.election_timeout_ms_max)
 
     def _checks_quorum(self) -> bool:
-        return self.setup.check_quorum and self._configuration != ((self.setup.peer_id,), ())
+        return self.setup.tuning.check_quorum and self._configuration != ((self.setup.peer_id,), ())
 
     def _lacks_quorum(self, now_ms: int) -> bool:
         """Whether a majority has been silent for an election timeout.
@@ -213,7 +212,7 @@ class Raft:
         if now_ms < self._quorum_check_ms or not self._checks_quorum():
             return False
         heard_ms = self._leading.quorum_heard_ms(now_ms)
-        self._quorum_check_ms = heard_ms + self.setup.election_timeout_ms_max
+        self._quorum_check_ms = heard_ms + self.setup.tuning.election_timeout_ms_max
         return now_ms >= self._quorum_check_ms
 
     # ---- messages ----
@@ -284,7 +283,7 @@ class Raft:
             return
         self._granted = {self.setup.peer_id}
         self._answered = set()
-        if not self.setup.pre_vote:
+        if not self.setup.tuning.pre_vote:
             self._campaign()
             return
         self.role = Role.PRE_CANDIDATE
@@ -323,13 +322,13 @@ class Raft:
         """
         wider = min(self._failed_campaigns, TIMEOUT_DOUBLINGS_MAX)
         self._failed_campaigns += 1
-        setup = self.setup
-        timeout_ms_max = setup.election_timeout_ms_max << wider
-        return self._random.randint(setup.election_timeout_ms_min, timeout_ms_max)
+        tuning = self.setup.tuning
+        timeout_ms_max = tuning.election_timeout_ms_max << wider
+        return self._random.randint(tuning.election_timeout_ms_min, timeout_ms_max)
 
     def _request_votes(self) -> None:
         """Requests the votes of all peers that have not answered."""
-        self._vote_retry_due_ms = self._now_ms + self.setup.vote_retry_ms
+        self._vote_retry_due_ms = self._now_ms + self.setup.tuning.vote_retry_ms
         pre_vote = self.role is Role.PRE_CANDIDATE
         log = self.log
         term = self.term + 1 if pre_vote else self.term
@@ -358,7 +357,7 @@ class Raft:
         if self._leading is not None:
             return True
         heard_for_ms = now_ms - self._leader_heard_ms
-        return self.leader is not None and heard_for_ms < self.setup.election_timeout_ms_min
+        return self.leader is not None and heard_for_ms < self.setup.tuning.election_timeout_ms_min
 
     def _on_request_vote(
         self, sender: str, message: RequestVote, now_ms: int, context: object
@@ -406,7 +405,7 @@ class Raft:
         self._failed_campaigns = 0
         self._leading = Leader(self.setup, self.log, self.term)
         self._leading.configure(self._configuration, self._peers, self._now_ms)
-        self._quorum_check_ms = self._now_ms + self.setup.election_timeout_ms_max
+        self._quorum_check_ms = self._now_ms + self.setup.tuning.election_timeout_ms_max
         self._append(self.setup.term_entry(self.log.last_index + 1, self.term))
         self._commit_due = True
 
@@ -426,7 +425,7 @@ class Raft:
         if to == self.setup.peer_id:
             return f"{to} is the leader already"
         voters = self._configuration.voters
-        heard_after_ms = now_ms - self.setup.election_timeout_ms_max
+        heard_after_ms = now_ms - self.setup.tuning.election_timeout_ms_max
         followers = [each for each in self._leading.followers if not to or each.peer == to]
         if not followers:
             return f"{to} is no member of the cluster" if to else "there is no other member"
@@ -735,8 +734,9 @@ class Raft:
         may_lose_entries   it may lose entries that it has confirmed without a hello that says so
         """
         capabilities = self._capabilities.setdefault(peer, PeerCapabilities())
-        capabilities.inflight_max = max(1, min(inflight_max, self.setup.inflight_max))
-        capabilities.append_bytes_max = max(self.setup.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
+        tuning = self.setup.tuning
+        capabilities.inflight_max = max(1, min(inflight_max, tuning.inflight_max))
+        capabilities.append_bytes_max = max(tuning.append_bytes_max, APPEND_BYTES_MAX_PLAIN)
         capabilities.pre_vote = pre_vote
         capabilities.counts_in_quorum = counts_in_quorum
         capabilities.transfer = transfer

@@ -38,11 +38,13 @@ class Leader:
         "_setup",
         "_term",
         "_term_start",
+        "_tuning",
         "read_round",
     )
 
     def __init__(self, setup: Setup, log: RaftLog, term: int) -> None:
         self._setup = setup
+        self._tuning = setup.tuning
         self._log = log
         self._term = term
         self._term_start = log.last_index + 1  # The index of this term's own first entry.
@@ -226,21 +228,21 @@ class Leader:
 
     def deadline_ms(self, now_ms: int) -> int:
         """When send_heartbeats() or send_entries() have something to do next."""
-        deadline = now_ms + self._setup.heartbeat_ms
+        deadline = now_ms + self._tuning.heartbeat_ms
         for follower in self._followers.values():
             if follower.next_index <= self._log.last_index and follower.can_send_entries():
                 if follower.read_started_ms is None:
                     return now_ms
-                deadline = min(deadline, follower.read_started_ms + self._setup.append_timeout_ms)
+                deadline = min(deadline, follower.read_started_ms + self._tuning.append_timeout_ms)
             deadline = min(deadline, follower.sent_ms + self._resend_after_ms(follower))
         return deadline
 
     def _resend_after_ms(self, follower: Follower) -> int:
         if follower.inflight and follower.capabilities.inflight_max == 1:
-            return self._setup.append_timeout_ms  # It accepts one message at a time.
+            return self._tuning.append_timeout_ms  # It accepts one message at a time.
         if follower.sent_commit_index < self._commit_index:
-            return URGENT_NOTICE_MS if follower.clients_wait else self._setup.commit_notice_ms
-        return self._setup.heartbeat_ms
+            return URGENT_NOTICE_MS if follower.clients_wait else self._tuning.commit_notice_ms
+        return self._tuning.heartbeat_ms
 
     # ---- messages ----
 
@@ -291,10 +293,10 @@ class Leader:
 
     def _may_read_log(self, follower: Follower, now_ms: int) -> bool:
         read_ms = follower.read_started_ms
-        return read_ms is None or now_ms - read_ms >= self._setup.append_timeout_ms
+        return read_ms is None or now_ms - read_ms >= self._tuning.append_timeout_ms
 
     def _bytes_max(self, follower: Follower) -> int:
-        return min(self._setup.append_bytes_max, follower.capabilities.append_bytes_max)
+        return min(self._tuning.append_bytes_max, follower.capabilities.append_bytes_max)
 
     def _entries(self, follower: Follower) -> list[EntryBatch] | None:
         """Returns the entries from next_index on; None when they are not in memory."""

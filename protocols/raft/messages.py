@@ -188,16 +188,9 @@ class Ready(NamedTuple):
     read_index: ReadIndex | None = None  # Reads of this round and earlier ones may be answered.
 
 
-class Setup(NamedTuple):
-    """Settings and functions of a core; times in milliseconds."""
+class RaftTuning(NamedTuple):
+    """Times and limits of a core; times in milliseconds."""
 
-    peer_id: str
-    cut: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries below an index.
-    trim: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries above an index.
-    term_entry: Callable[[int, int], EntryBatch]  # (first index, term): a leader's first entry.
-    # The configuration in a batch, if any. The core asks only for batches of one entry, because a
-    # configuration is alone in its batch.
-    configuration: Callable[[EntryBatch], Configuration | None]
     election_timeout_ms_min: int = 200
     election_timeout_ms_max: int = 300
     heartbeat_ms: int = 70
@@ -208,6 +201,19 @@ class Setup(NamedTuple):
     append_bytes_max: int = 1 << 20
     pre_vote: bool = True
     check_quorum: bool = True
+
+
+class Setup(NamedTuple):
+    """Settings and functions of a core."""
+
+    peer_id: str
+    cut: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries below an index.
+    trim: Callable[[EntryBatch, int], EntryBatch]  # The batch without its entries above an index.
+    term_entry: Callable[[int, int], EntryBatch]  # (first index, term): a leader's first entry.
+    # The configuration in a batch, if any. The core asks only for batches of one entry, because a
+    # configuration is alone in its batch.
+    configuration: Callable[[EntryBatch], Configuration | None]
+    tuning: RaftTuning = RaftTuning()
 
 
 def check_append_entries(sender: str, message: AppendEntries) -> int:

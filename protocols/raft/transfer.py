@@ -22,14 +22,14 @@ class Transfer:
         self._term = term
         self._resend_ms = now_ms
         self.target = to
-        self.expires_ms = now_ms + setup.election_timeout_ms_max
+        self.expires_ms = now_ms + setup.tuning.election_timeout_ms_max
 
     def send_timeout_now(
         self, leader: Leader, log: RaftLog, now_ms: int, out: list[Envelope]
     ) -> None:
         """Adds TimeoutNow, also repeatedly, once the target holds the whole log."""
         if self._is_caught_up(leader, log) and now_ms >= self._resend_ms:
-            self._resend_ms = now_ms + self._setup.vote_retry_ms
+            self._resend_ms = now_ms + self._setup.tuning.vote_retry_ms
             out.append(Envelope(self.target, TimeoutNow(self._term, self._setup.peer_id)))
 
     def deadline_ms(self, leader: Leader, log: RaftLog) -> int:

@@ -3,7 +3,7 @@
 A story is a text file of steps. A step is one or more commands, a line `----`, and their output.
 A batch has one byte for each entry, so that logs are readable: `aaab` has four entries.
 
-    cluster n1 n2 n3 [KEY=VALUE...]      fields of Setup; hellos=False: no peer says hello;
+    cluster n1 n2 n3 [KEY=VALUE...]      fields of RaftTuning; hellos=False: no peer says hello;
                         reads=held: a StoredRead waits for the command `read`
     start n1 [log=1,1,2] [term=3] [vote=n2] [base=4@2] [may_vote=False]
     timeout n1          the peer's election timer expires now
@@ -41,7 +41,7 @@ from random import Random
 import pytest
 
 from kelek.protocols.errors import ProtocolError
-from kelek.protocols.raft.core import Raft, Setup
+from kelek.protocols.raft.core import Raft
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.membership import Configuration, ConfigurationHistory
 from kelek.protocols.raft.messages import (
@@ -52,7 +52,9 @@ from kelek.protocols.raft.messages import (
     HardState,
     InstallSnapshot,
     Message,
+    RaftTuning,
     RequestVote,
+    Setup,
     SnapshotResponse,
     StoredRead,
     TimeoutNow,
@@ -185,8 +187,8 @@ class Story:
         if term:
             disk.hard_state = HardState(int(term), vote or None)
         last_index = disk.base[0] + len(disk.entries)
-        setup = Setup(peer, cut, trim, term_entry, configuration_of)
-        setup = setup._replace(**self.options)  # type: ignore[arg-type]
+        tuning = RaftTuning(**self.options)  # type: ignore[arg-type]
+        setup = Setup(peer, cut, trim, term_entry, configuration_of, tuning)
         configurations = ConfigurationHistory(Configuration(self.members), base_index=disk.base[0])
         for batch in disk.batches(disk.base[0] + 1):
             configuration = configuration_of(batch)

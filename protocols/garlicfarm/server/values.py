@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from ...raft.log import RaftLog
 from ...raft.membership import Configuration, ConfigurationHistory
-from ...raft.messages import EntryBatch, HardState, Setup
+from ...raft.messages import EntryBatch, HardState, RaftTuning, Setup
 from ...record import RECORD_BYTES_MAX, cut_block, slice_block
 from ..wire.entries import peer_of, voters_of
 from ..wire.messages import ENTRIES_BYTES_MAX, ClusterServer, FarmConfiguration
@@ -47,14 +47,16 @@ class FarmSetup(NamedTuple):
             trim=lambda batch, last_index: slice_block(batch, batch.first_index, last_index),
             term_entry=term_entry,
             configuration=configuration,
-            election_timeout_ms_min=self.election_timeout_ms_min,
-            election_timeout_ms_max=self.election_timeout_ms_max,
-            heartbeat_ms=self.heartbeat_ms,
-            append_timeout_ms=self.request_timeout_ms,
-            vote_retry_ms=self.heartbeat_ms,
-            inflight_max=self.append_inflight_max,
-            append_bytes_max=self.append_bytes_max,
-            pre_vote=False,
+            tuning=RaftTuning(
+                self.election_timeout_ms_min,
+                self.election_timeout_ms_max,
+                self.heartbeat_ms,
+                append_timeout_ms=self.request_timeout_ms,
+                vote_retry_ms=self.heartbeat_ms,
+                inflight_max=self.append_inflight_max,
+                append_bytes_max=self.append_bytes_max,
+                pre_vote=False,
+            ),
         )
 
 

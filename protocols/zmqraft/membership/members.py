@@ -256,7 +256,7 @@ class MemberChanges:
         follower = followers.get(peer)
         if follower is None:
             return False
-        return now_ms - follower.counted_ms < self._core.setup.election_timeout_ms_max
+        return now_ms - follower.counted_ms < self._core.setup.tuning.election_timeout_ms_max
 
     def on_features(self, peer: str, features: Collection[str]) -> None:
         """A kelek peer's hello has named its features."""

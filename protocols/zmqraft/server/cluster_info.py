@@ -178,5 +178,5 @@ class ClusterInfo:
 
     def _prune_index(self, unix_s: int) -> int:
         """Returns the highest index up to which all request ids have expired."""
-        expired_s = unix_s - self._setup.update_ttl_s
+        expired_s = unix_s - self._setup.updates.ttl_s
         return min(self._marks.index_before(expired_s), self._core.commit_index)

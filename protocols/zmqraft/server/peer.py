@@ -77,7 +77,7 @@ from .entry_readers import EntryReaders
 from .link import Origin, PeerRequests
 from .links import Links
 from .reads import PeerReads
-from .snapshots import SnapshotContext, SnapshotManager, SnapshotSetup
+from .snapshots import SnapshotContext, SnapshotManager
 from .transfer import TransferRequests
 from .values import REQIDS_EXTRA_TTL_S, OwnLogReader, PeerSetup, Recovered, Wake
 
@@ -137,7 +137,7 @@ class Peer:
 
         self.clients_out = Frames()
         self.peers_out = Frames()
-        self.members = MemberChanges(self.core, self.directory, reqids, random, setup.update_ttl_s)
+        self.members = MemberChanges(self.core, self.directory, reqids, random, setup.updates.ttl_s)
         self.members.holds_tables = setup.holds_tables
         self.links = Links(self.cluster, self.core, self.directory)
         self.links.update(self.members.joining)
@@ -152,12 +152,7 @@ class Peer:
         self.append_queue.appended_bytes = recovered.bytes_after_snapshot
         self.snapshots = SnapshotManager(
             SnapshotContext(self.core, self.links, self.requests, self.directory),
-            SnapshotSetup(
-                setup.snapshot_entries,
-                setup.snapshot_bytes,
-                setup.snapshot_trailing_entries,
-                setup.append_timeout_ms,
-            ),
+            setup.snapshots,
             recovered.snapshot,
         )
         self.updates = self._new_updates()
@@ -185,8 +180,8 @@ class Peer:
         eligibility = VoterEligibility(
             (setup.peer_id, self.incarnation),
             setup.urls,
-            gap_ms_max=setup.election_timeout_ms_min,
-            trust_after_ms=2 * setup.election_timeout_ms_max,
+            gap_ms_max=setup.tuning.election_timeout_ms_min,
+            trust_after_ms=2 * setup.tuning.election_timeout_ms_max,
         )
         known_term = max(recovered.hard_state.term, recovered.log.last_term)
         eligibility.restore(
@@ -236,14 +231,14 @@ class Peer:
         return self.eligibility.repair is not None
 
     def _new_updates(self) -> Updates:
-        setup = self.setup
+        limits = self.setup.updates
         return Updates(
             self.cluster,
             self.reqids,
-            record_bytes_max=setup.entry_bytes_max,
-            inflight_max=setup.inflight_max,
-            inflight_bytes_max=setup.inflight_bytes_max,
-            ttl_s=setup.update_ttl_s,
+            record_bytes_max=limits.entry_bytes_max,
+            inflight_max=limits.inflight_max,
+            inflight_bytes_max=limits.inflight_bytes_max,
+            ttl_s=limits.ttl_s,
         )
 
     def _dialect(self, peer: str) -> Dialect:
@@ -551,7 +546,7 @@ class Peer:
         out.add([routing_id, *encode_hello_answer(message_id, self.own_hello())])
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
-        self.links.on_hello(peer, hello, self.setup.append_inflight_max)
+        self.links.on_hello(peer, hello, self.setup.tuning.inflight_max)
         self.members.on_features(peer, hello.features)
         self.snapshots.on_hello(peer, self._now_ms)
         if hello.voter and not self.directory.members_known:
@@ -706,13 +701,14 @@ class Peer:
                 updates.remind(now_ms, out)
         self.reads.remind(now_ms)
         self.transfers.answer_due(now_ms)
-        if now_ms >= self._prune_due_ms or len(self.reqids) > self.setup.reqids_max:
+        if now_ms >= self._prune_due_ms or len(self.reqids) > self.setup.updates.reqids_max:
             self._prune_due_ms = now_ms + PRUNE_EVERY_MS
             self._prune_reqids()
 
     def _prune_reqids(self) -> None:
         """Limits the table of request ids: by age in log time, then by number, oldest first."""
-        self.reqids.settle(self.setup.update_ttl_s + REQIDS_EXTRA_TTL_S, self.setup.reqids_max)
+        limits = self.setup.updates
+        self.reqids.settle(limits.ttl_s + REQIDS_EXTRA_TTL_S, limits.reqids_max)
 
     @property
     def _applicable_index(self) -> int:

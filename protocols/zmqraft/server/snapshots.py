@@ -39,6 +39,7 @@ from ..wire.snapshot_codec import (
 from .link import Origin, PeerRequests, RequestKind
 from .links import Links
 from .state_streams import STREAM_PREFIX, StateStreams
+from .values import SnapshotSetup
 
 WINDOW = 4  # Chunks being read or in flight to one kelek peer.
 SILENCE_MS = 1000  # After this time without progress, chunks to a kelek peer are sent again.
@@ -48,15 +49,6 @@ CREATE_MS_MAX = 60_000  # The time limit of a new snapshot.
 COMPACT_MS = 200  # The least time between two compactions.
 SMALL_STATE_BYTES = 16 << 20  # A state up to this size may be written at any request.
 FOLLOWER_SILENT_MS_MAX = 5000  # Compaction ignores a follower without an answer for so long.
-
-
-class SnapshotSetup(NamedTuple):
-    """The conditions for automatic snapshots; 0 disables one."""
-
-    entries: int = 0
-    size: int = 0  # Of the log, in bytes.
-    trailing_entries: int = 0  # At most so many entries before a snapshot stay for slow followers.
-    repeat_ms: int = 100  # The time after which a single unanswered chunk is repeated.
 
 
 class SnapshotContext(NamedTuple):
@@ -128,6 +120,8 @@ class SnapshotManager:
         self.problem = ""  # Why the last one failed.
         self._core, self._links, self._requests, self._directory = context
         self._setup = setup
+        # The time after which a single unanswered chunk is repeated.
+        self._repeat_ms = context.core.setup.tuning.append_timeout_ms
         self._outgoing: dict[str, _OutgoingSnapshot] = {}
         self._awaiting_hello: set[str] = set()  # Followers that need one, but have not said hello.
         # The chunks being written, in order, and the origin of each.
@@ -238,7 +232,7 @@ class SnapshotManager:
     def _resend_after_ms(self, transfer: _OutgoingSnapshot) -> int:
         """Returns the time before a repeat. It is short for a single chunk, because the follower
         may not have been connected yet."""
-        return self._setup.repeat_ms if transfer.window == 1 else SILENCE_MS
+        return self._repeat_ms if transfer.window == 1 else SILENCE_MS
 
     def _send_chunk(self, to: str, message: InstallSnapshot, transfer: _OutgoingSnapshot) -> None:
         link = self._links.by_peer.get(to)
@@ -273,7 +267,7 @@ class SnapshotManager:
         snapshot is repeated. Other orders are repeated after a while anyway.
         """
         if isinstance(order, CreateSnapshot) and order.last_index:
-            self._lost_order = order, now_ms + self._setup.repeat_ms
+            self._lost_order = order, now_ms + self._repeat_ms
         for receiving in self._receiving:
             if receiving[0] is order:
                 self._receiving.remove(receiving)

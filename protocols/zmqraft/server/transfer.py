@@ -76,7 +76,7 @@ class TransferRequests:
         waiting.target = core.transferring
         waiting.remind_due_ms = now_ms + REMIND_MS
         # This includes time to hear from the new leader.
-        waiting.expires_ms = now_ms + 4 * core.setup.election_timeout_ms_max
+        waiting.expires_ms = now_ms + 4 * core.setup.tuning.election_timeout_ms_max
         self._waiting.append(waiting)
 
     def answer_due(self, now_ms: int) -> None:
@@ -97,7 +97,7 @@ class TransferRequests:
         if core.role is Role.LEADER:
             if core.transferring == to:
                 return None
-            reason = f"{to} did not take over within {core.setup.election_timeout_ms_max} ms"
+            reason = f"{to} did not take over within {core.setup.tuning.election_timeout_ms_max} ms"
         elif core.leader is not None:
             reason = f"{core.leader} was elected instead of {to}"
         elif now_ms >= waiting.expires_ms:
@@ -113,7 +113,7 @@ class TransferRequests:
         """
         core = self._core
         heard_ms = [each.heard_ms for each in core.followers if each.peer == core.transferring]
-        silence_ms_max = SILENT_HEARTBEATS * core.setup.heartbeat_ms
+        silence_ms_max = SILENT_HEARTBEATS * core.setup.tuning.heartbeat_ms
         return core.transferring is not None and now_ms <= max(heard_ms, default=0) + silence_ms_max
 
     @property

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 from ...raft.log import RaftLog
 from ...raft.membership import Configuration
-from ...raft.messages import KIND_CHECKPOINT, AppendJob, EntryBatch, HardState, Setup
+from ...raft.messages import KIND_CHECKPOINT, AppendJob, EntryBatch, HardState, RaftTuning, Setup
 from ...record import RECORD_BYTES_MAX, Record, cut_block, encode_block, trim_block
 from ..membership.directory import MemberDirectory
 from ..membership.voter_eligibility import Repair
@@ -17,8 +17,27 @@ CHECKPOINT_DATA = b"\xc0"
 REQIDS_EXTRA_TTL_S = 30 * 60  # Request ids are kept so much longer than update_ttl_s.
 
 
+class UpdateLimits(NamedTuple):
+    """The limits of clients' updates."""
+
+    entry_bytes_max: int = RECORD_BYTES_MAX
+    ttl_s: int = 8 * 3600
+    reqids_max: int = 10_000_000
+    inflight_max: int = 65_536
+    inflight_bytes_max: int = 64 << 20
+
+
+class SnapshotSetup(NamedTuple):
+    """The conditions for automatic snapshots; 0 disables one."""
+
+    entries: int = 0  # Entries behind the last snapshot.
+    size: int = 0  # Of the log, in bytes.
+    # At most so many entries before a snapshot stay for slow followers.
+    trailing_entries: int = 1_000_000
+
+
 class PeerSetup(NamedTuple):
-    """Settings of a peer; times in milliseconds. docs/topology.md describes them."""
+    """Settings of a peer. docs/topology.md describes them."""
 
     cluster: str
     peer_id: str
@@ -27,46 +46,17 @@ class PeerSetup(NamedTuple):
     # Foreign members that use the specification's forms, not the npm package's.
     text_peers: frozenset[str] = frozenset()
     version: str = ""
-    election_timeout_ms_min: int = 200
-    election_timeout_ms_max: int = 300
-    heartbeat_ms: int = 70
-    vote_retry_ms: int = 50
-    append_timeout_ms: int = 100
-    append_inflight_max: int = 4
-    append_bytes_max: int = 1 << 20
-    entry_bytes_max: int = RECORD_BYTES_MAX
-    update_ttl_s: int = 8 * 3600
-    reqids_max: int = 10_000_000
-    inflight_max: int = 65_536
-    inflight_bytes_max: int = 64 << 20
-    pre_vote: bool = True
-    check_quorum: bool = True
+    tuning: RaftTuning = RaftTuning()
+    updates: UpdateLimits = UpdateLimits()
+    snapshots: SnapshotSetup = SnapshotSetup()
     bootstrap: bool = False
     broadcast_url: str = ""  # The URL of this node's broadcasts; empty: none.
-    snapshot_entries: int = 0  # Entries behind a snapshot that cause the next; 0: disabled.
-    snapshot_bytes: int = 0
-    snapshot_trailing_entries: int = 1_000_000  # At most so many entries stay for slow followers.
     holds_tables: bool = False  # This node has a table server.
 
     def core_setup(self, configuration: Callable[[EntryBatch], Configuration | None]) -> Setup:
         """Returns the core's settings, with this wire's batch functions; configuration is
         Setup's."""
-        return Setup(
-            peer_id=self.peer_id,
-            election_timeout_ms_min=self.election_timeout_ms_min,
-            election_timeout_ms_max=self.election_timeout_ms_max,
-            heartbeat_ms=self.heartbeat_ms,
-            vote_retry_ms=self.vote_retry_ms,
-            append_timeout_ms=self.append_timeout_ms,
-            pre_vote=self.pre_vote,
-            check_quorum=self.check_quorum,
-            append_bytes_max=self.append_bytes_max,
-            inflight_max=self.append_inflight_max,
-            cut=cut_block,
-            trim=trim_block,
-            term_entry=term_entry,
-            configuration=configuration,
-        )
+        return Setup(self.peer_id, cut_block, trim_block, term_entry, configuration, self.tuning)
 
 
 class Recovered(NamedTuple):

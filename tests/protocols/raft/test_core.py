@@ -497,7 +497,7 @@ def test_a_follower_with_waiting_clients_gets_a_commit_at_once() -> None:
     assert notices(raft, 401) == ["n3"]
     assert raft.commit_index == 2
     assert notices(raft, 402) == [], "once is enough"
-    assert notices(raft, 401 + raft.setup.commit_notice_ms) == ["n2"]
+    assert notices(raft, 401 + raft.setup.tuning.commit_notice_ms) == ["n2"]
 
 
 def test_waiting_followers_get_the_commit_with_the_next_entries() -> None:

@@ -3,7 +3,7 @@
 from kelek.tests.sim.patches import CORE, SAFETY_BROKEN, Patch, PlantedBug
 
 LEADER = "protocols/raft/leader.py"
-PEER_VALUES = "protocols/zmqraft/server/values.py"
+MESSAGES = "protocols/raft/messages.py"
 APPEND_QUEUE = "protocols/zmqraft/server/append_queue.py"
 SNAPSHOTS = "protocols/zmqraft/server/snapshots.py"
 WRITER = "storage/log/writer.py"
@@ -128,7 +128,7 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "no pre-vote",
-        (Patch(PEER_VALUES, "    pre_vote: bool = True\n", "    pre_vote: bool = False\n"),),
+        (Patch(MESSAGES, "    pre_vote: bool = True\n", "    pre_vote: bool = False\n"),),
         expected="disturbed",
     ),
     PlantedBug(

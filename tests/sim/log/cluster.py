@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from traceback import format_tb
 
 from kelek.native.errors import NativeError
@@ -10,6 +11,8 @@ from kelek.native.net.messages import Frames
 from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.membership import is_majority
+from kelek.protocols.raft.messages import RaftTuning
+from kelek.protocols.zmqraft.server.values import SnapshotSetup, UpdateLimits
 from kelek.protocols.zmqraft.wire.client_codec import Form, ReplyAddress
 from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot
 from kelek.protocols.zmqraft.wire.transfer_codec import TRANSFER_REQUEST, RequestTransfer
@@ -42,6 +45,22 @@ DONE_WITHIN_MS = 20_000
 FORMS: tuple[Form | None, ...] = (None, None, None, Form.NODE, Form.TEXT)
 
 
+def peer_options(seed: int, random: Random) -> dict[str, object]:
+    """Chooses the settings of all peers in a run."""
+    return {
+        "tuning": RaftTuning(
+            append_bytes_max=random.choice([300, 300, 5_000, 1 << 20]),
+            inflight_max=random.choice([1, 2, 4, 4]),
+        ),
+        # Some leaders have room for little: they drop what clients send beyond it.
+        "updates": UpdateLimits(inflight_max=20 if seed % 7 in (0, 4) else 65_536),
+        "snapshots": SnapshotSetup(
+            random.choice([0, 30, 200]),
+            trailing_entries=random.choice([0, 50, 1_000_000]),
+        ),
+    }
+
+
 class SimCluster:
     """Builds everything from one seed, runs it, and raises RuleBroken with the last events."""
 
@@ -55,14 +74,7 @@ class SimCluster:
         self.network = Network(self.simulation)
         self.checker = Checker(self.simulation, [*names, *spares])
         self.simulation.after_event = self.checker.after_event
-        options = {
-            "append_bytes_max": random.choice([300, 300, 5_000, 1 << 20]),
-            "append_inflight_max": random.choice([1, 2, 4, 4]),
-            # Some leaders have room for little: they drop what clients send beyond it.
-            "inflight_max": 20 if seed % 7 in (0, 4) else 65_536,
-            "snapshot_entries": random.choice([0, 30, 200]),
-            "snapshot_trailing_entries": random.choice([0, 50, 1_000_000]),
-        }
+        options = peer_options(seed, random)
         self.nodes = {
             name: SimNode(name, names, self.network, self.checker, options) for name in names
         }

@@ -24,7 +24,7 @@ from kelek.protocols.zmqraft.server.commits import PUBLISH_MS
 from kelek.protocols.zmqraft.server.link import HELLO_TRIES
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.snapshots import RECEIVING_MAX
-from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered
+from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered, SnapshotSetup
 from kelek.protocols.zmqraft.snapshots.orders import (
     ChunkRead,
     ChunkWritten,
@@ -194,7 +194,7 @@ class SnapshotPeer:
         peer_urls = {name: f"tcp://{name}p" for name in ("n1", "n2")}
         setup = PeerSetup(
             "demo", "n1", urls, peer_urls, text_peers=frozenset({"n3"}),
-            snapshot_trailing_entries=behind, snapshot_entries=entries,
+            snapshots=SnapshotSetup(entries, trailing_entries=behind),
         )  # fmt: skip
         snapshot = Snapshot(base, 1, 3 * MEGABYTE + 5, 100_000, CONFIG) if base else Snapshot()
         recovered = Recovered(
