@@ -18,6 +18,7 @@ from ...native.tables.mapper import pack_records
 from ...net.clock import wall_ms
 from ...net.sockets import Socket, SocketOptions
 from ...protocols.zerodb.server import jobs as job
+from ...protocols.zerodb.server.context import features_of
 from ...protocols.zerodb.server.jobs import (
     JobFailed,
     JobLimits,
@@ -28,7 +29,6 @@ from ...protocols.zerodb.server.jobs import (
 )
 from ...protocols.zerodb.server.map_orders import MapOrder
 from ...protocols.zerodb.server.ownership import Ownership
-from ...protocols.zerodb.server.session import features_of
 from ...protocols.zerodb.wire import answers, ops, requests, values
 from ...protocols.zerodb.wire.codec import decode_request
 from ...protocols.zerodb.wire.worker_pipe import (

@@ -19,8 +19,9 @@ from ...native.errors import NativeError
 from ...native.net.messages import Arena, Frames
 from ...net.poll_loop import Pipe
 from ...net.sockets import SUBSCRIPTION_BYTES_MAX, Socket, SocketOptions
-from ...protocols.zerodb.server.scatter_gather import KEY_PREFIX
-from ...protocols.zerodb.server.session import INFO, Now, Session, SessionSetup
+from ...protocols.zerodb.server.context import Now, SessionSetup
+from ...protocols.zerodb.server.outbox import INFO, KEY_PREFIX
+from ...protocols.zerodb.server.session import Session
 from ...protocols.zerodb.server.worker_channel import WorkerChannel
 from ...protocols.zerodb.wire.values import (
     OWNER_TABLE,
@@ -219,7 +220,11 @@ class ZerodbServer(Actor):
         self._count_read_bytes(arena, tags)
         due = [self._is_due(*tag) for tag in ANSWER_TAG.iter_unpack(tags)]
         messages = arena
-        if len(self.session.scatter_gather) or not all(due) or any(tags[2 :: ANSWER_TAG.size]):
+        if (
+            len(self.session.outbox.scatter_gather)
+            or not all(due)
+            or any(tags[2 :: ANSWER_TAG.size])
+        ):
             messages = self._select_answers(arena, due)
         self._send_answers(messages, skip=1)
 
@@ -246,7 +251,7 @@ class ZerodbServer(Actor):
             if not is_due:
                 self.counters["late_answers"] += 1
             elif answer[0].startswith(KEY_PREFIX):
-                self.session.on_part(ANSWER_TAG.unpack(tag)[0], answer)
+                self.session.outbox.on_part(ANSWER_TAG.unpack(tag)[0], answer)
             elif ANSWER_TAG.unpack(tag)[1] == PAIRS:
                 self._add_pairs(messages, message)
             else:
@@ -268,7 +273,7 @@ class ZerodbServer(Actor):
         self.counters["answers_dropped"] += len(unsent.full) + len(unsent.gone)
         self.counters["answers_refused"] += len(unsent.over)
         for position in unsent.over:
-            self.session.refuse_answer(messages.message(position)[skip:])
+            self.session.outbox.refuse_answer(messages.message(position)[skip:])
 
     def _is_due(self, number: int, _: int, epoch: int, place: int, ticket: int) -> bool:
         channels = self.session.channels
@@ -282,7 +287,7 @@ class ZerodbServer(Actor):
         if message is None:
             return False
         self._jobs_bytes -= sum(map(len, message))
-        self.session.jobs_full = self._jobs_bytes >= JOBS_BYTES_MAX
+        self.session.jobs.is_full = self._jobs_bytes >= JOBS_BYTES_MAX
         return True
 
     def _on_reports(self, arena: Arena) -> None:
@@ -299,21 +304,21 @@ class ZerodbServer(Actor):
         self.session.on_epoch(channel, epoch, self.now_ms)
         status = channel.status
         if kind == PROGRESS:
-            self.session.proposals.on_results(decode_outcomes(frames[0]) if frames else ())
+            self.session.writes.proposals.on_results(decode_outcomes(frames[0]) if frames else ())
             channel.status = status._replace(applied_index=index)
         elif kind == TABLES:
             tables, local = (decode_tables(frame) for frame in frames[:2])
             owners = decode_owners(frames[2])
             channel.status = status._replace(tables=tables, local=local)
             if number == OWNER_TABLE % len(self.session.channels):
-                self.session.ownership.owners = owners
+                self.session.writes.checks.ownership.owners = owners
         elif kind == WRITE_STATUS:
             refusal = frames[0].decode(errors="replace") if code else ""
             channel.status = status._replace(refusal=refusal)
         elif kind == ONE_WAY_FAILURE:
-            self.session.notice(code, frames[0].decode(errors="replace"))
+            self.session.outbox.notice(code, frames[0].decode(errors="replace"))
         elif kind == NEXT_EXPIRY:
-            self.session.on_expiry(number, index)
+            self.session.writes.on_expiry(number, index)
         elif kind == COMPLETED:
             channel.on_handled(index)
         channel.reported_kinds.add(kind)
@@ -327,12 +332,12 @@ class ZerodbServer(Actor):
         for channel, socket in self._work:
             if channel.must_send_hello(now_ms):
                 self.send(socket, [PIPE_HEADER.pack(HELLO, 0, 0, 0, 0, 0)])
-            if not session.proposals.is_idle and channel.must_send_waiting(now_ms):
+            if not session.writes.proposals.is_idle and channel.must_send_waiting(now_ms):
                 self.send(socket, [PIPE_HEADER.pack(SERVER_WAITS, 0, 0, 0, 0, 0)])
             self._send_requests(channel, socket)
-        if len(session.jobs):
+        if len(session.outbox.jobs):
             self._send_jobs()
-        for frames in session.pop_answers():
+        for frames in session.outbox.pop_answers():
             self._send_answers(frames)
         self._note_leader()
         self._publish_events()
@@ -357,7 +362,7 @@ class ZerodbServer(Actor):
     def _send_jobs(self) -> None:
         """Sends requests to job_server. Those that do not fit are refused: it does not run, or
         hangs."""
-        jobs = self.session.jobs
+        jobs = self.session.outbox.jobs
         position = 0
         if not self._jobs_lost:
             position, _ = send_messages(self._jobs, jobs, 0, "keep")
@@ -365,19 +370,19 @@ class ZerodbServer(Actor):
         for i, message in enumerate(jobs.messages()):
             kind, _, _, _, _, ticket = PIPE_HEADER.unpack(message[0])
             if i >= position:
-                self.session.refuse_job(message)
+                self.session.jobs.refuse(message)
             elif kind == REQUEST:
                 self._jobs_sent[ticket] = message
                 self._jobs_bytes += sum(map(len, message))
         jobs.clear()
-        self.session.jobs_full = self._jobs_bytes >= JOBS_BYTES_MAX
+        self.session.jobs.is_full = self._jobs_bytes >= JOBS_BYTES_MAX
 
     def on_jobs_lost(self) -> None:
         self._jobs_lost = True
         lost, self._jobs_sent = self._jobs_sent, {}
         self._jobs_bytes = 0
         for message in lost.values():
-            self.session.refuse_job(message)
+            self.session.jobs.refuse(message)
 
     def _on_jobs_back(self) -> None:
         self._jobs_lost = False
@@ -386,10 +391,12 @@ class ZerodbServer(Actor):
         leader = self.session.client.leader
         if leader != self._leader:
             self._leader = leader
-            self.session.notice(INFO, f"the leader is at {leader}" if leader else "no leader")
+            self.session.outbox.notice(
+                INFO, f"the leader is at {leader}" if leader else "no leader"
+            )
 
     def _publish_events(self) -> None:
-        notices = self.session.notices
+        notices = self.session.outbox.notices
         if self._logs is not None:
             sender = f"{self.setup.node}/{self.role}".encode()
             now = (time.time_ns() // 1_000_000).to_bytes(8, "little")
@@ -416,7 +423,7 @@ class ZerodbServer(Actor):
             "leader": self._names.get(session.client.leader or ""),
             "inflight": session.inflight,
             "applied_index": min(each.status.applied_index for each in session.channels),
-            **session.counters,
+            **session.outbox.counters,
         }
 
 

@@ -12,9 +12,18 @@ from typing import NamedTuple
 
 from ....native.broker.relay import stamp
 from ....native.net.messages import Arena, Frames
+from ....native.tables.requests import Requests
 from ..wire import values
 from ..wire.values import TableOptions
-from ..wire.worker_pipe import EPOCH_MASK, PIPE_HEADER, PROGRESS, RESULT_QUERY, TABLES, Message
+from ..wire.worker_pipe import (
+    ENVELOPE,
+    EPOCH_MASK,
+    PIPE_HEADER,
+    PROGRESS,
+    RESULT_QUERY,
+    TABLES,
+    Message,
+)
 
 _STAMP = struct.Struct("<IQQ")
 _STAMP_OFFSET = 4
@@ -66,6 +75,8 @@ class WorkerChannel:
         self._timeout_ms = timeout_ms
         self._first_ticket = first_ticket
         self._ticket = first_ticket - 1
+        self._new: Frames | None = None  # Requests of this wake that wait for no index.
+        self._rows: list[tuple[int, list[int]]] = []  # (kind, positions), to be added to these.
         self._unsent: deque[RequestBatch] = deque()
         self._sent: deque[RequestBatch] = deque()
         self._sent_by_ticket: dict[int, RequestBatch] = {}  # Sent in part or as a whole.
@@ -105,6 +116,30 @@ class WorkerChannel:
     def size(self) -> int:
         """Their size in bytes."""
         return sum(batch.frames.size for batch in (*self._unsent, *self._sent))
+
+    def add_row(self, position: int, kind: int) -> None:
+        """Adds a common request that waits for no index."""
+        if not self._rows or self._rows[-1][0] != kind:
+            self._rows.append((kind, []))
+        self._rows[-1][1].append(position)
+
+    def end_rows(self, rows: Requests) -> None:
+        """Moves the messages of the added rows."""
+        for kind, positions in self._rows:
+            rows.forward(positions, kind, self.new_frames())
+        self._rows.clear()
+
+    def new_frames(self) -> Frames:
+        """Where requests of this wake that wait for no index are added."""
+        if self._new is None:
+            self._new = Frames()
+        return self._new
+
+    def end_batch(self, now_ms: int) -> None:
+        """Adds the requests of this wake behind all others."""
+        if self._new is not None:
+            self.add(self._new, 0, now_ms)
+            self._new = None
 
     def add(self, frames: Frames, index: int, now_ms: int) -> None:
         """Adds a batch behind all others."""
@@ -234,6 +269,12 @@ class WorkerChannel:
                 first = batch.position if batches is self._unsent and not is_gone else 0
                 failed += list(batch.messages(first))
         return failed
+
+
+def add_request(out: Frames, kind: int, prefix: Message, frames: Message) -> None:
+    """Adds a client's request: [PIPE_HEADER][routing id][request frames ..]."""
+    envelope = ENVELOPE if len(prefix) > 1 else 0
+    out.add([PIPE_HEADER.pack(kind, envelope, 0, 0, 0, 0), prefix[0], *frames])
 
 
 def _ticket_of(from_job: RequestBatch) -> int:

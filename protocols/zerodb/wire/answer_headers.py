@@ -6,6 +6,18 @@ from .requests import Request, RequestError
 from .values import Extension, decode_extension
 from .worker_pipe import Message
 
+SYNC_FLAGS = values.PARTSYNC | values.FULLSYNC
+
+
+def is_acknowledged_first(header: bytes) -> bool:
+    """Whether the server acknowledges a write before it is done: writes of the specification
+    without a sync flag. WRITE_TABLES (0x24) ignores PARTSYNC."""
+    request_type = header[2]
+    if request_type not in values.WRITE_TYPES or request_type > values.WRITE_TABLES:
+        return False
+    awaited = values.FULLSYNC if request_type == values.WRITE_TABLES else SYNC_FLAGS
+    return not header[3:4] or not header[3] & awaited
+
 
 def acknowledgement(header: bytes) -> Message:
     """The answer to a write that is acknowledged before it is decoded."""

@@ -11,7 +11,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.scatter_gather import KEY_PREFIX
+from kelek.protocols.zerodb.server.outbox import KEY_PREFIX
 from kelek.protocols.zerodb.tables.entries import TablePartition
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
@@ -80,7 +80,7 @@ class RequestRig(FakeWorker):
             self.requests.run(self.applied + 1, self.harness.now_ms, UNIX_MS)
         for _, *answer in self.requests.out.messages():
             if answer[0].startswith(KEY_PREFIX):
-                self.session.on_part(self.owner.number, answer)
+                self.session.outbox.on_part(self.owner.number, answer)
             else:
                 self.harness.answers.append(answer)
         self.requests.out.clear()
@@ -98,7 +98,7 @@ class WholeServer(SessionHarness):
 
     def act(self) -> None:
         for desk in self.desks:
-            self.session.proposals.on_results(desk.apply())
+            self.session.writes.proposals.on_results(desk.apply())
         super().act()
         for desk in self.desks:
             desk.run()

@@ -56,7 +56,7 @@ def test_the_answer_says_whether_the_session_was_alive(
     request_: requests.Put | requests.Transaction, result: bytes
 ) -> None:
     harness = asked(request_)
-    harness.session.proposals.on_results([(1, OperationResult(0, told(result)))])
+    harness.session.writes.proposals.on_results([(1, OperationResult(0, told(result)))])
     harness.applies = True
     harness.run(lambda: bool(harness.answers))
     (answer,) = harness.heard(b"c")

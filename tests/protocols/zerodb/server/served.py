@@ -3,7 +3,8 @@
 from itertools import count
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.session import Now, Session, SessionSetup
+from kelek.protocols.zerodb.server.context import Now, SessionSetup
+from kelek.protocols.zerodb.server.session import Session
 from kelek.protocols.zerodb.wire import answers, ops
 from kelek.protocols.zerodb.wire.values import Extension, encode_extension
 from kelek.protocols.zerodb.wire.worker_pipe import PIPE_HEADER, PROGRESS, TABLES
@@ -79,11 +80,11 @@ class SessionHarness(FakeCluster):
         for worker in self.workers:
             worker.channel.must_send_hello(self.now_ms)  # The message goes nowhere here.
             worker.channel.send(worker.take)
-        for frames in self.session.answers:
+        for frames in self.session.outbox.batches:
             self.answers += frames.messages()
-        self.session.answers.clear()
-        self.jobs += self.session.jobs.messages()
-        self.session.jobs.clear()
+        self.session.outbox.batches.clear()
+        self.jobs += self.session.outbox.jobs.messages()
+        self.session.outbox.jobs.clear()
         due_ms = self.session.deadline_ms
         if due_ms is not None and due_ms not in self._due:
             self._due.add(due_ms)

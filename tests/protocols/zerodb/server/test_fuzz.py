@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server.scatter_gather import KEY_PREFIX
+from kelek.protocols.zerodb.server.outbox import KEY_PREFIX
 from kelek.protocols.zerodb.server.session import Session
 from kelek.protocols.zerodb.wire.requests import TYPES
 from kelek.protocols.zerodb.wire.worker_pipe import REQUEST
@@ -48,8 +48,8 @@ def message(rng: Random, routing_id: bytes) -> list[bytes]:
 
 
 def is_idle(session: Session) -> bool:
-    waiting = session.read_rounds.deadline_ms is not None or session.table_existence.count
-    return not waiting and session.proposals.is_idle
+    waiting = session.reads.deadline_ms is not None or session.writes.checks.existence.count
+    return not waiting and session.writes.proposals.is_idle
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -73,7 +73,7 @@ def test_each_request_is_answered_or_forwarded_once(seed: int) -> None:
         handed = [taken[5] for taken in worker.taken if taken[0] == REQUEST]
         found.update(name for name in handed if not name.startswith(KEY_PREFIX))
     # Requests to all workers at once.
-    found.update(each.prefix[0] for each in harness.session.scatter_gather.requests.values())
+    found.update(each.prefix[0] for each in harness.session.outbox.scatter_gather.requests.values())
     assert found == Counter(asked)
 
 

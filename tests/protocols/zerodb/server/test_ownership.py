@@ -65,14 +65,14 @@ def settings() -> dict[str, object]:
 @pytest.mark.parametrize("token", [b"", WRONG])
 def test_only_the_owner_writes_a_reserved_table(table: int, token: bytes) -> None:
     harness = led(**settings())
-    harness.session.ownership.owners = {FRESH: digest(TOKEN)}
+    harness.session.writes.checks.ownership.owners = {FRESH: digest(TOKEN)}
     for text in each(harness, writes(table, token)):
         assert text.endswith(f"table {table} is reserved: it takes writes from its owner alone")
     for request in writes(table, token):
         arena = Arena.from_messages([encode_request(request)])
         harness.session.on_one_way(arena, harness.now)
     harness.at(50, lambda: None)
-    harness.run(lambda: harness.session.counters["dropped"] >= 10)
+    harness.run(lambda: harness.session.outbox.counters["dropped"] >= 10)
     assert entries(harness) == []
 
 
@@ -101,7 +101,7 @@ def test_the_client_that_opens_a_fresh_table_owns_it() -> None:
     key = FRESH.to_bytes(4, "big")
     put = ops.Put(OWNER_TABLE, [key], [digest(TOKEN)])
     assert entries(harness) == [[put, ops.Open(FRESH, TableOptions())]]
-    harness.session.ownership.owners = {FRESH: digest(TOKEN)}
+    harness.session.writes.checks.ownership.owners = {FRESH: digest(TOKEN)}
     assert set(each(harness, [writes(FRESH, TOKEN)[place] for place in (0, 2, 6)])) == {""}
     assert "reserved" in each(harness, writes(FRESH, WRONG)[:1])[0]
     before = len(entries(harness))
@@ -115,7 +115,7 @@ def test_a_fresh_table_that_was_opened_at_another_node_a_moment_ago() -> None:
     harness.log.add(b"another one.", ops.pack([ops.Open(FRESH, TableOptions())]))
 
     def apply() -> None:
-        harness.session.ownership.owners = {FRESH: digest(TOKEN)}
+        harness.session.writes.checks.ownership.owners = {FRESH: digest(TOKEN)}
         harness.applies = True
 
     harness.ask(b"owner", *encode_request(writes(FRESH, TOKEN)[2]))

@@ -165,11 +165,11 @@ def test_the_fence_of_a_missing_retry_expires() -> None:
         harness.ask(b"%d" % number, PARTSYNC, TABLE, b"k", data)
     harness.ask(b"c", head(0x20, 1, Extension(reqid=b"r" * 12)), TABLE, b"k", b"1")
     harness.run(lambda: bool(harness.heard(b"c")), 20_000)
-    assert len(harness.session.retry_fence) == 1
+    assert len(harness.session.writes.checks.fence) == 1
     harness.lead("n1")
     harness.at(50_000, lambda: harness.ask(b"d", PARTSYNC, TABLE, b"k", b"2"))
     harness.run(lambda: bool(harness.heard(b"d")), 100_000)
-    assert len(harness.session.retry_fence) == 1
+    assert len(harness.session.writes.checks.fence) == 1
     header = head(0x20, 1, Extension(reqid=b"s" * 12))
     harness.at(10_000, lambda: harness.ask(b"c", header, TABLE, b"k", b"3"))
     harness.run(lambda: len(harness.heard(b"c")) == 2, 100_000)
@@ -210,7 +210,7 @@ def test_reads_keep_their_order_when_a_later_round_is_confirmed_first() -> None:
     for number in range(3):
         harness.ask(b"%d" % number, READ, TABLE, b"k")
         harness.session.ready(harness.now)
-    harness.session.read_rounds.rounds[1].read.index = 7
+    harness.session.reads.rounds[1].read.index = 7
     harness.session.ready(harness.now)
     harness.workers[0].channel.send(harness.workers[0].take)
     assert [(taken[5], taken[3]) for taken in harness.workers[0].taken] == [(b"0", 7), (b"1", 7)]
@@ -265,7 +265,7 @@ def test_a_malformed_write_without_a_flag_is_acknowledged_and_published() -> Non
     codes = {it: harness.heard(it)[0].code for it in (b"a", b"b", b"c", b"d")}
     assert codes == {b"a": 0, b"b": 0x10, b"c": 0x01, b"d": 0x01}
     assert "frame 2" in harness.heard(b"b")[0].text
-    assert harness.session.notices == [
+    assert harness.session.outbox.notices == [
         (2, "dropped: request 0x20: frame 2: expected a value behind the key, found none")
     ]
     assert not harness.log.records
@@ -328,7 +328,7 @@ def test_a_timed_out_large_write_leaves_no_parts() -> None:
     harness.ask(b"c", PARTSYNC, TABLE, b"k", bytes(500_000))
     harness.run(lambda: bool(harness.answers))
     assert harness.heard(b"c")[0].text.startswith("nothing was written")
-    assert harness.session.proposals.size == harness.client.window.size
+    assert harness.session.writes.proposals.size == harness.client.window.size
 
 
 def test_a_large_write_and_later_writes_get_more_time() -> None:
@@ -359,7 +359,7 @@ def test_uniform_requests_are_handled_as_single_ones(flags: bytes) -> None:
         reads = [[b"r%d" % i, READ, table, b"k"] for i, table in enumerate(tables)]
         harness.session.on_requests(Arena.from_messages(puts), harness.now)
         harness.session.on_requests(Arena.from_messages(reads), harness.now)
-        proposals = harness.session.proposals
+        proposals = harness.session.writes.proposals
         harness.run(lambda: len(harness.answers) == 60 and proposals.is_idle)  # noqa: B023
         taken = [[(each[5], each[6]) for each in worker.taken] for worker in harness.workers]
         assert sum(map(len, taken)) == 60
@@ -387,7 +387,7 @@ def test_a_transaction_is_answered_with_what_the_worker_reports() -> None:
     )  # fmt: skip
     harness.ask(b"c", *encode_request(request))
     harness.run(lambda: bool(harness.log.records) and not harness.client.window.items)
-    harness.session.proposals.on_results([(1, OperationResult(0, b"\1" + bytes(8)))])
+    harness.session.writes.proposals.on_results([(1, OperationResult(0, b"\1" + bytes(8)))])
     harness.applies = True
     harness.run(lambda: bool(harness.answers))
     (answer,) = harness.heard(b"c")
@@ -414,7 +414,7 @@ def test_results_of_other_nodes_are_bounded_and_refusals_stay(
 ) -> None:
     monkeypatch.setattr("kelek.protocols.zerodb.server.proposals.RESULTS_BYTES_MAX", 10_000)
     harness = led()
-    proposals = harness.session.proposals
+    proposals = harness.session.writes.proposals
     harness.applies = False
     harness.ask(b"c", PARTSYNC, TABLE, b"k", b"v")
     harness.run(lambda: bool(harness.log.records))
@@ -439,11 +439,11 @@ def test_keys_expire_by_an_entry_of_the_leaders_server() -> None:
         harness = led(own_url=own_url)
         harness.run(lambda: harness.client.leader is not None)  # noqa: B023
         begun_ms = harness.now.unix_ms
-        harness.session.on_expiry(0, begun_ms + 500)
+        harness.session.writes.on_expiry(0, begun_ms + 500)
         harness.run(lambda: bool(harness.log.records))  # noqa: B023
         assert entries(harness) == [[ops.Expire(0, begun_ms + took_ms)]]
         harness.run(lambda: len(harness.log.records) == 3)  # noqa: B023
-        harness.session.on_expiry(0, 0)
+        harness.session.writes.on_expiry(0, 0)
         harness.run(lambda: not harness.session.inflight)  # noqa: B023
         assert harness.session.deadline_ms is None
 
@@ -486,7 +486,7 @@ def test_all_tables_are_listed_by_all_workers() -> None:
     request = requests.TableInfo()
     for worker in (0, 0, 1, 1):
         frames = answers.encode_table_info(request, parts[worker])
-        harness.session.on_part(worker, [key, *frames])
+        harness.session.outbox.on_part(worker, [key, *frames])
     harness.run(lambda: bool(harness.answers))
     assert harness.answers == [
         [b"c", b"", *answers.encode_table_info(request, parts[0] | parts[1])]
@@ -507,11 +507,11 @@ def test_when_one_worker_fails_to_list_its_tables_all_of_it_fails() -> None:
     harness.run(lambda: bool(harness.workers[1].taken))
     key = harness.workers[1].taken[0][5]
     refusal = answers.encode_error(requests.TableInfo(), 0x10, "block 7 is wrong")
-    harness.session.on_part(1, [key, *refusal])
-    harness.session.on_part(0, [key, *answers.encode_table_info(requests.TableInfo(), {})])
+    harness.session.outbox.on_part(1, [key, *refusal])
+    harness.session.outbox.on_part(0, [key, *answers.encode_table_info(requests.TableInfo(), {})])
     harness.run(lambda: len(harness.answers) == 2)
     assert (harness.heard(b"c")[0].code, harness.heard(b"c")[0].text) == (0x10, "block 7 is wrong")
-    assert not len(harness.session.scatter_gather)
+    assert not len(harness.session.outbox.scatter_gather)
 
 
 def test_a_refused_write_does_not_take_the_others_with_it() -> None:
@@ -711,7 +711,7 @@ def test_failures_without_a_client_are_published() -> None:
     harness.run(lambda: bool(harness.log.records and harness.workers[0].taken))
     assert not harness.answers
     assert harness.workers[0].taken[0][0] == ONE_WAY
-    assert harness.session.counters["dropped"] == 4
+    assert harness.session.outbox.counters["dropped"] == 4
 
 
 def test_a_job_request_goes_to_the_job_server_and_its_ask_to_the_worker() -> None:
@@ -741,8 +741,8 @@ def test_an_entry_about_a_lease_is_answered_when_all_workers_have_applied_it() -
     )
     harness.run(lambda: len(harness.log.records) == 2 and not harness.client.window.items)
     harness.workers[1].report(1, 2, harness.now_ms)
-    assert not harness.session.jobs.count
-    harness.session.proposals.on_results([(1, OperationResult(2, b"no room"))])
+    assert not harness.session.outbox.jobs.count
+    harness.session.writes.proposals.on_results([(1, OperationResult(2, b"no room"))])
     harness.workers[0].report(1, 2, harness.now_ms)
     harness.run(lambda: len(harness.jobs) == 2)
     told = {PIPE_HEADER.unpack(message[0]): message[1:] for message in harness.jobs}
@@ -765,12 +765,12 @@ def test_job_requests_of_a_dead_worker_are_reported_to_the_job_server() -> None:
     harness.session.on_job_request((CHECKPOINT, 0, 0, 0, 0, 77), [TABLE, b"/p"], harness.now)
     harness.run(lambda: len(worker.taken) == 1)
     for epoch in (1, 2):
-        assert not harness.session.jobs.count
+        assert not harness.session.outbox.jobs.count
         worker.report(epoch, 0, harness.now_ms)
     harness.run(lambda: bool(harness.jobs))
     assert PIPE_HEADER.unpack(harness.jobs[0][0]) == (FAILED, RETRYABLE, 0, values.ERROR, 0, 77)
     worker.report(3, 0, harness.now_ms)
-    assert not harness.session.jobs.count, "it is said once"
+    assert not harness.session.outbox.jobs.count, "it is said once"
     worker.room = 0
     harness.session.on_job_request((CHECKPOINT, 0, 0, 0, 0, 78), [TABLE, b"/q"], harness.now)
     harness.run(lambda: len(harness.jobs) == 2)
@@ -781,7 +781,7 @@ def test_a_missing_job_server_is_reported_to_clients() -> None:
     harness = led()
     harness.ask(b"j", b"\x31\x01\x48", bytes(8))
     harness.run(lambda: bool(harness.jobs))
-    harness.session.refuse_job(harness.jobs[0])
+    harness.session.jobs.refuse(harness.jobs[0])
     harness.run(lambda: bool(harness.answers))
     (answer,) = harness.heard(b"j")
     assert answer.failed

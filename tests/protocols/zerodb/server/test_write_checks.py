@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from kelek.native.net.messages import Arena
-from kelek.protocols.zerodb.server import table_existence as openings
+from kelek.protocols.zerodb.server import write_checks
 from kelek.protocols.zerodb.wire import ops, requests
 from kelek.protocols.zerodb.wire.client_codec import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions
@@ -114,7 +114,7 @@ def codes(harness: SessionHarness, *clients: bytes) -> list[int]:
 def test_no_write_makes_more_tables_than_a_cluster_may_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(openings, "TABLES_MAX", 3)
+    monkeypatch.setattr(write_checks, "TABLES_MAX", 3)
     harness = led()
     filled(harness, 1, 2)
     two = requests.WriteTables([ops.Put(3, [b"k"], [b""]), ops.Put(4, [b"k"], [b""])], 2)
@@ -141,7 +141,7 @@ def test_no_write_makes_more_tables_than_a_cluster_may_have(
 
 
 def test_a_table_that_was_truncated_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openings, "TABLES_MAX", 2)
+    monkeypatch.setattr(write_checks, "TABLES_MAX", 2)
     harness = led(request_timeout_ms=300)
     for number in (1, 2, 3):
         harness.ask(b"%d" % number, PARTSYNC, table(number), b"k", b"v")
@@ -153,7 +153,7 @@ def test_a_table_that_was_truncated_makes_room(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_uniform_batch_of_puts_makes_no_table_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openings, "TABLES_MAX", 10)
+    monkeypatch.setattr(write_checks, "TABLES_MAX", 10)
     harness = led()
     messages = [[b"%d" % one, PARTSYNC, table(one), b"k", b"v"] for one in range(100)]
     harness.session.on_requests(Arena.from_messages(messages), harness.now)

@@ -1,0 +1,87 @@
+"""What all requests of one server share: settings, the time, deadlines, workers and answers."""
+
+from typing import NamedTuple
+
+from ...zmqraft.client.client import LogClientMachine
+from ..wire import values
+from .outbox import Outbox
+from .worker_channel import WorkerChannel
+
+FEATURES = (
+    values.FEATURE_PARTSYNC
+    | values.FEATURE_FULLSYNC
+    | values.FEATURE_PACKED
+    | values.FEATURE_STALE
+    | values.FEATURE_TABLE_INFO
+    | values.FEATURE_SPLIT_POINTS
+    | values.FEATURE_TRANSACTIONS
+    | values.FEATURE_WATCH
+    | values.FEATURE_TTL
+    | values.FEATURE_LEASES
+    | values.FEATURE_COPY
+    | values.FEATURE_JOBS
+    | values.FEATURE_SHARED_LEASES
+)
+
+
+def features_of(open_on_the_fly: bool) -> int:
+    """The features in the answer to a server info request, on any endpoint."""
+    return FEATURES | values.FEATURE_OPEN * open_on_the_fly
+
+
+class SessionSetup(NamedTuple):
+    """Settings of the topology (docs/topology.md, `zerodb`)."""
+
+    software: str
+    workers: int = 1
+    local: frozenset[int] = frozenset()
+    stale_allowed: bool = False
+    request_timeout_ms: int = 5000
+    open_on_the_fly: bool = True
+    entry_bytes_max: int = 10 << 20
+    own_url: str = ""  # Of this node's raft_peer.
+    first_ticket: int = 1  # Above all earlier ones: workers may still know those.
+    secret: bytes = b""  # Identifies processes of this node (ownership.py).
+    reserved: frozenset[int] = frozenset()  # More tables that only these processes write.
+
+
+class Now(NamedTuple):
+    """The two clocks."""
+
+    ms: int  # Monotonic.
+    unix_ms: int
+
+
+class ServerContext:
+    """What the modules of one server share."""
+
+    def __init__(self, setup: SessionSetup, client: LogClientMachine) -> None:
+        self.setup = setup
+        self.client = client
+        self.channels = [
+            WorkerChannel(number, setup.request_timeout_ms, setup.first_ticket)
+            for number in range(setup.workers)
+        ]
+        self.outbox = Outbox(setup.workers)
+        self.now = Now(0, 0)
+        self.backlog_ms = 0  # Added to deadlines for the writes that wait already.
+
+    def channel_of(self, table: int) -> WorkerChannel:
+        """The channel of the worker that has the table."""
+        return self.channels[table % len(self.channels)]
+
+    def deadline(self, asked_ms: int = 0, size: int = 0) -> int:
+        """The deadline of a request. Larger requests get more time, since clients would only retry
+        them."""
+        timeout_ms = self.setup.request_timeout_ms + self.backlog_ms + size // values.BYTES_A_MS
+        return self.now.ms + (min(asked_ms, timeout_ms) if asked_ms else timeout_ms)
+
+    @property
+    def reason(self) -> str:
+        """Why the log does not commit, for errors of expired requests."""
+        if self.client.leader is None:
+            return "no leader was found: an election goes on, or no majority of the nodes runs"
+        return (
+            f"the leader at {self.client.leader} did not commit: it has no majority, or its disk"
+            " takes no writes"
+        )

@@ -1,0 +1,308 @@
+"""The way of a write: checked, acknowledged or proposed, answered once it is applied here.
+
+1. WriteChecks admits a write, lets it wait, or refuses it. Common writes to existing tables need no
+   check: add_row(), add_all().
+2. A write to a local table goes to its worker. Another write becomes an entry: Proposals packs
+   entries and gives them to the log client, which sends them to the leader.
+3. collect() answers packs that are committed and applied here. A write without PARTSYNC or FULLSYNC
+   was acknowledged after step 1.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from ....native.net.messages import Frames
+from ....native.tables.requests import WRITE, Requests, Row
+from ..wire import answer_headers, answers, ops, requests, values
+from ..wire.codec import decode_request, error_code
+from ..wire.requests import Request, RequestError
+from ..wire.worker_pipe import (
+    ENVELOPE,
+    JOB_WRITE,
+    ONE_WAY,
+    PIPE_HEADER,
+    REQUEST,
+    RESULT_QUERY,
+    Message,
+)
+from .context import ServerContext
+from .proposals import ALL_WORKERS, Failure, Proposals, ProposedWrite, ResultLost, WriteRun
+from .worker_channel import add_request
+from .write_checks import AdmittedWrite, WriteChecks, refusal_of
+
+WAITING_FLAGS = {values.PARTSYNC, values.FULLSYNC, values.PARTSYNC | values.FULLSYNC}
+PART_BYTES_MAX = 1 << 20  # Of a large write: larger messages would delay heartbeats.
+EXPIRE_RETRY_MS = 100
+EXPIRE_DEPUTY_MS = 2000
+
+
+class WriteRows(NamedTuple):
+    """Rows that become entries, with one deadline."""
+
+    deadline_ms: int
+    positions: list[int]
+    awaited: list[int]  # Positions in `positions` of the writes whose clients expect answers.
+
+
+class WriteRequests:
+    """The writes of one server."""
+
+    def __init__(self, context: ServerContext, new_reqids: Callable[[int], list[bytes]]) -> None:
+        self._context = context
+        self._outbox = context.outbox
+        self.checks = WriteChecks(context)
+        self.proposals = Proposals(context.client)
+        self._new_reqids = new_reqids
+        self.entry_bytes_max = min(context.setup.entry_bytes_max, PART_BYTES_MAX)
+        self._rows: list[WriteRows] = []
+        self._acknowledged: list[int] = []  # Rows to be acknowledged at once.
+        self._entries: dict[int, bytes] | None = None  # Of all rows of this receive.
+        self._expiries: dict[int, int] = {}  # Unix ms by worker.
+        self._first_expiry = 0
+        self._expire_retry_ms = 0
+
+    # ---- arrival ----
+
+    def start_receive(self) -> None:
+        """Messages have arrived."""
+        self._context.backlog_ms = self.proposals.size // values.BYTES_A_MS
+        self.checks.fence.expire(self._context.now.ms)
+        self._entries = None
+
+    def add_all(self, rows: Requests) -> bool:
+        """Adds rows that are all writes. False: they differ, or some need a check."""
+        setup, checks, now_ms = self._context.setup, self.checks, self._context.now.ms
+        if checks.fence or setup.local or not setup.open_on_the_fly:
+            return False
+        if checks.ownership.any_reserved(rows.tables):
+            return False
+        if not (set(rows.flags) <= WAITING_FLAGS and len(set(rows.deadlines_ms)) == 1):
+            return False
+        if checks.existence.unknown(set(rows.tables), now_ms):
+            return False
+        positions = list(range(len(rows)))
+        deadline_ms = self._context.deadline(rows.deadlines_ms[0])
+        self._rows.append(WriteRows(deadline_ms, positions, positions))
+        self.end_rows(rows)
+        return True
+
+    def add_row(self, position: int, row: Row, answered: bool) -> bool:
+        """Adds a common write. False: it must be decoded and checked."""
+        if (answered and self.checks.fence) or self._needs_check(row):
+            return False
+        awaited = answered and bool(row.flags & answer_headers.SYNC_FLAGS)
+        if row.table in self._context.setup.local:
+            kind = REQUEST if awaited else ONE_WAY
+            self._context.channel_of(row.table).add_row(position, kind)
+        else:
+            deadline_ms = self._context.deadline(row.deadline_ms if answered else 0)
+            if not self._rows or self._rows[-1].deadline_ms != deadline_ms:
+                self._rows.append(WriteRows(deadline_ms, [], []))
+            writes = self._rows[-1]
+            if awaited:
+                writes.awaited.append(len(writes.positions))
+            writes.positions.append(position)
+        if answered and not awaited:
+            self._acknowledged.append(position)
+        return True
+
+    def _needs_check(self, row: Row) -> bool:
+        """Whether a write needs checks: its table is reserved or does not exist."""
+        setup, checks = self._context.setup, self.checks
+        if row.table in setup.local:
+            return False
+        if checks.ownership.is_reserved(row.table):
+            return True
+        if row.type != values.PUT or checks.existence.is_open(row.table, self._context.now.ms):
+            return checks.is_unknown(row.table)
+        return not setup.open_on_the_fly or bool(checks.register({row.table}))
+
+    def end_rows(self, rows: Requests) -> None:
+        """Acknowledges and proposes the added rows."""
+        if self._acknowledged:
+            rows.acknowledge(self._acknowledged, self._outbox.out)
+            self._acknowledged.clear()
+        for writes in self._rows:
+            self._outbox.counters["writes"] += len(writes.positions)
+            self.proposals.add_run(self._run_of(rows, writes))
+        self._rows.clear()
+
+    def _run_of(self, rows: Requests, writes: WriteRows) -> WriteRun:
+        """The entries of writes. Writes without a reqid get one."""
+        if self._entries is None:
+            positions = [at for at, shape in enumerate(rows.shapes) if shape == WRITE]
+            self._entries = dict(zip(positions, rows.entries(), strict=True))
+        own = [rows.reqids[position] for position in writes.positions]
+        made = iter(self._new_reqids(own.count(values.NO_REQID)))
+        reqids = [next(made) if reqid == values.NO_REQID else reqid for reqid in own]
+        entries = [self._entries[position] for position in writes.positions]
+        positions = [writes.positions[position] for position in writes.awaited]
+
+        def acknowledge(begin: int, end: int, out: Frames) -> None:
+            rows.acknowledge(positions[begin:end], out)
+
+        count = self._context.setup.workers
+        workers = {rows.tables[position] % count for position in writes.positions}
+        return WriteRun(reqids, entries, writes.deadline_ms, workers, writes.awaited, acknowledge)
+
+    def on_write(self, prefix: Message, frames: Message, request: Request) -> None:
+        """Handles a decoded write. Without a prefix the client gets no answer."""
+        try:
+            resume = partial(self._resume, prefix, frames)
+            write = self.checks.check_write(prefix, frames, request, resume)
+        except RequestError as error:
+            self._outbox.refuse(prefix, frames, error)
+            return
+        if write is None:
+            return
+        if write.acknowledged_first or not (write.is_local or write.operations):
+            self._outbox.answer(prefix, answers.encode_ok(request))
+        if write.is_local:
+            kind = ONE_WAY if write.acknowledged_first else REQUEST
+            out = self._context.channel_of(write.table).new_frames()
+            add_request(out, kind, prefix or [b""], frames)
+        elif write.operations:
+            self._propose_request(prefix, request, write)
+
+    def _resume(self, prefix: Message, frames: Message, problem: str) -> None:
+        """Continues a write that has waited for the existence of its tables.
+
+        problem   why that is unknown, or an empty text
+        """
+        request = decode_request(frames)
+        if not problem:
+            self.on_write(prefix, frames, request)
+        elif not prefix or answer_headers.is_acknowledged_first(frames[0]):
+            self._outbox.refuse(prefix, frames, refusal_of(request, problem))
+        else:
+            refusal = answers.encode_refusal(refusal_of(request, problem), True)
+            self._outbox.answer(prefix, refusal)
+
+    # ---- proposals ----
+
+    def _propose_request(self, prefix: Message, request: Request, write: AdmittedWrite) -> None:
+        answer = None
+        if not write.acknowledged_first:
+            answer = [*prefix, *answer_headers.success(request)]
+        first = write.operations[0]
+        has_result = isinstance(first, ops.Transaction) or isinstance(request, requests.Session)
+        worker = ALL_WORKERS if write.is_for_all else write.table % self._context.setup.workers
+        data = ops.pack(write.operations)
+        deadline_ms = self._context.deadline(request.extension.deadline_ms, len(data))
+        reqids = [request.extension.reqid]
+        proposed = ProposedWrite(reqids, [], deadline_ms, answer, worker, has_result)
+        self.propose(data, write.table, proposed)
+
+    def propose(self, data: bytes, table: int, write: ProposedWrite) -> None:
+        """Adds a write of packed operations, which may be cut into several entries."""
+        reqid = next((each for each in write.reqids if each and each != values.NO_REQID), b"")
+        if len(data) <= self.entry_bytes_max:
+            reqids, entries = [reqid or self._new_reqids(1)[0]], [data]
+        else:
+            whole = reqid or self._new_reqids(1)[0]
+            entries = ops.cut(data, table, whole, self.entry_bytes_max)
+            reqids = [*self._new_reqids(len(entries) - 1), whole]
+        self.proposals.add(write._replace(reqids=reqids, entries=entries))
+        self._outbox.counters["writes"] += 1
+
+    def on_expiry(self, worker: int, unix_ms: int) -> None:
+        """A worker has reported when its next key or session ends; 0: none does."""
+        self._expiries[worker] = unix_ms
+        self._first_expiry = min((at for at in self._expiries.values() if at), default=0)
+
+    def propose_expiry(self) -> None:
+        """Proposes an entry that ends keys and sessions. The leader's server does it; others do it
+        2 s later in case that server has stopped."""
+        due_ms, now = self._expires_ms, self._context.now
+        if due_ms is None or due_ms > now.ms:
+            return
+        entry = ops.pack([ops.Expire(0, now.unix_ms)])
+        self.propose(entry, 0, ProposedWrite([], [], self._context.deadline(), None, 0))
+        self._expire_retry_ms = now.ms + EXPIRE_RETRY_MS
+
+    @property
+    def _expires_ms(self) -> int | None:
+        """When propose_expiry() has work."""
+        due, now, context = self._first_expiry, self._context.now, self._context
+        if not due:
+            return None
+        late_ms = 0 if context.client.leader == context.setup.own_url else EXPIRE_DEPUTY_MS
+        return max(self._expire_retry_ms, now.ms + due - now.unix_ms + late_ms)
+
+    # ---- answers ----
+
+    def collect(self) -> None:
+        """Answers writes that are committed and applied, and writes that have expired."""
+        proposals, context = self.proposals, self._context
+        proposals.collect([channel.status for channel in context.channels])
+        if proposals.deadline_ms is not None and proposals.deadline_ms <= context.now.ms:
+            proposals.expire(context.now.ms, context.reason)
+        for done in proposals.found_results:
+            self._answer_result(done.answer, [result.data for result in done.results])
+        while proposals.failures:
+            failures, proposals.failures = proposals.failures, []
+            for failure in failures:
+                self._answer_failure(failure)
+        for lost in proposals.lost_results:
+            self._query_result(lost)
+        for ticket, index, results in proposals.job_results:
+            refused = next((result for result in results if result.code), None)
+            if refused is None:
+                self._outbox.jobs.add([PIPE_HEADER.pack(JOB_WRITE, 0, 0, 0, index, ticket)])
+            else:
+                text = refused.data.decode(errors="replace")
+                self._outbox.fail_job(ticket, text, False, values.DATABASE_ERROR)
+        self._outbox.batches += proposals.answers
+        proposals.clear_results()
+
+    def _answer_failure(self, failure: Failure) -> None:
+        code = values.DATABASE_ERROR if failure.database else values.ERROR
+        if failure.job_ticket is not None:
+            self._outbox.fail_job(failure.job_ticket, failure.text, failure.retry, code)
+        elif failure.answer is None:
+            self._outbox.drop_write(failure.text)
+        else:
+            self._refuse_proposed(failure, failure.answer)
+
+    def _refuse_proposed(self, failure: Failure, answer: Message) -> None:
+        prefix, header = answer_headers.split(answer)
+        code = values.DATABASE_ERROR if failure.database else error_code(header[2])
+        error = RequestError(header[2], code, failure.text, answer_headers.echoed(header))
+        reqid, now_ms = error.extension.reqid, self._context.now.ms
+        if failure.unproposed and reqid and self.checks.fence.add(prefix[0], reqid, now_ms):
+            text = f"nothing was written: {self._context.reason}"
+            self.proposals.withdraw(prefix[0], text)
+        self._outbox.answer(prefix, answers.encode_refusal(error, failure.retry))
+        self._outbox.counters["failed"] += 1
+
+    def _query_result(self, lost: ResultLost) -> None:
+        """Asks the worker for the stored result of a repeated transaction."""
+        prefix, header = answer_headers.split(lost.answer)
+        if header[2] != values.SESSION:
+            frames = Frames(1 << 10, 8)
+            envelope = ENVELOPE if len(prefix) > 1 else 0
+            head = PIPE_HEADER.pack(RESULT_QUERY, envelope, 0, 0, 0, 0)
+            frames.add([head, prefix[0], lost.reqid, header])
+            channel = self._context.channels[lost.worker]
+            channel.add(frames, lost.index, self._context.now.ms)
+        else:
+            text = f"entry {lost.index} is applied, what came of it is no longer known"
+            self._answer_failure(Failure(lost.answer, None, text, False))
+
+    def _answer_result(self, answer: Message, results: list[bytes]) -> None:
+        """Answers with a worker's result; the first one is that of the request."""
+        prefix, header = answer_headers.split(answer)
+        found = results[0]
+        if header[2] != values.SESSION:
+            self._outbox.answer(prefix, answer_headers.result_answer(header, found))
+            return
+        if len(found) == 1:  # It was kept, or is ended: 1 or 0.
+            found = answer[-1] if found == b"\1" else bytes(8)
+        self._outbox.answer(prefix, [header, found])
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When a write expires, or an expiry is due."""
+        times = (self.proposals.deadline_ms, self._expires_ms, self.checks.existence.deadline_ms)
+        return min((each for each in times if each is not None), default=None)
