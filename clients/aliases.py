@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 from warnings import warn
 
-P = ParamSpec("P")
+from .io.operations import Declared
+
 T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any] | Declared)
 
 
 def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
@@ -14,17 +16,20 @@ def warn_renamed(old: str, new: str, stacklevel: int = 3) -> None:
     warn(f"{old} is deprecated: use {new}", DeprecationWarning, stacklevel)
 
 
-def old_name(old: str, method: Callable[P, T]) -> Callable[P, T]:
-    """A method under its old name: it warns and calls the method."""
+def old_name(old: str, method: Method, stacklevel: int = 3) -> Method:
+    """A method or an operation under its old name: it warns and calls the method."""
+    if isinstance(method, Declared):
+        return type(method)(old_name(old, method.steps, 4))
+    name = method.__name__
 
     @wraps(method)
-    def alias(*args: P.args, **kwargs: P.kwargs) -> T:
-        warn_renamed(f"{old}()", f"{method.__name__}()")
+    def alias(*args: Any, **kwargs: Any) -> Any:
+        warn_renamed(f"{old}()", f"{name}()", stacklevel)
         return method(*args, **kwargs)
 
     alias.__name__ = old
-    alias.__doc__ = f"Deprecated: use {method.__name__}()."
-    return alias
+    alias.__doc__ = f"Deprecated: use {name}()."
+    return cast(Method, alias)
 
 
 def old_fields(**renamed: str) -> Callable[[type[T]], type[T]]:

@@ -6,17 +6,16 @@ Tasks of one loop may share an AsyncBroker; their requests run concurrently.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import Self
 
-from ...net.clock import monotonic_ms
 from ...protocols.majordomo.client import BrokerClientMachine, Call
 from ..errors import BrokerError, BrokerTimeout
 from ..io.async_driver import AsyncDriver
-from ..io.async_links import AsyncLinks
+from ..io.links import Links
 from .body import Body, Content
 from .operations import (
     BROKER_LINKS,
-    IDLE_MS,
     TIMEOUT_MS,
     BrokerOperations,
     BrokerTuning,
@@ -25,22 +24,11 @@ from .operations import (
 )
 
 
-class _CallLinks(AsyncLinks):
+def resolve_calls(client: BrokerClientMachine, operations: BrokerOperations) -> None:
     """Resolves the futures of calls that ended, without a search."""
-
-    def __init__(self, client: BrokerClientMachine, operations: BrokerOperations) -> None:
-        self._calls, self._operations = client, operations
-        self._woken_ms = monotonic_ms()
-        super().__init__(client, BROKER_LINKS)
-
-    def _on_wake(self) -> None:
-        if monotonic_ms() - self._woken_ms > IDLE_MS:
-            self.receive()  # Read answers before timeouts: the loop may have been busy.
-        super()._on_wake()
-        self._woken_ms = monotonic_ms()
-        for call in self._calls.pop_updated():
-            if call.done and isinstance(call.owner, asyncio.Future) and not call.owner.done():
-                resolve_future(call.owner, call, self._operations)
+    for call in client.pop_updated():
+        if call.done and isinstance(call.owner, asyncio.Future) and not call.owner.done():
+            resolve_future(call.owner, call, operations)
 
 
 def resolve_future(
@@ -74,6 +62,10 @@ class AsyncBroker(AsyncDriver):
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning, identity)
         self._operations = BrokerOperations(self._client)
+        self._own(
+            partial(Links, self._client, BROKER_LINKS),
+            partial(resolve_calls, self._client, self._operations),
+        )
 
     async def call(
         self,
@@ -139,9 +131,6 @@ class AsyncBroker(AsyncDriver):
         if not was_done and self._links is not None:
             self._links.wake()  # To send the cancellation.
 
-    def _make_links(self) -> AsyncLinks:
-        return _CallLinks(self._client, self._operations)
-
     # ---- closing ----
 
     @property
@@ -180,7 +169,7 @@ class AsyncStream(AsyncIterator[Body]):
 
     async def _items(self) -> AsyncGenerator[Body, None]:
         async with aclosing(
-            self._broker._iterate(self._broker._operations.parts(self._call))
+            self._broker._batches(self._broker._operations.parts(self._call))
         ) as lists:
             async for parts in lists:
                 for part in parts:

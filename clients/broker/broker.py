@@ -4,9 +4,9 @@ All work happens inside its methods. Use a Broker in one thread at a time.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Self
 
-from ...net.clock import monotonic_ms
 from ...protocols.majordomo.client import Call
 from ..errors import BrokerError, BrokerTimeout
 from ..io.driver import BlockingDriver
@@ -14,7 +14,6 @@ from ..io.links import Links
 from .body import Body, Content
 from .operations import (
     BROKER_LINKS,
-    IDLE_MS,
     TIMEOUT_MS,
     BrokerOperations,
     BrokerTuning,
@@ -47,8 +46,6 @@ class Broker(BlockingDriver):
     str (as UTF-8) or a list of bytes (frames). Raises BrokerError or a subclass.
     """
 
-    _links: Links | None
-
     def __init__(
         self,
         urls: str | Iterable[str],
@@ -60,8 +57,7 @@ class Broker(BlockingDriver):
         self.timeout_ms = timeout_ms
         self._client = make_client(urls, tuning, identity)
         self._operations = BrokerOperations(self._client)
-        self._turned_ms = monotonic_ms()
-        self._own(Links(self._client, BROKER_LINKS))
+        self._own(partial(Links, self._client, BROKER_LINKS))
 
     def call(
         self,
@@ -123,12 +119,7 @@ class Broker(BlockingDriver):
         return call
 
     def _run_once(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
-        self._connected()
-        if self._links is not None and monotonic_ms() - self._turned_ms > IDLE_MS:
-            # Read answers before timeouts: the program may have done something else.
-            self._links.receive()
         super()._run_once(until_ms, is_done)
-        self._turned_ms = monotonic_ms()
         self._client.pop_updated()  # A waiting method checks its own call.
 
     def _cancel(self, call: Call) -> None:
@@ -201,7 +192,7 @@ class Stream(Iterator[Body]):
         self._parts = self._items()
 
     def _items(self) -> Generator[Body, None, None]:
-        for parts in self._broker._iterate(self._broker._operations.parts(self._call)):
+        for parts in self._broker._batches(self._broker._operations.parts(self._call)):
             yield from parts
         self._broker._operations.answer(self._call)
 

@@ -32,8 +32,8 @@ from ...protocols.majordomo.values import (
 )
 from ...protocols.zre import services
 from ..errors import BrokerError, BrokerTimeout, BrokerUnavailable, ServiceRefused
-from ..io.driver import Sleep, Step, Wait
 from ..io.links import LinkSettings
+from ..io.operations import Sleep, Step, Wait
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
 from ..node.discovery import resolve_urls
@@ -46,7 +46,7 @@ LIST_BYTES = 1 << 20  # Of parts in one list.
 
 IDLE_MS = 100  # After a pause of this length read the connections before sending.
 BROKER_LIMITS = LinkLimits(128 << 20, 1 << 14)
-BROKER_LINKS = LinkSettings(BROKER_LIMITS, secret_ids=True)
+BROKER_LINKS = LinkSettings(BROKER_LIMITS, secret_ids=True, idle_ms=IDLE_MS)
 
 
 class BrokerTuning(NamedTuple):

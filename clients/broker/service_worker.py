@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -35,8 +36,8 @@ from ...protocols.majordomo.worker import WorkerRequest, Workers, WorkerSetup
 from ...protocols.zre import services
 from ..aliases import old_fields
 from ..errors import ServiceRefused
-from ..io.async_links import AsyncLinks
-from ..io.links import LinkSettings
+from ..io.async_waits import AsyncWaits
+from ..io.links import Links, LinkSettings
 from ..io.resources import Guard
 from .body import Body, frames_of
 from .operations import BROKER_LIMITS, checked_service, checked_urls
@@ -165,18 +166,6 @@ class _CatchErrors:
         return self.error is not None
 
 
-class _WorkerLinks(AsyncLinks):
-    """Starts new requests after each wake."""
-
-    def __init__(self, workers: Workers, on_woken: Callable[[], None]) -> None:
-        self._on_woken = on_woken
-        super().__init__(workers, WORKER_LINKS)
-
-    def _on_wake(self) -> None:
-        super()._on_wake()
-        self._on_woken()
-
-
 class Worker:
     """Serves a Service at brokers, once: run() or serve() returns after drain().
 
@@ -210,7 +199,7 @@ class Worker:
             ),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._links: _WorkerLinks | None = None
+        self._links: AsyncWaits[Links] | None = None
         self._stop_event: asyncio.Event | None = None
         self._requests: queue.SimpleQueue[WorkerRequest | None] = queue.SimpleQueue()  # To threads.
         self._results: deque[_Result] = deque()  # Of the threads.
@@ -247,7 +236,7 @@ class Worker:
         self._stop_event, self._has_room = asyncio.Event(), asyncio.Event()
         self._has_room.set()
         self._task_slots = asyncio.Semaphore(self.service.concurrency)
-        self._links = _WorkerLinks(self._workers, self._on_woken)
+        self._links = AsyncWaits(partial(Links, self._workers, WORKER_LINKS), self._on_woken)
         threads = 0 if self.service.asynchronous else self.service.concurrency
         closer = self._links.close
         guard = Guard(self, "`await` for serve()", self._links.resources.abandon)
@@ -321,14 +310,14 @@ class Worker:
         else:
             for request in requests:
                 self._requests.put(request)
-        if self._links.backlog:
+        if self._links.links.backlog:
             self._has_room.clear()
         else:
             self._has_room.set()
             if self._parts_ahead:
                 self._part_slots.release(self._parts_ahead)
                 self._parts_ahead = 0
-        if self._workers.stopped and not self._links.backlog:
+        if self._workers.stopped and not self._links.links.backlog:
             self._stop()
 
     def _on_results(self) -> None:

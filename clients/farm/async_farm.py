@@ -6,14 +6,14 @@ The tasks of one loop may share an AsyncFarm; their appends share requests.
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from ...protocols.garlicfarm.app.orders import OrderKind
 from ..aliases import warn_renamed
 from ..errors import FarmError, FarmTimeout
 from ..io.async_driver import AsyncDriver
-from ..io.async_waits import AsyncWaits
-from .async_links import AsyncFarmLinks
+from .links import FarmLinks
 from .operations import (
     PAGE_ENTRIES,
     TIMEOUT_MS,
@@ -54,7 +54,7 @@ class AsyncFarm(AsyncDriver):
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, Credentials(user, password, secret_file), tuning)
         self._operations = FarmOperations(self._client, timeout_ms)
-        self._settings = make_connect_settings(ca_file, tuning)
+        self._own(partial(FarmLinks, self._client, make_connect_settings(ca_file, tuning)))
 
     # ---- the log ----
 
@@ -98,7 +98,7 @@ class AsyncFarm(AsyncDriver):
         return self._pages(EntryRange(after + 1, True), all_kinds)
 
     async def _pages(self, wanted: EntryRange, all_kinds: bool) -> AsyncIterator[FarmEntry]:
-        async with aclosing(self._iterate(self._operations.entries(*wanted, all_kinds))) as pages:
+        async with aclosing(self._batches(self._operations.entries(*wanted, all_kinds))) as pages:
             async for page in pages:
                 for entry in page:
                     yield entry
@@ -167,9 +167,6 @@ class AsyncFarm(AsyncDriver):
     def counters(self) -> dict[str, int]:
         """See kelek.Farm.counters."""
         return dict(self._client.counters)
-
-    def _make_links(self) -> AsyncWaits:
-        return AsyncFarmLinks(self._client, self._settings)
 
     def _closed_error(self) -> FarmError:
         return FarmError("this AsyncFarm is closed")

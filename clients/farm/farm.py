@@ -4,7 +4,8 @@ All work happens inside the calls. A Farm belongs to one thread at a time.
 """
 
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...protocols.garlicfarm.app.orders import OrderKind
@@ -63,7 +64,7 @@ class Farm(BlockingDriver):
         self.timeout_ms = timeout_ms
         self._client = make_client(servers, farm, credentials, tuning)
         self._operations = FarmOperations(self._client, timeout_ms)
-        self._own(FarmLinks(self._client, make_connect_settings(ca_file, tuning)))
+        self._own(partial(FarmLinks, self._client, make_connect_settings(ca_file, tuning)))
 
     # ---- the log ----
 
@@ -138,7 +139,7 @@ class Farm(BlockingDriver):
         return self._pages(EntryRange(after + 1, True), all_kinds)
 
     def _pages(self, wanted: EntryRange, all_kinds: bool) -> Iterator[FarmEntry]:
-        for page in self._iterate(self._operations.entries(*wanted, all_kinds)):
+        for page in self._batches(self._operations.entries(*wanted, all_kinds)):
             yield from page
 
     def commit_index(self) -> int:
@@ -233,11 +234,6 @@ class Farm(BlockingDriver):
     def counters(self) -> dict[str, int]:
         """Counts of connections, lost, requests, redirects, refused, junk."""
         return dict(self._client.counters)
-
-    def _iterate(self, steps: Generator[Any, None, None]) -> Generator[list[Any], None, None]:
-        if self._links is None:
-            raise self._closed_error()
-        return super()._iterate(steps)
 
     def _closed_error(self) -> FarmError:
         return FarmError("this Farm is closed")

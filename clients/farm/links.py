@@ -74,7 +74,7 @@ class _Connection:
 
 
 class FarmLinks:
-    """The connections of kelek.Farm, driven by its calls."""
+    """The connections of a farm's client."""
 
     def __init__(
         self, client: FarmClient, settings: ConnectSettings, resources: Resources | None = None
@@ -95,7 +95,14 @@ class FarmLinks:
         until_ms = give_up_ms
         if self.client.deadline_ms is not None:
             until_ms = min(until_ms, self.client.deadline_ms)
-        timeout_ms = 0 if self._unread else max(0, until_ms - monotonic_ms())
+        self._receive(0 if self._unread else max(0, until_ms - monotonic_ms()))
+
+    def run_ready(self) -> bool:
+        """Sends and receives what is possible now; returns whether more may be possible."""
+        self._receive(0)
+        return bool(self._unread)
+
+    def _receive(self, timeout_ms: int) -> None:
         ready = self._poll.poll(timeout_ms)
         self._read_rest()
         for fd, _ in ready:
@@ -154,7 +161,7 @@ class FarmLinks:
             )
             self.resources.add(sock)
             self._files[sock.fileno()] = connection
-            self._watch(sock.fileno(), True)
+            self._watch(sock, True)
             return
         self._fail(connection, ConnectFailure(FailureKind.LOST, connection.problem))
 
@@ -166,7 +173,7 @@ class FarmLinks:
     def _release_socket(self, connection: _Connection) -> None:
         if connection.socket is not None:
             fd = connection.socket.fileno()
-            self._unwatch(fd)
+            self._poll.unregister(fd)
             del self._files[fd]
             self.resources.close_socket(connection.socket)
             connection.socket = connection.stream = None
@@ -279,15 +286,11 @@ class FarmLinks:
     def _set_wants_write(self, connection: _Connection, wants_write: bool) -> None:
         if connection.socket is not None and connection.wants_write != wants_write:
             connection.wants_write = wants_write
-            self._watch(connection.socket.fileno(), wants_write)
+            self._watch(connection.socket, wants_write)
 
-    # ---- polling ----
-
-    def _watch(self, fd: int, wants_write: bool) -> None:
-        self._poll.register(fd, select.POLLIN | (select.POLLOUT if wants_write else 0))
-
-    def _unwatch(self, fd: int) -> None:
-        self._poll.unregister(fd)
+    def _watch(self, sock: socket.socket, wants_write: bool) -> None:
+        self._poll.register(sock, select.POLLIN | (select.POLLOUT if wants_write else 0))
+        self.resources.watch(sock, wants_write)
 
 
 def tls_failure(error: ssl.SSLError, stage: ConnectionStage) -> ConnectFailure:

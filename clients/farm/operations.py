@@ -53,7 +53,7 @@ from ..errors import (
     FarmUnavailable,
     FarmUntrusted,
 )
-from ..io.driver import Sleep, Step, Wait
+from ..io.operations import Sleep, Step, Wait
 from .links import LOOPBACK_ONLY, ConnectSettings
 from .values import (
     APPLICATION,

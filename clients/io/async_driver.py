@@ -1,69 +1,36 @@
 """The driver of a client in an asyncio loop."""
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Generator
-from types import TracebackType
-from typing import Self, TypeVar
+from collections.abc import Callable
+from typing import Self
 
 from .async_waits import AsyncWaits
-from .driver import Step, Wait
-from .resources import ASYNC_WITH, Guard
-
-T = TypeVar("T")
-Item = TypeVar("Item")
+from .driver import ClientBase, Connections
+from .operations import Asynchronous, Sleep, Step
+from .resources import ASYNC_WITH, Guard, Resources
 
 
-class AsyncDriver(ABC):
-    """Runs operations; any number of the loop's tasks may wait at once."""
+class AsyncDriver(Asynchronous, ClientBase):
+    """Runs operations; any number of the loop's tasks may wait at once. The first call connects."""
 
-    timeout_ms: int
-    _links: AsyncWaits | None = None
+    _links: AsyncWaits[Connections] | None = None
     _closed = False
 
-    @abstractmethod
-    def _make_links(self) -> AsyncWaits:
-        """Makes the connections; a loop is running."""
+    def _own(
+        self,
+        make: Callable[[Resources], Connections],
+        on_woken: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._make = make, on_woken
 
-    @abstractmethod
-    def _closed_error(self) -> Exception:
-        """The error of a call after aclose()."""
-
-    @abstractmethod
-    def _timeout_error(self) -> Exception:
-        """The error after timeout_ms without progress."""
-
-    async def _run(self, operation: Generator[Step, None, T]) -> T:
-        """Runs an operation to its end; returns its result."""
-        try:
-            while True:
-                try:
-                    step = next(operation)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                await self._do(step)
-        finally:
-            operation.close()
-
-    async def _iterate(
-        self, operation: Generator[Step | list[Item], None, None]
-    ) -> AsyncGenerator[list[Item], None]:
-        """Runs an operation that also yields lists of items; yields those."""
-        try:
-            for step in operation:
-                if isinstance(step, list):
-                    yield step
-                else:
-                    await self._do(step)
-        finally:
-            operation.close()
-            if self._links is not None:
-                self._links.wake()  # Sends the message that ends it at the peer.
+    def _on_iterated(self) -> None:
+        """Sends the message that ends an iterator at the peer."""
+        if self._links is not None:
+            self._links.wake()
 
     async def _do(self, step: Step) -> None:
         links = self._connected()
-        if not isinstance(step, Wait):
+        if isinstance(step, Sleep):
             links.wake()
             await asyncio.sleep(step.pause_ms / 1000)
             return
@@ -72,10 +39,10 @@ class AsyncDriver(ABC):
         if not done:
             raise self._timeout_error()
 
-    def _connected(self) -> AsyncWaits:
+    def _connected(self) -> AsyncWaits[Connections]:
         self._check_open()
         if self._links is None:
-            self._links = self._make_links()
+            self._links = AsyncWaits(*self._make)
             self._guard = Guard(self, ASYNC_WITH, self._links.resources.abandon)
         return self._links
 
@@ -94,11 +61,3 @@ class AsyncDriver(ABC):
     async def __aenter__(self) -> Self:
         self._connected()
         return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()

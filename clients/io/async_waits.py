@@ -1,11 +1,16 @@
 """Lets tasks of an asyncio loop wait for events of connections: no thread, no polling."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from ...net.clock import monotonic_ms
+from .driver import Connections
 from .resources import Resources
+
+ROUNDS_MAX = 16  # Rounds in one wake; then the loop's other tasks run.
+
+Links = TypeVar("Links", bound=Connections)
 
 
 class _Waiter:
@@ -18,33 +23,52 @@ class _Waiter:
         self.future = future
 
 
-class AsyncWaits(ABC):
-    """Connections that any number of tasks may wait for, all of the loop in which it was made."""
+class AsyncWaits(Generic[Links]):
+    """Connections that any number of tasks may wait for, all of the loop in which it was made.
 
-    def __init__(self) -> None:
+    make       makes the connections
+    on_woken   called after each wake
+    """
+
+    def __init__(
+        self, make: Callable[[Resources], Links], on_woken: Callable[[], object] = lambda: None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._waiters: list[_Waiter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
-        self.resources = Resources(self._loop)
+        self._on_woken = on_woken
+        self.resources = Resources(self._loop, self.wake)
+        self.links = make(self.resources)
 
-    @abstractmethod
-    def _on_wake(self) -> None:
-        """Does what is due, sets the next wake (_wake_at) and wakes waiting tasks."""
-
-    @abstractmethod
     def close(self) -> None:
         """Ends all connections and all waits."""
+        self._end_waits()
+        self.links.close()
+
+    def abandon(self) -> None:
+        """As close(), at once; queued messages are dropped."""
+        self._end_waits()
+        self.resources.abandon()
 
     def wake(self) -> None:
-        """Schedules _on_wake() after the callbacks that are already due, so that requests batch."""
+        """Schedules a wake after the callbacks that are already due, so that requests batch."""
         if self._soon is None and not self.resources.closed:
-            self._soon = self._loop.call_soon(self._woken)
+            self._soon = self._loop.call_soon(self._wake)
 
-    def _woken(self) -> None:
+    def _wake(self) -> None:
+        """Sends and receives what is possible, and wakes waiting tasks."""
         self._soon = None
-        if not self.resources.closed:
-            self._on_wake()
+        if self.resources.closed:
+            return
+        for _ in range(ROUNDS_MAX):
+            if not self.links.run_ready():
+                break
+        else:
+            self.wake()
+        self._wake_at(self.links.client.deadline_ms)
+        self._wake_waiters()
+        self._on_woken()
 
     async def wait(self, is_done: Callable[[], bool], timeout_ms: int | None) -> bool:
         """Waits until is_done() is true; False: timeout, or the connections were closed."""

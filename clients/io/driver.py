@@ -1,39 +1,20 @@
-"""The driver of a client that blocks: it runs an operation and its connections until it is done.
-
-An operation is a generator that yields what it waits for (`Step`) and knows no connection. The
-driver for asyncio is async_driver.py.
-"""
+"""The driver of a client that blocks: its calls run the connections, without a thread."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from threading import get_ident
-from types import TracebackType
-from typing import NamedTuple, Protocol, Self, TypeVar
+from typing import Protocol
 
 from ...net.clock import monotonic_ms
+from .operations import Blocking, Sleep, Step
 from .resources import WITH, Guard, Resources
 
-T = TypeVar("T")
-Item = TypeVar("Item")
 
+class Machine(Protocol):
+    """The state machine of a client."""
 
-class Wait(NamedTuple):
-    """Continue once is_done() is true.
-
-    limited   raise the timeout error after timeout_ms without progress
-    """
-
-    is_done: Callable[[], bool]
-    limited: bool = True
-
-
-class Sleep(NamedTuple):
-    """Send what is due, and continue after pause_ms."""
-
-    pause_ms: int
-
-
-Step = Wait | Sleep
+    @property
+    def deadline_ms(self) -> int | None: ...
 
 
 class Connections(Protocol):
@@ -41,65 +22,55 @@ class Connections(Protocol):
 
     resources: Resources
 
+    @property
+    def client(self) -> Machine: ...
+
     def run_once(self, give_up_ms: int, is_done: Callable[[], bool], /) -> None:
         """Sends, waits until something arrives or is due or is_done() is true, and receives."""
+
+    def run_ready(self) -> bool:
+        """Sends and receives what is possible now; returns whether more may be possible."""
 
     def close(self) -> None: ...
 
 
-class BlockingDriver(ABC):
-    """Blocks until a step is done and runs the connections meanwhile, without a thread."""
+class ClientBase(ABC):
+    """What the operations of a client and its driver know of each other."""
 
     timeout_ms: int
-    _links: Connections | None = None
-    _thread = 0  # The thread that ran the connections last.
-    _running = False
 
-    def _own(self, links: Connections) -> None:
-        """Sets the connections, which close() ends."""
-        self._links = links
-        self._guard = Guard(self, WITH, links.resources.abandon)
+    @abstractmethod
+    def _own(
+        self, make: Callable[[Resources], Connections], on_woken: Callable[[], object] = ...
+    ) -> None:
+        """Sets what makes the connections. Neither argument may refer to the client.
+
+        on_woken   an asyncio client calls it after each wake
+        """
 
     @abstractmethod
     def _closed_error(self) -> Exception:
-        """The error of a call after close()."""
+        """The error of a call after close() or aclose()."""
 
     @abstractmethod
     def _timeout_error(self) -> Exception:
         """The error after timeout_ms without progress."""
 
-    def _run(self, operation: Generator[Step, None, T]) -> T:
-        """Runs an operation to its end; returns its result."""
-        try:
-            while True:
-                try:
-                    step = next(operation)
-                except StopIteration as end:
-                    result: T = end.value
-                    return result
-                self._do(step)
-        finally:
-            operation.close()
 
-    def _iterate(
-        self, operation: Generator[Step | list[Item], None, None]
-    ) -> Generator[list[Item], None, None]:
-        """Runs an operation that also yields lists of items; yields those."""
-        try:
-            for step in operation:
-                if isinstance(step, list):
-                    yield step
-                else:
-                    self._do(step)
-        finally:
-            operation.close()
-            self._flush()  # Sends the message that ends it at the peer.
+class BlockingDriver(Blocking, ClientBase):
+    """Blocks until a step is done and runs the connections meanwhile."""
 
-    def _do(self, step: Step) -> None:
-        if isinstance(step, Wait):
-            self._wait(step)
-        else:
-            self._sleep(step)
+    _links: Connections | None = None
+    _thread = 0  # The thread that ran the connections last.
+    _running = False
+
+    def _own(
+        self,
+        make: Callable[[Resources], Connections],
+        on_woken: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._links = make(Resources())
+        self._guard = Guard(self, WITH, self._links.resources.abandon)
 
     def _run_once(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
         links = self._connected()
@@ -118,8 +89,8 @@ class BlockingDriver(ABC):
             raise kind(f"this {type(self).__name__} belongs to the process before the fork")
         return self._links
 
-    def _flush(self) -> None:
-        """Sends what is due, unless that is unsafe.
+    def _on_iterated(self) -> None:
+        """Sends the message that ends an iterator at the peer, unless that is unsafe.
 
         The collector may end a dropped iterator in another thread or process, while the
         connections run, or after the sockets were closed.
@@ -129,14 +100,13 @@ class BlockingDriver(ABC):
         if mine and links is not None and links.resources.usable:
             self._run_once(0)
 
-    def _sleep(self, step: Sleep) -> None:
-        until_ms = monotonic_ms() + step.pause_ms
-        self._run_once(until_ms)
-        while monotonic_ms() < until_ms:
+    def _do(self, step: Step) -> None:
+        if isinstance(step, Sleep):
+            until_ms = monotonic_ms() + step.pause_ms
             self._run_once(until_ms)
-
-    def _wait(self, step: Wait) -> None:
-        """Runs the connections until the step is done. Each step has timeout_ms."""
+            while monotonic_ms() < until_ms:
+                self._run_once(until_ms)
+            return
         if step.is_done():
             return
         give_up_ms = monotonic_ms() + self.timeout_ms
@@ -154,14 +124,3 @@ class BlockingDriver(ABC):
             if not self._links.resources.inherited:
                 self._links.close()
             self._links = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -37,6 +37,7 @@ class LinkSettings(NamedTuple):
     patient: bool = False  # Messages wait for a peer without room; else it counts as lost.
     send_messages_max: int = SEND_MESSAGES_MAX  # Queued for a peer.
     linger_ms: int = 0  # How long close() waits for queued messages to leave.
+    idle_ms: int = 1 << 62  # After so long a pause receive first: answers then are not late.
 
 
 DEFAULTS = LinkSettings()
@@ -128,6 +129,7 @@ class Links:
         self._links: dict[str, _PeerLink] = {}
         self._feeds: dict[Any, _Feed] = {}
         self._poller = zmq.Poller()
+        self._ran_ms = monotonic_ms()
 
     def run_once(self, give_up_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
         """Sends what is due, waits until something arrives or is due, and receives it.
@@ -146,13 +148,39 @@ class Links:
         if ready or self._unfinished:
             self._receive(ready)
 
-    def receive(self) -> None:
-        """Receives what has arrived, for an owner that was busy: answers then are not late."""
-        for _ in range(RECEIVES_MAX):
-            ready = {socket for socket, _ in self._poller.poll(0)}
-            if not ready and not self._unfinished:
-                break
-            self._receive(ready)
+    def run_ready(self) -> bool:
+        """Sends and receives what is possible now; returns whether more may be possible.
+
+        A socket's descriptor becomes readable once when something has happened, so an event loop
+        has to call it until nothing is left to do.
+        """
+        if not self._act(monotonic_ms()):
+            return True
+        ready: set[object] = {socket for socket, _ in self._poller.poll(0)}
+        if not ready and not self._unfinished and not self._sent_more():
+            return False
+        self._receive(ready)
+        return True
+
+    def _sent_more(self) -> bool:
+        """Sends queued messages again; returns whether some have left.
+
+        Polling a socket for messages clears its descriptor, also of the news that it has room.
+        """
+        left = self.backlog
+        if left:
+            self._send(monotonic_ms())
+        return self.backlog < left
+
+    def _receive_late(self, now_ms: int) -> None:
+        """Receives what has arrived while the owner was busy, before a deadline is noticed."""
+        then_ms, self._ran_ms = self._ran_ms, now_ms
+        if now_ms - then_ms > self._settings.idle_ms:
+            for _ in range(RECEIVES_MAX):
+                ready: set[object] = {socket for socket, _ in self._poller.poll(0)}
+                if not ready and not self._unfinished:
+                    break
+                self._receive(ready)
 
     @property
     def _unfinished(self) -> bool:
@@ -163,6 +191,7 @@ class Links:
 
     def _act(self, now_ms: int) -> bool:
         """Executes the machine's actions; False: it has new ones, for a connection was lost."""
+        self._receive_late(now_ms)
         for action in self.client.ready(now_ms):
             match action:
                 case Send(url, frames) if url in self._links:
@@ -264,6 +293,7 @@ class Links:
 
     def _register(self, socket: Socket) -> None:
         self._poller.register(socket, zmq.POLLIN)
+        self.resources.watch(socket)
 
     def _unregister(self, socket: Socket) -> None:
         self._poller.unregister(socket)

@@ -34,15 +34,21 @@ class Resources:
 
     This object does not refer to the client: the client's finalizer refers to this object.
 
-    loop   the asyncio loop that watches the sockets, if one does
+    loop       the asyncio loop that watches the sockets, if one does
+    on_ready   the loop calls this method when a socket is ready
     """
 
-    def __init__(self, loop: "AbstractEventLoop | None" = None) -> None:
+    def __init__(
+        self,
+        loop: "AbstractEventLoop | None" = None,
+        on_ready: Callable[[], object] | None = None,
+    ) -> None:
         self.closed = False
         self._forks = fork_count()
         self._context: Context | None = None
         self.sockets: dict[Closable, None] = {}  # Open ones, in the order of their making.
         self._loop = None if loop is None else weakref.ref(loop)
+        self._on_ready = None if on_ready is None else weakref.WeakMethod(on_ready)
 
     @property
     def inherited(self) -> bool:
@@ -68,6 +74,21 @@ class Resources:
     def add(self, socket: Closable) -> None:
         self.sockets[socket] = None
 
+    def watch(self, socket: Closable, wants_write: bool = False) -> None:
+        """Makes the loop report that a socket is readable, or has room to write."""
+        loop = self._open_loop()
+        on_ready = None if self._on_ready is None else self._on_ready()
+        if loop is not None and on_ready is not None:
+            loop.add_reader(socket.fileno(), on_ready)
+            if wants_write:
+                loop.add_writer(socket.fileno(), on_ready)
+            else:
+                loop.remove_writer(socket.fileno())
+
+    def _open_loop(self) -> "AbstractEventLoop | None":
+        loop = None if self._loop is None else self._loop()
+        return None if loop is None or loop.is_closed() else loop
+
     def replace(self, old: Closable, new: Closable) -> None:
         """Replaces a socket object by another one for the same descriptor."""
         self.sockets.pop(old, None)
@@ -75,6 +96,10 @@ class Resources:
 
     def close_socket(self, socket: Closable) -> None:
         self.sockets.pop(socket, None)
+        loop = self._open_loop()
+        if loop is not None:
+            loop.remove_reader(socket.fileno())
+            loop.remove_writer(socket.fileno())
         socket.close()
 
     def close(self) -> None:
@@ -85,7 +110,7 @@ class Resources:
 
     def abandon(self) -> None:
         """Closes all sockets without waiting, from any thread; queued messages are dropped."""
-        loop = None if self._loop is None else self._loop()
+        loop = self._open_loop()
         if loop is not None and loop.is_running():
             with suppress(RuntimeError):  # The loop has just been closed.
                 loop.call_soon_threadsafe(self._abandon)
@@ -108,14 +133,8 @@ class Resources:
 
     def _close_sockets(self) -> None:
         self.closed = True
-        loop = None if self._loop is None else self._loop()
-        watched = loop is not None and not loop.is_closed()
-        while self.sockets:
-            socket, _ = self.sockets.popitem()
-            if watched and loop is not None:
-                loop.remove_reader(socket.fileno())
-                loop.remove_writer(socket.fileno())
-            socket.close()
+        for socket in reversed(list(self.sockets)):
+            self.close_socket(socket)
 
 
 class Guard:

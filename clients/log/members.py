@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from ...protocols.zmqraft.client.requests import Query
-from ...protocols.zmqraft.wire.client_codec import ConfigAnswer
 from ...protocols.zmqraft.wire.config_codec import (
     ConfigStatus,
     ConfigUpdate,
@@ -38,12 +37,6 @@ def index_of(answer: object) -> int:
             raise LogError("the cluster considers this request hours old: check the clocks")
         case _:
             raise MembersRefused(answer.name, answer.message)
-
-
-def members_of(answer: object) -> dict[str, str]:
-    """PEER ID -> url of each member."""
-    assert isinstance(answer, ConfigAnswer)
-    return dict(answer.members or ())
 
 
 def with_member(members: Mapping[str, str], peer_id: str, url: str) -> dict[str, str]:

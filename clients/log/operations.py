@@ -1,12 +1,9 @@
-"""The operations of kelek.Log and kelek.AsyncLog, as generators that yield what they wait for.
-
-A driver runs them: BlockingDriver polls the sockets itself, AsyncDriver leaves that to asyncio.
-The operations do no I/O and never sleep.
-"""
+"""The methods of kelek.Log and kelek.AsyncLog (io/operations.py)."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
@@ -37,24 +34,30 @@ from ...protocols.zmqraft.wire.config_codec import ConfigUpdateAnswer
 from ...protocols.zmqraft.wire.entry import Entry
 from ...protocols.zmqraft.wire.snapshot_codec import MakeSnapshot, SnapshotMade
 from ...protocols.zmqraft.wire.transfer_codec import RequestTransfer
+from ...protocols.zmqraft.wire.values import REQID_BYTES
 from ...protocols.zre import services
 from ...version import __version__
+from ..aliases import old_name
 from ..errors import (
     LogCompacted,
     LogError,
     LogExpired,
+    LogNoLeader,
     LogRefused,
+    LogTimeout,
     LogTooLarge,
     LogUnavailable,
     SnapshotRefused,
     SnapshotUnsupported,
     TransferRefused,
 )
-from ..io.driver import Sleep, Step, Wait
+from ..io.driver import ClientBase
+from ..io.links import DEFAULTS, Links
+from ..io.operations import Batches, Operation, Sleep, Wait, batches, items, operation
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
 from ..node.discovery import cluster_of, resolve_urls
-from .members import ask_members, index_of, members_of, news_of, with_member, without_member
+from .members import ask_members, index_of, news_of, with_member, without_member
 
 if TYPE_CHECKING:
     import pyarrow
@@ -92,15 +95,6 @@ class LogTuning(NamedTuple):
     election_grace_ms: int = 300
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesQuery:
-    """The entries to read, and the peer to read them from."""
-
-    after: int
-    count: int | None
-    url: str | None  # None: the leader.
-
-
 def make_client(
     urls: str | Iterable[str], cluster: str, form: str, tuning: LogTuning | None
 ) -> LogClientMachine:
@@ -132,17 +126,31 @@ def make_client(
     return LogClientMachine(setup, new_reqid, monotonic_ms())
 
 
-class LogOperations:
-    """The operations of one Log over its protocol machine."""
+class LogOperations(ClientBase):
+    """The methods of one Log over its protocol machine."""
 
-    def __init__(self, client: LogClientMachine) -> None:
-        self.client = client
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        cluster: str = "demo",
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        form: str = "auto",
+        tuning: LogTuning | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self._client = make_client(urls, cluster, form, tuning)
         self._own_index = 0  # The last append that this Log knows to be committed.
         self._seen_index = 0  # The last entry that it has read or appended.
+        self._own(partial(Links, self._client, DEFAULTS))
 
-    def reach(self, timeout_ms: int) -> Generator[Step, None, None]:
-        """Waits until a peer of the cluster has answered. Raises LogUnavailable."""
-        client = self.client
+    @operation
+    def reach(self, timeout_ms: int = REACH_MS) -> Operation[None]:
+        """Waits until a peer of the cluster has answered, with or without a leader.
+
+        Raises LogUnavailable after timeout_ms. Other calls wait self.timeout_ms for peers.
+        """
+        client = self._client
         give_up_ms = monotonic_ms() + timeout_ms
         while not client.heard:
             if monotonic_ms() >= give_up_ms:
@@ -151,13 +159,7 @@ class LogOperations:
 
     # ---- writing ----
 
-    def add(self, pending: PendingUpdates) -> Generator[Step, None, None]:
-        """Waits for room in the window, then sends values."""
-        window = self.client.window
-        yield Wait(lambda: window.accepts(pending.reqids))
-        window.add(pending)
-
-    def settle(self, pending: PendingUpdates, count: int) -> Generator[Step, None, None]:
+    def _settle(self, pending: PendingUpdates, count: int) -> Operation[None]:
         """Waits until values are committed; count of this call precede them.
 
         Raises LogExpired, LogRefused.
@@ -172,24 +174,51 @@ class LogOperations:
 
     # ---- reading ----
 
-    def entries(self, asked: EntriesQuery) -> Generator[Step | list[Entry], None, None]:
-        """Lists of the committed entries, or of count of them."""
-        return self._entries(asked, decoded)
+    @items
+    def entries(
+        self, after: int = 0, count: int | None = None, *, url: str | None = None
+    ) -> Batches[Entry]:
+        """The entries after LOG INDEX after: all that are committed, or count of them.
 
-    def entry_columns(
-        self, asked: EntriesQuery
-    ) -> Generator["Step | list[pyarrow.RecordBatch]", None, None]:
-        """The same entries as record batches, one for each response."""
+        They include every entry that was acknowledged to any client before the call, and every
+        entry that this Log has read.
+
+        url   a peer that need not lead. It serves what it knows to be committed, at least up to
+              what this Log has read. If it does not answer, lags behind that, or no longer stores
+              the entries, the leader serves them
+
+        Raises LogCompacted when a snapshot has replaced the first of them, LogTimeout,
+        LogNoLeader, LogUnavailable.
+        """
+        return self._entries(after, count, url, decoded)
+
+    @items
+    def to_arrow(
+        self, after: int = 0, count: int | None = None, *, url: str | None = None
+    ) -> Batches["pyarrow.RecordBatch"]:
+        """The same entries as Arrow record batches of about 1 MiB each.
+
+        index, term   int64
+        type          int8: 0 state, 1 config, 2 checkpoint, 3 table
+        reqid         binary; null: the cluster appended the entry
+        time          timestamp of the request id, to the second, UTC; null without one
+        data          binary
+
+        Raises LogError when pyarrow is not installed, else as entries() does.
+        """
         try:
             from ..table.arrow import entries_of
         except ImportError as error:
             raise LogError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
-        return self._entries(asked, lambda part: [_checked(entries_of, part)])
+        return self._entries(after, count, url, lambda part: [_checked(entries_of, part)])
 
     def _entries(
-        self, asked: EntriesQuery, decode: Callable[[EntryRun], list[Any]]
-    ) -> Generator[Step | list[Any], None, None]:
-        after, count, url = asked.after, asked.count, asked.url
+        self,
+        after: int,
+        count: int | None,
+        url: str | None,
+        decode: Callable[[EntryRun], list[Any]],
+    ) -> Batches[Any]:
         check_range("after", after)
         if count is not None:
             check_range("count", count)
@@ -197,11 +226,11 @@ class LogOperations:
             check_url(url)
         own_index, seen_index = self._own_index, self._seen_index
         while True:
-            stream = self.client.open_stream(EntryStream(after, count, url=url))
+            stream = self._client.open_stream(EntryStream(after, count, url=url))
             try:
                 yield from self._read(stream, decode)
             finally:
-                self.client.close_stream(stream)
+                self._client.close_stream(stream)
             if stream.remaining == 0:
                 return
             after, count = stream.prev_index, stream.remaining
@@ -212,12 +241,10 @@ class LogOperations:
             else:
                 yield Sleep(APPLY_MS)  # A foreign leader serves only what it has applied.
 
-    def _read(
-        self, stream: EntryStream, decode: Callable[[EntryRun], list[Any]]
-    ) -> Generator[Step | list[Any], None, None]:
+    def _read(self, stream: EntryStream, decode: Callable[[EntryRun], list[Any]]) -> Batches[Any]:
         while True:
             yield Wait(lambda: stream.done or bool(stream.runs))
-            part = self.client.next_run(stream, monotonic_ms())
+            part = self._client.next_run(stream, monotonic_ms())
             if part is None:
                 break
             self._seen_index = max(self._seen_index, part.last_index)
@@ -225,28 +252,53 @@ class LogOperations:
         if stream.compacted is not None:
             raise LogCompacted(stream.compacted.last_index)
 
-    def watch(self, after: int | None) -> Generator[Step | list[Entry], None, None]:
-        """Lists of entries, without end, as they are committed; after None: from now on."""
+    @items
+    def watch(self, after: int | None = 0) -> Batches[Entry]:
+        """The entries after LOG INDEX after (None: from now on), then each new one once committed.
+
+        The iterator never ends by itself. It yields every entry once and in order, whichever peer
+        leads and however slowly the caller reads. To go on after a pause, or in another process,
+        pass the index of the last entry. Without a leader it waits. A kelek leader broadcasts
+        entries, and the client requests only those that the broadcasts lack; it polls any other
+        leader. Raises LogCompacted as entries() does.
+        """
+        return LogOperations.watch_lists(self, after)
+
+    @batches
+    def watch_lists(self, after: int | None = 0) -> Batches[Entry]:
+        """As watch(): one list, never empty, of all entries that arrived together."""
         if after is None:
-            after = (yield from self.info(None)).applied_index
+            after = (yield from LogOperations.info(self)).applied_index
         check_range("after", after)
-        subscription = self.client.subscribe(Subscription(after))
+        subscription = self._client.subscribe(Subscription(after))
         try:
             while True:
                 yield Wait(lambda: subscription.readable, limited=False)
-                part = subscription.next_run(self.client, monotonic_ms())
+                part = subscription.next_run(self._client, monotonic_ms())
                 if part is not None:
                     yield decoded(part)
                 elif subscription.compacted is not None:
                     raise LogCompacted(subscription.compacted.last_index)
         finally:
-            self.client.unsubscribe(subscription)
+            self._client.unsubscribe(subscription)
 
-    def read_index(self, applied: bool) -> Generator[Step, None, int]:
-        """A linearizable read."""
-        if self.client.setup.form is not None:
+    @operation
+    def read_index(self, *, applied: bool = True) -> Operation[int]:
+        """A linearizable read: a LOG INDEX at or above every append acknowledged before the call.
+
+        A majority confirms during the call that the leader still leads, so a deposed leader never
+        answers. A reader that has applied the log up to the index sees the effect of every append
+        that any client had acknowledged before the call.
+
+        applied   True: the leader has applied the index, so entries() of this Log reaches it.
+                  False: return once the index is confirmed, for state that the caller keeps
+
+        Raises LogError when the leader does not support such reads or form is not "auto",
+        LogNoLeader, LogTimeout.
+        """
+        if self._client.setup.form is not None:
             raise LogError("linearizable reads are an extension: they need form='auto'")
-        reads = self.client.reads
+        reads = self._client.reads
         read = reads.add(PendingRead(WAIT_APPLIED if applied else WAIT_CONFIRMED))
         try:
             yield Wait(lambda: read.done)
@@ -256,7 +308,10 @@ class LogOperations:
             raise LogError(read.refusal)
         return read.index
 
-    def info(self, url: str | None) -> Generator[Step, None, LogInfo]:
+    # ---- the cluster ----
+
+    @operation
+    def info(self, url: str | None = None) -> Operation[LogInfo]:
         """Term and indexes of the leader's log, or of that of the peer at url."""
         if url is not None:
             check_url(url)
@@ -264,8 +319,13 @@ class LogOperations:
         assert isinstance(answer, LogInfo)
         return answer
 
-    def make_snapshot(self, url: str | None) -> Generator[Step, None, SnapshotMade]:
-        """Orders a snapshot from the leader, or from the peer at url."""
+    @operation
+    def make_snapshot(self, url: str | None = None) -> Operation[SnapshotMade]:
+        """Orders a snapshot from the leader, or from the peer at url; returns once it is durable.
+
+        The peer then drops the entries that the snapshot covers. Raises SnapshotRefused with the
+        reason, SnapshotUnsupported when the peer is not kelek.
+        """
         if url is not None:
             check_url(url)
         ask = Query(MakeSnapshot(new_reqid()), url)
@@ -275,72 +335,117 @@ class LogOperations:
             raise (SnapshotUnsupported if ask.is_foreign else SnapshotRefused)(answer.reason)
         return answer
 
-    def state(self) -> Generator[Step, None, tuple[int, bytes]]:
-        """The last index in the leader's snapshot, and the state in it."""
-        stream = self.client.open_stream(EntryStream(0, wants_state=True))
+    @operation
+    def state(self) -> Operation[tuple[int, bytes]]:
+        """The leader's snapshot: the last LOG INDEX in it, and the state up to there.
+
+        (0, b"") when the leader still stores every entry.
+        """
+        stream = self._client.open_stream(EntryStream(0, wants_state=True))
         try:
             yield Wait(lambda: stream.done)
         finally:
-            self.client.close_stream(stream)
+            self._client.close_stream(stream)
         if stream.compacted is None:
             return 0, b""
         return stream.compacted.last_index, b"".join(stream.chunks)
 
-    def config(self) -> Generator[Step, None, ConfigAnswer]:
-        """The leader and the members."""
+    @operation
+    def config(self) -> Operation[ConfigAnswer]:
+        """The leader, and the members' ids and urls."""
         answer = yield from self._ask(Query(RequestConfig(new_reqid())))
         assert isinstance(answer, ConfigAnswer)
         return answer
 
-    def set_members(self, members: Mapping[str, str]) -> Generator[Step, None, int]:
-        """Replaces the members; each message of the leader restarts the timeout."""
-        ask = self.client.query(ask_members(members))
+    @operation
+    def members(self) -> Operation[dict[str, str]]:
+        """PEER ID -> url of each member; during a change, of the members of both sets."""
+        return dict((yield from LogOperations.config(self)).members or ())
+
+    @operation
+    def set_members(self, members: Mapping[str, str]) -> Operation[int]:
+        """Replaces the members of the cluster, PEER ID -> url; returns the change's LOG INDEX.
+
+        It returns when the change is complete: new members have caught up, and removed members no
+        longer count. This may take long; timeout_ms bounds the time without news from the leader.
+
+        Raises MembersRefused with the reason, MembersConflict, LogNoLeader, LogTimeout. After the
+        last two the change may still happen.
+        """
+        ask = self._client.query(ask_members(members))
         try:
             while not ask.done:
                 yield Wait(news_of(ask))
         finally:
-            self.client.drop_query(ask)
+            self._client.drop_query(ask)
         return index_of(ask.answer)
 
-    def add_member(self, peer_id: str, url: str) -> Generator[Step, None, int]:
-        """Adds a peer to the members."""
-        members = members_of((yield from self.config()))
-        return (yield from self.set_members(with_member(members, peer_id, url)))
+    @operation
+    def add_member(self, peer_id: str, url: str) -> Operation[int]:
+        """Adds a running peer to the members; see set_members()."""
+        members = with_member((yield from LogOperations.members(self)), peer_id, url)
+        return (yield from LogOperations.set_members(self, members))
 
-    def remove_member(self, peer_id: str) -> Generator[Step, None, int]:
-        """Removes a peer from the members."""
-        members = members_of((yield from self.config()))
-        return (yield from self.set_members(without_member(members, peer_id)))
+    @operation
+    def remove_member(self, peer_id: str) -> Operation[int]:
+        """Removes a peer from the members; see set_members()."""
+        members = without_member((yield from LogOperations.members(self)), peer_id)
+        return (yield from LogOperations.set_members(self, members))
 
-    def broadcast_url(self) -> Generator[Step, None, str | None]:
-        """The address at which the leader's state machine broadcasts, if it does."""
+    @operation
+    def broadcast_url(self) -> Operation[str | None]:
+        """The address at which the leader's state machine broadcasts; None: it does not."""
         answer = yield from self._ask(Query(RequestBroadcastStateUrl(new_reqid())))
         assert answer is None or isinstance(answer, str)
         return answer
 
-    def transfer(self, to: str | None) -> Generator[Step, None, str]:
-        """Moves the leadership; returns the PEER ID of the new leader."""
+    @operation
+    def transfer(self, to: str | None = None) -> Operation[str]:
+        """Moves the leadership to the member `to`, by default to the most advanced follower.
+
+        Returns the PEER ID of the new leader once it leads. Appends wait some milliseconds; none is
+        lost or refused. Raises TransferRefused with the reason (`to` is no voter, is not reachable,
+        does not support transfers, or did not take over within an election timeout), LogNoLeader,
+        LogTimeout.
+        """
         if to is not None and not isinstance(to, str):
             raise TypeError(f"to is a PEER ID as str, not {type(to).__name__}")
-        away = "" if to else (yield from self.config()).leader or ""
+        away = "" if to else (yield from LogOperations.config(self)).leader or ""
         ask = TransferQuery(RequestTransfer(new_reqid(), to or "", away))
-        self.client.query(ask)
+        self._client.query(ask)
         try:
             yield Wait(lambda: ask.done)
         finally:
-            self.client.drop_query(ask)
+            self._client.drop_query(ask)
         assert ask.answer is not None
         if ask.answer.leader is None:
             raise TransferRefused(ask.answer.reason)
         return ask.answer.leader
 
-    def _ask(self, ask: Query) -> Generator[Step, None, Answer]:
-        self.client.query(ask)
+    def _ask(self, ask: Query) -> Operation[Answer]:
+        self._client.query(ask)
         try:
             yield Wait(lambda: ask.done)
         finally:
-            self.client.drop_query(ask)
+            self._client.drop_query(ask)
         return ask.answer
+
+    subscribe = old_name("subscribe", watch)
+    subscribe_lists = old_name("subscribe_lists", watch_lists)
+    follow = old_name("follow", watch)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counts of events: searches, leaders, refused, gaps, silent, junk, strays."""
+        return dict(self._client.counters)
+
+    def _closed_error(self) -> LogError:
+        return LogError(f"this {type(self).__name__} is closed")
+
+    def _timeout_error(self) -> LogTimeout:
+        if self._client.leader is None:
+            return LogNoLeader(f"no peer led for {self.timeout_ms} ms{self._client.hint}")
+        return LogTimeout(f"no progress for {self.timeout_ms} ms")
 
 
 def decoded(part: EntryRun) -> list[Entry]:
@@ -390,3 +495,11 @@ def packs(values: Iterable[Data]) -> Iterator[list[bytes]]:
             pack, size = [], 0
     if pack:
         yield pack
+
+
+def reqids_of(source: Iterator[bytes], number: int) -> list[bytes]:
+    """The next request ids of a caller. Raises ValueError: too few, or of another size."""
+    ids = list(islice(source, number))
+    if len(ids) < number or any(len(each) != REQID_BYTES for each in ids):
+        raise ValueError(f"reqids has {REQID_BYTES} bytes for each value")
+    return ids

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...protocols.zerodb.client.client import Exchange, ServerInfo
@@ -12,9 +13,9 @@ from ...protocols.zerodb.wire.values import TableOptions
 from ..aliases import old_name
 from ..errors import TableError, TableRefused, TableTimeout
 from ..io.async_driver import AsyncDriver
-from ..io.async_links import AsyncLinks
-from ..io.coalescer import Pack, RequestCoalescer, RequestLimits
-from ..io.driver import Step, Wait
+from ..io.coalescer import RequestCoalescer, RequestLimits
+from ..io.links import Links
+from ..io.operations import Step
 from .arguments import Data, Range, checked_key, checked_range, checked_value
 from .batch import Batch, BatchResult
 from .batching import PACK_BYTES, PACK_PAIRS, Pair, checked_pairs
@@ -68,17 +69,20 @@ class AsyncTable(AsyncDriver):
         self._client = make_client(urls, tuning)
         self._operations = TableOperations(self._client, number, lambda: self.timeout_ms)
         self._operations.set_defaults(sync, stale)
-        self._puts: RequestCoalescer[Pair, Answer] = RequestCoalescer(
-            self._operations.begin_put,
-            self._room,
-            self._answer,
+        self._own(partial(Links, self._client, TABLE_LINKS))
+        self._puts: RequestCoalescer[Pair, Exchange, Answer] = RequestCoalescer(
+            self,
             RequestLimits(PACK_PAIRS, PACK_BYTES),
+            lambda _: self._client.has_room,
+            self._operations.begin_put,
+            self._operations.finish,
         )
-        self._gets: RequestCoalescer[bytes, list[bytes | None]] = RequestCoalescer(
-            self._operations.begin_get,
-            self._room,
-            self._values,
+        self._gets: RequestCoalescer[bytes, Exchange, list[bytes | None]] = RequestCoalescer(
+            self,
             RequestLimits(GETS_MAX, PACK_BYTES),
+            lambda _: self._client.has_room,
+            self._operations.begin_get,
+            self._operations.finish_get,
         )
 
     # ---- reading ----
@@ -125,7 +129,7 @@ class AsyncTable(AsyncDriver):
         order; see kelek.Table.scan().
         """
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        async with aclosing(self._iterate(self._operations.scan(asked))) as pages:
+        async with aclosing(self._batches(self._operations.scan(asked))) as pages:
             async for page in pages:
                 for pair in page:
                     yield pair
@@ -141,7 +145,7 @@ class AsyncTable(AsyncDriver):
     ) -> AsyncGenerator[bytes, None]:
         """The keys alone, as scan(); the server sends no values."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
-        async with aclosing(self._iterate(self._operations.scan(asked))) as pages:
+        async with aclosing(self._batches(self._operations.scan(asked))) as pages:
             async for page in pages:
                 for key, _ in page:
                     yield key
@@ -157,7 +161,7 @@ class AsyncTable(AsyncDriver):
     ) -> AsyncGenerator[list[Pair], None]:
         """As scan(): a list, never empty, of the pairs of each page."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._iterate(self._operations.scan(asked))
+        return self._batches(self._operations.scan(asked))
 
     async def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
@@ -166,7 +170,7 @@ class AsyncTable(AsyncDriver):
         kelek.Table.to_arrow().
         """
         asked = ScanQuery(checked_range(prefix, start, end))
-        async with aclosing(self._iterate(self._operations.scan_columns(asked))) as pages:
+        async with aclosing(self._batches(self._operations.scan_columns(asked))) as pages:
             async for page in pages:
                 for batch in page:
                     yield batch
@@ -306,7 +310,7 @@ class AsyncTable(AsyncDriver):
         return self._changes(checked_range(prefix, start, end), first_index(after, index))
 
     async def _changes(self, bounds: Range, index: int) -> AsyncGenerator[Change, None]:
-        async with aclosing(self._iterate(self._operations.watch(bounds, index))) as lists:
+        async with aclosing(self._batches(self._operations.watch(bounds, index))) as lists:
             async for changes in lists:
                 for change in changes:
                     yield change
@@ -380,7 +384,7 @@ class AsyncTable(AsyncDriver):
         """The chunks of a job. The server gives each chunk to one reader, in any process; see
         kelek.Table.chunks().
         """
-        return self._iterate(self._operations.chunks(job))
+        return self._batches(self._operations.chunks(job))
 
     async def chunks_arrow(
         self, job: RangeJob, *, packed: bool = True
@@ -388,7 +392,7 @@ class AsyncTable(AsyncDriver):
         """As chunks(), each as an Arrow record batch with the binary columns key and value; see
         kelek.Table.chunks_arrow().
         """
-        async with aclosing(self._iterate(self._operations.chunk_columns(job, packed))) as chunks:
+        async with aclosing(self._batches(self._operations.chunk_columns(job, packed))) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
                     yield batch
@@ -413,7 +417,7 @@ class AsyncTable(AsyncDriver):
         kelek.Table.snapshot_chunks().
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._iterate(
+        return self._batches(
             self._operations.snapshot_chunks(asked, SnapshotRead(lease, chunk_pairs))
         )
 
@@ -433,7 +437,7 @@ class AsyncTable(AsyncDriver):
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         steps = self._operations.snapshot_columns(asked, SnapshotRead(lease, chunk_pairs, packed))
-        async with aclosing(self._iterate(steps)) as chunks:
+        async with aclosing(self._batches(steps)) as chunks:
             async for chunk in chunks:
                 for batch in chunk:
                     yield batch
@@ -508,24 +512,11 @@ class AsyncTable(AsyncDriver):
         self._puts.flush()
         return await self._run(steps)
 
-    async def _room(self, pack: Pack[Any, Any]) -> None:
-        client = self._client
-        await self._do(Wait(lambda: pack.exchange is not None or client.has_room))
-
-    async def _answer(self, exchange: Exchange) -> Answer:
-        return await self._run(self._operations.finish(exchange))
-
-    async def _values(self, exchange: Exchange) -> list[bytes | None]:
-        return await self._run(self._operations.finish_get(exchange))
-
     async def aclose(self) -> None:
         """Closes the client. Sent writes may still happen; tasks that wait get a TableError."""
         await super().aclose()
         tasks = (*self._puts.tasks, *self._gets.tasks)
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _make_links(self) -> AsyncLinks:
-        return AsyncLinks(self._client, TABLE_LINKS)
 
     open_lease = old_name("open_lease", open_snapshot)
     lease_chunks = old_name("lease_chunks", snapshot_chunks)

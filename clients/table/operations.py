@@ -46,8 +46,8 @@ from ..errors import (
     TableUnavailable,
     TableUnsupported,
 )
-from ..io.driver import Sleep, Step, Wait
 from ..io.links import LinkSettings
+from ..io.operations import Sleep, Step, Wait
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
 from ..node.discovery import resolve_urls

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...protocols.zerodb.client.client import ServerInfo
@@ -9,8 +10,9 @@ from ...protocols.zerodb.wire.requests import MapTable
 from ...protocols.zerodb.wire.values import TableOptions
 from ..aliases import old_name
 from ..errors import TableError, TableTimeout
-from ..io.driver import BlockingDriver, Step
+from ..io.driver import BlockingDriver
 from ..io.links import Links
+from ..io.operations import Step
 from .arguments import Data, Range, checked_range
 from .batch import Batch, BatchResult
 from .batching import PACK_BYTES, Pair, checked_pairs, packs
@@ -75,7 +77,7 @@ class Table(BlockingDriver):
         self._client = make_client(urls, tuning)
         self._operations = TableOperations(self._client, number, lambda: self.timeout_ms)
         self._operations.set_defaults(sync, stale)
-        self._own(Links(self._client, TABLE_LINKS))
+        self._own(partial(Links, self._client, TABLE_LINKS))
 
     # ---- reading ----
 
@@ -118,7 +120,7 @@ class Table(BlockingDriver):
         limit     at most so many pairs
         """
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._items(asked)
+        return self._pairs(asked)
 
     def keys(
         self,
@@ -131,7 +133,7 @@ class Table(BlockingDriver):
     ) -> Generator[bytes, None, None]:
         """The keys alone, as scan(); the server sends no values."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
-        for key, _ in self._items(asked):
+        for key, _ in self._pairs(asked):
             yield key
 
     def scan_pages(
@@ -145,7 +147,7 @@ class Table(BlockingDriver):
     ) -> Generator[list[Pair], None, None]:
         """As scan(): a list, never empty, of the pairs of each page."""
         asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
-        return self._iterate(self._operations.scan(asked))
+        return self._batches(self._operations.scan(asked))
 
     def to_arrow(
         self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
@@ -155,11 +157,11 @@ class Table(BlockingDriver):
         Raises TableError when pyarrow is not installed.
         """
         asked = ScanQuery(checked_range(prefix, start, end))
-        for page in self._iterate(self._operations.scan_columns(asked)):
+        for page in self._batches(self._operations.scan_columns(asked)):
             yield from page
 
-    def _items(self, asked: ScanQuery) -> Generator[Pair, None, None]:
-        with closing(self._iterate(self._operations.scan(asked))) as pages:
+    def _pairs(self, asked: ScanQuery) -> Generator[Pair, None, None]:
+        with closing(self._batches(self._operations.scan(asked))) as pages:
             for page in pages:
                 yield from page
 
@@ -310,7 +312,7 @@ class Table(BlockingDriver):
         return self._changes(checked_range(prefix, start, end), first_index(after, index))
 
     def _changes(self, bounds: Range, index: int) -> Generator[Change, None, None]:
-        with closing(self._iterate(self._operations.watch(bounds, index))) as lists:
+        with closing(self._batches(self._operations.watch(bounds, index))) as lists:
             for changes in lists:
                 yield from changes
 
@@ -386,7 +388,7 @@ class Table(BlockingDriver):
 
         Raises TableJobLost; the remaining chunks are then lost for all readers.
         """
-        return self._iterate(self._operations.chunks(job))
+        return self._batches(self._operations.chunks(job))
 
     def chunks_arrow(
         self, job: RangeJob, *, packed: bool = True
@@ -399,7 +401,7 @@ class Table(BlockingDriver):
 
         Raises TableError when pyarrow is not installed.
         """
-        with closing(self._iterate(self._operations.chunk_columns(job, packed))) as chunks:
+        with closing(self._batches(self._operations.chunk_columns(job, packed))) as chunks:
             for chunk in chunks:
                 yield from chunk
 
@@ -437,7 +439,7 @@ class Table(BlockingDriver):
         it.
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
-        return self._iterate(
+        return self._batches(
             self._operations.snapshot_chunks(asked, SnapshotRead(lease, chunk_pairs))
         )
 
@@ -461,7 +463,7 @@ class Table(BlockingDriver):
         """
         asked = ScanQuery(checked_range(prefix, start, end), keys_only=keys_only)
         with closing(
-            self._iterate(
+            self._batches(
                 self._operations.snapshot_columns(asked, SnapshotRead(lease, chunk_pairs, packed))
             )
         ) as chunks:

@@ -25,8 +25,8 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def test_async_log_has_every_method_of_log() -> None:
-    sync_names = {name for name in vars(kelek.Log) if not name.startswith("_")}
-    async_names = {name for name in vars(kelek.AsyncLog) if not name.startswith("_")}
+    sync_names = {name for name in dir(kelek.Log) if not name.startswith("_")}
+    async_names = {name for name in dir(kelek.AsyncLog) if not name.startswith("_")}
     assert sync_names - {"close"} == async_names - {"aclose"}
 
 

@@ -6,11 +6,9 @@ import kelek
 from kelek.clients.log.members import (
     ask_members,
     index_of,
-    members_of,
     with_member,
     without_member,
 )
-from kelek.protocols.zmqraft.wire.client_codec import ConfigAnswer
 from kelek.protocols.zmqraft.wire.config_codec import (
     ConfigStatus,
     ConfigUpdate,
@@ -31,8 +29,6 @@ def test_a_request_has_all_members_and_a_new_id() -> None:
 def test_members_are_added_and_removed() -> None:
     assert with_member(MEMBERS, "n3", "tcp://h:3") == {**MEMBERS, "n3": "tcp://h:3"}
     assert without_member(MEMBERS, "n1") == {"n2": "tcp://h:2"}
-    assert members_of(ConfigAnswer(True, "n1", tuple(MEMBERS.items()))) == MEMBERS
-    assert members_of(ConfigAnswer(False, None, None)) == {}
 
 
 def test_changes_without_effect_are_refused() -> None:
