@@ -112,8 +112,8 @@ class FarmPeer:
         empties it.
         """
         self.join_refusal = ""  # Why we refused the last JoinCluster.
-        self.directory = ServerDirectory(configurations)
-        core_setup = self.setup.for_core(self.directory.record, self._term_entry)
+        self.directory = ServerDirectory(configurations, log.configurations)
+        core_setup = self.setup.for_core(self.directory.read_config, self._term_entry)
         self.core = Raft(core_setup, self._hard_state, log, self._now_ms, self._random)
         self.directory.core = self.core
         self.membership = MembershipChanger(self.setup, self.core, self.directory, self._read_sync)
@@ -550,7 +550,7 @@ class FarmPeer:
             self._member_above_index = snapshot.configuration.log_index
         voters = core.configuration
         if core.log.term_at(index) != snapshot.last_term:
-            voters = self.directory.install(index, snapshot.configuration)
+            voters = self.directory.record(index, snapshot.configuration)
         if core.install_snapshot(index, snapshot.last_term, voters):
             self._batches.clear()
             self._responses.clear()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from ...host.chunks import ChunkWindow
 from ...raft.core import Raft, Role
 from ..wire.entries import peer_of
 from ..wire.messages import (
@@ -17,50 +18,17 @@ from .membership import MembershipChanger
 from .values import FarmSetup, FarmSnapshot, PeerStorage
 
 
-class SnapshotTransfer:
+class SnapshotTransfer(ChunkWindow):
     """One snapshot to one server."""
 
-    __slots__ = ("is_pending", "offset", "size", "snapshot", "to")
-
-    def __init__(self, to: int, snapshot: FarmSnapshot) -> None:
+    def __init__(self, to: int, snapshot: FarmSnapshot, block_bytes: int) -> None:
+        super().__init__(snapshot.size, block_bytes)
         self.to = to
         self.snapshot = snapshot
-        self.offset = 0
-        self.size = 0  # Of the chunk under way, in bytes.
-        self.is_pending = False  # A chunk is under way.
 
-    def next_chunk(self, disk: PeerStorage, header: Request, block_bytes: int) -> Request | None:
-        """The next chunk, as a request with this header; None when the snapshot is replaced."""
-        snapshot = self.snapshot
-        self.size = min(block_bytes, snapshot.size - self.offset)
-        data = disk.read_snapshot(snapshot, self.offset, self.size)
-        if data is None:
-            return None
-        assert len(data) == self.size, "a snapshot has the size that its metadata states"
-        is_done = self.offset + self.size == snapshot.size
-        sync = SnapshotSync(
-            snapshot.last_index,
-            snapshot.last_term,
-            snapshot.configuration,
-            self.offset,
-            data,
-            is_done,
-        )
-        entry = FarmLogEntry(header.term, ValueType.SNAPSHOT_SYNC, encode_snapshot_sync(sync))
-        return header._replace(
-            type=MessageType.INSTALL_SNAPSHOT,
-            last_log_term=snapshot.last_term,
-            last_log_index=snapshot.last_index,
-            entries=(entry,),
-        )
-
-    def on_response(self, response: Response) -> bool | None:
-        """True: the receiver has the whole snapshot. False: it refused. None: more to send."""
-        self.is_pending = False
-        if not response.is_accepted or response.next_index != self.offset + self.size:
-            return False
-        self.offset = response.next_index
-        return True if self.offset == self.snapshot.size else None
+    def restart(self, snapshot: FarmSnapshot) -> None:
+        self.snapshot, self.size = snapshot, snapshot.size
+        self.rewind(0)
 
 
 class SnapshotSender:
@@ -94,45 +62,59 @@ class SnapshotSender:
             servers.append(joining)
         for server_id in servers:
             if snapshot.last_index and server_id not in self._transfers:
-                self._transfers[server_id] = SnapshotTransfer(server_id, snapshot)
+                self._transfers[server_id] = SnapshotTransfer(
+                    server_id, snapshot, self._setup.snapshot_block_bytes
+                )
         for server_id in [to for to, at in self._retry_ms.items() if now_ms >= at]:
             del self._retry_ms[server_id]
             self._report(server_id, 0, now_ms)
         if self._core.role is not Role.LEADER:
             self._transfers.clear()
         for transfer in self._transfers.values():
-            if not transfer.is_pending:
+            if not transfer.in_flight:
                 self._send_chunk(transfer, snapshot)
 
-    def _send_chunk(self, transfer: SnapshotTransfer, snapshot: FarmSnapshot) -> None:
-        core = self._core
-        header = Request(
+    def _send_chunk(self, transfer: SnapshotTransfer, newest: FarmSnapshot) -> None:
+        ((offset, size),) = transfer.next_chunks()
+        snapshot, core = transfer.snapshot, self._core
+        data = self._disk.read_snapshot(snapshot, offset, size)
+        if data is None:  # A newer snapshot has replaced it: start again.
+            transfer.restart(newest)
+            if snapshot != newest:
+                self._send_chunk(transfer, newest)
+            return
+        assert len(data) == size, "a snapshot has the size that its metadata states"
+        sync = SnapshotSync(*snapshot[:3], offset, data, is_done=offset + size == snapshot.size)
+        entry = FarmLogEntry(core.term, ValueType.SNAPSHOT_SYNC, encode_snapshot_sync(sync))
+        request = Request(
             MessageType.INSTALL_SNAPSHOT,
             self._setup.server_id,
             transfer.to,
             core.term,
-            commit_index=core.commit_index,
+            snapshot.last_term,
+            snapshot.last_index,
+            core.commit_index,
+            (entry,),
         )
-        chunk = transfer.next_chunk(self._disk, header, self._setup.snapshot_block_bytes)
-        if chunk is None:  # A newer snapshot has replaced it: start again.
-            transfer.snapshot, transfer.offset = snapshot, 0
-            chunk = transfer.next_chunk(self._disk, header, self._setup.snapshot_block_bytes)
-        transfer.is_pending = chunk is not None and self._send(transfer.to, chunk)
+        if not self._send(transfer.to, request):
+            transfer.rewind(offset)
 
     def on_response(self, server_id: int, response: Response, now_ms: int) -> None:
         """A server has answered a chunk."""
         transfer = self._transfers.get(server_id)
-        if transfer is None or not transfer.is_pending:
+        if transfer is None or not transfer.in_flight:
             return
-        done = transfer.on_response(response)
-        if done is None:
-            self._membership.on_chunk_sent(server_id, now_ms)
+        ((_, end),) = transfer.in_flight
+        if not response.is_accepted or response.next_index != end:
+            self._retry_ms[server_id] = now_ms + self._setup.election_timeout_ms_min
+            del self._transfers[server_id]
             return
-        del self._transfers[server_id]
-        if done:
+        transfer.acknowledge(end)
+        if transfer.is_done:
+            del self._transfers[server_id]
             self._report(server_id, transfer.snapshot.last_index, now_ms)
         else:
-            self._retry_ms[server_id] = now_ms + self._setup.election_timeout_ms_min
+            self._membership.on_chunk_sent(server_id, now_ms)
 
     def _report(self, server_id: int, last_index: int, now_ms: int) -> None:
         """The end of a transfer; last_index 0: refused."""
@@ -143,7 +125,7 @@ class SnapshotSender:
         """The chunk under way is sent again."""
         transfer = self._transfers.get(server_id)
         if transfer is not None:
-            transfer.is_pending = False
+            transfer.rewind(transfer.acked_bytes)
 
     def cancel(self, server_id: int) -> None:
         """Ends a transfer to a server that has no link any more."""

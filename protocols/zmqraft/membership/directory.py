@@ -4,7 +4,9 @@ It decides nothing: the core counts majorities, and members.py changes the confi
 """
 
 from collections.abc import Mapping
+from operator import attrgetter
 
+from ...host.configurations import ConfigurationLog
 from ...raft.membership import Configuration, ConfigurationHistory
 from ...raft.messages import EntryBatch
 from ..wire.config_codec import (
@@ -19,7 +21,7 @@ from ..wire.config_codec import (
 UNLISTED_PEERS_MAX = 64  # Peers with a hello that no configuration here names.
 
 
-class MemberDirectory:
+class MemberDirectory(ConfigurationLog[ConfigEntry]):
     """The config entries of the log with their URLs, and the topology's addresses.
 
     The log says which peers are members. Their addresses come from the topology, else from the
@@ -39,22 +41,15 @@ class MemberDirectory:
         """
         self.urls = dict(urls)  # By the topology.
         self._peer_urls = dict(peer_urls)
-        self._entries = {base_index: base or ConfigEntry(tuple(self.urls.items()))}
         self.members_known = base is not None  # Else the topology's members are assumed.
-        self.history = ConfigurationHistory(self._entries[base_index].configuration, (), base_index)
+        base = base or ConfigEntry(tuple(self.urls.items()))
+        history = ConfigurationHistory(base.configuration, (), base_index)
+        voters = attrgetter("configuration")
+        super().__init__({base_index: base}, history, batch_config, voters)
         self.peer_url_members = frozenset(peer_urls)  # They must send peer messages to `peer_url`.
         self._unlisted: dict[str, None] = {}
 
     # ---- by the log ----
-
-    def read_config(self, batch: EntryBatch) -> Configuration | None:
-        """Returns the configuration in a batch, if it holds one
-        (raft.messages.Setup.configuration)."""
-        entry = batch_config(batch)
-        if entry is None:
-            return None
-        self._entries[batch.first_index] = entry
-        return entry.configuration
 
     def recover(self, batch: EntryBatch) -> None:
         """Reads a batch of our own log at the start; call it in order."""
@@ -69,31 +64,19 @@ class MemberDirectory:
 
         Raises RemoteProtocolError when data is no configuration.
         """
-        entry = self._entries[index] = decode_config_entry(data) if data else self.entry
+        entry = decode_config_entry(data) if data else self.latest
         self.members_known = True
-        return entry.configuration
+        return self.record(index, entry)
 
     def set_initial_members(self, members: Members) -> Configuration:
         """Takes the initial members from a peer that knows them. The log begins at index 1."""
-        entry = self._entries[0] = ConfigEntry(members)
         self.members_known = True
-        return entry.configuration
-
-    def at(self, index: int) -> ConfigEntry:
-        """Returns the config entry in force at an index, which is not below the base."""
-        return self._entries[self.history.entry_at(index)]
-
-    @property
-    def entry(self) -> ConfigEntry:
-        """The config entry in force."""
-        return self._entries[self.history.last_index]
+        return self.record(0, ConfigEntry(members))
 
     @property
     def initial_members(self) -> Members | None:
         """The cluster's initial members, if they are known and the log still begins at index 1."""
-        return (
-            self._entries[0].new if self.members_known and self.history.first_index == 0 else None
-        )
+        return self.at(0).new if self.members_known and self.history.first_index == 0 else None
 
     def encode_at(self, index: int) -> bytes:
         """Encodes the config entry in force at an index for a snapshot."""
@@ -104,14 +87,14 @@ class MemberDirectory:
     @property
     def members(self) -> Members:
         """All members, of both sets while joint, with their client URLs."""
-        return tuple((peer, self.urls.get(peer, url)) for peer, url in self.entry.members)
+        return tuple((peer, self.urls.get(peer, url)) for peer, url in self.latest.members)
 
     def url_of(self, peer: str, otherwise: str = "") -> str:
         """Returns the URL for our requests to a peer; `otherwise` when none is known."""
         return (
             self._peer_urls.get(peer)
             or self.urls.get(peer)
-            or dict(self.entry.members).get(peer, otherwise)
+            or dict(self.latest.members).get(peer, otherwise)
         )
 
     def on_peer_url(self, peer: str, url: str) -> bool:
@@ -144,13 +127,13 @@ class MemberDirectory:
     @property
     def accepted_senders(self) -> frozenset[str]:
         """The peers whose requests are processed."""
-        return frozenset((*self.urls, *member_ids(self.entry.members), *self._unlisted))
+        return frozenset((*self.urls, *member_ids(self.latest.members), *self._unlisted))
 
     @property
     def drift(self) -> list[str]:
         """Differences between the topology and the configuration in force, one line each."""
         found = []
-        members = dict(self.entry.members)
+        members = dict(self.latest.members)
         for peer, url in members.items():
             if peer not in self.urls:
                 found.append(f"{peer} at {url} is a member, but not in the topology")

@@ -205,7 +205,7 @@ class MemberChanges:
         strange = [url for _, url in new if not is_url(url)]
         if strange:
             raise Refusal("Malformed", f"{strange[0]!r} is no tcp://HOST:PORT or ipc://PATH")
-        if dict(new) in (dict(self._directory.entry.new), dict(self._directory.members)):
+        if dict(new) in (dict(self._directory.latest.new), dict(self._directory.members)):
             raise Refusal("Unchanged", "these are the members already")
         return new
 
@@ -228,7 +228,7 @@ class MemberChanges:
         A server of an old version or another implementation could neither apply them nor lead.
         """
         strange = sorted(self.joining.keys() - self._knows_tables)
-        if self._directory.entry.tables_from and strange:
+        if self._directory.latest.tables_from and strange:
             raise Refusal(
                 "Unversed",
                 f"{', '.join(strange)} can't follow tables' entries: not this version's kelek",
@@ -295,7 +295,7 @@ class MemberChanges:
                 self._advance(change, now_ms)
             except Refusal as refusal:
                 self._finish(change, refusal.answer)
-        elif self.holds_tables and not self._directory.entry.tables_from:
+        elif self.holds_tables and not self._directory.latest.tables_from:
             self._append_tables_from()
         if self._leads_after_removal() and not self._transfer_started:
             self._dismiss_due_ms.setdefault(core.setup.peer_id, now_ms + DISMISS_MS)
@@ -311,7 +311,7 @@ class MemberChanges:
         others = {*self._core.configuration.members} - {self._core.setup.peer_id}
         if others <= self._knows_tables and self._is_stable():
             index = self._core.log.last_index + 1
-            self._append(None, self._directory.entry._replace(tables_from=index))
+            self._append(None, self._directory.latest._replace(tables_from=index))
 
     def _leads_after_removal(self) -> bool:
         """Whether this leader's own removal is committed.
@@ -327,7 +327,7 @@ class MemberChanges:
         """Returns the change in progress; also a joint one of an earlier leader, which we
         finish."""
         if self._change is None and self._core.configuration.old:
-            self._change = ConfigChange(None, self._directory.entry.new, ChangeStage.JOINT, now_ms)
+            self._change = ConfigChange(None, self._directory.latest.new, ChangeStage.JOINT, now_ms)
             self._change.joint_index = self._directory.history.last_index
         return self._change
 
@@ -340,7 +340,7 @@ class MemberChanges:
         if change.stage is ChangeStage.CATCH_UP:
             self._catch_up(change, now_ms)
         elif change.stage is ChangeStage.JOINT and core.commit_index >= change.joint_index:
-            entry = self._directory.entry._replace(new=change.new, old=())
+            entry = self._directory.latest._replace(new=change.new, old=())
             self._append(self._new_reqid(), entry)
             change.stage, change.stage_started_ms = ChangeStage.FINAL, now_ms
         elif change.stage is ChangeStage.FINAL and self._is_complete(change, now_ms):
@@ -388,7 +388,7 @@ class MemberChanges:
             return
         self._check_tables_feature()
         assert change.reqid is not None
-        entry = self._directory.entry
+        entry = self._directory.latest
         entry = entry._replace(new=change.new, old=entry.new)
         change.joint_index = self._append(change.reqid, entry)
         change.stage = ChangeStage.JOINT

@@ -254,7 +254,7 @@ class Peer:
         """Processes messages that arrived at `url`: from clients, and from foreign peers."""
         self._now_ms, self._unix_s = now_ms, unix_s
         view = self._updates_view()
-        if self.directory.entry.tables_from:
+        if self.directory.latest.tables_from:
             view = view._replace(marked=MARKED_REFUSED)
         received = self.updates.receive(arena, view, self.clients_out)
         if received.updates:
@@ -308,7 +308,7 @@ class Peer:
         version, these packs become state entries.
         """
         self._now_ms, self._unix_s = now_ms, unix_s
-        kind = KIND_TABLES if self.directory.entry.tables_from else KIND_STATE
+        kind = KIND_TABLES if self.directory.latest.tables_from else KIND_STATE
         view = self._updates_view()._replace(marked=MARKED_ALONE, kind=kind)
         received = self._table_updates.receive(arena, view, self.peers_out)
         if received.updates:
@@ -769,7 +769,7 @@ class Peer:
             "drift": self.directory.drift,
             "change": self.members.status,
             **self.snapshots.status(),
-            "tables_from": self.directory.entry.tables_from,
+            "tables_from": self.directory.latest.tables_from,
             **self._counters(),
             **self.reads.counters(),
         }

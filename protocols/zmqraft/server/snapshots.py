@@ -5,10 +5,10 @@ never delays a heartbeat. docs/protocols/zmq-raft.md, "InstallSnapshot".
 """
 
 from collections import deque
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from ...errors import RemoteProtocolError
+from ...host.chunks import ChunkWindow
 from ...raft.core import Raft
 from ...raft.messages import InstallSnapshot, SnapshotResponse, StoredRead
 from ..membership.directory import MemberDirectory
@@ -60,39 +60,35 @@ class SnapshotContext(NamedTuple):
     directory: MemberDirectory
 
 
-class _OutgoingSnapshot:
+class _OutgoingSnapshot(ChunkWindow):
     """A snapshot being sent to one follower."""
 
     def __init__(self, snapshot: Snapshot, plain: bool, now_ms: int) -> None:
+        # A single chunk until the first answer, which may name an offset to resume from.
+        super().__init__(
+            snapshot.state_size if plain else snapshot.size,
+            CHUNK_BYTES_PLAIN if plain else CHUNK_BYTES_MAX,
+        )
         self.snapshot = snapshot
         self.plain = plain
-        self.size = snapshot.state_size if plain else snapshot.size
-        self.acked_bytes = 0
-        self.next_offset = 0  # The next offset to read.
-        self.window = 1  # Until the first answer, which may name an offset to resume from.
-        self.in_flight: deque[tuple[int, int]] = deque()  # Begin and end of the unanswered chunks.
-        self.last_message: InstallSnapshot | None = (
-            None  # The last one in text form: a repeat must be equal.
-        )
+        # The last one in text form: a repeat must be equal.
+        self.last_message: InstallSnapshot | None = None
         self.progress_ms = now_ms
 
     def rewind(self, offset: int) -> None:
-        """Gives up the chunks in flight and continues at offset."""
-        self.next_offset = offset
-        self.in_flight.clear()
+        super().rewind(offset)
         self.last_message = None
 
-    def next_reads(self, to: str) -> Iterable[ReadChunk]:
-        """Yields the chunks to read now."""
-        chunk_max = CHUNK_BYTES_PLAIN if self.plain else CHUNK_BYTES_MAX
-        while len(self.in_flight) < self.window:
-            size = min(chunk_max, self.size - self.next_offset)
-            if size == 0 and (self.size > 0 or self.in_flight):
-                return
-            self.in_flight.append((self.next_offset, self.next_offset + size))
-            index, term = self.snapshot[:2]
-            yield ReadChunk(to, index, term, self.next_offset, size, self.plain)
-            self.next_offset += size
+    def resend(self) -> None:
+        """Continues with a single chunk behind the last one that was acknowledged."""
+        self.window = 1
+        self.rewind(self.acked_bytes)
+
+    def next_reads(self, to: str) -> list[ReadChunk]:
+        """Returns the chunks to read now."""
+        return [
+            ReadChunk(to, *self.snapshot[:2], *chunk, self.plain) for chunk in self.next_chunks()
+        ]
 
     def on_answer(self, offset: int, now_ms: int) -> None:
         """The follower needs the chunk at offset next."""
@@ -100,12 +96,9 @@ class _OutgoingSnapshot:
             raise RemoteProtocolError(f"offset {offset} of a snapshot of {self.size} bytes")
         if offset != self.acked_bytes:
             self.progress_ms = now_ms
-        self.acked_bytes = offset
         self.window = 1 if self.plain else WINDOW
-        while self.in_flight and self.in_flight[0][1] <= offset:
-            self.in_flight.popleft()
-        follows = self.in_flight[0][0] if self.in_flight else self.next_offset
-        if follows != offset:
+        self.acknowledge(offset)
+        if self.follows != offset:
             self.rewind(offset)
 
 
@@ -194,8 +187,7 @@ class SnapshotManager:
         """The connection is lost with its messages: continue with a single chunk."""
         transfer = self._outgoing.get(peer)
         if transfer is not None:
-            transfer.window = 1
-            transfer.rewind(transfer.acked_bytes)
+            transfer.resend()
 
     def on_hello(self, peer: str, now_ms: int) -> None:
         """The capabilities of the peer are known now."""
@@ -404,8 +396,7 @@ class SnapshotManager:
         self.incoming = None
         self._creating_since_ms = self._lost_order = None
         for peer, transfer in self._outgoing.items():
-            transfer.window = 1
-            transfer.rewind(transfer.acked_bytes)
+            transfer.resend()
             self.orders += transfer.next_reads(peer)
 
     def step(self, applied_index: int, appended_bytes: int, now_ms: int) -> list[Order]:
@@ -428,8 +419,7 @@ class SnapshotManager:
             if transfer.plain and transfer.last_message is not None:
                 self._send_chunk(peer, transfer.last_message, transfer)
                 continue
-            transfer.window = 1
-            transfer.rewind(transfer.acked_bytes)
+            transfer.resend()
             self.orders += transfer.next_reads(peer)
         if self._creating_since_ms is not None:
             if now_ms - self._creating_since_ms >= CREATE_MS_MAX:

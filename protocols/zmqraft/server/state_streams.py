@@ -4,8 +4,9 @@ The state comes in chunks, then the entries behind it. It reads no file: it orde
 (snapshots/orders.py). docs/protocols/zmq-raft.md, "RequestEntries".
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 
+from ...host.chunks import ChunkWindow
 from ..snapshots.orders import ChunkRead, ReadChunk, Snapshot
 from ..wire.client_codec import (
     EntriesAnswer,
@@ -24,54 +25,37 @@ STREAMS_MAX = 1000
 STREAM_PREFIX = "\0"  # The first character of a stream's name, which no PEER ID has.
 
 
-class _StateStream:
+class _StateStream(ChunkWindow):
     """One client's request, and how much state was ordered, sent and acknowledged."""
 
     def __init__(
         self, number: int, request: RequestEntries, snapshot: Snapshot, offset: int
     ) -> None:
+        chunk_bytes_max = CHUNK_BYTES_MAX if request.packed else CHUNK_BYTES_PLAIN
+        super().__init__(snapshot.state_size, chunk_bytes_max, CHUNKS_AHEAD, offset)
         self.name = f"{STREAM_PREFIX}{number}"
         self.request = request
         self.snapshot = snapshot
-        self.next_offset = offset  # The next offset to read.
-        self.unacknowledged: deque[int] = deque()  # The end of each chunk being read or sent.
-        self.started = offset > 0  # An empty state is one chunk, too.
         self.heard_ms = 0
 
     def next_reads(self) -> list[ReadChunk]:
         """Returns the chunks to read now."""
-        chunk_max = CHUNK_BYTES_MAX if self.request.packed else CHUNK_BYTES_PLAIN
-        size = self.snapshot.state_size
-        pieces = []
-        while len(self.unacknowledged) < CHUNKS_AHEAD and (
-            self.next_offset < size or not self.started
-        ):
-            self.started = True
-            length = min(chunk_max, size - self.next_offset)
-            index, term = self.snapshot[:2]
-            pieces.append(ReadChunk(self.name, index, term, self.next_offset, length, True))
-            self.next_offset += length
-            self.unacknowledged.append(self.next_offset)
-        return pieces
+        index, term = self.snapshot[:2]
+        return [ReadChunk(self.name, index, term, *chunk, True) for chunk in self.next_chunks()]
 
-    def acknowledge(self, request: RequestEntries) -> bool:
+    def on_request(self, request: RequestEntries) -> bool:
         """Processes a follow-up. Returns False if the request is none, but starts again.
 
         In node form it names the next offset; in text form it names the snapshot's index, once for
         each chunk.
         """
         if request.offset is not None:
-            while self.unacknowledged and self.unacknowledged[0] <= request.offset:
-                self.unacknowledged.popleft()
+            self.acknowledge(request.offset)
             return True
-        if request.prev_index != self.snapshot.last_index or not self.unacknowledged:
+        if request.prev_index != self.snapshot.last_index or not self.in_flight:
             return False
-        self.unacknowledged.popleft()
+        self.in_flight.popleft()
         return True
-
-    @property
-    def is_done(self) -> bool:
-        return self.next_offset == self.snapshot.state_size and not self.unacknowledged
 
 
 class StateStreams:
@@ -103,7 +87,7 @@ class StateStreams:
             self._drop(key)
             return None
         held = self._streams.get(key)
-        if held is None or not held[1].acknowledge(request):
+        if held is None or not held[1].on_request(request):
             self._drop(key)
             self._expire(now_ms)
             if len(self._streams) >= STREAMS_MAX:
@@ -115,7 +99,7 @@ class StateStreams:
         stream = held[1]
         stream.heard_ms = now_ms
         self._streams.move_to_end(key)
-        if stream.started and stream.is_done:
+        if stream.is_done:
             self._drop(key)
             return request._replace(prev_index=stream.snapshot.last_index, offset=None)
         self.orders += stream.next_reads()

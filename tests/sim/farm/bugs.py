@@ -101,9 +101,9 @@ FARM_BUGS = (
         "a replaced Configuration hides the one in force",
         (
             Patch(
-                "protocols/garlicfarm/server/directory.py",
-                "keep = self.core.log.configurations.entry_at(index)\n",
-                "keep = max((at for at in self._by_index if at <= index), default=0)\n",
+                "protocols/host/configurations.py",
+                "keep = self.history.entry_at(index)\n",
+                "keep = max((at for at in self._entries if at <= index), default=0)\n",
             ),
         ),
         expected="ends by KeyError",

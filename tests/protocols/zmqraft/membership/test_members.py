@@ -540,10 +540,10 @@ def test_tables_get_their_own_kind_once_all_members_know_it(
     assert send_pack(ring, MARKED, to_peer_url=True) == []
     ring.run_until(lambda: lead.core.commit_index == 2)
     assert kind_at(ring, 2) == KIND_STATE, "n3 would not apply the other one"
-    assert lead.directory.entry.tables_from == 0
+    assert lead.directory.latest.tables_from == 0
     monkeypatch.undo()
     hello_again(ring, "n3")
-    ring.run_until(lambda: all(p.directory.entry.tables_from == 3 for p in ring.peers.values()))
+    ring.run_until(lambda: all(p.directory.latest.tables_from == 3 for p in ring.peers.values()))
     ring.run_until(lambda: lead.core.commit_index == 3)
     assert send_pack(ring, MARKED, to_peer_url=True) == []
     assert kind_at(ring, 4) == KIND_TABLES
@@ -553,7 +553,7 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) ->
     lead = ring.lead
     assert send_pack(ring, b"no mark", to_peer_url=True)[0][2] == b"\3", "never from there"
     lead.members.holds_tables = True
-    ring.run_until(lambda: lead.directory.entry.tables_from == 2)
+    ring.run_until(lambda: lead.directory.latest.tables_from == 2)
     last_index = lead.core.log.last_index
     for form in Form.TEXT, Form.NODE:
         update = encode_client_request(RequestUpdate(ring.new_id(), MARKED), CLUSTER, form)
@@ -582,7 +582,7 @@ def test_changes_of_members_keep_what_tables_believe(
 ) -> None:
     ring.lead.members.holds_tables = True
     ring.run_until(lambda: ring.lead.core.commit_index == 2)
-    assert ring.lead.directory.entry.tables_from == 2
+    assert ring.lead.directory.latest.tables_from == 2
     be_without_tables(monkeypatch, ring.start("n4", OLD))
     ring.change(*OLD, "n4")
     answer = ring.answer()
@@ -594,8 +594,8 @@ def test_changes_of_members_keep_what_tables_believe(
     ring.start("n5", OLD)
     ring.change(*OLD, "n5")
     assert ring.answer().log_index
-    assert {ring.peers[name].directory.entry.tables_from for name in OLD} == {2}
-    assert ring.lead.directory.entry.old == ()
+    assert {ring.peers[name].directory.latest.tables_from for name in OLD} == {2}
+    assert ring.lead.directory.latest.old == ()
 
 
 # The codec.
