@@ -149,16 +149,17 @@ class Layout(Generic[V]):
         self.check = check
         self.parts = tuple(part for part in parts if not isinstance(part, Cases))
         self.cases = next((part for part in parts if isinstance(part, Cases)), None)
-        self._shapes: dict[Any, _Shape] = {}  # By status; None: there is no status.
+        self._shapes: dict[Any, _Shape] = {}  # By status.
         self._by_frame: dict[Any, list[_Shape]] = {}  # By the decoded status frame.
+        self._shape = None  # Of a message without Cases.
         if self.cases is None:
-            self._shapes[None] = _Shape(value, self.parts, self.given, ignores_more)
+            self._shape = _Shape(value, self.parts, self.given, ignores_more)
             return
-        field, type_ = self.cases.field, self.cases.type
+        self._status, type_ = self.cases.field, self.cases.type
         for case in self.cases.cases:
             frame = type_.encode(case.status)
             parts_ = (*self.parts, Unused("", frame), *case.parts)
-            shape = _Shape(value, parts_, {**self.given, field: case.status}, ignores_more)
+            shape = _Shape(value, parts_, {**self.given, self._status: case.status}, ignores_more)
             self._shapes[case.status] = shape
             self._by_frame.setdefault(type_.decode(frame), []).append(shape)
 
@@ -168,7 +169,7 @@ class Layout(Generic[V]):
         Raises RemoteProtocolError with the name of the message and the number of the frame.
         """
         count = len(frames)
-        shape = self._shapes[None] if self.cases is None else self._choose(self.cases, frames)
+        shape = self._shape or self._choose(frames)
         if not shape.count_min <= count <= shape.count_max:
             raise self._count_error([shape], count)
         values = shape.values.copy()
@@ -180,16 +181,19 @@ class Layout(Generic[V]):
             for position, meaning in shape.idents:
                 if frames[position] != cluster:
                     raise RemoteProtocolError(f"a foreign {meaning}")
-            for position, type_ in shape.ids:
-                type_.decode(frames[position])
-            for position, slot, type_ in shape.fields:
-                values[slot] = type_.decode(frames[position])
-            for position, slot, type_ in shape.optional[: count - shape.count_min]:
-                values[slot] = type_.decode(frames[position])
-            for position, slots, type_ in shape.groups:
-                for slot, value in zip(slots, type_.decode(frames[position]), strict=True):
-                    values[slot] = value
-            for position, slot, rest_type in shape.rests:
+            for position, decode in shape.checks:
+                decode(frames[position])
+            for position, slot, decode in shape.decoders:
+                values[slot] = decode(frames[position])
+            if shape.groups:
+                for position, slots, type_ in shape.groups:
+                    for slot, value in zip(slots, type_.decode(frames[position]), strict=True):
+                        values[slot] = value
+            if shape.optional:
+                for position, slot, type_ in shape.optional[: count - shape.count_min]:
+                    values[slot] = type_.decode(frames[position])
+            elif shape.rest is not None:
+                position, slot, rest_type = shape.rest
                 values[slot] = rest_type.decode(frames[position:])
         except RemoteProtocolError as error:
             error.args = (f"{self.name}, frame {position + 1}: {error}",)
@@ -199,8 +203,10 @@ class Layout(Generic[V]):
             raise RemoteProtocolError(f"{self.name}: {problem}")
         return message
 
-    def _choose(self, cases: Cases, frames: Sequence[bytes]) -> "_Shape":
+    def _choose(self, frames: Sequence[bytes]) -> "_Shape":
         """Returns the shape that the status frame and the number of frames tell."""
+        cases = self.cases
+        assert cases is not None
         position, count = len(self.parts), len(frames)
         if count <= position:
             raise self._count_error([*self._shapes.values()], count)
@@ -228,24 +234,25 @@ class Layout(Generic[V]):
 
         message_id   the value of the message's Id, if it has one
         """
-        status = None if self.cases is None else getattr(message, self.cases.field)
-        shape = self._shapes[status]
+        shape = self._shape or self._shapes[getattr(message, self._status)]
         frames = shape.frames.copy()
         for position, _ in shape.idents:
             frames[position] = cluster
-        for position, type_ in shape.ids:
-            frames[position] = type_.encode(message_id)
-        for position, slot, type_ in shape.fields:
-            frames[position] = type_.encode(message[slot])
-        for position, slots, type_ in shape.groups:
-            frames[position] = type_.encode([message[slot] for slot in slots])
-        for _, slot, rest_type in shape.rests:
+        for position, encode in shape.ids:
+            frames[position] = encode(message_id)
+        for position, slot, encode in shape.encoders:
+            frames[position] = encode(message[slot])
+        if shape.groups:
+            for position, slots, type_ in shape.groups:
+                frames[position] = type_.encode([message[slot] for slot in slots])
+        if shape.optional:
+            count = len(shape.optional)
+            while count and message[shape.optional[count - 1][1]] == shape.defaults[count - 1]:
+                count -= 1
+            frames += [type_.encode(message[slot]) for _, slot, type_ in shape.optional[:count]]
+        elif shape.rest is not None:
+            _, slot, rest_type = shape.rest
             frames += rest_type.encode(message[slot])
-        count = len(shape.optional)
-        while count and message[shape.optional[count - 1][1]] == shape.defaults[count - 1]:
-            count -= 1
-        for _, slot, type_ in shape.optional[:count]:
-            frames.append(type_.encode(message[slot]))
         return frames
 
     def rows(self) -> Iterator[TableRow]:
@@ -286,12 +293,14 @@ class _Shape:
         self.frames: list[bytes] = []  # Without optional ones.
         self.constants: list[tuple[int, bytes, str]] = []
         self.idents: list[tuple[int, str]] = []
-        self.ids: list[tuple[int, FrameType]] = []
-        self.fields: list[tuple[int, int, FrameType]] = []
+        self.ids: list[tuple[int, Callable[[Any], bytes]]] = []
+        self.checks: list[tuple[int, Callable[[bytes], Any]]] = []  # Of ids.
+        self.encoders: list[tuple[int, int, Callable[[Any], bytes]]] = []
+        self.decoders: list[tuple[int, int, Callable[[bytes], Any]]] = []
         self.groups: list[tuple[int, list[int], FrameType]] = []
         self.optional: list[tuple[int, int, FrameType]] = []
         self.defaults: list[Any] = []  # Of the optional fields.
-        self.rests: list[tuple[int, int, RestType]] = []
+        self.rest: tuple[int, int, RestType] | None = None
         self.count_max = maxsize if ignores_more else len(parts)
         for position, part in enumerate(parts):
             match part:
@@ -300,9 +309,11 @@ class _Shape:
                 case Ident(meaning):
                     self.idents.append((position, meaning))
                 case Id(type_):
-                    self.ids.append((position, type_))
+                    self.ids.append((position, type_.encode))
+                    self.checks.append((position, type_.decode))
                 case Frame(str(field), type_, optional=False):
-                    self.fields.append((position, names.index(field), type_))
+                    self.encoders.append((position, names.index(field), type_.encode))
+                    self.decoders.append((position, names.index(field), type_.decode))
                 case Frame(str(field), type_):
                     self.optional.append((position, names.index(field), type_))
                     self.defaults.append(defaults[field])
@@ -310,7 +321,7 @@ class _Shape:
                 case Frame(fields, type_):
                     self.groups.append((position, [names.index(each) for each in fields], type_))
                 case Rest(field, rest_type, _, count_max):
-                    self.rests.append((position, names.index(field), rest_type))
+                    self.rest = position, names.index(field), rest_type
                     self.count_max = position + count_max
                     continue
             self.frames.append(part.data if isinstance(part, Constant | Unused) else b"")
@@ -324,7 +335,10 @@ def _code(frame: bytes) -> str:
 def _row(number: str, part: Part) -> TableRow:
     match part:
         case Constant(data):
-            return TableRow(number, "", _code(data))
+            text = data.decode() if data.isascii() and data.decode().isprintable() else ""
+            if len(data) > 2 and text:
+                return TableRow(number, "", f"`{text}`")
+            return TableRow(number, "", _code(data) + (f" `{text}`" if len(text) == 1 else ""))
         case Ident(meaning):
             return TableRow(number, "bytes", meaning)
         case Unused(meaning):

@@ -174,7 +174,7 @@ def test_the_kind_of_an_error_stays() -> None:
 
 def test_rows() -> None:
     assert list(READ.rows())[1:5] == [
-        TableRow("2", "", "`52`"),
+        TableRow("2", "", "`52` `R`"),
         TableRow("3", "bytes", "cluster ident"),
         TableRow("4", "number", "first index"),
         TableRow("5", "number", "count; empty: all; may be absent"),

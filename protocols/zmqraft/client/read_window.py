@@ -6,7 +6,7 @@ leader answers; an answer is valid for every read that started before its reques
 
 from collections.abc import Callable, Iterable, Sequence
 
-from ..wire.read_codec import decode_read_answer, encode_read_index
+from ..wire.read_codec import READ_ANSWER, READ_NOT_LEADER, READ_REQUEST, RequestRead
 
 REQUESTS_MAX = 64  # Unanswered requests; further reads share the next one.
 
@@ -82,19 +82,19 @@ class ReadWindow:
             id_ = self._new_id()
             sharing = [read for read in reads if read.wait == wait]
             self._requests[id_] = _Request(sharing, now_ms)
-            yield encode_read_index(id_, self._cluster, wait)
+            yield READ_REQUEST.encode(RequestRead(id_, wait), cluster=self._cluster)
 
     def on_answer(self, frames: Sequence[bytes], now_ms: int) -> bool:
         """Processes the answer to a known request. Returns False when the peer does not lead."""
-        id_, answer = decode_read_answer(frames)
-        request = self._requests[id_]
-        if not isinstance(answer, int):
+        answer = READ_ANSWER.decode(frames)
+        request = self._requests[frames[0]]
+        if answer.status == READ_NOT_LEADER:
             return False
         request.heard_ms = now_ms
-        if answer:
-            del self._requests[id_]
+        if answer.log_index:
+            del self._requests[frames[0]]
             for read in request.reads:
-                read.index = answer
+                read.index = answer.log_index
         return True
 
     @property

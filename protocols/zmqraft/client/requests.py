@@ -27,13 +27,13 @@ from ..wire.client_codec import (
     encode_client_request,
 )
 from ..wire.config_codec import (
+    CONFIG_UPDATE_ANSWER,
     ConfigStatus,
     ConfigUpdate,
     ConfigUpdateAnswer,
-    decode_config_update_answer,
 )
 from ..wire.entry import Entry, block_log_entries, decode_entries
-from ..wire.snapshot_codec import MakeSnapshot, SnapshotMade, decode_snapshot_made
+from ..wire.snapshot_codec import MAKE_SNAPSHOT_ANSWER, MakeSnapshot, SnapshotMade
 from ..wire.transfer_codec import (
     TRANSFER_ANSWER,
     TRANSFER_NOT_LEADER,
@@ -108,14 +108,14 @@ class Query:
                 answer = decode_state_url_answer(frames)[1]
                 leads = answer is not None or self.accepts_no_url or self.refusals > 0
             case ConfigUpdate():
-                answer = decode_config_update_answer(frames)[1]
+                answer = CONFIG_UPDATE_ANSWER.decode(frames)
                 if answer.status is ConfigStatus.ACCEPTED and answer.log_index is None:
                     self.accepted_count += 1
                     self.sent_ms = now_ms  # Another answer will follow.
                     return True
                 leads = answer.status is not ConfigStatus.NOT_LEADER
             case MakeSnapshot():
-                answer = decode_snapshot_made(frames)[1]
+                answer = MAKE_SNAPSHOT_ANSWER.decode(frames)
                 leads = True  # Every peer makes its own snapshots.
         if self.url is None and not leads:
             self.refusals += 1

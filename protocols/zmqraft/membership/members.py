@@ -18,13 +18,13 @@ from ...raft.progress import Follower
 from ...record import Record, encode_block
 from ..wire.client_codec import LogInfo, ReplyAddress
 from ..wire.config_codec import (
+    CONFIG_UPDATE_ANSWER,
     ConfigEntry,
     ConfigStatus,
     ConfigUpdate,
     ConfigUpdateAnswer,
     Members,
     encode_config_entry,
-    encode_config_update_answer,
     member_ids,
 )
 from ..wire.extensions import FEATURE_MEMBERS, FEATURE_TABLES
@@ -507,4 +507,4 @@ class MemberChanges:
 
 
 def _send(client: ReplyAddress, reqid: bytes, answer: ConfigUpdateAnswer) -> None:
-    client.out.add([client.routing_id, *encode_config_update_answer(reqid, answer)])
+    client.out.add([client.routing_id, *CONFIG_UPDATE_ANSWER.encode(answer, reqid)])

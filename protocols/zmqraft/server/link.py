@@ -48,14 +48,10 @@ from ..wire.peer_codec import (
 )
 from ..wire.snapshot_codec import (
     FEATURE_SNAPSHOT,
-    decode_install,
-    decode_install_answer,
-    decode_install_packed,
-    decode_install_packed_answer,
-    encode_install,
-    encode_install_answer,
-    encode_install_packed,
-    encode_install_packed_answer,
+    INSTALL_ANSWER,
+    INSTALL_PACKED_ANSWER,
+    INSTALL_PACKED_REQUEST,
+    INSTALL_REQUEST,
 )
 from ..wire.transfer_codec import (
     FEATURE_TRANSFER,
@@ -205,10 +201,12 @@ class PeerLink:
             message_id = self._text_message_id(
                 message, PendingRequest(RequestKind.SNAPSHOT, message.size, end)
             )
-            self._send(encode_install(message_id, self._cluster, message))
+            self._send(INSTALL_REQUEST.encode(message, message_id, self._cluster))
         else:
             pending = PendingRequest(RequestKind.PACKED_SNAPSHOT, message.size, end)
-            self._send(encode_install_packed(self._remember(pending), self._cluster, message))
+            self._send(
+                INSTALL_PACKED_REQUEST.encode(message, self._remember(pending), self._cluster)
+            )
 
     def _send_append(self, message: AppendEntries) -> None:
         last, round_ = _last_index(message), message.read_round
@@ -301,9 +299,9 @@ class PeerLink:
             case RequestKind.LOG_INFO:
                 return decode_log_info_answer(frames)[1]
             case RequestKind.PACKED_SNAPSHOT:
-                return decode_install_packed_answer(frames)[1]
+                return INSTALL_PACKED_ANSWER.decode(frames)
             case RequestKind.SNAPSHOT:
-                response = decode_install_answer(frames)[1]
+                response = INSTALL_ANSWER.decode(frames)
                 if response.offset is None:
                     done = pending.last_index == pending.term
                     return response._replace(offset=pending.last_index, done=done)
@@ -382,10 +380,10 @@ class PeerRequests:
             message = TIMEOUT_NOW_REQUEST.decode(frames, self._cluster)
         elif kind == INSTALL_PACKED:
             form = RequestKind.PACKED_SNAPSHOT
-            _, message = decode_install_packed(frames, self._cluster)
+            message = INSTALL_PACKED_REQUEST.decode(frames, self._cluster)
         elif kind == INSTALL_SNAPSHOT:
             form = RequestKind.SNAPSHOT
-            _, message = decode_install(frames, self._cluster)
+            message = INSTALL_REQUEST.decode(frames, self._cluster)
         else:
             raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
         sender = message.candidate if isinstance(message, RequestVote) else message.leader
@@ -432,9 +430,11 @@ class PeerRequests:
             frames = encode_vote(message_id, message)
         elif isinstance(message, SnapshotResponse):
             if origin.kind is RequestKind.PACKED_SNAPSHOT:
-                frames = encode_install_packed_answer(message_id, message)
+                frames = INSTALL_PACKED_ANSWER.encode(message, message_id)
             else:
-                frames = encode_install_answer(message_id, message, origin.last_index)
+                if message.done or message.offset == origin.last_index:
+                    message = message._replace(offset=None)
+                frames = INSTALL_ANSWER.encode(message, message_id)
         else:
             assert isinstance(message, AppendResponse)
             if origin.kind is RequestKind.PACKED_APPEND:

@@ -36,7 +36,7 @@ from ..membership.members import MemberChanges
 from ..membership.voter_eligibility import VoterEligibility
 from ..snapshots.orders import Order, Result, Snapshot
 from ..wire.client_codec import Form, LogInfo, ReplyAddress, RequestEntries, decode_client_request
-from ..wire.config_codec import decode_config_update
+from ..wire.config_codec import CONFIG_UPDATE_REQUEST
 from ..wire.extensions import (
     FEATURE_ANYWHERE,
     FEATURE_APPEND,
@@ -444,7 +444,7 @@ class Peer:
             elif kind == TRANSFER:
                 self.transfers.on_request(routing_id, request, out.add, self._now_ms)
             elif kind == CONFIG_UPDATE:
-                update = decode_config_update(request, self.cluster)
+                update = CONFIG_UPDATE_REQUEST.decode(request, self.cluster)
                 reply = ReplyAddress(out, routing_id)
                 self.members.on_request(update, reply, self._now_ms, self._unix_s)
             elif kind == MAKE_SNAPSHOT:

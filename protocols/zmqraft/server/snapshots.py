@@ -32,9 +32,9 @@ from ..wire.config_codec import ConfigEntry, encode_config_entry
 from ..wire.snapshot_codec import (
     CHUNK_BYTES_MAX,
     CHUNK_BYTES_PLAIN,
+    MAKE_SNAPSHOT_ANSWER,
+    MAKE_SNAPSHOT_REQUEST,
     SnapshotMade,
-    decode_make_snapshot,
-    encode_snapshot_made,
 )
 from .link import Origin, PeerRequests, RequestKind
 from .links import Links
@@ -276,7 +276,7 @@ class SnapshotManager:
     def on_make_request(self, request: list[bytes], cluster: bytes, client: ReplyAddress) -> None:
         """A client requests a new snapshot, and gets an answer when it exists. Raises
         RemoteProtocolError."""
-        request_id = decode_make_snapshot(request, cluster)
+        request_id = MAKE_SNAPSHOT_REQUEST.decode(request, cluster).reqid
         if len(self._waiting_clients) < CLIENTS_WAITING_MAX:
             self._waiting_clients.append((client, request_id))
 
@@ -309,7 +309,7 @@ class SnapshotManager:
         if problem:
             made = SnapshotMade(reason=problem)
         for client, request_id in waiting:
-            client.out.add([client.routing_id, *encode_snapshot_made(request_id, made)])
+            client.out.add([client.routing_id, *MAKE_SNAPSHOT_ANSWER.encode(made, request_id)])
 
     def _on_created(self, made: SnapshotCreated, now_ms: int) -> None:
         if made.snapshot is not None and not made.snapshot.last_index:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ...raft.messages import EntryBatch
-from .config_codec import ConfigUpdate
+from .config_codec import CONFIG_UPDATE_REQUEST, ConfigUpdate
 from .entry import check_heads
 from .peer_codec import check_entries
-from .snapshot_codec import MakeSnapshot, encode_make_snapshot
+from .snapshot_codec import MAKE_SNAPSHOT_REQUEST, MakeSnapshot
 from .values import (
     CONFIG_UPDATE,
     REQUEST_BROADCAST_STATE_URL,
@@ -148,10 +148,10 @@ def encode_client_request(
             return [reqid, REQUEST_UPDATE, *ident, data]
         case RequestEntries():
             return _encode_request_entries(request, ident)
-        case ConfigUpdate(reqid, payload):  # It exists in node form only.
-            return [reqid, CONFIG_UPDATE, cluster, payload]
-        case MakeSnapshot(reqid):  # Kelek's own, in one form only.
-            return encode_make_snapshot(reqid, cluster)
+        case ConfigUpdate():  # It exists in node form only.
+            return CONFIG_UPDATE_REQUEST.encode(request, cluster=cluster)
+        case MakeSnapshot():  # Kelek's own, in one form only.
+            return MAKE_SNAPSHOT_REQUEST.encode(request, cluster=cluster)
 
 
 def _encode_request_entries(request: RequestEntries, ident: list[bytes]) -> list[bytes]:

@@ -3,7 +3,6 @@
 Pure functions over frames and data (docs/protocols/zmq-raft.md, "ConfigUpdate").
 """
 
-from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -11,20 +10,20 @@ from ...errors import RemoteProtocolError
 from ...raft.membership import Configuration
 from ...raft.messages import KIND_CONFIG, EntryBatch
 from ...record import block_kind, block_record
-from .peer_codec import decode_type
+from ...wire import Case, Cases, Constant, Frame, FrameType, Layout
 from .values import (
+    ANSWER_REQID,
     CONFIG_UPDATE,
+    IDENT,
+    JSON,
+    JSON_UINT,
+    LEADER,
+    REQID,
+    UINT,
     UINT_MAX,
     check_voters,
-    decode_ident,
     decode_json,
-    decode_json_uint,
-    decode_leader,
-    decode_reqid,
-    decode_uint,
     encode_json,
-    encode_uint,
-    expect,
 )
 
 Members = tuple[tuple[str, str], ...]  # Pairs of PEER ID and URL.
@@ -113,24 +112,7 @@ class ConfigUpdate(NamedTuple):
     """A client's request for other members."""
 
     reqid: bytes
-    payload: bytes  # msgpack [[PEER ID, url], ...], not yet checked.
-
-
-def decode_config_update(frames: Sequence[bytes], cluster: bytes) -> ConfigUpdate:
-    """Decodes a ConfigUpdate ("ConfigUpdate"), which exists in node form only.
-
-    frames   1 reqid   12 bytes
-             2 bytes   message type, 0x26
-             3 bytes   cluster ident
-             4 json    [[PEER ID, url], ...]: all members from then on
-
-    Raises RemoteProtocolError on a wrong frame count, type or id, or a foreign cluster ident.
-    MemberChanges checks frame 4, because the client gets the reason of a refusal.
-    """
-    decode_type(frames, CONFIG_UPDATE, "ConfigUpdate")
-    expect(frames, "ConfigUpdate", 4, 4)
-    decode_ident(frames[2], cluster)
-    return ConfigUpdate(decode_reqid(frames[0]), frames[3])
+    payload: bytes  # MemberChanges checks it, because the client gets the reason of a refusal.
 
 
 class ConfigStatus(IntEnum):
@@ -147,53 +129,63 @@ class ConfigUpdateAnswer(NamedTuple):
     """The answer to a ConfigUpdate. The status tells which of the other fields are valid."""
 
     status: ConfigStatus
-    leader: str | None = None  # NOT_LEADER
-    log_index: int | None = (
-        None  # ACCEPTED: the index of the client's entry, once all is committed.
-    )
-    name: str = ""  # ERROR: one word ...
+    leader: str | None = None
+    log_index: int | None = None  # Of the client's entry, once all is committed.
+    name: str = ""  # Of an error: one word ...
     message: str = ""  # ... and a sentence.
 
 
-def encode_config_update_answer(reqid: bytes, answer: ConfigUpdateAnswer) -> list[bytes]:
-    """Encodes an answer to ConfigUpdate."""
-    frames = [reqid, encode_uint(answer.status)]
-    match answer.status:
-        case ConfigStatus.NOT_LEADER:
-            frames.append(encode_json(answer.leader))
-        case ConfigStatus.ACCEPTED if answer.log_index is not None:
-            frames.append(encode_json(answer.log_index))
-        case ConfigStatus.ERROR:
-            frames.append(encode_json({"name": answer.name, "message": answer.message}))
-    return frames
+def _decode_error(frame: bytes) -> tuple[str, str]:
+    match decode_json(frame):
+        case {"name": str(name), "message": str(message)}:
+            return name, message
+    raise RemoteProtocolError("the error of a ConfigUpdate has a name and a message")
 
 
-def decode_config_update_answer(frames: Sequence[bytes]) -> tuple[bytes, ConfigUpdateAnswer]:
-    """Decodes an answer to ConfigUpdate ("ConfigUpdate").
+ERROR = FrameType(
+    "json", lambda error: encode_json({"name": error[0], "message": error[1]}), _decode_error
+)
 
-    frames   1 reqid   of the request
-             2 uint    status: 0 not the leader, 1 accepted, 2 error, 3 busy, 4 expired
-             3 json    0: LEADER ID or null
-                       1: absent while it is in progress, then the LOG INDEX
-                       2: {"name": .., "message": ..}
-
-    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count, another status or
-    other json.
-    """
-    expect(frames, "a ConfigUpdate answer", 2, 3)
-    reqid, number = decode_reqid(frames[0]), decode_uint(frames[1])
-    if number > ConfigStatus.EXPIRED:
-        raise RemoteProtocolError(f"a ConfigUpdate answer of status {number}")
-    status = ConfigStatus(number)
-    if status in (ConfigStatus.NOT_LEADER, ConfigStatus.ERROR):
-        expect(frames, "a ConfigUpdate answer", 3, 3)
-    if status is ConfigStatus.NOT_LEADER:
-        return reqid, ConfigUpdateAnswer(status, leader=decode_leader(frames[2]))
-    if status is ConfigStatus.ERROR:
-        match decode_json(frames[2]):
-            case {"name": str(name), "message": str(message)}:
-                return reqid, ConfigUpdateAnswer(status, name=name, message=message)
-        raise RemoteProtocolError("the error of a ConfigUpdate has a name and a message")
-    accepted = status is ConfigStatus.ACCEPTED and len(frames) > 2
-    index = decode_json_uint(frames[2]) if accepted else None
-    return reqid, ConfigUpdateAnswer(status, log_index=index)
+# It exists in node form only.
+CONFIG_UPDATE_REQUEST = Layout(
+    "ConfigUpdate",
+    ConfigUpdate,
+    Frame("reqid", REQID, "reqid"),
+    Constant(CONFIG_UPDATE),
+    IDENT,
+    Frame("payload", JSON, "`[[PEER ID, url], ...]`: all members from then on"),
+)
+CONFIG_UPDATE_ANSWER = Layout(
+    "ConfigUpdate answer",
+    ConfigUpdateAnswer,
+    ANSWER_REQID,
+    Cases(
+        "status",
+        UINT,
+        "status",
+        Case(
+            ConfigStatus.NOT_LEADER, "not the leader", Frame("leader", LEADER, "LEADER ID or null")
+        ),
+        Case(
+            ConfigStatus.ACCEPTED,
+            "in progress, at once and every 100 ms, or done",
+            Frame(
+                "log_index",
+                JSON_UINT,
+                "LOG INDEX of the entry with this reqid, once the change is done",
+                optional=True,
+            ),
+        ),
+        Case(
+            ConfigStatus.ERROR,
+            "refused: nothing has changed",
+            Frame(("name", "message"), ERROR, '`{"name": .., "message": ..}`'),
+        ),
+        Case(ConfigStatus.BUSY, "another change is in progress"),
+        Case(
+            ConfigStatus.EXPIRED,
+            "the reqid is older than the known request ids, or from the future",
+        ),
+    ),
+    ignores_more=True,
+)

@@ -1,52 +1,86 @@
-"""Codec of linearizable reads, for clients and tests (docs/protocols/zmq-raft.md, "Read index").
+"""Messages of linearizable reads (docs/protocols/zmq-raft.md, "Read index").
 
-A peer decodes these requests in C (native/log/reads.py).
+A peer decodes the requests in C (native/log/reads.py).
 """
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
-from ....native.log.reads import WAIT_APPLIED
 from ...errors import RemoteProtocolError
-from .peer_codec import decode_type
-from .values import READ_INDEX, decode_id, decode_leader, decode_uint, expect
+from ...wire import Case, Cases, Constant, Frame, FrameType, Layout
+from .values import (
+    ANSWER_ID,
+    BYTE,
+    IDENT,
+    LEADER,
+    READ_INDEX,
+    REQUEST_ID,
+    decode_uint,
+    encode_uint,
+)
 
 FEATURE_READS = "reads"
 
-
-def encode_read_index(id_: bytes, cluster: bytes, wait: int = WAIT_APPLIED) -> list[bytes]:
-    """Encodes a request for the read index ("Read index"); the peer decodes it in C.
-
-    frames   1 bytes   id, 1 to 12 bytes
-             2 bytes   message type, 0x6b 0x52
-             3 bytes   cluster ident
-             4 byte    when to answer: 0 the leader has applied the index, 1 the index is confirmed;
-                       absent: 0
-    """
-    return [id_, READ_INDEX, cluster, bytes([wait])]
+READ_NOT_LEADER = 0
+READ_ACCEPTED = 1
 
 
-def decode_read_answer(frames: Sequence[bytes]) -> tuple[bytes, int | str | None]:
-    """Decodes the answer to a request for the read index ("Read index").
+class RequestRead(NamedTuple):
+    """A request for the read index."""
 
-    frames   1 bytes   id
-             2 bytes   message type, 0x6b 0x52
-             3 byte    status: 0 not the leader, 1 accepted
-             4         0: json  LEADER ID or null
-                       1: uint  LOG INDEX; empty: not yet
+    id: bytes
+    wait: int | None = None  # WAIT_* of native.log.reads; None: WAIT_APPLIED.
 
-    Returns (id, index), with 0 for not yet, or (id, LEADER ID or None). Raises RemoteProtocolError
-    on a wrong frame count, another type or an invalid payload.
-    """
-    decode_type(frames, READ_INDEX, "read index answer")
-    expect(frames, "read index answer", 4, 4)
-    id_, status, payload = decode_id(frames[0]), frames[2], frames[3]
-    if status == b"\0":
-        return id_, decode_leader(payload)
-    if status != b"\1":
-        raise RemoteProtocolError(f"a read's status {status[:4]!r}")
-    if not payload:
-        return id_, 0
-    index = decode_uint(payload)
-    if not index:
+
+class ReadAnswer(NamedTuple):
+    """The answer. The status tells which of the other fields are valid."""
+
+    status: int
+    leader: str | None = None
+    log_index: int = 0  # 0: not yet confirmed.
+
+
+def _decode_index(frame: bytes) -> int:
+    index = decode_uint(frame) if frame else 0
+    if frame and not index:
         raise RemoteProtocolError("a read answered with index 0")
-    return id_, index
+    return index
+
+
+INDEX_OR_EMPTY = FrameType(
+    "uint", lambda index: encode_uint(index) if index else b"", _decode_index
+)
+
+READ_REQUEST = Layout(
+    "read request",
+    RequestRead,
+    Frame("id", REQUEST_ID, "id: 1 to 12 bytes, repeated in the answer"),
+    Constant(READ_INDEX),
+    IDENT,
+    Frame(
+        "wait",
+        BYTE,
+        "when to answer: `00` (default) the leader has applied the index, `01` it is confirmed",
+        optional=True,
+    ),
+)
+READ_ANSWER = Layout(
+    "read answer",
+    ReadAnswer,
+    ANSWER_ID,
+    Constant(READ_INDEX),
+    Cases(
+        "status",
+        BYTE,
+        "status",
+        Case(READ_NOT_LEADER, "not the leader", Frame("leader", LEADER, "LEADER ID or null")),
+        Case(
+            READ_ACCEPTED,
+            "accepted",
+            Frame(
+                "log_index",
+                INDEX_OR_EMPTY,
+                "LOG INDEX, or empty: not yet, sent after 100 ms and every 100 ms from then on",
+            ),
+        ),
+    ),
+)

@@ -6,6 +6,7 @@ RemoteProtocolError and nothing else (docs/protocols/zmq-raft.md, "Types").
 
 import re
 from collections.abc import Iterable, Sequence
+from struct import Struct
 from typing import Any
 
 import msgpack
@@ -255,6 +256,21 @@ def _check_member(member: object) -> tuple[str, str]:
     return check_peer_id(peer_id), url
 
 
+def numbers_type(count: int) -> FrameType:
+    """A frame of numbers with 8 bytes each, little endian."""
+    packed = Struct(f"<{count}Q")
+
+    def decode(frame: bytes) -> tuple[int, ...]:
+        if len(frame) != packed.size:
+            raise RemoteProtocolError(f"{packed.size} bytes were expected, got {len(frame)}")
+        numbers: tuple[int, ...] = packed.unpack(frame)
+        if max(numbers) > UINT_MAX:
+            raise RemoteProtocolError(f"a number over 2**53 - 1: {max(numbers)}")
+        return numbers
+
+    return FrameType("u64s", lambda numbers: packed.pack(*numbers), decode)
+
+
 def _decode_reason(frame: bytes) -> str:
     value = decode_json(frame)
     if not isinstance(value, str):
@@ -264,7 +280,10 @@ def _decode_reason(frame: bytes) -> str:
 
 # ---- types of frames (docs/protocols/zmq-raft.md, "Types") ----
 
+BYTES = FrameType("bytes", bytes, bytes)
+JSON = FrameType("json", bytes, bytes)  # Not decoded.
 UINT = FrameType("uint", encode_uint, decode_uint)
+COUNT = FrameType("uint", lambda count: b"" if count is None else encode_uint(count), decode_count)
 BYTE = FrameType("byte", lambda value: bytes([value]), decode_byte)
 BOOL = FrameType("bool", encode_bool, decode_bool)
 PEER_ID = FrameType("string", str.encode, decode_peer_id)
@@ -278,8 +297,11 @@ LEADER_OR_EMPTY = FrameType(
     lambda frame: decode_leader(frame) if frame else None,
 )
 REASON = FrameType("json", encode_json, _decode_reason)
+JSON_UINT = FrameType("json", encode_json, decode_json_uint)
 REQUEST_ID = FrameType("bytes", bytes, decode_id)
+REQID = FrameType("reqid", bytes, decode_reqid)
 
 MESSAGE_ID = Id(FrameType("uint", encode_uint, decode_message_id), "message id")
 ANSWER_ID = Id(REQUEST_ID, "id of the request")
+ANSWER_REQID = Id(REQID, "reqid of the request")
 IDENT = Ident()

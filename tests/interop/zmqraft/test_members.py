@@ -16,9 +16,9 @@ from kelek import Log
 from kelek.clients.errors import MembersRefused
 from kelek.console.kelek_cli import main
 from kelek.protocols.zmqraft.wire.config_codec import (
+    CONFIG_UPDATE_ANSWER,
     ConfigStatus,
     ConfigUpdateAnswer,
-    decode_config_update_answer,
 )
 from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.tests.interop.conftest import COMMAND, STOP_S, InteropCluster, new_folder
@@ -95,7 +95,7 @@ def leader_of(cluster: InteropCluster) -> str:
 def last_word(peer: Dealer) -> ConfigUpdateAnswer:
     while True:
         frames = peer.receive()
-        answer = decode_config_update_answer(frames)[1]
+        answer = CONFIG_UPDATE_ANSWER.decode(frames)
         if answer.status is not ConfigStatus.ACCEPTED or answer.log_index is not None:
             return answer
 

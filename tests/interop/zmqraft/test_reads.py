@@ -17,7 +17,13 @@ import zmq
 
 import kelek
 from kelek.clients.errors import TransferRefused
-from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
+from kelek.protocols.zmqraft.wire.read_codec import (
+    READ_ACCEPTED,
+    READ_ANSWER,
+    READ_REQUEST,
+    ReadAnswer,
+    RequestRead,
+)
 from kelek.tests.interop.conftest import InteropCluster, new_folder
 
 KELEK = "from kelek.console.kelek_cli import main; main()"
@@ -123,7 +129,7 @@ def test_a_leader_that_was_stopped_never_answers_with_the_past(
             with zmq.Context() as context, context.socket(zmq.DEALER) as direct:
                 direct.linger = 0
                 direct.connect(cluster.urls[old])
-                direct.send_multipart(encode_read_index(b"up", b"interop"))
+                direct.send_multipart(READ_REQUEST.encode(RequestRead(b"up"), cluster=b"interop"))
                 assert direct.poll(1000 * DEADLINE_S)
                 direct.recv_multipart()
                 os.kill(pid, signal.SIGSTOP)
@@ -131,18 +137,19 @@ def test_a_leader_that_was_stopped_never_answers_with_the_past(
                     index = log.append(b"behind its back, %d" % round_)
                     assert leader_of(log) != old
                     for number in range(100):
-                        request = encode_read_index(b"%d" % number, b"interop", number % 2)
-                        direct.send_multipart(request)
+                        request = RequestRead(b"%d" % number, number % 2)
+                        direct.send_multipart(READ_REQUEST.encode(request, cluster=b"interop"))
                     assert log.read_index() >= index
                 finally:
                     os.kill(pid, signal.SIGCONT)
                 waiting = {b"%d" % number for number in range(100)}
                 while waiting:
                     assert direct.poll(1000 * DEADLINE_S), f"{len(waiting)} reads unanswered"
-                    id_, answer = decode_read_answer(direct.recv_multipart())
-                    if answer != 0:  # It may be told that it waits, for a while.
-                        waiting.discard(id_)
-                    assert not isinstance(answer, int) or answer == 0 or answer >= index
+                    frames = direct.recv_multipart()
+                    answer = READ_ANSWER.decode(frames)
+                    if answer != ReadAnswer(READ_ACCEPTED):  # It is in progress, for a while.
+                        waiting.discard(frames[0])
+                    assert not answer.log_index or answer.log_index >= index
             with connect(cluster) as other:
                 other.append(b"the old leader follows")
 

@@ -14,7 +14,7 @@ from kelek.protocols.raft.membership import is_majority
 from kelek.protocols.raft.messages import RaftTuning
 from kelek.protocols.zmqraft.server.values import SnapshotSetup, UpdateLimits
 from kelek.protocols.zmqraft.wire.client_codec import Form, ReplyAddress
-from kelek.protocols.zmqraft.wire.snapshot_codec import encode_make_snapshot
+from kelek.protocols.zmqraft.wire.snapshot_codec import MAKE_SNAPSHOT_REQUEST, MakeSnapshot
 from kelek.protocols.zmqraft.wire.transfer_codec import TRANSFER_REQUEST, RequestTransfer
 from kelek.storage.errors import StorageError
 from kelek.tests.sim.checker import Checker, RuleBroken
@@ -473,7 +473,7 @@ class SimCluster:
         node = self._random_node()
         if node.peer is not None and node.peer.peer is not None:
             self.simulation.fault("snapshot", node.name)
-            request = encode_make_snapshot(b"snapshot", b"sim")
+            request = MAKE_SNAPSHOT_REQUEST.encode(MakeSnapshot(b"snapshot"), cluster=b"sim")
             node.peer.peer.snapshots.on_make_request(request, b"sim", ReplyAddress(Frames(), b""))
             node.peer.wake_after(0)
 

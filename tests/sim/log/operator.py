@@ -5,9 +5,9 @@ from typing import Any
 
 from kelek.protocols.zmqraft.wire.client_codec import encode_client_request
 from kelek.protocols.zmqraft.wire.config_codec import (
+    CONFIG_UPDATE_ANSWER,
     ConfigStatus,
     ConfigUpdate,
-    decode_config_update_answer,
 )
 from kelek.protocols.zmqraft.wire.values import encode_members
 from kelek.tests.sim.log.node import CLUSTER, UNIX_S, SimNode
@@ -60,7 +60,7 @@ class Operator(Process):
         return found if found is not None and found.open else None
 
     def _on_answer(self, frames: Frames) -> None:
-        reqid, answer = decode_config_update_answer(frames)
+        reqid, answer = frames[0], CONFIG_UPDATE_ANSWER.decode(frames)
         if self.wish is None or reqid != self.wish.reqid:
             return
         if answer.status is ConfigStatus.ACCEPTED and answer.log_index is not None:

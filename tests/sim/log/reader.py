@@ -20,7 +20,7 @@ from kelek.protocols.zmqraft.wire.extensions import (
     decode_entries_packed_answer,
     encode_entries_packed,
 )
-from kelek.protocols.zmqraft.wire.read_codec import decode_read_answer, encode_read_index
+from kelek.protocols.zmqraft.wire.read_codec import READ_ANSWER, READ_REQUEST, RequestRead
 from kelek.tests.sim.checker import Checker
 from kelek.tests.sim.log.client import ClientDealer, ClientHost
 from kelek.tests.sim.log.node import CLUSTER, SimNode
@@ -72,7 +72,9 @@ class ReaderProcess(Process):
 
     def _send_requests(self) -> None:
         wait = self.simulation.random.choice([WAIT_APPLIED, WAIT_CONFIRMED])
-        self._send(self._on_read, lambda id_, _: encode_read_index(id_, IDENT, wait))
+        self._send(
+            self._on_read, lambda id_, _: READ_REQUEST.encode(RequestRead(id_, wait), cluster=IDENT)
+        )
         kind = self.simulation.random.randrange(4)
         if kind == 0:
             self._send(self._on_entries, self._entries_request)
@@ -113,10 +115,10 @@ class ReaderProcess(Process):
         return encode_entries_packed(IDENT, request)
 
     def _on_read(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
-        _, answer = decode_read_answer(frames)
-        if isinstance(answer, int) and answer:
+        index = READ_ANSWER.decode(frames).log_index
+        if index:
             self.simulation.counters["reads"] += 1
-            self.checker.on_read(url, asked.floor, answer)
+            self.checker.on_read(url, asked.floor, index)
 
     def _on_entries(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         """A leader's answer."""

@@ -32,7 +32,6 @@ from kelek.protocols.zmqraft.wire.client_codec import (
 )
 from kelek.protocols.zmqraft.wire.config_codec import (
     ConfigStatus,
-    ConfigUpdate,
     ConfigUpdateAnswer,
 )
 from kelek.protocols.zmqraft.wire.extensions import (
@@ -140,7 +139,7 @@ class PeerGroup:
             for message in messages:
                 self._deliver(name, target, message)
         for message in peer.clients_out.messages():
-            self.answers.append(codec.decode_config_update_answer(message[1:])[1])
+            self.answers.append(codec.CONFIG_UPDATE_ANSWER.decode(message[1:]))
         peer.clients_out.clear()
 
     def _act(self, peer: Peer) -> None:
@@ -599,40 +598,6 @@ def test_changes_of_members_keep_what_tables_believe(
 
 
 # The codec.
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        ConfigUpdateAnswer(ConfigStatus.NOT_LEADER),
-        ConfigUpdateAnswer(ConfigStatus.NOT_LEADER, leader="n2"),
-        ConfigUpdateAnswer(ConfigStatus.ACCEPTED),
-        ConfigUpdateAnswer(ConfigStatus.ACCEPTED, log_index=7),
-        ConfigUpdateAnswer(ConfigStatus.ERROR, name="Empty", message="no member"),
-        ConfigUpdateAnswer(ConfigStatus.BUSY),
-        ConfigUpdateAnswer(ConfigStatus.EXPIRED),
-    ],
-)
-def test_answers_come_back(answer: ConfigUpdateAnswer) -> None:
-    frames = codec.encode_config_update_answer(b"r" * 12, answer)
-    assert codec.decode_config_update_answer(frames) == (b"r" * 12, answer)
-
-
-@pytest.mark.parametrize(
-    "frames",
-    [
-        [b"r" * 12, b"&", CLUSTER],
-        [b"r" * 11, b"&", CLUSTER, b"\x90"],
-        [b"r" * 12, b"=", CLUSTER, b"\x90"],
-        [b"r" * 12, b"&", b"other", b"\x90"],
-        [b"r" * 12, b"&", CLUSTER, b"\x90", b""],
-    ],
-)
-def test_what_is_no_config_update(frames: list[bytes]) -> None:
-    with pytest.raises(RemoteProtocolError):
-        codec.decode_config_update(frames, CLUSTER)
-    good = [b"r" * 12, b"&", CLUSTER, b"\x90"]
-    assert codec.decode_config_update(good, CLUSTER) == ConfigUpdate(b"r" * 12, b"\x90")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Snapshots between peers: frames, failures while one is sent, compaction."""
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 
 from kelek.native.log.updates import Reqids
 from kelek.native.net.messages import Arena
-from kelek.protocols.errors import LocalProtocolError, RemoteProtocolError
+from kelek.protocols.errors import LocalProtocolError
 from kelek.protocols.raft.log import RaftLog
 from kelek.protocols.raft.messages import (
     AppendEntries,
@@ -52,57 +51,6 @@ IDENT = b"demo"
 CONFIG = encode_members((("n1", "tcp://n1"), ("n2", "tcp://n2"), ("n3", "tcp://n3")))
 MEGABYTE = 1 << 20
 PIECE = InstallSnapshot(3, "n2", 70, 2, 10, 100, b"piece")
-
-
-# ---- frames ----
-
-
-@pytest.mark.parametrize(
-    ("encode", "decode"),
-    [
-        (codec.encode_install, codec.decode_install),
-        (codec.encode_install_packed, codec.decode_install_packed),
-    ],
-)
-def test_requests_round_trip(
-    encode: Callable[..., list[bytes]], decode: Callable[..., tuple[int, InstallSnapshot]]
-) -> None:
-    frames = encode(7, IDENT, PIECE)
-    assert decode(frames, IDENT) == (7, PIECE)
-    for wrong in (frames[:-1], [*frames, b""], [*frames[:2], b"other", *frames[3:]]):
-        with pytest.raises(RemoteProtocolError):
-            decode(wrong, IDENT)
-    for chunk in (b"", bytes(91), bytes(codec.CHUNK_BYTES_MAX + 1)):
-        with pytest.raises(RemoteProtocolError):
-            decode([*frames[:-1], chunk], IDENT)
-
-
-def test_the_texts_frames() -> None:
-    assert codec.encode_install(1, IDENT, PIECE) == [
-        b"\x01", b"\x24", IDENT, b"n2", b"\x03", b"\x46", b"\x02", b"\x0a", b"\x64", b"piece",
-    ]  # fmt: skip
-    answer = SnapshotResponse(3, 15)
-    assert codec.encode_install_answer(1, answer, 15) == [b"\x01", b"\x03"]
-    assert codec.encode_install_answer(1, answer, 20) == [b"\x01", b"\x03", b"\x0f"]
-    assert codec.decode_install_answer([b"\x01", b"\x03"]) == (1, SnapshotResponse(3))
-    assert codec.decode_install_answer([b"\x01", b"\x03", b"\x0f"]) == (1, answer)
-
-
-@pytest.mark.parametrize("answer", [SnapshotResponse(3, 15), SnapshotResponse(9, 0, done=True)])
-def test_packed_answers_round_trip(answer: SnapshotResponse) -> None:
-    frames = codec.encode_install_packed_answer(7, answer)
-    assert codec.decode_install_packed_answer(frames) == (7, answer)
-    for wrong in (frames[:2], [*frames[:2], b"short"], [*frames[:2], b"\xff" * 16]):
-        with pytest.raises(RemoteProtocolError):
-            codec.decode_install_packed_answer(wrong)
-
-
-def test_a_request_for_a_snapshot_round_trips() -> None:
-    assert codec.decode_make_snapshot(codec.encode_make_snapshot(b"id", IDENT), IDENT) == b"id"
-    for made in (codec.SnapshotMade(7, 4096), codec.SnapshotMade(reason="no")):
-        assert codec.decode_snapshot_made(codec.encode_snapshot_made(b"id", made)) == (b"id", made)
-    with pytest.raises(RemoteProtocolError):
-        codec.decode_snapshot_made([b"id", b"\x6b\x73", b"\xc0"])
 
 
 WORK: list[Order | Result] = [
@@ -221,12 +169,12 @@ class SnapshotPeer:
     def sent(self, to: str) -> list[InstallSnapshot]:
         """The chunks that went out to a peer."""
         out = self.peer.links_out[to]
-        decode = codec.decode_install if to == "n3" else codec.decode_install_packed
+        layout = codec.INSTALL_REQUEST if to == "n3" else codec.INSTALL_PACKED_REQUEST
         kind = b"\x24" if to == "n3" else b"\x6b\x24"
-        found = [decode(frames, IDENT) for frames in out.messages() if frames[1] == kind]
-        self.ids = [message_id for message_id, _ in found]
+        chunks = [frames for frames in out.messages() if frames[1] == kind]
+        self.ids = [decode_message_id(frames[0]) for frames in chunks]
         out.clear()
-        return [message for _, message in found]
+        return [layout.decode(frames, IDENT) for frames in chunks]
 
     def answer(self, sender: str, frames: list[bytes]) -> None:
         self.peer.on_answers(sender, Arena.from_messages([frames]), self.now_ms)
@@ -270,7 +218,7 @@ def read(peer: SnapshotPeer, orders: list[Order]) -> None:
 
 def reply(peer: SnapshotPeer, response: SnapshotResponse) -> list[Order]:
     message_id = peer.ids.pop(0)
-    peer.answer("n2", codec.encode_install_packed_answer(message_id, response))
+    peer.answer("n2", codec.INSTALL_PACKED_ANSWER.encode(response, message_id))
     return peer.wake()
 
 
@@ -395,8 +343,8 @@ def test_another_implementation_gets_the_state_alone_and_repeats_have_one_id() -
         chunks += peer.sent("n3")
         assert all(again == message_id for again in peer.ids)
     assert chunks == [chunk]
-    taken = SnapshotResponse(peer.peer.core.term, 64 << 10)
-    peer.answer("n3", codec.encode_install_answer(message_id, taken, 64 << 10))
+    taken = SnapshotResponse(peer.peer.core.term)
+    peer.answer("n3", codec.INSTALL_ANSWER.encode(taken, message_id))
     assert [piece.offset for piece in pieces(peer.wake())] == [64 << 10]
 
 
@@ -458,7 +406,7 @@ def test_a_foreign_peer_with_a_hello_gets_the_container() -> None:
 
 
 def follow(peer: SnapshotPeer, message: InstallSnapshot) -> list[list[bytes]]:
-    frames = [b"route", *codec.encode_install_packed(5, IDENT, message)]
+    frames = [b"route", *codec.INSTALL_PACKED_REQUEST.encode(message, 5, IDENT)]
     peer.peer.on_peers(Arena.from_messages([frames]), peer.now_ms, 0)
     orders = peer.wake()
     peer.orders = orders
@@ -478,11 +426,11 @@ def test_chunks_are_written_answered_and_installed() -> None:
     assert peer.orders[0] == WriteChunk(70, 2, 0, 10, b"01234", b"")
     peer.result(ChunkWritten(70, 2, 5))
     (frames,) = answers(peer)
-    assert codec.decode_install_packed_answer(frames)[1] == SnapshotResponse(3, 5)
+    assert codec.INSTALL_PACKED_ANSWER.decode(frames) == SnapshotResponse(3, 5)
     follow(peer, piece._replace(offset=5))
     peer.result(SnapshotInstalled(Snapshot(70, 2, 10, 4, CONFIG)))
     (frames,) = answers(peer)
-    assert codec.decode_install_packed_answer(frames)[1] == SnapshotResponse(3, 10, done=True)
+    assert codec.INSTALL_PACKED_ANSWER.decode(frames) == SnapshotResponse(3, 10, done=True)
     core = peer.peer.core
     assert (core.log.base_index, core.commit_index) == (70, 70)
     wake = peer.peer.wake(peer.now_ms + 50)
@@ -497,7 +445,7 @@ def test_chunks_are_written_answered_and_installed() -> None:
 def test_a_single_chunk_is_written_again_after_its_writer_ended() -> None:
     peer = SnapshotPeer()
     piece = InstallSnapshot(3, "n3", 70, 2, 0, 10, b"01234")
-    frames = [b"route", *codec.encode_install(5, IDENT, piece)]
+    frames = [b"route", *codec.INSTALL_REQUEST.encode(piece, 5, IDENT)]
 
     def take() -> list[Order]:
         peer.peer.on_clients(Arena.from_messages([frames]), peer.now_ms, 0)
@@ -512,7 +460,7 @@ def test_a_single_chunk_is_written_again_after_its_writer_ended() -> None:
 def single(offset: int, message_id: int) -> list[bytes]:
     """A chunk in the text's form, of a leader that repeats it until it is answered."""
     piece = InstallSnapshot(3, "n3", 70, 2, offset, 1000, b"01234")
-    return [b"route", *codec.encode_install(message_id, IDENT, piece)]
+    return [b"route", *codec.INSTALL_REQUEST.encode(piece, message_id, IDENT)]
 
 
 def taken(peer: SnapshotPeer, frames: list[bytes]) -> list[Order]:
@@ -563,7 +511,7 @@ def test_state_alone_is_refused_from_a_kelek_leader() -> None:
     assert "n3" in peer.peer.links.hello_pending
     assert not peer.peer.clients_out.messages()
     piece = InstallSnapshot(3, "n3", 70, 2, 0, 1000, b"01234")
-    frames = [b"route", *codec.encode_install_packed(7, IDENT, piece)]
+    frames = [b"route", *codec.INSTALL_PACKED_REQUEST.encode(piece, 7, IDENT)]
     assert taken(peer, frames)
 
 
@@ -574,7 +522,7 @@ def test_a_chunk_of_an_old_term_is_refused() -> None:
     peer.wake()
     answers(peer)
     (frames,) = follow(peer, InstallSnapshot(4, "n2", 70, 2, 0, 10, b"01234"))
-    assert codec.decode_install_packed_answer(frames)[1].term == 5
+    assert codec.INSTALL_PACKED_ANSWER.decode(frames).term == 5
     assert not peer.orders
 
 

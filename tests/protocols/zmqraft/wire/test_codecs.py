@@ -13,16 +13,22 @@ from kelek.protocols.raft.messages import (
     AppendEntries,
     AppendResponse,
     EntryBatch,
+    InstallSnapshot,
     RequestVote,
+    SnapshotResponse,
     Vote,
 )
 from kelek.protocols.record import Record, encode_block
 from kelek.protocols.wire import Layout
 from kelek.protocols.zmqraft import wire
 from kelek.protocols.zmqraft.wire import client_codec as client
+from kelek.protocols.zmqraft.wire import config_codec as config
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire import peer_codec as peer
+from kelek.protocols.zmqraft.wire import read_codec as reads
+from kelek.protocols.zmqraft.wire import snapshot_codec as snapshots
 from kelek.protocols.zmqraft.wire.client_codec import Form, UpdateStatus
+from kelek.protocols.zmqraft.wire.config_codec import ConfigStatus
 from kelek.protocols.zmqraft.wire.entry import encode_entry
 from kelek.tests.protocols.layouts import IDENT, check_fuzz, check_round_trip, layouts
 from kelek.tests.protocols.zmqraft.wire_strategies import STRATEGIES
@@ -43,6 +49,61 @@ def test_messages_come_back_as_they_were(layout: Layout[Any], data: st.DataObjec
 @given(st.data())
 def test_broken_messages(layout: Layout[Any], data: st.DataObject) -> None:
     check_fuzz(data, layout, STRATEGIES)
+
+
+EXAMPLES: list[tuple[Layout[Any], Any, Any, list[bytes]]] = [
+    (
+        snapshots.INSTALL_REQUEST,
+        InstallSnapshot(3, "n2", 70, 2, 10, 100, b"piece"),
+        1,
+        [b"\1", b"\x24", IDENT, b"n2", b"\3", b"\x46", b"\2", b"\x0a", b"\x64", b"piece"],
+    ),
+    (snapshots.INSTALL_ANSWER, SnapshotResponse(3), 1, [b"\1", b"\3"]),
+    (snapshots.INSTALL_ANSWER, SnapshotResponse(3, 15), 1, [b"\1", b"\3", b"\x0f"]),
+    (snapshots.MAKE_SNAPSHOT_REQUEST, snapshots.MakeSnapshot(b"id"), None, [b"id", b"ks", IDENT]),
+    (
+        config.CONFIG_UPDATE_REQUEST,
+        config.ConfigUpdate(REQID, b"\x90"),
+        None,
+        [REQID, b"&", IDENT, b"\x90"],
+    ),
+    (
+        config.CONFIG_UPDATE_ANSWER,
+        config.ConfigUpdateAnswer(ConfigStatus.ACCEPTED, log_index=7),
+        REQID,
+        [REQID, b"\1", b"\7"],
+    ),
+    (reads.READ_REQUEST, reads.RequestRead(b"id", 0), None, [b"id", b"kR", IDENT, b"\0"]),
+    (reads.READ_REQUEST, reads.RequestRead(b"id"), None, [b"id", b"kR", IDENT]),
+    (reads.READ_ANSWER, reads.ReadAnswer(1), b"id", [b"id", b"kR", b"\1", b""]),
+    (reads.READ_ANSWER, reads.ReadAnswer(1, log_index=7), b"id", [b"id", b"kR", b"\1", b"\7"]),
+    (reads.READ_ANSWER, reads.ReadAnswer(0, "n2"), b"id", [b"id", b"kR", b"\0", b"\xa2n2"]),
+]
+
+
+@pytest.mark.parametrize(("layout", "message", "id_", "frames"), EXAMPLES)
+def test_examples(layout: Layout[Any], message: Any, id_: Any, frames: list[bytes]) -> None:
+    assert layout.encode(message, id_, IDENT) == frames
+    assert layout.decode(frames, IDENT) == message
+
+
+@pytest.mark.parametrize(
+    ("layout", "frames"),
+    [
+        *((snapshots.INSTALL_REQUEST, [*EXAMPLES[0][3][:9], bytes(n)]) for n in (0, 91)),
+        (
+            snapshots.INSTALL_REQUEST,
+            [*EXAMPLES[0][3][:8], b"\0\0\x20", bytes(snapshots.CHUNK_BYTES_MAX + 1)],
+        ),
+        (snapshots.INSTALL_PACKED_ANSWER, [b"\1", b"\1", b"short"]),
+        (snapshots.INSTALL_PACKED_ANSWER, [b"\1", b"\1", b"\xff" * 16]),
+        (snapshots.MAKE_SNAPSHOT_ANSWER, [b"id", b"\x6b\x73", b"\xc0"]),
+        (reads.READ_ANSWER, [b"id", b"kR", b"\1", b"\0"]),
+    ],
+)
+def test_values_over_their_limits(layout: Layout[Any], frames: list[bytes]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        layout.decode(frames, IDENT)
 
 
 def test_request_vote_frames() -> None:
