@@ -597,7 +597,7 @@ class TableOperations:
                 resumes += 1
                 if resumes > RESUMES_MAX:
                     raise
-                self.client.leave(job.url)
+                self.client.leave(job.url, monotonic_ms())
 
     def renew(self, lease: int) -> Generator[Step, None, None]:
         """Keeps a snapshot."""

@@ -15,12 +15,10 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from ..connections import Connect, Disconnect, Listen, Send, Unlisten, Warn
+from ..connections import ClientAction, Connect, Disconnect, Send, Warn
 from .limits import BYTES_PER_MS, NOTICE_MS, SERVERS_MAX, SILENCE_MS
 
 NEVER_MS = 1 << 62
-
-Action = Connect | Disconnect | Listen | Send | Unlisten | Warn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +99,7 @@ class Failover(Generic[CandidateT]):
         self.policy = policy
         self.current: CandidateT | None = None  # The server in use.
         self.servers: dict[str, CandidateT] = {}
-        self.actions: list[Action] = []
+        self.actions: list[ClientAction] = []
         self.counters = counters
         self.heard_ms = 0  # The server's last message, or our last probe.
         self._service = service
@@ -198,11 +196,11 @@ class Failover(Generic[CandidateT]):
 
     def search(self, now_ms: int, last: str = "") -> None:
         """Connects to all candidates. Without questions, the next connected one is used."""
-        self.counters["searches"] += 1
         urls = tuple(self._service.candidates())
         for url in urls:
             self.connect(url)
         if self.policy.search_ms:
+            self.counters["searches"] += 1
             return
         first = urls.index(last) + 1 if last in urls else 0
         for url in (*urls[first:], *urls[:first]):

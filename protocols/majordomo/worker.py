@@ -10,8 +10,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..connections import Connect, Disconnect, Send
+from ..connections import ClientAction, Connect, Disconnect, Send
 from ..errors import RemoteProtocolError
+from ..failover.limits import CONNECT_RETRY_MS, WORKER_RETRY_MS_MAX, doubled
 from . import codec
 from .codec import (
     Failure,
@@ -33,9 +34,6 @@ from .values import (
     Framing,
     Headers,
 )
-
-RETRY_MS = 100  # Before a new connection after DISCONNECT; doubled each time.
-RETRY_MS_MAX = 5000
 
 
 class WorkerSetup(NamedTuple):
@@ -104,7 +102,7 @@ class WorkerMachine:
         self.setup = setup
         self.counters: Counter[str] = Counter()
         self.stopped = False  # It has sent DISCONNECT, and sends nothing more.
-        self._actions: list[Connect | Disconnect | Send] = []
+        self._actions: list[ClientAction] = []
         self._is_connected = False
         self._draining = False
         self._in_work: dict[tuple[bytes, bytes], WorkerRequest] = {}  # By client and request id.
@@ -189,7 +187,7 @@ class WorkerMachine:
             # Specification, "Opening and Closing Connections": no further commands, close the
             # socket, and connect by a new one.
             self.counters["disconnected"] += 1
-            self._retry_ms = min(max(RETRY_MS, 2 * self._retry_ms), RETRY_MS_MAX)
+            self._retry_ms = doubled(self._retry_ms, CONNECT_RETRY_MS, WORKER_RETRY_MS_MAX)
             self._reconnect(now_ms, self._retry_ms)
         elif framing is not Framing.TEXT:
             self.counters["junk"] += 1
@@ -211,7 +209,7 @@ class WorkerMachine:
         if key in self._in_work or len(self._in_work) >= self.setup.window:
             # More requests than the window, or a repeat: the broker is faulty, so treat it as lost.
             self.counters["overrun"] += 1
-            self._reconnect(now_ms, RETRY_MS)
+            self._reconnect(now_ms, CONNECT_RETRY_MS)
             return
         request = self._in_work[key] = WorkerRequest(self, received, now_ms)
         self._arrived.append(request)
@@ -248,7 +246,7 @@ class WorkerMachine:
 
     # ---- effects ----
 
-    def ready(self, now_ms: int) -> list[Connect | Disconnect | Send]:
+    def ready(self, now_ms: int) -> list[ClientAction]:
         """All effects that are due, in order."""
         if self._draining:
             self._stop_if_idle()
@@ -333,7 +331,7 @@ class Workers:
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         self.workers[url].on_frames(frames, now_ms)
 
-    def ready(self, now_ms: int) -> list[Connect | Disconnect | Send]:
+    def ready(self, now_ms: int) -> list[ClientAction]:
         """All effects that are due, in order."""
         return [action for worker in self.workers.values() for action in worker.ready(now_ms)]
 

@@ -10,49 +10,28 @@ all unanswered requests again, in order and with the same reqids. The log accept
 no write is doubled and no old copy follows a newer write.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...connections import Connect, Disconnect, Send
+from ...connections import ClientAction
 from ...errors import RemoteProtocolError
+from ...failover.limits import RETRY_MS, SILENCE_MS
+from ...failover.requests import ClientRequest, RequestWindow
+from ...failover.servers import NEVER_MS, Candidate, Failover, FailoverPolicy
+from ..wire import values
 from ..wire.answers import Answer, decode_answer, decode_server_info
 from ..wire.client_codec import encode_request
 from ..wire.requests import Request, type_of
 from ..wire.requests import ServerInfo as AskServerInfo
-from ..wire.values import (
-    BYTES_A_MS,
-    COPY_TABLE,
-    END_JOB,
-    FEATURE_PACKED,
-    LEASE,
-    LIST_JOBS,
-    NO_EXTENSION,
-    PACKED,
-    SERVER_INFO,
-    SESSION,
-    SPLIT_POINTS,
-    STALE,
-    TABLE_INFO,
-    TRANSACTION,
-    WATCH,
-)
 
 DEADLINE_MS_MAX = (1 << 32) - 1
 OUR_TYPES = frozenset(
-    (
-        SPLIT_POINTS,
-        TABLE_INFO,
-        WATCH,
-        TRANSACTION,
-        SESSION,
-        LEASE,
-        COPY_TABLE,
-        LIST_JOBS,
-        END_JOB,
-    )
+    {values.SPLIT_POINTS, values.TABLE_INFO, values.WATCH, values.TRANSACTION, values.SESSION}
+    | {values.LEASE, values.COPY_TABLE, values.LIST_JOBS, values.END_JOB}
 )
-OPTIONAL_FLAGS = PACKED | STALE  # A server without them gives the same result.
+OPTIONAL_FLAGS = values.PACKED | values.STALE  # A server without them gives the same result.
 
 
 class TableClientSetup(NamedTuple):
@@ -61,10 +40,11 @@ class TableClientSetup(NamedTuple):
     urls: tuple[str, ...]
     requests_max: int = 64  # Sent and unanswered.
     bytes_max: int = 32 << 20  # Of these; a larger request is sent alone.
-    silence_ms: int = 1000  # Then the server is pinged; after the same time again it is lost.
-    retry_ms: int = 50  # Delay before a retry of a request that the server could not serve.
+    silence_ms: int = SILENCE_MS  # Then the server is pinged; after the same time it is lost.
+    retry_ms: int = RETRY_MS  # Delay before a retry of a request that the server could not serve.
     retries_max: int = 4  # After so many of these in a row another server is tried.
     owner: bytes = b""  # Owner token for reserved tables.
+    notice: bool = False  # Warn of requests that wait without a server.
 
 
 class ServerInfo(NamedTuple):
@@ -80,7 +60,8 @@ class ServerInfo(NamedTuple):
     software: str
 
 
-class Exchange:
+@dataclass(slots=True, eq=False)
+class Exchange(ClientRequest):
     """A request and, once it arrives, its answer.
 
     request      its deadline is kept, the rest of its extension is completed
@@ -89,47 +70,21 @@ class Exchange:
     bound        url of the only server that can serve it; if that is lost, the request fails
     """
 
-    __slots__ = (
-        "answer",
-        "bound",
-        "deadline_ms",
-        "due_ms",
-        "number",
-        "refusal",
-        "reqid",
-        "request",
-        "sent",
-        "size",
-        "url",
-    )
+    request: Request
+    reqid: bytes
+    deadline_ms: int
+    bound: str = ""
+    sent: Request = field(init=False)  # As sent last.
+    url: str = field(init=False, default="")  # Of the server that it was sent to last.
+    answer: Answer | None = field(init=False, default=None)
+    refusal: str = field(init=False, default="")  # Why it cannot be sent.
 
-    def __init__(self, request: Request, reqid: bytes, deadline_ms: int, bound: str = "") -> None:
-        self.request = request
-        self.reqid = reqid
-        self.deadline_ms = deadline_ms
-        self.bound = bound
-        self.number = 0  # Position in the order of requests.
-        self.due_ms = 0  # Not sent before this time.
-        self.sent = request  # As sent last.
-        self.url = ""  # Of the server that it was sent to last.
-        self.size = 0  # Of its frames.
-        self.answer: Answer | None = None
-        self.refusal = ""  # Why it cannot be sent.
+    def __post_init__(self) -> None:
+        self.sent = self.request
 
     @property
     def done(self) -> bool:
         return self.answer is not None or bool(self.refusal)
-
-
-class _ServerConnection:
-    """A connection to one server."""
-
-    __slots__ = ("info_sent_ms", "up", "url")
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.up = False
-        self.info_sent_ms: int | None = None  # When its server info was requested.
 
 
 class TableClientMachine:
@@ -139,105 +94,82 @@ class TableClientMachine:
         self.setup = setup
         self.server: ServerInfo | None = None
         self.counters: Counter[str] = Counter()
-        self._peers: dict[str, _ServerConnection] = {}
-        self._actions: list[Connect | Disconnect | Send] = []
-        self._added = 0  # Number of all exchanges so far.
-        self._waiting: OrderedDict[bytes, Exchange] = OrderedDict()  # Unsent, in order.
-        self._sent: dict[bytes, Exchange] = {}  # Sent and unanswered.
-        self._sent_bytes = 0
-        self._last_answer_ms = 0  # Or when it got the first unanswered request.
-        self._pinged = False  # The server was pinged since.
+        policy = FailoverPolicy(
+            kind="table server",
+            plural="servers",
+            search_ms=setup.silence_ms,
+            search_retry_ms=setup.silence_ms,
+            silence_ms=setup.silence_ms,
+            probes_max=1,
+            notice=setup.notice,
+        )
+        self.failover: Failover[Candidate] = Failover(policy, self, Candidate, self.counters)
+        self._requests: RequestWindow[Exchange] = RequestWindow(setup.requests_max, setup.bytes_max)
+        self._info = 0, ""  # Features and software of the server that answers.
         self.reason = ""  # Why the server could not serve the last request.
         self._refused = 0  # Number of such answers in a row.
-        self._avoided = ""  # A server that is chosen last.
-        self._search()
+        self.failover.search(0)
 
     # ---- requests ----
 
     @property
     def has_room(self) -> bool:
         """Whether a further request would be sent at once."""
-        return not self._waiting and self._fits
-
-    @property
-    def _fits(self) -> bool:
-        tagged = self.server is None or bool(self.server.features & FEATURE_PACKED)
-        count = self.setup.requests_max if tagged else 1
-        return len(self._sent) < count and self._sent_bytes < self.setup.bytes_max
+        return not self._requests.unsent and self._requests.has_room
 
     def add(self, exchange: Exchange) -> Exchange:
         """Adds a request behind all others."""
-        self._added += 1
-        exchange.number = self._added
-        self._waiting[exchange.reqid] = exchange
+        self._requests.add(exchange.reqid, exchange)
         return exchange
 
-    def leave(self, url: str) -> None:
+    def leave(self, url: str, now_ms: int) -> None:
         """Leaves this server for another one, if there is any: it cannot continue something."""
         if self.server is not None and self.server.url == url and len(self.setup.urls) > 1:
-            self._avoided = url
-            self._leave()
+            self.failover.leave("left", now_ms, avoids=True)
 
     def drop(self, exchange: Exchange) -> None:
         """Drops a request; the server may still do it."""
-        self._waiting.pop(exchange.reqid, None)
-        self._forget(exchange.reqid)
+        self._requests.drop(exchange)
 
     # ---- events ----
 
     def on_connected(self, url: str, now_ms: int) -> None:
         """The connection is open."""
-        peer = self._peers.get(url)
-        if peer is not None:
-            peer.up, peer.info_sent_ms = True, None
+        self.failover.on_connected(url, now_ms)
 
     def on_disconnected(self, url: str, now_ms: int) -> None:
         """The connection is lost. If it is that of the server in use, the search begins at once."""
-        peer = self._peers.get(url)
-        if peer is None or not peer.up:
-            return
-        peer.up = False
-        if self.server is not None and url == self.server.url:
-            self.reason = ""
-            self._leave()
+        self.failover.on_disconnected(url, now_ms)
 
     def on_frames(self, url: str, frames: Sequence[bytes], now_ms: int) -> None:
         """A message has arrived; a malformed one is counted and dropped."""
-        peer = self._peers.get(url)
-        if peer is None or not frames:
+        server = self.failover.servers.get(url)
+        if server is None or not frames:
             return
         try:
             answer = decode_answer(frames)
-            if answer.request_type == SERVER_INFO:
-                self._on_info(peer, answer, now_ms)
-            elif self.server is not None and url == self.server.url:
-                self._on_answer(answer, now_ms)
+            if answer.request_type == values.SERVER_INFO:
+                self._on_info(server, answer, now_ms)
+            elif server is self.failover.current:
+                self._on_answer(server, answer, now_ms)
         except RemoteProtocolError:
             self.counters["junk"] += 1
 
-    def _on_info(self, peer: _ServerConnection, answer: Answer, now_ms: int) -> None:
+    def _on_info(self, server: Candidate, answer: Answer, now_ms: int) -> None:
         """A server has sent its info, as an answer to the search or to a ping."""
-        features, software = decode_server_info(answer)
-        self._last_answer_ms, self._pinged = now_ms, False
-        if self.server is not None:
-            return
-        others = any(other.up for other in self._peers.values() if other is not peer)
-        if peer.url == self._avoided and others:
-            # It is chosen at its next info, unless another server answers first.
-            self._avoided = ""
-            return
-        self.server = ServerInfo(peer.url, features, software)
-        self.counters["servers"] += 1
-        self._refused, self._avoided = 0, ""
-        for url in [url for url in self._peers if url != peer.url]:
-            self._disconnect(url)
+        info = decode_server_info(answer)
+        self.failover.on_heard(server, now_ms)
+        if self.server is None:
+            self._info = info
+            self.failover.use(server, now_ms)
 
-    def _on_answer(self, answer: Answer, now_ms: int) -> None:
-        self._last_answer_ms, self._pinged = now_ms, False
+    def _on_answer(self, server: Candidate, answer: Answer, now_ms: int) -> None:
+        self.failover.on_heard(server, now_ms)
+        sent = self._requests.sent
         reqid = answer.reqid
-        if not reqid and self._sent and not self._tagged:
-            reqid = next(iter(self._sent))  # The only one.
-        exchange = self._sent.get(reqid)
+        if not reqid and sent and not self._tagged:
+            reqid = next(iter(sent))  # The only one.
+        exchange = sent.get(reqid)
         if exchange is None:
             self.counters["strays"] += 1
         elif answer.retry and now_ms < exchange.deadline_ms:
@@ -245,98 +177,61 @@ class TableClientMachine:
         else:
             self._refused, self.reason = 0, ""
             exchange.answer = answer
-            self._forget(reqid)
+            self._requests.drop(exchange)
 
     def _on_unavailable(self, exchange: Exchange, text: str, now_ms: int) -> None:
         """The server cannot serve it now, for example during an election."""
         self.counters["again"] += 1
         self._refused += 1
         self.reason = text
-        self._forget(exchange.reqid)
-        exchange.due_ms = now_ms + self.setup.retry_ms
-        self._requeue([exchange])
+        self._requests.retry(exchange, now_ms + self.setup.retry_ms)
         if self._refused >= self.setup.retries_max and len(self.setup.urls) > 1:
-            assert self.server is not None
-            self._avoided = self.server.url
-            self._leave()
-
-    def _requeue(self, exchanges: Iterable[Exchange]) -> None:
-        """Requests get their old positions, so that no write overtakes an earlier one."""
-        everyone = sorted((*exchanges, *self._waiting.values()), key=lambda it: it.number)
-        self._waiting = OrderedDict((it.reqid, it) for it in everyone if not it.done)
-
-    def _forget(self, reqid: bytes) -> None:
-        exchange = self._sent.pop(reqid, None)
-        if exchange is not None:
-            self._sent_bytes -= exchange.size
-
-    # ---- the server ----
+            self.failover.leave("refused", now_ms, avoids=True)
 
     @property
     def _tagged(self) -> bool:
         """Whether the server echoes reqids."""
-        return self.server is not None and bool(self.server.features & FEATURE_PACKED)
+        return self.server is not None and bool(self.server.features & values.FEATURE_PACKED)
 
-    def _leave(self) -> None:
-        """Leaves the server; unanswered requests go to the next one."""
-        assert self.server is not None
-        # A new socket, because requests queued in the old one must not be sent later.
-        self._disconnect(self.server.url)
+    # ---- the service of the failover ----
+
+    def candidates(self) -> Iterable[str]:
+        return self.setup.urls
+
+    def ask(self, server: Candidate, now_ms: int) -> None:
+        self.failover.send(server.url, encode_request(AskServerInfo()))
+
+    def on_used(self, server: Candidate, now_ms: int) -> None:
+        self.server = ServerInfo(server.url, *self._info)
+        self._refused = 0
+        self._requests.sent_max = self.setup.requests_max if self._tagged else 1
+
+    def on_left(self, server: Candidate, why: str) -> None:
         self.server = None
-        for exchange in (*self._sent.values(), *self._waiting.values()):
+        if why in ("lost", "silent"):
+            self.reason = ""
+        for exchange in self._requests:
             self._check_bound(exchange, "")
-        self._requeue(self._sent.values())
-        self._sent.clear()
-        self._sent_bytes = 0
-        self._search()
+        self._requests.sent_max = self.setup.requests_max
+        self._requests.rewind()
 
-    def _search(self) -> None:
-        """Connects to all servers; the first one that answers is chosen."""
-        self.counters["searches"] += 1
-        for url in self.setup.urls:
-            if url not in self._peers:
-                self._peers[url] = _ServerConnection(url)
-                self._actions.append(Connect(url))
+    def owed(self) -> tuple[int | None, int]:
+        window = self._requests
+        return (self.failover.heard_ms if window.sent else None), window.sent_bytes
 
-    def _disconnect(self, url: str) -> None:
-        del self._peers[url]
-        self._actions.append(Disconnect(url))
+    def waits(self) -> str | None:
+        return self.reason if len(self._requests) else None
 
     # ---- actions ----
 
-    def ready(self, now_ms: int) -> list[Connect | Disconnect | Send]:
+    def ready(self, now_ms: int) -> list[ClientAction]:
         """The actions to carry out now, in order."""
-        if self.server is not None and self._silent_ms <= now_ms:
-            self._on_silence(self.server, now_ms)
-        if self.server is None:
-            for peer in self._peers.values():
-                if peer.up and self._info_due_ms(peer) <= now_ms:
-                    peer.info_sent_ms = now_ms
-                    self._actions.append(Send(peer.url, encode_request(AskServerInfo())))
-        else:
-            self._send_waiting(self.server, now_ms)
-        actions, self._actions = self._actions, []
+        self.failover.step(now_ms)
+        if self.server is not None:
+            while (exchange := self._requests.pop_due(now_ms)) is not None:
+                self._send(self.server, exchange, now_ms)
+        actions, self.failover.actions = self.failover.actions, []
         return actions
-
-    def _on_silence(self, server: ServerInfo, now_ms: int) -> None:
-        if self._pinged:
-            self.counters["silent"] += 1
-            self.reason = ""
-            self._leave()
-            return
-        self._pinged, self._last_answer_ms = True, now_ms
-        self._actions.append(Send(server.url, encode_request(AskServerInfo())))
-
-    def _send_waiting(self, server: ServerInfo, now_ms: int) -> None:
-        while self._waiting and self._fits:
-            exchange = next(iter(self._waiting.values()))
-            if exchange.due_ms > now_ms:
-                return
-            del self._waiting[exchange.reqid]
-            self._check_bound(exchange, server.url)
-            self._check_known(exchange, server)
-            if not exchange.refusal:
-                self._send(server, exchange, now_ms)
 
     def _check_bound(self, exchange: Exchange, url: str) -> None:
         if exchange.bound not in ("", url):
@@ -351,7 +246,12 @@ class TableClientMachine:
             exchange.refusal = f"the server at {server.url} ({name}) does not know such requests"
 
     def _send(self, server: ServerInfo, exchange: Exchange, now_ms: int) -> None:
-        extension = NO_EXTENSION
+        """Sends a request, unless this server cannot serve it."""
+        self._check_bound(exchange, server.url)
+        self._check_known(exchange, server)
+        if exchange.refusal:
+            return
+        extension = values.NO_EXTENSION
         if self._tagged:
             left_ms = exchange.deadline_ms - now_ms
             # The server can report its reason before the client's deadline.
@@ -365,35 +265,14 @@ class TableClientMachine:
         exchange.sent, exchange.url = exchange.request._replace(extension=extension), server.url
         frames = encode_request(exchange.sent)
         exchange.size = sum(map(len, frames))
-        if not self._sent:
-            self._last_answer_ms, self._pinged = now_ms, False
-        self._sent[exchange.reqid] = exchange
-        self._sent_bytes += exchange.size
-        self._actions.append(Send(server.url, frames))
+        if not self._requests.sent:
+            self.failover.restart_silence(now_ms)
+        self._requests.mark_sent(exchange)
+        self.failover.send(server.url, frames)
 
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
-        if self.server is None:
-            return min(
-                (self._info_due_ms(it) for it in self._peers.values() if it.up), default=None
-            )
-        times = [self._silent_ms] if self._silent_ms < _NEVER else []
-        first = next(iter(self._waiting.values()), None)
-        if first is not None and self._fits:
-            times.append(first.due_ms)
-        return min(times, default=None)
-
-    @property
-    def _silent_ms(self) -> int:
-        """When silence means that the server is lost. Many unanswered bytes extend it: a busy
-        server needs time."""
-        if not self._sent:
-            return _NEVER
-        return self._last_answer_ms + self.setup.silence_ms + self._sent_bytes // BYTES_A_MS
-
-    def _info_due_ms(self, peer: _ServerConnection) -> int:
-        return 0 if peer.info_sent_ms is None else peer.info_sent_ms + self.setup.silence_ms
-
-
-_NEVER = 1 << 62
+        due_ms = NEVER_MS if self.server is None else self._requests.due_ms
+        due_ms = min(due_ms, self.failover.deadline_ms)
+        return due_ms if due_ms < NEVER_MS else None

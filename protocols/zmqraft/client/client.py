@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from ...connections import Connect, Disconnect, Listen, Send, Unlisten
+from ...connections import ClientAction, Connect, Disconnect, Listen, Send, Unlisten
 from ...errors import RemoteProtocolError
 from ...failover.limits import RESEND_PAUSE_MS, RESPONSE_TTL_MS, SEARCH_MS, SEARCH_RETRY_MS
-from ...failover.servers import NEVER_MS, Action, Candidate, Failover, FailoverPolicy
+from ...failover.servers import NEVER_MS, Candidate, Failover, FailoverPolicy
 from ..wire.client_codec import (
     ClientRequest,
     ConfigAnswer,
@@ -451,7 +451,7 @@ class LogClientMachine:
 
     # ---- actions ----
 
-    def ready(self, now_ms: int) -> list[Action]:
+    def ready(self, now_ms: int) -> list[ClientAction]:
         """Returns the actions to carry out now, in order."""
         self.failover.step(now_ms)
         self._send_peer_streams(now_ms)
@@ -598,7 +598,6 @@ class LogClientMachine:
 
 
 __all__ = [
-    "Action",
     "Connect",
     "Disconnect",
     "EntryRun",

@@ -9,14 +9,8 @@ import zmq
 from kelek.clients.io.links import Links, LinkSettings
 from kelek.net.clock import monotonic_ms
 from kelek.net.links import ARENA_BYTES
-from kelek.protocols.zmqraft.client.client import (
-    Action,
-    Connect,
-    Disconnect,
-    LogClientMachine,
-    LogClientSetup,
-    Send,
-)
+from kelek.protocols.connections import ClientAction, Connect, Disconnect, Send
+from kelek.protocols.zmqraft.client.client import LogClientMachine, LogClientSetup
 
 DEADLINE_MS = 60_000
 LARGE = ARENA_BYTES * 3 // 4  # An arena has no room for two.
@@ -25,13 +19,13 @@ LARGE = ARENA_BYTES * 3 // 4  # An arena has no room for two.
 class RecordingMachine(LogClientMachine):
     """A client machine that records received sizes and lost connections."""
 
-    def __init__(self, url: str, *actions: Action) -> None:
+    def __init__(self, url: str, *actions: ClientAction) -> None:
         super().__init__(LogClientSetup(b"demo", (url,)), lambda: bytes(12), 0)
-        self.actions: list[Action] = list(actions) or [Connect(url)]
+        self.actions: list[ClientAction] = list(actions) or [Connect(url)]
         self.sizes: list[int] = []
         self.lost: list[str] = []
 
-    def ready(self, now_ms: int) -> list[Action]:
+    def ready(self, now_ms: int) -> list[ClientAction]:
         actions, self.actions = self.actions, []
         return actions
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from kelek.clients.broker import operations as broker_operations
 from kelek.native.broker import exchange
-from kelek.protocols.majordomo import client, values, worker
+from kelek.protocols.failover import limits
+from kelek.protocols.majordomo import client, values
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/majordomo.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -66,14 +67,14 @@ def test_numbers() -> None:
     assert broker_operations.BrokerTuning().silence_ms == setup.silence_ms
     assert values.PART_COST == exchange.PART_COST
     for start, value in (
-        ("pause of a client after 429, at first", f"{client.RETRY_MS} ms"),
-        ("the same, at most", f"{client.RETRY_MS_MAX} ms"),
+        ("pause of a client after 429, at first", f"{limits.RETRY_MS} ms"),
+        ("the same, at most", f"{limits.RETRY_MS_MAX} ms"),
         ("silence before a probe", f"{setup.silence_ms} ms"),
         ("silent seconds until a broker is given up", f"{setup.liveness}"),
-        ("extension of that, for each ms", f"{client.BYTES_PER_MS} octets in flight"),
+        ("extension of that, for each ms", f"{limits.BYTES_PER_MS} octets in flight"),
         ("interval of PING and HEARTBEAT", f"{values.INTERVAL_MS} ms"),
-        ("pause of a worker after DISCONNECT, at first", f"{worker.RETRY_MS} ms"),
-        ("the same for a worker, at most", f"{worker.RETRY_MS_MAX} ms"),
+        ("pause of a worker after DISCONNECT, at first", f"{limits.CONNECT_RETRY_MS} ms"),
+        ("the same for a worker, at most", f"{limits.WORKER_RETRY_MS_MAX} ms"),
         ("cost of a part besides its octets", f"{values.PART_COST} octets of credit"),
         ("credit of one answer", f"{client.WINDOW_BYTES >> 20} MiB"),
         ("credit of all answers of a client", f"{setup.partial_bytes_max >> 20} MiB"),
