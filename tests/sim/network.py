@@ -1,10 +1,12 @@
 """The network of a run: connections as ZeroMQ makes them, with everything that may go wrong.
 
-A connection delivers in order; only a new one may overtake an old one. Messages between peers may
-be lost one by one, as both sides drop what finds no room; what a client sends is lost only with its
-connection. A host that is cut off may lose what is sent to it, or get it all when the cut heals.
+A connection delivers in order; only a new one may overtake an old one. Messages between peers of
+the log may be lost one by one, as both sides drop what finds no room; what a client or a farm sends
+is lost only with its connection. A host that is cut off may lose what is sent to it, or get it all
+when the cut heals.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from kelek.tests.sim.simulation import Simulation
@@ -69,6 +71,18 @@ class Network:
         for connection in list(self.connections):
             connection.release()
 
+    def heal_pair(self, one: str, other: str) -> None:
+        """Ends the cuts between two hosts; held messages arrive."""
+        for pair in ((one, other), (other, one)):
+            self.cuts.pop(pair, None)
+        for connection in list(self.connections):
+            if {one, other} == {connection.host, connection.listener.host}:
+                connection.release()
+
+    def is_cut(self, one: str, other: str) -> bool:
+        """Whether a connection can not be made."""
+        return (one, other) in self.cuts or (other, one) in self.cuts
+
     def close_host(self, host: str) -> None:
         """A process or a host ends: all its connections are lost, on both sides."""
         for connection in list(self.connections):
@@ -94,6 +108,7 @@ class Connection:
         self.open = True
         self.abandoned = False
         self.whole = False  # Nothing is lost in it but with it.
+        self.on_disconnected: Callable[[], None] = lambda: None  # The listener learns of the end.
         self._end = end
         self._last_us = {True: 0, False: 0}  # Nothing overtakes, by direction.
         self._held: list[tuple[bool, Frames]] = []
@@ -113,6 +128,7 @@ class Connection:
             self._held.clear()
             self.network.connections.remove(self)
             self._end.on_closed(self)
+            self.on_disconnected()
 
     def close_client_side(self) -> None:
         """The DEALER loses the connection and all answers; its sent messages may still arrive."""

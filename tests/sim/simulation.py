@@ -33,6 +33,11 @@ class Simulation:
     def now_ms(self) -> int:
         return self.now_us // US_PER_MS
 
+    @property
+    def next_us(self) -> int | None:
+        """The time of the next event."""
+        return self._heap[0][0] if self._heap else None
+
     def after(self, delay_us: int, function: Callable[..., None], *arguments: Any) -> None:
         """Calls the function once after the delay."""
         assert delay_us >= 0
@@ -43,7 +48,8 @@ class Simulation:
         """Runs all events that are due until then."""
         heap = self._heap
         while heap and heap[0][0] <= end_us:
-            self.now_us, _, function, arguments = heapq.heappop(heap)
+            due_us, _, function, arguments = heapq.heappop(heap)
+            self.now_us = max(self.now_us, due_us)
             self.events += 1
             function(*arguments)
             self.after_event()

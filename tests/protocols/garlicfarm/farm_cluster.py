@@ -4,8 +4,7 @@ Connections carry bytes in order and are cut at random. A killed server keeps it
 another implementation takes part with the same interface: accept, on_requests, links.
 """
 
-import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from random import Random
 from typing import Any, Protocol
@@ -32,8 +31,10 @@ from kelek.protocols.garlicfarm.wire.messages import (
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.messages import EntryBatch, HardState
 from kelek.protocols.record import decode_block, slice_block
+from kelek.tests.sim.network import Connection, Network
+from kelek.tests.sim.simulation import US_PER_MS, Simulation
 
-DELAY_MS_MAX = 20
+DELAY_US = (1_000, 20_000)
 ADMIN = PeerSession(is_server=True)  # The rights of a connection without a handshake.
 
 
@@ -200,12 +201,47 @@ def client_request(*values: bytes) -> Request:
 
 
 class FarmWire:
-    """A connection between servers, by its number at the acceptor."""
+    """Both ends of a connection between two servers."""
 
-    def __init__(self, connection: int) -> None:
-        self.connection = connection
-        # Arrival time of the last bytes in each direction.
-        self.busy_ms: dict[tuple[int, int], int] = {}
+    def __init__(self, cluster: "FarmCluster", link: tuple[int, int]) -> None:
+        """link: the server that opens the connection, the one that accepts it."""
+        self.cluster, self.link = cluster, link
+        near, far = link
+        self.host = str(far)
+        self.node = cluster.nodes[far]
+        self.number = self.node.accept(PeerSession(f"server{near}", near, False))
+        self.connection = connection = cluster.network.connect(str(near), self, self)
+        connection.whole = True
+        connection.on_disconnected = self._on_disconnected
+        cluster.readers[far, self.number] = lambda data, _: connection.answer([data])
+
+    def is_open(self) -> bool:
+        return self.cluster.nodes.get(self.link[1]) is self.node
+
+    def on_request(self, connection: Connection, frames: list[bytes]) -> None:
+        cluster, (near, far) = self.cluster, self.link
+        cluster.before_message(frames[0], far, near)
+        if connection.open and self.is_open() and self.number in self.node.inbound:
+            act = partial(self.node.on_requests, self.number, frames[0], cluster.now_ms)
+            cluster.guarded(far, act)
+
+    def on_answer(self, connection: Connection, frames: list[bytes]) -> None:
+        cluster, (near, far) = self.cluster, self.link
+        cluster.before_message(frames[0], near, far)
+        if connection.open and not connection.abandoned:
+            act = partial(cluster.nodes[near].on_responses, far, frames[0], cluster.now_ms)
+            cluster.guarded(near, act)
+
+    def on_closed(self, connection: Connection) -> None:
+        near, far = self.link
+        if self.cluster.wires.get(self.link) is self:
+            del self.cluster.wires[self.link]
+            if near in self.cluster.nodes:
+                self.cluster.nodes[near].on_lost(far)
+
+    def _on_disconnected(self) -> None:
+        if self.is_open():
+            self.node.on_closed(self.number)
 
 
 class FarmCluster:
@@ -215,36 +251,38 @@ class FarmCluster:
         self, seed: int = 1, members: tuple[int, ...] = (1, 2, 3), others: tuple[int, ...] = ()
     ) -> None:
         """others: the members of another implementation; the test puts them into `others`."""
-        self.random = Random(seed)
+        self.simulation = Simulation(seed)
+        self.random = self.simulation.random
+        self.network = Network(self.simulation)
+        self.network.faults.delay_us = DELAY_US
         # The exceptions by which a disk kills its server.
         self.deaths: tuple[type[Exception], ...] = ()
-        self.now_ms = 1000
         self.members = tuple(map(server, members))
         self.disks: dict[int, FarmDisk] = {}
         self.peers: dict[int, FarmPeer] = {}
         self.others: dict[int, FarmNode] = {}
         self.setups: dict[int, FarmSetup] = {}
         self.readers: dict[tuple[int, int], Callable[[bytes, str], None]] = {}
-        self.cut: set[frozenset[int]] = set()  # Pairs of servers without a connection.
         self.leaders: dict[int, int] = {}  # By term.
-        self._links: dict[tuple[int, int], FarmWire] = {}  # By (from, to).
-        self._links_tried: set[tuple[int, int]] = set()
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = 0
+        self.wires: dict[tuple[int, int], FarmWire] = {}  # By (from, to).
+        self._tried: set[tuple[int, int]] = set()
         for number in members:
             if number not in others:
                 self.start(number, self.members)
+
+    @property
+    def now_ms(self) -> int:
+        return self.simulation.now_ms
 
     @property
     def nodes(self) -> dict[int, FarmNode]:
         return {**self.others, **self.peers}
 
     def after(self, delay_ms: int, event: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._events, (self.now_ms + delay_ms, self._order, event))
+        self.simulation.after(delay_ms * US_PER_MS, event)
 
     def delay(self) -> int:
-        return self.random.randint(1, DELAY_MS_MAX)
+        return self.simulation.between(*DELAY_US) // US_PER_MS
 
     # Servers.
 
@@ -270,22 +308,36 @@ class FarmCluster:
     def kill(self, number: int) -> None:
         if self.peers.pop(number, None) is None:
             del self.others[number]
-        for link in [each for each in self._links if number in each]:
-            self._break(link)
+        for link, wire in list(self.wires.items()):
+            if number in link:
+                self.disconnect(wire)
         self.readers = {key: read for key, read in self.readers.items() if key[0] != number}
 
-    def _break(self, link: tuple[int, int]) -> None:
-        connection = self._links.pop(link).connection
-        near, far = (self.nodes.get(number) for number in link)
-        if near is not None:
-            near.on_lost(link[1])
-        if far is not None:
-            far.on_closed(connection)
+    # Connections.
+
+    def before_message(self, data: bytes, actor: int, other: int) -> None:
+        """A message of `other` arrives at `actor`."""
+
+    def disconnect(self, wire: FarmWire) -> None:
+        wire.connection.close()
+
+    def lose(self, one: int, other: int) -> None:
+        """Ends the connections between two servers."""
+        for link, wire in list(self.wires.items()):
+            if set(link) == {one, other}:
+                self.disconnect(wire)
 
     def break_links(self) -> None:
         """Ends all connections between servers."""
-        for link in list(self._links):
-            self._break(link)
+        for wire in list(self.wires.values()):
+            self.disconnect(wire)
+
+    def cut_off(self, number: int, others: Iterable[int]) -> None:
+        """Cuts a server off from others, and drops everything that is under way."""
+        for other in others:
+            for source, target in ((number, other), (other, number)):
+                self.network.cut(str(source), str(target), "lose")
+            self.lose(number, other)
 
     # Time.
 
@@ -293,15 +345,14 @@ class FarmCluster:
         self.run_until(lambda: False, ms, must=False)
 
     def run_until(self, done: Callable[[], bool], ms: int = 60_000, must: bool = True) -> None:
-        end_ms = self.now_ms + ms
+        simulation, end_ms = self.simulation, self.now_ms + ms
         self.turn()
         while self.now_ms < end_ms and not done():
-            next_ms = min([*self.deadlines(), end_ms, *(at for at, *_ in self._events[:1])])
-            self.now_ms = max(self.now_ms, next_ms)
-            while self._events and self._events[0][0] <= self.now_ms:
-                heapq.heappop(self._events)[2]()
+            due_us = simulation.next_us
+            due_ms = end_ms if due_us is None else -(-due_us // US_PER_MS)
+            next_ms = min(*self.deadlines(), end_ms, due_ms)
+            simulation.run_until(max(next_ms, self.now_ms + 1) * US_PER_MS)
             self.turn()
-            self.now_ms += 1
         assert done() or not must, f"not within {ms} ms: {self.status()}"
 
     def deadlines(self) -> list[int]:
@@ -315,7 +366,9 @@ class FarmCluster:
                 continue
             self._connect(number, peer)
             for to, link in peer.links.items():
-                self._send_out(number, to, bytes(link.out))
+                wire = self.wires.get((number, to))
+                if link.out and wire is not None:
+                    wire.connection.send([bytes(link.out)])
                 link.out.clear()
             self.guarded(number, peer.write)
             if number not in self.nodes:
@@ -332,59 +385,28 @@ class FarmCluster:
 
     def _close(self, number: int, connection: int) -> None:
         self.nodes[number].on_closed(connection)
-        for link, wire in list(self._links.items()):
-            if link[1] == number and wire.connection == connection:
-                self._break(link)
+        for (_, far), wire in list(self.wires.items()):
+            if (far, wire.number) == (number, connection):
+                self.disconnect(wire)
 
     def _connect(self, number: int, peer: FarmNode) -> None:
-        for to in set(peer.links) | {b for a, b in self._links if a == number}:
+        for (near, to), wire in list(self.wires.items()):
+            if near == number and (to not in peer.links or peer.links[to].failure):
+                self.disconnect(wire)
+        for to in peer.links:
             link = (number, to)
-            up = link in self._links
-            wished = to in peer.links
-            if up and (not wished or peer.links[to].failure or frozenset(link) in self.cut):
-                self._break(link)
-            elif not up and wished and link not in self._links_tried:
-                self._links_tried.add(link)
-                self.after(self.delay(), partial(self._made, link, peer))
+            if link not in self.wires and link not in self._tried:
+                self._tried.add(link)
+                self.after(self.delay(), partial(self._open, link, peer))
 
-    def _made(self, link: tuple[int, int], peer: FarmNode) -> None:
-        self._links_tried.discard(link)
+    def _open(self, link: tuple[int, int], peer: FarmNode) -> None:
+        self._tried.discard(link)
         number, to = link
-        far = self.nodes.get(to)
-        if self.nodes.get(number) is not peer or far is None or frozenset(link) in self.cut:
+        if self.nodes.get(number) is not peer or to not in self.nodes or to not in peer.links:
             return
-        if to not in peer.links or link in self._links:
-            return
-        wire = self._links[link] = FarmWire(
-            far.accept(PeerSession(f"server{number}", number, False))
-        )
-        self.readers[to, wire.connection] = lambda data, failure: self.send_back(link, wire, data)
-        peer.on_connected(to, self.now_ms)
-
-    def _send_out(self, number: int, to: int, data: bytes) -> None:
-        wire = self._links.get((number, to))
-        if data and wire is not None:
-            self._later(wire, (number, to), partial(self._arrive, wire, (number, to), data))
-
-    def _arrive(self, wire: FarmWire, link: tuple[int, int], data: bytes) -> None:
-        if self._links.get(link) is wire:
-            act = partial(self.nodes[link[1]].on_requests, wire.connection, data, self.now_ms)
-            self.guarded(link[1], act)
-
-    def send_back(self, link: tuple[int, int], wire: FarmWire, data: bytes) -> None:
-        if data and self._links.get(link) is wire:
-            self._later(wire, link[::-1], partial(self._answer, wire, link, data))
-
-    def _answer(self, wire: FarmWire, link: tuple[int, int], data: bytes) -> None:
-        if self._links.get(link) is wire:
-            act = partial(self.nodes[link[0]].on_responses, link[1], data, self.now_ms)
-            self.guarded(link[0], act)
-
-    def _later(self, wire: FarmWire, way: tuple[int, int], event: Callable[[], None]) -> None:
-        """Delivers in order in each direction of a connection."""
-        at = max(self.now_ms + self.delay(), wire.busy_ms.get(way, 0))
-        wire.busy_ms[way] = at
-        self.after(at - self.now_ms, event)
+        if link not in self.wires and not self.network.is_cut(str(number), str(to)):
+            self.wires[link] = FarmWire(self, link)
+            peer.on_connected(to, self.now_ms)
 
     # What must hold.
 

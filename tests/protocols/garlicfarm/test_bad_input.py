@@ -176,7 +176,8 @@ def test_a_user_of_another_server_is_refused() -> None:
 
 def test_too_many_requests_at_once() -> None:
     cluster, leader, _ = settled()
-    cluster.cut = {frozenset(pair) for pair in ((1, 2), (2, 3), (1, 3))}
+    cluster.cut_off(1, (2, 3))
+    cluster.cut_off(2, (3,))
     client = FarmRequester(cluster, leader)
     client.send(*[client_request(b"x")] * PENDING_REQUESTS_MAX)
     cluster.run(5)
@@ -207,7 +208,7 @@ def test_a_server_that_never_answers() -> None:
     cluster, leader, other = settled()
     peer = cluster.peers[leader]
     link = peer.links[other]
-    cluster.send_back = lambda *_: None  # type: ignore[method-assign]
+    cluster.network.cut(str(other), str(leader), "hold")
     cluster.run_until(lambda: not link.is_up or bool(link.failure), 10_000)
 
 

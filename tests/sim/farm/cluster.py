@@ -37,14 +37,13 @@ from kelek.protocols.record import decode_block
 from kelek.tests.protocols.garlicfarm.farm_cluster import (
     FarmCluster,
     FarmDisk,
-    FarmNode,
     FarmRequester,
     FarmWire,
     server,
 )
-from kelek.tests.sim import simulation
 from kelek.tests.sim.checker import Checker, RuleBroken
 from kelek.tests.sim.config_rules import ConfigRules
+from kelek.tests.sim.simulation import US_PER_MS
 
 STATE_BYTES = 900  # Bytes of a snapshot, sent in chunks of SETUP's snapshot_block_bytes.
 LATE_MS_MAX = 3000
@@ -137,27 +136,19 @@ class FarmSim(FarmCluster):
 
     def __init__(self, seed: int, members: tuple[int, ...] = (1, 2, 3), everybody: int = 5) -> None:
         """everybody: the highest id that a server may have."""
-        self.report = simulation.Simulation(seed)
-        names = [str(number) for number in range(1, everybody + 1)]
-        self.checker = Checker(self.report, names)
-        self.checker.configs = SingleSteps(self.checker.expect)
+        self.names = [str(number) for number in range(1, everybody + 1)]
         self.on_step: Callable[[Step], None] = lambda step: None
-        self.late = 0.0  # Probability of a long delay.
         self.partial = 0.0  # Probability that the opener loses a connection first.
         self.steps: Counter[str] = Counter()
         self.whole: dict[int, tuple[int, bytes]] = {}  # All entries committed by any server.
         self.acked: list[bytes] = []
         self._seen: dict[int, tuple[FarmPeer, Raft, int]] = {}
         self._busy: Counter[int] = Counter()
-        self._half_open: dict[FarmWire, tuple[FarmNode, int]] = {}
-        self._homes: dict[FarmWire, FarmNode] = {}
         super().__init__(seed, members)
+        self.checker = Checker(self.simulation, self.names)
+        self.checker.configs = SingleSteps(self.checker.expect)
+        self.network.faults.spike_us = (US_PER_MS, LATE_MS_MAX * US_PER_MS)
         self.deaths = (Killed,)
-
-    def note(self, *words: object) -> None:
-        """Records an event for the report of a failed run."""
-        self.report.now_us = self.now_ms * 1000
-        self.report.trace_event(*words)
 
     # Servers.
 
@@ -166,10 +157,10 @@ class FarmSim(FarmCluster):
 
     def start(self, number: int, servers: tuple[ClusterServer, ...] = (), **setup: int) -> None:
         super().start(number, servers, **(SETUP if number not in self.setups else {}), **setup)
-        self.note(number, "starts")
+        self.simulation.trace_event(number, "starts")
 
     def kill(self, number: int) -> None:
-        self.note(number, "is killed")
+        self.simulation.trace_event(number, "is killed")
         super().kill(number)
         self.checker.on_stopped(str(number))
         self._seen.pop(number, None)
@@ -187,73 +178,25 @@ class FarmSim(FarmCluster):
 
     # Connections.
 
-    def delay(self) -> int:
-        if self.late and self.random.random() < self.late:
-            return self.random.randint(1, LATE_MS_MAX)
-        return super().delay()
-
-    def _made(self, link: tuple[int, int], peer: FarmNode) -> None:
-        super()._made(link, peer)
-        wire = self._links.get(link)
-        if wire is not None:
-            self._homes.setdefault(wire, self.nodes[link[1]])
-
-    def _break(self, link: tuple[int, int]) -> None:
-        """Breaks a connection on one side: the acceptor still receives what is under way, and
-        its answers are dropped.
+    def disconnect(self, wire: FarmWire) -> None:
+        """Sometimes the opener loses the connection first: the acceptor still receives what is
+        under way, and its answers are dropped.
         """
-        wire, far = self._links[link], self.nodes.get(link[1])
-        if far is None or not self.partial or self.random.random() >= self.partial:
-            super()._break(link)
-            return
-        del self._links[link]
-        self._half_open[wire] = (far, link[1])
-        self.after(self.random.randint(1, LATE_MS_MAX), partial(self._end, wire))
-        near = self.nodes.get(link[0])
-        if near is not None:
-            near.on_lost(link[1])
+        if wire.is_open() and self.partial and self.random.random() < self.partial:
+            wire.connection.close_client_side()
+            self.after(self.random.randint(1, LATE_MS_MAX), wire.connection.close)
+        else:
+            super().disconnect(wire)
 
-    def _end(self, wire: FarmWire) -> None:
-        node, number = self._half_open.pop(wire)
-        if self.nodes.get(number) is node:
-            node.on_closed(wire.connection)
-
-    def _arrive(self, wire: FarmWire, link: tuple[int, int], data: bytes) -> None:
-        if not self._is_open(wire, link):
-            return
-        self._step_between(MessageType(data[0]).name, link[1], link[0])
-        if not self._is_open(wire, link):
-            return
-        node = self.nodes[link[1]]
-        if wire.connection in node.inbound:
-            act = partial(node.on_requests, wire.connection, data, self.now_ms)
-            self.guarded(link[1], act)
-
-    def _is_open(self, wire: FarmWire, link: tuple[int, int]) -> bool:
-        if self._links.get(link) is wire:
-            return True
-        node, number = self._half_open.get(wire, (None, 0))
-        return node is not None and self.nodes.get(number) is node
-
-    def _answer(self, wire: FarmWire, link: tuple[int, int], data: bytes) -> None:
-        if self._links.get(link) is wire:
-            self._step_between(MessageType(data[0]).name, link[0], link[1])
-        super()._answer(wire, link, data)
-
-    def _step_between(self, name: str, actor: int, other: int) -> None:
+    def before_message(self, data: bytes, actor: int, other: int) -> None:
+        name = MessageType(data[0]).name
         self.steps[name] += 1
         self.on_step(Step(name, actor, other))
-
-    def lose(self, one: int, other: int) -> None:
-        """Ends the connections between two servers."""
-        for link in [each for each in self._links if set(each) == {one, other}]:
-            self._break(link)
 
     # What must hold.
 
     def _check(self) -> None:
         checker = self.checker
-        self.report.now_us = self.now_ms * 1000
         for number, peer in self.peers.items():
             name, core = str(number), peer.core
             known, raft, index = self._seen.get(number, (None, None, 0))

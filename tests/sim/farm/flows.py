@@ -100,7 +100,7 @@ class FlowRun:
         except (AssertionError, RuleBroken) as error:
             where = f"{self.flow.name}, {self.interruption}"
             step = self.steps[self.interruption.at - 1] if self.interruption else ""
-            raise RuleBroken(f"{where} ({step}): {error!r}\n{sim.report.trace()}") from error
+            raise RuleBroken(f"{where} ({step}): {error!r}\n{sim.simulation.trace()}") from error
 
     def _on_step(self, step: Step) -> None:
         self.steps.append(step)

@@ -42,7 +42,7 @@ class FarmRun:
     def __init__(self, seed: int) -> None:
         self.sim = FarmSim(seed, everybody=len(SERVERS))
         self.random = self.sim.random
-        self.faults = self.sim.report.faults
+        self.faults = self.sim.simulation.faults
         self._values = 0
         self._doomed: dict[int, int] = {}  # Disk steps until a kill.
         self.sim.on_step = self._on_step
@@ -67,7 +67,7 @@ class FarmRun:
         """Raises Broken."""
         sim = self.sim
         try:
-            sim.late, sim.partial = self.random.choice((0.0, 0.02)), 0.5
+            sim.network.faults.spike, sim.partial = self.random.choice((0.0, 0.02)), 0.5
             sim.run(3000)
             for _ in range(ROUNDS):
                 self._do_something()
@@ -75,7 +75,9 @@ class FarmRun:
             self._heal()
             sim.check_end()
         except (AssertionError, RuleBroken) as error:
-            raise RuleBroken(f"seed {sim.report.seed}: {error!r}\n{sim.report.trace()}") from error
+            raise RuleBroken(
+                f"seed {sim.simulation.seed}: {error!r}\n{sim.simulation.trace()}"
+            ) from error
 
     def _do_something(self) -> None:
         dice = self.random
@@ -129,7 +131,7 @@ class FarmRun:
             request = membership.add_server_request(server(number))
         else:
             request = membership.remove_server_request(number)
-        self.sim.note(request.type.name, number, "asked of", to)
+        self.sim.simulation.trace_event(request.type.name, number, "asked of", to)
         return request
 
     # Faults.
@@ -153,10 +155,12 @@ class FarmRun:
 
     def _cut(self) -> None:
         """Separates two servers for a while."""
-        pair = frozenset(self.random.sample(SERVERS, 2))
+        pair = self.random.sample(SERVERS, 2)
         self.faults["cut"] += 1
-        self.sim.cut.add(pair)
-        self.sim.after(self.random.randint(100, 6000), partial(self.sim.cut.discard, pair))
+        one, other = pair
+        self.sim.cut_off(one, [other])
+        heal = partial(self.sim.network.heal_pair, str(one), str(other))
+        self.sim.after(self.random.randint(100, 6000), heal)
 
     def _compact(self) -> None:
         running = sorted(self.sim.peers)
@@ -188,8 +192,8 @@ class FarmRun:
 
     def _heal(self) -> None:
         sim = self.sim
-        sim.late = sim.partial = 0.0
-        sim.cut.clear()
+        sim.network.faults.spike = sim.partial = 0.0
+        sim.network.heal()
         self._revive()
         sim.run_until(sim.has_converged, HEAL_MS)
         self._do_without(self.random.choice(sim.ids(sim.elect())))

@@ -1,6 +1,6 @@
 """Scripted courses of events that random runs seldom reach. Each must succeed with any seed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.server.membership import ChangeStage
@@ -12,13 +12,6 @@ from kelek.tests.sim.farm.run import rest
 
 WITHIN_MS = 20_000
 SLOW = {"election_timeout_ms_min": 20_000, "election_timeout_ms_max": 30_000}
-
-
-def _cut_off(sim: FarmSim, number: int, others: Iterable[int]) -> None:
-    """Drops everything that is under way between them."""
-    for other in others:
-        sim.cut.add(frozenset((number, other)))
-        sim.lose(number, other)
 
 
 def _add(sim: FarmSim, number: int) -> None:
@@ -35,12 +28,12 @@ def _cut_off_uncounted(sim: FarmSim, number: int) -> None:
     FarmRequester(sim, leader).send(membership.add_server_request(server(number)))
     sim.run_until(lambda: newcomer.core.leader == str(leader), WITHIN_MS)
     others = [other for other in sim.ids(leader) if other != leader]
-    _cut_off(sim, leader, others)
+    sim.cut_off(leader, others)
     sim.run_until(lambda: newcomer.directory.find(number) is not None, WITHIN_MS)
     if not others:  # Its vote is needed.
         sim.run_until(lambda: number in sim.ids(leader), WITHIN_MS)
-    sim.cut.clear()
-    _cut_off(sim, number, [other for other in sim.peers if other != number])
+    sim.network.heal()
+    sim.cut_off(number, [other for other in sim.peers if other != number])
     assert not newcomer.is_member
     sim.run_until(lambda: peer.membership.change is None, WITHIN_MS)
 
@@ -58,12 +51,12 @@ def two_at_a_time(seed: int) -> None:
     )
     sim.run_until(lambda: len(admin.answers) == 2)
     sim.run_until(lambda: _is_at(sim, leader, ChangeStage.COMMIT), WITHIN_MS)
-    _cut_off(sim, leader, others)
+    sim.cut_off(leader, others)
     admin.send(membership.add_server_request(server(5)))
     sim.run(500)
     if [answer.is_accepted for answer in admin.answers] != [True, False, False]:
         raise RuleBroken(f"two changes at a time: {admin.answers}")
-    sim.cut.clear()
+    sim.network.heal()
     sim.run_until(sim.has_converged, WITHIN_MS)
     sim.check_end()
 
@@ -85,7 +78,7 @@ def a_stranger_leads(seed: int) -> None:
     for number in (1, 2, 3):
         sim.start(number, (), **SLOW)
     assert sim.elect() == 5
-    sim.cut.discard(frozenset((4, 5)))
+    sim.network.heal_pair("4", "5")
     sim.run_until(sim.has_converged, WITHIN_MS)
     sim.check_end()
 
@@ -100,7 +93,7 @@ def a_stranger_asks(seed: int) -> None:
     _cut_off_uncounted(sim, 2)
     _add(sim, 3)
     sim.kill(1)
-    sim.cut.clear()
+    sim.network.heal()
     writer = FarmRequester(sim, sim.elect())
     writer.send(client_request(b"of two"))
     sim.run_until(lambda: bool(writer.answers) and writer.answers[0].is_accepted, WITHIN_MS)
@@ -153,8 +146,8 @@ def outvoted(seed: int) -> None:
     leader = sim.elect()
     others = [number for number in (1, 2, 3) if number != leader]
     for other in others:
-        _cut_off(sim, leader, [other])
-        sim.cut.add(frozenset((4, other)))
+        sim.cut_off(leader, [other])
+        sim.cut_off(4, [other])
     cut_off = sim.peers[leader]
     FarmRequester(sim, leader).send(client_request(b"1", b"2", b"3"))
     FarmRequester(sim, leader).send(membership.add_server_request(server(4)))
@@ -165,7 +158,7 @@ def outvoted(seed: int) -> None:
     assert sim.leader is not None
     FarmRequester(sim, sim.leader).send(client_request(*(b"%d" % at for at in range(9))))
     sim.run_until(lambda: sim.peers[others[0]].core.commit_index > index, WITHIN_MS)
-    sim.cut.clear()
+    sim.network.heal()
     sim.run_until(sim.has_converged, WITHIN_MS)
     assert cut_off.core.log.configurations.last_index < index
     sim.compact(leader)

@@ -48,6 +48,7 @@ from kelek.tests.protocols.garlicfarm.app.app_cluster import (
 )
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
 from kelek.tests.protocols.garlicfarm.server.test_peer import grow
+from kelek.tests.sim.simulation import US_PER_MS
 
 # ---- documents ----
 
@@ -438,7 +439,7 @@ def test_what_can_not_be_read_is_read_later() -> None:
     assert farm.ask(client_request(b"x")).is_accepted
     disk.batches = lambda *_: []  # type: ignore[method-assign]
     for _ in range(2):
-        farm.now_ms += APPLY_DELAY_MS
+        farm.simulation.now_us += APPLY_DELAY_MS * US_PER_MS
         app.wake(farm.now_ms, EPOCH_MS)
     assert app.is_behind
     assert app.deadline_ms == farm.now_ms + READ_RETRY_MS
