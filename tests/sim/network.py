@@ -35,10 +35,10 @@ class ConnectionOwner(Protocol):
 class NetworkFaults:
     """The present loss, repetition and delay of messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay_us: tuple[int, int] = (60, 400)) -> None:
         self.loss = 0.0
         self.repeat = 0.0
-        self.delay_us = (60, 400)
+        self.delay_us = delay_us
         self.spike = 0.0
         self.spike_us = (1_000, 60_000)
 

@@ -3,16 +3,14 @@ everything heals, and the farm must come to rest without a loss. One seed determ
 """
 
 from collections import Counter
-from functools import partial
 
 from kelek.protocols.garlicfarm.server import membership
 from kelek.protocols.garlicfarm.wire.messages import MessageType, Request
 from kelek.tests.protocols.garlicfarm.farm_cluster import FarmRequester, client_request, server
 from kelek.tests.sim.checker import RuleBroken
 from kelek.tests.sim.farm.cluster import FarmSim, Killed, SimWriter, Step, UnknownServer
+from kelek.tests.sim.run import FaultRun
 
-ROUNDS = 40
-ROUND_MS_MAX = 700
 HEAL_MS = 120_000
 MEMBERS_MIN = 3  # One of them may be lost.
 QUIET_MS = 5_000  # Longer than a leave timeout.
@@ -36,22 +34,53 @@ def rest(sim: FarmSim) -> None:
         raise RuleBroken(f"{leader} led term {term} in peace, and is disturbed: {sim.status()}")
 
 
-class FarmRun:
-    """Random numbers choose actions and faults."""
+class FarmRun(FaultRun):
+    """Members change while servers are killed and connections fail."""
 
     def __init__(self, seed: int) -> None:
         self.sim = FarmSim(seed, everybody=len(SERVERS))
+        super().__init__(self.sim.simulation, self.sim.network)
         self.random = self.sim.random
-        self.faults = self.sim.simulation.faults
         self._values = 0
         self._doomed: dict[int, int] = {}  # Disk steps until a kill.
         self.sim.on_step = self._on_step
+        self.plan = [
+            (4, self._doom),
+            (4, self._revive),
+            (2, self._lose),
+            (2, self._compact),
+            (1, self._disturb),
+            (2, self._wipe),
+            (2, self.cut_pair),
+            (1, self.cut_one),
+            (1, self.cut_one_way),
+            (1, self.cut_in_two),
+            (1, self.reconnect),
+        ]
 
     def seen(self) -> Counter[str]:
-        """Counts what happened."""
-        counted = self.faults + self.sim.steps
+        counted = super().seen() + self.sim.steps
         counted["acknowledged"] = len(self.sim.acked)
         return counted
+
+    def run_for(self, duration_ms: int) -> None:
+        self.sim.run(duration_ms)
+
+    def leader_name(self) -> str | None:
+        return None if self.sim.leader is None else str(self.sim.leader)
+
+    def server_names(self) -> list[str]:
+        return [str(number) for number in SERVERS]
+
+    def start(self) -> None:
+        faults = self.network.faults
+        faults.spike, self.sim.partial = self.random.choice((0.0, 0.02)), 0.5
+        self.sim.run(3000)
+
+    def before_fault(self) -> None:
+        self._write()
+        if self.random.random() < 0.4:
+            self._change()
 
     def _on_step(self, step: Step) -> None:
         left = self._doomed.get(step.actor)
@@ -62,43 +91,6 @@ class FarmRun:
         elif step.other is None:
             del self._doomed[step.actor]
             raise Killed(step)
-
-    def run(self) -> None:
-        """Raises Broken."""
-        sim = self.sim
-        try:
-            sim.network.faults.spike, sim.partial = self.random.choice((0.0, 0.02)), 0.5
-            sim.run(3000)
-            for _ in range(ROUNDS):
-                self._do_something()
-                sim.run(self.random.randint(1, ROUND_MS_MAX))
-            self._heal()
-            sim.check_end()
-        except (AssertionError, RuleBroken) as error:
-            raise RuleBroken(
-                f"seed {sim.simulation.seed}: {error!r}\n{sim.simulation.trace()}"
-            ) from error
-
-    def _do_something(self) -> None:
-        dice = self.random
-        self._write()
-        if dice.random() < 0.4:
-            self._change()
-        fault = dice.choice(
-            (
-                self._doom,
-                self._doom,
-                self._revive,
-                self._revive,
-                self._lose,
-                self._cut,
-                self._compact,
-                self._disturb,
-                self._wipe,
-                lambda: None,
-            )
-        )
-        fault()
 
     # Clients and administrators.
 
@@ -140,7 +132,7 @@ class FarmRun:
         """Kills a server at one of its next disk steps."""
         running = sorted(self.sim.peers)
         if running:
-            self.faults["kill"] += 1
+            self.simulation.fault("kill")
             self._doomed[self.random.choice(running)] = self.random.randrange(12)
 
     def _revive(self) -> None:
@@ -150,17 +142,8 @@ class FarmRun:
 
     def _lose(self) -> None:
         pair = self.random.sample(SERVERS, 2)
-        self.faults["lost"] += 1
+        self.simulation.fault("lost", *pair)
         self.sim.lose(*pair)
-
-    def _cut(self) -> None:
-        """Separates two servers for a while."""
-        pair = self.random.sample(SERVERS, 2)
-        self.faults["cut"] += 1
-        one, other = pair
-        self.sim.cut_off(one, [other])
-        heal = partial(self.sim.network.heal_pair, str(one), str(other))
-        self.sim.after(self.random.randint(100, 6000), heal)
 
     def _compact(self) -> None:
         running = sorted(self.sim.peers)
@@ -169,7 +152,7 @@ class FarmRun:
 
     def _disturb(self) -> None:
         for number in sorted(self.sim.peers):
-            self.faults["stranger"] += 1
+            self.simulation.fault("unknown server", number)
             for kind in STRANGERS:
                 if number in self.sim.peers:
                     UnknownServer(self.sim, number).disturb(kind)
@@ -182,7 +165,7 @@ class FarmRun:
         counted = {each.id for peer in sim.peers.values() for each in peer.directory.latest.servers}
         left = [n for n, peer in sim.peers.items() if not peer.is_member and n not in counted]
         if left:
-            self.faults["wiped"] += 1
+            self.simulation.fault("wiped")
             number = self.random.choice(sorted(left))
             sim.kill(number)
             sim.wipe(number)
@@ -190,15 +173,15 @@ class FarmRun:
 
     # The end.
 
-    def _heal(self) -> None:
+    def recover(self) -> None:
         sim = self.sim
-        sim.network.faults.spike = sim.partial = 0.0
-        sim.network.heal()
+        sim.partial = 0.0
         self._revive()
         sim.run_until(sim.has_converged, HEAL_MS)
         self._do_without(self.random.choice(sim.ids(sim.elect())))
         self._write_and_wait(b"last")
         rest(sim)
+        sim.check_end()
 
     def _do_without(self, number: int) -> None:
         """Any one of three or more members may be lost in the end."""

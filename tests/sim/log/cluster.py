@@ -4,11 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from traceback import format_tb
 
-from kelek.native.errors import NativeError
 from kelek.native.net.messages import Frames
-from kelek.protocols.errors import ProtocolError
 from kelek.protocols.raft.core import Role
 from kelek.protocols.raft.membership import is_majority
 from kelek.protocols.raft.messages import RaftTuning
@@ -16,7 +13,6 @@ from kelek.protocols.zmqraft.server.values import SnapshotSetup, UpdateLimits
 from kelek.protocols.zmqraft.wire.client_codec import Form, ReplyAddress
 from kelek.protocols.zmqraft.wire.snapshot_codec import MAKE_SNAPSHOT_REQUEST, MakeSnapshot
 from kelek.protocols.zmqraft.wire.transfer_codec import TRANSFER_REQUEST, RequestTransfer
-from kelek.storage.errors import StorageError
 from kelek.tests.sim.checker import Checker, RuleBroken
 from kelek.tests.sim.config_rules import members_of
 from kelek.tests.sim.log.client import ClientProcess
@@ -24,21 +20,10 @@ from kelek.tests.sim.log.node import SimNode
 from kelek.tests.sim.log.operator import Operator, choose
 from kelek.tests.sim.log.reader import ReaderProcess
 from kelek.tests.sim.network import Network
+from kelek.tests.sim.run import FaultRun
 from kelek.tests.sim.simulation import US_PER_MS, Simulation
 
-FAULTS_MIN, FAULTS_MAX = 22, 34
 FAULTLESS_MS = 800  # At the start, so that there is something to lose.
-FAILURES = (  # A broken rule, and whatever else code does that did not expect this.
-    AssertionError,
-    AttributeError,
-    LookupError,
-    NativeError,
-    OSError,
-    ProtocolError,
-    StorageError,
-    TypeError,
-    ValueError,
-)
 LATE_MS = 2_000  # After the last fault: its late effects (power comes back, processes start).
 LEADER_WITHIN_MS = 3_000
 DONE_WITHIN_MS = 20_000
@@ -61,17 +46,17 @@ def peer_options(seed: int, random: Random) -> dict[str, object]:
     }
 
 
-class SimCluster:
+class SimCluster(FaultRun):
     """Builds everything from one seed, runs it, and raises RuleBroken with the last events."""
 
     def __init__(self, seed: int) -> None:
-        self.simulation = Simulation(seed)
+        simulation = Simulation(seed)
+        super().__init__(simulation, Network(simulation))
         random = self.simulation.random
         size = random.choices([3, 5], [4, 1])[0]
         names = [f"n{number}" for number in range(1, size + 1)]
         # In every fourth run the members change; those that may join are there from the start.
         spares = ["m1", "m2"] if seed % 4 == 3 else []
-        self.network = Network(self.simulation)
         self.checker = Checker(self.simulation, [*names, *spares])
         self.simulation.after_event = self.checker.after_event
         options = peer_options(seed, random)
@@ -81,7 +66,7 @@ class SimCluster:
         for name in spares:
             topology = [*names, name]
             self.nodes[name] = SimNode(name, topology, self.network, self.checker, options)
-        self.operator = Operator(self.network, self.nodes, self._leader)
+        self.operator = Operator(self.network, self.nodes, self.leader_name)
         self.checker.on_leader = self._on_leader
         self._doomed = 0  # So many of the next leaders fall at once.
         self._script: list[Callable[[str], None]] = []  # What happens to the next leaders.
@@ -93,14 +78,14 @@ class SimCluster:
             for number in range(1, random.randint(2, 3) + 1)
         ]
         self.reader = ReaderProcess(self.network, self.checker, self.nodes)
-        self.plan: list[tuple[int, Callable[[], None]]] = [
-            (6, self._cut_one),
-            (3, self._cut_one_way),
-            (3, self._cut_in_two),
-            (2, self._bridge),
-            (2, self._cut_client),
-            (4, self._unreliable_network),
-            (4, self._reconnect),
+        self.plan = [
+            (6, self.cut_one),
+            (3, self.cut_one_way),
+            (3, self.cut_in_two),
+            (2, self.cut_pair),
+            (2, self.cut_client),
+            (4, self.unreliable_network),
+            (4, self.reconnect),
             (6, self._kill_node),
             (6, self._power_loss),
             (5, self._power_loss_in_write),
@@ -127,54 +112,28 @@ class SimCluster:
         if spares:
             self.plan += [(18, self._change_members), (8, self._cut_while_joint)]
 
-    def run(self) -> None:
-        """Runs completely. Raises RuleBroken with the seed and the last events."""
-        try:
-            self._start()
-            self._inject_faults()
-            self._check_recovery()
-        except FAILURES as error:
-            text = f"seed {self.simulation.seed}: {type(error).__name__}: {error}"
-            where = "" if isinstance(error, RuleBroken) else "".join(format_tb(error.__traceback__))
-            raise RuleBroken(f"{text}\n{self.simulation.trace()}\n{where}{text}") from error
-
     def seen(self) -> Counter[str]:
-        """Counts what happened."""
-        counted = self.simulation.faults + self.simulation.counters
-        counted["events"] = self.simulation.events
+        counted = super().seen()
         counted["entries"] = len(self.checker.applied)
         counted["acknowledged updates"] = len(self.checker.acked)
         return counted
 
-    def _run_for(self, duration_ms: int) -> None:
+    def run_for(self, duration_ms: int) -> None:
         self._run_for_us(duration_ms * US_PER_MS)
 
     def _run_for_us(self, duration_us: int) -> None:
         self.simulation.run_until(self.simulation.now_us + duration_us)
 
-    def _start(self) -> None:
+    def start(self) -> None:
         for node in self.nodes.values():
             self.simulation.after(self.simulation.between(0, 200) * US_PER_MS, node.start)
-        self._run_until(lambda: self._leader() is not None, LEADER_WITHIN_MS, "no first leader")
-        self._run_for(FAULTLESS_MS)
+        self._run_until(lambda: self.leader_name() is not None, LEADER_WITHIN_MS, "no first leader")
+        self.run_for(FAULTLESS_MS)
 
-    def _inject_faults(self) -> None:
-        simulation = self.simulation
-        faults_count = simulation.between(FAULTS_MIN, FAULTS_MAX)
-        weights = [weight for weight, _ in self.plan]
-        while sum(simulation.faults.values()) < faults_count:
-            _, fault = simulation.random.choices(self.plan, weights)[0]
-            fault()
-            self._run_for(simulation.random.choice([5, 30, 150, 400, 900]))
-
-    def _check_recovery(self) -> None:
+    def recover(self) -> None:
         """All faults have ended: the cluster must recover completely."""
-        simulation = self.simulation
-        simulation.trace_event("HEAL everything")
         self._doomed = 0
         self._script = []
-        self.network.heal()
-        self.network.faults.__init__()  # type: ignore[misc]
         for node in self.nodes.values():
             node.slow_until_us = 0
             node.disk.clear_faults()
@@ -187,8 +146,8 @@ class SimCluster:
         for client in self.clients:
             client.stopped = True
             client.wake_after(0)
-        self._run_for(LATE_MS)
-        self._run_until(lambda: self._leader() is not None, LEADER_WITHIN_MS, "no leader")
+        self.run_for(LATE_MS)
+        self._run_until(lambda: self.leader_name() is not None, LEADER_WITHIN_MS, "no leader")
         self._run_until(self._is_done, DONE_WITHIN_MS, "not everything was committed and applied")
         applied = {
             name: node.state_machine.applied_index
@@ -204,9 +163,15 @@ class SimCluster:
         while not holds():
             if self.simulation.now_us >= end_us:
                 raise RuleBroken(f"{otherwise} within {within_ms} ms: {self.status()}")
-            self._run_for(20)
+            self.run_for(20)
 
-    def _leader(self) -> str | None:
+    def server_names(self) -> list[str]:
+        return list(self.nodes)
+
+    def client_names(self) -> list[str]:
+        return [client.name for client in self.clients]
+
+    def leader_name(self) -> str | None:
         """Returns the leader of the newest term, if a majority follows it."""
         for name, raft in self.checker.rafts.items():
             followers = [other for other, raft in self.checker.rafts.items() if raft.leader == name]
@@ -230,26 +195,30 @@ class SimCluster:
 
     def _members(self) -> set[str]:
         """Returns the members by the leader's log; none while they are changing."""
-        leader = self._leader()
+        leader = self.leader_name()
         if leader is None or self.checker.rafts[leader].configuration.old:
             return set()
         return set(self.checker.rafts[leader].configuration.voters)
 
     def _cut_off_follower_disturbs_nobody(self) -> None:
-        leader = self._leader()
+        leader = self.leader_name()
         assert leader is not None, f"the leader is gone without a fault: {self.status()}"
-        self._run_for(500)  # All peers have sent a hello again.
-        assert self._leader() == leader, f"the leader changed without a fault: {self.status()}"
+        self.run_for(500)  # All peers have sent a hello again.
+        assert self.leader_name() == leader, f"the leader changed without a fault: {self.status()}"
         term = self.checker.rafts[leader].term
         members = self._members()
         others = [name for name in self.nodes if name != leader and name in members]
         follower = self.simulation.random.choice(others)
         self.simulation.trace_event("CUT OFF", follower)
-        self._cut(lambda source, target: follower in (source, target), "lose")
-        self._run_for(1_500)
+        self.cut(lambda source, target: follower in (source, target), "lose")
+        self.run_for(1_500)
         self.network.heal()
-        self._run_for(1_000)
-        now = self._leader(), self.checker.rafts[leader].term, self.checker.rafts[follower].leader
+        self.run_for(1_000)
+        now = (
+            self.leader_name(),
+            self.checker.rafts[leader].term,
+            self.checker.rafts[follower].leader,
+        )
         assert now == (leader, term, leader), f"{follower} disturbed {leader}: {self.status()}"
 
     def status(self) -> str:
@@ -268,79 +237,8 @@ class SimCluster:
             words.append(f"{client.name} leader={client.machine.leader} left={len(window.items)}")
         return "; ".join(words)
 
-    # Faults: the network.
-
     def _random_node(self) -> SimNode:
-        """Returns a random node, the leader more often than the others."""
-        leader = self._leader()
-        if leader is not None and self.simulation.chance(0.35):
-            return self.nodes[leader]
-        return self.simulation.random.choice(list(self.nodes.values()))
-
-    def _hosts(self) -> list[str]:
-        return [*self.nodes, *(client.name for client in self.clients)]
-
-    def _cut(self, is_cut: Callable[[str, str], bool], way: str) -> None:
-        for source in self._hosts():
-            for target in self._hosts():
-                if source != target and is_cut(source, target):
-                    self.network.cut(source, target, way)
-
-    def _cut_for_a_while(self, name: str, what: str, is_cut: Callable[[str, str], bool]) -> None:
-        way = self.simulation.random.choice(["lose", "hold"])
-        self.simulation.fault(name, what, way)
-        self._cut(is_cut, way)
-        duration_ms = self.simulation.random.choice([30, 150, 400, 900, 2000])
-        self.simulation.after(duration_ms * US_PER_MS, self.network.heal)
-
-    def _cut_one(self) -> None:
-        name = self._random_node().name
-        self._cut_for_a_while("cut off", name, lambda source, target: name in (source, target))
-
-    def _cut_one_way(self) -> None:
-        name = self._random_node().name
-        if self.simulation.chance(0.5):
-            self._cut_for_a_while("deaf", name, lambda source, target: target == name)
-        else:
-            self._cut_for_a_while("dumb", name, lambda source, target: source == name)
-
-    def _cut_in_two(self) -> None:
-        hosts = self._hosts()
-        half = set(self.simulation.random.sample(hosts, len(hosts) // 2))
-        what = "|".join(sorted(half))
-        self._cut_for_a_while("cut in two", what, lambda a, b: (a in half) != (b in half))
-
-    def _bridge(self) -> None:
-        """Two nodes cannot reach each other; all other pairs can."""
-        pair = set(self.simulation.random.sample(list(self.nodes), 2))
-        what = "-".join(sorted(pair))
-        self._cut_for_a_while("bridge", what, lambda source, target: {source, target} == pair)
-
-    def _cut_client(self) -> None:
-        name = self.simulation.random.choice(self.clients).name
-        self._cut_for_a_while("client cut", name, lambda source, target: name in (source, target))
-
-    def _unreliable_network(self) -> None:
-        """Messages are lost, repeated and delayed for a while."""
-        faults = self.network.faults
-        self.simulation.fault("storm")
-        faults.loss = self.simulation.random.choice([0.0, 0.02, 0.2])
-        faults.repeat = self.simulation.random.choice([0.0, 0.1])
-        faults.spike = self.simulation.random.choice([0.01, 0.2])
-        duration_ms = self.simulation.between(50, 1500)
-        self.simulation.after(duration_ms * US_PER_MS, self._reliable_network)
-
-    def _reliable_network(self) -> None:
-        self.network.faults.__init__()  # type: ignore[misc]
-
-    def _reconnect(self) -> None:
-        self.simulation.fault("reconnect")
-        for connection in list(self.network.connections):
-            if self.simulation.chance(0.4):
-                if self.simulation.chance(0.5):
-                    connection.close_client_side()
-                else:
-                    connection.close()
+        return self.nodes[self.random_server()]
 
     # Faults: processes and machines.
 
@@ -357,7 +255,7 @@ class SimCluster:
         """Kills the leader, and the next leaders as soon as they are elected (Raft, figure 8)."""
         self._doomed = self.simulation.between(1, 4)
         self.simulation.fault("doomed leaders", self._doomed)
-        leader = self._leader()
+        leader = self.leader_name()
         if leader is not None:
             self._on_leader(leader)
 
@@ -372,24 +270,24 @@ class SimCluster:
         """Raft, figure 8: an entry of an old term reaches a majority under a leader of a newer one,
         while a third node holds an entry of a term between them.
         """
-        leader = self._leader()
+        leader = self.leader_name()
         if leader is None or len(self.nodes) > 3 or self._script:
             return
         self.simulation.fault("figure 8", leader)
         self._split_off(leader)
         self._script = [self._second_leader, self._third_leader]
         for _ in range(30):
-            self._run_for(50)
+            self.run_for(50)
             if not self._script:
                 break
-        self._run_for(300)
+        self.run_for(300)
         self._script = []
         self.network.heal()
 
     def _split_off(self, name: str) -> None:
         """Cuts a node off from the others, with its messages in flight. Clients still reach it."""
         self.network.heal()
-        self._cut(lambda a, b: name in (a, b) and {a, b} <= self.nodes.keys(), "lose")
+        self.cut(lambda a, b: name in (a, b) and {a, b} <= self.nodes.keys(), "lose")
         for connection in list(self.network.connections):
             if (
                 name in (connection.host, connection.listener.host)
@@ -436,7 +334,7 @@ class SimCluster:
             node.start_later(self._down_ms())
 
     def _isolate(self, name: str) -> None:
-        self._cut(lambda source, target: name in (source, target), "lose")
+        self.cut(lambda source, target: name in (source, target), "lose")
         self.simulation.after(self.simulation.between(200, 900) * US_PER_MS, self.network.heal)
 
     def _kill_peer(self) -> None:
@@ -479,7 +377,7 @@ class SimCluster:
 
     def _transfer(self) -> None:
         """An operator requests another leader: a named one, or the one with the longest log."""
-        leader = self._leader()
+        leader = self.leader_name()
         peer = self.nodes[leader].peer if leader is not None else None
         if peer is None or peer.peer is None:
             return
@@ -524,7 +422,7 @@ class SimCluster:
         self.operator.request(names)
         rafts = self.checker.rafts
         self._run_until_true(lambda: any(raft.configuration.old for raft in rafts.values()), 900)
-        leader = self._leader()
+        leader = self.leader_name()
         if leader is not None and self.simulation.chance(0.4):
             half = {leader}  # No other peer has its entry, which will be replaced.
         else:
@@ -533,7 +431,7 @@ class SimCluster:
             half |= set(
                 self.simulation.random.sample(sorted(before), self.simulation.between(0, 1))
             )
-        self._cut(
+        self.cut(
             lambda a, b: (a in half) != (b in half), self.simulation.random.choice(["lose", "hold"])
         )
         self.simulation.after(self.simulation.between(100, 1_500) * US_PER_MS, self.network.heal)
@@ -572,7 +470,7 @@ class SimCluster:
         """A follower is killed with a write that no sync has covered, comes back, and loses power
         as soon as the leader has committed something; then the leader goes.
         """
-        leader = self._leader()
+        leader = self.leader_name()
         if leader is None or len(self.nodes) > 3:
             return
         self.simulation.fault("unsynced tail", leader)
@@ -588,7 +486,7 @@ class SimCluster:
         node.power_off()
         node.start_later(5)
         self._split_off(leader)
-        self._run_for(700)
+        self.run_for(700)
         self.network.heal()
         for client in self.clients:
             client.stopped = False
