@@ -1,14 +1,18 @@
-"""Errors of a command: one line on stderr and an exit code."""
+"""Commands whose errors are one line on stderr and an exit code, and groups that load them."""
 
 import contextlib
+import importlib
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from ..actors.errors import OperatorError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 FAILED = 1
 IMPOSSIBLE = 2
@@ -40,6 +44,66 @@ class Program(Command, click.Group):
 
     command_class = Command
     group_class = type
+
+
+class LazyGroup(Program):
+    """A group that imports the module of a command when the command runs or shows its help.
+
+    modules   module of this package -> its commands -> what the group's help says about each
+    groups    further groups in it
+    old       deprecated name of a command -> its name
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        modules: Mapping[str, Mapping[str, str]],
+        groups: Iterable[click.Group] = (),
+        old: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(name, help=text, **settings)
+        self.groups = {group.name: group for group in groups if group.name}
+        self._modules = {name: module for module, names in modules.items() for name in names}
+        self._old = old or {}
+        texts = {name: line for names in modules.values() for name, line in names.items()}
+        commands = [click.Command(name, help=line) for name, line in texts.items()]
+        self.outline = click.Group(name, commands=[*commands, *self.groups.values()], **settings)
+        self.outline.params = self.params
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return self.outline.list_commands(ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.outline.format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        ctx = click.Context(self.outline, ctx.parent, ctx.info_name)
+        return self.outline.shell_complete(ctx, incomplete)
+
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._old:
+            return self._old_command(cmd_name)
+        if cmd_name not in self._modules:
+            return self.groups.get(cmd_name)
+        module = importlib.import_module(f".{self._modules[cmd_name]}", __package__)
+        found = (each for each in vars(module).values() if isinstance(each, Command))
+        return next(command for command in found if command.name == cmd_name)
+
+    def _old_command(self, old: str) -> click.Command:
+        """A command under an old name. It prints a line to stderr and runs the new one."""
+        new = self.get_command(None, self._old[old])
+        assert new is not None
+
+        @click.pass_context
+        def run(ctx: click.Context, /, **arguments: Any) -> Any:
+            name = f"{ctx.parent.command_path if ctx.parent else ''} {new.name}"
+            click.echo(f"{ctx.command_path} is deprecated: use {name}", err=True)
+            assert new.callback is not None
+            return new.callback(**arguments)
+
+        return type(new)(old, callback=run, params=new.params, help=new.help, hidden=True)
 
 
 @contextlib.contextmanager

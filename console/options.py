@@ -1,19 +1,16 @@
-"""Options that several commands of `kelek` share. A command gets a group of them as one object.
-
-Only click is imported before a command runs.
-"""
+"""Options that several commands of `kelek` share. A command gets a group of them as one object."""
 
 import functools
+import inspect
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self, TypedDict, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypedDict, get_args
 
 import click
 
 from . import completion
-from .cli_errors import CliError
+from .cli_errors import CliError, Command
 
-F = TypeVar("F", bound=Callable[..., Any])
 TABLE_MAX = 2**32 - 1
 INDEX_MAX = (1 << 53) - 1
 
@@ -28,25 +25,41 @@ def argument(**settings: Any) -> Any:
     return functools.partial(click.argument, **settings)
 
 
-def option_group(name: str, group: Any) -> Callable[[F], F]:
-    """Declares the fields of a NamedTuple for a command, which gets one argument: name=group(...).
+def command(function: Callable[..., None]) -> Command:
+    """Makes a command of a function, with its name and docstring.
 
-    A field with a plain default is for an option that some commands declare beside the group.
+    The default value of a parameter declares it: option(...), argument(...). A parameter without
+    one has a group of options as its type: a NamedTuple whose defaults declare its fields, or
+    Annotated[that NamedTuple, {field: further declaration}].
     """
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    parameters = inspect.signature(function).parameters.values()
+    own = {each.name: each.default for each in parameters if each.default is not each.empty}
+    # Own arguments come before those of groups; the help shows options in the signature's order.
+    declared = {name: each for name, each in own.items() if each.func is click.argument}
+    for parameter in parameters:
+        if parameter.name in own:
+            declared.setdefault(parameter.name, parameter.default)
+            continue
+        group, *further = get_args(parameter.annotation) or [parameter.annotation]
+        fields = {
+            field: default
+            for field, default in {**group._field_defaults, **dict(*further)}.items()
+            if isinstance(default, functools.partial)
+        }
+        groups[parameter.name] = group, list(fields)
+        declared |= fields
 
-    def decorate(command: F) -> F:
-        @functools.wraps(command)
-        def run(**values: Any) -> Any:
-            given = {field: values.pop(field) for field in group._fields if field in values}
-            return command(**values, **{name: group(**given)})
+    def run(**values: Any) -> None:
+        for name, (group, fields) in groups.items():
+            values[name] = group(**{field: values.pop(field) for field in fields})
+        function(**values)
 
-        decorated: F = run  # type: ignore[assignment]
-        for field, default in reversed(group._field_defaults.items()):
-            if isinstance(default, functools.partial):
-                decorated = default(field)(decorated)
-        return decorated
-
-    return decorate
+    name = function.__name__.rstrip("_").replace("_", "-")
+    run.__doc__ = function.__doc__
+    for field, declaration in reversed(declared.items()):
+        run = declaration(field)(run)
+    return click.command(name, cls=Command)(run)
 
 
 class Seconds(click.FloatRange):
@@ -81,7 +94,6 @@ def timeout_option(text: str, default_s: float | None = 10.0) -> Any:
 
 OUTPUT = option("-o", "--output", type=click.Choice(["text", "json"]), default="text",
                 show_default=True, help="json: one object, or one object a line.")  # fmt: skip
-output_option: Callable[[Callable[..., None]], Callable[..., None]] = OUTPUT("output")
 
 
 class ClusterOptions(NamedTuple):
@@ -95,10 +107,7 @@ class ClusterOptions(NamedTuple):
     output: str = OUTPUT
 
 
-cluster_options = option_group("options", ClusterOptions)
-
-
-def after_option(text: str, default: int | None = None) -> Callable[[F], F]:
+def after_option(text: str, default: int | None = None) -> Any:
     """--after, exclusive, and the deprecated --from, which names the first index itself."""
 
     def keep(ctx: click.Context, _: click.Parameter, first_index: int | None) -> None:
@@ -109,39 +118,22 @@ def after_option(text: str, default: int | None = None) -> Callable[[F], F]:
     def choose(ctx: click.Context, _: click.Parameter, after: int | None) -> int | None:
         return ctx.meta.get(__name__, default) if after is None else after
 
-    def add(command: F) -> F:
-        old = click.option("--from", "first_index", type=click.IntRange(1, INDEX_MAX), hidden=True,
-                           expose_value=False, is_eager=True, callback=keep)  # fmt: skip
-        new = click.option("--after", type=click.IntRange(0, INDEX_MAX), metavar="INDEX", help=text,
-                           callback=choose)  # fmt: skip
-        return new(old(command))
-
-    return add
+    old = click.option("--from", "first_index", type=click.IntRange(1, INDEX_MAX), hidden=True,
+                       expose_value=False, is_eager=True, callback=keep)  # fmt: skip
+    new = option("--after", type=click.IntRange(0, INDEX_MAX), metavar="INDEX", help=text,
+                 callback=choose)  # fmt: skip
+    return functools.partial(lambda name: lambda run: new(name)(old(run)))
 
 
-def follow_option(command: F) -> F:
-    """The deprecated -f of commands that print entries."""
-
-    def warn(ctx: click.Context, _: click.Parameter, follow: bool) -> bool:
-        if follow:
-            group = ctx.parent.command_path if ctx.parent else ""
-            click.echo(f"{ctx.command_path}: -f is deprecated: use {group} watch", err=True)
-        return follow
-
-    return click.option("-f", "--follow", is_flag=True, hidden=True, callback=warn)(command)
+def _warn_of_follow(ctx: click.Context, _: click.Parameter, follow: bool) -> bool:
+    if follow:
+        group = ctx.parent.command_path if ctx.parent else ""
+        click.echo(f"{ctx.command_path}: -f is deprecated: use {group} watch", err=True)
+    return follow
 
 
-def old_command(group: click.Group, old: str, new: click.Command) -> None:
-    """A hidden command under an old name. It prints a line to stderr and runs the new one."""
-
-    @click.pass_context
-    def run(ctx: click.Context, /, **arguments: Any) -> Any:
-        name = f"{ctx.parent.command_path if ctx.parent else ''} {new.name}"
-        click.echo(f"{ctx.command_path} is deprecated: use {name}", err=True)
-        assert new.callback is not None
-        return new.callback(**arguments)
-
-    group.add_command(type(new)(old, callback=run, params=new.params, help=new.help, hidden=True))
+# The deprecated -f of commands that print entries.
+FOLLOW = option("-f", "--follow", is_flag=True, hidden=True, callback=_warn_of_follow)
 
 
 class HexText(click.ParamType[bytes]):
@@ -166,7 +158,7 @@ DATA = HexText()
 
 
 class ServerOptions(NamedTuple):
-    """The nodes whose tables a command uses, and options of some of these commands."""
+    """The nodes whose tables a command uses."""
 
     topology: str | None = topology_option("The cluster of this file")
     urls: tuple[str, ...] = url_option("A node's ZeroDB url")
@@ -175,7 +167,7 @@ class ServerOptions(NamedTuple):
         help="Use only this node of the topology; repeatable.",
     )  # fmt: skip
     timeout_ms: int = timeout_option("Fail after so long without an answer.")
-    sync: str = "partsync"
+    sync: str = "partsync"  # This and the rest are options of some commands.
     stale: bool = False
     output: str = "text"
 
@@ -184,13 +176,18 @@ class ServerOptions(NamedTuple):
         return self._replace(topology=None, urls=(url,), nodes=())
 
 
-server_options = option_group("options", ServerOptions)
-
-
-def table_options(command: F) -> F:
-    """The table, and the nodes whose tables a command uses."""
-    number = click.argument("number", metavar="TABLE", type=click.IntRange(0, TABLE_MAX))
-    return number(server_options(command))
+SYNC = option(
+    "--sync", type=click.Choice(["partsync", "fullsync", "async"]), default="partsync",
+    show_default=True,
+    help="Acknowledge a write when a majority has it on disk and it is applied; when it is "
+    "also on stable storage in the table; on receipt.",
+)  # fmt: skip
+STALE = option("--stale", is_flag=True, help="Read the node's copy, without asking the leader.")
+WriteOptions = Annotated[ServerOptions, {"sync": SYNC}]
+ReadOptions = Annotated[ServerOptions, {"stale": STALE, "output": OUTPUT}]
+LoadOptions = Annotated[ServerOptions, {"sync": SYNC, "output": OUTPUT}]
+OutputOptions = Annotated[ServerOptions, {"output": OUTPUT}]
+TABLE = argument(metavar="TABLE", type=click.IntRange(0, TABLE_MAX))
 
 
 class Bounds(TypedDict):
@@ -217,23 +214,3 @@ class KeyRange(NamedTuple):
         if self.prefix is not None and (self.start or self.end):
             raise CliError("--prefix: --start or --end is given too; leave one of them out")
         return {"prefix": self.prefix, "start": self.start, "end": self.end}
-
-
-range_options = option_group("key_range", KeyRange)
-
-
-def sync_option(command: F) -> F:
-    return click.option(
-        "--sync",
-        type=click.Choice(["partsync", "fullsync", "async"]),
-        default="partsync",
-        show_default=True,
-        help="Acknowledge a write when a majority has it on disk and it is applied; when it is "
-        "also on stable storage in the table; on receipt.",
-    )(command)
-
-
-def stale_option(command: F) -> F:
-    return click.option(
-        "--stale", is_flag=True, help="Read the node's copy, without asking the leader."
-    )(command)

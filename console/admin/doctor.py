@@ -5,13 +5,12 @@ import pkgutil
 import sys
 from typing import NamedTuple
 
-import click
-
 from ...pipeline.errors import NoJava
 from ...pipeline.java import find_java
 from ...version import __version__
 from ..cli_errors import FAILED, CliError
-from ..output import show_json
+from ..options import OUTPUT, command
+from ..render import show
 
 # Extra -> its package.
 PARTS = {
@@ -32,15 +31,17 @@ class Finding(NamedTuple):
     problem: str = ""
 
 
-def show(output: str) -> None:
-    """Prints all findings. Raises CliError if an installed extra does not work."""
+@command
+def doctor(output: str = OUTPUT) -> None:
+    """Prints which optional parts of kelek work here: Spark with its Java, Arrow, mappers,
+    profiles.
+
+    It starts nothing but `java -version`. Exit code 1: Spark is installed and cannot start.
+    """
     found = findings()
-    if output == "json":
-        show_json([finding._asdict() for finding in found])
-    else:
-        width = max(len(finding.part) for finding in found)
-        for finding in found:
-            click.echo(f"{finding.part:<{width}}  {_status(finding)}")
+    width = max(len(finding.part) for finding in found)
+    lines = (f"{finding.part:<{width}}  {_status(finding)}" for finding in found)
+    show(output, [finding._asdict() for finding in found], *lines)
     problems = [finding.problem for finding in found if finding.problem and finding.version]
     if problems:
         raise CliError(problems[0], FAILED)

@@ -21,10 +21,11 @@ from ...storage.errors import StorageError
 from ...storage.log.rescue import Rescued, inspect, lock_peer, rescue
 from ...storage.log.segment import Identity
 from ...storage.log.verify import Report, read_identity
+from .. import completion
 from ..cli_errors import FAILED, CliError
-from ..output import show_json
+from ..options import OUTPUT, command, option, topology_option
+from ..render import show
 from ..targets import load_topology
-from .cli import RecoveryRequest
 
 AUDIT = "recovery.log"  # Beside the data, one line of JSON for each recovery.
 UNFINISHED = "raft.recovering"
@@ -42,8 +43,27 @@ class Plan(NamedTuple):
     members: tuple[tuple[str, str], ...]
 
 
+class RecoveryRequest(NamedTuple):
+    node: str = option("--from", required=True, metavar="NODE", shell_complete=completion.nodes,
+                       help="The node whose data the new cluster starts with.")  # fmt: skip
+    cluster: str = option("--cluster", required=True, metavar="IDENT",
+                          help="The new cluster's ident.")  # fmt: skip
+    topology: str | None = topology_option("Of the lost cluster")
+    confirmed: bool = option(
+        "--lose-what-only-others-have", is_flag=True,
+        help="Do it. Without this option the command only prints the warnings.",
+    )  # fmt: skip
+    output: str = OUTPUT
+
+
+@command
 def recover(request: RecoveryRequest) -> None:
-    """Checks and warns; recovers if the request is confirmed. Raises CliError."""
+    """Starts a new cluster from one node's data, when a majority is lost FOR GOOD.
+
+    The node must be stopped. The command makes a data directory for a new cluster with this node as
+    the only member, keeps the old directory beside it, and writes an audit line. Entries that only
+    the lost nodes had are lost.
+    """
     found = _load(request)
     folder = found.data_dir / request.node
     source = Disk(str(folder / "raft"))
@@ -172,13 +192,12 @@ def _sync(folder: Path) -> None:
 
 def _report(plan: Plan, rescued: Rescued, old_folder: Path, output: str) -> None:
     node, cluster = plan.new.peer_id, plan.new.cluster
-    if output == "json":
-        figures = {"node": node, "cluster": cluster, "last_index": rescued.last_index}
-        show_json({**figures, "term": rescued.term, "kept": str(old_folder)})
-        return
-    click.echo(f"recovered {node} as cluster {cluster}: entries up to {plan.report.last_index}")
-    click.echo(f"the old data is in {old_folder}, the audit line in {plan.folder / AUDIT}")
-    click.echo(
+    figures = {"node": node, "cluster": cluster, "last_index": rescued.last_index}
+    show(
+        output,
+        {**figures, "term": rescued.term, "kept": str(old_folder)},
+        f"recovered {node} as cluster {cluster}: entries up to {plan.report.last_index}",
+        f"the old data is in {old_folder}, the audit line in {plan.folder / AUDIT}",
         f"now write `cluster: {cluster}` into {plan.found.path}, leave only {node} in it, start "
-        "it, and add other nodes, with empty directories, by `kelek log members add`"
+        "it, and add other nodes, with empty directories, by `kelek log members add`",
     )

@@ -36,16 +36,19 @@ from ...protocols.majordomo.values import (
     CLIENT_FINAL,
     MMI_FOUND,
     OWN_SERVICES,
+    WINDOW_MAX,
     Framing,
     Headers,
 )
 from ..cli_errors import FAILED, CliError
-from ..output import show_json, stdin
-from .cli import BenchRequest
+from ..options import DATA, OUTPUT, argument, command, option, timeout_option
+from ..render import per_second, percentiles_ms, progress_bar, show, stdin
 from .echo import HEAD_BYTES, EchoSetup
 from .lists import fetch_rows
 from .target import (
+    CLIENTS,
     CLIENTS_URL,
+    TOPOLOGY,
     WORKERS_URL,
     BrokerTarget,
     report_broker_errors,
@@ -58,22 +61,21 @@ REACH_MS = 2000
 POLL_S = 0.01
 LINGER_S = 10.0  # Before the workers are killed.
 OUTSTANDING_BYTES_MAX = 1 << 28
-BAR_STEPS = 200
 
 
 class Measurement(NamedTuple):
     """The results of a number of requests."""
 
     seconds: float
-    times_ns: Sequence[int]  # Of each answer, sorted.
+    times_ns: Sequence[int]  # Of each answer.
     failures: Counter[Failure]
 
     @property
     def rate(self) -> int:
-        return round(len(self.times_ns) / max(self.seconds, 1e-9))
+        return per_second(len(self.times_ns), self.seconds)
 
-    def ms(self, percent: int) -> float:
-        return round(self.times_ns[len(self.times_ns) * percent // 100] / 1e6, 3)
+    def percentiles(self, prefix: str = "") -> dict[str, float]:
+        return percentiles_ms(self.times_ns, prefix, 1e-6)
 
 
 class BenchLoad:
@@ -87,8 +89,8 @@ class BenchLoad:
         self._sent_ns: dict[bytes, int] = {}
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
-        for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
-            self._socket.setsockopt(option, 0)  # The number in flight bounds both.
+        for limit in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
+            self._socket.setsockopt(limit, 0)  # The number in flight bounds both.
         self._socket.connect(url)
         self._drain = Drain(
             self._socket,
@@ -113,8 +115,8 @@ class BenchLoad:
             failures.update(self._receive(times))
             done = len(times) - before
             left -= self._send(min(left, done))
-            on_done(done)
-        return Measurement(time.monotonic() - began, sorted(times), failures)
+            on_done(len(times))
+        return Measurement(time.monotonic() - began, times, failures)
 
     def _send(self, number: int) -> int:
         now_ns = time.monotonic_ns()
@@ -149,8 +151,39 @@ class BenchLoad:
 # ---- the command ----
 
 
+class BenchRequest(NamedTuple):
+    topology: str | None = TOPOLOGY
+    urls: tuple[str, ...] = CLIENTS
+    workers_url: str | None = option("--workers-url", metavar="URL",
+                                     help="The broker's url for workers, with --url.")  # fmt: skip
+    timeout_ms: int = timeout_option("Give up after this time without an answer.")
+    requests: int = option("--count", type=click.IntRange(1, 100_000_000), default=100_000,
+                           show_default=True, help="Number of requests.")  # fmt: skip
+    outstanding: int = option("--outstanding", type=click.IntRange(1, 65_536), default=100,
+                              show_default=True, help="Requests in flight.")  # fmt: skip
+    alone: int = option("--alone", type=click.IntRange(0, 1_000_000), default=200,
+                        show_default=True, help="Further requests, sent one at a "
+                                                "time.")  # fmt: skip
+    size: int = option("--size", type=click.IntRange(0, 64_000_000), default=64,
+                       show_default=True, help="Size of a request in bytes, without "
+                                               "BODY.")  # fmt: skip
+    workers: int = option("--workers", type=click.IntRange(1, 1000), default=4, show_default=True,
+                          help="Number of the bench's own workers.")  # fmt: skip
+    window: int = option("--window", type=click.IntRange(1, WINDOW_MAX), default=32,
+                         show_default=True, help="Window of each of them.")  # fmt: skip
+    output: str = OUTPUT
+    service: str | None = argument(required=False)
+    bodies: tuple[bytes, ...] = argument(metavar="[BODY]...", type=DATA, nargs=-1)
+
+
+@command
 def bench(request: BenchRequest) -> None:
-    """Measures a given service, or workers of its own."""
+    """Measures throughput and latency of a running broker.
+
+    The requests go to workers of this command, which return the body, or to workers of SERVICE,
+    which has to do that much work. `python -m kelek.bench broker`, in a clone, measures more, with
+    brokers of its own.
+    """
     body = make_body(request)
     service = request.service or f"bench.{uuid4().hex[:12]}"
     target = resolve_brokers(request.topology, request.urls, CLIENTS_URL)
@@ -169,7 +202,7 @@ def bench(request: BenchRequest) -> None:
             with running_echo_workers(broker, setup, request.timeout_ms):
                 figures = measure(BenchLoad(url, service, body, target.headers), request)
     figures = {"broker": url, "service": service, "bytes": sum(map(len, body)), **figures}
-    show(figures, request.output)
+    show_figures(figures, request.output)
 
 
 def make_body(request: BenchRequest) -> list[bytes]:
@@ -256,7 +289,7 @@ def measure(load: BenchLoad, request: BenchRequest) -> dict[str, Any]:
     """First many requests in flight, then one at a time."""
     number, outstanding, alone = request.requests, request.outstanding, request.alone
     timeout_ms = request.timeout_ms
-    with load, progress_bar(number) as on_done:
+    with load, progress_bar("measuring", number) as on_done:
         load.run(outstanding, outstanding, timeout_ms, ignore)  # All workers are awake.
         many = load.run(number, outstanding, timeout_ms, on_done)
         lone = load.run(alone, 1, timeout_ms, ignore)
@@ -265,11 +298,10 @@ def measure(load: BenchLoad, request: BenchRequest) -> dict[str, Any]:
         "requests": number,
         "outstanding": outstanding,
         "requests_per_s": many.rate,
-        "p50_ms": many.ms(50),
-        "p99_ms": many.ms(99),
+        **many.percentiles(),
     }
     if alone:
-        figures |= {"alone": alone, "alone_p50_ms": lone.ms(50), "alone_p99_ms": lone.ms(99)}
+        figures |= {"alone": alone, **lone.percentiles("alone_")}
     return {**figures, "failed": failures.total(), "failures": failures.most_common(1)}
 
 
@@ -277,41 +309,19 @@ def ignore(done: int) -> None:
     """Shows no progress."""
 
 
-@contextmanager
-def progress_bar(number: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar on a terminal."""
-    with click.progressbar(
-        length=number,
-        label="measuring",
-        file=sys.stderr,
-        hidden=not sys.stderr.isatty(),
-        update_min_steps=max(1, number // BAR_STEPS),
-    ) as shown:
-        yield shown.update
-
-
-def show(figures: dict[str, Any], output: str) -> None:
+def show_figures(figures: dict[str, Any], output: str) -> None:
     """Shows the figures. Raises CliError: requests have failed."""
     failures = figures.pop("failures")
-    if output == "json":
-        show_json(figures)
-    else:
-        show_lines(figures)
+    line = (
+        "pipelined  {requests:,} x {bytes} B, {outstanding} at a time  {requests_per_s:>10,} "
+        "requests/s  p50 {p50_ms} ms  p99 {p99_ms} ms"
+    )
+    if "alone" in figures:
+        line += "\nalone      {alone:,} x {bytes} B  p50 {alone_p50_ms} ms  p99 {alone_p99_ms} ms"
+    show(output, figures, line.format(**figures))
     for failure, _ in failures:
         way_out = "; take fewer --outstanding" if failure.code == BUSY else ""
         problem = f"{figures['failed']:,} requests have failed: {failure.code} {failure.message}"
         raise CliError(
             f"{figures['broker']}: service {figures['service']}: {problem}{way_out}", FAILED
         )
-
-
-def show_lines(figures: dict[str, Any]) -> None:
-    size, outstanding = f"{figures['bytes']} B", f"{figures['outstanding']} at a time"
-    rate, times = f"{figures['requests_per_s']:>10,} requests/s", "p50 {p50_ms} ms  p99 {p99_ms} ms"
-    click.echo(
-        f"pipelined  {figures['requests']:,} x {size}, {outstanding}  {rate}"
-        f"  {times.format(**figures)}"
-    )
-    if "alone" in figures:
-        times = "p50 {alone_p50_ms} ms  p99 {alone_p99_ms} ms"
-        click.echo(f"alone      {figures['alone']:,} x {size}  {times.format(**figures)}")

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -15,15 +15,35 @@ from ...clients.broker.operations import (
     checked_service,
 )
 from ..cli_errors import CliError
-from ..output import data_json, show_json, stdin
-from .cli import CallRequest
-from .target import CLIENTS_URL, report_broker_errors, resolve_brokers
+from ..options import DATA, OUTPUT, argument, command, option, timeout_option
+from ..render import data_json, show_json, stdin
+from .target import CLIENTS, CLIENTS_URL, TOPOLOGY, report_broker_errors, resolve_brokers
 
 REACH_MS = 2000
 
 
+class CallRequest(NamedTuple):
+    topology: str | None = TOPOLOGY
+    urls: tuple[str, ...] = CLIENTS
+    timeout_ms: int = timeout_option("Timeout of the call.")
+    identity: bytes | None = option("--identity", type=DATA, metavar="NAME",
+                                    help="Name of this client: octets, as BODY.")  # fmt: skip
+    request_id: bytes | None = option("--id", type=DATA, metavar="ID",
+                                      help="Request id: a repeat joins the first "
+                                           "request.")  # fmt: skip
+    partials: bool = option("--partials", is_flag=True,
+                            help="Print parts of the answer as they arrive.")  # fmt: skip
+    output: str = OUTPUT
+    service: str = argument()
+    bodies: tuple[bytes, ...] = argument(metavar="[BODY]...", type=DATA, nargs=-1)
+
+
+@command
 def call(request: CallRequest) -> None:
-    """Calls a service and prints its answer."""
+    """Calls SERVICE, and prints its answer.
+
+    BODY is UTF-8, or hexadecimal after 0x; `-` reads all of standard input. Each BODY is a frame.
+    """
     name, timeout_ms = request.service, request.timeout_ms
     try:
         checked_service(name)
@@ -43,11 +63,11 @@ def call(request: CallRequest) -> None:
         with closing(broker.stream(name, frames, request_id=request_id)) as parts:
             for part in parts:
                 if request.partials:
-                    show(part, False, request.output)
+                    show_body(part, False, request.output)
                     sys.stdout.flush()
                 else:
                     left_out += 1
-            show(parts.result(), True, request.output)
+            show_body(parts.result(), True, request.output)
     if left_out:
         sys.stderr.write(f"kelek: {name}: {left_out} parts are left out; show them: --partials\n")
 
@@ -66,7 +86,7 @@ def checked_ids(request: CallRequest) -> tuple[bytes | None, bytes | None]:
         raise CliError(str(error)) from error
 
 
-def show(body: Body, final: bool, output: str) -> None:
+def show_body(body: Body, final: bool, output: str) -> None:
     """Prints an answer, or a part of it."""
     if output == "json":
         found: dict[str, Any] = {"final": final}

@@ -1,7 +1,7 @@
 """The lists of `kelek broker`, from each broker."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -15,9 +15,9 @@ from ...protocols.majordomo.values import (
     OWN_WORKERS,
 )
 from ..cli_errors import FAILED, CliError
-from ..output import show_json, show_table
-from .cli import ListRequest
-from .target import CLIENTS_URL, report_broker_errors, resolve_brokers
+from ..options import OUTPUT, command, timeout_option
+from ..render import show_rows
+from .target import CLIENTS, CLIENTS_URL, TOPOLOGY, report_broker_errors, resolve_brokers
 
 NUMBER_BYTES = 8  # Of a worker's number, after which the next rows are requested.
 Rows = list[dict[str, Any]]
@@ -26,16 +26,29 @@ DURABLE_KEYS = ("durable", "durable_answers")  # Of durable services.
 WORKER_KEYS = ("number", "service", "framing", "window", "working", "done", "silent_ms")
 
 
+class ListRequest(NamedTuple):
+    topology: str | None = TOPOLOGY
+    urls: tuple[str, ...] = CLIENTS
+    timeout_ms: int = timeout_option("Timeout for each broker.", 2.0)
+    output: str = OUTPUT
+
+
+@command
 def services(request: ListRequest) -> None:
+    """Lists the services with workers or requests, of each broker."""
     rows = fetch_all_rows(request, OWN_SERVICES, "name")
-    show(rows, with_durable(SERVICE_KEYS, rows), request)
+    show_brokers(rows, with_durable(SERVICE_KEYS, rows), request)
 
 
+@command
 def workers(request: ListRequest) -> None:
-    show(fetch_all_rows(request, OWN_WORKERS, "number"), WORKER_KEYS, request)
+    """Lists the workers, their service and their load."""
+    show_brokers(fetch_all_rows(request, OWN_WORKERS, "number"), WORKER_KEYS, request)
 
 
+@command
 def queue(request: ListRequest) -> None:
+    """Lists the services with waiting requests, the longest wait first."""
     rows = [
         row
         for row in fetch_all_rows(request, OWN_SERVICES, "name")
@@ -43,7 +56,7 @@ def queue(request: ListRequest) -> None:
     ]
     rows.sort(key=lambda row: -(row["oldest_ms"] or 0))
     keys = ("name", "waiting", "waiting_bytes", "oldest_ms", "workers")
-    show(rows, with_durable(keys, rows), request)
+    show_brokers(rows, with_durable(keys, rows), request)
 
 
 def with_durable(keys: Sequence[str], rows: Rows) -> Sequence[str]:
@@ -51,13 +64,8 @@ def with_durable(keys: Sequence[str], rows: Rows) -> Sequence[str]:
     return (*keys, *DURABLE_KEYS) if any("durable" in row for row in rows) else keys
 
 
-def show(rows: Rows, keys: Sequence[str], request: ListRequest) -> None:
-    if request.output == "json":
-        for row in rows:
-            show_json(row)
-        return
-    keys = ("broker", *keys)
-    show_table(keys, [[row.get(key) for key in keys] for row in rows])
+def show_brokers(rows: Rows, keys: Sequence[str], request: ListRequest) -> None:
+    show_rows(request.output, rows, ("broker", *keys))
 
 
 def fetch_all_rows(request: ListRequest, service: bytes, key: str) -> Rows:

@@ -8,10 +8,15 @@ from ...clients.errors import BrokerError, BrokerTimeout, BrokerUnavailable
 from ...protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
+from ..options import topology_option, url_option
 from ..targets import load_topology, resolve_urls
 
 CLIENTS_URL = "clients_url"
 WORKERS_URL = "workers_url"
+
+TOPOLOGY = topology_option("The brokers of this file")
+CLIENTS = url_option("A broker's url for clients")
+WORKERS = url_option("A broker's url for workers")
 
 
 class BrokerTarget(NamedTuple):

@@ -4,21 +4,45 @@ import importlib
 import os
 import sys
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from ...clients.broker.service_worker import Service, Worker, WorkerTuning, service
+from ...clients.broker.service_worker import (
+    CONCURRENCY_MAX,
+    Service,
+    Worker,
+    WorkerTuning,
+    service,
+)
 from ...clients.errors import ServiceRefused
+from ...protocols.majordomo.values import WINDOW_MAX
 from ..cli_errors import FAILED, IMPOSSIBLE, CliError
-from .cli import WorkerRequest
-from .target import WORKERS_URL, BrokerTarget, resolve_brokers
+from ..options import argument, command, option
+from .target import TOPOLOGY, WORKERS, WORKERS_URL, BrokerTarget, resolve_brokers
 
 REACH_S = 2.0
 
 
+class WorkerRequest(NamedTuple):
+    topology: str | None = TOPOLOGY
+    urls: tuple[str, ...] = WORKERS
+    name: str | None = option("--name", metavar="SERVICE", help="Name of the service.")
+    concurrency: int | None = option("--concurrency", type=click.IntRange(1, CONCURRENCY_MAX),
+                                     metavar="N", help="Requests served at once.")  # fmt: skip
+    window: int | None = option("--window", type=click.IntRange(1, WINDOW_MAX), metavar="N",
+                                help="Requests that the broker may send before an "
+                                     "answer.")  # fmt: skip
+    target: str = argument(metavar="MODULE:FUNCTION")
+
+
+@command
 def run(request: WorkerRequest) -> None:
-    """Serves until SIGTERM or an interrupt, then finishes its requests."""
+    """Serves with a function, or with a function decorated by @kelek.service.
+
+    MODULE is looked up in this folder first. SIGTERM or an interrupt finishes the requests in
+    progress, then ends; a second one ends at once.
+    """
     served = find_service(request)
     brokers = resolve_brokers(request.topology, request.urls, WORKERS_URL)
 

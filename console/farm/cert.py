@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from ..cli_errors import FAILED, CliError
-from ..output import show_json
-from .cli import CertRequest
+from ..options import OUTPUT, argument, command, option
+from ..render import show
 from .files import write
 
 if TYPE_CHECKING:
@@ -31,8 +31,23 @@ class Signer(NamedTuple):
     key: "EllipticCurvePrivateKey"
 
 
-def make(request: CertRequest) -> None:
-    """Makes a certificate, and a CA if there is none."""
+class CertRequest(NamedTuple):
+    output: str = OUTPUT
+    name: str = option("--name", default="server", show_default=True, metavar="NAME",
+                       help="Names the files NAME.pem and NAME.key.")  # fmt: skip
+    days: int = option("--days", type=click.IntRange(1, 3650), default=365, show_default=True,
+                       metavar="N", help="Validity of the certificate.")  # fmt: skip
+    folder: str = argument(metavar="DIR", type=click.Path())
+    hosts: tuple[str, ...] = argument(metavar="[HOST]...", nargs=-1)
+
+
+@command
+def cert(request: CertRequest) -> None:
+    """Makes a certificate for servers at each HOST, for trials (default: 127.0.0.1).
+
+    DIR gets its own CA, ca.pem, with the first certificate; keep ca.key where you sign.
+    HOST is the name or address that clients and other servers connect to.
+    """
     try:
         import cryptography.x509  # noqa: F401
     except ImportError:
@@ -52,13 +67,14 @@ def make(request: CertRequest) -> None:
     except OSError as error:
         raise CliError(f"{error.filename or folder}: {error.strerror}", FAILED) from error
     ca_file, key = folder / "ca.pem", target.with_suffix(".key")
-    if request.output == "json":
-        found = {"ca": str(ca_file), "certificate": str(target), "key": str(key)}
-        show_json({**found, "hosts": hosts, "days": request.days})
-        return
-    click.echo(f"{ca_file}: the CA, for `ca:` of the topology, and --ca")
-    click.echo(f"{target}: for {', '.join(hosts)}, {request.days} days")
-    click.echo(f"{key}: its key")
+    found = {"ca": str(ca_file), "certificate": str(target), "key": str(key)}
+    show(
+        request.output,
+        {**found, "hosts": hosts, "days": request.days},
+        f"{ca_file}: the CA, for `ca:` of the topology, and --ca",
+        f"{target}: for {', '.join(hosts)}, {request.days} days",
+        f"{key}: its key",
+    )
 
 
 def general_name(host: str) -> "GeneralName":

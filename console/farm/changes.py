@@ -10,16 +10,29 @@ import click
 
 from ...clients.farm.farm import Farm
 from ...clients.farm.values import checked_endpoint, checked_hash
+from .. import completion
 from ..cli_errors import CliError
-from ..output import show_json, stdin
-from .cli import FarmOptions
-from .target import open_farm
+from ..options import argument, command, option
+from ..render import show, stdin
+from .target import FarmOptions, open_farm
 
 FILE_BYTES_MAX = 1 << 20
+SERVER_ID = click.IntRange(-(1 << 31), (1 << 31) - 1)
+HASHES = argument(metavar="[HASH]...", nargs=-1)
+SERVER_IDS = option("--server", metavar="ID", type=SERVER_ID, multiple=True,
+                    help="All destinations of this server; repeatable.")  # fmt: skip
 
 
-def add(server_id: int, endpoint: str, options: FarmOptions) -> None:
-    """Adds a server."""
+@command
+def add(
+    options: FarmOptions,
+    server_id: int = argument(metavar="ID", type=SERVER_ID),
+    endpoint: str = argument(metavar="ENDPOINT"),
+) -> None:
+    """Adds the server ID, which the others reach at ENDPOINT: tcp://HOST:PORT.
+
+    It must be running and waiting for an invitation. The command ends when it is a member.
+    """
     try:
         endpoint = checked_endpoint(endpoint)
     except ValueError as error:
@@ -30,14 +43,28 @@ def add(server_id: int, endpoint: str, options: FarmOptions) -> None:
     _apply(options, lambda farm: farm.add_server(server_id, endpoint), *message)
 
 
-def remove(server_id: int, options: FarmOptions) -> None:
-    """Removes a server."""
+@command
+def remove(
+    options: FarmOptions,
+    server_id: int = argument(metavar="ID", type=SERVER_ID,
+                              shell_complete=completion.farm_servers),
+) -> None:  # fmt: skip
+    """Removes the server ID. If it leads, another server becomes leader.
+
+    Its process keeps running; you may stop it afterwards.
+    """
     message = f"server {server_id} is removed", f"server {server_id} is not a member"
     _apply(options, lambda farm: farm.remove_server(server_id), *message)
 
 
-def publish(server: str, options: FarmOptions) -> None:
-    """Orders which server publishes the MetaLS."""
+@command
+def publish(
+    options: FarmOptions,
+    server: str = argument(metavar="ID|auto|none", shell_complete=completion.farm_publishers),
+) -> None:
+    """Orders who publishes the MetaLS: the server ID, the rule's choice (auto), or no server
+    (none).
+    """
     if server == "nobody":  # The old value of this argument; it works for one release.
         click.echo(f"kelek farm publish {server} is deprecated: use none", err=True)
         server = "none"
@@ -50,15 +77,28 @@ def publish(server: str, options: FarmOptions) -> None:
     _apply(options, lambda farm: farm.publish(choice), message)
 
 
-def exclude(hashes: tuple[str, ...], ids: tuple[int, ...], options: FarmOptions) -> None:
-    """Excludes destinations and servers."""
+@command
+def exclude(
+    options: FarmOptions,
+    hashes: tuple[str, ...] = HASHES,
+    ids: tuple[int, ...] = SERVER_IDS,
+) -> None:
+    """Excludes destinations from the MetaLS.
+
+    HASH is a destination's hash in I2P's base64, HASH.b32.i2p, or the whole destination.
+    """
     check_hashes(hashes, ids)
     count = len(hashes) + len(ids)
     _apply(options, lambda farm: farm.exclude(hashes, servers=ids), f"{count} excluded")
 
 
-def include(hashes: tuple[str, ...], ids: tuple[int, ...], options: FarmOptions) -> None:
-    """Includes excluded destinations and servers again."""
+@command
+def include(
+    options: FarmOptions,
+    hashes: tuple[str, ...] = HASHES,
+    ids: tuple[int, ...] = SERVER_IDS,
+) -> None:
+    """Includes excluded destinations again."""
     check_hashes(hashes, ids)
     count = len(hashes) + len(ids)
     _apply(options, lambda farm: farm.include(hashes, servers=ids), f"{count} included again")
@@ -75,18 +115,23 @@ def check_hashes(hashes: tuple[str, ...], ids: tuple[int, ...]) -> None:
             raise CliError(f"HASH: {error}") from error
 
 
+@command
 def export(options: FarmOptions) -> None:
-    """Prints the configuration."""
+    """Prints the administrators' configuration and the members as JSON for import."""
     with open_farm(options) as farm:
         found = farm.export()
-    if options.output == "json":
-        show_json(found)
-    else:
-        click.echo(json.dumps(found, indent=2))
+    show(options.output, found, json.dumps(found, indent=2))
 
 
-def import_configuration(file: str, options: FarmOptions) -> None:
-    """Imports a configuration."""
+@command
+def import_(
+    options: FarmOptions,
+    file: str = argument(type=click.Path(allow_dash=True)),
+) -> None:
+    """Sets an exported configuration, of this farm or of another one; `-` is standard input.
+
+    It does not change the members.
+    """
     if file == "-" and options.secret_file == "-":
         raise CliError("-: standard input cannot be both the password and the configuration")
     configuration = read_configuration(file)
@@ -125,7 +170,4 @@ def _apply(
             changed = change(farm) is not False
         except ValueError as error:
             raise CliError(str(error)) from error
-    if options.output == "json":
-        show_json({"changed": changed})
-    else:
-        click.echo(message if changed else unchanged_message)
+    show(options.output, {"changed": changed}, message if changed else unchanged_message)

@@ -2,17 +2,16 @@
 
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from ...clients.errors import FarmTooLarge
 from ...clients.farm.values import FarmEntry
 from ..cli_errors import FAILED, CliError
-from ..options import DATA
-from ..output import data_json, show_json, show_table, stdin
-from .cli import FarmOptions
-from .target import open_farm
+from ..options import DATA, FOLLOW, after_option, argument, command, option
+from ..render import data_json, printer, show, show_json, show_table, stdin
+from .target import FarmOptions, open_farm
 
 DATE_MS_MAX = 253_402_300_799_999  # The end of the year 9999, the last one of datetime.
 
@@ -20,16 +19,11 @@ DATE_MS_MAX = 253_402_300_799_999  # The end of the year 9999, the last one of d
 NORMAL_COUNTERS = frozenset(("inbound", "status", "order", "other", "foreign"))
 
 
-class EntrySelection(NamedTuple):
-    """The entries to print."""
-
-    after: int
-    follow: bool
-    all_kinds: bool
-
-
+@command
 def status(options: FarmOptions) -> None:
-    """Prints the leader's view of the farm."""
+    """Shows the leader, how far the log is committed, the publisher, and the members as the
+    leader sees them.
+    """
     with open_farm(options) as farm:
         found = farm.status()
     if found.get("state") == "waiting":
@@ -68,8 +62,9 @@ def counts_of(found: dict[str, Any]) -> dict[str, int]:
     }
 
 
+@command
 def servers(options: FarmOptions) -> None:
-    """Prints each member with its own status."""
+    """Shows the members, each with its own status or the reason why there is none."""
     with open_farm(options) as farm:
         found = farm.servers()
     if options.output == "json":
@@ -85,8 +80,9 @@ def servers(options: FarmOptions) -> None:
     show_table(("id", "endpoint", "state", "term", "committed", ""), rows)
 
 
+@command
 def documents(options: FarmOptions) -> None:
-    """Prints each server's last status document, the publisher, and exclusions."""
+    """Shows the last status of each server and the publisher; -o json prints everything."""
     with open_farm(options) as farm:
         found = farm.documents()
     if options.output == "json":
@@ -129,32 +125,69 @@ def date_text(date_ms: object) -> str | None:
     return found.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def entries(selection: EntrySelection, options: FarmOptions) -> None:
-    """Prints entries."""
-    after, follow, all_kinds = selection
+ALL_KINDS = option(
+    "--all-kinds", is_flag=True,
+    help="Also the farm's own entries: configurations, and which user appends.",
+)  # fmt: skip
+
+
+@command
+def entries(
+    options: FarmOptions,
+    after: int = after_option("Print the entries after this index (default: all).", 0),
+    follow: bool = FOLLOW,
+    all_kinds: bool = ALL_KINDS,
+) -> None:
+    """Prints committed entries, one a line: index, term, user and value.
+
+    The user is the one that appended the entry, `-` if unknown.
+    """
+    show_entries(options, after, follow, all_kinds)
+
+
+@command
+def watch(
+    options: FarmOptions,
+    after: int = after_option("Print the entries after this index first (default: all).", 0),
+    all_kinds: bool = ALL_KINDS,
+) -> None:
+    """Prints entries as `kelek farm entries` does, then each new one, until it is interrupted."""
+    show_entries(options, after, True, all_kinds)
+
+
+def show_entries(options: FarmOptions, after: int, follow: bool, all_kinds: bool) -> None:
+    show_entry = printer(options.output, entry_json, entry_line)
     with open_farm(options) as farm:
         read = farm.watch if follow else farm.entries
         for entry in read(after=after, all_kinds=all_kinds):
-            show_entry(entry, options.output)
+            show_entry(entry)
             if follow:
                 sys.stdout.flush()
 
 
-def show_entry(entry: FarmEntry, output: str) -> None:
-    if output == "json":
-        document = entry.document
-        value = data_json("value", entry.value) if document is None else {"document": document}
-        head = {"index": entry.index, "term": entry.term, "kind": entry.kind, "user": entry.user}
-        show_json({**head, **value})
-        return
+def entry_json(entry: FarmEntry) -> dict[str, object]:
+    document = entry.document
+    value = data_json("value", entry.value) if document is None else {"document": document}
+    head = {"index": entry.index, "term": entry.term, "kind": entry.kind, "user": entry.user}
+    return {**head, **value}
+
+
+def entry_line(entry: FarmEntry) -> str:
     text = entry.value.decode(errors="replace")
     if not text.isprintable():
         text = f"0x{entry.value.hex()}"
-    click.echo(f"{entry.index}  {entry.term}  {entry.user or '-'}  {text}")
+    return f"{entry.index}  {entry.term}  {entry.user or '-'}  {text}"
 
 
-def append(values: tuple[str, ...], options: FarmOptions) -> None:
-    """Appends entries."""
+@command
+def append(
+    options: FarmOptions,
+    values: tuple[str, ...] = argument(metavar="DATA...", nargs=-1, required=True),
+) -> None:
+    """Appends each DATA as an entry, in order, and ends when they are committed.
+
+    DATA is UTF-8, or hexadecimal after 0x; `-` reads standard input, a line an entry.
+    """
 
     def read() -> Iterator[bytes]:
         for value in values:
@@ -179,7 +212,5 @@ def append(values: tuple[str, ...], options: FarmOptions) -> None:
             last_index = farm.append_many(counted())
         except (FarmTooLarge, ValueError) as error:
             raise CliError(str(error)) from error
-    if options.output == "json":
-        show_json({"appended": count, "last_index": last_index, "next_index": last_index + 1})
-    else:
-        click.echo(f"appended {count} entries; the last has index {last_index}")
+    figures = {"appended": count, "last_index": last_index, "next_index": last_index + 1}
+    show(options.output, figures, f"appended {count} entries; the last has index {last_index}")

@@ -10,21 +10,50 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import click
 
 from ...protocols.garlicfarm.wire import htdigest
 from ...protocols.garlicfarm.wire.htdigest import PasswordFileError
 from ..cli_errors import FAILED, CliError
-from ..output import show_json, show_table
-from .cli import PasswordFileOptions
+from ..options import OUTPUT, argument, command, option
+from ..render import show, show_json, show_table
 from .target import password_of
 
 PASSWORD_BYTES = 24  # Random bytes of a generated password.
 
 
-def add(file: str, names: Sequence[str], options: PasswordFileOptions) -> None:
-    """Adds users."""
+class PasswordFileOptions(NamedTuple):
+    """The farm of a password file, and a password."""
+
+    farm: str = option("--farm", default="farm", show_default=True, metavar="NAME",
+                       help="The farm's name; a file may serve several farms.")  # fmt: skip
+    secret_file: str | None = None
+    make_dir: str | None = None
+    output: str = OUTPUT
+
+
+SECRET = option(
+    "--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
+    help="File with the password alone; `-` is standard input (default: the command asks).",
+)  # fmt: skip
+MAKE = option("--make", metavar="DIR", type=click.Path(),
+              help="Generate a password and write it to DIR/NAME.secret.")  # fmt: skip
+PasswordOptions = Annotated[PasswordFileOptions, {"secret_file": SECRET}]
+NewPasswordOptions = Annotated[PasswordFileOptions, {"secret_file": SECRET, "make_dir": MAKE}]
+
+
+@command
+def add(
+    options: NewPasswordOptions,
+    file: str = argument(type=click.Path()),
+    names: tuple[str, ...] = argument(metavar="NAME...", nargs=-1, required=True),
+) -> None:
+    """Adds users to a password FILE, which is created if needed, with mode 0600.
+
+    Running servers see it within seconds.
+    """
     farm = options.farm
     if len(names) > 1 and not options.make_dir:
         raise CliError("--make: missing; several users need generated passwords")
@@ -51,8 +80,16 @@ def add(file: str, names: Sequence[str], options: PasswordFileOptions) -> None:
     _print_result(options, line, file=file, added=names, secret_files=secret_files)
 
 
-def passwd(file: str, name: str, options: PasswordFileOptions) -> None:
-    """Changes a user's password."""
+@command
+def passwd(
+    options: NewPasswordOptions,
+    file: str = argument(type=click.Path()),
+    name: str = argument(metavar="NAME"),
+) -> None:
+    """Changes the password of a user in a password FILE.
+
+    Running servers disconnect users of the old password within seconds.
+    """
     farm = options.farm
     with _checked(file):
         _check_user(_read(file)[0], file, farm, name)
@@ -69,8 +106,13 @@ def passwd(file: str, name: str, options: PasswordFileOptions) -> None:
     _print_result(options, line, file=file, changed=name, secret_files=secret_files)
 
 
-def remove(file: str, names: Sequence[str], options: PasswordFileOptions) -> None:
-    """Removes users."""
+@command
+def remove(
+    options: PasswordFileOptions,
+    file: str = argument(type=click.Path()),
+    names: tuple[str, ...] = argument(metavar="NAME...", nargs=-1, required=True),
+) -> None:
+    """Removes users from a password FILE. Running servers disconnect them within seconds."""
     farm = options.farm
 
     def change(text: str) -> str:
@@ -85,23 +127,29 @@ def remove(file: str, names: Sequence[str], options: PasswordFileOptions) -> Non
     _print_result(options, line, file=file, removed=names)
 
 
-def show(file: str, output: str) -> None:
-    """Prints the users."""
+@command
+def list_(output: str = OUTPUT, file: str = argument(type=click.Path())) -> None:
+    """Prints the users in a password FILE, with farm and algorithms."""
     with _checked(file):
         lines = htdigest.parse_lines(_read(file)[0])
     found: dict[tuple[str, str], list[str]] = {}
     for line in lines:
         found.setdefault((line.realm, line.user), []).append(line.hash_name)
+    keys = ("farm", "user", "algorithms")
     if output == "json":
         for (farm, user), names in found.items():
-            show_json({"farm": farm, "user": user, "algorithms": names})
+            show_json(dict(zip(keys, (farm, user, names), strict=True)))
     else:
-        rows = [(farm, user, ", ".join(names)) for (farm, user), names in found.items()]
-        show_table(("farm", "user", "algorithms"), rows)
+        show_table(keys, [(*user, ", ".join(names)) for user, names in found.items()])
 
 
-def check(file: str, name: str | None, options: PasswordFileOptions) -> None:
-    """Checks a file, and a user's password."""
+@command
+def check(
+    options: PasswordOptions,
+    file: str = argument(type=click.Path()),
+    name: str | None = argument(metavar="[NAME]", required=False),
+) -> None:
+    """Checks whether servers accept a password FILE; with NAME, whether the password is right."""
     farm = options.farm
     with _checked(file):
         text, mode = _read(file)
@@ -131,10 +179,7 @@ def check(file: str, name: str | None, options: PasswordFileOptions) -> None:
 
 def _print_result(options: PasswordFileOptions, *lines: str, **values: object) -> None:
     """Prints the values as a JSON object, or lines."""
-    if options.output == "json":
-        show_json({"farm": options.farm, **values})
-    else:
-        click.echo("\n".join(lines))
+    show(options.output, {"farm": options.farm, **values}, *lines)
 
 
 def _print_secret_files(paths: dict[str, str], options: PasswordFileOptions) -> None:

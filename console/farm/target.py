@@ -13,12 +13,52 @@ from ...clients.errors import FarmError, FarmNoLeader, FarmUnavailable, NodeErro
 from ...clients.farm.farm import Farm
 from ...clients.farm.operations import FarmTuning
 from ...clients.farm.values import read_secret, secret_of
+from .. import completion
 from ..cli_errors import FAILED, CliError
-from ..output import stdin
+from ..options import OUTPUT, option, timeout_option, url_option
+from ..render import stdin
 from ..targets import load_topology
-from .cli import FarmOptions
 
 CONNECT_TIMEOUT_MS = 2000  # The longest wait for servers that are unreachable.
+
+
+class FarmOptions(NamedTuple):
+    """The farm and the user of a command, and the output format."""
+
+    topology: str | None = option(
+        "-t", "--topology", metavar="FILE", type=click.Path(),
+        help="Topology of the farm (default: ./topology.yaml, else the demo's).",
+    )  # fmt: skip
+    urls: tuple[str, ...] = url_option("A server, tls://HOST:PORT")
+    farm: str | None = option(
+        "--farm", metavar="NAME", shell_complete=completion.farms,
+        help="Name of the farm (default: the topology's only one; with --url: farm).",
+    )  # fmt: skip
+    user: str | None = option(
+        "--user", metavar="NAME",
+        help="User (default: the servers' user in the topology, for changes the only "
+             "administrator).",
+    )  # fmt: skip
+    secret_file: str | None = option(
+        "--secret-file", metavar="FILE", type=click.Path(allow_dash=True),
+        help="File with the user's password alone; `-` is standard input (default: the command "
+             "asks).",
+    )  # fmt: skip
+    ca: str | None = option("--ca", metavar="FILE", type=click.Path(),
+                            help="CA certificates (default: the topology's, else the "
+                                 "system's).")  # fmt: skip
+    tls: str | None = option("--tls", type=click.Choice(["1.2", "1.3"]),
+                             help="With --url: the lowest version (default: 1.3).")  # fmt: skip
+    proxy: str | None = option("--proxy", metavar="HOST:PORT",
+                               help="With --url: I2P's HTTP proxy.")  # fmt: skip
+    i2p: bool = option("--i2p", is_flag=True,
+                       help="With --url: a tunnel on this machine, no TLS.")  # fmt: skip
+    insecure_jraft: bool = option(
+        "--insecure-jraft", is_flag=True,
+        help="With --url: a JRaft server on this machine: no TLS, no user.",
+    )  # fmt: skip
+    timeout_ms: int = timeout_option("Time limit.")
+    output: str = OUTPUT
 
 
 class FarmTarget(NamedTuple):

@@ -3,9 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import click
 
@@ -14,28 +13,27 @@ from ...clients.log.log import Log
 from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.wire.client_codec import LogInfo
 from ...protocols.zmqraft.wire.entry import Entry
+from .. import completion
 from ..cli_errors import FAILED, CliError
-from ..options import ClusterOptions
-from ..output import show_json, show_table, stdin
+from ..options import FOLLOW, ClusterOptions, after_option, argument, command, option
+from ..render import per_second, percentiles_ms, printer, show, stdin, table_lines
 from .entry_output import SHOWN, entry_json, entry_line
 from .target import open_log, resolve_cluster
 
 INFO_MS = 1000  # How long to wait for each node's answer.
 INFO_FIELDS = "term", "first_index", "applied_index", "commit_index", "last_index"
+ALL_KINDS = option("--all-kinds", is_flag=True, help="Also the cluster's own entries.")
 
 
-@dataclass(frozen=True, slots=True)
-class EntrySelection:
-    """The entries to print; count is of the last ones, without after."""
+@command
+def append(
+    options: ClusterOptions,
+    data: tuple[str, ...] = argument(nargs=-1, required=True),
+) -> None:
+    """Appends each DATA as one entry, in order, and prints its index once it is committed.
 
-    after: int | None
-    count: int
-    follow: bool
-    all_kinds: bool
-
-
-def append(data: Sequence[str], options: ClusterOptions) -> None:
-    """Appends values and prints their indexes."""
+    DATA `-` reads standard input to its end as one entry.
+    """
     values = [stdin().read() if word == "-" else os.fsencode(word) for word in data]
     for number, value in enumerate(values, 1):
         if not 0 < len(value) <= RECORD_BYTES_MAX:
@@ -43,56 +41,70 @@ def append(data: Sequence[str], options: ClusterOptions) -> None:
             raise CliError(f"DATA {number}: {size}")
     with open_log(options) as (log, _):
         indexes = list(log.append_each(values))
-    if options.output == "json":
-        show_json({"indexes": indexes})
-    else:
-        for index in indexes:
-            click.echo(index)
+    show(options.output, {"indexes": indexes}, *indexes)
 
 
-def entries(selection: EntrySelection, options: ClusterOptions) -> None:
-    """Prints the selected entries."""
+class EntrySelection(NamedTuple):
+    """The entries to print."""
+
+    after: int | None = after_option("Print the entries after this index.")
+    entries_max: int = option("-n", "--count", type=click.IntRange(min=1), default=10,
+                              show_default=True,
+                              help="Without --after: how many of the last entries.")  # fmt: skip
+    follow: bool = FOLLOW
+    all_kinds: bool = ALL_KINDS
+
+
+@command
+def entries(options: ClusterOptions, selection: EntrySelection) -> None:
+    """Prints committed entries: index, term and data."""
+    show_entry = printer(options.output, entry_json, entry_line)
     with open_log(options) as (log, _):
         for entry in _selected(log, selection):
-            _print_entry(entry, options.output)
+            show_entry(entry)
             if selection.follow:
                 sys.stdout.flush()
 
 
-def watch(after: int | None, all_kinds: bool, options: ClusterOptions) -> None:
-    """Prints the entries after an index, or from now on, as they are committed."""
+@command
+def watch(
+    options: ClusterOptions,
+    after: int | None = after_option(
+        "Print the entries after this index first (default: only new entries)."
+    ),
+    all_kinds: bool = ALL_KINDS,
+) -> None:
+    """Prints entries as they are committed, until it is interrupted.
+
+    No entry is missing or repeated, also across failovers. To go on later, give --after the index
+    of the last entry printed.
+    """
+    show_entry = printer(options.output, entry_json, entry_line)
     with open_log(options) as (log, _):
         for arrived in log.watch_lists(after):
             for entry in arrived:
                 if all_kinds or entry.type in SHOWN:
-                    _print_entry(entry, options.output)
+                    show_entry(entry)
             sys.stdout.flush()
-
-
-def _print_entry(entry: Entry, output: str) -> None:
-    if output == "json":
-        show_json(entry_json(entry))
-    else:
-        click.echo(entry_line(entry))
 
 
 def _selected(log: Log, selection: EntrySelection) -> Iterator[Entry]:
     after = selection.after
     if after is None:
         last: list[Entry] = []
-        reach = selection.count
+        reach = selection.entries_max
         found = log.info()
         after = end = found.applied_index
         base = max(0, found.first_index - 1)  # The snapshot covers the entries up to here.
-        while len(last) < selection.count and after > base:
+        while len(last) < selection.entries_max and after > base:
             # The cluster's own entries are rare, so the first pass usually finds enough.
             after = max(base, end - reach)
             found_entries = log.entries(after, end - after) if end > after else iter(())
             last = [entry for entry in found_entries if _is_shown(entry, selection)]
             reach *= 4
-        if len(last) < selection.count and base > 0:
+        if len(last) < selection.entries_max and base > 0:
             click.echo(f"(a snapshot has the entries up to {base})", err=True)
-        yield from last[-selection.count :]
+        yield from last[-selection.entries_max :]
         after = end
         if not selection.follow:
             return
@@ -105,20 +117,19 @@ def _is_shown(entry: Entry, selection: EntrySelection) -> bool:
     return selection.all_kinds or entry.type in SHOWN
 
 
+@command
 def info(options: ClusterOptions) -> None:
-    """Prints the state of each node's log; fails when no node knows a leader."""
+    """Prints the leader, and the written, committed and applied indexes of each node."""
     target = resolve_cluster(options)
     timeout_ms = min(INFO_MS, options.timeout_ms)
     with Log(target.urls.values(), target.cluster, timeout_ms=timeout_ms) as log:
         answers = {name: ask(log, url) for name, url in target.urls.items()}
     leaders = [answer.leader for answer in answers.values() if answer and answer.leader]
     rows = [info_row(name, target.urls[name], answer) for name, answer in answers.items()]
-    if options.output == "json":
-        leader = max(set(leaders), key=leaders.count) if leaders else None
-        show_json({"cluster": target.cluster, "leader": leader, "nodes": rows})
-    else:
-        show_rows(rows)
-    if leaders:
+    leader = max(set(leaders), key=leaders.count) if leaders else None
+    found = {"cluster": target.cluster, "leader": leader, "nodes": rows}
+    show(options.output, found, *node_lines(rows))
+    if leader:
         return
     problem = "no node that answers knows a leader; is a majority of the nodes running?"
     if not any(answers.values()):
@@ -145,52 +156,60 @@ def info_row(name: str, url: str, answer: LogInfo | None) -> dict[str, object]:
     return row
 
 
-def show_rows(rows: Sequence[dict[str, object]]) -> None:
+def node_lines(rows: list[dict[str, object]]) -> list[str]:
     keys = ["node", "url", "role", "leader", *INFO_FIELDS]
     lines = [[row[key] for key in keys] for row in rows]
     for row, line in zip(rows, lines, strict=True):
         if not row["answers"]:
             line[2] = "no answer"
-    show_table([key.removesuffix("_index") for key in keys], lines)
+    return table_lines([key.removesuffix("_index") for key in keys], lines)
 
 
-def transfer(to: str | None, options: ClusterOptions) -> None:
-    """Moves the leadership, and prints the new leader."""
+@command
+def transfer(
+    options: ClusterOptions,
+    to: str | None = argument(required=False, shell_complete=completion.members),
+) -> None:
+    """Moves the leadership to the node TO, by default to the most advanced follower.
+
+    Appends wait some milliseconds meanwhile; none is lost.
+    """
     with open_log(options) as (log, _):
         began = time.monotonic()
         leader = log.transfer(to)
         ms = round(1000 * (time.monotonic() - began))
-    if options.output == "json":
-        show_json({"leader": leader, "ms": ms})
-    else:
-        click.echo(f"{leader} leads ({ms} ms)")
+    show(options.output, {"leader": leader, "ms": ms}, f"{leader} leads ({ms} ms)")
 
 
-def bench(count: int, size: int, alone: int, options: ClusterOptions) -> None:
-    """Measures appends: pipelined, then one at a time."""
+@command
+def bench(
+    options: ClusterOptions,
+    count: int = option("--count", type=click.IntRange(1, 100_000_000), default=100_000,
+                        show_default=True, help="Number of appends."),
+    size: int = option("--size", type=click.IntRange(1, 1 << 20), default=64, show_default=True,
+                       help="Bytes of each value."),
+    alone: int = option("--alone", type=click.IntRange(0, 1_000_000), default=200,
+                        show_default=True,
+                        help="Further appends, each sent when the previous one is committed."),
+) -> None:  # fmt: skip
+    """Measures the rate and the latency of appends on a running cluster. It writes to its log!
+
+    `python -m kelek.bench`, in a clone, measures more, on clusters of its own.
+    """
     with open_log(options) as (log, _):
         log.append(b"." * size)  # Excludes the search for the leader.
         began = time.monotonic()
         log.append_many(b"." * size for _ in range(count))
         seconds = time.monotonic() - began
-        times_ms = sorted(one_ms(log, size) for _ in range(alone))
-    figures: dict[str, Any] = {
-        "updates": count,
-        "bytes": size,
-        "updates_per_s": round(count / max(seconds, 1e-9)),
-    }
-    if times_ms:
-        figures["alone"] = alone
-        figures["alone_p50_ms"] = round(times_ms[len(times_ms) // 2], 3)
-        figures["alone_p99_ms"] = round(times_ms[len(times_ms) * 99 // 100], 3)
-    if options.output == "json":
-        show_json(figures)
-        return
-    rate = figures["updates_per_s"]
-    click.echo(f"pipelined  {count:,} x {size} B  {rate:>10,} updates/s")
-    if times_ms:
-        p50, p99 = figures["alone_p50_ms"], figures["alone_p99_ms"]
-        click.echo(f"alone      {alone:,} x {size} B  p50 {p50} ms  p99 {p99} ms")
+        times_ms = [one_ms(log, size) for _ in range(alone)]
+    rate = per_second(count, seconds)
+    figures: dict[str, Any] = {"updates": count, "bytes": size, "updates_per_s": rate}
+    lines = [f"pipelined  {count:,} x {size} B  {rate:>10,} updates/s"]
+    if alone:
+        figures |= {"alone": alone, **percentiles_ms(times_ms, "alone_")}
+        times = "p50 {alone_p50_ms} ms  p99 {alone_p99_ms} ms".format(**figures)
+        lines.append(f"alone      {alone:,} x {size} B  {times}")
+    show(options.output, figures, *lines)
 
 
 def one_ms(log: Log, size: int) -> float:

@@ -1,66 +1,49 @@
 """`kelek log load`: appends the lines of a file, with a progress bar."""
 
-import io
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import IO, Protocol
+from collections.abc import Iterator
+from typing import IO, NamedTuple
 
 import click
 
 from ...protocols.record import RECORD_BYTES_MAX
-from ..cli_errors import FAILED, INTERRUPTED, CliError
-from ..options import ClusterOptions
-from ..output import show_json, stdin
-from .cli import LoadRequest
+from ..cli_errors import FAILED, CliError
+from ..loading import open_lines, reporting_progress
+from ..options import ClusterOptions, argument, command, option
+from ..render import per_second, show
 from .target import open_log
 
 
-def load(request: LoadRequest, options: ClusterOptions) -> None:
-    """Appends the lines of a file, with a progress bar on a terminal."""
+class LoadRequest(NamedTuple):
+    skip_header: bool = option("--skip-header", is_flag=True, help="Leave out the first line.")
+    limit: int | None = option("--limit", type=click.IntRange(min=1), metavar="N",
+                               help="At most N lines.")  # fmt: skip
+    skip: int = option("--skip", type=click.IntRange(min=0), default=0, metavar="N",
+                       help="Leave out the first N entries.")  # fmt: skip
+    file: str = argument(type=click.Path(allow_dash=True))
+
+
+@command
+def load(options: ClusterOptions, request: LoadRequest) -> None:
+    """Appends every line of FILE as one entry, in order; `-` is standard input.
+
+    It leaves out line ends and empty lines.
+    """
     with (
         open_lines(request.file) as (file, size),
-        reporting_progress(request.file, committed_line, request.skip) as note,
+        reporting_progress(
+            lines := Lines(file, request), size, "updates", committed_line, request.skip
+        ) as note,
         open_log(options) as (log, _),
     ):
         began = time.monotonic()
-        reader = Lines(file, request)
-        with progress_bar(reader, size) as show:
-            count = log.append_many(reader, lambda count: (note(count), show and show(count)))
+        count = log.append_many(lines, note)
         seconds = time.monotonic() - began
         last_index = log.info().commit_index
-    rate = round(count / max(seconds, 1e-9))
-    if options.output == "json":
-        figures = {"seconds": round(seconds, 3), "updates_per_s": rate, "commit_index": last_index}
-        show_json({"updates": count, **figures})
-    else:
-        click.echo(f"loaded {count:,} updates in {seconds:.1f} s: {rate:,} updates/s")
-
-
-@contextmanager
-def reporting_progress(
-    name: str, line: Callable[[object, int], str], skipped: int = 0
-) -> Iterator[Callable[[int], None]]:
-    """Adds the number of completed rows to the error when a load ends early.
-
-    line   makes the message from the error and the number of rows done or skipped
-    """
-    done = 0
-
-    def note(count: int) -> None:
-        nonlocal done
-        done = count
-
-    try:
-        yield note
-    except CliError as error:
-        if not done:
-            raise
-        raise CliError(line(error, skipped + done), FAILED) from error
-    except KeyboardInterrupt:
-        raise CliError(line(f"{name}: interrupted", skipped + done), INTERRUPTED) from None
+    rate = per_second(count, seconds)
+    figures = {"seconds": round(seconds, 3), "updates_per_s": rate, "commit_index": last_index}
+    text = f"loaded {count:,} updates in {seconds:.1f} s: {rate:,} updates/s"
+    show(options.output, {"updates": count, **figures}, text)
 
 
 def committed_line(error: object, count: int) -> str:
@@ -70,25 +53,6 @@ def committed_line(error: object, count: int) -> str:
     )
 
 
-@contextmanager
-def open_lines(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """The file and its size in bytes, or standard input. Raises CliError when it cannot be read."""
-    if name == "-":
-        yield stdin(), None
-        return
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(Path(name).open("rb"))
-            size = file.seek(0, io.SEEK_END) if file.seekable() else None
-            if size is not None:
-                file.seek(0)
-        except OSError as error:
-            raise CliError(
-                f"{name}: {error.strerror}; give a file that can be read, or -"
-            ) from error
-        yield file, size
-
-
 class Lines:
     """The lines of a file as values, and the position in the file."""
 
@@ -96,6 +60,7 @@ class Lines:
         self.position = 0  # Bytes read from the file.
         self.count = 0  # Values made of them.
         self._file = file
+        self.name = request.file
         self._request = request
 
     def __iter__(self) -> Iterator[bytes]:
@@ -128,38 +93,3 @@ class Lines:
             raise CliError(
                 f"{where}: {error.strerror}; nothing after it was sent", FAILED
             ) from error
-
-
-class PositionedReader(Protocol):
-    """The position in a file."""
-
-    @property
-    def position(self) -> int: ...  # In the unit of the size: bytes or rows.
-    @property
-    def count(self) -> int: ...  # Values made of it.
-
-
-@contextmanager
-def progress_bar(
-    reader: PositionedReader, size: int | None, noun: str = "updates"
-) -> Iterator[Callable[[int], None] | None]:
-    """A progress bar over the size of the file; none without a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    if not size:
-        yield lambda count: click.echo(f"\r{count:,} {noun}", nl=False, err=True)
-        click.echo(err=True)
-        return
-    steps = max(1, size // 200)
-    with click.progressbar(
-        length=size, file=sys.stderr, label="loading", update_min_steps=steps
-    ) as bar:
-
-        def on_committed(count: int) -> None:
-            bar.label = f"{count:,} {noun}"
-            # Reading is ahead of the commits.
-            position = reader.position * count // max(reader.count, 1)
-            bar.update(max(0, position - bar.pos))
-
-        yield on_committed

@@ -1,52 +1,57 @@
 """`kelek log members`: lists, adds and removes members."""
 
-import click
+from collections.abc import Callable
 
 from ...actors.topology.schema import NAME, NAME_RULE, url_problem
 from ...clients.errors import MembersConflict, MembersRefused
+from ...clients.log.log import Log
+from .. import completion
 from ..cli_errors import FAILED, CliError
-from ..options import ClusterOptions
-from ..output import show_json
+from ..options import ClusterOptions, argument, command
+from ..render import show
 from .target import open_log
 
 
-def show(options: ClusterOptions) -> None:
-    """Prints the members by the leader's configuration."""
+@command
+def list_(options: ClusterOptions) -> None:
+    """Prints each member's id and url, and the leader."""
     with open_log(options) as (log, _):
         config = log.config()
     members = dict(config.members or ())
-    if options.output == "json":
-        show_json({"leader": config.leader, "members": members})
-        return
     width = max(map(len, members), default=0)
-    for name, url in members.items():
-        leads = "  leader" if name == config.leader else ""
-        click.echo(f"{name:<{width}}  {url}{leads}")
+    lines = (
+        f"{name:<{width}}  {url}{'  leader' * (name == config.leader)}"
+        for name, url in members.items()
+    )
+    show(options.output, {"leader": config.leader, "members": members}, *lines)
 
 
-def add(name: str, url: str, options: ClusterOptions) -> None:
-    """Adds a node, whose supervisor must run."""
+@command
+def add(
+    options: ClusterOptions,
+    name: str = argument(metavar="ID"),
+    url: str = argument(metavar="URL"),
+) -> None:
+    """Adds the node ID, which serves clients at URL, to the members.
+
+    Its supervisor must be running, with a topology that names it and the members. The command
+    returns when the node has caught up and is a member.
+    """
     if not NAME.fullmatch(name):
         raise CliError(f"ID: {name!r} is not a name; use {NAME_RULE}")
     problem = url_problem(url)
     if problem:
         raise CliError(f"URL {url}: {'; '.join(problem)}")
-    with open_log(options) as (log, target):
-        try:
-            index = log.add_member(name, url)
-        except (MembersRefused, MembersConflict) as error:
-            raise CliError(f"{target.source}: {name}: {_way_out(error)}", FAILED) from error
-    _report(f"{name} is a member", index, options)
+    _change(options, name, lambda log: log.add_member(name, url), f"{name} is a member")
 
 
-def remove(name: str, options: ClusterOptions) -> None:
-    """Removes a node."""
-    with open_log(options) as (log, target):
-        try:
-            index = log.remove_member(name)
-        except (MembersRefused, MembersConflict) as error:
-            raise CliError(f"{target.source}: {name}: {_way_out(error)}", FAILED) from error
-    _report(f"{name} is not a member", index, options)
+@command
+def remove(
+    options: ClusterOptions,
+    name: str = argument(metavar="ID", shell_complete=completion.members),
+) -> None:
+    """Removes the node ID from the members. You may stop its supervisor then."""
+    _change(options, name, lambda log: log.remove_member(name), f"{name} is not a member")
 
 
 def _way_out(error: MembersRefused | MembersConflict) -> str:
@@ -60,8 +65,11 @@ def _way_out(error: MembersRefused | MembersConflict) -> str:
     return f"{error.message}; {way}" if way else error.message
 
 
-def _report(message: str, index: int, options: ClusterOptions) -> None:
-    if options.output == "json":
-        show_json({"index": index})
-    else:
-        click.echo(f"{message} since index {index}; change the topology, too")
+def _change(options: ClusterOptions, name: str, change: Callable[[Log], int], message: str) -> None:
+    with open_log(options) as (log, target):
+        try:
+            index = change(log)
+        except (MembersRefused, MembersConflict) as error:
+            raise CliError(f"{target.source}: {name}: {_way_out(error)}", FAILED) from error
+    text = f"{message} since index {index}; change the topology, too"
+    show(options.output, {"index": index}, text)

@@ -6,7 +6,7 @@ They take no lock and write nothing, so the node may run.
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -17,35 +17,58 @@ from ...storage.errors import StorageError
 from ...storage.log.hard_state import PATH as HARD_STATE
 from ...storage.log.recovery import read_clean
 from ...storage.log.segment import Identity
-from ...storage.log.verify import Report, entries, read_identity, verify
+from ...storage.log.verify import Report, entries, read_identity
+from ...storage.log.verify import verify as verify_files
+from .. import completion
 from ..cli_errors import FAILED, CliError
-from ..output import show_json
+from ..options import OUTPUT, after_option, argument, command, option, topology_option
+from ..render import printer, show
 from ..targets import load_topology
-from .cli import DataOptions
 from .entry_output import entry_json, entry_line
 
 if TYPE_CHECKING:
     from ...actors.topology.topology import Topology
 
 
-def dump(after: int | None, entries_max: int | None, options: DataOptions) -> None:
-    """Prints entries as `kelek log entries` does, up to the first damaged one."""
+class DataOptions(NamedTuple):
+    """The data directory of `dump` and `verify`: a path, or a node of a topology."""
+
+    data_dir: str | None = argument(required=False, type=click.Path())
+    topology: str | None = topology_option("Take the directories from this file")
+    nodes: tuple[str, ...] = option(
+        "--node", multiple=True, metavar="NODE", shell_complete=completion.nodes,
+        help="A node of the topology; repeatable.",
+    )  # fmt: skip
+    output: str = OUTPUT
+
+
+@command
+def dump(
+    options: DataOptions,
+    after: int | None = after_option(
+        "Print the entries after this index (default: all that are stored)."
+    ),
+    count: int | None = option("--count", type=click.IntRange(min=1), metavar="N",
+                               help="At most N entries."),
+) -> None:  # fmt: skip
+    """Prints the entries in a node's DATA_DIR, committed or not, without contacting the node.
+
+    It only reads. While the node runs, it prints what was written when the command started.
+    """
     paths = data_dirs(options)
     if len(paths) > 1:
         names = ", ".join(path.parent.name for path in paths)
         raise CliError(f"--node: {names} have data here; name one of them, or give DATA_DIR")
     [path] = paths
     files = Disk(str(path))
+    show_entry = printer(options.output, entry_json, entry_line)
     try:
         identity = read_identity(files)
     except StorageError as error:
         raise CliError(str(error)) from error
     try:
-        for entry in _read(files, identity, after or 0, entries_max):
-            if options.output == "json":
-                show_json(entry_json(entry))
-            else:
-                click.echo(entry_line(entry))
+        for entry in _read(files, identity, after or 0, count):
+            show_entry(entry)
     except StorageError as error:
         raise CliError(f"{error}; see `kelek log verify {path}`", FAILED) from error
 
@@ -65,21 +88,24 @@ def _read(files: Disk, identity: Identity, after: int, entries_max: int | None) 
         raise StorageError(files.root, problem, "the entries between are damaged or missing")
 
 
-def verify_all(options: DataOptions) -> None:
-    """Verifies each directory and prints a report. Raises CliError when a file is damaged."""
+@command
+def verify(options: DataOptions) -> None:
+    """Verifies the files in a node's DATA_DIR, without contacting the node.
+
+    It reads every segment, snapshot and hard state and writes nothing. Without a DATA_DIR it
+    verifies all nodes of the topology that have data on this machine. Exit code 1: a file is
+    damaged.
+    """
     count = 0
     ways_out: dict[str, None] = {}
     for path in data_dirs(options):
         try:
-            report = verify(Disk(str(path)))
+            report = verify_files(Disk(str(path)))
         except StorageError as error:
             raise CliError(str(error)) from error
         count += len(report.findings)
         ways_out.update(dict.fromkeys(_ways_out(path, report)))
-        if options.output == "json":
-            show_json(_report_json(path, report))
-        else:
-            _show(path, report)
+        show(options.output, _report_json(path, report), *_report_lines(path, report))
     if count:
         places = "place" if count == 1 else "places"
         raise CliError(f"{count} {places} damaged; {'; '.join(ways_out)}", FAILED)
@@ -103,11 +129,11 @@ def _ways_out(path: Path, report: Report) -> Iterator[str]:
     )
 
 
-def _show(path: Path, report: Report) -> None:
+def _report_lines(path: Path, report: Report) -> Iterator[str]:
     node = report.identity.peer_id
     what = "sound" if not report.findings else f"{len(report.findings)} findings"
     state = report.hard_state
-    click.echo(
+    yield (
         f"{node}: {what}: {_span(report)}, {len(report.segments)} segments, "
         f"{len(report.snapshots)} snapshots"
         f"{f', term {state.term}' if state else ''}"
@@ -115,7 +141,7 @@ def _show(path: Path, report: Report) -> None:
     )
     for finding in report.findings:
         offset = "" if finding.offset is None else f":{finding.offset}"
-        click.echo(f"{path / finding.path}{offset}: {finding.problem}")
+        yield f"{path / finding.path}{offset}: {finding.problem}"
 
 
 def _span(report: Report) -> str:

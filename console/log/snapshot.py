@@ -2,13 +2,11 @@
 
 from dataclasses import asdict, dataclass
 
-import click
-
 from ...clients.errors import LogError, LogTimeout, SnapshotUnsupported
 from ...clients.log.log import Log
 from ..cli_errors import FAILED, CliError
-from ..options import ClusterOptions
-from ..output import show_json
+from ..options import ClusterOptions, command
+from ..render import show
 from .target import ClusterTarget, resolve_cluster
 
 
@@ -22,21 +20,22 @@ class SnapshotResult:
     problem: str = ""
     foreign: bool = False
 
+    @property
+    def text(self) -> str:
+        return self.problem or f"up to {self.index}, {self.size} bytes"
 
-def make(options: ClusterOptions) -> None:
-    """Makes every kelek node take a snapshot; lists members of other implementations.
 
-    Raises CliError when a kelek node makes none, or there is no kelek node.
+@command
+def snapshot(options: ClusterOptions) -> None:
+    """Makes every node take a snapshot now and drop the entries in it.
+
+    Prints the last entry in each snapshot, and its size in bytes.
     """
     target = resolve_cluster(options)
     results = [_make_on(node, target, options.timeout_ms) for node in target.urls]
-    if options.output == "json":
-        show_json({"cluster": target.cluster, "nodes": [asdict(result) for result in results]})
-    else:
-        width = max(len(result.node) for result in results)
-        for result in results:
-            text = result.problem or f"up to {result.index}, {result.size} bytes"
-            click.echo(f"{result.node:<{width}}  {text}")
+    found = {"cluster": target.cluster, "nodes": [asdict(result) for result in results]}
+    width = max(len(result.node) for result in results)
+    show(options.output, found, *(f"{result.node:<{width}}  {result.text}" for result in results))
     failed = [result.node for result in results if result.problem and not result.foreign]
     if all(result.foreign for result in results):
         raise CliError(f"{target.source}: no node is kelek, so none makes a snapshot", FAILED)

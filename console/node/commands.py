@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -14,15 +14,28 @@ from ...clients.node.discovery import SERVICES, DiscoveredNode, discover_nodes
 from ...clients.node.node import Node
 from ...net.clock import monotonic_ms
 from ...protocols.zre.peers import Event, EventKind, PeerInfo
+from ...protocols.zre.values import BEACON_PORT
 from ..cli_errors import FAILED, CliError
-from ..output import show_json, show_table, stdin
-from .cli import ChatRequest, DiscoverRequest, NetworkOptions, WatchRequest
+from ..options import OUTPUT, Seconds, argument, command, option, timeout_option
+from ..render import show_json, show_table, stdin
 
 DRAW_MS = 1000  # The longest time between two drawings of the table.
 MESSAGES = {EventKind.WHISPER, EventKind.SHOUT}
 # Counters of discarded input, except the node's own beacons.
 DISCARDED = "beacon_", "before_hello", "gossip_", "goodbyes_dropped", "hello_", "message_"
 OWN = "beacon_own"
+
+
+class NetworkOptions(NamedTuple):
+    """The network of the beacons."""
+
+    interface: str = option("--interface", default="", metavar="NAME",
+                            help="Its name or address (default: the first that can "
+                                 "broadcast).")  # fmt: skip
+    broadcast: str = option("--broadcast", default="", metavar="ADDRESS",
+                            help="Instead of the interface's own.")  # fmt: skip
+    port: int = option("--port", type=click.IntRange(1, 65_535), default=BEACON_PORT,
+                       show_default=True, metavar="PORT", help="Of UDP.")  # fmt: skip
 
 
 def make_tuning(network: NetworkOptions) -> NodeTuning:
@@ -45,8 +58,21 @@ def report_network_errors(network: NetworkOptions) -> Iterator[None]:
 # ---- discover ----
 
 
-def discover(request: DiscoverRequest, network: NetworkOptions) -> None:
-    """Searches, then lists the nodes, or only those of one cluster."""
+class DiscoverRequest(NamedTuple):
+    timeout_ms: int = timeout_option("Duration of the search.", 2.0)
+    output: str = OUTPUT
+    cluster: str = argument(required=False, default="")
+
+
+@command
+def discover(network: NetworkOptions, request: DiscoverRequest) -> None:
+    """Lists the services of kelek nodes in this network: cluster and urls.
+
+    With CLUSTER it lists only nodes of that cluster, and ends soon after the first.
+
+    A client accepts zre://CLUSTER as a url: `kelek log append --url zre://CLUSTER hello`.
+    Exit code 1: no node was found.
+    """
     cluster = request.cluster
 
     def is_member(node: DiscoveredNode) -> bool:
@@ -85,8 +111,19 @@ def node_json(node: DiscoveredNode) -> dict[str, Any]:
 # ---- node watch ----
 
 
-def watch(request: WatchRequest, network: NetworkOptions) -> None:
-    """Runs until an interrupt or the timeout."""
+class WatchRequest(NamedTuple):
+    timeout_ms: int | None = timeout_option("End after this time.", None)
+    name: str = option("--name", default="kelek", show_default=True, help="Name of this node.")
+    output: str = OUTPUT
+
+
+@command
+def watch(network: NetworkOptions, request: WatchRequest) -> None:
+    """Shows the nodes of the network with groups and headers, as they change.
+
+    A terminal shows a table that is kept current. Otherwise, and with -o json, it prints a line for
+    each node that enters or exits, joins or leaves a group, or falls silent.
+    """
     timeout_ms, output = request.timeout_ms, request.output
     live = output == "text" and sys.stdout.isatty()
     until_ms = None if timeout_ms is None else monotonic_ms() + timeout_ms
@@ -165,8 +202,22 @@ def name_of(peer: PeerInfo | None) -> str:
 # ---- node chat ----
 
 
-def chat(request: ChatRequest, network: NetworkOptions) -> None:
-    """Sends lines, prints received ones."""
+class ChatRequest(NamedTuple):
+    stay_s: float = option("--stay", type=Seconds(0, 86_400), default=0.0, metavar="SECONDS",
+                           help="Continue to print after the end of standard "
+                                "input.")  # fmt: skip
+    name: str = option("--name", default="", help="Name of this node (default: the user's name).")
+    peers: int = option("--wait-for", type=click.IntRange(0), default=0, metavar="N",
+                        help="Wait for so many other nodes in the group.")  # fmt: skip
+    group: str = argument()
+
+
+@command
+def chat(network: NetworkOptions, request: ChatRequest) -> None:
+    """Shouts each line of standard input to GROUP, and prints what others shout.
+
+    It ends with standard input.
+    """
     group, name = request.group, request.name or os.environ.get("USER", "") or "kelek"
     with report_network_errors(network), Node(name, tuning=make_tuning(network)) as me:
         try:

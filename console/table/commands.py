@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -11,24 +12,80 @@ from ...clients.errors import TableTooLarge
 from ...clients.table.arguments import checked_key, checked_value
 from ...clients.table.changes import Change
 from ...clients.table.table import TableOptions
-from ...protocols.zerodb.wire.values import OPTION_LIMITS, OWNER_BYTES
+from ...protocols.zerodb.wire.values import LIMIT_MAX, OPTION_LIMITS, OWNER_BYTES
 from ..cli_errors import FAILED, CliError
-from ..options import KeyRange, ServerOptions
-from ..output import data_json, data_text, pair_json, pair_text, show_json, stdin
-from .cli import PutRequest, ScanRequest, TableProperties
+from ..options import (
+    DATA,
+    TABLE,
+    TABLE_MAX,
+    KeyRange,
+    LoadOptions,
+    OutputOptions,
+    ReadOptions,
+    Seconds,
+    ServerOptions,
+    WriteOptions,
+    after_option,
+    argument,
+    command,
+    option,
+)
+from ..render import (
+    data_json,
+    data_text,
+    pair_json,
+    pair_text,
+    per_second,
+    percentiles_ms,
+    printer,
+    show,
+    show_json,
+    stdin,
+)
 from .target import open_table, resolve_tables
 
 BENCH_PREFIX = b"bench/"
+TTL_S_MAX = 10 * 365 * 24 * 3600
 
 
-class BenchLoad(NamedTuple):
-    pairs: int
-    size: int
-    alone: int
+class Size(click.ParamType[int]):
+    """A number of bytes, with an optional unit."""
+
+    name = "size"
+    UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        number = value.rstrip("BKMGibkmg ")
+        unit = value[len(number) :].strip().lower()
+        if not number.isascii() or not number.isdigit() or unit not in self.UNITS:
+            self.fail(f"{value!r} is no size; write 4096 or 4KiB", param, ctx)
+        return int(number) * self.UNITS[unit]
 
 
-def create(number: int, properties: TableProperties, options: ServerOptions) -> None:
-    """Creates a table with properties."""
+SIZE = Size()
+
+
+class TableProperties(NamedTuple):
+    cache: int | None = option("--cache", type=SIZE, metavar="SIZE",
+                               help="Size of the block cache.")  # fmt: skip
+    block: int | None = option("--block", type=SIZE, metavar="SIZE",
+                               help="Size of a block on disk.")  # fmt: skip
+    write_buffer: int | None = option("--write-buffer", type=SIZE, metavar="SIZE",
+                                      help="Size of a memtable.")  # fmt: skip
+    bloom_bits: int | None = option("--bloom-bits", type=click.IntRange(0, 64), metavar="N",
+                                    help="Bits per key of a bloom filter.")  # fmt: skip
+    no_compression: bool = option("--no-compression", is_flag=True,
+                                  help="Store blocks uncompressed.")  # fmt: skip
+
+
+@command
+def open(options: ServerOptions, properties: TableProperties, number: int = TABLE) -> None:
+    """Creates TABLE with these options. An existing table keeps its own.
+
+    The first write to a table creates it with the default options.
+    """
     given = {
         "cache_bytes": properties.cache,
         "block_bytes": properties.block,
@@ -44,8 +101,23 @@ def create(number: int, properties: TableProperties, options: ServerOptions) -> 
         table.open(TableOptions(**chosen, compression=not properties.no_compression))
 
 
-def put(number: int, request: PutRequest, options: ServerOptions) -> None:
-    """Stores a value, under a condition if one is given."""
+class PutRequest(NamedTuple):
+    ttl_s: float | None = option("--ttl", type=Seconds(0.001, TTL_S_MAX), metavar="SECONDS",
+                                 help="Delete the key after so long.")  # fmt: skip
+    if_absent: bool = option("--if-absent", is_flag=True, help="Only if the key does not exist.")
+    expected: bytes | None = option("--if-equal", type=DATA, metavar="VALUE",
+                                    help="Only if the key has this value.")  # fmt: skip
+    key: bytes = argument(type=DATA)
+    value: bytes = argument(type=DATA)
+
+
+@command
+def put(options: WriteOptions, request: PutRequest, number: int = TABLE) -> None:
+    """Stores VALUE under KEY; VALUE `-` is all of standard input.
+
+    With --if-absent or --if-equal the command fails if the key holds another value. Of several
+    concurrent callers, one succeeds.
+    """
     key, expected = request.key, request.expected
     value = stdin().read() if request.value == b"-" else request.value
     check(key, value)
@@ -81,8 +153,18 @@ def shown(value: bytes) -> str:
     return f"'{text}'" if len(value) <= 40 else f"'{text}...' of {len(value)} bytes"
 
 
-def get(number: int, keys: Sequence[bytes], raw: bool, options: ServerOptions) -> None:
-    """Prints values; fails when a key does not exist."""
+@command
+def get(
+    options: ReadOptions,
+    number: int = TABLE,
+    raw: bool = option("--raw", is_flag=True, help="Print only the bytes of one value."),
+    keys: tuple[bytes, ...] = argument(metavar="KEY...", type=DATA, nargs=-1, required=True),
+) -> None:
+    """Prints the value of each KEY; exit code 1 if a key does not exist.
+
+    It prints one value as it is, with a line end unless the value has one or --raw is given. It
+    prints several values after their keys.
+    """
     if raw and (len(keys) > 1 or options.output == "json"):
         raise CliError("--raw: it prints one value; give one KEY and no -o json")
     for key in keys:
@@ -103,8 +185,14 @@ def get(number: int, keys: Sequence[bytes], raw: bool, options: ServerOptions) -
         raise CliError(f"table {number}: no key {', '.join(missing)}; {way_out}", FAILED)
 
 
-def delete(number: int, keys: Sequence[bytes], key_range: KeyRange, options: ServerOptions) -> None:
-    """Deletes keys, or a range."""
+@command
+def delete(
+    options: WriteOptions,
+    key_range: KeyRange,
+    number: int = TABLE,
+    keys: tuple[bytes, ...] = argument(metavar="[KEY...]", type=DATA, nargs=-1),
+) -> None:
+    """Deletes each KEY, or all keys of a range, in one atomic write."""
     if bool(keys) == key_range.is_given:
         raise CliError(
             "give keys, or a range: --prefix, --start, --end; for all keys: kelek table truncate"
@@ -118,34 +206,41 @@ def delete(number: int, keys: Sequence[bytes], key_range: KeyRange, options: Ser
             table.delete_range(**key_range.bounds())
 
 
-def scan(number: int, key_range: KeyRange, request: ScanRequest, options: ServerOptions) -> None:
-    """Prints a range."""
+class ScanRequest(NamedTuple):
+    limit: int | None = option("-n", "--limit", type=click.IntRange(0, LIMIT_MAX), metavar="N",
+                               help="At most N pairs.")  # fmt: skip
+    reverse: bool = option("--reverse", is_flag=True, help="Descending keys.")
+    keys_only: bool = option("--keys-only", is_flag=True, help="Print only keys.")
+
+
+@command
+def scan(
+    options: ReadOptions, key_range: KeyRange, request: ScanRequest, number: int = TABLE
+) -> None:
+    """Prints keys and values in key order, separated by a tab."""
     bounds, limit, reverse = key_range.bounds(), request.limit, request.reverse
     with open_table(number, options) as table:
         if request.keys_only:
+            show_key = printer(options.output, partial(data_json, "key"), data_text)
             for key in table.keys(**bounds, limit=limit, reverse=reverse):
-                if options.output == "json":
-                    show_json(data_json("key", key))
-                else:
-                    click.echo(data_text(key))
+                show_key(key)
             return
-        show: Callable[[bytes, bytes], str] = pair_json if options.output == "json" else pair_text
+        line = pair_json if options.output == "json" else pair_text
         for page in table.scan_pages(**bounds, limit=limit, reverse=reverse):
-            click.echo("\n".join(show(key, value) for key, value in page))
+            click.echo("\n".join(line(key, value) for key, value in page))
 
 
-def count(number: int, key_range: KeyRange, options: ServerOptions) -> None:
-    """Prints the number of keys in a range."""
+@command
+def count(options: ReadOptions, key_range: KeyRange, number: int = TABLE) -> None:
+    """Prints the number of keys."""
     with open_table(number, options) as table:
         found = table.count(**key_range.bounds())
-    if options.output == "json":
-        show_json({"table": number, "keys": found})
-    else:
-        click.echo(found)
+    show(options.output, {"table": number, "keys": found}, found)
 
 
-def compact(number: int, key_range: KeyRange, options: ServerOptions) -> None:
-    """Makes each node compact its files; fails when one could not."""
+@command
+def compact(options: ServerOptions, key_range: KeyRange, number: int = TABLE) -> None:
+    """Makes every node rewrite TABLE, which frees the space of deleted keys."""
     bounds = key_range.bounds()
     target = resolve_tables(options)
     failed = 0
@@ -166,8 +261,15 @@ def compact(number: int, key_range: KeyRange, options: ServerOptions) -> None:
         raise CliError(f"table {number}: {nodes} did not compact it; try again later", FAILED)
 
 
-def truncate(number: int, yes: bool, owner: str, options: ServerOptions) -> None:
-    """Empties a table if --yes is given."""
+@command
+def truncate(
+    options: ServerOptions,
+    number: int = TABLE,
+    yes: bool = option("--yes", is_flag=True, help="Do it."),
+    owner: str = option("--owner", default="", metavar="HEX",
+                        help="The token of a reserved table."),
+) -> None:  # fmt: skip
+    """Deletes all keys of TABLE, and its options."""
     try:
         token = bytes.fromhex(owner)
     except ValueError:
@@ -182,20 +284,22 @@ def truncate(number: int, yes: bool, owner: str, options: ServerOptions) -> None
         table.truncate()
 
 
-def info(number: int | None, options: ServerOptions) -> None:
-    """Prints the properties of a node's tables."""
+@command
+def info(
+    options: ReadOptions,
+    number: int | None = argument(metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX),
+                                  required=False),
+) -> None:  # fmt: skip
+    """Prints the properties of TABLE, or of all tables, on a node."""
     with open_table(number, options) as table:
         server = table.server()
         found = table.tables() if number is None else {number: table.info()}
     known = {table: details for table, details in found.items() if details is not None}
-    if options.output == "json":
-        show_json({"url": server.url, "server": server.software, "tables": known})
-    else:
-        click.echo(f"{server.software} at {server.url}")
-        for table_number, details in known.items():
-            click.echo(f"table {table_number}")
-            for name, value in flat(details).items():
-                click.echo(f"  {name:<24} {value}")
+    lines = [f"{server.software} at {server.url}"]
+    for table_number, details in known.items():
+        lines.append(f"table {table_number}")
+        lines += (f"  {name:<24} {value}" for name, value in flat(details).items())
+    show(options.output, {"url": server.url, "server": server.software, "tables": known}, *lines)
     if number is not None and not known:
         way_out = f"the first put creates it: kelek table put {number} KEY VALUE"
         raise CliError(f"table {number}: does not exist; {way_out}", FAILED)
@@ -212,14 +316,23 @@ def flat(details: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def watch(number: int, key_range: KeyRange, after: int | None, options: ServerOptions) -> None:
-    """Prints changes until it is interrupted."""
+@command
+def watch(
+    options: OutputOptions,
+    key_range: KeyRange,
+    number: int = TABLE,
+    after: int | None = after_option(
+        "Print the changes after this LOG INDEX first (default: only new changes)."
+    ),
+) -> None:
+    """Prints changes as they happen, until it is interrupted: log index, key, value.
+
+    To go on later, give --after the index of the last change printed.
+    """
+    show_change = printer(options.output, change_json, change_text)
     with open_table(number, options) as table:
         for change in table.watch(**key_range.bounds(), after=after):
-            if options.output == "json":
-                show_json(change_json(change))
-            else:
-                click.echo(change_text(change))
+            show_change(change)
             sys.stdout.flush()
 
 
@@ -240,8 +353,20 @@ def change_json(change: Change) -> dict[str, object]:
     return {"index": change.index, **data_json("key", change.key), **deleted}
 
 
-def bench(number: int, load: BenchLoad, options: ServerOptions) -> None:
-    """Measures a table: pipelined puts, a scan, then single requests."""
+class BenchLoad(NamedTuple):
+    pairs: int = option("--count", type=click.IntRange(1, 100_000_000), default=100_000,
+                        show_default=True, help="Number of pairs.")  # fmt: skip
+    size: int = option("--size", type=click.IntRange(0, 1 << 20), default=100, show_default=True,
+                       help="Bytes of each value.")  # fmt: skip
+    alone: int = option("--alone", type=click.IntRange(0, 1_000_000), default=200,
+                        show_default=True,
+                        help="Further puts and gets, each sent after the previous "
+                             "answer.")  # fmt: skip
+
+
+@command
+def bench(options: LoadOptions, load: BenchLoad, number: int = TABLE) -> None:
+    """Measures puts, gets and scans on a running cluster. It writes to TABLE, below `bench/`!"""
     value, pairs = b"." * load.size, load.pairs
     with open_table(number, options) as table:
         table.delete_range(prefix=BENCH_PREFIX)  # Excludes the search for a server.
@@ -253,27 +378,24 @@ def bench(number: int, load: BenchLoad, options: ServerOptions) -> None:
         )
         alone = [BENCH_PREFIX + b"%012d" % (n * 7919 % pairs) for n in range(load.alone)]
         for name, once in (("put", lambda key: table.put(key, value)), ("get", table.get)):
-            times_ms = sorted(one_ms(once, key) for key in alone)
-            if times_ms:
-                figures[f"{name}_p50_ms"] = round(times_ms[len(times_ms) // 2], 3)
-                figures[f"{name}_p99_ms"] = round(times_ms[len(times_ms) * 99 // 100], 3)
+            times_ms = [one_ms(once, key) for key in alone]
+            figures |= percentiles_ms(times_ms, f"{name}_")
         table.delete_range(prefix=BENCH_PREFIX)
-    if options.output == "json":
-        show_json(figures)
-        return
     what = f"{pairs:,} x {load.size} B"
-    click.echo(f"put_many  {what}  {figures['put_per_s']:>10,} pairs/s")
-    click.echo(f"scan      {what}  {figures['scan_per_s']:>10,} pairs/s")
-    for name in ("put", "get"):
-        if alone:
-            p50, p99 = figures[f"{name}_p50_ms"], figures[f"{name}_p99_ms"]
-            click.echo(f"{name:<9} {len(alone):,} alone  p50 {p50} ms  p99 {p99} ms")
+    lines = [
+        f"put_many  {what}  {figures['put_per_s']:>10,} pairs/s",
+        f"scan      {what}  {figures['scan_per_s']:>10,} pairs/s",
+    ]
+    for name in ("put", "get") if alone else ():
+        p50, p99 = figures[f"{name}_p50_ms"], figures[f"{name}_p99_ms"]
+        lines.append(f"{name:<9} {len(alone):,} alone  p50 {p50} ms  p99 {p99} ms")
+    show(options.output, figures, *lines)
 
 
 def rate(count: int, work: Callable[[], object]) -> int:
     began = time.monotonic()
     work()
-    return round(count / max(time.monotonic() - began, 1e-9))
+    return per_second(count, time.monotonic() - began)
 
 
 def one_ms(once: Callable[[bytes], object], key: bytes) -> float:

@@ -8,20 +8,19 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import click
 
 from ...clients.errors import TableError, TableTooLarge
 from ...clients.table.arguments import checked_key, checked_range, checked_value
 from ..cli_errors import FAILED, CliError
-from ..log.load import PositionedReader, open_lines, progress_bar, reporting_progress
-from ..options import KeyRange, ServerOptions
-from ..output import data_text, pair_json, show_json
-from .cli import ExportRequest, TableLoadRequest
+from ..loading import PositionedReader, open_lines, reporting_progress
+from ..options import TABLE, KeyRange, LoadOptions, ReadOptions, argument, command, option
+from ..render import data_text, pair_json, per_second, progress_bar, show
 from .target import open_table
 
 LINE_BYTES_MAX = 128 << 20  # So that a file without line ends fits the memory.
@@ -47,26 +46,56 @@ class RowReader(PositionedReader, Protocol):
     def __iter__(self) -> Iterator[Row]: ...
 
 
-def load(number: int, request: TableLoadRequest, options: ServerOptions) -> None:
-    """Stores the rows of a file."""
+FORMATS = ("csv", "jsonl", "parquet")
+ENCODINGS = ("utf8", "hex", "base64")
+FORMAT = option("--format", type=click.Choice(FORMATS),
+                help="Format of FILE (default: by its name).")  # fmt: skip
+ENCODING = option("--encoding", type=click.Choice(ENCODINGS), default="utf8", show_default=True,
+                  help="Of keys and values in CSV.")  # fmt: skip
+
+
+class TableLoadRequest(NamedTuple):
+    form: str | None = FORMAT
+    keys: tuple[str, ...] = option(
+        "--key", multiple=True, metavar="COLUMN",
+        help="The key's column; several are joined. Default: key.",
+    )  # fmt: skip
+    separator: str = option("--separator", default="/", show_default=True,
+                            help="Between the columns of a key.")  # fmt: skip
+    value: str | None = option(
+        "--value", metavar="COLUMN",
+        help="The value's column. Default: value if it exists and no --key is given, else all "
+             "columns as a JSON object. Other types than text become JSON.",
+    )  # fmt: skip
+    encoding: str = ENCODING
+    limit: int | None = option("--limit", type=click.IntRange(min=1), metavar="N",
+                               help="At most N rows.")  # fmt: skip
+    file: str = argument(type=click.Path(allow_dash=True))
+
+
+@command
+def load(options: LoadOptions, request: TableLoadRequest, number: int = TABLE) -> None:
+    """Stores every row of FILE: CSV with a header, JSON lines or Parquet; `-` is standard input.
+
+    \b
+    kelek table load 7 flights.csv --key carrier --key time_hour
+    """
     name = request.file
     form = request.form or form_of_name(name)
     began = time.monotonic()
-    with open_rows(name, form) as (reader, size), reporting_progress(name, stored_line) as note:
-        pairs = read_pairs(reader, request)
-        with open_table(number, options) as table, progress_bar(reader, size, "rows") as show:
-            count = table.put_many(
-                pairs, progress=lambda count: (note(count), show and show(count))
-            )
+    with (
+        open_rows(name, form) as (reader, size),
+        reporting_progress(reader, size, "rows", stored_line) as note,
+        open_table(number, options) as table,
+    ):
+        count = table.put_many(read_pairs(reader, request), progress=note)
     show_rate("loaded", count, time.monotonic() - began, options.output)
 
 
 def show_rate(verb: str, count: int, seconds: float, output: str) -> None:
-    per_s = round(count / max(seconds, 1e-9))
-    if output == "json":
-        show_json({"rows": count, "seconds": round(seconds, 3), "rows_per_s": per_s})
-    else:
-        click.echo(f"{verb} {count:,} rows in {seconds:.1f} s: {per_s:,} rows/s")
+    per_s = per_second(count, seconds)
+    figures = {"rows": count, "seconds": round(seconds, 3), "rows_per_s": per_s}
+    show(output, figures, f"{verb} {count:,} rows in {seconds:.1f} s: {per_s:,} rows/s")
 
 
 def stored_line(error: object, count: int) -> str:
@@ -121,6 +150,7 @@ class CsvRows:
     """The rows of a CSV file, whose first line names the columns."""
 
     def __init__(self, lines: Lines) -> None:
+        self.name = lines.name
         self.count = 0
         self._lines = lines
 
@@ -154,6 +184,7 @@ class JsonRows:
     """The rows of a file with one JSON object a line."""
 
     def __init__(self, lines: Lines) -> None:
+        self.name = lines.name
         self.count = 0
         self._lines = lines
 
@@ -179,7 +210,8 @@ class JsonRows:
 class ParquetRows:
     """Rows of a Parquet file."""
 
-    def __init__(self, batches: Iterable[Any]) -> None:
+    def __init__(self, name: str, batches: Iterable[Any]) -> None:
+        self.name = name
         self.count = self.position = 0
         self._batches = batches
 
@@ -206,7 +238,7 @@ def open_parquet(name: str) -> Iterator[tuple[RowReader, int]]:
     except pyarrow.ArrowInvalid as error:
         raise CliError(f"{name}: not Parquet: {str(error).splitlines()[0]}") from error
     with closing(file):
-        yield ParquetRows(file.iter_batches(PARQUET_ROWS)), file.metadata.num_rows
+        yield ParquetRows(name, file.iter_batches(PARQUET_ROWS)), file.metadata.num_rows
 
 
 def need_parquet() -> Any:
@@ -280,17 +312,29 @@ def plain_text(value: object) -> str:
 # ---- writing ----
 
 
+class ExportRequest(NamedTuple):
+    form: str | None = FORMAT
+    encoding: str = ENCODING
+    snapshot: bool = option(
+        "--snapshot", is_flag=True,
+        help="Write a consistent snapshot. Without it, FILE may have part of the concurrent "
+             "writes.",
+    )  # fmt: skip
+    file: str = argument(type=click.Path(allow_dash=True))
+
+
+@command
 def export(
-    number: int, key_range: KeyRange, request: ExportRequest, options: ServerOptions
+    options: ReadOptions, key_range: KeyRange, request: ExportRequest, number: int = TABLE
 ) -> None:
-    """Writes a range to a file."""
+    """Writes keys and values to FILE, which `load` can read; `-` is standard output."""
     name = request.file
     form = request.form or form_of_name(name)
     bounds = key_range.bounds()
     began = time.monotonic()
     with open_table(number, options) as table:
         total = table.count(**bounds) if sys.stderr.isatty() else None
-        with open_output(name, form) as file, export_bar(total) as show:
+        with open_output(name, form) as file, progress_bar("exporting", total) as note:
             consistent = request.snapshot and not checked_range(**bounds).empty
             job = table.range_job(**bounds) if consistent else None
             if form == "parquet":
@@ -301,7 +345,7 @@ def export(
                 counts = write_text(file, pages, form, request.encoding)
             count = 0
             for count in counts:
-                show(count)
+                note(count)
     if name != "-":
         show_rate("exported", count, time.monotonic() - began, options.output)
 
@@ -329,16 +373,6 @@ def open_output(name: str, form: str) -> Iterator[IO[bytes]]:
         raise CliError(f"{name}: {error.strerror}; it is not written", FAILED) from error
     finally:
         part.unlink(missing_ok=True)
-
-
-@contextmanager
-def export_bar(total: int | None) -> Iterator[Callable[[int], object]]:
-    """A progress bar over the rows; none without a terminal."""
-    if not total:
-        yield lambda count: None
-        return
-    with click.progressbar(length=total, file=sys.stderr, label="exporting") as bar:
-        yield lambda count: bar.update(max(0, min(count, total) - bar.pos))
 
 
 def csv_text(page: Sequence[Pair], encoding: str) -> str:

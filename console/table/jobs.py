@@ -16,11 +16,27 @@ import click
 from ...clients.errors import TableError, TableRefused
 from ...clients.table.async_table import AsyncTable
 from ...clients.table.table import Table
-from ...protocols.zerodb.wire.values import COPY_TABLE, MAP_TABLE, MAPPER_BYTES_MAX
+from ...protocols.zerodb.wire.values import (
+    COPY_TABLE,
+    LIMIT_MAX,
+    LISTED_JOBS_MAX,
+    MAP_TABLE,
+    MAPPER_BYTES_MAX,
+    THREADS_MAX,
+)
 from ..cli_errors import FAILED, INTERRUPTED, CliError
-from ..options import KeyRange, ServerOptions
-from ..output import show_json, show_table, stdin
-from .cli import JobRequest, JobsRequest, MapRequest
+from ..options import (
+    DATA,
+    TABLE,
+    TABLE_MAX,
+    KeyRange,
+    OutputOptions,
+    ServerOptions,
+    argument,
+    command,
+    option,
+)
+from ..render import show, show_json, show_table, stdin
 from .target import REACH_MS, check_local, open_table, resolve_tables
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
@@ -56,6 +72,16 @@ def job_nodes(options: ServerOptions) -> list[JobNode]:
     return nodes
 
 
+class JobRequest(NamedTuple):
+    """The source and target table of a job, and whether to wait for it."""
+
+    number: int = TABLE
+    target: int = argument(metavar="TARGET", type=click.IntRange(0, TABLE_MAX))
+    wait: bool = option("--wait/--no-wait", default=True, show_default=True,
+                        help="Wait until the job has ended, or only until it has "
+                             "started.")  # fmt: skip
+
+
 def serving_node(job: JobRequest, options: ServerOptions) -> JobNode:
     """The node that serves the table now. The job runs there without this client."""
     check_local(resolve_tables(options), job.target)
@@ -67,8 +93,13 @@ def serving_node(job: JobRequest, options: ServerOptions) -> JobNode:
 # ---- start a job ----
 
 
-def copy(job: JobRequest, key_range: KeyRange, options: ServerOptions) -> None:
-    """Starts a copy of a range."""
+@command
+def copy(options: OutputOptions, job: JobRequest, key_range: KeyRange) -> None:
+    """Makes a node copy a snapshot of TABLE, or of a range of it, into the table TARGET.
+
+    Other keys in TARGET stay. The job continues when you interrupt the command: see `kelek table
+    jobs`.
+    """
     number, bounds = job.number, key_range.bounds()
     if number == job.target:
         raise CliError(f"TARGET: table {number} cannot be copied into itself; name another one")
@@ -78,8 +109,41 @@ def copy(job: JobRequest, key_range: KeyRange, options: ServerOptions) -> None:
         follow(StartedJob(node, table, apid, "copied"), job.wait)
 
 
-def map_(job: JobRequest, request: MapRequest, options: ServerOptions) -> None:
-    """Starts a mapper."""
+class Parameter(click.ParamType[tuple[bytes, bytes]]):
+    """KEY=VALUE, both as DATA."""
+
+    name = "parameter"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[bytes, bytes]:
+        if isinstance(value, tuple):
+            return value
+        key, sign, rest = value.partition("=")
+        if not key or not sign:
+            self.fail(f"{value!r} is no parameter; write KEY=VALUE", param, ctx)
+        return DATA.convert(key, param, ctx), DATA.convert(rest, param, ctx)
+
+
+class MapRequest(NamedTuple):
+    parameters: tuple[tuple[bytes, bytes], ...] = option(
+        "-p", "--parameter", multiple=True, type=Parameter(), metavar="KEY=VALUE",
+        help="For the mapper; repeatable.",
+    )  # fmt: skip
+    threads: int = option("--threads", type=click.IntRange(1, THREADS_MAX), default=1,
+                          show_default=True,
+                          help="Number of concurrent mappers; their outputs mix.")  # fmt: skip
+    mapper: str = argument(metavar="MAPPER", type=click.Path(allow_dash=True))
+
+
+@command
+def map_(options: OutputOptions, job: JobRequest, request: MapRequest) -> None:
+    """Makes a node run the program in the file MAPPER over a snapshot of TABLE.
+
+    The node writes the program's output to the table TARGET. MAPPER is WebAssembly, compiled or as
+    text (.wat), or LLVM bitcode: see docs/mapper.md. The job continues when you interrupt the
+    command: see `kelek table jobs`.
+    """
     mapper = read_mapper(request.mapper)
     node = serving_node(job, options)
     with open_table(job.number, node.options) as table:
@@ -153,14 +217,12 @@ def follow(job: StartedJob, wait: bool) -> None:
     """Waits until a job has ended and prints its result. Raises CliError when it failed."""
     output = job.node.options.output
     if not wait:
-        if output == "json":
-            show_json({"node": job.node.name, "apid": job.apid})
-        else:
-            click.echo(f"{job.name} has started; show it: {job.command}")
+        text = f"{job.name} has started; show it: {job.command}"
+        show(output, {"node": job.node.name, "apid": job.apid}, text)
         return
     try:
-        with progress_line() as show:
-            statistics = job.table.wait_job(job.apid, progress=show)
+        with progress_line() as draw:
+            statistics = job.table.wait_job(job.apid, progress=draw)
     except KeyboardInterrupt:
         way_out = f"show it: {job.command}; cancel it: {job.command} --end"
         raise CliError(f"{job.name} continues; {way_out}", INTERRUPTED) from None
@@ -198,19 +260,31 @@ def progress_line() -> Iterator[Callable[[dict[str, str]], None] | None]:
         yield None
         return
 
-    def show(statistics: dict[str, str]) -> None:
+    def draw(statistics: dict[str, str]) -> None:
         rows, puts = int(statistics["rows"]), int(statistics["puts"])
         click.echo(f"\r{rows:,} rows read, {puts:,} put", nl=False, err=True)
 
-    yield show
+    yield draw
     click.echo(err=True)
 
 
 # ---- list, show and end jobs ----
 
 
-def jobs(request: JobsRequest, options: ServerOptions) -> None:
-    """Lists jobs; or prints, awaits or cancels one."""
+class JobsRequest(NamedTuple):
+    apid: int | None = argument(metavar="[JOB]", type=click.IntRange(0, LIMIT_MAX), required=False)
+    running: bool = option("--running", is_flag=True, help="Only running jobs.")
+    limit: int = option("-n", "--limit", type=click.IntRange(1, LISTED_JOBS_MAX), default=20,
+                        show_default=True, metavar="N",
+                        help="At most N jobs of each node.")  # fmt: skip
+    wait: bool = option("--wait", is_flag=True,
+                        help="Wait until JOB has ended; exit code 1 if it failed.")  # fmt: skip
+    end: bool = option("--end", is_flag=True, help="Cancel JOB; its output stays.")
+
+
+@command
+def jobs(options: OutputOptions, request: JobsRequest) -> None:
+    """Prints the newest copy, map and range jobs of each node, or the details of one JOB."""
     apid = request.apid
     if apid is None:
         if request.end or request.wait:

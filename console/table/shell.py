@@ -14,27 +14,45 @@ from typing import Any
 import click
 from click.shell_completion import ShellComplete
 
-from ..options import TABLE_MAX
+from ..cli_errors import LazyGroup
+from ..options import TABLE_MAX, argument, command, topology_option
 
 HISTORY_LINES = 10_000
 OWN = ("help", "use", "exit")
 NEEDS_NUMBER = "use a table first: use 7"
 
 
+@command
+def shell(
+    topology: str | None = topology_option("For the commands"),
+    number: int | None = argument(metavar="[TABLE]", type=click.IntRange(0, TABLE_MAX),
+                                  required=False),
+) -> None:  # fmt: skip
+    """Runs commands interactively, with history and completion.
+
+    With TABLE, or after `use TABLE`, the commands of that table need no number: `get KEY`, `scan
+    --prefix a`. Standard input can be a file of commands.
+    """
+    program = click.get_current_context().find_root().command
+    assert isinstance(program, LazyGroup)
+    run(program, topology, number)
+
+
 class Shell:
     """The loop, and its state between lines."""
 
-    def __init__(self, program: click.Group, topology: str | None, number: int | None) -> None:
+    def __init__(self, program: LazyGroup, topology: str | None, number: int | None) -> None:
         self.program = program
         self.number = number
         self.code = 0  # Of the last command.
-        group = program.commands["table"]
-        assert isinstance(group, click.Group)
-        self._table_commands = group.commands
+        group = program.groups["table"]
+        assert isinstance(group, LazyGroup)
+        self._table_commands = group.outline.commands
+        found = {name: group.get_command(None, name) for name in self._table_commands}
         self._numbered = {
             name
-            for name, command in group.commands.items()
-            if any(parameter.name == "number" for parameter in command.params)
+            for name, command in found.items()
+            if command and any(parameter.name == "number" for parameter in command.params)
         }
         self._defaults = defaults_of(program, {"topology": topology} if topology else {})
 
@@ -68,7 +86,7 @@ class Shell:
             self._use(words[1:])
         elif words[0] == "help":
             self._help(words[1:])
-        elif words[0] in self._table_commands and words[0] not in self.program.commands:
+        elif words[0] in self._table_commands and words[0] not in self.program.outline.commands:
             self._say(f"{words[0]}: {NEEDS_NUMBER}")
         else:
             self._run(words)
@@ -81,7 +99,7 @@ class Shell:
         if about:
             return
         if of_table:
-            others = " ".join(sorted(self.program.commands))
+            others = " ".join(sorted(self.program.outline.commands))
             click.echo(f"\nThese use table {self.number}; type them without `table TABLE`.")
             click.echo(f"Other commands: {others}")
         click.echo("\nShell commands: help [COMMAND], use [TABLE], exit")
@@ -126,11 +144,12 @@ class Shell:
         return []
 
 
-def defaults_of(command: click.Command, defaults: dict[str, Any]) -> dict[str, Any]:
+def defaults_of(command: click.Command | None, defaults: dict[str, Any]) -> dict[str, Any]:
     """The same defaults for every command of a group."""
-    if not isinstance(command, click.Group):
+    if not isinstance(command, LazyGroup):
         return defaults
-    return {name: defaults_of(one, defaults) for name, one in command.commands.items()}
+    names = command.outline.commands
+    return {name: defaults_of(command.groups.get(name), defaults) for name in names}
 
 
 def paths_of(word: str) -> list[str]:
@@ -144,7 +163,7 @@ def paths_of(word: str) -> list[str]:
     return found
 
 
-def run(program: click.Group, topology: str | None, number: int | None) -> None:
+def run(program: LazyGroup, topology: str | None, number: int | None) -> None:
     """Runs lines until the input ends. Without a terminal the first failure ends it with its exit
     code.
     """

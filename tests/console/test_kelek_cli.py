@@ -1,11 +1,13 @@
 """The command `kelek` as a shell sees it: on a cluster of real processes, and without one."""
 
+import io
 import json
 import re
 import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from click.testing import CliRunner
 
 from kelek.console import cli_errors
 from kelek.console.admin import supervisor_cli
+from kelek.console.cli_errors import LazyGroup
 from kelek.console.kelek_cli import main
-from kelek.console.log.cli import LoadRequest
+from kelek.console.loading import reporting_progress
 from kelek.console.log.entry_output import entry_json, entry_line
-from kelek.console.log.load import Lines, committed_line, reporting_progress
+from kelek.console.log.load import Lines, LoadRequest, committed_line
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zmqraft.wire.entry import Entry
 
@@ -161,18 +164,36 @@ def test_info_without_answers_fails_and_still_shows_the_nodes() -> None:
     )
 
 
+def groups(group: LazyGroup, *path: str) -> Iterator[tuple[list[str], LazyGroup]]:
+    """A group and all groups in it, with the words that select each."""
+    yield [*path], group
+    for name, inner in group.groups.items():
+        assert isinstance(inner, LazyGroup)
+        yield from groups(inner, *path, name)
+
+
 def test_help_loads_nothing_slow() -> None:
     """What makes it come at once: neither ZeroMQ nor the C core nor YAML is needed for it."""
     script = (
         "import sys; from click.testing import CliRunner;"
         "from kelek.console.kelek_cli import main;"
-        "assert 'log' in CliRunner().invoke(main, ['--help']).output;"
+        f"paths = {[path for path, _ in groups(main)]};"
+        "shown = [CliRunner().invoke(main, [*path, '--help']).output for path in paths];"
+        "assert all('Commands:' in text for text in shown);"
         "print(*sorted(sys.modules))"
     )
     loaded = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
     assert not {"zmq", "msgpack", "kelek._native", "yaml", "asyncio"} & set(loaded.stdout.split())
+
+
+def test_a_group_says_of_its_commands_what_they_say() -> None:
+    for path, group in groups(main):
+        for name, outline in group.outline.commands.items():
+            command = group.get_command(None, name)
+            assert command is not None, (path, name)
+            assert outline.get_short_help_str(1000) == command.get_short_help_str(1000)
 
 
 def test_a_command_loads_neither_asyncio_nor_a_peer() -> None:
@@ -215,7 +236,8 @@ def test_a_load_that_ends_early_reports_its_progress(
     error: BaseException, code: int, line: str
 ) -> None:
     def load() -> None:
-        with reporting_progress("f", committed_line, skipped=34) as note:
+        lines = Lines(io.BytesIO(), LoadRequest(False, None, 0, "f"))
+        with reporting_progress(lines, None, "updates", committed_line, skipped=34) as note:
             note(1200)
             raise error
 

@@ -133,5 +133,6 @@ def test_its_workers_end_with_it(broker: BrokerProcess) -> None:
 
 def test_figures() -> None:
     measured = Measurement(0.5, [n * 1_000_000 for n in range(1, 201)], Counter())
-    assert (measured.rate, measured.ms(50), measured.ms(99)) == (400, 101.0, 199.0)
-    assert Measurement(0.0, [5_000], Counter([Failure(1, "")])).ms(99) == 0.005
+    assert (measured.rate, measured.percentiles()) == (400, {"p50_ms": 101.0, "p99_ms": 199.0})
+    short = Measurement(0.0, [5_000], Counter([Failure(1, "")]))
+    assert short.percentiles("alone_")["alone_p99_ms"] == 0.005

@@ -344,10 +344,12 @@ def test_every_command_has_json() -> None:
     while groups:
         group = groups.pop()
         assert isinstance(group, click.Group)
-        for command in group.commands.values():
+        for name in group.list_commands(click.Context(group)):
+            command = group.get_command(click.Context(group), name)
             if isinstance(command, click.Group):
                 groups.append(command)
             else:
+                assert command is not None
                 assert any("-o" in each.opts for each in command.params), command.name
 
 

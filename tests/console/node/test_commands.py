@@ -12,7 +12,6 @@ from click.testing import CliRunner
 import kelek
 from kelek.console.kelek_cli import main
 from kelek.console.node import commands as node_commands
-from kelek.console.node.cli import NetworkOptions, WatchRequest
 from kelek.protocols.zre import services
 from kelek.tests.ports import free_udp_port
 
@@ -66,7 +65,6 @@ def test_a_url_without_a_server(port: int) -> None:
 
 def test_watch_reports_new_nodes(port: int, capsys: pytest.CaptureFixture[str]) -> None:
     seen = threading.Event()
-    network = NetworkOptions("lo", "", port)
 
     class Seen(Exception):
         """Of one who interrupts."""
@@ -82,7 +80,7 @@ def test_watch_reports_new_nodes(port: int, capsys: pytest.CaptureFixture[str]) 
         with hall(port) as node:
             node.join("room")
             with pytest.raises(Seen):
-                node_commands.watch(WatchRequest(None, "me", "json"), network)
+                node_commands.watch.main(on_lo(port, "-o", "json"), standalone_mode=False)
     finally:
         node_commands.show_event = before
     assert seen.is_set()
@@ -111,7 +109,6 @@ def test_the_table_of_watch(port: int, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_watch_on_a_terminal(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table is drawn again when a node appears."""
-    network = NetworkOptions("lo", "", port)
     before, drawn = node_commands.draw, []
 
     class Seen(Exception):
@@ -128,7 +125,7 @@ def test_watch_on_a_terminal(port: int, monkeypatch: pytest.MonkeyPatch) -> None
     with open(ours, "rb", buffering=0) as screen, open(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
         with hall(port), pytest.raises(Seen):
-            node_commands.watch(WatchRequest(None, "me", "text"), network)
+            node_commands.watch.main(on_lo(port), standalone_mode=False)
         monkeypatch.undo()
         lines = screen.read(1 << 16).decode().splitlines()
     assert lines[-1] == "discarded: 0"
