@@ -76,10 +76,8 @@ class FarmReplica:
         self._connections: dict[int, InboundStream] = {}  # By FarmPeer.accept()'s number.
         self._has_work = True  # There is input for the peer.
         self._logged_state: tuple[object, ...] = ()
-        self._logged_refusal, self._refusal_log_ms = (
-            "",
-            0,
-        )  # The last logged refusal, and the earliest time of the next line.
+        # The last logged refusal, and the earliest time of the next line.
+        self._logged_refusal = ("", 0)
         self._data_dir = setup.data_dir
         initial: tuple[ClusterServer, ...] = ()
         if self.server_id in initial_servers(settings):
@@ -310,13 +308,11 @@ class FarmReplica:
                 "farm", farm=self.name, role=role, term=term, leader=leader, members=members
             )
 
-        if self.peer.join_refusal != self._logged_refusal and self.now_ms >= self._refusal_log_ms:
-            self._logged_refusal, self._refusal_log_ms = (
-                self.peer.join_refusal,
-                self.now_ms + REFUSAL_LOG_MS,
-            )
+        refusal, (logged, next_ms) = self.peer.own_membership.refusal, self._logged_refusal
+        if refusal != logged and self.now_ms >= next_ms:
+            self._logged_refusal = refusal, self.now_ms + REFUSAL_LOG_MS
             way_out = f"if it was removed meanwhile, stop it and empty {self._data_dir}"
-            self._shared.log("unwilling", farm=self.name, why=self._logged_refusal, way_out=way_out)
+            self._shared.log("unwilling", farm=self.name, why=refusal, way_out=way_out)
 
     # ---- reports ----
 
@@ -328,9 +324,7 @@ class FarmReplica:
     @property
     def role(self) -> str:
         """The role in status displays."""
-        if self.peer.is_waiting:
-            return "waiting"
-        return str(self.peer.core.role)
+        return "waiting" if self.peer.own_membership.is_waiting else str(self.peer.core.role)
 
     def status(self) -> dict[str, Any]:
         core = self.peer.core

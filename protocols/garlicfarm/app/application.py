@@ -64,7 +64,7 @@ class Application:
         self.last_date_ms = 0  # The date of the last one.
         self.router_error = ""  # The problem with the router's status.
         self._router = router
-        self._resets = peer.resets
+        self._resets = peer.own_membership.resets
         self._publication: Publication | None = None
         # The state and members of the last call to the router.
         self._published_key: tuple[object, ...] | None = None
@@ -121,9 +121,9 @@ class Application:
 
     def _restore_if_reset(self) -> None:
         """Restores the state after a snapshot was installed or an invitation emptied the log."""
-        peer = self.peer
-        if peer.resets != self._resets or peer.snapshot.last_index > self.state.index:
-            self._resets = peer.resets
+        resets = self.peer.own_membership.resets
+        if resets != self._resets or self.peer.snapshot.last_index > self.state.index:
+            self._resets = resets
             self._restore()
 
     def _read_log(self) -> bool:

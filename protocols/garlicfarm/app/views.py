@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...errors import RemoteProtocolError
 from ...raft.core import Role
 from ...raft.messages import EntryBatch
+from ..server.own_membership import MemberState
 from ..wire.entries import entries_of, peer_of
 from ..wire.http_api import (
     DOCUMENTS_BYTES_MAX,
@@ -91,7 +92,7 @@ def _status(application: "Application", user: str) -> bytes:
                 **state.counters,
                 "malformed": peer.malformed,
                 **{f"refused_{kind.name.lower()}": n for kind, n in peer.refused.items() if n},
-                "resets": peer.resets,
+                "resets": peer.own_membership.resets,
                 "snapshots not understood": application.unreadable_snapshots,
             },
         }
@@ -99,12 +100,9 @@ def _status(application: "Application", user: str) -> bytes:
 
 
 def _state_of(application: "Application") -> str:
-    peer = application.peer
-    if peer.is_waiting:
-        return "waiting"
-    if not peer.is_member:
-        return "silent"
-    return str(peer.core.role.value)
+    state = application.peer.own_membership.state
+    is_outside = state in (MemberState.WAITING, MemberState.SILENT)
+    return str(state if is_outside else application.peer.core.role)
 
 
 def _members(application: "Application") -> list[dict[str, object]]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ...errors import RemoteProtocolError
 from ..app.documents import DOCUMENT_BYTES_MAX, decode_status, may_hold_document
 from ..app.orders import ORDER_PREFIX, Audit, audit_orders
-from ..app.posters import POSTER_PREFIX
+from ..app.posters import POSTER_PREFIX, PosterWriter
 from ..wire.messages import FarmLogEntry, ValueType
 from ..wire.packed import PackedEntries
 from .inbound import PeerSession
@@ -19,10 +19,11 @@ CHECKED_BYTES_MAX = 8 << 20  # JSON in one request that is parsed to find status
 
 
 class AppendPolicy:
-    """Checks ClientRequests, and keeps their audits until the owner logs them."""
+    """Checks ClientRequests, names their users, and keeps audits until the owner logs them."""
 
     def __init__(self, cluster: str, entry_bytes_max: int) -> None:
         self.audits: deque[Audit] = deque()  # The owner takes and logs them.
+        self.posters = PosterWriter()
         self.audits_lost = 0  # Refusals without room for an audit; the owner logs and resets it.
         self._cluster = cluster
         self._entry_bytes_max = entry_bytes_max

@@ -11,6 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from ...errors import RemoteProtocolError, TooLarge
+from ...host.hard_state import SavedState
 from ...raft.core import Raft, Role
 from ...raft.log import RaftLog
 from ...raft.membership import ConfigurationHistory
@@ -26,7 +27,7 @@ from ...raft.messages import (
     Vote,
 )
 from ..app.orders import Audit
-from ..app.posters import PosterWriter, encode_poster
+from ..app.posters import encode_poster
 from ..wire.entries import TERM_MAX, batches_of, configuration_batch, peer_of
 from ..wire.link import Link, PendingRequest, append_response
 from ..wire.messages import (
@@ -46,6 +47,7 @@ from .append_policy import AppendPolicy
 from .directory import ServerDirectory
 from .inbound import InboundConnection, PeerSession, PendingResponse
 from .membership import MembershipChanger, describe_change, is_own_removal
+from .own_membership import OwnMembership
 from .snapshot_transfer import SnapshotSender
 from .values import NO_SNAPSHOT, FarmSetup, FarmSnapshot, PeerStorage, RecoveredFarm
 
@@ -61,6 +63,13 @@ class _WaitingRequest(NamedTuple):
     last_index: int
     term: int
     pending: PendingResponse
+
+
+class _Unwritten(NamedTuple):
+    """Entries for the disk, and the core's answers that may be sent once they are durable."""
+
+    batches: list[EntryBatch]
+    responses: list[Envelope]
 
 
 class FarmPeer:
@@ -81,28 +90,17 @@ class FarmPeer:
         self.malformed = 0  # Connections closed for malformed input.
         # Requests refused for their sender or content.
         self.refused: Counter[MessageType] = Counter()
-        self.resets = 0  # How often an invitation has emptied our log.
         self.append_policy = AppendPolicy(setup.cluster, setup.entry_bytes_max)
-        self._posters = PosterWriter()
         self._disk = disk
         self._random = random
         self._now_ms = now_ms
-        self._hard_state = recovered.hard_state
-        self.is_member = recovered.is_member  # A committed Configuration includes us.
-        self._saved = (recovered.hard_state, recovered.is_member)
+        self._saved = SavedState(recovered.hard_state, recovered.is_member)
+        self.own_membership = OwnMembership(setup, recovered.is_member)
         self._use_log(recovered.log, recovered.configurations)
-        # A committed Configuration makes us a member only above this index: an older one describes
-        # the time before our invitation or restart.
-        self._member_above_index = -1 if self.is_member else self.directory.committed.log_index
-        self._inviting_leader: int | None = None  # The leader that feeds us.
-        self._inviting_servers: frozenset[int] = frozenset()  # That leader and its members.
-        self._leaving: tuple[int, int] | None = None  # LeaveCluster accepted: term, deadline.
-        self._left_in_term: int | None = None  # The term in which we left, as far as we know.
-        self._campaign_until_ms = 0  # A leaving server campaigns until then.
+        self.own_membership.restore()
         self._incoming: tuple[FarmSnapshot, int] | None = None  # And the bytes received.
         self._waiting: deque[_WaitingRequest] = deque()
-        self._batches: list[EntryBatch] = []
-        self._responses: list[Envelope] = []
+        self._unwritten = _Unwritten([], [])
         self._next_connection = 0
 
     def _use_log(
@@ -111,11 +109,11 @@ class FarmPeer:
         """Starts the core and its helpers on this log: at the start, and after an invitation
         empties it.
         """
-        self.join_refusal = ""  # Why we refused the last JoinCluster.
         self.directory = ServerDirectory(configurations, log.configurations)
         core_setup = self.setup.for_core(self.directory.read_config, self._term_entry)
-        self.core = Raft(core_setup, self._hard_state, log, self._now_ms, self._random)
+        self.core = Raft(core_setup, self._saved.hard_state, log, self._now_ms, self._random)
         self.directory.core = self.core
+        self.own_membership.use_log(self.core, self.directory)
         self.membership = MembershipChanger(self.setup, self.core, self.directory, self._read_sync)
         self._snapshots = SnapshotSender(
             self.setup, self.core, self.membership, self._disk, self._send
@@ -129,6 +127,11 @@ class FarmPeer:
         return configuration_batch(
             first_index, term, self.directory.next_configuration(first_index, servers)
         )
+
+    @property
+    def is_member(self) -> bool:
+        """Whether a committed Configuration includes this server."""
+        return self.own_membership.is_member
 
     # ---- connections ----
 
@@ -248,7 +251,7 @@ class FarmPeer:
     def _propose(self, user: str, entries: Sequence[FarmLogEntry], size: int) -> None:
         """Appends a user's entries in our own term. This server leads."""
         core = self.core
-        if self._posters.is_due(core.term, user, len(entries), size):
+        if self.append_policy.posters.is_due(core.term, user, len(entries), size):
             poster = FarmLogEntry(core.term, ValueType.APPLICATION, encode_poster(user))
             for batch in batches_of(core.log.last_index + 1, (poster,)):
                 core.propose(batch)
@@ -311,46 +314,6 @@ class FarmPeer:
 
     # ---- requests of servers ----
 
-    def _is_member(self, server_id: int) -> bool:
-        return server_id in self._inviting_servers or self.directory.find(server_id) is not None
-
-    def _may_lead(self, server_id: int) -> bool:
-        """Whether we accept this server as leader: a member; or any server while no other leader is
-        heard, as its Configuration may be newer than ours.
-        """
-        core = self.core
-        return (
-            self._is_member(server_id)
-            or core.leader in (None, peer_of(server_id))
-            or core.leaderless_ms(self._now_ms) > self.setup.election_timeout_ms_max
-        )
-
-    def _may_request_vote(self, server_id: int) -> bool:
-        """Whether we may vote for this server: a member; or any server after two election timeouts
-        without a leader. Its Configuration may be newer than ours and need our vote, even if we
-        never heard that the Configuration with us is committed.
-        """
-        if self._is_member(server_id):
-            return True
-        counts = self.is_member or self.directory.find(self.setup.server_id) is not None
-        return counts and self.core.leaderless_ms(self._now_ms) > self._leave_timeout_ms
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether we are no member and wait for a leader's invitation."""
-        return not self.is_member and self.directory.find(self.setup.server_id) is None
-
-    def _may_join(self, request: Request) -> bool:
-        """Whether a leader may invite us again.
-
-        Our log may hold an uncommitted entry that includes us. A later leader that lacks this entry
-        won without it, so nothing depends on what we acknowledged of it. The same holds if the
-        leader had all of our log before its request.
-        """
-        core, log = self.core, self.core.log
-        is_over = request.term > log.last_term or request.last_log_index >= log.last_index
-        return request.term >= core.term and (self.is_waiting or (not self.is_member and is_over))
-
     def _on_server(self, pending: PendingResponse) -> None:
         request, session = pending.request, pending.inbound.session
         if not session.may_act_as(request.source):
@@ -399,7 +362,7 @@ class FarmPeer:
             or request.type is not MessageType.APPEND_ENTRIES
             or not inbound.session.may_act_as(request.source)
             or request.destination != self.setup.server_id
-            or not self._may_lead(request.source)
+            or not self.own_membership.may_lead(request.source, self._now_ms)
             or not core.term <= request.term <= TERM_MAX
             or (core.role is Role.LEADER and request.term == core.term)
         ):
@@ -416,9 +379,6 @@ class FarmPeer:
         """Refuses a request. next_index None: our first free index."""
         request = pending.request
         self.refused[request.type] += 1
-        if request.type is MessageType.JOIN_CLUSTER:
-            own = f"is at term {self.core.term}" if self.is_waiting else "considers itself a member"
-            self.join_refusal = f"server {request.source} invited this server, which {own}"
         next_free = self.core.log.last_index + 1
         self._respond(pending, False, next_free if next_index is None else next_index)
 
@@ -426,20 +386,18 @@ class FarmPeer:
         request = pending.request
         if request.entries:
             raise RemoteProtocolError("a RequestVote holds no entries")
-        if not self._may_request_vote(request.source):
+        if not self.own_membership.may_request_vote(request.source, self._now_ms):
             self._refuse(pending, 0)  # Our term stays: the sender may be unknown.
             return
         peer, log = peer_of(request.source), self.core.log
         if (request.last_log_term, request.last_log_index) < (log.last_term, log.last_index):
-            # It cannot win with this log. If no other server can either, it needs us, even while we
-            # leave.
-            self._campaign_until_ms = self._now_ms + self._leave_timeout_ms
+            self.own_membership.on_shorter_log(self._now_ms)
         message = RequestVote(request.term, peer, request.last_log_index, request.last_log_term)
         self.core.step(peer, message, self._now_ms, pending)
 
     def _on_append(self, pending: PendingResponse) -> None:
         request = pending.request
-        if not self._may_lead(request.source):
+        if not self.own_membership.may_lead(request.source, self._now_ms):
             self._refuse(pending)
             return
         self._append(pending, request.last_log_term, request.entries)
@@ -448,14 +406,7 @@ class FarmPeer:
         self, pending: PendingResponse, prev_term: int, entries: Sequence[FarmLogEntry]
     ) -> None:
         request, peer = pending.request, peer_of(pending.request.source)
-        # The leader still sends entries. A leader of another term does not know of our removal.
-        if self._leaving is not None:
-            is_same_term = self._leaving[0] == request.term
-            self._leaving = (
-                (request.term, self._now_ms + self._leave_timeout_ms) if is_same_term else None
-            )
-        if self._left_in_term is not None and request.term > self._left_in_term:
-            self._left_in_term = None  # A later leader includes us.
+        self.own_membership.on_entries(request.term, self._now_ms)
         pending.end = request.last_log_index + len(entries)
         message = AppendEntries(
             request.term,
@@ -471,25 +422,18 @@ class FarmPeer:
         """Specification, "Establishment": empties our log and waits for the leader's entries."""
         request = pending.request
         configuration = decode_configuration(single_value(request, ValueType.CONFIGURATION))
-        if not self._may_join(request):
+        if not self.own_membership.may_join(request):
             self._refuse(pending)
             return
-        self._inviting_leader, self._member_above_index = request.source, request.last_log_index
-        self._inviting_servers = frozenset(
-            (request.source, *(server.id for server in configuration.servers))
-        )
+        self.own_membership.on_invited(request, configuration)
         if self.core.log.last_index or self.core.log.base_index:
-            self._hard_state = HardState(self.core.term, self.core.voted_for)
-            self._save()
+            self._save(HardState(self.core.term, self.core.voted_for))
             self._disk.reset(0, 0)
             self.snapshot = NO_SNAPSHOT
-            self.resets += 1
-            self._batches.clear()
-            self._responses.clear()
+            self.own_membership.resets += 1
+            self._unwritten = _Unwritten([], [])
             no_servers = FarmConfiguration(0, 0, ())
             self._use_log(RaftLog(configurations=ConfigurationHistory()), ((0, no_servers),))
-        # An invitation also cancels a removal by the same leader.
-        self._left_in_term = self._leaving = None
         self._respond(pending, True, 1)
 
     def _on_sync(self, pending: PendingResponse) -> None:
@@ -498,7 +442,8 @@ class FarmPeer:
         """
         request, log = pending.request, self.core.log
         pack = single_value(request, ValueType.LOG_PACK)
-        if request.source != self._inviting_leader or request.last_log_index > log.last_index:
+        is_invited = self.own_membership.is_invited_by(request.source)
+        if not is_invited or request.last_log_index > log.last_index:
             self._refuse(pending)
             return
         entries = decode_log_pack(pack, self.setup.entries_bytes_max).entries
@@ -513,13 +458,13 @@ class FarmPeer:
         if request.term != core.term or core.leader != peer_of(request.source):
             self._refuse(pending)
             return
-        self._leaving = (core.term, self._now_ms + self._leave_timeout_ms)
+        self.own_membership.on_leave(self._now_ms)
         self._respond(pending, True, core.log.last_index + 1)
 
     def _on_install_snapshot(self, pending: PendingResponse) -> None:
         request, core, peer = pending.request, self.core, peer_of(pending.request.source)
         sync = decode_snapshot_sync(single_value(request, ValueType.SNAPSHOT_SYNC))
-        if not self._may_lead(request.source):
+        if not self.own_membership.may_lead(request.source, self._now_ms):
             self._refuse(pending, 0)
             return
         pending.end = end = sync.offset + len(sync.data)
@@ -546,14 +491,12 @@ class FarmPeer:
         core, index = self.core, snapshot.last_index
         self._disk.install_snapshot(snapshot)
         self.snapshot = snapshot
-        if self._inviting_leader is None and not self.is_member:
-            self._member_above_index = snapshot.configuration.log_index
+        self.own_membership.on_snapshot(snapshot.configuration)
         voters = core.configuration
         if core.log.term_at(index) != snapshot.last_term:
             voters = self.directory.record(index, snapshot.configuration)
         if core.install_snapshot(index, snapshot.last_term, voters):
-            self._batches.clear()
-            self._responses.clear()
+            self._unwritten = _Unwritten([], [])
             self._disk.reset(index, snapshot.last_term)
 
     # ---- answers to our requests ----
@@ -583,7 +526,7 @@ class FarmPeer:
         """The latest time for the next wake()."""
         times = [self.core.deadline_ms, *self._snapshots.retry_times_ms]
         optional = [link.deadline_ms for link in self.links.values()]
-        optional += [self.membership.deadline_ms(), self._leaving and self._leaving[1]]
+        optional += [self.membership.deadline_ms(), self.own_membership.deadline_ms]
         times += [each for each in optional if each is not None]
         return min(times)
 
@@ -591,19 +534,20 @@ class FarmPeer:
         """Acts on all input. Then send the links' `out` and call write()."""
         self._now_ms = now_ms
         core = self.core
-        self._update_eligibility()
+        self.own_membership.update_eligibility(now_ms)
         core.tick(now_ms)
         self._update_links()
         self.membership.step(now_ms, self._send)
         ready = core.ready()
-        self._hard_state = ready.hard_state or self._hard_state
-        self._save()
-        self._responses += [each for each in ready.messages if each.context is not None]
-        self._responses += ready.messages_after
-        self._batches += ready.batches
+        self._save(ready.hard_state)
+        batches, responses = self._unwritten
+        batches += ready.batches
         for envelope in ready.messages:
             if envelope.context is None:
                 self._send_message(envelope)
+            else:
+                responses.append(envelope)
+        responses += ready.messages_after
         for read in ready.reads:
             core.on_stored_read(
                 read.to, read.first_index, self._read(read.first_index, read.bytes_max)
@@ -611,17 +555,23 @@ class FarmPeer:
         self._snapshots.step(self.snapshot, [int(peer) for peer in ready.snapshots], now_ms)
         self._respond_to_committed()
         self._check_timeouts()
+        self.own_membership.tick(now_ms)
+
+    def _save(self, hard_state: HardState | None) -> None:
+        """Makes term, vote and membership durable if they have changed; None: as before."""
+        changed = self._saved.change(hard_state, self.own_membership.is_member)
+        if changed is not None:
+            self._disk.save(*changed)
 
     def write(self) -> bool:
         """Makes new entries durable and answers. Then send the inbound connections' `out`; if it
         returns True, call wake() again.
         """
-        batches, self._batches = self._batches, []
+        (batches, responses), self._unwritten = self._unwritten, _Unwritten([], [])
         if batches:
             self._disk.append(batches)
             self.core.on_durable(batches[-1].last_index, batches[-1].term)
-        answers, self._responses = self._responses, []
-        for envelope in answers:
+        for envelope in responses:
             self._respond_from_core(envelope)
         return bool(batches)
 
@@ -736,7 +686,7 @@ class FarmPeer:
         return batches
 
     def _check_timeouts(self) -> None:
-        """Marks connections with overdue answers as failed, and completes a removal."""
+        """Marks connections with overdue answers as failed."""
         now_ms = self._now_ms
         for link in self.links.values():
             if link.deadline_ms is not None and now_ms >= link.deadline_ms and not link.failure:
@@ -744,46 +694,6 @@ class FarmPeer:
         for inbound in self.inbound.values():
             if inbound.is_overdue(now_ms) and not inbound.failure:
                 inbound.failure = "this server could not answer a request in time"
-        if self._leaving is not None and now_ms >= self._leaving[1]:
-            self._left_in_term, self._leaving = self._leaving[0], None
-
-    # ---- eligibility ----
-
-    @property
-    def _leave_timeout_ms(self) -> int:
-        return 2 * self.setup.election_timeout_ms_max
-
-    def _save(self) -> None:
-        now = (self._hard_state, self.is_member)
-        if now != self._saved:
-            self._saved = now
-            self._disk.save(*now)
-
-    def _update_eligibility(self) -> None:
-        """Decides whether we may vote and campaign.
-
-        Any server with a log votes: the candidate counts the votes, by a Configuration that we may
-        not have yet or that we think replaced. A joining server campaigns only after a
-        Configuration with it is committed: before that the others ignore it and its term would
-        outrun theirs. A leaving server campaigns only if no other server can win, because a JRaft
-        leader would step down.
-        """
-        core, own = self.core, self.setup.server_id
-        committed, last_index = self.directory.committed, core.log.configurations.last_index
-        if self._left_in_term is not None:
-            self.is_member = False
-        elif committed.log_index and any(server.id == own for server in committed.servers):
-            self.is_member = self.is_member or committed.log_index > self._member_above_index
-        elif core.commit_index >= last_index > 0 and self.directory.find(own) is None:
-            self.is_member = False
-        may_vote = self.is_member or core.log.last_index > 0
-        if core.may_vote is not may_vote:
-            core.may_vote = may_vote
-        may_campaign = self.is_member and self._leaving is None
-        may_campaign = may_campaign or self._now_ms < self._campaign_until_ms
-        if not may_campaign and core.role is Role.FOLLOWER:
-            early_ms = self._now_ms + self.setup.election_timeout_ms_min - core.deadline_ms
-            core.on_stalled(max(0, early_ms))
 
     # ---- own snapshots ----
 

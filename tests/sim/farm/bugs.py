@@ -6,6 +6,7 @@ from kelek.tests.sim.patches import CORE, SAFETY_BROKEN, Patch, PlantedBug
 
 MEMBERS = "protocols/garlicfarm/server/membership.py"
 PEER = "protocols/garlicfarm/server/peer.py"
+OWN = "protocols/garlicfarm/server/own_membership.py"
 STUCK = "not within"
 
 _bug = partial(PlantedBug, runs="farm-suite", seeds=4)  # Those of the suite.
@@ -13,7 +14,7 @@ _bug = partial(PlantedBug, runs="farm-suite", seeds=4)  # Those of the suite.
 FARM_BUGS = (
     _bug(
         "a vote is not saved",
-        (Patch(PEER, "or self._hard_state\n        self._save()\n", "or self._hard_state\n"),),
+        (Patch(PEER, "        self._save(ready.hard_state)\n", ""),),
         expected="vote forgotten|term went back",
     ),
     _bug(
@@ -37,9 +38,9 @@ FARM_BUGS = (
         "strangers are given votes",
         (
             Patch(
-                PEER,
-                "        return counts and self.core.leaderless_ms(self._now_ms) > "
-                "self._leave_timeout_ms\n",
+                OWN,
+                "        return counts and self._core.leaderless_ms(now_ms) > "
+                "self.leave_timeout_ms\n",
                 "        return True\n",
             ),
             Patch(CORE, "not message.transfer and self._is_sticky(now_ms):", "False:"),
@@ -50,9 +51,9 @@ FARM_BUGS = (
         "anybody invites anybody",
         (
             Patch(
-                PEER,
-                "return request.term >= core.term and (self.is_waiting or",
-                "return request.term >= core.term or (self.is_waiting or",
+                OWN,
+                "if request.term >= core.term and (is_waiting or",
+                "if request.term >= core.term or (is_waiting or",
             ),
         ),
         expected=f"a stranger's JOIN|{SAFETY_BROKEN}",
@@ -61,9 +62,9 @@ FARM_BUGS = (
         "a newcomer does not vote",
         (
             Patch(
-                PEER,
+                OWN,
                 "        may_vote = self.is_member or core.log.last_index > 0\n",
-                "        may_vote = self.is_member or self.directory.find(own) is not None\n",
+                "        may_vote = self.is_member or self._is_in_latest\n",
             ),
         ),
         expected=STUCK,
@@ -72,9 +73,8 @@ FARM_BUGS = (
         "a leader is heard for ever",
         (
             Patch(
-                PEER,
-                "            or core.leaderless_ms(self._now_ms) "
-                "> self.setup.election_timeout_ms_max\n",
+                OWN,
+                "            or core.leaderless_ms(now_ms) > self._setup.election_timeout_ms_max\n",
                 "",
             ),
         ),
@@ -84,9 +84,8 @@ FARM_BUGS = (
         "who does not know that it counts votes for no stranger",
         (
             Patch(
-                PEER,
-                "counts = self.is_member or self.directory.find(self.setup.server_id) "
-                "is not None\n",
+                OWN,
+                "counts = self.is_member or self._is_in_latest\n",
                 "counts = self.is_member\n",
             ),
         ),
@@ -94,7 +93,7 @@ FARM_BUGS = (
     ),
     _bug(
         "who is taken in anew is still on its leave",
-        (Patch(PEER, "self._left_in_term = self._leaving = None", "self._left_in_term = None"),),
+        (Patch(OWN, "self._left_in_term = self._departure = None", "self._left_in_term = None"),),
         expected="was taken in anew",
     ),
     _bug(
@@ -112,7 +111,7 @@ FARM_BUGS = (
         "old Configurations count who is taken in anew",
         (
             Patch(
-                PEER,
+                OWN,
                 "self.is_member = self.is_member or committed.log_index > "
                 "self._member_above_index\n",
                 "self.is_member = True\n",

@@ -75,7 +75,7 @@ class FlowRun:
         elif flow.is_again:
             self.subject = others[0]
             FarmRequester(sim, leader).send(membership.remove_server_request(self.subject))
-            sim.run_until(lambda: sim.peers[self.subject].is_waiting)
+            sim.run_until(lambda: sim.peers[self.subject].own_membership.is_waiting)
         else:
             sim.start(NEW)
         sim.run_until(sim.has_converged)

@@ -126,7 +126,7 @@ def back_again(seed: int) -> None:
     leader = sim.elect()
     other = 3 - leader
     FarmRequester(sim, leader).send(membership.remove_server_request(other))
-    sim.run_until(lambda: sim.peers[other].is_waiting, WITHIN_MS)
+    sim.run_until(lambda: sim.peers[other].own_membership.is_waiting, WITHIN_MS)
     sim.run_until(sim.has_converged, WITHIN_MS)
     _add(sim, other)
     sim.kill(leader)

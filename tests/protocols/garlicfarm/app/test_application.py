@@ -378,7 +378,7 @@ def test_a_joining_server_gets_the_state() -> None:
     assert len(farm.encoded) == 1
     assert farm.view(4)["publish"] == 2
     assert farm.view(4, "entries")["first"] > 1
-    assert farm.peers[4].resets == 0
+    assert farm.peers[4].own_membership.resets == 0
 
 
 def test_a_server_starts_from_its_snapshot() -> None:

@@ -79,11 +79,11 @@ def test_a_server_removed_while_down_refuses_an_invitation() -> None:
     cluster.run_until(lambda: away not in cluster.ids(leader))
     cluster.run(10_000)
     cluster.network.heal()
-    assert not cluster.peers[away].join_refusal
+    assert not cluster.peers[away].own_membership.refusal
     assert cluster.ask(membership.add_server_request(server(away))).is_accepted
-    cluster.run_until(lambda: bool(cluster.peers[away].join_refusal))
+    cluster.run_until(lambda: bool(cluster.peers[away].own_membership.refusal))
     said = f"server {leader} invited this server, which considers itself a member"
-    assert cluster.peers[away].join_refusal == said
+    assert cluster.peers[away].own_membership.refusal == said
     cluster.kill(away)
     del cluster.disks[away], cluster.setups[away]
     cluster.start(away)
