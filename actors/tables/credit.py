@@ -17,13 +17,16 @@ class Credit:
     def __init__(self) -> None:
         self._server: int | None = None  # Epoch of the server.
         self.unread_bytes = 0
+        self._queued_bytes = 0  # Of the answers in the queue: already counted.
 
     @property
     def is_used_up(self) -> bool:
         return self.unread_bytes >= UNREAD_BYTES_MAX
 
-    def on_sent(self, size: int) -> None:
-        self.unread_bytes += size
+    def on_queued(self, size: int) -> None:
+        """Counts the answers of the queue, which has this size; 0: all are sent."""
+        self.unread_bytes += max(0, size - self._queued_bytes)
+        self._queued_bytes = size
 
     def on_taken(self, epoch: int, size: int) -> None:
         """The server has read bytes. A new server starts at 0: unread bytes of its predecessor are

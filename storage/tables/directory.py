@@ -12,9 +12,10 @@ tables/WORKER/damage        why the replicated tables were moved away
 import os
 import shutil
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ...protocols.zerodb.tables.tables import Tables, store_applied
+from ...protocols.zerodb.worker.snapshot_participant import RestoredTables
 from ..disk.disk import Disk, make_folders
 from ..disk.files import Files
 from ..errors import Damaged, StorageError, storage_error
@@ -40,14 +41,6 @@ class TableFolder(NamedTuple):
     folder: str  # `tables`, of the node.
     name: str  # Of the worker.
     workers: int
-
-
-class Restored(NamedTuple):
-    """A snapshot's tables that are unpacked."""
-
-    at: tuple[int, int]  # Index and term of its last entry.
-    files: int
-    size: int
 
 
 class TableDirectory:
@@ -108,6 +101,15 @@ class TableDirectory:
         since a snapshot and the log have their content."""
         _write(self._at(DAMAGE), damage)
 
+    def refuse_log(self, applied: tuple[int, int], term: int) -> NoReturn:
+        """The tables are of another log, which has another term at this index."""
+        raise StorageError(
+            self.location.folder,
+            f"the tables hold entry {applied[0]} of term {applied[1]}, the log has one of term"
+            f" {term} there",
+            "remove this folder: the worker makes the tables again from the log",
+        )
+
     # ---- make a snapshot ----
 
     def write_state(self, at: tuple[int, int]) -> str:
@@ -151,7 +153,9 @@ class TableDirectory:
 
     # ---- restore a snapshot ----
 
-    def unpack_snapshot(self, files: Files, identity: Identity, applied: int) -> Restored | None:
+    def unpack_snapshot(
+        self, files: Files, identity: Identity, applied: int
+    ) -> RestoredTables | None:
         """Unpacks the tables of the newest snapshot beside the existing ones if the snapshot is
         newer; replace() makes them current. A snapshot without tables of this worker yields empty
         ones. Raises Damaged: the snapshot is; StorageError."""
@@ -166,7 +170,7 @@ class TableDirectory:
         finally:
             file.close()
 
-    def replace(self, restored: Restored) -> None:
+    def replace(self, restored: RestoredTables) -> None:
         """Makes the unpacked tables current. No scan may be open. Raises StorageError."""
         self.replicated.close()
         self._rename(REPLICATED, f"{REPLICATED}.old")
@@ -176,7 +180,7 @@ class TableDirectory:
         store_applied(self.replicated, restored.at)
         self.replicated.flush()
 
-    def _unpack(self, file: SnapshotFile, place: str) -> Restored:
+    def _unpack(self, file: SnapshotFile, place: str) -> RestoredTables:
         """Writes this worker's files of an archive; they count once all are complete and valid."""
         self._remove(f"{REPLICATED}.new")
         path = self._at(f"{REPLICATED}.new")
@@ -186,7 +190,7 @@ class TableDirectory:
         count = size = 0
         if not archive.is_archive(read):
             file.check()
-            return Restored(at, 0, 0)
+            return RestoredTables(at, 0, 0)
         for member in archive.members(read, place):
             owner, _, name = member.path.partition("/")
             if owner != self.location.name or not name:
@@ -198,7 +202,7 @@ class TableDirectory:
             count += 1
             size += member.size
         target.sync_folder("")
-        return Restored(at, count, size)
+        return RestoredTables(at, count, size)
 
     def _check_made_for(self, workers: bytes, place: str) -> None:
         if workers != str(self.location.workers).encode():

@@ -27,6 +27,46 @@ OUTCOME_BYTES = 200  # Memory of an outcome besides its data.
 LEVEL_ERROR = 1  # Of the events PUB.
 
 
+ACTIVE_MS = 1000  # The peer reports commits at once for so long after a message of the server.
+APPLIED_MS = 100  # Interval between reports of the applied index to the peer, at least.
+
+
+class AppliedReporter:
+    """Reports the applied index to the peer every 100 ms, since it only drives compaction, and a
+    change of urgency at once."""
+
+    def __init__(self) -> None:
+        self._reported: tuple[int, bool] | None = None
+        self._due_ms = 0
+        self._server_active_ms = -ACTIVE_MS
+
+    def on_server_active(self, now_ms: int) -> None:
+        """The server has sent a message, and may soon wait for commits."""
+        self._server_active_ms = now_ms
+
+    def report(self, applied: int, is_waiting: bool, now_ms: int) -> tuple[int, bool] | None:
+        """The applied index and whether commits are urgent, to be sent now."""
+        urgent = is_waiting or now_ms - self._server_active_ms < ACTIVE_MS
+        now, last = (applied, urgent), self._reported
+        if now == last or (last and urgent == last[1] and now_ms < self._due_ms):
+            return None
+        self._due_ms = now_ms + APPLIED_MS
+        return now
+
+    def on_sent(self, report: tuple[int, bool]) -> None:
+        """The pipe to the peer had room for the report."""
+        self._reported = report
+
+    def reset(self) -> None:
+        """The peer has restarted, and does not have the last report."""
+        self._reported = None
+
+    def due_ms(self, applied: int) -> int | None:
+        """When report() has an applied index to report."""
+        is_known = self._reported is not None and self._reported[0] == applied
+        return None if is_known else self._due_ms
+
+
 class Reporter:
     """What zerodb_server does not know yet."""
 

@@ -1,0 +1,311 @@
+"""A table worker without I/O: it applies the log, and answers and reports to zerodb_server.
+
+The owner passes in messages and calls run() once a wake; then it sends what `requests.out`,
+`job_results`, `participant.replies` and reports() have.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from ...errors import StorageFailure
+from ...raft.messages import EntryBatch
+from ...zmqraft.snapshots.barrier import BarrierOrder
+from ..tables.tables import LogPosition, TableEntry
+from ..wire import ops
+from ..wire.worker_pipe import (
+    ANSWER_TAG,
+    CHECKPOINT,
+    ENVELOPE,
+    EPOCH_MASK,
+    HELLO,
+    JOB_WRITE,
+    LEASE,
+    ONE_WAY,
+    PIPE_HEADER,
+    REQUEST,
+    RESULT_QUERY,
+    SERVER_WAITS,
+    Message,
+)
+from .applier import Applier, OpenLease
+from .job_requests import JobRequest, JobRequestQueue
+from .reporter import AppliedReporter, Reporter
+from .requests import Databases, QueuedRequest, TableRequestLimits, TableRequests
+from .snapshot_participant import RestoredTables, SnapshotParticipant, SnapshotUnusable, TableStore
+
+RECOVER_MS = 1000  # Between attempts to write again, or to restore a snapshot.
+RETRY_MS = 10  # While the segments lack a committed entry: the writer is replacing them.
+READ_BYTES_MAX = 1 << 20  # Of entries, in one wake.
+
+
+class EntrySource(Protocol):
+    """The log of this node (storage/log/reader.py)."""
+
+    def batches(
+        self, first_index: int, last_index: int, last_term: int, bytes_max: int
+    ) -> list[EntryBatch]:
+        """Entries of the log; none: it does not hold them yet, or no longer."""
+
+    def base(self) -> LogPosition:
+        """The entry before the first one in the log."""
+
+
+class WorkerLog(Protocol):
+    """The log lines and counters of the process."""
+
+    counters: Counter[str]
+
+    def log(self, event: str, **values: object) -> None: ...
+
+    def log_rarely(self, event: str, **values: object) -> None: ...
+
+
+class WorkerParts(NamedTuple):
+    """What a worker needs from its owner."""
+
+    store: TableStore
+    source: EntrySource
+    log: WorkerLog
+    open_lease: OpenLease
+    # Unpacks the tables of the newest snapshot if it is newer than this index. Raises
+    # SnapshotUnusable, StorageFailure.
+    unpack_snapshot: Callable[[int], RestoredTables | None]
+
+
+class Worker:
+    """One worker: its requests, and the entries that it applies."""
+
+    def __init__(
+        self, databases: Databases, limits: TableRequestLimits, epoch: int, parts: WorkerParts
+    ) -> None:
+        self.requests = TableRequests(databases, limits, self._read_applied)
+        self.applier = Applier(databases.owner, databases.replicated, parts.open_lease)
+        self.participant = SnapshotParticipant(parts.store)
+        self.reporter = Reporter(databases.owner.number, epoch)
+        self.applied_reporter = AppliedReporter()
+        self.job_results: list[Message] = []  # For job_server; the owner clears it.
+        self.problem = ""  # Why the replicated tables refuse writes.
+        self.damage = ""  # Why they are damaged; the owner ends the process.
+        self._parts = parts
+        self._epoch = epoch
+        self._jobs = JobRequestQueue(limits.open_on_the_fly)
+        self._ticket = self._position = 0  # Of the last request.
+        self._log_checked = not self.applier.applied[0]
+        self._has_more = False  # More committed entries can be read now.
+        self._retry_due_ms: int | None = None
+        self._recover_due_ms = 0
+        self._restore_due_ms = 0
+        self.restored = 0  # Number of snapshots.
+        if self.applier.applied[0] < parts.source.base()[0]:
+            self._restore(0)
+
+    # ---- messages ----
+
+    def on_commit(self, commit: LogPosition, tables_from: int) -> None:
+        """The raft peer has reported its commit index."""
+        self.applier.on_commit(commit, tables_from)
+        self.requests.tables_from = tables_from
+        if self.applier.applied[0] >= self.applier.commit[0]:
+            self.applied_reporter.reset()  # A peer that has restarted lacks our applied index.
+
+    def on_barrier(self, order: BarrierOrder, now_ms: int) -> None:
+        """The snapshot_sender orders a state, or to continue without."""
+        self.participant.on_order(order, self.applier.applied, now_ms)
+
+    def on_work(self, header: tuple[int, ...], frames: Message, now_ms: int) -> bool:
+        """Takes a message of zerodb_server. False: it is malformed."""
+        kind, _, _, _, index, ticket = header
+        self.applied_reporter.on_server_active(now_ms)
+        if kind == HELLO:
+            self.reporter.reset()
+        elif kind in (REQUEST, ONE_WAY, RESULT_QUERY) and frames:
+            self._on_request(header, frames, now_ms)
+        elif kind in (CHECKPOINT, JOB_WRITE) and len(frames) == 3 and len(frames[1]) == 4:
+            table = int.from_bytes(frames[1], "little")
+            self._jobs.add(JobRequest(kind, index, ticket, table, frames[2]))
+        else:
+            return kind == SERVER_WAITS
+        return True
+
+    def _on_request(self, header: tuple[int, ...], message: Message, now_ms: int) -> None:
+        kind, flags, _, epoch, index, ticket = header
+        own_epoch = self._epoch & EPOCH_MASK
+        if epoch != own_epoch:  # For this worker's predecessor; the server sends it again.
+            self._parts.log.counters["foreign_epoch"] += 1
+            return
+        route, *frames = message
+        self._position = self._position + 1 if ticket == self._ticket else 0
+        self._ticket = ticket
+        number = self.requests.databases.owner.number
+        tag = ANSWER_TAG.pack(number, 0, own_epoch, self._position, ticket)
+        request = QueuedRequest(
+            route, frames, index, ticket, kind != ONE_WAY, bool(flags & ENVELOPE), tag
+        )
+        if kind != RESULT_QUERY:
+            self.requests.add(request, now_ms)
+        elif len(frames) == 2:
+            self.requests.add_result_query(request, now_ms)
+
+    # ---- one wake ----
+
+    def run(self, now_ms: int, unix_ms: int) -> None:
+        """Applies entries, and does what waits for them except for requests."""
+        self._recover(now_ms)
+        self._apply(now_ms)
+        if self.damage:
+            return
+        problem = self.participant.write_state(self.applier.applied)
+        if problem is not None:
+            self._has_more = self.applier.applied[0] < self.applier.commit[0]
+        if problem:
+            self._parts.log.log_rarely("state-not-written", reason=problem)
+        self.job_results += self._jobs.run(self.requests.databases, self.applier.applied)
+        self._expire_local(unix_ms)
+
+    def answer(self, now_ms: int, unix_ms: int) -> None:
+        """Answers the requests that need no further entry."""
+        self.requests.run(self.applier.applied[0], now_ms, unix_ms)
+        self.damage = self.damage or self.requests.damage
+
+    def reports(self, is_pipe_full: bool) -> list[Message]:
+        """Changes since the last reports, for zerodb_server; none while it reads no reports."""
+        applier, reporter = self.applier, self.reporter
+        reporter.add_outcomes(applier.outcomes)
+        applier.outcomes = []
+        if applier.tables_changed:
+            applier.tables_changed = False
+            reporter.on_tables_changed()
+        if is_pipe_full:
+            reporter.limit_outcomes()
+            return []
+        return reporter.reports(self.requests, applier.applied[0], self.problem)
+
+    def applied_report(self, now_ms: int) -> tuple[int, bool] | None:
+        """The applied index and whether commits are urgent, to be sent to the peer now."""
+        applied, is_waiting = self.applier.applied[0], self.requests.is_waiting
+        return self.applied_reporter.report(applied, is_waiting, now_ms)
+
+    def lease_messages(self) -> list[Message]:
+        """Applied entries about leases, for job_server. One that misses a message finds the
+        snapshots in their folder."""
+        events, self.applier.lease_events = self.applier.lease_events, []
+        return [[PIPE_HEADER.pack(LEASE, 0, 0, code, 0, lease)] for code, lease in events]
+
+    def deadline_ms(self, is_sending: bool) -> int | None:
+        """When run() has work. While unsent answers wait, requests do."""
+        if self._has_more or (self.requests.has_work and not is_sending):
+            return 0
+        dues = [self._retry_due_ms, self.applier.settle_due_ms, self.participant.deadline_ms]
+        dues.append(self.applied_reporter.due_ms(self.applier.applied[0]))
+        if not is_sending:
+            dues.append(self.requests.deadline_ms)
+        if self._is_broken:
+            dues.append(self._recover_due_ms)
+        return min((due for due in dues if due is not None), default=None)
+
+    # ---- entries ----
+
+    def _read_applied(self, index: int) -> list[EntryBatch] | None:
+        """Applied entries from index on, for watches. None: the log no longer has them."""
+        source = self._parts.source
+        batches = source.batches(index, *self.applier.applied, READ_BYTES_MAX)
+        return None if not batches and index <= source.base()[0] else batches
+
+    def _apply(self, now_ms: int) -> None:
+        self._has_more, self._retry_due_ms = False, None
+        if self.problem:
+            return
+        applier, source = self.applier, self._parts.source
+        index, term = self.participant.apply_limit(applier.commit, applier.applied[0], now_ms)
+        if applier.applied[0] >= index:
+            self._try_write(now_ms, applier.settle, now_ms)
+            return
+        self._check_log(index, term)
+        batches = source.batches(applier.applied[0] + 1, index, term, READ_BYTES_MAX)
+        if batches:
+            if not self._try_write(now_ms, applier.apply, batches, now_ms):
+                return
+            self._has_more = applier.applied[0] < index
+        elif applier.applied[0] < source.base()[0]:
+            self._restore(now_ms)  # A snapshot has replaced the missing entries.
+            self._has_more = applier.applied[0] >= source.base()[0]
+        if applier.applied[0] < index and not self._has_more:
+            self._retry_due_ms = now_ms + RETRY_MS  # As the state machine does.
+
+    def _try_write(self, now_ms: int, write: Callable[..., None], *args: object) -> bool:
+        """On a failure the worker stops applying entries, and continues to answer reads."""
+        try:
+            write(*args)
+        except StorageFailure as error:
+            if error.is_damage:
+                self.damage = str(error)
+            self.problem = str(error)
+            self._recover_due_ms = now_ms + RECOVER_MS
+            self._parts.log.log_rarely("read-only", reason=self.problem)
+            return False
+        return True
+
+    def _check_log(self, index: int, term: int) -> None:
+        """Checks once that these tables belong to this log. Raises StorageFailure."""
+        (applied, applied_term), source = self.applier.applied, self._parts.source
+        if self._log_checked or applied > index or applied <= source.base()[0]:
+            return
+        self._log_checked = True
+        batches = source.batches(applied, index, term, 1)
+        if batches and batches[0].term != applied_term:
+            self._parts.store.refuse_log(self.applier.applied, batches[0].term)
+
+    @property
+    def _is_broken(self) -> bool:
+        """Whether a database refuses writes."""
+        local = self.requests.databases.local
+        return bool(self.problem or (local is not None and local.problem))
+
+    def _recover(self, now_ms: int) -> None:
+        """Tries every second to write again. The database may have lost what was not durable; the
+        log still has it."""
+        if not self._is_broken or now_ms < self._recover_due_ms:
+            return
+        self._recover_due_ms = now_ms + RECOVER_MS
+        databases = self.requests.databases
+        if databases.local is not None and databases.local.problem:
+            databases.local.recover()
+        if self.problem and databases.replicated.recover():
+            self._parts.log.log("writable-again", applied_index=databases.replicated.applied[0])
+            self.problem = ""
+            self.applier.replace(databases.replicated)
+            self._has_more = True
+
+    def _restore(self, now_ms: int) -> None:
+        """Replaces the tables by those of a snapshot. The log writer replaces a damaged snapshot;
+        until then the worker tries again every second."""
+        if now_ms < self._restore_due_ms:
+            return
+        try:
+            info = self._parts.unpack_snapshot(self.applier.applied[0])
+        except SnapshotUnusable as error:
+            self._parts.log.log_rarely("not-restored", reason=str(error))
+            self._restore_due_ms = now_ms + RECOVER_MS
+            return
+        if info is None:
+            return
+        self.requests.abort_running()
+        self._parts.store.replace(info)
+        tables = self._parts.store.replicated
+        self.requests.databases = self.requests.databases._replace(replicated=tables)
+        self.applier.replace(tables)
+        self._log_checked = True
+        self.restored += 1
+        self._parts.log.log("restored", index=info.at[0], files=info.files, size=info.size)
+
+    def _expire_local(self, unix_ms: int) -> None:
+        """Expires keys of local tables. An entry of the log expires those of replicated tables."""
+        databases = self.requests.databases
+        local, number = databases.local, databases.owner.number
+        if local is None or local.problem or not 0 < local.expires_ms <= unix_ms:
+            return
+        try:
+            local.write([TableEntry(0, 0, [ops.Expire(number, unix_ms)])])
+        except StorageFailure as error:
+            self._parts.log.log_rarely("not-expired", reason=str(error))
