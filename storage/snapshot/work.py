@@ -249,16 +249,22 @@ class SnapshotWork:
                 reqids.bound(self._reqid_limits.reqids_max)  # Its result does not depend on when.
             yield SnapshotCreated(None)
         reqids.settle(*self._reqid_limits)
+        state = self._state(index, parts)
         writer = self.snapshots.create(index, term, configuration, reqids.export(index))
-        yield from self._write(writer, self._state(index, parts))
+        yield from self._write(writer, state)
 
     def _state(self, index: int, parts: Mapping[str, Files]) -> Iterator[bytes]:
-        """Yields the state in pieces: the state machine's file alone, or an archive."""
+        """Yields the state in pieces: the state machine's file alone, or an archive. Raises
+        StorageError if a process has removed its part; without it the state would count as empty.
+        """
         if not parts:
             return _file_pieces(self._files, _state_path(index))
         sources = [Source(self._files, _state_path(index), STATE_PART)]
         for name, folder in parts.items():
-            sources += folder_sources(folder, name)
+            part = folder_sources(folder, name)
+            if not part:
+                raise StorageError(folder.full_path(""), "it disappeared", "leave it to its owner")
+            sources += part
         return pack(sources)
 
     def _write(self, writer: SnapshotWriter, state: Iterator[bytes]) -> Iterator[SnapshotCreated]:

@@ -136,6 +136,18 @@ def test_no_snapshot_beyond_the_log() -> None:
     assert "not in the log" in snapshot.problem
 
 
+def test_no_snapshot_without_the_state_of_a_process_that_has_restarted() -> None:
+    node = SnapshotNode()
+    node.work.execute(CreateSnapshot(100, 1, TWO))
+    write_state(node.disk.process(), 100, lambda write: write(STATE))
+    node.work.on_state_written(100, 1, {"table_worker": MemoryDisk().process()})
+    snapshot = None
+    while snapshot is None:
+        snapshot = node.work.step()
+    assert snapshot.snapshot is None
+    assert "it disappeared" in snapshot.problem
+
+
 def test_a_full_disk_is_reported() -> None:
     node = SnapshotNode()
     node.work.execute(CreateSnapshot(100, 1, TWO))
