@@ -71,8 +71,8 @@ from .clients.table.batch import Batch as Batch
 from .clients.table.batch import BatchResult as BatchResult
 from .clients.table.batch import Branch as Branch
 from .clients.table.changes import Change as Change
-from .clients.table.operations import ClusterSnapshot as ClusterSnapshot
-from .clients.table.operations import RangeJob as RangeJob
+from .clients.table.jobs import ClusterSnapshot as ClusterSnapshot
+from .clients.table.jobs import RangeJob as RangeJob
 from .clients.table.operations import TableTuning as TableTuning
 from .clients.table.table import Table as Table
 from .protocols.garlicfarm.app.documents import encode_status as encode_status

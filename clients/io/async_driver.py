@@ -1,13 +1,15 @@
 """The driver of a client in an asyncio loop."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Self
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from typing import Self, TypeVar
 
 from .async_waits import AsyncWaits
 from .driver import ClientBase, Connections
 from .operations import Asynchronous, Sleep, Step
 from .resources import ASYNC_WITH, Guard, Resources
+
+Item = TypeVar("Item")
 
 
 class AsyncDriver(Asynchronous, ClientBase):
@@ -61,3 +63,17 @@ class AsyncDriver(Asynchronous, ClientBase):
     async def __aenter__(self) -> Self:
         self._connected()
         return self
+
+
+async def each(
+    source: Iterable[Item] | AsyncIterable[Item], pause_after: int
+) -> AsyncGenerator[Item, None]:
+    """Items of either kind of source. One that never waits lets other tasks run at times."""
+    if isinstance(source, AsyncIterable):
+        async for item in source:
+            yield item
+        return
+    for number, item in enumerate(source, 1):
+        yield item
+        if number % pause_after == 0:
+            await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ...protocols.zmqraft.client.client import PendingUpdates
 from ..aliases import old_name
 from ..errors import LogRefused
-from ..io.async_driver import AsyncDriver
+from ..io.async_driver import AsyncDriver, each
 from ..io.coalescer import Pack, RequestCoalescer, RequestLimits
 from ..io.operations import Operation
 from ..io.reqids import new_reqids
@@ -105,7 +105,7 @@ class AsyncLog(LogOperations, AsyncDriver):
         ids = None if reqids is None else iter(reqids)
         pending: deque[_Slice] = deque()
         count = 0
-        async for data in _each(values):
+        async for data in each(values, PACK_UPDATES):
             reqid = None if ids is None else reqids_of(ids, 1)[0]
             part = self._join(checked(data), reqid)
             if pending and pending[-1].pack is part.pack:
@@ -145,15 +145,3 @@ class AsyncLog(LogOperations, AsyncDriver):
         """Closes the client. Sent values may still commit; tasks that wait get a LogError."""
         await super().aclose()
         await asyncio.gather(*self._appends.tasks, return_exceptions=True)
-
-
-async def _each(values: Iterable[Data] | AsyncIterable[Data]) -> AsyncGenerator[Data, None]:
-    """Items of either kind of source; a source that never waits yields to other tasks."""
-    if isinstance(values, AsyncIterable):
-        async for data in values:
-            yield data
-        return
-    for number, data in enumerate(values, 1):
-        yield data
-        if number % PACK_UPDATES == 0:
-            await asyncio.sleep(0)

@@ -29,7 +29,7 @@ def first_index(after: int | None, index: int | None) -> int:
     Raises TypeError, ValueError.
     """
     if index is not None:
-        warn_renamed("index=", "after=, which is exclusive", 4)
+        warn_renamed("index=", "after=, which is exclusive", 5)
         return checked_number("index", index)
     return 0 if after is None else checked_number("after", after) + 1
 

@@ -1,10 +1,12 @@
 """Pages and chunks of a scan, and what is left of the scan after each."""
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from ...protocols.zerodb.wire import answers, requests
 from ...protocols.zerodb.wire.answers import Answer
 from ...protocols.zerodb.wire.values import PACKED
+from ..errors import TableError
 from .arguments import Range, behind_key
 
 
@@ -34,6 +36,21 @@ def pairs_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Pa
     if not packed and isinstance(request, requests.Scan) and len(content) == request.limit != 0:
         resume = pairs.keys[-1] + b"\0"
     return Page(content, len(content), resume)
+
+
+def keys_of(answer: Answer, request: requests.Scan | requests.ClientData) -> Page:
+    """A page as a list of keys. Raises RemoteProtocolError."""
+    page = pairs_of(answer, request)
+    return page._replace(content=[key for key, _ in page.content])
+
+
+def arrow() -> ModuleType:
+    """The module that needs pyarrow. Raises TableError."""
+    try:
+        from . import arrow
+    except ImportError as error:
+        raise TableError("Arrow needs pyarrow: pip install 'kelek[arrow]'") from error
+    return arrow
 
 
 def after(page: Page, asked: ScanQuery) -> ScanQuery | None:

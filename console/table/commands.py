@@ -11,8 +11,7 @@ import click
 from ...clients.errors import TableTooLarge
 from ...clients.table.arguments import checked_key, checked_value
 from ...clients.table.changes import Change
-from ...clients.table.table import TableOptions
-from ...protocols.zerodb.wire.values import LIMIT_MAX, OPTION_LIMITS, OWNER_BYTES
+from ...protocols.zerodb.wire.values import LIMIT_MAX, OPTION_LIMITS, OWNER_BYTES, TableOptions
 from ..cli_errors import FAILED, CliError
 from ..options import (
     DATA,

@@ -1,0 +1,241 @@
+"""The methods of kelek.Table and kelek.AsyncTable that read."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ...protocols.zerodb.client.client import Exchange
+from ...protocols.zerodb.wire import answers, requests, values
+from ...protocols.zerodb.wire.answers import Answer
+from ...protocols.zerodb.wire.values import GONE, KEYS_ONLY, PACKED, REVERSE, STALE, Extension
+from ..errors import TableCompacted, TableRefused
+from ..io.operations import Batches, Operation, Sleep, batches, items, operation
+from .arguments import Data, Range, checked_keys, checked_number, checked_range
+from .batching import Pair, parts
+from .changes import Change, changes_of, first_index
+from .operations import TableOperations, decoded
+from .pages import Page, ScanQuery, after, arrow, has_more, keys_of, pairs_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+PAGE_BYTES = 1 << 20  # Of a scan; a server adds at most one pair to it.
+PAGE_PAIRS = 1000  # Of a scan in the specification's framing.
+WATCH_MS = 10_000  # The server answers by then, with or without changes.
+
+
+class TableReads(TableOperations):
+    """Gets, scans and changes."""
+
+    @operation
+    def get_many(self, keys: Iterable[Data]) -> Operation[list[bytes | None]]:
+        """The value of each key, in order; None: the key does not exist."""
+        found: list[bytes | None] = []
+        for part in parts(checked_keys(keys)):
+            found += yield from self._get(part)
+        return found
+
+    def _get(self, keys: list[bytes]) -> Operation[list[bytes | None]]:
+        """Reads keys. If their values exceed one response, reads each half by itself."""
+        try:
+            return (yield from self._finish_get(self._begin_get(keys)))
+        except TableRefused:
+            if len(keys) == 1:
+                raise
+        middle = len(keys) // 2
+        found = yield from self._get(keys[:middle])
+        return found + (yield from self._get(keys[middle:]))
+
+    def _begin_get(self, keys: list[bytes]) -> Exchange:
+        """Sends a read of keys."""
+        return self._begin(requests.Read(self._number, keys, Extension(self._read_flags)))
+
+    def _finish_get(self, exchange: Exchange) -> Operation[list[bytes | None]]:
+        """Waits for the values."""
+        answer = yield from self._finish(exchange)
+        assert isinstance(exchange.sent, requests.Read)
+        held = decoded(answers.decode_values, answer, exchange.sent)
+        if not exchange.sent.extension.flags & PACKED:
+            held = yield from self._with_empty_values(exchange.sent.keys, held)
+        return held
+
+    def _with_empty_values(
+        self, keys: list[bytes], held: list[bytes | None]
+    ) -> Operation[list[bytes | None]]:
+        """In the specification's framing an empty value equals none, so ask which keys exist."""
+        unclear = [key for key, value in zip(keys, held, strict=True) if value is None]
+        there = iter((yield from TableReads.exists_many(self, unclear)) if unclear else [])
+        return [(b"" if next(there) else None) if value is None else value for value in held]
+
+    @operation
+    def exists(self, key: Data) -> Operation[bool]:
+        """Whether the key exists."""
+        return (yield from TableReads.exists_many(self, [key]))[0]
+
+    @operation
+    def exists_many(self, keys: Iterable[Data]) -> Operation[list[bool]]:
+        """Whether each key exists, in order."""
+        found: list[bool] = []
+        for part in parts(checked_keys(keys)):
+            exchange, answer = yield from self._ask(
+                requests.Exists(self._number, part, Extension(self._read_flags))
+            )
+            assert isinstance(exchange.sent, requests.Exists)
+            found += decoded(answers.decode_exists, answer, exchange.sent)
+        return found
+
+    @operation
+    def count(
+        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+    ) -> Operation[int]:
+        """The number of keys that begin with prefix, or lie in start <= key < end."""
+        asked = checked_range(prefix, start, end)
+        if asked.empty:
+            return 0
+        stale = Extension(self._read_flags & STALE)
+        _, answer = yield from self._ask(
+            requests.Count(self._number, asked.start, asked.last, stale)
+        )
+        return decoded(answers.decode_count, answer)
+
+    # ---- scans ----
+
+    @items
+    def scan(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Batches[Pair]:
+        """The (key, value) pairs whose keys begin with prefix, or lie in start <= key < end, in
+        order.
+
+        The client reads page by page, so later pages may show later writes. For a consistent view
+        use open_snapshot() or range_job().
+
+        reverse   descending keys
+        limit     at most so many pairs
+        """
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
+        return self._pages(asked, pairs_of)
+
+    @items
+    def keys(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Batches[bytes]:
+        """The keys alone, as scan(); the server sends no values."""
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit, keys_only=True)
+        return self._pages(asked, keys_of)
+
+    @batches
+    def scan_pages(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Batches[Pair]:
+        """As scan(): a list, never empty, of the pairs of each page."""
+        asked = ScanQuery(checked_range(prefix, start, end), reverse, limit)
+        return self._pages(asked, pairs_of)
+
+    @items
+    def to_arrow(
+        self, *, prefix: Data | None = None, start: Data = b"", end: Data = b""
+    ) -> Batches["pyarrow.RecordBatch"]:
+        """The range as Arrow record batches with the binary columns key and value.
+
+        Raises TableError when pyarrow is not installed.
+        """
+        return self._pages(ScanQuery(checked_range(prefix, start, end)), arrow().batch_of)
+
+    def _pages(
+        self, asked: ScanQuery, decode: Callable[[Answer, requests.Scan], Page]
+    ) -> Batches[Any]:
+        """Non-empty pages. It requests the next page before it yields one."""
+        if asked.limit is not None:
+            checked_number("limit", asked.limit)
+        yield from TableOperations.server(self)  # Its features decide the form of the request.
+        left: ScanQuery | None = asked
+        exchange = self._begin_page(asked) if has_more(asked) else None
+        try:
+            while exchange is not None and left is not None:
+                answer = yield from self._finish(exchange)
+                assert isinstance(exchange.sent, requests.Scan)
+                page = decoded(decode, answer, exchange.sent)
+                left = after(page, left)
+                exchange = self._begin_page(left) if left is not None else None
+                if exchange is not None:
+                    yield Sleep(0)  # Sends it now.
+                if page.size:
+                    yield page.content
+        finally:
+            if exchange is not None:
+                self._client.drop(exchange)
+
+    def _begin_page(self, asked: ScanQuery) -> Exchange:
+        flags = self._read_flags
+        flags |= REVERSE if asked.reverse else 0
+        flags |= KEYS_ONLY if asked.keys_only else 0
+        server = self._client.server
+        packed = server is None or bool(server.features & values.FEATURE_PACKED)
+        limit = asked.limit
+        if not packed:
+            limit = PAGE_PAIRS if limit is None else min(limit, PAGE_PAIRS)
+            flags &= ~KEYS_ONLY  # The server sends values too; the client ignores them.
+        extension = Extension(flags, bytes_max=PAGE_BYTES)
+        return self._begin(
+            requests.Scan(self._number, limit, asked.range.start, asked.range.end, extension)
+        )
+
+    # ---- changes ----
+
+    @items
+    def watch(
+        self,
+        *,
+        prefix: Data | None = None,
+        start: Data = b"",
+        end: Data = b"",
+        after: int | None = None,
+        index: int | None = None,
+    ) -> Batches[Change]:
+        """The changes of a range after LOG INDEX after (None: from now on), in order, without end.
+
+        To go on after a pause, pass the index of the last change: no change is missing or repeated,
+        whichever node answers. Of a write above 1 MiB the iterator yields the values that its keys
+        hold when the node reads them, so a value may come twice and an overwritten one not at all.
+
+        index   deprecated: as after = index - 1
+
+        Raises TableCompacted when the node no longer keeps the changes.
+        """
+        return self._changes(checked_range(prefix, start, end), first_index(after, index))
+
+    def _changes(self, asked: Range, index: int) -> Batches[Change]:
+        checked_number("index", index)
+        while True:
+            request = requests.Watch(self._number, *asked, index, Extension(deadline_ms=WATCH_MS))
+            exchange = self._begin(request, limited=False)
+            yield from self._wait(exchange, limited=False)
+            if exchange.answer is not None and exchange.answer.code == GONE:
+                raise TableCompacted((yield from self._watchable()))
+            index, entries = decoded(answers.decode_watch, self._answer(exchange))
+            changes = [it for entry in entries for it in changes_of(entry, self._number, asked)]
+            if changes:
+                yield changes
+
+    def _watchable(self) -> Operation[int]:
+        """Returns the first index from which a watch misses nothing; index 0 asks for it."""
+        _, answer = yield from self._ask(requests.Watch(self._number, b"", b"", 0))
+        return decoded(answers.decode_watch, answer)[0]
