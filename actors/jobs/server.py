@@ -114,9 +114,6 @@ class JobServer(Actor):
         settings, endpoints = self.settings.zerodb, self.settings.table_endpoints
         self.features = features_of(settings.open_on_the_fly)
         self._ownership = Ownership(b"", self.settings.reserved_tables, settings.local_tables)
-        self._allow_map = settings.mapper != "off"
-        self._allow_native = settings.allow_native
-        self._request_ms = settings.request_timeout_ms
         limits = JobLimits(
             idle_ms=1000 * settings.job_idle_s,
             chunk_pairs=settings.chunk_pairs,
@@ -435,11 +432,11 @@ class JobServer(Actor):
             self._request_snapshot(requester, request, request.table)
 
     def _on_map(self, requester: Requester, request: requests.MapTable) -> None:
-        if not self._allow_map:
+        if self.settings.zerodb.mapper == "off":
             raise JobRefused(
                 "mappers are switched off; zerodb: {mapper: wasm} in the topology allows them"
             )
-        _, problem = engine_of(request.mapper, self._allow_native)
+        _, problem = engine_of(request.mapper, self.settings.zerodb.allow_native)
         if problem:
             raise JobRefused(problem)
         self._check_maps(min(max(request.threads, 1), THREADS_MAX))
@@ -471,7 +468,7 @@ class JobServer(Actor):
             )
         ticket = self._apids.next()
         self._waiting[ticket] = WaitingRequest(
-            requester, request, table, self.now_ms + 2 * self._request_ms
+            requester, request, table, self.now_ms + 2 * self.settings.zerodb.request_timeout_ms
         )
         return ticket
 
@@ -528,7 +525,7 @@ class JobServer(Actor):
     def _start_job(self, waiting: WaitingRequest, lease: Lease) -> None:
         match waiting.request:
             case requests.MapTable() as request:
-                engine, _ = engine_of(request.mapper, self._allow_native)
+                engine, _ = engine_of(request.mapper, self.settings.zerodb.allow_native)
                 flat = [part for pair in request.parameters for part in pair]
                 threads = min(max(request.threads, 1), THREADS_MAX)
                 spec = MapSpec(request.target, engine, request.mapper, pack_records(flat), threads)

@@ -109,8 +109,10 @@ class RocksTables:
         self._created_singly = 0  # Created for the current batch.
         self._stuck_since: float | None = None
         self._expires_ms: int | None = None  # None: not known.
-        self._write_options = _write_options(replicated, sync=False)
-        self._sync_options = _write_options(replicated, sync=not replicated)
+        # By whether the write must be durable: the log makes replicated writes durable.
+        self._write_options = [
+            _write_options(replicated, sync and not replicated) for sync in (False, True)
+        ]
         self._stop: weakref.finalize[..., RocksTables] | None = None
         self._open(SPARE_MIN)
 
@@ -393,7 +395,7 @@ class RocksTables:
         made = batch.finish(at)
         sync = sync or bool(batch.dropped)
         with Guard(self.path):
-            self.database().write(made, self._sync_options if sync else self._write_options)
+            self.database().write(made, self._write_options[sync])
         self.families = batch.families
         self.applied = at or self.applied
         if batch.changes_system:
@@ -474,7 +476,7 @@ class RocksTables:
         probe = rocksdict.WriteBatch(raw_mode=True)
         probe.delete(b"probe", self.families[SYSTEM].handle)
         with Guard(self.path):
-            self.database().write(probe, self._sync_options)
+            self.database().write(probe, self._write_options[True])
 
     def _settle(self) -> None:
         """Waits until RocksDB accepts writes; raises its error if it does not."""

@@ -152,6 +152,14 @@ class Databases(NamedTuple):
         return {number: found[number]} if number in found else {}
 
 
+class OpenTickets:
+    """Tickets whose requests are not all answered."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[int] = Counter()  # Number of unanswered requests by ticket.
+        self.last = 0
+
+
 class TableRequests:
     """All unanswered requests of one worker."""
 
@@ -168,8 +176,7 @@ class TableRequests:
         self.running: deque[tuple[_Pending, Slices]] = deque()
         self._watches: list[_PendingWatch] = []
         self._log_changes = LogChanges(databases.owner, read_log)
-        self._open_tickets: dict[int, int] = {}  # Number of unanswered requests by ticket.
-        self._last_ticket = 0
+        self._tickets = OpenTickets()
         self._out_bytes = 0
         self._keys_per_read: dict[int, int] = {}  # In one call of the database, by table.
         self._applied = self._now_ms = self._unix_ms = 0
@@ -180,7 +187,7 @@ class TableRequests:
 
     def add(self, queued: QueuedRequest, now_ms: int) -> None:
         """Queues a request; a malformed one is answered at once."""
-        self._last_ticket = max(self._last_ticket, queued.ticket)
+        self._tickets.last = max(self._tickets.last, queued.ticket)
         try:
             request = codec.decode_request(queued.frames)
         except RequestError as error:
@@ -190,7 +197,7 @@ class TableRequests:
 
     def add_result_query(self, queued: QueuedRequest, now_ms: int) -> None:
         """Queues a RESULT_QUERY: a reqid and the header of the answer."""
-        self._last_ticket = max(self._last_ticket, queued.ticket)
+        self._tickets.last = max(self._tickets.last, queued.ticket)
         reqid, header = queued.frames
         repeat = ResultQuery(header, reqid, values.Extension(reqid=reqid))
         self._enqueue(_Pending(queued, repeat, self._due_ms(repeat, now_ms)))
@@ -208,7 +215,7 @@ class TableRequests:
             queue = self._queues[queued.route] = deque()
             self._ready[queued.route] = None
         queue.append(pending)
-        self._open_tickets[queued.ticket] = self._open_tickets.get(queued.ticket, 0) + 1
+        self._tickets.requests[queued.ticket] += 1
 
     @property
     def tables_from(self) -> int:
@@ -222,7 +229,7 @@ class TableRequests:
     @property
     def completed_ticket(self) -> int:
         """All requests of this ticket and earlier ones are answered."""
-        return min(self._open_tickets) - 1 if self._open_tickets else self._last_ticket
+        return min(self._tickets.requests, default=self._tickets.last + 1) - 1
 
     @property
     def has_work(self) -> bool:
@@ -717,9 +724,9 @@ class TableRequests:
 
     def _complete(self, pending: _Pending) -> None:
         ticket = pending.queued.ticket
-        self._open_tickets[ticket] -= 1
-        if not self._open_tickets[ticket]:
-            del self._open_tickets[ticket]
+        self._tickets.requests[ticket] -= 1
+        if not self._tickets.requests[ticket]:
+            del self._tickets.requests[ticket]
 
     def _add_answer(self, queued: QueuedRequest, frames: list[bytes], problem: str = "") -> None:
         self.counts["failed" if problem else "done"] += 1
