@@ -16,7 +16,7 @@ come from the declaration:
 C decodes the messages of the hot path by the batch (native/).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from sys import maxsize
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -33,11 +33,19 @@ class FrameType(NamedTuple):
     decode: Callable[[bytes], Any]
 
 
+class RestError(RemoteProtocolError):
+    """One of all further frames is wrong: at this offset from the first of them."""
+
+    def __init__(self, offset: int, problem: str) -> None:
+        super().__init__(problem)
+        self.offset = offset
+
+
 class RestType(NamedTuple):
-    """How all further frames carry a value. `decode` raises RemoteProtocolError."""
+    """How all further frames carry a value. `decode` raises RemoteProtocolError or RestError."""
 
     name: str  # Of one frame.
-    encode: Callable[[Any], Sequence[bytes]]
+    encode: Callable[[Any], Iterable[bytes]]
     decode: Callable[[Sequence[bytes]], Any]
 
 
@@ -45,12 +53,14 @@ class Frame(NamedTuple):
     """A frame with a field of the value, or with several, whose type then carries a tuple.
 
     optional   the frame may be missing, with all frames behind it. The field then has its default
+    is_sent    an optional frame that kelek always sends
     """
 
     field: str | tuple[str, ...]
     type: FrameType
     meaning: str
     optional: bool = False
+    is_sent: bool = False
 
 
 class Constant(NamedTuple):
@@ -81,9 +91,9 @@ class Ident(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """All further frames, if any: one field."""
+    """All further frames, if any: one field, or several in a row, whose type carries a tuple."""
 
-    field: str
+    field: str | tuple[str, ...]
     type: RestType
     meaning: str
     count_max: int
@@ -124,6 +134,8 @@ class TableRow(NamedTuple):
 
 class Layout(Generic[V]):
     """The frames of a message, from the first behind a routing id."""
+
+    first = 1  # The number of the first frame.
 
     def __init__(
         self,
@@ -171,7 +183,7 @@ class Layout(Generic[V]):
         count = len(frames)
         shape = self._shape or self._choose(frames)
         if not shape.count_min <= count <= shape.count_max:
-            raise self._count_error([shape], count)
+            raise self.count_error([shape], count)
         values = shape.values.copy()
         position = 0
         try:
@@ -183,20 +195,21 @@ class Layout(Generic[V]):
                     raise RemoteProtocolError(f"a foreign {meaning}")
             for position, decode in shape.checks:
                 decode(frames[position])
-            for position, slot, decode in shape.decoders:
-                values[slot] = decode(frames[position])
+            for position, where, decode in shape.decoders:
+                values[where] = decode(frames[position])
             if shape.groups:
                 for position, slots, type_ in shape.groups:
                     for slot, value in zip(slots, type_.decode(frames[position]), strict=True):
                         values[slot] = value
             if shape.optional:
-                for position, slot, type_ in shape.optional[: count - shape.count_min]:
-                    values[slot] = type_.decode(frames[position])
+                for position, where, type_ in shape.optional[: count - shape.count_min]:
+                    values[where] = type_.decode(frames[position])
             elif shape.rest is not None:
-                position, slot, rest_type = shape.rest
-                values[slot] = rest_type.decode(frames[position:])
+                position, where, rest_type = shape.rest
+                values[where] = rest_type.decode(frames[position:])
         except RemoteProtocolError as error:
-            error.args = (f"{self.name}, frame {position + 1}: {error}",)
+            number = self.first + position + (error.offset if isinstance(error, RestError) else 0)
+            error.args = (f"{self.name}, frame {number}: {error}",)
             raise
         message: V = shape.make(values)
         if self.check is not None and (problem := self.check(message)):
@@ -209,24 +222,27 @@ class Layout(Generic[V]):
         assert cases is not None
         position, count = len(self.parts), len(frames)
         if count <= position:
-            raise self._count_error([*self._shapes.values()], count)
+            raise self.count_error([*self._shapes.values()], count)
         try:
             shapes = self._by_frame.get(cases.type.decode(frames[position]))
             if shapes is None:
                 shown = frames[position][:8].hex(" ") or "empty"
                 raise RemoteProtocolError(f"unknown {cases.meaning} {shown}")
         except RemoteProtocolError as error:
-            error.args = (f"{self.name}, frame {position + 1}: {error}",)
+            error.args = (f"{self.name}, frame {self.first + position}: {error}",)
             raise
         for shape in shapes:
             if shape.count_min <= count <= shape.count_max:
                 return shape
-        raise self._count_error(shapes, count)
+        raise self.count_error(shapes, count)
 
-    def _count_error(self, shapes: "list[_Shape]", count: int) -> RemoteProtocolError:
+    def count_error(self, shapes: "list[_Shape]", count: int) -> RemoteProtocolError:
+        """The error for a message with too few or too many frames."""
         least = min(shape.count_min for shape in shapes)
         most = max(shape.count_max for shape in shapes)
         wanted = f"{least}" if least == most else f"{least} to {most}"
+        if most == maxsize:
+            wanted = f"{least} or more"
         return RemoteProtocolError(f"{self.name} has {wanted} frames, got {count}")
 
     def encode(self, message: V, message_id: Any = None, cluster: bytes = b"") -> list[bytes]:
@@ -240,28 +256,30 @@ class Layout(Generic[V]):
             frames[position] = cluster
         for position, encode in shape.ids:
             frames[position] = encode(message_id)
-        for position, slot, encode in shape.encoders:
-            frames[position] = encode(message[slot])
+        for position, where, encode in shape.encoders:
+            frames[position] = encode(message[where])
         if shape.groups:
             for position, slots, type_ in shape.groups:
                 frames[position] = type_.encode([message[slot] for slot in slots])
         if shape.optional:
             count = len(shape.optional)
-            while count and message[shape.optional[count - 1][1]] == shape.defaults[count - 1]:
+            while count > shape.sent_count:
+                if message[shape.optional[count - 1][1]] != shape.defaults[count - 1]:
+                    break
                 count -= 1
-            frames += [type_.encode(message[slot]) for _, slot, type_ in shape.optional[:count]]
+            frames += [type_.encode(message[where]) for _, where, type_ in shape.optional[:count]]
         elif shape.rest is not None:
-            _, slot, rest_type = shape.rest
-            frames += rest_type.encode(message[slot])
+            _, where, rest_type = shape.rest
+            frames += rest_type.encode(message[where])
         return frames
 
     def rows(self) -> Iterator[TableRow]:
         """The rows of the message's table on the page of its protocol."""
-        for number, part in enumerate(self.parts, 1):
+        for number, part in enumerate(self.parts, self.first):
             yield _row(f"{number}", part)
         if self.cases is None:
             return
-        type_, number = self.cases.type, len(self.parts) + 1
+        type_, number = self.cases.type, len(self.parts) + self.first
         cases = [(_code(type_.encode(case.status)), case) for case in self.cases.cases]
         texts = [f"{code} {case.meaning}" for code, case in cases]
         yield TableRow(f"{number}", type_.name, f"{self.cases.meaning}: {', '.join(texts)}")
@@ -274,6 +292,15 @@ class Layout(Generic[V]):
                     if len(case.parts) > place
                 ]
             )
+
+
+def _place(names: Sequence[str], field: str | tuple[str, ...]) -> int | slice | list[int]:
+    """The place of a field in the value, a slice for fields in a row, or the places of others."""
+    if isinstance(field, str):
+        return names.index(field)
+    slots = [names.index(each) for each in field]
+    in_a_row = slots == [*range(slots[0], slots[0] + len(slots))]
+    return slice(slots[0], slots[-1] + 1) if in_a_row else slots
 
 
 class _Shape:
@@ -295,12 +322,14 @@ class _Shape:
         self.idents: list[tuple[int, str]] = []
         self.ids: list[tuple[int, Callable[[Any], bytes]]] = []
         self.checks: list[tuple[int, Callable[[bytes], Any]]] = []  # Of ids.
-        self.encoders: list[tuple[int, int, Callable[[Any], bytes]]] = []
-        self.decoders: list[tuple[int, int, Callable[[bytes], Any]]] = []
-        self.groups: list[tuple[int, list[int], FrameType]] = []
-        self.optional: list[tuple[int, int, FrameType]] = []
+        # Position, and place in the value: a slice for several fields.
+        self.encoders: list[tuple[int, Any, Callable[[Any], bytes]]] = []
+        self.decoders: list[tuple[int, Any, Callable[[bytes], Any]]] = []
+        self.groups: list[tuple[int, list[int], FrameType]] = []  # Fields that are not in a row.
+        self.optional: list[tuple[int, Any, FrameType]] = []
         self.defaults: list[Any] = []  # Of the optional fields.
-        self.rest: tuple[int, int, RestType] | None = None
+        self.sent_count = 0  # Optional frames that are always sent.
+        self.rest: tuple[int, Any, RestType] | None = None
         self.count_max = maxsize if ignores_more else len(parts)
         for position, part in enumerate(parts):
             match part:
@@ -311,18 +340,21 @@ class _Shape:
                 case Id(type_):
                     self.ids.append((position, type_.encode))
                     self.checks.append((position, type_.decode))
-                case Frame(str(field), type_, optional=False):
-                    self.encoders.append((position, names.index(field), type_.encode))
-                    self.decoders.append((position, names.index(field), type_.decode))
-                case Frame(str(field), type_):
+                case Frame(str(field), type_, optional=True):
                     self.optional.append((position, names.index(field), type_))
                     self.defaults.append(defaults[field])
+                    self.sent_count += part.is_sent
                     continue
-                case Frame(fields, type_):
-                    self.groups.append((position, [names.index(each) for each in fields], type_))
+                case Frame(field, type_):
+                    where = _place(names, field)
+                    if isinstance(where, list):
+                        self.groups.append((position, where, type_))
+                    else:
+                        self.encoders.append((position, where, type_.encode))
+                        self.decoders.append((position, where, type_.decode))
                 case Rest(field, rest_type, _, count_max):
-                    self.rest = position, names.index(field), rest_type
-                    self.count_max = position + count_max
+                    self.rest = position, _place(names, field), rest_type
+                    self.count_max = max(self.count_max, position + count_max)
                     continue
             self.frames.append(part.data if isinstance(part, Constant | Unused) else b"")
         self.count_min = len(self.frames)

@@ -1,6 +1,8 @@
 """Layouts: errors name message and frame; optional frames, groups, cases and rests."""
 
 import struct
+from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import pytest
@@ -16,6 +18,7 @@ from kelek.protocols.wire import (
     Ident,
     Layout,
     Rest,
+    RestError,
     RestType,
     TableRow,
     Unused,
@@ -52,10 +55,16 @@ class Read(NamedTuple):
 
 
 class SumMessage(NamedTuple):
-    low: int
     total: int
+    low: int
     high: int
     more: tuple[int, ...] = ()
+
+
+class KeysAndValues(NamedTuple):
+    limit: int = 9
+    keys: tuple[bytes, ...] = ()
+    values: tuple[bytes, ...] = ()
 
 
 class StatusAnswer(NamedTuple):
@@ -117,8 +126,8 @@ def test_optional_frames_at_the_end(message: Read, frames: list[bytes]) -> None:
 def test_a_group_and_a_rest() -> None:
     for more in ((), (4, 5)):
         frames = [b"3", b"\1\2", *(b"%d" % each for each in more)]
-        assert SUM.encode(SumMessage(1, 3, 2, more)) == frames
-        assert SUM.decode(frames) == SumMessage(1, 3, 2, more)
+        assert SUM.encode(SumMessage(3, 1, 2, more)) == frames
+        assert SUM.decode(frames) == SumMessage(3, 1, 2, more)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +141,34 @@ def test_a_group_and_a_rest() -> None:
 def test_cases_differ_in_status_and_count(message: StatusAnswer, frames: list[bytes]) -> None:
     assert ANSWER.encode(message, 9) == frames
     assert ANSWER.decode(frames) == message
+
+
+def check_pairs(frames: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    if b"" in frames:
+        raise RestError(frames.index(b""), "empty")
+    return tuple(frames[::2]), tuple(frames[1::2])
+
+
+def test_a_rest_of_several_fields_names_its_wrong_frame() -> None:
+    pairs = RestType("key, value", lambda fields: chain(*zip(*fields, strict=True)), check_pairs)
+    rest = Rest(("keys", "values"), pairs, "pairs", 4)
+    layout = Layout(
+        "pairs", KeysAndValues, Frame("limit", NUMBER, "limit"), rest, ignores_more=True
+    )
+    frames = [b"5", b"k", b"v", b"l", b"w"]
+    assert layout.decode(frames) == KeysAndValues(5, (b"k", b"l"), (b"v", b"w"))
+    assert layout.encode(layout.decode(frames)) == frames
+    with pytest.raises(RemoteProtocolError, match="pairs, frame 4: empty"):
+        layout.decode([b"5", b"k", b"v", b"", b"w"])
+    with pytest.raises(RemoteProtocolError, match="pairs has 1 or more frames, got 0"):
+        layout.decode([])
+
+
+def test_an_optional_frame_can_always_be_sent() -> None:
+    limit = Frame("limit", NUMBER, "limit", optional=True, is_sent=True)
+    layout = Layout("pairs", KeysAndValues, limit)
+    assert layout.decode([]) == KeysAndValues()
+    assert layout.encode(KeysAndValues()) == [b"9"]
 
 
 def test_more_frames_can_be_ignored() -> None:
