@@ -30,7 +30,7 @@ from ...protocols.zerodb.server.jobs import (
 from ...protocols.zerodb.server.map_orders import MapOrder
 from ...protocols.zerodb.server.ownership import Ownership
 from ...protocols.zerodb.wire import answers, ops, requests, values
-from ...protocols.zerodb.wire.codec import decode_request
+from ...protocols.zerodb.wire.codec import decode_request, type_of
 from ...protocols.zerodb.wire.worker_pipe import (
     ANSWER_TAG,
     CHECKPOINT,
@@ -543,7 +543,7 @@ class JobServer(Actor):
         tables = self.lease_folder.tables(lease.number)
         range_ = request.table, request.start, job.end_exclusive(request.end)
         pairs = tables.pieces(*range_, not request.extension.flags & values.KEYS_ONLY)
-        request_type = requests.type_of(request)
+        request_type = type_of(request)
         scan = JobScan(request_type, request.table, lease.number, chunk, limit)
         apid = self.table.start(scan, pairs, self.now_ms, wall_ms())
         shown = None
@@ -565,7 +565,7 @@ class JobServer(Actor):
         self._check_maps(spec.threads if spec.engine and not on_spark else 0)
         bounds = (request.start, request.end) if isinstance(request, requests.CopyTable) else ()
         pairs = tables.pieces(request.source, *bounds)
-        kind = requests.type_of(request)
+        kind = type_of(request)
         scan = JobScan(kind, request.source, lease.number, target=spec.target)
         apid = self.table.start(scan, pairs, self.now_ms, wall_ms())
 

@@ -116,7 +116,7 @@ class TableOperations(ClientBase):
     @operation
     def open(self, options: TableOptions = DEFAULT_OPTIONS) -> Operation[None]:
         """Creates the table with these options. An existing table keeps its own."""
-        yield from self._ask(requests.OpenTable(self._number, checked_options(options)))
+        yield from self._ask(requests.open_table(self._number, checked_options(options)))
 
     @operation
     def unload(self) -> Operation[None]:

@@ -22,8 +22,8 @@ from ...failover.requests import ClientRequest, RequestWindow
 from ...failover.servers import NEVER_MS, Candidate, Failover, FailoverPolicy
 from ..wire import values
 from ..wire.answers import Answer, decode_answer, decode_server_info
-from ..wire.client_codec import encode_request
-from ..wire.requests import Request, type_of
+from ..wire.codec import encode_request, type_of
+from ..wire.requests import Request
 from ..wire.requests import ServerInfo as AskServerInfo
 
 DEADLINE_MS_MAX = (1 << 32) - 1

@@ -12,7 +12,7 @@ from typing import Any
 from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ..wire import answer_headers, answers, requests, values
-from ..wire.codec import error_code
+from ..wire.codec import error_code, type_of
 from ..wire.requests import RequestError
 from ..wire.worker_pipe import (
     ENVELOPE,
@@ -181,9 +181,7 @@ class ScatterGather:
         except RemoteProtocolError as error:
             del self.requests[key]
             code = frames[0][3] if len(frames[0]) > 3 else 0
-            refusal = RequestError(
-                requests.type_of(request), code or 1, str(error), request.extension
-            )
+            refusal = RequestError(type_of(request), code or 1, str(error), request.extension)
             return [*parts.prefix, *answers.encode_refusal(refusal)]
         parts.waiting.remove(worker)
         if parts.waiting:

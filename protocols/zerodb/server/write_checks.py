@@ -16,7 +16,7 @@ from ....native.log.reads import WAIT_CONFIRMED
 from ...zmqraft.client.client import LogClientMachine, PendingRead
 from ..wire import ops, requests, values
 from ..wire.answer_headers import is_acknowledged_first
-from ..wire.codec import error_code
+from ..wire.codec import error_code, type_of
 from ..wire.requests import Request, RequestError
 from ..wire.values import NEW_TABLES_MAX, TABLES_MAX
 from ..wire.worker_pipe import Message
@@ -73,7 +73,7 @@ class WriteChecks:
             problem = self.ownership.problem(owner, operations, reserved)
             if problem:
                 raise UnacknowledgedError(
-                    requests.type_of(request), values.ERROR, problem, request.extension
+                    type_of(request), values.ERROR, problem, request.extension
                 )
             noted = self.ownership.noted(owner, operations)
             is_for_all, operations = len(noted) > len(operations), noted
@@ -86,7 +86,7 @@ class WriteChecks:
                 raise refusal_of(request, not_open(missing[0]))
         if prefix and not self.fence.admits(prefix[0], request.extension.reqid):
             text = "an earlier write of this connection was given up: repeat that first"
-            raise FencedError(requests.type_of(request), values.ERROR, text, request.extension)
+            raise FencedError(type_of(request), values.ERROR, text, request.extension)
         problem = "" if local else self.register(ops.tables_made(operations))
         if problem:
             raise refusal_of(request, problem)
@@ -104,9 +104,7 @@ class WriteChecks:
             text = f"the tables {names} are of several workers"
         if text:
             text += "; one batch can't hold them"
-            raise UnacknowledgedError(
-                requests.type_of(request), values.ERROR, text, request.extension
-            )
+            raise UnacknowledgedError(type_of(request), values.ERROR, text, request.extension)
 
     def is_unknown(self, table: int) -> bool:
         """Whether the table must be opened first."""
@@ -126,7 +124,7 @@ class WriteChecks:
 
 
 def refusal_of(request: Request, text: str) -> RequestError:
-    request_type = requests.type_of(request)
+    request_type = type_of(request)
     return RequestError(request_type, error_code(request_type), text, request.extension)
 
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from ...errors import RemoteProtocolError
 from . import columns, ops, requests, values
-from .requests import TYPES, Request, RequestError
+from .codec import type_of
+from .requests import Request, RequestError
 from .values import (
     EXTENSION_MAGIC,
     MAGIC,
@@ -53,7 +54,7 @@ def _echo(extension: Extension, retry: bool | None) -> bytes:
 
 
 def _head(request: Request, code: int = OK) -> bytes:
-    return encode_head(TYPES[type(request)], code, request.extension)
+    return encode_head(type_of(request), code, request.extension)
 
 
 def _text(text: str) -> bytes:
@@ -71,7 +72,7 @@ def encode_error(request: Request, code: int, text: str, retry: bool = False) ->
 
     0x41 has 8 bytes of zeros before the string. 0x50 has only the header, with the code 0x01.
     """
-    refusal = RequestError(TYPES[type(request)], code, text, request.extension)
+    refusal = RequestError(type_of(request), code, text, request.extension)
     return encode_refusal(refusal, retry)
 
 
@@ -384,7 +385,7 @@ def _body_number(answer: Answer, place: int) -> int:
 
 def _column(answer: Answer, place: int) -> list[bytes]:
     try:
-        return columns.split(_body_frame(answer, place), _body_frame(answer, place + 1), place + 1)
+        return columns.split(_body_frame(answer, place), _body_frame(answer, place + 1))
     except ValueError as error:
         raise RemoteProtocolError(str(error)) from None
 

@@ -52,13 +52,12 @@ def joined(sizes: Iterable[int], data: bytes) -> list[bytes]:
     return [struct.pack(f"<{len(offsets)}I", *offsets), data]
 
 
-def split(offsets: bytes, data: bytes, place: int) -> list[bytes]:
-    """The items of a column whose offsets are in frame `place`. Raises ValueError unless n + 1
-    ascending offsets begin with 0 and end at the end of the data."""
+def split(offsets: bytes, data: bytes) -> list[bytes]:
+    """The items of a column. Raises ValueError unless n + 1 ascending offsets begin with 0 and end
+    at the end of the data."""
     try:
         return list(cut_column(offsets, data))
     except NativeError:
         raise ValueError(
-            f"frame {place}: expected offsets from 0 up to {len(data)}, found {len(offsets)} bytes"
-            " that are not so"
+            f"expected offsets from 0 up to {len(data)}, found {len(offsets)} bytes that are not so"
         ) from None

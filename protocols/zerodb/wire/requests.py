@@ -1,6 +1,6 @@
 """Requests of ZeroDB as values, the operations that they become, and their errors.
 
-codec.decode_request() decodes requests, client_codec.encode_request() encodes them.
+codec.py declares their frames, and encodes and decodes them.
 """
 
 from collections.abc import Sequence
@@ -29,9 +29,25 @@ class ServerInfo(NamedTuple):
 
 
 class OpenTable(NamedTuple):
+    """Its fields are those of TableOptions."""
+
     table: int
-    options: TableOptions = TableOptions()
+    cache_bytes: int = TableOptions().cache_bytes
+    block_bytes: int = TableOptions().block_bytes
+    write_buffer_bytes: int = TableOptions().write_buffer_bytes
+    bloom_bits: int = TableOptions().bloom_bits
+    flags: int = 0  # NOCOMPRESSION
     extension: Extension = NO_EXTENSION
+
+    @property
+    def options(self) -> TableOptions:
+        return TableOptions(*self[1:5], not self.flags & values.NOCOMPRESSION)
+
+
+def open_table(table: int, options: TableOptions) -> OpenTable:
+    """The request for these options."""
+    flags = 0 if options.compression else values.NOCOMPRESSION
+    return OpenTable(table, *options[:4], flags=flags)
 
 
 class CloseTable(NamedTuple):
@@ -164,7 +180,7 @@ class JobStatus(NamedTuple):
 class ClientData(NamedTuple):
     """The next chunk of a range job. apid None: malformed; the answer is that of an unknown job."""
 
-    apid: int | None
+    apid: int | None = None
     extension: Extension = NO_EXTENSION
 
 
@@ -293,42 +309,6 @@ Request = (
     | ListJobs
     | EndJob
 )
-
-TYPES: dict[type, int] = {
-    ServerInfo: values.SERVER_INFO,
-    OpenTable: values.OPEN_TABLE,
-    CloseTable: values.CLOSE_TABLE,
-    CompactTable: values.COMPACT_TABLE,
-    TruncateTable: values.TRUNCATE_TABLE,
-    Read: values.READ,
-    Count: values.COUNT,
-    Exists: values.EXISTS,
-    Scan: values.SCAN,
-    Put: values.PUT,
-    Delete: values.DELETE,
-    DeleteRange: values.DELETE_RANGE,
-    DeleteLimited: values.DELETE_LIMITED,
-    WriteTables: values.WRITE_TABLES,
-    ForwardRange: values.FORWARD_RANGE,
-    MapTable: values.MAP_TABLE,
-    RangeJob: values.RANGE_JOB,
-    JobStatus: values.JOB_STATUS,
-    ClientData: values.CLIENT_DATA,
-    SplitPoints: values.SPLIT_POINTS,
-    TableInfo: values.TABLE_INFO,
-    Watch: values.WATCH,
-    Transaction: values.TRANSACTION,
-    Session: values.SESSION,
-    Lease: values.LEASE,
-    CopyTable: values.COPY_TABLE,
-    ListJobs: values.LIST_JOBS,
-    EndJob: values.END_JOB,
-}
-
-
-def type_of(request: Request) -> int:
-    """The type byte of a request and of its answer."""
-    return TYPES[type(request)]
 
 
 def operations(request: Request, now_ms: int) -> list[ops.Op]:

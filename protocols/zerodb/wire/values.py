@@ -204,7 +204,9 @@ def encode_extension(extension: Extension) -> bytes:
     NO_EXTENSION is empty."""
     if extension == NO_EXTENSION:
         return b""
-    data = _FIELDS.pack(*extension._replace(reqid=extension.reqid or NO_REQID))
+    if not extension.reqid:
+        extension = extension._replace(reqid=NO_REQID)
+    data = _FIELDS.pack(*extension)
     used = len(data.rstrip(b"\0")) + 4
     size = next(end for end in _EXTENSION_ENDS if end >= used)
     return EXTENSION_MAGIC + data[: size - 4]
@@ -217,6 +219,14 @@ def echoed(header: bytes, offset: int) -> Extension:
     if not data.startswith(EXTENSION_MAGIC) or len(data) < EXTENSION_BYTES_MIN:
         return NO_EXTENSION
     return Extension(reqid=data[EXTENSION_BYTES_MIN - REQID_BYTES : EXTENSION_BYTES_MIN])
+
+
+def is_packed(header: bytes, offset: int) -> int:
+    """The flag PACKED of the extension, unchecked; 0: it has none."""
+    behind = offset + len(EXTENSION_MAGIC)
+    if len(header) <= behind or header[offset:behind] != EXTENSION_MAGIC:
+        return 0
+    return header[behind] & PACKED
 
 
 def decode_extension(header: bytes, offset: int) -> Extension:
@@ -235,23 +245,22 @@ def decode_extension(header: bytes, offset: int) -> Extension:
     ValueError if the extension ends within a field, has another version, or a time to live above
     ten years.
     """
-    if header[offset : offset + 3] != EXTENSION_MAGIC[:3]:
-        return NO_EXTENSION
     size = len(header) - offset
-    if header[offset + 3 : offset + 4] != EXTENSION_MAGIC[3:]:
-        raise ValueError(f"frame 0: an extension of version {header[offset + 3 :][:1].hex()}")
+    if not header.startswith(EXTENSION_MAGIC, offset):
+        if not header.startswith(EXTENSION_MAGIC[:3], offset):
+            return NO_EXTENSION
+        raise ValueError(f"an extension of version {header[offset + 3 :][:1].hex()}")
     if _LAST_END < size < EXTENSION_BYTES:
         size = _LAST_END
     if size < EXTENSION_BYTES and size not in _EXTENSION_ENDS:
         ends = ", ".join(map(str, _EXTENSION_ENDS))
-        raise ValueError(f"frame 0: expected an extension of {ends} bytes or more, found {size}")
+        raise ValueError(f"expected an extension of {ends} bytes or more, found {size}")
     data = header[offset + 4 : offset + min(size, EXTENSION_BYTES)]
-    extension = Extension(*_FIELDS.unpack(data.ljust(_FIELDS.size, b"\0")))
-    if extension.owner == _NO_OWNER:
-        extension = extension._replace(owner=b"")
+    *fields, owner = _FIELDS.unpack(data.ljust(_FIELDS.size, b"\0"))
+    extension = Extension._make((*fields, b"" if owner == _NO_OWNER else owner))
     if extension.ttl_ms > TTL_MS_MAX:
         raise ValueError(
-            f"frame 0: expected a time to live of {TTL_MS_MAX} at most, found {extension.ttl_ms}"
+            f"expected a time to live of {TTL_MS_MAX} at most, found {extension.ttl_ms}"
         )
     return extension
 

@@ -391,7 +391,7 @@ class TableRequests:
             case ResultQuery():
                 return iter([self._stored_result(request)])
             case _:
-                code = codec.error_code(requests.type_of(request))
+                code = codec.error_code(codec.type_of(request))
                 text = "a table worker does not answer this"
                 return iter([answers.encode_error(request, code, text)])
 
@@ -711,7 +711,7 @@ class TableRequests:
             self._complete(pending)
             self._add_answer(pending.queued, answers.encode_refusal(refusal, retry), text)
             return
-        request_type = requests.type_of(request)
+        request_type = codec.type_of(request)
         if request_type == values.OPEN_TABLE:
             code = values.REQUEST_ERROR
         code = code or codec.error_code(request_type)

@@ -13,7 +13,7 @@ from kelek.bench.kelek_cluster import children_of
 from kelek.mapping.mapper_process import BATCH_PAIRS
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.zerodb.wire import answers, columns, requests, values
-from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.ops import DeleteRange, Put
 from kelek.protocols.zerodb.wire.values import Extension
 from kelek.protocols.zerodb.wire.worker_pipe import (
@@ -132,7 +132,7 @@ def test_a_packed_chunk_ends_at_its_byte_limit(harness: JobServerHarness) -> Non
     apid = harness.start_job(requests.RangeJob(7, 20))
     extension = Extension(values.PACKED, reqid=REQID, bytes_max=40)
     answer = harness.ask(requests.ClientData(apid, extension))
-    keys = columns.split(answer.frames[0], answer.frames[1], 1)
+    keys = columns.split(answer.frames[0], answer.frames[1])
     assert answer.reqid == REQID
     assert keys == [b"%05d" % i for i in range(6)]  # The sixth reaches 40 bytes.
 

@@ -15,8 +15,7 @@ from kelek.protocols.zerodb.server.outbox import KEY_PREFIX
 from kelek.protocols.zerodb.tables.entries import TablePartition
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
-from kelek.protocols.zerodb.wire.client_codec import encode_request
-from kelek.protocols.zerodb.wire.codec import peek
+from kelek.protocols.zerodb.wire.codec import encode_request, peek
 from kelek.protocols.zerodb.wire.values import Extension, decode_extension
 from kelek.protocols.zerodb.wire.worker_pipe import ENVELOPE, ONE_WAY, RESULT_QUERY, OperationResult
 from kelek.protocols.zerodb.worker.requests import (

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from kelek.protocols.zerodb.wire import ops, requests, values
-from kelek.protocols.zerodb.wire.codec import decode_request
+from kelek.protocols.zerodb.wire.codec import LAYOUTS, decode_request
 from kelek.protocols.zerodb.wire.values import Extension
 
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -34,13 +34,13 @@ def test_every_type_is_there() -> None:
         for row in rows(title)
         if re.fullmatch(r"0x[0-9a-f]{2}", row[0]) and len(row) == 4
     }
-    assert shown == set(requests.TYPES.values())
+    assert shown == {layout.kind for layout in LAYOUTS}
 
 
 def test_features() -> None:
     shown = {int(row[0], 16) for row in rows("Extensions") if re.fullmatch(r"0x[0-9a-f]+", row[0])}
     known = {number for name, number in vars(values).items() if name.startswith("FEATURE_")}
-    assert shown - set(requests.TYPES.values()) | {1, 2, 4} == known
+    assert shown - {layout.kind for layout in LAYOUTS} | {1, 2, 4} == known
 
 
 def test_limits() -> None:

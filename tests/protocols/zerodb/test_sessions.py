@@ -6,7 +6,7 @@ import pytest
 
 from kelek.protocols.zerodb.tables.tables import TableEntry, Tables
 from kelek.protocols.zerodb.wire import ops, requests, values
-from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.values import PARTSYNC, Extension
 from kelek.protocols.zerodb.wire.worker_pipe import RESULT_QUERY, OperationResult
 from kelek.storage.tables.memory import MemoryTables

@@ -8,7 +8,7 @@ import pytest
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.outbox import KEY_PREFIX
 from kelek.protocols.zerodb.server.session import Session
-from kelek.protocols.zerodb.wire.requests import TYPES
+from kelek.protocols.zerodb.wire.codec import LAYOUTS
 from kelek.protocols.zerodb.wire.worker_pipe import REQUEST
 from kelek.tests.protocols.zerodb.server.served import TABLE, SessionHarness
 
@@ -19,7 +19,7 @@ ENDS = (0, 4, 12, 20, 3)  # Ends of the extension, behind its reqid; 3 is none.
 def header(rng: Random) -> bytes:
     if rng.random() < 0.05:
         return rng.randbytes(rng.randrange(6))
-    found = bytes([0x31, 1, rng.choice([*TYPES.values(), 0x07, 0xFF])])
+    found = bytes([0x31, 1, rng.choice([*(layout.kind for layout in LAYOUTS), 0x07, 0xFF])])
     if rng.random() < 0.6:
         found += bytes([rng.randrange(4)])
     if rng.random() < 0.4:

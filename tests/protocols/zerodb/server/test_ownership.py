@@ -7,7 +7,7 @@ import pytest
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.ownership import digest
 from kelek.protocols.zerodb.wire import ops, requests
-from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.requests import Request
 from kelek.protocols.zerodb.wire.values import (
     BROKER_TABLE,
@@ -29,7 +29,7 @@ def writes(table: int, token: bytes = b"") -> list[Request]:
     tagged = Extension(reqid=b"r" * 12, owner=token)
     put = ops.Put(table, [b"k"], [b"v"])
     return [
-        requests.OpenTable(table, TableOptions(), tagged),
+        requests.OpenTable(table, extension=tagged),
         requests.TruncateTable(table, tagged),
         requests.Put(table, [b"k"], [b"v"], 1, tagged),
         requests.Put(table, [b"k"], [b"v"], 0, tagged),

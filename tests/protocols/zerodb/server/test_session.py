@@ -7,7 +7,7 @@ import pytest
 from kelek.native.net.messages import Arena
 from kelek.protocols.zerodb.server.worker_channel import HELLO_MS, SERVER_WAITS_MS, WorkerChannel
 from kelek.protocols.zerodb.wire import answers, ops, requests, values
-from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.values import Extension, TableOptions, encode_extension
 from kelek.protocols.zerodb.wire.worker_pipe import (
     CHECKPOINT,
@@ -266,7 +266,7 @@ def test_a_malformed_write_without_a_flag_is_acknowledged_and_published() -> Non
     assert codes == {b"a": 0, b"b": 0x10, b"c": 0x01, b"d": 0x01}
     assert "frame 2" in harness.heard(b"b")[0].text
     assert harness.session.outbox.notices == [
-        (2, "dropped: request 0x20: frame 2: expected a value behind the key, found none")
+        (2, "dropped: request 0x20: put, frame 2: expected a value behind the key, found none")
     ]
     assert not harness.log.records
 

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from kelek.protocols.zerodb.wire import ops, requests, values
-from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.codec import encode_request
 from kelek.protocols.zerodb.wire.values import NO_EXTENSION, Extension, TableOptions
 
 U32 = st.integers(0, 2**32 - 1)
@@ -88,7 +88,14 @@ _REQUEST: st.SearchStrategy[requests.Request] = st.one_of(
     _USUAL_WRITE,
     TABLE_READ,
     st.builds(requests.ServerInfo, EXTENSION),
-    st.builds(requests.OpenTable, U32, OPTIONS, EXTENSION),
+    st.builds(
+        lambda table, options, extension: requests.open_table(table, options)._replace(
+            extension=extension
+        ),
+        U32,
+        OPTIONS,
+        EXTENSION,
+    ),
     st.builds(requests.CloseTable, U32, EXTENSION),
     st.builds(requests.CompactTable, U32, BOUND, BOUND, EXTENSION),
     st.builds(requests.TruncateTable, U32, EXTENSION),
@@ -114,12 +121,7 @@ _REQUEST: st.SearchStrategy[requests.Request] = st.one_of(
     st.builds(requests.JobStatus, U64, EXTENSION),
     st.builds(requests.ClientData, U64, EXTENSION),
     st.builds(
-        requests.Transaction,
-        st.lists(COMPARE, max_size=3),
-        STEPS,
-        STEPS,
-        WRITE_FLAGS,
-        EXTENSION,
+        requests.Transaction, st.lists(COMPARE, max_size=3), STEPS, STEPS, WRITE_FLAGS, EXTENSION
     ),
     st.builds(
         requests.Session,

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 
 from kelek.protocols.zerodb.wire import codec, values
-from kelek.protocols.zerodb.wire.client_codec import encode_request
-from kelek.protocols.zerodb.wire.codec import decode_request, peek
-from kelek.protocols.zerodb.wire.requests import Request, RequestError, type_of
+from kelek.protocols.zerodb.wire.codec import decode_request, encode_request, peek, type_of
+from kelek.protocols.zerodb.wire.requests import Request, RequestError
 from kelek.tests.interop.zerodb import zerodb_malformed as malformed
 from kelek.tests.interop.zerodb.zerodb_malformed import Invalid
 from kelek.tests.interop.zerodb.zerodb_plain import Frames
@@ -29,7 +28,7 @@ def test_junk_is_refused_or_means_something(frames: list[bytes]) -> None:
     try:
         request = decode_request(frames)
     except RequestError as error:
-        sound = error.text.startswith("frame ")
+        sound = "frame " in error.text
     else:
         sound = decode_request(encode_request(request)) == request
     assert sound

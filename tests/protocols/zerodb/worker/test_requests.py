@@ -9,7 +9,7 @@ from kelek.protocols.record import Record, encode_block
 from kelek.protocols.zerodb.tables.entries import TablePartition
 from kelek.protocols.zerodb.tables.tables import TableEntry
 from kelek.protocols.zerodb.wire import answers, requests, values
-from kelek.protocols.zerodb.wire.client_codec import encode_request
+from kelek.protocols.zerodb.wire.codec import encode_request, type_of
 from kelek.protocols.zerodb.wire.ops import (
     EQUAL,
     Compare,
@@ -154,7 +154,7 @@ def test_reads_of_one_connection_are_answered_in_order_whatever_their_tables_and
     for request in asked:
         rig.ask(request)
     types = [frames[1][2] for frames in rig.run_all()]
-    assert types == [requests.type_of(request) for request in asked]
+    assert types == [type_of(request) for request in asked]
 
 
 def test_a_long_scan_delays_no_other_client() -> None:
