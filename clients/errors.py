@@ -57,9 +57,6 @@ class LogNoLeader(LogTimeout, Unavailable):
 class LogUnavailable(LogNoLeader):
     """No peer answered within the timeout. Nothing was sent that may still commit."""
 
-    def __init__(self, urls: tuple[str, ...], timeout_ms: int, hint: str = "") -> None:
-        super().__init__(f"no answer from {', '.join(urls)} within {timeout_ms / 1000:g} s{hint}")
-
 
 class TransferRefused(LogError, Refused):
     """The leader did not hand over, or another member than the one named now leads."""

@@ -94,7 +94,7 @@ def make_client(
     name = b"k" + os.urandom(NAME_BYTES - 1)  # A name does not begin with 0.
     if identity is not None:
         name = checked_identity(identity)
-    setup = BrokerClientSetup(checked_urls(urls))._replace(**tuning._asdict())
+    setup = BrokerClientSetup(checked_urls(urls), notice=True)._replace(**tuning._asdict())
     return BrokerClientMachine(setup._replace(name=name if tuning.deadlines else b""))
 
 
@@ -196,7 +196,7 @@ class BrokerOperations:
     def _timed_out(self, service: str, reason: str) -> BrokerTimeout:
         client = self.client
         if not client.broker:
-            return BrokerUnavailable(f"no broker is reachable at {', '.join(client.setup.urls)}")
+            return BrokerUnavailable(client.failover.explain())
         if not reason and client.unserved_service == service.encode():
             reason = "the broker has no worker for it"
         why = f": {reason}" if reason else ""

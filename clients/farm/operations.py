@@ -93,6 +93,8 @@ _ERROR_CLASSES: dict[FailureKind, type[FarmError]] = {
     FailureKind.NO_HTTP_API: FarmRefused,
 }
 _HINTS = {
+    FailureKind.LOST: "does a server of farm {farm!r} run there?",
+    FailureKind.LEADERLESS: "does a majority of farm {farm!r} run?",
     FailureKind.TIMEOUT: "what was to be appended may still be",
     FailureKind.DENIED: "the password file of the servers has to name this user for this farm",
     FailureKind.NO_FARM: "is this its name?",
@@ -274,7 +276,7 @@ class FarmOperations:
 
     def error_of(self, failure: ConnectFailure) -> FarmError:
         """The public error for a failure."""
-        hint = _HINTS.get(failure.kind, "")
+        hint = _HINTS.get(failure.kind, "").format(farm=self.client.setup.farm)
         return _ERROR_CLASSES[failure.kind](f"{failure.text}; {hint}" if hint else failure.text)
 
     # ---- queries ----

@@ -13,7 +13,15 @@ from ...native.tables.columns import Message
 from ...net.clock import monotonic_ms
 from ...net.links import ARENA_BYTES, SEND_MESSAGES_MAX, Link, LinkLimits, link_options
 from ...net.sockets import Socket, SocketOptions, configure
-from ...protocols.connections import ClientMachine, Connect, Disconnect, Listen, Send, Unlisten
+from ...protocols.connections import (
+    ClientMachine,
+    Connect,
+    Disconnect,
+    Listen,
+    Send,
+    Unlisten,
+    Warn,
+)
 from .resources import Resources
 
 BROADCASTS_MAX = 256  # Broadcasts that wait for their reader; it requests the others.
@@ -91,6 +99,13 @@ class _Feed:
 
     def close(self) -> None:
         self._resources.close_socket(self.socket)
+
+
+def warn(text: str) -> None:
+    """Logs a warning, for a user whose call waits."""
+    import logging  # 10 ms of a start.
+
+    logging.getLogger("kelek").warning("kelek: %s", text)
 
 
 def _socket(resources: Resources, kind: int, options: SocketOptions) -> Socket:
@@ -204,6 +219,8 @@ class Links:
                     self._listen(subscription, url, topic)
                 case Unlisten(subscription):
                     self._unlisten(subscription)
+                case Warn(text):
+                    warn(text)
         return self._send(now_ms)
 
     def _send(self, now_ms: int) -> bool:

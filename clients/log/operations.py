@@ -122,6 +122,7 @@ def make_client(
         tuning.limits,
         tuning.response_ttl_ms,
         max(1, tuning.election_grace_ms // SEARCHES_A_GRACE),
+        notice=True,
     )
     return LogClientMachine(setup, new_reqid, monotonic_ms())
 
@@ -154,7 +155,7 @@ class LogOperations(ClientBase):
         give_up_ms = monotonic_ms() + timeout_ms
         while not client.heard:
             if monotonic_ms() >= give_up_ms:
-                raise LogUnavailable(client.setup.urls, timeout_ms, client.hint)
+                raise LogUnavailable(client.explain(timeout_ms))
             yield Sleep(REACH_STEP_MS)
 
     # ---- writing ----
@@ -444,7 +445,7 @@ class LogOperations(ClientBase):
 
     def _timeout_error(self) -> LogTimeout:
         if self._client.leader is None:
-            return LogNoLeader(f"no peer led for {self.timeout_ms} ms{self._client.hint}")
+            return LogNoLeader(self._client.explain(self.timeout_ms))
         return LogTimeout(f"no progress for {self.timeout_ms} ms")
 
 

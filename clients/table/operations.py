@@ -86,7 +86,7 @@ def make_client(urls: str | Iterable[str], tuning: TableTuning | None) -> TableC
     if len(owner) not in (0, OWNER_BYTES):
         raise ValueError(f"an owner's token has {OWNER_BYTES} bytes, not {len(owner)}")
     return TableClientMachine(
-        TableClientSetup(known, requests_max, bytes_max, silence_ms, owner=owner)
+        TableClientSetup(known, requests_max, bytes_max, silence_ms, owner=owner, notice=True)
     )
 
 
@@ -236,9 +236,11 @@ class TableOperations(ClientBase):
     def _timeout_error(self) -> TableTimeout:
         client, timeout_ms = self._client, self.timeout_ms
         if client.reason:
-            return TableTimeout(f"not done in {timeout_ms} ms: {client.reason}", client.reason)
+            server = "" if client.server is None else f" by {client.server.url}"
+            text = f"not done in {timeout_ms} ms{server}: {client.reason}"
+            return TableTimeout(text, client.reason)
         if client.server is None:
-            return TableUnavailable(f"no server answered for {timeout_ms} ms")
+            return TableUnavailable(client.failover.explain(timeout_ms))
         return TableTimeout(f"the server at {client.server.url} gave no answer for {timeout_ms} ms")
 
 

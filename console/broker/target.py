@@ -55,10 +55,8 @@ def report_broker_errors(target: BrokerTarget, service: str) -> Iterator[None]:
     try:
         yield
     except BrokerUnavailable as error:
-        way_out = f"start it: supervisor start {target.source}"
-        if not target.by_topology:
-            way_out = "does it run there, and is this its url for clients?"
-        raise CliError(f"{place}: {error}; {way_out}", FAILED) from error
+        way_out = f" start it: supervisor start {target.source}" if target.by_topology else ""
+        raise CliError(f"{place}: {error}{way_out}", FAILED) from error
     except BrokerTimeout as error:
         raise CliError(f"{place}: {error}; does a worker run? kelek worker run", FAILED) from error
     except BrokerError as error:

@@ -222,12 +222,9 @@ def report_farm_errors(target: FarmTarget) -> Iterator[None]:
     try:
         yield
     except FarmUnavailable as error:
-        way_out = f"start it: supervisor start {target.source}"
-        if not target.by_topology:
-            way_out = "is it running?"
-        raise CliError(f"{source}: {error}; {way_out}", FAILED) from error
+        way_out = f" start it: supervisor start {target.source}" if target.by_topology else ""
+        raise CliError(f"{source}: {error}{way_out}", FAILED) from error
     except FarmNoLeader as error:
-        way_out = "a majority of its servers must run: kelek farm servers"
-        raise CliError(f"{source}: {error}; {way_out}", FAILED) from error
+        raise CliError(f"{source}: {error} see kelek farm servers", FAILED) from error
     except FarmError as error:
         raise CliError(f"{source}: {error}", FAILED) from error

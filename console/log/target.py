@@ -59,13 +59,11 @@ def open_log(options: ClusterOptions) -> Iterator[tuple[Log, ClusterTarget]]:
             yield log, target
         except LogUnavailable as error:
             prefix = "" if options.urls else f"{source}: "  # The error names the urls.
-            way_out = _way_out(target, options)
-            raise CliError(f"{prefix}{error}; {way_out}", FAILED) from error
+            way_out = "" if options.urls else f" start it: supervisor start {source}"
+            raise CliError(f"{prefix}{error}{way_out}", FAILED) from error
         except LogNoLeader as error:
-            way_out = f"is a majority of it running? supervisor status {source}"
-            if options.urls or options.cluster:
-                way_out = f"does a majority run, and is '{target.cluster}' its ident?"
-            raise CliError(f"{source}: {error}; {way_out}", FAILED) from error
+            way_out = "" if options.urls else f" supervisor status {source}"
+            raise CliError(f"{source}: {error}{way_out}", FAILED) from error
         except LogTimeout as error:
             way_out = "a majority of the nodes must run; values that were sent may still commit"
             raise CliError(f"{source}: {error}; {way_out}", FAILED) from error
@@ -76,12 +74,3 @@ def open_log(options: ClusterOptions) -> Iterator[tuple[Log, ClusterTarget]]:
             raise CliError(f"{source}: {problem}; {way_out}", FAILED) from error
         except LogError as error:
             raise CliError(f"{source}: {error}", FAILED) from error
-
-
-def _way_out(target: ClusterTarget, options: ClusterOptions) -> str:
-    """What the user can do when no node answers."""
-    if options.urls:
-        return f"does it run there, and is '{target.cluster}' its ident?"
-    if options.cluster:
-        return f"is '{target.cluster}' its ident? start it: supervisor start {target.source}"
-    return f"start it: supervisor start {target.source}"

@@ -83,12 +83,9 @@ def report_table_errors(target: TableTarget, number: int | None) -> Iterator[Non
     try:
         yield
     except TableUnavailable as error:
-        way_out = f"start it: supervisor start {target.source}"
-        if not target.by_topology:
-            way_out = "does it run there, and is this its ZeroDB url?"
-        urls = ", ".join(target.urls.values())
         prefix = f"{target.source}: " if target.by_topology else ""
-        raise CliError(f"{prefix}{error} at {urls}; {way_out}", FAILED) from error
+        way_out = f" start it: supervisor start {target.source}" if target.by_topology else ""
+        raise CliError(f"{prefix}{error}{way_out}", FAILED) from error
     except TableTimeout as error:
         way_out = "" if error.reason else "; do all nodes run? supervisor status"
         raise CliError(f"{place}: {error}{way_out}", FAILED) from error

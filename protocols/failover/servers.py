@@ -267,23 +267,31 @@ class Failover(Generic[CandidateT]):
             self._stuck_ms = now_ms
         elif not self._has_warned and now_ms >= self._stuck_ms + NOTICE_MS:
             self._has_warned = True
-            self.actions.append(Warn(f"requests wait: {reason or self.explain()}"))
+            if self.current is None:
+                reason = self.explain()
+            else:
+                reason = f"{self.current.url}: {reason}; does a majority of its cluster run?"
+            self.actions.append(Warn(f"requests wait: {reason}"))
 
-    def explain(self) -> str:
-        """Why no server is in use: each url with what is wrong there, and the way out."""
-        kind, ident = self.policy.kind, self.policy.ident
+    def explain(self, timeout_ms: int = 0) -> str:
+        """Why no server is in use: each url with what is wrong there, then the way out."""
         servers = self.servers.values()
-        unreached = [it.url for it in servers if not it.connected]
+        kind, ident = self.policy.kind, self.policy.ident
+        member = f"{kind} of cluster {ident!r}" if ident else kind
+        leaderless = [it.url for it in servers if it.connected and it.is_known]
         silent = [it.url for it in servers if it.connected and not it.is_known]
-        known = [it.url for it in servers if it.connected and it.is_known]
-        parts = []
-        whose = f" of cluster {ident!r}" if ident else ""
-        if unreached:
-            parts.append(
-                f"no connection to {', '.join(unreached)}: is a {kind}{whose} running there?"
-            )
+        unreached = [it.url for it in servers if not it.connected]
+        parts, ways_out = [], []
+        if leaderless:
+            parts.append(f"no leader at {', '.join(leaderless)}")
+            whose = f"cluster {ident!r}" if ident else "its cluster"
+            ways_out.append(f"does a majority of {whose} run?")
         if silent:
-            parts.append(f"no answer from {', '.join(silent)}: is it a {kind}{whose}?")
-        if known:
-            parts.append(f"{', '.join(known)} knows no leader{whose}: a majority must run")
-        return "; ".join(parts)
+            parts.append(f"no answer from {', '.join(silent)}")
+            own = f"is {ident!r} the ident of its cluster?" if ident else f"is it a {kind}?"
+            ways_out.append(own)
+        if unreached:
+            parts.append(f"no connection to {', '.join(unreached)}")
+            ways_out.append(f"does a {member} run there?")
+        within = f" within {timeout_ms / 1000:g} s" if timeout_ms else ""
+        return f"{', '.join(parts)}{within}; {ways_out[0] if ways_out else 'give another url'}"

@@ -2,9 +2,12 @@
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 import zmq
+
+from kelek.protocols.errors import RemoteProtocolError
 
 
 class Responder(Protocol):
@@ -79,8 +82,9 @@ class RouterThread(Generic[AnyResponder]):
 
     def _answer(self, router: zmq.Socket[bytes]) -> None:
         routing_id, *frames = router.recv_multipart()
-        for answer in self._responders[router].on_frames(frames):
-            router.send_multipart([routing_id, *answer])
+        with suppress(RemoteProtocolError):  # A server drops requests of another cluster.
+            for answer in self._responders[router].on_frames(frames):
+                router.send_multipart([routing_id, *answer])
 
     def close(self) -> None:
         self.send_command("stop")

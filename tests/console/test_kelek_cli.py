@@ -68,8 +68,8 @@ def test_an_unreachable_server_is_reported_soon_with_the_way_out(
     code, line = run("log", *words, "--url", urls[0], "--url", urls[1], "--cluster", "c")
     assert (code, line) == (
         cli_errors.FAILED,
-        f"kelek: no answer from {urls[0]}, {urls[1]} within 2 s; "
-        "does it run there, and is 'c' its ident?",
+        f"kelek: no connection to {urls[0]}, {urls[1]} within 2 s; "
+        "does a peer of cluster 'c' run there?",
     )
     path = tmp_path / "lone.yaml"
     node = "n1: {url: 'tcp://127.0.0.1:9', peer_url: 'tcp://127.0.0.1:10'}"
@@ -77,8 +77,8 @@ def test_an_unreachable_server_is_reported_soon_with_the_way_out(
     code, line = run("log", *words, "-t", str(path), "--timeout", "0.2")
     assert (code, line) == (
         cli_errors.FAILED,
-        f"kelek: {path}: no answer from tcp://127.0.0.1:9 within 0.2 s; "
-        f"start it: supervisor start {path}",
+        f"kelek: {path}: no connection to tcp://127.0.0.1:9 within 0.2 s; "
+        f"does a peer of cluster 'c' run there? start it: supervisor start {path}",
     )
 
 

@@ -331,13 +331,13 @@ class LogClientMachine:
         if stream.done:
             del self.streams[reqid]
 
-    @property
-    def hint(self) -> str:
-        """A possible error in the settings, when no leader is found."""
+    def explain(self, timeout_ms: int) -> str:
+        """Why no leader is found, and the way out."""
+        text = self.failover.explain(timeout_ms)
         urls = [peer.url for peer in self.failover.servers.values() if peer.node_only]
-        if not urls or self.leader is not None:
-            return ""
-        return f"; {', '.join(urls)} answers in node form only: leave out form='text'"
+        if not urls:
+            return text
+        return f"{text} {', '.join(urls)} answers in node form only: leave out form='text'"
 
     # ---- the leader ----
 

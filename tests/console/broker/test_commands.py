@@ -206,7 +206,7 @@ def test_a_module_that_is_not_there_is_a_wrong_argument_as_a_function_is() -> No
 def test_an_unreachable_server_is_reported_soon(tmp_path: Path) -> None:
     code, line = refused("call", "x", "--url", f"ipc://{tmp_path}/nobody", "--timeout", "0.2")
     assert code == cli_errors.FAILED
-    assert "is this its url for clients?" in line
+    assert "does a broker run there?" in line
 
 
 def test_the_urls_of_a_topology(tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def test_no_server_answers(cluster: TableServers, words: list[str]) -> None:
         server.silent = True
     code, line = fails("table", "count", "1", "--timeout", "0.2", *words)
     assert code == cli_errors.FAILED
-    assert ("is this its ZeroDB url?" if words else "start it: supervisor start") in line
+    assert ("does a table server run there?" if words else "start it: supervisor start") in line
     assert ("ipc:///nobody" if words else cluster.urls[0]) in line
 
 
@@ -462,7 +462,7 @@ def test_jobs(cluster: TableServers) -> None:
     cluster.servers[1].silent = True
     said = run("table", "jobs", "--timeout", "0.2", *two.split())
     assert (said.exit_code, len(said.stdout.splitlines())) == (0, 3)
-    assert said.stderr.startswith(f"{cluster.urls[1]}: no server answered")
+    assert said.stderr.startswith(f"{cluster.urls[1]}: no answer from {cluster.urls[1]}")
     cluster.servers[0].silent = True
     said = run("table", "jobs", "--timeout", "0.2")
     assert (said.exit_code, said.stdout) == (cli_errors.FAILED, "")

@@ -76,7 +76,7 @@ def test_a_batch_is_written_and_read_back(spark: Any, place: LogStart) -> None:
     [
         ({"afters": 1}, "unknown option 'afters'; did you mean after"),
         ({"cluster": "nobody", "timeoutMs": 300}, r"cluster 'nobody' \(option cluster\)"),
-        ({"urls": "tcp://127.0.0.1:1", "timeoutMs": 300}, r"no answer from tcp://127.0.0.1:1 "),
+        ({"urls": "tcp://127.0.0.1:1", "timeoutMs": 300}, r"no connection to tcp://127.0.0.1:1 "),
         ({"after": 1 << 40, "endingIndex": 3}, None),
     ],
 )

@@ -1,0 +1,109 @@
+"""What a caller is told within 2 s when no server can serve: urls, cluster, and the way out."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+import kelek
+from kelek.protocols.failover.limits import NOTICE_MS
+from kelek.tests.clients.log.log_peers import LogPeers
+from kelek.tests.clients.table.table_servers import TableServers
+from kelek.tests.ports import free_port
+
+TIMEOUT_MS = 60_000  # Of the calls; a test waits for the warning alone.
+
+
+class Noticed(Exception):
+    """Ends a call at its warning."""
+
+
+class RaisingHandler(logging.Handler):
+    """Raises the warning in the call that waits."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise Noticed(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def raising_handler() -> Iterator[None]:
+    handler = RaisingHandler()
+    logging.getLogger("kelek").addHandler(handler)
+    yield
+    logging.getLogger("kelek").removeHandler(handler)
+
+
+def log_of(urls: str | list[str], cluster: str = "demo") -> None:
+    with kelek.Log(urls, cluster, timeout_ms=TIMEOUT_MS) as log:
+        log.append(b"x")
+
+
+def table_of(urls: str | list[str]) -> None:
+    with kelek.Table(urls, 1, timeout_ms=TIMEOUT_MS) as table:
+        table.put(b"k", b"v")
+
+
+def broker_of(urls: str) -> None:
+    with kelek.Broker(urls, timeout_ms=TIMEOUT_MS) as broker:
+        broker.call("x")
+
+
+def farm_of(urls: str) -> None:
+    tuning = kelek.FarmTuning(i2p=True)
+    farm = kelek.Farm(urls, "barn", user="u", password="p", timeout_ms=TIMEOUT_MS, tuning=tuning)
+    with farm:
+        farm.append(b"x")
+
+
+def said_by(call: Callable[[], None]) -> str:
+    """The warning or the error of a call, which comes soon."""
+    begin_s = monotonic()
+    with pytest.raises((Noticed, kelek.Unavailable)) as said:
+        call()
+    assert NOTICE_MS <= 2000
+    assert monotonic() - begin_s < TIMEOUT_MS / 2000, "the call has waited for its timeout"
+    return str(said.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "way_out"),
+    [
+        (log_of, "does a peer of cluster 'demo' run there?"),
+        (table_of, "does a table server run there?"),
+        (broker_of, "does a broker run there?"),
+        (farm_of, "does a server of farm 'barn' run there?"),
+    ],
+)
+def test_a_dead_url(call: Callable[[str], None], way_out: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    text = said_by(lambda: call(f"{'tls' if call is farm_of else 'tcp'}://{address}"))
+    assert address in text
+    assert text.endswith(way_out)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "way_out"),
+    [
+        ("other", "is 'other' the ident of its cluster?"),
+        ("demo", "does a majority of cluster 'demo' run?"),
+    ],
+)
+def test_a_wrong_ident_and_no_leader_of_a_log(tmp_path: Path, cluster: str, way_out: str) -> None:
+    with closing(LogPeers(tmp_path)) as peers:
+        peers.model.peers[0].leads = False
+        text = said_by(lambda: log_of(peers.urls, cluster))
+    assert all(url in text for url in peers.urls)
+    assert text.endswith(way_out)
+
+
+def test_no_leader_of_a_table(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        servers = stack.enter_context(closing(TableServers(tmp_path)))
+        for server in servers.servers:
+            server.refuse_count = 1 << 30
+        text = said_by(lambda: table_of(servers.urls[0]))
+    assert servers.urls[0] in text
+    assert text.endswith("an election; does a majority of its cluster run?")
