@@ -8,11 +8,10 @@ from typing import Annotated, Any, NamedTuple, Self, TypedDict, get_args
 
 import click
 
+from ..protocols.raft.messages import NUMBER_MAX
+from ..protocols.zerodb.wire.values import TABLE_MAX
 from . import completion
 from .cli_errors import CliError, Command
-
-TABLE_MAX = 2**32 - 1
-INDEX_MAX = (1 << 53) - 1
 
 
 def option(*flags: str, **settings: Any) -> Any:
@@ -118,9 +117,9 @@ def after_option(text: str, default: int | None = None) -> Any:
     def choose(ctx: click.Context, _: click.Parameter, after: int | None) -> int | None:
         return ctx.meta.get(__name__, default) if after is None else after
 
-    old = click.option("--from", "first_index", type=click.IntRange(1, INDEX_MAX), hidden=True,
+    old = click.option("--from", "first_index", type=click.IntRange(1, NUMBER_MAX), hidden=True,
                        expose_value=False, is_eager=True, callback=keep)  # fmt: skip
-    new = option("--after", type=click.IntRange(0, INDEX_MAX), metavar="INDEX", help=text,
+    new = option("--after", type=click.IntRange(0, NUMBER_MAX), metavar="INDEX", help=text,
                  callback=choose)  # fmt: skip
     return functools.partial(lambda name: lambda run: new(name)(old(run)))
 

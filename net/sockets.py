@@ -13,6 +13,7 @@ MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_FRAMES_MAX = 8192
 SUBSCRIPTION_BYTES_MAX = 1 << 10  # Of a message to a PUB or XPUB; libzmq stores each topic.
 HANDSHAKE_MS = 2000
+LINGER_MS = 1000  # For the last messages to leave.
 RECONNECT_MS = (100, 1000)  # First and largest; libzmq adds its own jitter.
 RECONNECT_PIPE_MS = (10, 100)
 KEEPALIVE_IDLE_S = 30

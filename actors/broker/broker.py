@@ -10,7 +10,7 @@ import time
 
 import zmq
 
-from ...native.broker.budget import Budget, Unsent
+from ...native.broker.budget import ANSWERS_BYTES_MAX, Budget, Unsent
 from ...native.broker.server import Served, ServedRouter, Server
 from ...native.net.messages import Arena, Frames
 from ...net.clock import monotonic_ms
@@ -25,7 +25,6 @@ from .store import BrokerStore, StoreTarget
 
 REQUESTS_HWM = 4096  # Of one client or worker, that wait to be received.
 ANSWERS_HWM = 16_384  # For a slow client; further messages are dropped.
-ANSWERS_BYTES_MAX = 128 << 20  # Unread bytes of one client.
 FRAMES_MAX = 4096  # Of one message.
 GARBAGE_MIN = 200_000  # New objects before the garbage collector searches for cycles.
 

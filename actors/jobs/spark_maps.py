@@ -23,14 +23,13 @@ from ...storage.errors import StorageError
 from ...storage.worker.lease_folder import LeaseFolder
 from ..runtime.actor import Actor
 from ..topology.settings import SparkSettings
-from .map_jobs import MapJobs, MapSpec, Started
+from .map_jobs import RETRY_MS, MapJobs, MapSpec, Started
 
 SPARK_JOB = "spark_job"
 JOBS_MAX = 16
 WAIT_MS = 300_000  # For a spark_job whose JVM starts.
 LOST_MS = 1000  # After spark_job has disconnected: its reason may still arrive.
 SNAPSHOT_MS = 60_000  # Limit for the snapshot of the staging table; a new leader may delay it.
-RETRY_MS = 200
 REPORTS_HWM = 1024
 
 CHECKING = "checking"  # This node starts the mapper once, to refuse a bad one at once.

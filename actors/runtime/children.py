@@ -19,6 +19,7 @@ from pathlib import Path
 
 import zmq
 
+from ...storage.disk.disk import FILE_MODE
 from . import data_dir
 from .actor import Actor
 from .setup import EXIT_BROKEN, ActorSetup, Host
@@ -72,10 +73,10 @@ class LogFile:
 
     def _open(self) -> tuple[int, int]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(self.path, flags, data_dir.FILE_MODE)
+        fd = os.open(self.path, flags, FILE_MODE)
         found = os.fstat(fd)
         if found.st_mode & data_dir.OTHERS and found.st_uid == os.getuid():
-            os.fchmod(fd, data_dir.FILE_MODE)  # An older version made it.
+            os.fchmod(fd, FILE_MODE)  # An older version made it.
         return fd, found.st_size
 
     def close(self) -> None:

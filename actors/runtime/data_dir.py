@@ -5,8 +5,8 @@ import os
 import stat
 from pathlib import Path
 
-FOLDER_MODE = 0o700
-FILE_MODE = 0o600
+from ...storage.disk.disk import FOLDER_MODE
+
 GROUP, OTHERS = stat.S_IRWXG, stat.S_IRWXO
 
 

@@ -5,9 +5,9 @@ import os
 import stat
 from pathlib import Path
 
+from ...protocols.zmqraft.wire.values import IPC_PATH_BYTES_MAX
 from ..errors import OperatorError
 
-IPC_PATH_BYTES_MAX = 107  # zmq.IPC_PATH_MAX_LEN: what fits into sockaddr_un with its final zero.
 INPROC = "inproc://"
 TRIES_MAX = 8  # Other processes may remove a directory while we make it.
 

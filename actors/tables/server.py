@@ -13,7 +13,7 @@ from itertools import count
 
 import zmq
 
-from ...native.broker.budget import Budget
+from ...native.broker.budget import ANSWERS_BYTES_MAX, Budget
 from ...native.broker.relay import heads, send_messages
 from ...native.errors import NativeError
 from ...native.net.messages import Arena, Frames
@@ -57,7 +57,6 @@ from .credit import ReadBytes
 
 REQUESTS_HWM = 256  # Unread requests of one client.
 ANSWERS_HWM = 4096  # Unread answers of a slow client; further ones are dropped.
-ANSWERS_BYTES_MAX = 128 << 20  # Of unread answers; further ones are replaced by errors.
 ANSWER_FRAMES_MAX = 1 << 22
 WINDOW = WindowLimits(packs=64, updates=1 << 15, bytes=16 << 20)
 JOBS_BYTES_MAX = 128 << 20  # Of requests that job_server has not answered.

@@ -13,8 +13,8 @@ from collections.abc import Mapping as Map
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
+from ...protocols.zmqraft.wire.values import IPC_PATH_BYTES_MAX, PORT_MAX
 from ..errors import OperatorError
-from ..runtime import pipes
 from .yaml_values import Mapping, Mark, Node, Scalar, Sequence
 
 TABLE_MAX = (1 << 32) - 1
@@ -23,7 +23,6 @@ LIST_MAX = 1000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 MULTICAST = re.compile(r"e?pgm://[^\s;]+;[0-9.]+:[0-9]{1,5}")
 NAME_RULE = "1 to 32 letters, digits, dots, dashes or underscores"
-PORT_MAX = 65535
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZE_UNITS = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 MS_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
@@ -572,9 +571,9 @@ def _ipc_problem(text: str) -> tuple[str, str] | None:
     if not text.startswith("/") or not text.isprintable():
         return f"ipc path '{text}' is not absolute", "write ipc:///PATH"
     length = len(os.fsencode(text))
-    if length > pipes.IPC_PATH_BYTES_MAX:
+    if length > IPC_PATH_BYTES_MAX:
         return (
-            f"ipc path has {length} bytes, a socket's address holds {pipes.IPC_PATH_BYTES_MAX}",
+            f"ipc path has {length} bytes, a socket's address holds {IPC_PATH_BYTES_MAX}",
             "use a shorter directory",
         )
     return None

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Any
 
+from ...protocols.zmqraft.wire.values import PORT_MAX
 from .schema import (
-    PORT_MAX,
     TABLE_MAX,
     BooleanType,
     ChoiceType,

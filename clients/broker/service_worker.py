@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 from ...net.clock import monotonic_ms
+from ...net.sockets import LINGER_MS
 from ...protocols.majordomo.codec import Failure
 from ...protocols.majordomo.values import (
     CANCELLED,
@@ -45,7 +46,6 @@ from .operations import BROKER_LIMITS, checked_service, checked_urls
 CONCURRENCY_MAX = 1024
 PARTS_AHEAD = 256  # Parts of plain functions that are not sent yet.
 SEND_MESSAGES_MAX = 256  # Unsent ones to one broker; beyond that functions have to wait.
-LINGER_MS = 1000  # For the last messages to leave.
 DRAIN_MS = 30_000
 STOP_S = 0.1  # How soon a waiting function notices that the worker ends.
 WORKER_LINKS = LinkSettings(

@@ -3,9 +3,9 @@
 import os
 import re
 
+from ...protocols.zmqraft.wire.values import IPC_PATH_BYTES_MAX, PORT_MAX
+
 SCHEME = "zre://"  # Of a cluster to be discovered by name (clients/node/discovery.py).
-PORT_MAX = 65_535
-IPC_PATH_BYTES_MAX = 107  # The limit of a Unix socket's address.
 URL = re.compile(r"tcp://(?:\[[^\s/\[\]]+\]|[^\s/:*\[\]]+):([0-9]{1,5})|ipc://(/[^\0]+)")
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from ...native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from ...net.clock import monotonic_ms
 from ...protocols.errors import RemoteProtocolError
+from ...protocols.failover.limits import REACH_MS
+from ...protocols.raft.messages import NUMBER_MAX
 from ...protocols.record import RECORD_BYTES_MAX
 from ...protocols.zmqraft.client.client import (
     EntryRun,
@@ -71,11 +73,9 @@ COLLECT_S_MAX = 0.002  # A pack waits no longer for the next value of a slow sou
 # reason and usually means it.
 EXPIRED = frozenset(("expired", "too early", "forgotten", "rejected"))
 TIMEOUT_MS = 30_000
-REACH_MS = 2000
 REACH_STEP_MS = 2
 APPLY_MS = 2
 SEARCHES_A_GRACE = 12
-INDEX_MAX = (1 << 53) - 1  # The largest integer that every client's language has exactly.
 
 Data = bytes | bytearray | memoryview
 Answer = ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
@@ -463,8 +463,8 @@ def _checked(decode: Callable[[EntryRun], T], part: EntryRun) -> T:
 def check_range(name: str, value: int) -> None:
     if not isinstance(value, int):
         raise TypeError(f"{name} is int, not {type(value).__name__}")
-    if not 0 <= value <= INDEX_MAX:
-        raise ValueError(f"{name} is 0 to {INDEX_MAX}, not {value}")
+    if not 0 <= value <= NUMBER_MAX:
+        raise ValueError(f"{name} is 0 to {NUMBER_MAX}, not {value}")
 
 
 def checked(data: Data) -> bytes:

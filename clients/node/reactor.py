@@ -25,7 +25,7 @@ from ...native.net.messages import Frames
 from ...native.net.poller import Poller, Source
 from ...native.net.sockets import Drain, bind_libzmq, native_socket, send_batch
 from ...net.clock import monotonic_ms
-from ...net.sockets import raise_nofile_limit, sockets_for_files
+from ...net.sockets import HANDSHAKE_MS, LINGER_MS, raise_nofile_limit, sockets_for_files
 from ...protocols.errors import LocalProtocolError
 from ...protocols.zre import codec, values
 from ...protocols.zre.beacon import Beacon
@@ -48,9 +48,7 @@ RECEIVE_MESSAGES_MAX = 4000  # Messages of one connection that wait to be read.
 HEADER_BYTES_MAX = 512  # Routing id, address and all frames before the content.
 RECEIVES_MAX = 16  # Reads of one mailbox in a row.
 ARENA_BYTES, ARENA_FRAMES = 1 << 16, 1 << 12
-LINGER_MS = 1000  # For the last messages to leave.
 GOODBYE_MS = 100  # A goodbye by UDP overtakes messages that were sent before it by TCP.
-HANDSHAKE_MS = 2000
 BIND_TRIES = 64
 Socket = zmq.Socket[bytes]
 

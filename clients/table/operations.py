@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from ...net.clock import monotonic_ms
 from ...net.links import LinkLimits
 from ...protocols.errors import RemoteProtocolError
+from ...protocols.failover.limits import NEVER_MS
 from ...protocols.zerodb.client.client import (
     Exchange,
     ServerInfo,
@@ -55,7 +56,6 @@ T = TypeVar("T")
 
 DEFAULT_OPTIONS = TableOptions()
 TIMEOUT_MS = 30_000
-NEVER_MS = 1 << 62
 # The largest response that a topology allows, and any number of small values.
 TABLE_LINKS = LinkSettings(LinkLimits(1 << 30, 1 << 18), columnar_frames_min=1 << 8)
 

@@ -25,6 +25,7 @@ from ...clients.broker.operations import BrokerTuning, checked_service
 from ...clients.errors import BrokerTimeout
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
+from ...protocols.failover.limits import REACH_MS
 from ...protocols.majordomo.codec import (
     Failure,
     Request,
@@ -57,7 +58,6 @@ from .target import (
 
 ID = b"\xff" * 8
 ID_FRAME = 3  # Its index in requests and answers.
-REACH_MS = 2000
 POLL_S = 0.01
 LINGER_S = 10.0  # Before the workers are killed.
 OUTSTANDING_BYTES_MAX = 1 << 28

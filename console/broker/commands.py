@@ -14,12 +14,11 @@ from ...clients.broker.operations import (
     checked_request_id,
     checked_service,
 )
+from ...protocols.failover.limits import REACH_MS
 from ..cli_errors import CliError
 from ..options import DATA, OUTPUT, argument, command, option, timeout_option
 from ..render import data_json, show_json, stdin
 from .target import CLIENTS, CLIENTS_URL, TOPOLOGY, report_broker_errors, resolve_brokers
-
-REACH_MS = 2000
 
 
 class CallRequest(NamedTuple):

@@ -15,11 +15,11 @@ from ...clients.broker.body import BODY_BYTES_MAX, BODY_FRAMES_MAX
 from ...native.net.messages import Frames
 from ...native.net.sockets import Drain, send_batch
 from ...net.clock import monotonic_ms
+from ...net.sockets import LINGER_MS
 from ...protocols.majordomo.codec import Disconnect, Ping, WorkerReady, encode_worker_command
 from ...protocols.majordomo.values import DISCONNECT, FINAL, REQUEST, Framing, Headers
 
 HEAD_BYTES = 4096  # Of a message, besides its body.
-LINGER_MS = 1000  # For the last messages to leave.
 
 
 class EchoSetup(NamedTuple):

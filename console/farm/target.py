@@ -13,13 +13,12 @@ from ...clients.errors import FarmError, FarmNoLeader, FarmUnavailable, NodeErro
 from ...clients.farm.farm import Farm
 from ...clients.farm.operations import FarmTuning
 from ...clients.farm.values import read_secret, secret_of
+from ...protocols.failover.limits import REACH_MS
 from .. import completion
 from ..cli_errors import FAILED, CliError
 from ..options import OUTPUT, option, timeout_option, url_option
 from ..render import stdin
 from ..targets import load_topology
-
-CONNECT_TIMEOUT_MS = 2000  # The longest wait for servers that are unreachable.
 
 
 class FarmOptions(NamedTuple):
@@ -211,7 +210,7 @@ def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]
         except (FarmError, OSError) as error:
             raise CliError(f"--ca: {error}") from error
         with farm:
-            farm.reach(min(CONNECT_TIMEOUT_MS, farm.timeout_ms))
+            farm.reach(min(REACH_MS, farm.timeout_ms))
             yield farm
 
 

@@ -7,8 +7,11 @@ from typing import NamedTuple
 from ...actors.topology.schema import NAME, NAME_RULE
 from ...clients.errors import LogCompacted, LogError, LogNoLeader, LogTimeout, LogUnavailable
 from ...clients.log.log import Log
-from ...clients.log.operations import REACH_MS, LogTuning
+from ...clients.log.operations import (
+    LogTuning,
+)
 from ...clients.node.discovery import cluster_of
+from ...protocols.failover.limits import REACH_MS
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
 from ..options import ClusterOptions

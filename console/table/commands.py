@@ -11,12 +11,17 @@ import click
 from ...clients.errors import TableTooLarge
 from ...clients.table.arguments import checked_key, checked_value
 from ...clients.table.changes import Change
-from ...protocols.zerodb.wire.values import LIMIT_MAX, OPTION_LIMITS, OWNER_BYTES, TableOptions
+from ...protocols.zerodb.wire.values import (
+    LIMIT_MAX,
+    OPTION_LIMITS,
+    OWNER_BYTES,
+    TABLE_MAX,
+    TableOptions,
+)
 from ..cli_errors import FAILED, CliError
 from ..options import (
     DATA,
     TABLE,
-    TABLE_MAX,
     KeyRange,
     LoadOptions,
     OutputOptions,

@@ -16,19 +16,20 @@ import click
 from ...clients.errors import TableError, TableRefused
 from ...clients.table.async_table import AsyncTable
 from ...clients.table.table import Table
+from ...protocols.failover.limits import REACH_MS
 from ...protocols.zerodb.wire.values import (
     COPY_TABLE,
     LIMIT_MAX,
     LISTED_JOBS_MAX,
     MAP_TABLE,
     MAPPER_BYTES_MAX,
+    TABLE_MAX,
     THREADS_MAX,
 )
 from ..cli_errors import FAILED, INTERRUPTED, CliError
 from ..options import (
     DATA,
     TABLE,
-    TABLE_MAX,
     KeyRange,
     OutputOptions,
     ServerOptions,
@@ -37,7 +38,11 @@ from ..options import (
     option,
 )
 from ..render import show, show_json, show_table, stdin
-from .target import REACH_MS, check_local, open_table, resolve_tables
+from .target import (
+    check_local,
+    open_table,
+    resolve_tables,
+)
 
 WASM, BITCODE = b"\0asm", b"BC\xc0\xde"
 KINDS = {MAP_TABLE: "map", COPY_TABLE: "copy"}  # All others are range jobs.

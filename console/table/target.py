@@ -7,12 +7,11 @@ from typing import NamedTuple
 from ...clients.errors import TableError, TableTimeout, TableTooLarge, TableUnavailable
 from ...clients.table.operations import TableTuning
 from ...clients.table.table import Table
+from ...protocols.failover.limits import REACH_MS
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
 from ..options import ServerOptions
 from ..targets import load_topology, resolve_urls
-
-REACH_MS = 2000
 
 
 class TableTarget(NamedTuple):

@@ -16,6 +16,7 @@ from ..net.sockets import native_socket
 if TYPE_CHECKING:
     import zmq
 
+ANSWERS_BYTES_MAX = 128 << 20  # Of one client, by default.
 COUNTED_BYTES_MIN: int = lib.KLK_BUDGET_BYTES_MIN
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ...clients.farm.operations import TIMEOUT_MS
 from ...clients.farm.values import checked_servers
 from ...clients.io.urls import SCHEME
+from ...protocols.raft.messages import NUMBER_MAX
 from ...protocols.zre import services
 from ..errors import OptionError
 from ..log.offset import FarmOffset
@@ -15,7 +16,6 @@ from ..log.options import (
     AFTER,
     EARLIEST,
     ENTRIES_PER_PARTITION,
-    INDEX_MAX,
     LATEST,
     StartPosition,
     parse_end,
@@ -69,10 +69,10 @@ READ = (
     Option("timeoutMs", whole(1, 86_400_000), TIMEOUT_MS),
     AFTER,
     Option("failOnCompaction", flag, True),
-    Option("entriesPerPartition", whole(1, INDEX_MAX), ENTRIES_PER_PARTITION),
+    Option("entriesPerPartition", whole(1, NUMBER_MAX), ENTRIES_PER_PARTITION),
 )
 BATCH = (*READ, Option("endingIndex", parse_end, LATEST))
-STREAM = (*READ, Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)))
+STREAM = (*READ, Option("maxEntriesPerTrigger", whole(1, NUMBER_MAX)))
 
 
 class FarmReadOptions(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from ...protocols.raft.messages import NUMBER_MAX
 from ...protocols.zre import services
 from ..errors import OptionError
 from ..options import (
@@ -24,7 +25,6 @@ COLUMNS = "index BIGINT, term BIGINT, type TINYINT, reqid BINARY, time TIMESTAMP
 EARLIEST, LATEST = "earliest", "latest"
 LEADER, FOLLOWERS = "leader", "followers"
 # Equal to those of clients/log/operations.py; that module would import ZeroMQ.
-INDEX_MAX = (1 << 53) - 1
 TIMEOUT_MS = 30_000
 ENTRIES_PER_PARTITION = 250_000
 MEMORY_BYTES = 64 << 20
@@ -47,7 +47,7 @@ def _position(value: str, least: int) -> StartPosition:
     word = value.strip().lower()
     if word in (EARLIEST, LATEST):
         return word
-    if word.isdecimal() and least <= int(word) <= INDEX_MAX:
+    if word.isdecimal() and least <= int(word) <= NUMBER_MAX:
         return int(word)
     try:
         time = datetime.fromisoformat(value.strip())
@@ -83,13 +83,13 @@ READ = (
     *BOTH,
     AFTER,
     Option("failOnCompaction", flag, True),
-    Option("entriesPerPartition", whole(1, INDEX_MAX), ENTRIES_PER_PARTITION),
+    Option("entriesPerPartition", whole(1, NUMBER_MAX), ENTRIES_PER_PARTITION),
     Option("readFrom", one_of(LEADER, FOLLOWERS), LEADER),
 )
 BATCH = (*READ, Option("endingIndex", parse_end, LATEST))
 STREAM = (
     *READ,
-    Option("maxEntriesPerTrigger", whole(1, INDEX_MAX)),
+    Option("maxEntriesPerTrigger", whole(1, NUMBER_MAX)),
     Option("maxBytesPerTrigger", size),
 )
 WRITE = (*BOTH, Option("memoryBytes", size, MEMORY_BYTES))

@@ -1,5 +1,6 @@
 """The time limits that the clients of all services share."""
 
+NEVER_MS = 1 << 62  # Later than any time.
 # ---- a server in use ----
 
 RESPONSE_TTL_MS = (
@@ -13,6 +14,7 @@ BYTES_PER_MS = 4 << 10  # A busy server receives at least so much; it may be sil
 SEARCH_MS = 25  # Between two questions to a peer that answers, while no leader is known.
 SEARCH_RETRY_MS = 200  # The same for a peer that did not answer.
 SERVERS_MAX = 256  # Servers of one client: the answers of servers may name ever more.
+REACH_MS = 2000  # The longest wait of a command for the first answer.
 NOTICE_MS = 1500  # A caller that waits so long without a server is told why.
 
 # ---- repeats ----

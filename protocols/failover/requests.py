@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from .servers import NEVER_MS
+from .limits import NEVER_MS
 
 
 @dataclass(slots=True, eq=False)

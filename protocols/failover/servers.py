@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from ..connections import ClientAction, Connect, Disconnect, Send, Warn
-from .limits import BYTES_PER_MS, NOTICE_MS, SERVERS_MAX, SILENCE_MS
-
-NEVER_MS = 1 << 62
+from .limits import BYTES_PER_MS, NEVER_MS, NOTICE_MS, SERVERS_MAX, SILENCE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

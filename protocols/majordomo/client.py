@@ -20,9 +20,13 @@ from typing import NamedTuple
 
 from ..connections import ClientAction
 from ..errors import RemoteProtocolError
-from ..failover.limits import RETRY_MS, RETRY_MS_MAX, SILENCE_MS, doubled
+from ..failover.limits import NEVER_MS, RETRY_MS, RETRY_MS_MAX, SILENCE_MS, doubled
 from ..failover.requests import ClientRequest, RequestWindow
-from ..failover.servers import NEVER_MS, Candidate, Failover, FailoverPolicy
+from ..failover.servers import (
+    Candidate,
+    Failover,
+    FailoverPolicy,
+)
 from .codec import (
     Alive,
     Cancel,

@@ -11,6 +11,10 @@ from typing import Protocol
 from ...native.errors import Readable
 
 UNFINISHED = ".new"  # The suffix of every file that is not complete yet.
+DAMAGED_SUFFIX = ".damaged"  # Appended to the name of a file that is set aside.
+LISTINGS_MAX = 8  # Attempts of one call when the files' writer replaces some meanwhile.
+SECTOR_BYTES = 512  # A disk writes a sector completely or not at all.
+SYNC_BYTES = 8 << 20  # Between two syncs of a long write, so that the last one is short.
 
 
 class File(Protocol):

@@ -11,9 +11,7 @@ from random import Random
 
 from ...native.errors import Readable
 from ..errors import StorageLocked, storage_error
-from .files import File
-
-SECTOR_BYTES = 512  # A disk writes a sector completely or not at all.
+from .files import SECTOR_BYTES, File
 
 
 class Killed(Exception):

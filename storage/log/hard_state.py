@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ...native.log import segments
 from ...native.log.blocks import crc32c
 from ...protocols.raft.messages import HardState
-from ..disk.files import File, Files, Lock
+from ..disk.files import SECTOR_BYTES, File, Files, Lock
 from ..errors import Damaged, StorageError
 from .segment import (
     NAME_BYTES_MAX,
@@ -27,7 +27,6 @@ PATH = "hard_state"
 LOCK = "peer.lock"
 UNFINISHED_PATH = "hard_state.new"
 FILE_BYTES = 3 * SEGMENT_START  # The identity block and two slots.
-SECTOR_BYTES = 512  # A slot's data fit into a sector, which a disk writes atomically.
 MAGIC_FILE = 0x484B4C4B  # "KLKH"
 MAGIC_SLOT = 0x564B4C4B  # "KLKV"
 NO_VOTE = 0x100

@@ -13,7 +13,7 @@ from ...native.log import segments
 from ...protocols.errors import LocalProtocolError, RemoteProtocolError
 from ...protocols.raft.messages import EntryBatch
 from ...protocols.record import check_block
-from ..disk.files import UNFINISHED, File, Files, Syncer, replace
+from ..disk.files import DAMAGED_SUFFIX, UNFINISHED, File, Files, Syncer, replace
 from ..errors import Damaged, StorageError, StorageFull
 from . import repair
 from .recovery import CLEAN, RecoveredFiles, Tail, live_segments, recover
@@ -168,7 +168,7 @@ class Log:
         repair.write_mark(self._files, left.mark)
         self.damage = left.mark
         for path in left.unreadable:
-            self._files.rename(path, path + repair.DAMAGED_SUFFIX)
+            self._files.rename(path, path + DAMAGED_SUFFIX)
         self._files.sync_folder(FOLDER)
         return left.found
 

@@ -15,15 +15,13 @@ from ...protocols.zmqraft.server.append_queue import PruneMarks
 from ...protocols.zmqraft.server.values import Recovered
 from ...protocols.zmqraft.snapshots.orders import Snapshot
 from ...protocols.zmqraft.wire.config_codec import decode_config_entry
-from ..disk.files import Files
+from ..disk.files import LISTINGS_MAX, Files
 from ..snapshot.snapshot import newest, open_snapshot
 from ..snapshot.work import ReqidLimits, snapshot_value
 from . import repair
 from .hard_state import HardStateFile
 from .reader import LogReader
 from .segment import Identity
-
-LISTINGS_MAX = 8  # Attempts when snapshot_sender replaces the newest snapshot meanwhile.
 
 
 class PeerRecovery(NamedTuple):

@@ -13,7 +13,7 @@ from ...native.log import blocks as native_blocks
 from ...native.log import segments
 from ...protocols.raft.messages import EntryBatch
 from ...protocols.record import BLOCK_BYTES_MAX, BLOCK_HEADER, slice_block
-from ..disk.files import File, Files
+from ..disk.files import LISTINGS_MAX, File, Files
 from ..errors import StorageError
 from .recovery import live_segments, read_headers, segments_after
 from .segment import RESTORE, SEGMENT_START, Identity, SegmentHeader
@@ -22,7 +22,6 @@ WALK_BYTES = 4 << 10, 128 << 10  # The first and the largest read when searching
 READ_BYTES = 1 << 20  # A read without a limit from the caller.
 INDEX_INTERVAL_BYTES = 256 << 10  # Between two blocks whose offsets a segment remembers.
 OPEN_MAX = 4  # Open segments.
-LISTINGS_MAX = 8  # Attempts of one call when the writer removes segments meanwhile.
 
 
 class BlockLocation(NamedTuple):

@@ -19,7 +19,6 @@ from .runs import Runs
 from .segment import FOLDER, SEGMENT_START, Identity, SegmentHeader, decode_header, parse_name
 
 PATH = f"{FOLDER}/repair"
-DAMAGED_SUFFIX = ".damaged"  # Appended to the name of a segment with an unreadable header.
 MAGIC = 0x524B4C4B  # "KLKR"
 VERSION = 1
 TEXT_BYTES_MAX = 2000

@@ -15,18 +15,15 @@ from ...native.log.blocks import crc32c
 from ...native.log.updates import Reqids
 from ...protocols.errors import RemoteProtocolError
 from ...protocols.zmqraft.wire.config_codec import decode_config_entry
-from ..disk.files import File, Files, Lock
+from ..disk.files import DAMAGED_SUFFIX, LISTINGS_MAX, SYNC_BYTES, File, Files, Lock
 from ..errors import Damaged, StorageError
 from ..log.segment import RESTORE, SEGMENT_START, Identity, check_identity, encode_identity
+from .archive import PIECE_BYTES
 
 FOLDER = "snapshots"
-DAMAGED_SUFFIX = ".damaged"  # Appended to the name of a damaged snapshot.
 LOCK = f"{FOLDER}/lock"
 MAGIC = 0x534B4C4B  # "KLKS"
 CONFIGURATION_BYTES_MAX = 1 << 20
-PIECE_BYTES = 1 << 20  # Of one read, check or copy.
-LISTINGS_MAX = 8  # Attempts when the writer replaces snapshots meanwhile.
-SYNC_BYTES = 8 << 20  # Between two syncs, so that the last sync is short.
 
 _FIELDS = Struct("<QQQQQIIIQ")  # index, term, three sizes, three checksums, Unix time
 _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})\.snap")

@@ -28,6 +28,7 @@ from ..errors import StorageError
 from ..log.reader import LogReader
 from ..log.segment import Identity
 from .archive import (
+    PIECE_BYTES,
     Member,
     Source,
     folder_sources,
@@ -39,7 +40,6 @@ from .archive import (
 )
 from .snapshot import (
     FOLDER,
-    PIECE_BYTES,
     IncomingSnapshot,
     SnapshotFile,
     SnapshotInfo,

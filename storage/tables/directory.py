@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 from ...protocols.zerodb.tables.tables import Tables, store_applied
 from ...protocols.zerodb.worker.snapshot_participant import RestoredTables
 from ..disk.disk import Disk, make_folders
-from ..disk.files import Files
+from ..disk.files import SYNC_BYTES, Files
 from ..errors import Damaged, StorageError, storage_error
 from ..log.segment import Identity
 from ..snapshot import archive
@@ -30,7 +30,6 @@ STATE = "state"
 LEASE = "lease"
 DAMAGE = "damage"
 _REPLACING = (f"{REPLICATED}.new", f"{REPLICATED}.old")
-SYNC_BYTES = 8 << 20
 
 Open = Callable[[str, bool], Tables]  # Takes a database's path and whether it is replicated.
 

@@ -16,6 +16,7 @@ from ...raft.core import Raft, Role
 from ...raft.log import RaftLog
 from ...raft.membership import ConfigurationHistory
 from ...raft.messages import (
+    NUMBER_MAX,
     AppendEntries,
     AppendResponse,
     EntryBatch,
@@ -28,7 +29,7 @@ from ...raft.messages import (
 )
 from ..app.orders import Audit
 from ..app.posters import encode_poster
-from ..wire.entries import TERM_MAX, batches_of, configuration_batch, peer_of
+from ..wire.entries import batches_of, configuration_batch, peer_of
 from ..wire.link import Link, PendingRequest, append_response
 from ..wire.messages import (
     NO_LEADER,
@@ -363,7 +364,7 @@ class FarmPeer:
             or not inbound.session.may_act_as(request.source)
             or request.destination != self.setup.server_id
             or not self.own_membership.may_lead(request.source, self._now_ms)
-            or not core.term <= request.term <= TERM_MAX
+            or not core.term <= request.term <= NUMBER_MAX
             or (core.role is Role.LEADER and request.term == core.term)
         ):
             return

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ....native.net.farm import BLOCK_COUNT_MAX, BLOCK_VALUES_MAX
 from ...errors import RemoteProtocolError, TooLarge
 from ...raft.membership import Configuration
-from ...raft.messages import KIND_CONFIG, KIND_STATE, EntryBatch
+from ...raft.messages import KIND_CONFIG, KIND_STATE, NUMBER_MAX, EntryBatch
 from ...record import LONE_BYTES_MAX, Record, decode_block, encode_block
 from .messages import ClusterServer, FarmConfiguration, FarmLogEntry, ValueType
 from .packed import PackedEntries, unpack_batches
@@ -17,7 +17,6 @@ from .values import decode_configuration, encode_configuration
 # Values of one batch; a single larger value forms its own batch.
 BATCH_BYTES_MAX = BLOCK_VALUES_MAX
 BATCH_COUNT_MAX = BLOCK_COUNT_MAX
-TERM_MAX = 2**53 - 1  # Limit of the Raft core.
 _KINDS = {ValueType.APPLICATION: KIND_STATE, ValueType.CONFIGURATION: KIND_CONFIG}
 _VALUE_TYPES = {kind: value_type for value_type, kind in _KINDS.items()}
 
@@ -34,7 +33,7 @@ def voters_of(servers: Iterable[ClusterServer]) -> Configuration:
 
 def check_entry(entry: FarmLogEntry) -> None:
     """Raises RemoteProtocolError if the log cannot hold this entry."""
-    if not 0 < entry.term <= TERM_MAX:
+    if not 0 < entry.term <= NUMBER_MAX:
         raise RemoteProtocolError(f"an entry of term {entry.term}")
     if entry.value_type not in _KINDS:
         raise RemoteProtocolError(f"{entry.value_type.name} is not a log entry")

@@ -17,9 +17,13 @@ from typing import NamedTuple
 
 from ...connections import ClientAction
 from ...errors import RemoteProtocolError
-from ...failover.limits import RETRY_MS, SILENCE_MS
+from ...failover.limits import NEVER_MS, RETRY_MS, SILENCE_MS
 from ...failover.requests import ClientRequest, RequestWindow
-from ...failover.servers import NEVER_MS, Candidate, Failover, FailoverPolicy
+from ...failover.servers import (
+    Candidate,
+    Failover,
+    FailoverPolicy,
+)
 from ..wire import values
 from ..wire.answers import Answer, decode_answer, decode_server_info
 from ..wire.codec import encode_request, type_of

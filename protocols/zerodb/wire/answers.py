@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from ...errors import RemoteProtocolError
+from ...zmqraft.wire.values import REQID_BYTES
 from . import columns, ops, requests, values
 from .codec import type_of
 from .requests import Request, RequestError
@@ -22,7 +23,6 @@ from .values import (
     NO_REQID,
     OK,
     PACKED,
-    REQID_BYTES,
     TEXT_BYTES_MAX,
     VERSION,
     Extension,

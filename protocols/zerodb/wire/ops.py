@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 from ....native.errors import ETORN, NativeError
 from ....native.tables import ops as native_ops
-from .values import KEY_BYTES_MAX, NO_REQID, REQID_BYTES, VALUE_BYTES_MAX, TableOptions
+from ...zmqraft.wire.values import REQID_BYTES
+from .values import (
+    KEY_BYTES_MAX,
+    NO_REQID,
+    VALUE_BYTES_MAX,
+    TableOptions,
+)
 
 ENTRY_MAGIC = b"kLT\x01"  # Other entries are not for tables.
 

@@ -4,6 +4,8 @@ extension (docs/protocols/zerodb.md)."""
 import struct
 from typing import NamedTuple
 
+from ...zmqraft.wire.values import REQID_BYTES
+
 MAGIC = 0x31
 VERSION = 0x01
 HEADER_BYTES_MIN = 3
@@ -142,7 +144,6 @@ BROKER_TABLE = 0xFFFF_FFFE  # Durable requests, unless the topology names anothe
 # Set in the number of a lease that all nodes have, beside the log index of its entry.
 SHARED_LEASE = 1 << 63
 
-REQID_BYTES = 12
 NO_REQID = bytes(REQID_BYTES)
 
 

@@ -11,8 +11,18 @@ from typing import NamedTuple, TypeVar
 
 from ...connections import ClientAction, Connect, Disconnect, Listen, Send, Unlisten
 from ...errors import RemoteProtocolError
-from ...failover.limits import RESEND_PAUSE_MS, RESPONSE_TTL_MS, SEARCH_MS, SEARCH_RETRY_MS
-from ...failover.servers import NEVER_MS, Candidate, Failover, FailoverPolicy
+from ...failover.limits import (
+    NEVER_MS,
+    RESEND_PAUSE_MS,
+    RESPONSE_TTL_MS,
+    SEARCH_MS,
+    SEARCH_RETRY_MS,
+)
+from ...failover.servers import (
+    Candidate,
+    Failover,
+    FailoverPolicy,
+)
 from ..wire.client_codec import (
     ClientRequest,
     ConfigAnswer,

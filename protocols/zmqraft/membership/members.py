@@ -9,7 +9,7 @@ from collections.abc import Collection
 from enum import IntEnum
 from random import Random
 
-from ....native.log.updates import Reqids
+from ....native.log.updates import REMIND_MS, Reqids
 from ...errors import RemoteProtocolError
 from ...raft.core import Raft, Role
 from ...raft.membership import Configuration, quorum_value
@@ -35,7 +35,6 @@ MEMBERS_MAX = 64
 CONNECT_MS = 2000  # A new server without an answer by then counts as unreachable.
 SILENT_MS = 2000  # After this silence a new server counts as unreachable.
 DISMISS_MS = 200  # From the last commit to the end of a removed server's link.
-REMIND_MS = 100  # How often clients hear that the change is in progress.
 VOTER_WAIT_MS = 2000  # The longest wait until the new servers are voters, too.
 POLL_MS = 5  # How often progress is checked.
 CAUGHT_UP_ENTRIES = 1000

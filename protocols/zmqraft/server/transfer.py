@@ -5,6 +5,7 @@ The frames are in wire/transfer_codec.py, the transfer itself in protocols/raft/
 
 from collections.abc import Callable, Sequence
 
+from ....native.log.updates import REMIND_MS
 from ...raft.core import Raft, Role
 from ..wire.transfer_codec import (
     TRANSFER_ANSWER,
@@ -15,7 +16,6 @@ from ..wire.transfer_codec import (
     TransferAnswer,
 )
 
-REMIND_MS = 100
 REQUESTS_MAX = 64  # Requests that wait for one transfer.
 SILENT_HEARTBEATS = 3  # So many unanswered: a leader that ends no longer waits for its successor.
 

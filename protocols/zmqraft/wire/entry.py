@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from ....native.log.blocks import block_walk
 from ...errors import LocalProtocolError, RemoteProtocolError
-from ...raft.messages import EntryBatch
+from ...raft.messages import NUMBER_MAX, EntryBatch
 from ...record import RECORD_BYTES_MAX, REQID_SIZE, TAG_REQID, Record
 from .values import REQID_BYTES
 
 ENTRY_HEADER_BYTES = REQID_BYTES + 1 + 7
 KIND_MAX = 127
-TERM_MAX = 2**53 - 1
 NO_REQID = bytes(REQID_BYTES)
 
 
@@ -33,7 +32,7 @@ def encode_entry(term: int, record: Record) -> bytes:
 
     Raises LocalProtocolError on a kind, term or size over its limit.
     """
-    if not (0 <= record.kind <= KIND_MAX and 0 < term <= TERM_MAX):
+    if not (0 <= record.kind <= KIND_MAX and 0 < term <= NUMBER_MAX):
         raise LocalProtocolError(f"an entry of type {record.kind}, term {term}")
     if not 0 < len(record.data) <= RECORD_BYTES_MAX:
         raise LocalProtocolError(f"an entry with {len(record.data)} bytes of data")
@@ -63,7 +62,7 @@ def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
         if not 0 < len(frame) - ENTRY_HEADER_BYTES <= RECORD_BYTES_MAX:
             raise RemoteProtocolError(f"an entry of {len(frame)} bytes")
         reqid, kind, term = frame[:12], frame[12], int.from_bytes(frame[13:20], "little")
-        if kind > KIND_MAX or not 0 < term <= TERM_MAX:
+        if kind > KIND_MAX or not 0 < term <= NUMBER_MAX:
             raise RemoteProtocolError(f"an entry of type {kind}, term {term}")
         entries.append(Entry(index, term, kind, None if reqid == NO_REQID else reqid, frame[20:]))
     return entries
@@ -72,7 +71,7 @@ def decode_entries(first_index: int, frames: Sequence[bytes]) -> list[Entry]:
 def check_heads(frames: Sequence[bytes]) -> None:
     """Raises RemoteProtocolError unless decode_entries accepts these entries of valid size."""
     for frame in frames:
-        if frame[12] > KIND_MAX or not 0 < int.from_bytes(frame[13:20], "little") <= TERM_MAX:
+        if frame[12] > KIND_MAX or not 0 < int.from_bytes(frame[13:20], "little") <= NUMBER_MAX:
             raise RemoteProtocolError(f"invalid entry header {frame[:20].hex()}")
 
 

@@ -11,14 +11,13 @@ import pytest
 
 from kelek.native.log.updates import Reqids
 from kelek.storage.disk.disk import Disk
-from kelek.storage.disk.files import Files
+from kelek.storage.disk.files import SYNC_BYTES, Files
 from kelek.storage.disk.memory import Killed, MemoryDisk, MemoryFile
 from kelek.storage.errors import StorageError, StorageFull, StorageLocked
 from kelek.storage.log.segment import Identity
+from kelek.storage.snapshot.archive import PIECE_BYTES
 from kelek.storage.snapshot.snapshot import (
     FOLDER,
-    PIECE_BYTES,
-    SYNC_BYTES,
     SnapshotFile,
     SnapshotInfo,
     Snapshots,

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from kelek.native.log.updates import Reqids
+from kelek.native.log.updates import REMIND_MS, Reqids
 from kelek.native.net.messages import Arena
 from kelek.protocols.errors import RemoteProtocolError
 from kelek.protocols.raft.core import Role
@@ -17,7 +17,9 @@ from kelek.protocols.raft.messages import (
     HardState,
 )
 from kelek.protocols.record import Record, block_kind, encode_block
-from kelek.protocols.zmqraft.membership.members import REMIND_MS, REPLIES_MAX
+from kelek.protocols.zmqraft.membership.members import (
+    REPLIES_MAX,
+)
 from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.wire import config_codec as codec
