@@ -280,10 +280,17 @@ class Layout(Generic[V]):
         if self.cases is None:
             return
         type_, number = self.cases.type, len(self.parts) + self.first
-        cases = [(_code(type_.encode(case.status)), case) for case in self.cases.cases]
-        texts = [f"{code} {case.meaning}" for code, case in cases]
-        yield TableRow(f"{number}", type_.name, f"{self.cases.meaning}: {', '.join(texts)}")
-        for place in range(max(len(case.parts) for _, case in cases)):
+        shown = [_code(type_.encode(case.status)) for case in self.cases.cases]
+        codes = [
+            f"{code} {'with' if case.parts else 'without'} frame {number + 1}"
+            if shown.count(code) > 1
+            else code
+            for code, case in zip(shown, self.cases.cases, strict=True)
+        ]
+        cases = list(zip(codes, self.cases.cases, strict=True))
+        texts = [f"{code}{':' * ('frame' in code)} {case.meaning}" for code, case in cases]
+        yield TableRow(f"{number}", type_.name, f"{self.cases.meaning}: {'; '.join(texts)}")
+        for place in range(max(len(case.parts) for case in self.cases.cases)):
             number += 1
             yield _case_row(
                 [
@@ -387,10 +394,9 @@ def _case_row(rows: list[tuple[str, TableRow]]) -> TableRow:
     """The row of a frame whose meaning depends on the status."""
     types = {row.type for _, row in rows}
     type_ = types.pop() if len(types) == 1 else ""
-    texts = [
-        f"{code}: {row.meaning}"
-        if row.type in ("", type_)
-        else f"{code}: {row.type}, {row.meaning}"
-        for code, row in rows
-    ]
-    return TableRow(rows[0][1].number, type_, "; ".join(texts))
+    texts: dict[str, list[str]] = {}  # By meaning: the statuses.
+    for code, row in rows:
+        text = row.meaning if row.type in ("", type_) else f"{row.type}, {row.meaning}"
+        texts.setdefault(text, []).append(code)
+    meaning = "; ".join(f"{', '.join(codes)}: {text}" for text, codes in texts.items())
+    return TableRow(rows[0][1].number, type_, meaning)

@@ -20,7 +20,7 @@ from ...protocols.raft.messages import (
 )
 from ...protocols.record import block_kind, block_states
 from ...protocols.zmqraft.server.entry_streams import MESSAGE_ENTRIES_MAX
-from ...protocols.zmqraft.wire.client_codec import StateBroadcast, encode_state_broadcast
+from ...protocols.zmqraft.wire.client_codec import STATE_BROADCAST, StateBroadcast
 from ..topology.settings import NodeSettings
 
 BROADCAST = "broadcast"
@@ -210,7 +210,7 @@ class BroadcastStateMachine:
         return self._due_ms
 
     def _head(self, index: int) -> list[bytes]:
-        return encode_state_broadcast(self._cluster, StateBroadcast(self._term, index))
+        return STATE_BROADCAST.encode(StateBroadcast(self._term, index), cluster=self._cluster)
 
     def _add_entries(self) -> None:
         batches, self._batches = self._batches, []

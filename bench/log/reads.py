@@ -25,10 +25,10 @@ from kelek.native.log.reads import WAIT_APPLIED, Reads, ReadView
 from kelek.native.net.messages import Frames
 from kelek.native.net.sockets import Drain, send_batch
 from kelek.protocols.zmqraft.wire.client_codec import (
+    CONFIG_ANSWER,
     ConfigAnswer,
     RequestConfig,
     decode_client_request,
-    encode_config_answer,
 )
 
 ROUNDS = 7
@@ -59,7 +59,7 @@ def floor(url: str) -> None:
             _, request = decode_client_request(frames, IDENT.encode())
             assert isinstance(request, RequestConfig)
             config = ConfigAnswer(True, "floor", (("floor", url),))
-            out.add([routing_id, *encode_config_answer(request.reqid, config)])
+            out.add([routing_id, *CONFIG_ANSWER.encode(config, request.reqid)])
         send_batch(router, out)
     router.close()
     context.term()

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import kelek
 from kelek.console.kelek_cli import main
-from kelek.protocols.zmqraft.wire.client_codec import ConfigAnswer, encode_config_answer
+from kelek.protocols.zmqraft.wire.client_codec import CONFIG_ANSWER, ConfigAnswer
 from kelek.protocols.zmqraft.wire.values import REQUEST_CONFIG
 
 IDENT = b"foreign"
@@ -26,7 +26,7 @@ def serve(socket: zmq.Socket[bytes], ended: threading.Event) -> None:
         routing_id, reqid, *rest = socket.recv_multipart()
         if rest[:2] == [REQUEST_CONFIG, IDENT]:
             answer = ConfigAnswer(True, "f1", (("f1", url),))
-            socket.send_multipart([routing_id, *encode_config_answer(reqid, answer)])
+            socket.send_multipart([routing_id, *CONFIG_ANSWER.encode(answer, reqid)])
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import zmq
 
-from kelek.protocols.zmqraft.wire.client_codec import LogInfo, decode_log_info_answer
+from kelek.protocols.zmqraft.wire.client_codec import LOG_INFO_ANSWER, LogInfo
 from kelek.protocols.zmqraft.wire.values import REQUEST_LOG_INFO
 from kelek.storage.disk.disk import Disk
 from kelek.storage.log.verify import StoredEntry, entries, read_identity
@@ -139,7 +139,7 @@ class VersionedNodes:
             socket.send_multipart([b"1", REQUEST_LOG_INFO, CLUSTER.encode()])
             if not socket.poll(ASK_MS):
                 return None
-            return decode_log_info_answer(socket.recv_multipart())[1]
+            return LOG_INFO_ANSWER.decode(socket.recv_multipart())
 
     def wait(self, good: Callable[[dict[str, LogInfo]], bool]) -> dict[str, LogInfo]:
         """Asks all that run until they are as they should be."""

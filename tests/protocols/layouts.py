@@ -17,14 +17,17 @@ IDENT = b"demo"
 Strategies = Mapping[FrameType | RestType, st.SearchStrategy[Any]]
 
 
-def layouts(package: ModuleType) -> dict[str, Layout[Any]]:
-    """All Layouts of a package's modules, by name."""
-    found: dict[str, Layout[Any]] = {}
+def layouts(package: ModuleType) -> list[Layout[Any]]:
+    """All Layouts of a package's modules, also those in dicts."""
+    found: dict[int, Layout[Any]] = {}
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        for value in vars(import_module(info.name)).values():
+        values: list[Any] = list(vars(import_module(info.name)).values())
+        for value in values:
             if isinstance(value, Layout):
-                assert found.setdefault(value.name, value) is value, f"two {value.name}s"
-    return found
+                found[id(value)] = value
+            elif isinstance(value, dict):
+                values += value.values()
+    return list(found.values())
 
 
 def _draw_fields(draw: st.DrawFn, parts: tuple[Part, ...], types: Strategies) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def table(names: list[str], columns: list[list[TableRow]]) -> str:
 @pytest.mark.parametrize("name", PAGES)
 def test_tables_of_frames_follow_the_code(name: str, request: pytest.FixtureRequest) -> None:
     page = ROOT / "docs" / "protocols" / f"{name}.md"
-    declared = layouts(PAGES[name])
+    declared = {layout.name: layout for layout in reversed(layouts(PAGES[name]))}
     text = page.read_text(encoding="utf-8")
 
     def current(match: re.Match[str]) -> str:

@@ -218,7 +218,12 @@ def test_rows() -> None:
     ]
     assert list(SUM.rows())[2] == TableRow("3...", "number", "more: at most 2")
     assert list(ANSWER.rows())[1:] == [
-        TableRow("2", "byte", "status: `31` in progress, `31` committed, `30` not the leader"),
-        TableRow("3", "", "`31`: number, its index; `30`: ignored"),
+        TableRow(
+            "2",
+            "byte",
+            "status: `31` without frame 3: in progress; `31` with frame 3: committed; "
+            "`30` not the leader",
+        ),
+        TableRow("3", "", "`31` with frame 3: number, its index; `30`: ignored"),
         TableRow("4", "number", "`30`: leader"),
     ]

@@ -24,6 +24,9 @@ from ...failover.servers import (
     FailoverPolicy,
 )
 from ..wire.client_codec import (
+    CONFIG_ANSWER,
+    STATE_BROADCAST,
+    UPDATE_ANSWER,
     ClientRequest,
     ConfigAnswer,
     EntriesStatus,
@@ -31,25 +34,21 @@ from ..wire.client_codec import (
     RequestConfig,
     RequestEntries,
     UpdateStatus,
-    decode_config_answer,
-    decode_entries_answer,
-    decode_state_broadcast,
-    decode_update_answer,
     encode_client_request,
 )
 from ..wire.extensions import (
+    ENTRIES_ANSWERS,
+    ENTRIES_PACKED_REQUEST,
     FEATURE_ANYWHERE,
     FEATURE_ENTRIES,
     FEATURE_PACK,
     FEATURE_TABLES,
+    HELLO_ANSWER,
+    HELLO_REQUEST,
+    PACK_ANSWER,
     PACK_GAP,
     PACK_NOT_LEADER,
     Hello,
-    decode_entries_packed_answer,
-    decode_hello_answer,
-    decode_pack_answer,
-    encode_entries_packed,
-    encode_hello,
 )
 from ..wire.read_codec import FEATURE_READS
 from ..wire.transfer_codec import FEATURE_TRANSFER
@@ -255,7 +254,7 @@ class LogClientMachine:
         if subscription not in self._subscriptions:
             return
         try:
-            message = decode_state_broadcast(frames, self.setup.cluster)
+            message = STATE_BROADCAST.decode(frames, self.setup.cluster)
         except RemoteProtocolError:
             self.counters["junk"] += 1
             return
@@ -266,9 +265,9 @@ class LogClientMachine:
         if reqid == peer.poll_id:
             self.failover.on_heard(peer, now_ms)
             peer.node_only = False
-            self._on_config(peer, decode_config_answer(frames)[1], now_ms)
+            self._on_config(peer, CONFIG_ANSWER.decode(frames), now_ms)
         elif reqid == peer.node_id:
-            decode_config_answer(frames)
+            CONFIG_ANSWER.decode(frames)
             peer.node_only = not peer.answered
         elif len(frames) > 1 and frames[1] == UPDATE_PACK and self.window.awaits(reqid):
             self._on_pack_answer(peer, frames, now_ms)
@@ -276,8 +275,8 @@ class LogClientMachine:
             if not self.reads.on_answer(frames, now_ms):
                 self._on_refused(peer, now_ms)
         elif len(frames) > 1 and frames[1] == HELLO:
-            hello_id, hello = decode_hello_answer(frames)
-            if hello_id == peer.hello_id:
+            hello = HELLO_ANSWER.decode(frames)
+            if reqid == peer.hello_id:
                 peer.hello = hello
                 self._try_leader(peer, now_ms)
         elif reqid in self._queries:
@@ -295,14 +294,14 @@ class LogClientMachine:
             self.counters["strays"] += 1
 
     def _on_pack_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
-        reqid, answer = decode_pack_answer(frames)
+        answer = PACK_ANSWER.decode(frames)
         if answer.status == PACK_NOT_LEADER:
             self._on_refused(peer, now_ms)
         elif answer.status == PACK_GAP:
             if peer is self.failover.current:
                 self._on_gap(now_ms)
         else:
-            self.window.on_pack_answer(reqid, answer, now_ms)
+            self.window.on_pack_answer(frames[0], answer, now_ms)
 
     def _on_gap(self, now_ms: int) -> None:
         """The leader lacks an update before this one: repeats the whole window, after a pause.
@@ -317,17 +316,15 @@ class LogClientMachine:
             self.window.halve_packs()
 
     def _on_update_answer(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
-        reqid, answer = decode_update_answer(frames)
+        answer = UPDATE_ANSWER.decode(frames)
         if answer.status is UpdateStatus.REFUSED:
             self._on_refused(peer, now_ms)
         else:
-            self.window.on_update_answer(reqid, answer, now_ms)
+            self.window.on_update_answer(frames[0], answer, now_ms)
 
     def _on_entries(self, peer: _Peer, frames: Sequence[bytes], now_ms: int) -> None:
-        packed = frames[1] == ENTRIES_PACKED
-        decode = decode_entries_packed_answer if packed else decode_entries_answer
-        reqid, answer = decode(frames)
-        stream = self.streams[reqid]
+        answer = ENTRIES_ANSWERS[frames[1] == ENTRIES_PACKED].decode(frames)
+        stream = self.streams[frames[0]]
         if answer.status is EntriesStatus.NOT_LEADER:
             if stream.url is None:
                 self._on_refused(peer, now_ms)
@@ -339,7 +336,7 @@ class LogClientMachine:
         if follow_up is not None:
             self._send_request(peer.url, follow_up)
         if stream.done:
-            del self.streams[reqid]
+            del self.streams[frames[0]]
 
     def explain(self, timeout_ms: int) -> str:
         """Why no leader is found, and the way out."""
@@ -444,7 +441,7 @@ class LogClientMachine:
         one."""
         if self.setup.form is None and peer.hello is None:
             hello = Hello("", self.setup.version)
-            self._send(peer.url, encode_hello(peer.hello_id, self.setup.cluster, hello))
+            self._send(peer.url, HELLO_REQUEST.encode(hello, peer.hello_id, self.setup.cluster))
         if self.setup.form is Form.TEXT and not peer.answered:
             # It may be unreachable, or not know text form. The request changes nothing.
             peer.node_id = self.new_id()
@@ -598,7 +595,7 @@ class LogClientMachine:
 
     def _send_request(self, url: str, request: ClientRequest) -> None:
         if isinstance(request, RequestEntries) and request.packed:
-            self._send(url, encode_entries_packed(self.setup.cluster, request))
+            self._send(url, ENTRIES_PACKED_REQUEST.encode(request, cluster=self.setup.cluster))
             return
         form = self.setup.form or Form.NODE
         self._send(url, encode_client_request(request, self.setup.cluster, form))

@@ -11,6 +11,9 @@ from ...errors import RemoteProtocolError
 from ...raft.messages import EntryBatch
 from ...record import slice_block
 from ..wire.client_codec import (
+    CONFIG_ANSWER,
+    LOG_INFO_ANSWER,
+    STATE_URL_ANSWER,
     ConfigAnswer,
     EntriesAnswer,
     EntriesStatus,
@@ -21,9 +24,6 @@ from ..wire.client_codec import (
     RequestEntries,
     RequestLogInfo,
     StateChunk,
-    decode_config_answer,
-    decode_log_info_answer,
-    decode_state_url_answer,
     encode_client_request,
 )
 from ..wire.config_codec import (
@@ -99,13 +99,13 @@ class Query:
         answer: ConfigAnswer | LogInfo | ConfigUpdateAnswer | SnapshotMade | str | None
         match self.request:
             case RequestConfig():
-                answer = decode_config_answer(frames)[1]
+                answer = CONFIG_ANSWER.decode(frames)
                 leads = answer.leading
             case RequestLogInfo():
-                answer = decode_log_info_answer(frames)[1]
+                answer = LOG_INFO_ANSWER.decode(frames)
                 leads = answer.leading
             case RequestBroadcastStateUrl():
-                answer = decode_state_url_answer(frames)[1]
+                answer = STATE_URL_ANSWER.decode(frames).url
                 leads = answer is not None or self.accepts_no_url or self.refusals > 0
             case ConfigUpdate():
                 answer = CONFIG_UPDATE_ANSWER.decode(frames)
@@ -247,7 +247,7 @@ class EntryStream:
         if len(self.runs) >= RUNS_MAX:
             return None  # A peer sends a few messages without a follow-up, never so many.
         if answer.chunk is not None:
-            return self._on_chunk(answer.last_index, answer.chunk)
+            return self._on_chunk(answer, answer.chunk)
         if self.wants_state:
             self.done = True
             return self.stop() if answer.status is EntriesStatus.MORE else None
@@ -274,8 +274,9 @@ class EntryStream:
             return None
         return self._follow_up(answer.last_index)
 
-    def _on_chunk(self, last_index: int, chunk: StateChunk) -> RequestEntries | None:
+    def _on_chunk(self, answer: EntriesAnswer, chunk: StateChunk) -> RequestEntries | None:
         """The requested entries are no longer stored: processes a chunk of its state."""
+        last_index = answer.last_index
         if last_index <= self.prev_index:
             raise RemoteProtocolError("a snapshot up to an index that was received before")
         compacted = Compacted(last_index, chunk.size)
@@ -288,8 +289,8 @@ class EntryStream:
         offset = sum(map(len, self.chunks))
         if chunk.offset != offset:
             return None  # Entries are missing: after a silence comes a new request.
-        self.chunks.append(chunk.data)
-        if offset + len(chunk.data) == chunk.size:
+        self.chunks.append(answer.data)
+        if offset + len(answer.data) == chunk.size:
             return self.stop()
         return self._request(last_index, None)
 

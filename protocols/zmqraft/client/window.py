@@ -21,9 +21,9 @@ from ..wire.extensions import (
     PACK_ACCEPTED,
     PACK_BYTES_MAX,
     PACK_REFUSED,
+    PACK_REQUEST,
     Pack,
     PackAnswer,
-    encode_pack,
     pack_records,
 )
 
@@ -211,7 +211,7 @@ class Window:
             # Empty: all earlier updates are committed, because they have left the window.
             previous = self.items[position - 1].reqids[-1] if position else b""
             pack = Pack(pending.reqids[0], previous, pending.records())
-            yield encode_pack(self.cluster, pack)
+            yield PACK_REQUEST.encode(pack, cluster=self.cluster)
         self.sent = max(self.sent, end)
 
     def _unsent_singles(self, form: Form, now_ms: int) -> Iterable[list[bytes]]:

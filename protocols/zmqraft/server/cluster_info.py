@@ -12,6 +12,9 @@ from ...raft.core import Raft, Role
 from ...raft.messages import ReadIndex
 from ..membership.directory import MemberDirectory
 from ..wire.client_codec import (
+    CONFIG_ANSWER,
+    LOG_INFO_ANSWER,
+    STATE_URL_ANSWER,
     ClientRequest,
     ConfigAnswer,
     Form,
@@ -20,9 +23,7 @@ from ..wire.client_codec import (
     RequestBroadcastStateUrl,
     RequestConfig,
     RequestLogInfo,
-    encode_config_answer,
-    encode_log_info_answer,
-    encode_state_url_answer,
+    StateUrlAnswer,
 )
 from .append_queue import PruneMarks
 from .read_queue import ReadQueue
@@ -144,22 +145,22 @@ class ClusterInfo:
             info = self._log_info(form, status)
             if not leads and info.leading:
                 info = info._replace(leading=False, leader=None)
-            client.out.add([client.routing_id, *encode_log_info_answer(message.reqid, info)])
+            client.out.add([client.routing_id, *LOG_INFO_ANSWER.encode(info, message.reqid)])
 
     def _answer(self, form: Form, message: ClientRequest, status: PeerStatus) -> list[bytes]:
         core = self._core
         match message:
             case RequestConfig():
                 config = ConfigAnswer(status.accepts_updates, core.leader, self._directory.members)
-                return encode_config_answer(message.reqid, config)
+                return CONFIG_ANSWER.encode(config, message.reqid)
             case RequestLogInfo():
-                return encode_log_info_answer(message.reqid, self._log_info(form, status))
+                return LOG_INFO_ANSWER.encode(self._log_info(form, status), message.reqid)
             case RequestBroadcastStateUrl():
                 # Clients of the npm package ask each peer for its own URL. Clients in the text form
                 # want the leader's only.
                 says = form is Form.NODE or core.role is Role.LEADER
                 url = self._setup.broadcast_url if says else ""
-                return encode_state_url_answer(message.reqid, url or None)
+                return STATE_URL_ANSWER.encode(StateUrlAnswer(url or None), message.reqid)
         raise RemoteProtocolError("an update of an invalid form")
 
     def _log_info(self, form: Form, status: PeerStatus) -> LogInfo:

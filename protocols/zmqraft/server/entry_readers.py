@@ -19,9 +19,8 @@ from ..wire.client_codec import (
     EntriesStatus,
     ReplyAddress,
     RequestEntries,
-    encode_entries_answer,
 )
-from ..wire.extensions import encode_entries_packed_answer
+from ..wire.extensions import ENTRIES_ANSWERS
 from .entry_streams import EntryStreams
 from .read_queue import ReadQueue
 from .snapshots import SnapshotManager
@@ -169,8 +168,8 @@ class EntryReaders:
         """Refuses a request and names the leader; none if this peer leads but is not confirmed."""
         leader = None if self._core.role is Role.LEADER else self._core.leader
         refusal = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=leader)
-        encode = encode_entries_packed_answer if request.packed else encode_entries_answer
-        client.out.add([client.routing_id, *encode(request.reqid, refusal)])
+        frames = ENTRIES_ANSWERS[request.packed].encode(refusal, request.reqid)
+        client.out.add([client.routing_id, *frames])
 
     def _read(self, first_index: int, last_index: int, bytes_max: int) -> list[EntryBatch]:
         """Reads batches for a stream; none when the log cannot be read at the moment."""

@@ -16,9 +16,8 @@ from ..wire.client_codec import (
     EntriesStatus,
     ReplyAddress,
     RequestEntries,
-    encode_entries_answer,
 )
-from ..wire.extensions import ENTRIES_BLOCKS_MAX, encode_entries_packed_answer
+from ..wire.extensions import ENTRIES_ANSWERS, ENTRIES_BLOCKS_MAX
 
 MESSAGE_BYTES_MAX = 64 << 10
 MESSAGE_ENTRIES_MAX = 4096
@@ -199,8 +198,7 @@ class EntryStreams:
 def _header_frames(request: RequestEntries, status: EntriesStatus, last_index: int) -> list[bytes]:
     """Encodes the frames before the entries."""
     answer = EntriesAnswer(status, last_index)
-    encode = encode_entries_packed_answer if request.packed else encode_entries_answer
-    return encode(request.reqid, answer)
+    return ENTRIES_ANSWERS[request.packed].encode(answer, request.reqid)
 
 
 def _status(stream: _Stream, last_index: int) -> EntriesStatus:

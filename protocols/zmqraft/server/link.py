@@ -6,12 +6,13 @@
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import RemoteProtocolError
 from ...raft.messages import (
     AppendEntries,
     AppendResponse,
+    EntryBatch,
     InstallSnapshot,
     Message,
     RequestVote,
@@ -19,32 +20,28 @@ from ...raft.messages import (
     TimeoutNow,
     Vote,
 )
-from ...record import block_entries, block_from_entries, check_block
-from ..wire.client_codec import LogInfo, decode_log_info_answer
+from ...record import block_entries, block_from_entries
+from ...wire import Layout
+from ..wire.client_codec import LOG_INFO_ANSWER, LogInfo
 from ..wire.config_codec import check_configs
 from ..wire.extensions import (
+    APPEND_PACKED_ANSWER,
+    APPEND_PACKED_REQUEST,
     FEATURE_APPEND,
     FEATURE_PRE_VOTE,
+    HELLO_ANSWER,
+    HELLO_REQUEST,
+    PRE_VOTE_REQUEST,
     Hello,
-    decode_append_packed,
-    decode_append_packed_answer,
-    decode_hello_answer,
-    decode_pre_vote,
-    encode_append_packed,
-    encode_append_packed_answer,
-    encode_hello,
-    encode_pre_vote,
 )
 from ..wire.peer_codec import (
+    APPEND_REQUEST,
+    VOTE_ANSWER,
+    VOTE_REQUEST,
     Dialect,
-    decode_append_entries,
-    decode_append_response,
-    decode_request_vote,
-    decode_vote,
-    encode_append_entries,
-    encode_append_response,
-    encode_request_vote,
-    encode_vote,
+    PlainAppend,
+    decode_append_answer,
+    encode_append_answer,
 )
 from ..wire.snapshot_codec import (
     FEATURE_SNAPSHOT,
@@ -95,6 +92,18 @@ class RequestKind(IntEnum):
 
 
 TEXT_KINDS = (RequestKind.VOTE, RequestKind.APPEND, RequestKind.SNAPSHOT)
+
+
+PEER_REQUESTS: dict[bytes, tuple[RequestKind, Layout[Any]]] = {
+    REQUEST_VOTE: (RequestKind.VOTE, VOTE_REQUEST),
+    PRE_VOTE: (RequestKind.PRE_VOTE, PRE_VOTE_REQUEST),
+    TRANSFER_VOTE: (RequestKind.TRANSFER_VOTE, TRANSFER_VOTE_REQUEST),
+    TIMEOUT_NOW: (RequestKind.TIMEOUT_NOW, TIMEOUT_NOW_REQUEST),
+    APPEND_ENTRIES: (RequestKind.APPEND, APPEND_REQUEST),
+    APPEND_PACKED: (RequestKind.PACKED_APPEND, APPEND_PACKED_REQUEST),
+    INSTALL_SNAPSHOT: (RequestKind.SNAPSHOT, INSTALL_REQUEST),
+    INSTALL_PACKED: (RequestKind.PACKED_SNAPSHOT, INSTALL_PACKED_REQUEST),
+}
 
 
 class PendingRequest(NamedTuple):
@@ -168,7 +177,7 @@ class PeerLink:
         self.unanswered_hellos += self._has_answered
         self._has_answered = False
         message_id = self._remember(PendingRequest(RequestKind.HELLO, int(own_hello.voter), 0))
-        self._send(encode_hello(encode_uint(message_id), self._cluster, own_hello))
+        self._send(HELLO_REQUEST.encode(own_hello, encode_uint(message_id), self._cluster))
 
     def request_log_info(self) -> None:
         """Requests the peer's log info, as a client does. Every implementation answers it."""
@@ -189,10 +198,10 @@ class PeerLink:
             message_id = self._text_message_id(
                 message, PendingRequest(RequestKind.VOTE, message.term, 0)
             )
-            self._send(encode_request_vote(message_id, self._cluster, message))
+            self._send(VOTE_REQUEST.encode(message, message_id, self._cluster))
         elif self.features is not None and FEATURE_PRE_VOTE in self.features:
             message_id = self._remember(PendingRequest(RequestKind.PRE_VOTE, message.term, 0))
-            self._send(encode_pre_vote(message_id, self._cluster, message))
+            self._send(PRE_VOTE_REQUEST.encode(message, message_id, self._cluster))
 
     def send_chunk(self, message: InstallSnapshot, *, plain: bool) -> None:
         """Sends a chunk of a snapshot; plain: in text form."""
@@ -214,7 +223,7 @@ class PeerLink:
             message_id = self._remember(
                 PendingRequest(RequestKind.PACKED_APPEND, message.term, last, round_)
             )
-            self._send(encode_append_packed(message_id, self._cluster, message))
+            self._send(APPEND_PACKED_REQUEST.encode(message, message_id, self._cluster))
             return
         # The round is not on the wire, so it does not distinguish a repeat.
         message = message._replace(read_round=0)
@@ -222,12 +231,13 @@ class PeerLink:
         message_id = self._text_message_id(message, pending)
         if message.batches:
             self._mark_late(message_id)
-        entries = [
+        entries = tuple(
             entry
             for batch in message.batches
             for entry in block_entries(batch, batch.first_index, batch.last_index)
-        ]
-        self._send(encode_append_entries(message_id, self._cluster, message, entries))
+        )
+        plain = PlainAppend(*message[:5], entries)
+        self._send(APPEND_REQUEST.encode(plain, message_id, self._cluster))
 
     def _mark_late(self, message_id: int) -> None:
         """Marks the refusals of earlier AppendEntries as late, after entries were sent or accepted.
@@ -275,15 +285,13 @@ class PeerLink:
             del self._repeats[is_chunk]
         match pending.kind:
             case RequestKind.VOTE | RequestKind.TRANSFER_VOTE:
-                return decode_vote(frames)[1]
+                return VOTE_ANSWER.decode(frames)
             case RequestKind.PRE_VOTE:
-                return decode_vote(frames)[1]._replace(pre_vote=True)
+                return VOTE_ANSWER.decode(frames)._replace(pre_vote=True)
             case RequestKind.PACKED_APPEND:
-                return decode_append_packed_answer(frames)[1]._replace(
-                    read_round=pending.read_round
-                )
+                return APPEND_PACKED_ANSWER.decode(frames)._replace(read_round=pending.read_round)
             case RequestKind.APPEND:
-                answer = decode_append_response(frames)[1]._replace(read_round=pending.read_round)
+                answer = decode_append_answer(frames)._replace(read_round=pending.read_round)
                 if answer.success:
                     self._mark_late(message_id)
                     return answer._replace(match_index=pending.last_index)
@@ -297,7 +305,7 @@ class PeerLink:
             case RequestKind.TIMEOUT_NOW:
                 return None  # It has no answer.
             case RequestKind.LOG_INFO:
-                return decode_log_info_answer(frames)[1]
+                return LOG_INFO_ANSWER.decode(frames)
             case RequestKind.PACKED_SNAPSHOT:
                 return INSTALL_PACKED_ANSWER.decode(frames)
             case RequestKind.SNAPSHOT:
@@ -307,7 +315,7 @@ class PeerLink:
                     return response._replace(offset=pending.last_index, done=done)
                 return response
             case RequestKind.HELLO:
-                hello = decode_hello_answer(frames)[1]
+                hello = HELLO_ANSWER.decode(frames)
                 self.wrong_peer = hello.peer != self.peer
                 if self.wrong_peer:
                     raise RemoteProtocolError(f"{hello.peer} answers at the address of {self.peer}")
@@ -352,52 +360,29 @@ class PeerRequests:
         Returns (sender, message, origin); None for a repeat or an unknown sender. Raises
         RemoteProtocolError.
         """
-        kind = frames[1]
-        message: RequestVote | AppendEntries | InstallSnapshot | TimeoutNow
+        if frames[1] not in PEER_REQUESTS:
+            raise RemoteProtocolError(f"unknown message type {frames[1][:8].hex()}")
+        kind, layout = PEER_REQUESTS[frames[1]]
+        message = layout.decode(frames, self._cluster)
+        if isinstance(message, PlainAppend):
+            batches: list[EntryBatch] = []
+            if message.entries and message.leader in self.accepted_senders - ignored:
+                batches = block_from_entries(message.prev_index + 1, message.entries)
+            message = AppendEntries(*message[:5], tuple(batches))
         last_index = 0
-        if kind == APPEND_PACKED:
-            form = RequestKind.PACKED_APPEND
-            _, message, blocks = decode_append_packed(frames, self._cluster)
-            batches = check_configs([check_block(block) for block in blocks])
-            message = message._replace(batches=tuple(batches))
-        elif kind == APPEND_ENTRIES:
-            form = RequestKind.APPEND
-            _, message, entries = decode_append_entries(frames, self._cluster)
-            if entries and message.leader in self.accepted_senders - ignored:
-                batches = check_configs(block_from_entries(message.prev_index + 1, entries))
-                message = message._replace(batches=tuple(batches))
-        elif kind == REQUEST_VOTE:
-            form = RequestKind.VOTE
-            _, message = decode_request_vote(frames, self._cluster)
-        elif kind == PRE_VOTE:
-            form = RequestKind.PRE_VOTE
-            _, message = decode_pre_vote(frames, self._cluster)
-        elif kind == TRANSFER_VOTE:
-            form = RequestKind.TRANSFER_VOTE
-            message = TRANSFER_VOTE_REQUEST.decode(frames, self._cluster)
-        elif kind == TIMEOUT_NOW:
-            form = RequestKind.TIMEOUT_NOW
-            message = TIMEOUT_NOW_REQUEST.decode(frames, self._cluster)
-        elif kind == INSTALL_PACKED:
-            form = RequestKind.PACKED_SNAPSHOT
-            message = INSTALL_PACKED_REQUEST.decode(frames, self._cluster)
-        elif kind == INSTALL_SNAPSHOT:
-            form = RequestKind.SNAPSHOT
-            message = INSTALL_REQUEST.decode(frames, self._cluster)
-        else:
-            raise RemoteProtocolError(f"unknown message type {kind[:8].hex()}")
+        if isinstance(message, AppendEntries):
+            check_configs(message.batches)
+            last_index = _last_index(message)
+        elif isinstance(message, InstallSnapshot):
+            last_index = message.offset + len(message.chunk)
         sender = message.candidate if isinstance(message, RequestVote) else message.leader
         if sender not in self.accepted_senders or sender in ignored:
             self.unknown_senders += 1
             return None
-        about = sender, form is RequestKind.SNAPSHOT
-        if form in TEXT_KINDS and self._is_repeat(about, routing_id, frames, send):
+        about = sender, kind is RequestKind.SNAPSHOT
+        if kind in TEXT_KINDS and self._is_repeat(about, routing_id, frames, send):
             return None
-        if isinstance(message, AppendEntries):
-            last_index = _last_index(message)
-        elif isinstance(message, InstallSnapshot):
-            last_index = message.offset + len(message.chunk)
-        return sender, message, Origin(send, sender, routing_id, frames[0], form, last_index)
+        return sender, message, Origin(send, sender, routing_id, frames[0], kind, last_index)
 
     def _is_repeat(
         self, about: tuple[str, bool], routing_id: bytes, frames: list[bytes], send: Send
@@ -427,7 +412,7 @@ class PeerRequests:
         """Sends the answer to the origin of its request, in the request's form."""
         message_id = decode_message_id(origin.message_id)
         if isinstance(message, Vote):
-            frames = encode_vote(message_id, message)
+            frames = VOTE_ANSWER.encode(message, message_id)
         elif isinstance(message, SnapshotResponse):
             if origin.kind is RequestKind.PACKED_SNAPSHOT:
                 frames = INSTALL_PACKED_ANSWER.encode(message, message_id)
@@ -438,8 +423,8 @@ class PeerRequests:
         else:
             assert isinstance(message, AppendResponse)
             if origin.kind is RequestKind.PACKED_APPEND:
-                frames = encode_append_packed_answer(
-                    message_id, message._replace(clients_wait=self.clients_wait)
+                frames = APPEND_PACKED_ANSWER.encode(
+                    message._replace(clients_wait=self.clients_wait), message_id
                 )
             else:
                 if message.success and message.match_index < origin.last_index:
@@ -448,7 +433,7 @@ class PeerRequests:
                     message = AppendResponse(
                         message.term, False, conflict_index=message.match_index + 1
                     )
-                frames = encode_append_response(message_id, message, self._dialect(origin.peer))
+                frames = encode_append_answer(message, message_id, self._dialect(origin.peer))
         frames = [origin.routing_id, *frames]
         about = origin.peer, origin.kind is RequestKind.SNAPSHOT
         last = self._last_text.get(about)

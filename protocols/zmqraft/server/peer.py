@@ -38,6 +38,7 @@ from ..snapshots.orders import Order, Result, Snapshot
 from ..wire.client_codec import Form, LogInfo, ReplyAddress, RequestEntries, decode_client_request
 from ..wire.config_codec import CONFIG_UPDATE_REQUEST
 from ..wire.extensions import (
+    ENTRIES_PACKED_REQUEST,
     FEATURE_ANYWHERE,
     FEATURE_APPEND,
     FEATURE_ENTRIES,
@@ -45,36 +46,27 @@ from ..wire.extensions import (
     FEATURE_PACK,
     FEATURE_PRE_VOTE,
     FEATURE_TABLES,
+    HELLO_ANSWER,
+    HELLO_REQUEST,
     Hello,
-    decode_entries_packed,
-    decode_hello,
-    encode_hello_answer,
 )
 from ..wire.peer_codec import Dialect
 from ..wire.read_codec import FEATURE_READS
 from ..wire.snapshot_codec import FEATURE_SNAPSHOT
 from ..wire.transfer_codec import FEATURE_TRANSFER
 from ..wire.values import (
-    APPEND_ENTRIES,
-    APPEND_PACKED,
     CONFIG_UPDATE,
     ENTRIES_PACKED,
     HELLO,
-    INSTALL_PACKED,
-    INSTALL_SNAPSHOT,
     MAKE_SNAPSHOT,
-    PRE_VOTE,
-    REQUEST_VOTE,
-    TIMEOUT_NOW,
     TRANSFER,
-    TRANSFER_VOTE,
     encode_json,
 )
 from .append_queue import AppendQueue, PruneMarks
 from .cluster_info import ClusterInfo, PeerStatus, RequestQueue
 from .commits import CommitNotice, CommitNotifier, NotifyScope
 from .entry_readers import EntryReaders
-from .link import Origin, PeerRequests
+from .link import PEER_REQUESTS, Origin, PeerRequests
 from .links import Links
 from .reads import PeerReads
 from .snapshots import SnapshotContext, SnapshotManager
@@ -92,18 +84,6 @@ FEATURES = (
     FEATURE_MEMBERS,
     FEATURE_ANYWHERE,
     FEATURE_TABLES,
-)
-PEER_REQUESTS = frozenset(
-    (
-        REQUEST_VOTE,
-        APPEND_ENTRIES,
-        APPEND_PACKED,
-        PRE_VOTE,
-        TRANSFER_VOTE,
-        TIMEOUT_NOW,
-        INSTALL_SNAPSHOT,
-        INSTALL_PACKED,
-    )
 )
 _NO_SENDERS: frozenset[str] = frozenset()
 PRUNE_EVERY_MS = 60_000
@@ -439,7 +419,7 @@ class Peer:
                 self._on_hello_request(routing_id, request, out)
             elif kind == ENTRIES_PACKED:
                 client = ReplyAddress(out, routing_id)
-                entries = decode_entries_packed(request, self.cluster)
+                entries = ENTRIES_PACKED_REQUEST.decode(request, self.cluster)
                 self.entry_readers.on_request(client, entries, self._now_ms)
             elif kind == TRANSFER:
                 self.transfers.on_request(routing_id, request, out.add, self._now_ms)
@@ -534,7 +514,7 @@ class Peer:
         )
 
     def _on_hello_request(self, routing_id: bytes, request: list[bytes], out: Frames) -> None:
-        message_id, hello = decode_hello(request, self.cluster)
+        hello = HELLO_REQUEST.decode(request, self.cluster)
         if hello.peer in self._ignored_senders(out):
             self.requests.unknown_senders += 1
         elif hello.peer in self.links.by_peer:
@@ -543,7 +523,7 @@ class Peer:
             self.directory.add_unlisted(hello.peer)
             self._update_accepted_senders()
         # After its processing, because it may have made us a voter.
-        out.add([routing_id, *encode_hello_answer(message_id, self.own_hello())])
+        out.add([routing_id, *HELLO_ANSWER.encode(self.own_hello(), request[0])])
 
     def _on_hello(self, peer: str, hello: Hello) -> None:
         self.links.on_hello(peer, hello, self.setup.tuning.inflight_max)

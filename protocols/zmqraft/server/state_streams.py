@@ -14,9 +14,8 @@ from ..wire.client_codec import (
     ReplyAddress,
     RequestEntries,
     StateChunk,
-    encode_entries_answer,
 )
-from ..wire.extensions import encode_entries_packed_answer
+from ..wire.extensions import ENTRIES_ANSWERS
 from ..wire.snapshot_codec import CHUNK_BYTES_MAX, CHUNK_BYTES_PLAIN
 from .entry_streams import SILENCE_MS_MAX
 
@@ -139,10 +138,14 @@ class StateStreams:
         client, stream = self._streams[key]
         request, snapshot = stream.request, stream.snapshot
         term = None if request.text else snapshot.last_term
-        chunk = StateChunk(piece.offset, snapshot.state_size, term, piece.chunk)
-        answer = EntriesAnswer(EntriesStatus.SNAPSHOT, snapshot.last_index, chunk=chunk)
-        encode = encode_entries_packed_answer if request.packed else encode_entries_answer
-        client.out.add([client.routing_id, *encode(request.reqid, answer)])
+        answer = EntriesAnswer(
+            EntriesStatus.SNAPSHOT,
+            snapshot.last_index,
+            chunk=StateChunk(piece.offset, snapshot.state_size, term),
+            data=piece.chunk,
+        )
+        frames = ENTRIES_ANSWERS[request.packed].encode(answer, request.reqid)
+        client.out.add([client.routing_id, *frames])
         self._record_sent(client.routing_id, snapshot, piece.offset + len(piece.chunk))
 
     def _drop(self, key: tuple[bytes, bytes]) -> None:

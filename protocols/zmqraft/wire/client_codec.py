@@ -1,45 +1,46 @@
-"""Codec of messages between clients and peers, in text form and node form.
+"""Messages between clients and peers, in text form and node form.
 
-Pure functions over frames as on a DEALER: without a routing id. Entries stay encoded (entry.py).
-config_codec.py has ConfigUpdate.
+Entries stay encoded (entry.py). config_codec.py has ConfigUpdate.
 """
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ...raft.messages import EntryBatch
+from ...wire import Case, Cases, Constant, Frame, FrameType, Ident, Layout, Rest, RestType, Unused
 from .config_codec import CONFIG_UPDATE_REQUEST, ConfigUpdate
 from .entry import check_heads
-from .peer_codec import check_entries
+from .peer_codec import ENTRIES, decode_entry_frames
 from .snapshot_codec import MAKE_SNAPSHOT_REQUEST, MakeSnapshot
 from .values import (
+    ANSWER_ID,
+    ANSWER_REQID,
+    BOOL,
+    BYTES,
     CONFIG_UPDATE,
+    COUNT,
+    IDENT,
+    JSON_UINT,
+    LEADER,
+    MEMBERS,
+    NULL,
+    REQID,
     REQUEST_BROADCAST_STATE_URL,
     REQUEST_CONFIG,
     REQUEST_ENTRIES,
+    REQUEST_ID,
     REQUEST_LOG_INFO,
     REQUEST_UPDATE,
+    UINT,
     UINT_MAX,
-    URL_BYTES_MAX,
+    URL,
     decode_bool,
-    decode_count,
-    decode_id,
-    decode_ident,
     decode_json,
-    decode_json_uint,
-    decode_leader,
-    decode_members,
-    decode_reqid,
-    decode_string,
-    decode_uint,
     encode_bool,
     encode_json,
-    encode_members,
-    encode_uint,
-    expect,
 )
 
 ENTRIES_ANSWER_MAX = 4096  # Entries of one answer to RequestEntries.
@@ -73,7 +74,7 @@ class RequestBroadcastStateUrl(NamedTuple):
 
 class RequestUpdate(NamedTuple):
     reqid: bytes
-    data: bytes
+    data: bytes = b""
 
 
 class RequestEntries(NamedTuple):
@@ -98,6 +99,67 @@ ClientRequest = (
     | ConfigUpdate
     | MakeSnapshot
 )
+
+# ---- requests ----
+
+
+def _forms(
+    name: str, value: type[Any], type_: bytes, node_id: FrameType, *frames: Frame, node: int = 0
+) -> dict[Form, Layout[Any]]:
+    """A request in both forms.
+
+    node_id   of the id in node form; in text form it is a reqid
+    node      so many of the last frames exist in node form only
+    """
+    id_ = Frame("reqid", REQID, "reqid")
+    return {
+        Form.NODE: Layout(
+            name,
+            value,
+            id_._replace(type=node_id),
+            Constant(type_),
+            IDENT,
+            *frames,
+            ignores_more=True,
+        ),
+        Form.TEXT: Layout(name, value, id_, Constant(type_), *frames[: len(frames) - node]),
+    }
+
+
+REQUESTS = {
+    REQUEST_CONFIG: _forms("RequestConfig", RequestConfig, REQUEST_CONFIG, REQUEST_ID),
+    REQUEST_LOG_INFO: _forms("RequestLogInfo", RequestLogInfo, REQUEST_LOG_INFO, REQUEST_ID),
+    REQUEST_BROADCAST_STATE_URL: _forms(
+        "RequestBroadcastStateUrl",
+        RequestBroadcastStateUrl,
+        REQUEST_BROADCAST_STATE_URL,
+        REQUEST_ID,
+    ),
+    REQUEST_UPDATE: _forms(
+        "RequestUpdate",
+        RequestUpdate,
+        REQUEST_UPDATE,
+        REQID,
+        Frame("data", BYTES, "the update: 1 byte to 10 MiB", optional=True),
+    ),
+    REQUEST_ENTRIES: _forms(
+        "RequestEntries",
+        RequestEntries,
+        REQUEST_ENTRIES,
+        REQUEST_ID,
+        Frame("prev_index", UINT, "previous LOG INDEX"),
+        Frame("limit", COUNT, "count of entries; empty: all; 0: stop", optional=True),
+        Frame(
+            "offset",
+            COUNT,
+            "next byte offset, while chunks are outstanding; in a first request the offset to "
+            "resume the state at",
+            optional=True,
+        ),
+        node=1,
+    ),
+}
+_BY_VALUE = {forms[Form.NODE].value: forms for forms in REQUESTS.values()}
 
 # Type: (frames of the text form, fewest, most), fewest frames of the node form.
 _SHAPES = {
@@ -135,67 +197,35 @@ def client_form(frames: Sequence[bytes], cluster: bytes) -> Form | None:
 def encode_client_request(
     request: ClientRequest, cluster: bytes, form: Form = Form.NODE
 ) -> list[bytes]:
-    """Encodes any request of a client; decode_client_request lists the frames."""
-    ident = [cluster] if form is Form.NODE else []
-    match request:
-        case RequestConfig(reqid):
-            return [reqid, REQUEST_CONFIG, *ident]
-        case RequestLogInfo(reqid):
-            return [reqid, REQUEST_LOG_INFO, *ident]
-        case RequestBroadcastStateUrl(reqid):
-            return [reqid, REQUEST_BROADCAST_STATE_URL, *ident]
-        case RequestUpdate(reqid, data):
-            return [reqid, REQUEST_UPDATE, *ident, data]
-        case RequestEntries():
-            return _encode_request_entries(request, ident)
-        case ConfigUpdate():  # It exists in node form only.
-            return CONFIG_UPDATE_REQUEST.encode(request, cluster=cluster)
-        case MakeSnapshot():  # Kelek's own, in one form only.
-            return MAKE_SNAPSHOT_REQUEST.encode(request, cluster=cluster)
-
-
-def _encode_request_entries(request: RequestEntries, ident: list[bytes]) -> list[bytes]:
-    frames = [request.reqid, REQUEST_ENTRIES, *ident, encode_uint(request.prev_index)]
-    count = b"" if request.limit is None else encode_uint(request.limit)
-    if ident and request.offset is not None:
-        return [*frames, count, encode_uint(request.offset)]
-    return [*frames, count] if count else frames
+    """Encodes any request of a client."""
+    if isinstance(request, RequestUpdate):  # By hand: the only one that clients send in numbers.
+        ident = [cluster] if form is Form.NODE else []
+        return [request.reqid, REQUEST_UPDATE, *ident, request.data]
+    if isinstance(request, ConfigUpdate):  # It exists in node form only.
+        return CONFIG_UPDATE_REQUEST.encode(request, cluster=cluster)
+    if isinstance(request, MakeSnapshot):  # Kelek's own, in one form only.
+        return MAKE_SNAPSHOT_REQUEST.encode(request, cluster=cluster)
+    return _BY_VALUE[type(request)][form].encode(request, cluster=cluster)
 
 
 def decode_client_request(frames: Sequence[bytes], cluster: bytes) -> tuple[Form, ClientRequest]:
-    """Decodes any request of a client ("Client messages").
+    """Decodes any request of a client ("Client messages"). Returns (form, request).
 
-    frames   1 reqid   12 bytes; in node form ^ % * < take any id of 1 to 12 bytes
-             2 bytes   message type: ^ config, % log info, * state url, = update, < entries
-             3 bytes   cluster ident, in node form only; the next ones then follow
-      =      3 bytes   the update's data, at least one byte; absent in node form: none
-      <      3 uint    previous LOG INDEX
-             4 uint    count of entries; absent or empty: no limit; 0: stop
-             5 uint    next byte offset of a snapshot, in node form only
-
-    Returns (form, request). Raises RemoteProtocolError when it has neither form, on a wrong id and
-    on a number over its limit. It returns empty and too long updates, because they get an answer.
+    Raises RemoteProtocolError also when it has neither form. It returns empty and too long updates,
+    because they get an answer.
     """
     form = client_form(frames, cluster)
     if form is None or frames[1] == CONFIG_UPDATE:
         raise RemoteProtocolError("a client request of no known shape")
-    kind, args = frames[1], frames[3:] if form is Form.NODE else frames[2:]
-    if kind == REQUEST_UPDATE:
-        return form, RequestUpdate(decode_reqid(frames[0]), args[0] if args else b"")
-    reqid = (decode_id if form is Form.NODE else decode_reqid)(frames[0])
-    if kind == REQUEST_CONFIG:
-        return form, RequestConfig(reqid)
-    if kind == REQUEST_LOG_INFO:
-        return form, RequestLogInfo(reqid)
-    if kind == REQUEST_BROADCAST_STATE_URL:
-        return form, RequestBroadcastStateUrl(reqid)
-    count = decode_count(args[1]) if len(args) > 1 else None
-    offset = decode_count(args[2]) if len(args) > 2 else None
-    return form, RequestEntries(reqid, decode_uint(args[0]), count, offset)
+    request: ClientRequest = REQUESTS[frames[1]][form].decode(frames, cluster)
+    return form, request
+
+
+# ---- answers ----
 
 
 class ConfigAnswer(NamedTuple):
-    """The leader and the members of a cluster (docs/protocols/zmq-raft.md, "Client messages").
+    """The leader and the members of a cluster.
 
     leading   the responding peer is the leader
     leader    the leader's PEER ID; None: none is known
@@ -207,26 +237,22 @@ class ConfigAnswer(NamedTuple):
     members: tuple[tuple[str, str], ...] | None = None
 
 
-def encode_config_answer(reqid: bytes, answer: ConfigAnswer) -> list[bytes]:
-    """Encodes the answer to RequestConfig."""
-    frames = [reqid, encode_bool(answer.leading), encode_json(answer.leader)]
-    return frames if answer.members is None else [*frames, encode_members(answer.members)]
+LEADING = Frame("leading", BOOL, "the responder leads")
+LEADER_OR_NULL = Frame("leader", LEADER, "LEADER ID or null")
 
-
-def decode_config_answer(frames: Sequence[bytes]) -> tuple[bytes, ConfigAnswer]:
-    """Decodes the answer to RequestConfig ("Client messages").
-
-    frames   1 reqid   of the request
-             2 bool    the responder is the leader
-             3 json    LEADER ID, or null
-    or also  4 json    [[PEER ID, url], ...]
-
-    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count or other json.
-    """
-    expect(frames, "a config answer", 3, 4)
-    members = decode_members(frames[3]) if len(frames) == 4 else None
-    leading, leader = decode_bool(frames[1]), decode_leader(frames[2])
-    return decode_id(frames[0]), ConfigAnswer(leading, leader, members)
+CONFIG_ANSWER = Layout(
+    "config answer",
+    ConfigAnswer,
+    ANSWER_ID,
+    LEADING,
+    LEADER_OR_NULL,
+    Frame(
+        "members",
+        MEMBERS,
+        "`[[PEER ID, url], ...]`; during a change the old members and the new ones",
+        optional=True,
+    ),
+)
 
 
 class UpdateStatus(Enum):
@@ -244,35 +270,32 @@ class UpdateAnswer(NamedTuple):
     leader: str | None = None  # REFUSED: the leader, if known.
 
 
-def encode_update_answer(reqid: bytes, answer: UpdateAnswer) -> list[bytes]:
-    """Encodes the answer to RequestUpdate."""
-    match answer.status:
-        case UpdateStatus.ACCEPTED:
-            return [reqid, b"\x01"]
-        case UpdateStatus.COMMITTED:
-            return [reqid, b"\x01", encode_json(answer.log_index)]
-        case UpdateStatus.REFUSED:
-            return [reqid, b"", encode_json(answer.leader)]
-        case UpdateStatus.REJECTED:
-            return [reqid, b""]
-
-
-def decode_update_answer(frames: Sequence[bytes]) -> tuple[bytes, UpdateAnswer]:
-    """Decodes the answer to RequestUpdate ("Client messages").
-
-    frames   1 reqid   of the request
-             2 bool    true: accepted, with frame 3 committed; false: refused, without 3 for good
-    or also  3 json    true: the LOG INDEX; false: LEADER ID, or null
-
-    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count or other json.
-    """
-    expect(frames, "an update answer", 2, 3)
-    reqid, accepted = decode_reqid(frames[0]), decode_bool(frames[1])
-    if len(frames) == 2:
-        return reqid, UpdateAnswer(UpdateStatus.ACCEPTED if accepted else UpdateStatus.REJECTED)
-    if accepted:
-        return reqid, UpdateAnswer(UpdateStatus.COMMITTED, log_index=decode_json_uint(frames[2]))
-    return reqid, UpdateAnswer(UpdateStatus.REFUSED, leader=decode_leader(frames[2]))
+UPDATE_STATUS = FrameType(
+    "bool",
+    lambda status: encode_bool(status in (UpdateStatus.ACCEPTED, UpdateStatus.COMMITTED)),
+    decode_bool,
+)
+UPDATE_ANSWER = Layout(
+    "update answer",
+    UpdateAnswer,
+    ANSWER_REQID,
+    Cases(
+        "status",
+        UPDATE_STATUS,
+        "status",
+        Case(
+            UpdateStatus.ACCEPTED,
+            "accepted, not yet committed: sent after 100 ms and every 100 ms from then on, and "
+            "restarts the client's timeout",
+        ),
+        Case(UpdateStatus.COMMITTED, "committed", Frame("log_index", JSON_UINT, "LOG INDEX")),
+        Case(UpdateStatus.REFUSED, "this peer does not lead", LEADER_OR_NULL),
+        Case(
+            UpdateStatus.REJECTED,
+            "refused for good: the reqid has expired, or the data is empty or too long",
+        ),
+    ),
+)
 
 
 class EntriesStatus(Enum):
@@ -285,12 +308,12 @@ class EntriesStatus(Enum):
 
 
 class StateChunk(NamedTuple):
-    """A chunk of a snapshot's state, sent instead of the entries that the snapshot includes."""
+    """The position of a chunk of a snapshot's state, which is sent instead of the entries that the
+    snapshot includes."""
 
     offset: int
     size: int  # Of the whole state.
     term: int | None  # Of the last included entry; absent in text form.
-    data: bytes
 
 
 class EntriesAnswer(NamedTuple):
@@ -300,68 +323,71 @@ class EntriesAnswer(NamedTuple):
     leader: str | None = None
     batches: tuple[EntryBatch, ...] = ()  # Instead of entries, in packed answers.
     chunk: StateChunk | None = None  # SNAPSHOT: last_index is the last included index.
+    data: bytes = b""  # Of the chunk.
 
     @property
     def entries_count(self) -> int:
         return len(self.entries) + sum(batch.count for batch in self.batches)
 
 
-def encode_entries_answer(reqid: bytes, answer: EntriesAnswer) -> list[bytes]:
-    """Encodes one answer to RequestEntries."""
-    frames = [reqid, encode_uint(answer.status.value), encode_json(answer.leader)]
-    if answer.status is EntriesStatus.NOT_LEADER:
-        return frames
+def _encode_chunk(chunk: StateChunk) -> bytes:
+    return encode_json(list(chunk[:2] if chunk.term is None else chunk))
+
+
+def _decode_chunk(frame: bytes) -> StateChunk:
+    match decode_json(frame):
+        case [int(offset), int(size), *term] as numbers if len(term) <= 1:
+            if all(type(number) is int and 0 <= number <= UINT_MAX for number in numbers):
+                return StateChunk(offset, size, term[0] if term else None)
+    raise RemoteProtocolError("a snapshot chunk names offset and size")
+
+
+def check_entries_answer(answer: EntriesAnswer) -> str:
+    """What is wrong with an answer whose frames are valid; "" when nothing is."""
     if answer.chunk is not None:
-        offset, size, term, data = answer.chunk
-        frames[2] = encode_json([offset, size] if term is None else [offset, size, term])
-        return [*frames, encode_uint(answer.last_index), data]
-    return [*frames, encode_uint(answer.last_index), *answer.entries]
+        offset, size, _ = answer.chunk
+        if offset + len(answer.data) > size or (size and not answer.data):
+            return f"a chunk of {len(answer.data)} bytes at {offset} of {size}"
+    elif answer.last_index < len(answer.entries):
+        return "more entries than its LOG INDEX"
+    return ""
 
 
-def decode_entries_answer(frames: Sequence[bytes]) -> tuple[bytes, EntriesAnswer]:
-    """Decodes one answer to RequestEntries ("Client messages").
-
-    frames   1 reqid   of the request
-             2 uint    status: 0 not the leader, 1 last answer, 2 more answers follow, 3 a chunk of
-                       a snapshot's state
-             3 json    0: LEADER ID or null; 1 and 2: ignored; 3: [offset, size], in node form
-                       [offset, size, LOG TERM of the last included entry]
-             4 uint    1 and 2: LOG INDEX of the last entry here; 3: of the last included one
-             5.. entry 1 and 2: the entries
-             5 bytes   3: the chunk
-
-    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count, another status, an
-    entry of a wrong size, or a chunk that is not within the state.
-    """
-    expect(frames, "an entries answer", 3, 4 + ENTRIES_ANSWER_MAX)
-    reqid, status = decode_id(frames[0]), decode_uint(frames[1])
-    if status == 0:
-        answer = EntriesAnswer(EntriesStatus.NOT_LEADER, leader=decode_leader(frames[2]))
-        return reqid, answer
-    if status == 3:
-        return reqid, _decode_chunk(frames)
-    if status > 3:
-        raise RemoteProtocolError(f"an entries answer of status {status}")
-    expect(frames, "an entries answer", 4, 4 + ENTRIES_ANSWER_MAX)
-    last_index, entries = decode_uint(frames[3]), tuple(frames[4:])
-    check_entries(entries)
-    if last_index < len(entries):
-        raise RemoteProtocolError("an entries answer with more entries than its LOG INDEX")
-    return reqid, EntriesAnswer(EntriesStatus(status), last_index, entries)
+ENTRIES_STATUS = FrameType("uint", lambda status: UINT.encode(status.value), UINT.decode)
+CHUNK_POSITION = FrameType("json", _encode_chunk, _decode_chunk)
 
 
-def _decode_chunk(frames: Sequence[bytes]) -> EntriesAnswer:
-    expect(frames, "a snapshot chunk", 5, 5)
-    numbers, data = decode_json(frames[2]), frames[4]
-    if not isinstance(numbers, list) or not 2 <= len(numbers) <= 3:
-        raise RemoteProtocolError("a snapshot chunk names offset and size")
-    if not all(type(number) is int and 0 <= number <= UINT_MAX for number in numbers):
-        raise RemoteProtocolError("a snapshot chunk's offset and size are numbers")
-    offset, size, *term = numbers
-    if offset + len(data) > size or (size and not data):
-        raise RemoteProtocolError(f"a chunk of {len(data)} bytes at {offset} of {size}")
-    chunk = StateChunk(offset, size, term[0] if term else None, data)
-    return EntriesAnswer(EntriesStatus.SNAPSHOT, decode_uint(frames[3]), chunk=chunk)
+def entries_cases(entries: Rest) -> Cases:
+    """The frames of answers to RequestEntries, with entries of either form."""
+    follows = (
+        Unused("ignored", NULL),
+        Frame("last_index", UINT, "LOG INDEX of the last entry here, or the previous one"),
+        entries,
+    )
+    return Cases(
+        "status",
+        ENTRIES_STATUS,
+        "status",
+        Case(EntriesStatus.NOT_LEADER, "not the leader", LEADER_OR_NULL),
+        Case(EntriesStatus.LAST, "last answer", *follows),
+        Case(EntriesStatus.MORE, "more answers follow", *follows),
+        Case(
+            EntriesStatus.SNAPSHOT,
+            "a chunk of a snapshot's state",
+            Frame("chunk", CHUNK_POSITION, "`[offset, size]`, in node form `[offset, size, TERM]`"),
+            Frame("last_index", UINT, "LOG INDEX of the last entry in the snapshot"),
+            Frame("data", BYTES, "the chunk"),
+        ),
+    )
+
+
+ENTRIES_ANSWER = Layout(
+    "entries answer",
+    EntriesAnswer,
+    ANSWER_ID,
+    entries_cases(Rest("entries", ENTRIES, "the entries", ENTRIES_ANSWER_MAX)),
+    check=check_entries_answer,
+)
 
 
 class LogInfo(NamedTuple):
@@ -378,59 +404,38 @@ class LogInfo(NamedTuple):
     prune_index: int | None = None
 
 
-def encode_log_info_answer(reqid: bytes, answer: LogInfo) -> list[bytes]:
-    """Encodes the answer to RequestLogInfo; with a prune index in node form."""
-    numbers = [encode_uint(number) for number in answer[2:8]]
-    if answer.prune_index is not None:
-        numbers.append(encode_uint(answer.prune_index))
-    return [reqid, encode_bool(answer.leading), encode_json(answer.leader), *numbers]
+LOG_INFO_ANSWER = Layout(
+    "log info answer",
+    LogInfo,
+    ANSWER_ID,
+    LEADING,
+    LEADER_OR_NULL,
+    Frame("term", UINT, "TERM"),
+    Frame("first_index", UINT, "first LOG INDEX"),
+    Frame("applied_index", UINT, "LAST APPLIED INDEX"),
+    Frame("commit_index", UINT, "COMMIT INDEX"),
+    Frame("last_index", UINT, "last LOG INDEX"),
+    Frame("snapshot_bytes", UINT, "bytes of the snapshot"),
+    Frame(
+        "prune_index",
+        UINT,
+        "node form only: prune index, the highest LOG INDEX up to which every reqid has expired "
+        "(within a minute of log time)",
+        optional=True,
+    ),
+)
 
 
-def decode_log_info_answer(frames: Sequence[bytes]) -> tuple[bytes, LogInfo]:
-    """Decodes the answer to RequestLogInfo ("Client messages").
-
-    frames   1 reqid   of the request
-             2 bool    the responder is the leader
-             3 json    LEADER ID, or null
-             4 uint    current TERM
-             5 uint    first LOG INDEX
-             6 uint    LAST APPLIED INDEX
-             7 uint    COMMIT INDEX
-             8 uint    last LOG INDEX
-             9 uint    bytes of the snapshot
-    node    10 uint    prune index: every request id up to it has expired
-
-    Returns (reqid, answer). Raises RemoteProtocolError on a wrong frame count, other json or a
-    number over its limit.
-    """
-    expect(frames, "a log info answer", 9, 10)
-    numbers = [decode_uint(frame) for frame in frames[3:]]
-    leading, leader = decode_bool(frames[1]), decode_leader(frames[2])
-    return decode_id(frames[0]), LogInfo(leading, leader, *numbers)
+class StateUrlAnswer(NamedTuple):
+    url: str | None = None  # None: no broadcast here, or not the leader.
 
 
-def encode_state_url_answer(reqid: bytes, url: str | None) -> list[bytes]:
-    """Encodes the answer to RequestBroadcastStateUrl; None: no broadcast here, or not the
-    leader."""
-    return [reqid] if url is None else [reqid, url.encode()]
-
-
-def decode_state_url_answer(frames: Sequence[bytes]) -> tuple[bytes, str | None]:
-    """Decodes the answer to RequestBroadcastStateUrl ("Client messages").
-
-    frames   1 reqid   of the request
-    or also  2 string  URL of the PUB socket
-
-    Returns (reqid, URL or None). Raises RemoteProtocolError on a wrong frame count or a URL that is
-    empty, too long or not UTF-8.
-    """
-    expect(frames, "a state url answer", 1, 2)
-    reqid = decode_id(frames[0])
-    if len(frames) == 1:
-        return reqid, None
-    if not frames[1]:
-        raise RemoteProtocolError("an empty url")
-    return reqid, decode_string(frames[1], URL_BYTES_MAX)
+STATE_URL_ANSWER = Layout(
+    "state url answer",
+    StateUrlAnswer,
+    ANSWER_ID,
+    Frame("url", URL, "url of the PUB socket", optional=True),
+)
 
 
 class StateBroadcast(NamedTuple):
@@ -441,30 +446,28 @@ class StateBroadcast(NamedTuple):
     entries: tuple[bytes, ...] = ()
 
 
-def encode_state_broadcast(cluster: bytes, message: StateBroadcast) -> list[bytes]:
-    """Encodes a StateBroadcast. Its first frame is the subscription's topic."""
-    numbers = [encode_uint(message.term), encode_uint(message.applied_index)]
-    return [cluster, *numbers, *message.entries]
-
-
-def decode_state_broadcast(frames: Sequence[bytes], cluster: bytes) -> StateBroadcast:
-    """Decodes a StateBroadcast ("StateBroadcast").
-
-    frames   1 bytes   cluster ident
-             2 uint    leader's current TERM
-             3 uint    LAST APPLIED INDEX
-             4.. entry the entries just applied, the last one has that index
-
-    Raises RemoteProtocolError on a wrong frame count, a foreign cluster ident, a number over its
-    limit, an invalid entry, or too many entries. A subscriber gets dropped entries by
-    RequestEntries.
-    """
-    expect(frames, "a StateBroadcast", 3, 3 + ENTRIES_ANSWER_MAX)
-    decode_ident(frames[0], cluster)
-    entries = tuple(frames[3:])
-    check_entries(entries)
+def _decode_broadcast_entries(frames: Sequence[bytes]) -> tuple[bytes, ...]:
+    entries = decode_entry_frames(frames)
     check_heads(entries)
-    message = StateBroadcast(decode_uint(frames[1]), decode_uint(frames[2]), entries)
-    if message.applied_index < len(entries):
-        raise RemoteProtocolError("a StateBroadcast with more entries than its LAST APPLIED INDEX")
-    return message
+    return entries
+
+
+BROADCAST_ENTRIES = RestType("entry", tuple, _decode_broadcast_entries)
+STATE_BROADCAST = Layout(
+    "StateBroadcast",
+    StateBroadcast,
+    Ident("cluster ident: the topic"),
+    Frame("term", UINT, "leader's TERM"),
+    Frame("applied_index", UINT, "LAST APPLIED INDEX"),
+    Rest(
+        "entries",
+        BROADCAST_ENTRIES,
+        "the entries just applied, of every type; the last one has that index",
+        ENTRIES_ANSWER_MAX,
+    ),
+    check=lambda message: (
+        "more entries than its LAST APPLIED INDEX"
+        if message.applied_index < len(message.entries)
+        else ""
+    ),
+)

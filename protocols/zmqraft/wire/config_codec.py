@@ -3,6 +3,7 @@
 Pure functions over frames and data (docs/protocols/zmq-raft.md, "ConfigUpdate").
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -97,12 +98,10 @@ def batch_config(batch: EntryBatch) -> ConfigEntry | None:
     return decode_config_entry(block_record(batch).data)
 
 
-def check_configs(batches: list[EntryBatch]) -> list[EntryBatch]:
-    """Returns the batches. Raises RemoteProtocolError unless their config entries can be
-    decoded."""
+def check_configs(batches: Iterable[EntryBatch]) -> None:
+    """Raises RemoteProtocolError unless the config entries of batches can be decoded."""
     for batch in batches:
         batch_config(batch)
-    return batches
 
 
 # ---- ConfigUpdate ----

@@ -10,7 +10,6 @@ from ...raft.messages import InstallSnapshot, SnapshotResponse
 from ...wire import Constant, Frame, FrameType, Layout
 from .values import (
     ANSWER_ID,
-    COUNT,
     IDENT,
     INSTALL_PACKED,
     INSTALL_SNAPSHOT,
@@ -101,7 +100,7 @@ INSTALL_ANSWER = Layout(
     Frame("term", UINT, "responder's TERM"),
     Frame(
         "offset",
-        COUNT,
+        UINT,
         "byte offset to continue at, only when it is not the end of the chunk",
         optional=True,
     ),

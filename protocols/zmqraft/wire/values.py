@@ -272,6 +272,12 @@ def numbers_type(count: int) -> FrameType:
     return FrameType("u64s", lambda numbers: packed.pack(*numbers), decode)
 
 
+def _decode_url(frame: bytes) -> str:
+    if not frame:
+        raise RemoteProtocolError("an empty url")
+    return decode_string(frame, URL_BYTES_MAX)
+
+
 def _decode_reason(frame: bytes) -> str:
     value = decode_json(frame)
     if not isinstance(value, str):
@@ -297,6 +303,8 @@ LEADER_OR_EMPTY = FrameType(
     lambda leader: b"" if leader is None else encode_json(leader),
     lambda frame: decode_leader(frame) if frame else None,
 )
+MEMBERS = FrameType("json", encode_members, decode_members)
+URL = FrameType("string", str.encode, _decode_url)
 REASON = FrameType("json", encode_json, _decode_reason)
 JSON_UINT = FrameType("json", encode_json, decode_json_uint)
 REQUEST_ID = FrameType("bytes", bytes, decode_id)

@@ -15,7 +15,7 @@ from kelek.examples.demo.flights import log_hash
 from kelek.native.net.messages import Frames
 from kelek.protocols.raft.messages import EntryBatch
 from kelek.protocols.record import Record, encode_block
-from kelek.protocols.zmqraft.wire.client_codec import StateBroadcast, decode_state_broadcast
+from kelek.protocols.zmqraft.wire.client_codec import STATE_BROADCAST, StateBroadcast
 from kelek.protocols.zmqraft.wire.entry import Entry, decode_entries
 from kelek.tests.actors.node_settings import node_settings
 
@@ -121,7 +121,7 @@ class BroadcastSocket:
         messages.clear()
 
     def decoded(self) -> list[StateBroadcast]:
-        found = [decode_state_broadcast(frames, b"demo") for frames in self.messages]
+        found = [STATE_BROADCAST.decode(frames, b"demo") for frames in self.messages]
         self.messages.clear()
         return found
 

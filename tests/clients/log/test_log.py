@@ -23,7 +23,7 @@ from kelek.clients.log.operations import LogTuning, make_client
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.record import Record
 from kelek.protocols.zmqraft.client.client import LogClientSetup
-from kelek.protocols.zmqraft.wire.client_codec import StateBroadcast, encode_state_broadcast
+from kelek.protocols.zmqraft.wire.client_codec import STATE_BROADCAST, StateBroadcast
 from kelek.protocols.zmqraft.wire.entry import encode_entry
 from kelek.tests.clients.log.log_peers import LogPeers
 
@@ -148,7 +148,7 @@ def test_watch_returns_entries_of_broadcasts(cluster: LogPeers, tmp_path: Path) 
     """No peer returns the second entry: it is in the broadcasts only."""
     url = f"ipc://{tmp_path}/broadcasts"
     entries = (encode_entry(1, Record(0, new_reqids(1)[0], b"broadcast")),)
-    frames = encode_state_broadcast(b"demo", StateBroadcast(1, 2, entries))
+    frames = STATE_BROADCAST.encode(StateBroadcast(1, 2, entries), cluster=b"demo")
     received = threading.Event()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
 

@@ -97,7 +97,7 @@ class FakePeer:
             if not self.speaks:
                 return []
             hello = own.Hello(self.name, "1", self.features)
-            return [own.encode_hello_answer(reqid, hello)]
+            return [own.HELLO_ANSWER.encode(hello, reqid)]
         if kind == UPDATE_PACK:
             return self._on_pack(frames) if self.speaks else []
         if kind == TRANSFER:
@@ -109,7 +109,7 @@ class FakePeer:
         if kind == READ_INDEX:
             return [[reqid, READ_INDEX, *self._on_read()]]
         if kind == ENTRIES_PACKED:
-            return self._on_entries(own.decode_entries_packed(frames, IDENT))
+            return self._on_entries(own.ENTRIES_PACKED_REQUEST.decode(frames, IDENT))
         form, request = codec.decode_client_request(frames, IDENT)
         if form is not (self.cluster.form or codec.Form.NODE):
             assert isinstance(request, codec.RequestConfig), "only a question asks for the form"
@@ -118,15 +118,15 @@ class FakePeer:
             case codec.RequestConfig():
                 members = tuple((peer.name, peer.url) for peer in self.cluster.peers)
                 answer = codec.ConfigAnswer(self.leads, self.leader, members)
-                return [codec.encode_config_answer(reqid, answer)]
+                return [codec.CONFIG_ANSWER.encode(answer, reqid)]
             case codec.RequestLogInfo():
                 last = len(self.cluster.log.records)
                 info = codec.LogInfo(self.leads, self.leader, 1, 1, last, last, last)
-                return [codec.encode_log_info_answer(reqid, info)]
+                return [codec.LOG_INFO_ANSWER.encode(info, reqid)]
             case codec.RequestBroadcastStateUrl():
-                return [codec.encode_state_url_answer(reqid, self.pub)]
+                return [codec.STATE_URL_ANSWER.encode(codec.StateUrlAnswer(self.pub), reqid)]
             case codec.RequestUpdate():
-                return [codec.encode_update_answer(reqid, self._on_update(frames, request))]
+                return [codec.UPDATE_ANSWER.encode(self._on_update(frames, request), reqid)]
             case codec.RequestEntries():
                 return self._on_entries(request)
             case ConfigUpdate() | MakeSnapshot():
@@ -166,7 +166,7 @@ class FakePeer:
 
     def _on_pack(self, frames: list[bytes]) -> list[list[bytes]]:
         self.taken.append(frames)
-        pack = own.decode_pack(frames, IDENT)
+        pack = own.PACK_REQUEST.decode(frames, IDENT)
         if not self.leads:
             answer = own.PackAnswer(own.PACK_NOT_LEADER, leader=self.leader)
         elif self.drop_packs:
@@ -186,7 +186,7 @@ class FakePeer:
             ]
             runs = own_runs(indexes)
             answer = own.PackAnswer(own.PACK_ACCEPTED, runs=runs)
-        return [own.encode_pack_answer(pack.reqid, answer)]
+        return [own.PACK_ANSWER.encode(answer, pack.reqid)]
 
     def _on_entries(self, request: codec.RequestEntries) -> list[list[bytes]]:
         if not self.leads and not (request.any_peer and self.serves):
@@ -228,8 +228,7 @@ class FakePeer:
         return out
 
     def _encode(self, request: codec.RequestEntries, answer: codec.EntriesAnswer) -> list[bytes]:
-        encode = own.encode_entries_packed_answer if request.packed else codec.encode_entries_answer
-        return encode(request.reqid, answer)
+        return own.ENTRIES_ANSWERS[request.packed].encode(answer, request.reqid)
 
 
 def records_of(records: bytes) -> list[Record]:
@@ -295,7 +294,7 @@ class FakeCluster:
         message = codec.StateBroadcast(
             1, last_index, tuple(encode_entry(1, Record(0, *record)) for record in records)
         )
-        frames = codec.encode_state_broadcast(IDENT, message)
+        frames = codec.STATE_BROADCAST.encode(message, cluster=IDENT)
         for subscription, url in self.listening.items():
             if url == self.peer(f"tcp://{name}").pub:
                 self._later(LATENCY_MS, partial(self._on_broadcast, subscription, url, frames))

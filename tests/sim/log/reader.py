@@ -6,19 +6,19 @@ from typing import NamedTuple
 from kelek.native.log.reads import WAIT_APPLIED, WAIT_CONFIRMED
 from kelek.protocols.zmqraft.server.read_queue import HELD_MS_MAX
 from kelek.protocols.zmqraft.wire.client_codec import (
+    ENTRIES_ANSWER,
+    LOG_INFO_ANSWER,
     EntriesAnswer,
     EntriesStatus,
     Form,
     RequestEntries,
     RequestLogInfo,
-    decode_entries_answer,
-    decode_log_info_answer,
     encode_client_request,
 )
 from kelek.protocols.zmqraft.wire.entry import block_log_entries, decode_entries
 from kelek.protocols.zmqraft.wire.extensions import (
-    decode_entries_packed_answer,
-    encode_entries_packed,
+    ENTRIES_PACKED_ANSWER,
+    ENTRIES_PACKED_REQUEST,
 )
 from kelek.protocols.zmqraft.wire.read_codec import READ_ANSWER, READ_REQUEST, RequestRead
 from kelek.tests.sim.checker import Checker
@@ -112,7 +112,7 @@ class ReaderProcess(Process):
     @staticmethod
     def _served_request(id_: bytes, prev_index: int) -> Frames:
         request = RequestEntries(id_, prev_index, packed=True, any_peer=True)
-        return encode_entries_packed(IDENT, request)
+        return ENTRIES_PACKED_REQUEST.encode(request, cluster=IDENT)
 
     def _on_read(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         index = READ_ANSWER.decode(frames).log_index
@@ -122,7 +122,7 @@ class ReaderProcess(Process):
 
     def _on_entries(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         """A leader's answer."""
-        answer = decode_entries_answer(frames)[1]
+        answer = ENTRIES_ANSWER.decode(frames)
         first_index = answer.last_index - len(answer.entries) + 1
         self.checker.on_entries(url, decode_entries(first_index, answer.entries))
         if answer.status is EntriesStatus.LAST:
@@ -131,7 +131,7 @@ class ReaderProcess(Process):
 
     def _on_served(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
         """The answer of any node: it may lag."""
-        answer: EntriesAnswer = decode_entries_packed_answer(frames)[1]
+        answer: EntriesAnswer = ENTRIES_PACKED_ANSWER.decode(frames)
         entries = [entry for batch in answer.batches for entry in block_log_entries(batch)]
         self.checker.on_entries(url, entries)
         if answer.status is EntriesStatus.LAST:
@@ -141,7 +141,7 @@ class ReaderProcess(Process):
             self._served[url] = max(self._served.get(url, 0), answer.last_index)
 
     def _on_info(self, url: str, frames: Frames, asked: _ReadRequest) -> None:
-        info = decode_log_info_answer(frames)[1]
+        info = LOG_INFO_ANSWER.decode(frames)
         if not info.leading:
             return
         self.simulation.counters["leaders' log infos"] += 1

@@ -19,6 +19,7 @@ from kelek.protocols.zmqraft.client.client import (
 )
 from kelek.protocols.zmqraft.client.window import AFTER_REFUSED, runs_of
 from kelek.protocols.zmqraft.wire.client_codec import (
+    CONFIG_ANSWER,
     ConfigAnswer,
     EntriesAnswer,
     EntriesStatus,
@@ -27,7 +28,6 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     RequestBroadcastStateUrl,
     RequestConfig,
     RequestLogInfo,
-    encode_config_answer,
 )
 from kelek.protocols.zmqraft.wire.values import (
     ENTRIES_PACKED,
@@ -433,6 +433,6 @@ def test_a_peer_that_names_ever_more_members_is_not_followed_everywhere() -> Non
         asked = [action.frames for action in actions if isinstance(action, Send)][-1]
         members = tuple((f"m{round_}.{i}", f"tcp://m{round_}.{i}") for i in range(200))
         answer = ConfigAnswer(leading=False, leader=None, members=members)
-        client.on_frames("tcp://n1", encode_config_answer(asked[0], answer), now_ms)
+        client.on_frames("tcp://n1", CONFIG_ANSWER.encode(answer, asked[0]), now_ms)
     made += sum(isinstance(action, Connect) for action in client.ready(9000))
     assert 200 < made <= 256

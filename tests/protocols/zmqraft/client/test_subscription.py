@@ -199,8 +199,9 @@ def test_a_slow_reader_is_not_waited_for_and_loses_nothing(
 def test_what_is_no_longer_stored_ends_it() -> None:
     reader = SubscriptionReader(Form.NODE)
     reader.append(10)
-    chunk = StateChunk(0, 5, 1, b"state")
-    reader.cluster.answer_entries = EntriesAnswer(EntriesStatus.SNAPSHOT, 7, chunk=chunk)
+    reader.cluster.answer_entries = EntriesAnswer(
+        EntriesStatus.SNAPSHOT, 7, chunk=StateChunk(0, 5, 1), data=b"state"
+    )
     reader.cluster.run(lambda: reader.subscription.readable)
     assert reader.subscription.next_run(reader.cluster.client, reader.cluster.now_ms) is None
     assert reader.subscription.compacted == Compacted(7, 5)

@@ -56,7 +56,7 @@ class Busy:
         request = self.inbox.popleft()
         index = self.cluster.log.add(request.reqid, request.data)
         answer = codec.UpdateAnswer(UpdateStatus.COMMITTED, index)
-        frames = codec.encode_update_answer(request.reqid, answer)
+        frames = codec.UPDATE_ANSWER.encode(answer, request.reqid)
         self.cluster.reply(self.peer.url, self.cluster.links[self.peer.url], frames)
         self.busy_ms = self.cluster.now_ms + self.commit_ms
         if self.inbox:

@@ -24,13 +24,13 @@ from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered
 from kelek.protocols.zmqraft.wire import config_codec as codec
 from kelek.protocols.zmqraft.wire.client_codec import (
+    LOG_INFO_ANSWER,
+    UPDATE_ANSWER,
     Form,
     LogInfo,
     RequestUpdate,
     UpdateStatus,
-    decode_update_answer,
     encode_client_request,
-    encode_log_info_answer,
 )
 from kelek.protocols.zmqraft.wire.config_codec import (
     ConfigStatus,
@@ -38,8 +38,8 @@ from kelek.protocols.zmqraft.wire.config_codec import (
 )
 from kelek.protocols.zmqraft.wire.extensions import (
     FEATURE_TABLES,
+    PACK_REQUEST,
     Pack,
-    encode_pack,
     pack_records,
 )
 from kelek.protocols.zmqraft.wire.values import (
@@ -163,7 +163,7 @@ class PeerGroup:
             peer.peers_out.clear()
         elif target in self.foreign and message[1] == REQUEST_LOG_INFO:
             info = LogInfo(False, None, 1, 1, 1, 1, self.foreign[target])
-            answers = [encode_log_info_answer(message[0], info)]
+            answers = [LOG_INFO_ANSWER.encode(info, message[0])]
         if answers:
             self.peers[source].on_answers(target, Arena.from_messages(answers), self.now_ms)
 
@@ -508,7 +508,7 @@ def be_without_tables(monkeypatch: pytest.MonkeyPatch, peer: Peer) -> None:
 def send_pack(ring: PeerGroup, data: bytes, to_peer_url: bool) -> list[list[bytes]]:
     """What the leader says at once."""
     reqid = ring.new_id()
-    frames = encode_pack(CLUSTER, Pack(reqid, b"", pack_records([reqid], [data])))
+    frames = PACK_REQUEST.encode(Pack(reqid, b"", pack_records([reqid], [data])), cluster=CLUSTER)
     arena = Arena.from_messages([[b"server", *frames]])
     lead = ring.lead
     if to_peer_url:
@@ -562,14 +562,16 @@ def test_from_then_on_clients_are_refused_what_is_for_tables(ring: PeerGroup) ->
         lead.on_peers(Arena.from_messages([[b"c", *update]]), ring.now_ms, UNIX_S)
     answers = lead.clients_out.messages()
     lead.clients_out.clear()
-    assert [decode_update_answer(answer[1:])[1].status for answer in answers] == [
+    assert [UPDATE_ANSWER.decode(answer[1:]).status for answer in answers] == [
         UpdateStatus.REJECTED
     ] * 2
     (refused,) = send_pack(ring, MARKED, to_peer_url=False)
     assert refused[2:] == [b"\3", encode_json([0, "reserved for table servers"])]
     reqid = ring.new_id()
     block = encode_block(1, 1, [Record(KIND_TABLES, reqid, MARKED)]).block
-    frames = encode_pack(CLUSTER, Pack(reqid, b"", block[32 : 32 + 16 + len(MARKED)]))
+    frames = PACK_REQUEST.encode(
+        Pack(reqid, b"", block[32 : 32 + 16 + len(MARKED)]), cluster=CLUSTER
+    )
     lead.on_clients(Arena.from_messages([[b"c", *frames]]), ring.now_ms, UNIX_S)
     assert lead.clients_out.messages()[0][3] == b"\3"
     lead.clients_out.clear()

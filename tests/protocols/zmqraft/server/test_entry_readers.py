@@ -6,14 +6,14 @@ from kelek.protocols.raft.messages import AppendEntries, AppendResponse
 from kelek.protocols.zmqraft.server.read_queue import HELD_MS_MAX
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import (
+    ENTRIES_ANSWER,
+    LOG_INFO_ANSWER,
     EntriesAnswer,
     EntriesStatus,
     Form,
     LogInfo,
     RequestEntries,
     RequestLogInfo,
-    decode_entries_answer,
-    decode_log_info_answer,
     encode_client_request,
 )
 from kelek.tests.protocols.zmqraft.server.test_peer import CLUSTER, Alone, entries, lead
@@ -31,12 +31,12 @@ INFO_REQUEST = encode_client_request(RequestLogInfo(REQID), CLUSTER, Form.NODE)
 
 def taken(answers: list[list[bytes]]) -> EntriesAnswer:
     (answer,) = answers
-    return decode_entries_answer(answer)[1]
+    return ENTRIES_ANSWER.decode(answer)
 
 
 def info(answers: list[list[bytes]]) -> LogInfo:
     (answer,) = answers
-    return decode_log_info_answer(answer)[1]
+    return LOG_INFO_ANSWER.decode(answer)
 
 
 def grow(leading: LeaderHarness, count: int, *, written: bool = True) -> None:
@@ -124,7 +124,7 @@ def test_waiting_clients_learn_that_a_leader_was_deposed() -> None:
     leading.ask(INFO_REQUEST, entries_request(0))
     leading.alone.append(AppendEntries(leading.peer.core.term + 1, "n2", 0, 0, 0))
     refused, told = leading.take_answers()
-    assert decode_entries_answer(refused)[1] == EntriesAnswer(EntriesStatus.NOT_LEADER, leader="n2")
+    assert ENTRIES_ANSWER.decode(refused) == EntriesAnswer(EntriesStatus.NOT_LEADER, leader="n2")
     assert not info([told]).leading
 
 
@@ -133,13 +133,15 @@ def test_waiting_clients_learn_that_a_leader_was_deposed() -> None:
 
 def ask_anywhere(alone: Alone, prev_index: int) -> list[EntriesAnswer]:
     request = RequestEntries(REQID, prev_index, packed=True, any_peer=True)
-    answers = alone.ask(*own.encode_entries_packed(CLUSTER, request), socket="clients")
-    return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
+    answers = alone.ask(
+        *own.ENTRIES_PACKED_REQUEST.encode(request, cluster=CLUSTER), socket="clients"
+    )
+    return [own.ENTRIES_PACKED_ANSWER.decode(answer) for answer in answers]
 
 
 def waited(alone: Alone) -> list[EntriesAnswer]:
     answers = alone.ask_all([], "clients")
-    return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
+    return [own.ENTRIES_PACKED_ANSWER.decode(answer) for answer in answers]
 
 
 def test_a_follower_waits_until_it_knows_what_is_committed() -> None:

@@ -8,14 +8,14 @@ from kelek.protocols.record import Record, encode_block, slice_block
 from kelek.protocols.zmqraft.server import entry_streams as streams
 from kelek.protocols.zmqraft.server.entry_streams import PIPELINES, EntryStreams
 from kelek.protocols.zmqraft.wire.client_codec import (
+    ENTRIES_ANSWER,
     EntriesAnswer,
     EntriesStatus,
     ReplyAddress,
     RequestEntries,
-    decode_entries_answer,
 )
 from kelek.protocols.zmqraft.wire.entry import Entry, block_log_entries, encode_entry
-from kelek.protocols.zmqraft.wire.extensions import decode_entries_packed_answer
+from kelek.protocols.zmqraft.wire.extensions import ENTRIES_ANSWERS, ENTRIES_PACKED_ANSWER
 
 CLIENT, REQID = b"\0abcd", b"request-id-1"
 ENTRY_BYTES = 1000
@@ -66,8 +66,8 @@ def ask(
 ) -> list[EntriesAnswer]:
     answers = []
     for frames in answers_to(server, RequestEntries(REQID, prev, count), applied, now_ms):
-        reqid, answer = decode_entries_answer(frames)
-        assert reqid == REQID
+        answer = ENTRIES_ANSWER.decode(frames)
+        assert frames[0] == REQID
         assert sum(map(len, answer.entries)) <= streams.MESSAGE_BYTES_MAX
         answers.append(answer)
     return answers
@@ -143,8 +143,8 @@ def test_one_entry_over_the_message_size_goes_alone(size: int, packed: bool) -> 
     if packed and size < streams.PACKED_BYTES_MAX:
         assert len(answers) == 1
         return
-    decode = decode_entries_packed_answer if packed else decode_entries_answer
-    assert [decode(frames)[1].entries_count for frames in answers] == [1, 1]
+    decode = ENTRIES_ANSWERS[packed].decode
+    assert [decode(frames).entries_count for frames in answers] == [1, 1]
 
 
 @pytest.mark.parametrize("block", [1, 8, 1000])
@@ -160,7 +160,7 @@ def test_whole_blocks_are_sent_on_request(block: int, readers: int) -> None:
     while waiting:
         request = waiting.pop(0)
         for frames in answers_to(server, request):
-            reqid, answer = decode_entries_packed_answer(frames)
+            reqid, answer = frames[0], ENTRIES_PACKED_ANSWER.decode(frames)
             size = sum(len(batch.block) for batch in answer.batches)
             assert size <= streams.PACKED_BYTES_MAX
             entries = [entry for batch in answer.batches for entry in block_log_entries(batch)]

@@ -23,7 +23,7 @@ class LosingPeer(FakePeer):
 
     def _on_pack(self, frames: list[bytes]) -> list[list[bytes]]:
         cluster = self.cluster
-        pack = own.decode_pack(frames, IDENT)
+        pack = own.PACK_REQUEST.decode(frames, IDENT)
         if not self.leads:
             return [self._answer(pack, own.PackAnswer(own.PACK_NOT_LEADER, leader=self.leader))]
         if cluster.dice.random() < cluster.loss:
@@ -51,7 +51,7 @@ class LosingPeer(FakePeer):
         raise AssertionError("a single update to a peer that takes packs")
 
     def _answer(self, pack: own.Pack, answer: own.PackAnswer) -> list[bytes]:
-        return own.encode_pack_answer(pack.reqid, answer)
+        return own.PACK_ANSWER.encode(answer, pack.reqid)
 
 
 class LossyCluster(FakeCluster):

@@ -21,6 +21,8 @@ from kelek.protocols.zmqraft.server.peer import Peer
 from kelek.protocols.zmqraft.server.values import PeerSetup, Recovered, Wake
 from kelek.protocols.zmqraft.wire import extensions as own
 from kelek.protocols.zmqraft.wire.client_codec import (
+    ENTRIES_ANSWER,
+    UPDATE_ANSWER,
     EntriesAnswer,
     EntriesStatus,
     Form,
@@ -28,12 +30,10 @@ from kelek.protocols.zmqraft.wire.client_codec import (
     RequestEntries,
     RequestUpdate,
     UpdateStatus,
-    decode_entries_answer,
-    decode_update_answer,
     encode_client_request,
 )
 from kelek.protocols.zmqraft.wire.config_codec import ConfigEntry, encode_config_entry
-from kelek.protocols.zmqraft.wire.peer_codec import decode_vote, encode_request_vote
+from kelek.protocols.zmqraft.wire.peer_codec import VOTE_ANSWER, VOTE_REQUEST
 from kelek.protocols.zmqraft.wire.values import HELLO
 
 CLUSTER = b"demo"
@@ -94,18 +94,18 @@ class Alone:
         return answers
 
     def append(self, message: AppendEntries, socket: str = "peers") -> list[list[bytes]]:
-        return self.ask(*own.encode_append_packed(1, CLUSTER, message), socket=socket)
+        return self.ask(*own.APPEND_PACKED_REQUEST.encode(message, 1, CLUSTER), socket=socket)
 
     def vote(self, message: RequestVote, socket: str = "peers") -> bool:
         self.message_id += 1
-        request = encode_request_vote(self.message_id, CLUSTER, message)
+        request = VOTE_REQUEST.encode(message, self.message_id, CLUSTER)
         answers = self.ask(*request, socket=socket)
-        return bool(answers) and decode_vote(answers[0])[1].granted
+        return bool(answers) and VOTE_ANSWER.decode(answers[0]).granted
 
     def hello(self, hello: own.Hello, socket: str = "peers") -> own.Hello:
         """Says hello as another peer, and returns what it hears of this one."""
-        answers = self.ask(*own.encode_hello(b"\x07", CLUSTER, hello), socket=socket)
-        return own.decode_hello_answer(answers[0])[1]
+        answers = self.ask(*own.HELLO_REQUEST.encode(hello, b"\x07", CLUSTER), socket=socket)
+        return own.HELLO_ANSWER.decode(answers[0])
 
     def wake(self) -> Wake:
         """One wake, whose job is durable at once."""
@@ -228,16 +228,16 @@ def test_an_answer_to_what_we_were_before_does_not_end_our_hellos() -> None:
     out = alone.peer.links_out["n2"]
     alone.peer.wake(alone.now_ms)
     first = out.messages()[0]
-    assert not own.decode_hello(first, CLUSTER)[1].voter
+    assert not own.HELLO_REQUEST.decode(first, CLUSTER).voter
     for name in ("n2", "n3"):
         alone.hello(own.Hello(name, "1", empty=True, incarnation=int(name[1])))
     assert alone.peer.eligibility.is_voter
-    late = own.encode_hello_answer(first[0], speaks("n2"))
+    late = own.HELLO_ANSWER.encode(speaks("n2"), first[0])
     alone.peer.on_answers("n2", Arena.from_messages([late]), alone.now_ms)
     out.clear()
     alone.now_ms += 150
     alone.peer.wake(alone.now_ms)
-    assert [own.decode_hello(frames, CLUSTER)[1].voter for frames in out.messages()] == [True]
+    assert [own.HELLO_REQUEST.decode(frames, CLUSTER).voter for frames in out.messages()] == [True]
 
 
 def test_a_hello_is_answered_by_what_it_has_made_of_us() -> None:
@@ -253,7 +253,7 @@ def test_answers_of_another_peer_are_ignored() -> None:
     alone.peer.wake(alone.now_ms)
     link = alone.peer.links.by_peer["n2"]
     hello_id = alone.peer.links_out["n2"].messages()[0][0]
-    answer = own.encode_hello_answer(hello_id, speaks("n3"))
+    answer = own.HELLO_ANSWER.encode(speaks("n3"), hello_id)
     alone.peer.on_answers("n2", Arena.from_messages([answer]), alone.now_ms)
     assert alone.peer.malformed == 1
     assert not link.packs_entries
@@ -334,7 +334,7 @@ def test_a_wake_answers_questions_for_a_bounded_time_and_the_next_one_goes_on() 
     peer.on_clients(asked, alone.now_ms, 0)
     for wake in range(1, 11):
         assert peer.deadline_ms <= alone.now_ms
-        vote = encode_request_vote(wake, CLUSTER, RequestVote(1, "n2", 0, 0, True))
+        vote = VOTE_REQUEST.encode(RequestVote(1, "n2", 0, 0, True), wake, CLUSTER)
         peer.on_peers(Arena.from_messages([[b"n2", *vote]]), alone.now_ms, 0)
         looks = iter(range(1, 101))
         peer.wake(alone.now_ms, lambda: next(looks) == 100)  # noqa: B023
@@ -360,7 +360,7 @@ def test_waiting_readers_learn_that_there_is_no_leader() -> None:
     alone.peer.on_clients(Arena.from_messages([[b"route", *request]]), alone.now_ms, 0)
     alone.append(AppendEntries(alone.peer.core.term + 1, "n2", 0, 0, 0))
     (answer,) = alone.peer.clients_out.messages()
-    assert decode_entries_answer(answer[1:])[1].status is EntriesStatus.NOT_LEADER
+    assert ENTRIES_ANSWER.decode(answer[1:]).status is EntriesStatus.NOT_LEADER
 
 
 def test_a_follower_serves_applied_entries_to_readers_of_any_peer() -> None:
@@ -376,9 +376,9 @@ def test_a_follower_serves_applied_entries_to_readers_of_any_peer() -> None:
     request = RequestEntries(b"request-id-1", 0, packed=True, any_peer=True)
 
     def ask(request: RequestEntries) -> list[EntriesAnswer]:
-        frames = own.encode_entries_packed(CLUSTER, request)
+        frames = own.ENTRIES_PACKED_REQUEST.encode(request, cluster=CLUSTER)
         answers = alone.ask(*frames, socket="clients")
-        return [own.decode_entries_packed_answer(answer)[1] for answer in answers]
+        return [own.ENTRIES_PACKED_ANSWER.decode(answer) for answer in answers]
 
     answers = ask(request)
     assert len(answers) == PIPELINES
@@ -406,5 +406,5 @@ def test_updates_of_a_leadership_shorter_than_a_wake_are_refused() -> None:
     assert alone.peer.updates.waiting == 1
     alone.append(AppendEntries(core.term + 1, "n2", 0, 0, 0))
     (answer,) = alone.peer.clients_out.messages()
-    assert decode_update_answer(answer[1:])[1].status is UpdateStatus.REFUSED
+    assert UPDATE_ANSWER.decode(answer[1:]).status is UpdateStatus.REFUSED
     assert alone.peer.updates.waiting == 0

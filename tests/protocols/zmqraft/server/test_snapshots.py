@@ -181,7 +181,7 @@ class SnapshotPeer:
 
     def lead(self) -> None:
         hello = own.Hello("n2", "1", ("pack", "append", "prevote", "snapshot"), 7)
-        frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
+        frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
         self.peer.on_peers(Arena.from_messages([frames]), self.now_ms, 0)
         core = self.peer.core
         while core.leader != "n1":
@@ -291,7 +291,7 @@ def test_a_piece_that_is_not_there_is_not_asked_for_in_a_hurry() -> None:
 
 def says_hello(peer: SnapshotPeer, incarnation: int, last_index: int) -> None:
     hello = own.Hello("n2", "1", ("pack", "append", "prevote"), incarnation, last_index=last_index)
-    frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
+    frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
     peer.peer.on_peers(Arena.from_messages([frames]), peer.now_ms, 0)
 
 
@@ -385,7 +385,7 @@ def test_the_leader_waits_until_a_peer_is_known_to_be_foreign() -> None:
         link.send_hello(peer.peer.own_hello())
         link.send_request(AppendEntries(term, "n1", 0, 0, 0))
         message_id = decode_message_id(out.messages()[-1][0])
-        answer = peer_codec.encode_append_response(message_id, AppendResponse(term, True, 0))
+        answer = peer_codec.encode_append_answer(AppendResponse(term, True, 0), message_id)
         assert link.on_answer(answer) is not None
     link.send_hello(peer.peer.own_hello())
     assert [piece.plain for piece in pieces(peer.wake())] == [True]
@@ -397,7 +397,7 @@ def test_a_foreign_peer_with_a_hello_gets_the_container() -> None:
     peer = lacking(50, "n3")
     assert [piece.plain for piece in pieces(peer.orders)] == [True]
     hello = own.Hello("n3", "1", ("pack", "append", "prevote", "snapshot"), 7)
-    frames = [b"route", *own.encode_hello(b"\x01", IDENT, hello)]
+    frames = [b"route", *own.HELLO_REQUEST.encode(hello, b"\x01", IDENT)]
     peer.peer.on_clients(Arena.from_messages([frames]), peer.now_ms, 0)
     assert [piece.plain for piece in pieces(peer.wake())] == [False]
 
@@ -517,7 +517,7 @@ def test_state_alone_is_refused_from_a_kelek_leader() -> None:
 
 def test_a_chunk_of_an_old_term_is_refused() -> None:
     peer = SnapshotPeer()
-    heartbeat = own.encode_append_packed(4, IDENT, AppendEntries(5, "n2", 0, 0, 0))
+    heartbeat = own.APPEND_PACKED_REQUEST.encode(AppendEntries(5, "n2", 0, 0, 0), 4, IDENT)
     peer.peer.on_peers(Arena.from_messages([[b"r", *heartbeat]]), peer.now_ms, 0)
     peer.wake()
     answers(peer)
@@ -529,7 +529,7 @@ def test_a_chunk_of_an_old_term_is_refused() -> None:
 def test_an_acknowledgement_for_the_log_that_is_gone_counts_nothing() -> None:
     peer = SnapshotPeer()
     block = encode_block(1, 3, [Record(0, None, b"x")] * 100)
-    frames = own.encode_append_packed(4, IDENT, AppendEntries(3, "n2", 0, 0, 0, (block,)))
+    frames = own.APPEND_PACKED_REQUEST.encode(AppendEntries(3, "n2", 0, 0, 0, (block,)), 4, IDENT)
     peer.peer.on_peers(Arena.from_messages([[b"r", *frames]]), peer.now_ms, 0)
     job = peer.peer.wake(peer.now_ms).job
     assert job is not None

@@ -8,13 +8,12 @@ from kelek.protocols.zmqraft.server.entry_streams import SILENCE_MS_MAX
 from kelek.protocols.zmqraft.server.state_streams import CHUNKS_AHEAD, StateStreams
 from kelek.protocols.zmqraft.snapshots.orders import ChunkRead, Snapshot
 from kelek.protocols.zmqraft.wire.client_codec import (
+    ENTRIES_ANSWER,
     EntriesAnswer,
     EntriesStatus,
     ReplyAddress,
     RequestEntries,
     StateChunk,
-    decode_entries_answer,
-    encode_entries_answer,
 )
 from kelek.protocols.zmqraft.wire.snapshot_codec import CHUNK_BYTES_PLAIN
 
@@ -38,7 +37,7 @@ class StateServer:
             chunk = self.state[order.offset : order.offset + order.size]
             self.streams.on_chunk_read(ChunkRead(order.to, 70, 3, order.offset, chunk, True))
         self.streams.orders.clear()
-        answers = [decode_entries_answer(frames[1:])[1] for frames in self.client.out.messages()]
+        answers = [ENTRIES_ANSWER.decode(frames[1:]) for frames in self.client.out.messages()]
         self.client.out.clear()
         return left, answers
 
@@ -55,8 +54,8 @@ def test_the_whole_state_then_entries(way: str) -> None:
         assert chunk is not None
         assert chunk.term == (None if way == "text" else 3)
         assert (chunk.offset, chunk.size) == (len(got), len(STATE))
-        assert len(chunk.data) <= CHUNK_BYTES_PLAIN
-        got += chunk.data
+        assert len(answer.data) <= CHUNK_BYTES_PLAIN
+        got += answer.data
         assert left is None
         follow_up = RequestEntries(REQID, 70, text=True)
         if way == "node":
@@ -72,7 +71,7 @@ def test_the_whole_state_then_entries(way: str) -> None:
 def test_a_state_of_no_bytes_is_one_chunk() -> None:
     server = StateServer(SNAPSHOT._replace(state_size=0), b"")
     _, (answer,) = server.ask(RequestEntries(REQID, 0))
-    assert answer.chunk == StateChunk(0, 0, 3, b"")
+    assert answer.chunk == StateChunk(0, 0, 3)
     left, answers = server.ask(RequestEntries(REQID, 0, offset=0))
     assert left is not None
     assert not answers
@@ -119,13 +118,11 @@ def test_a_new_request_goes_on_at_its_offset_within_the_same_snapshot() -> None:
     again = RequestEntries(bytes(11) + b"x", 0, offset=7639)
     _, answers = server.ask(again)
     assert offsets(answers) == [7639, 7639 + CHUNK_BYTES_PLAIN]
-    got = b"".join(answer.chunk.data for answer in answers if answer.chunk)
+    got = b"".join(answer.data for answer in answers if answer.chunk)
     assert got == STATE[7639:][: len(got)]
     left, answers = server.ask(again._replace(offset=7639 + len(got)))
     while answers:
-        end = max(
-            answer.chunk.offset + len(answer.chunk.data) for answer in answers if answer.chunk
-        )
+        end = max(answer.chunk.offset + len(answer.data) for answer in answers if answer.chunk)
         left, answers = server.ask(again._replace(offset=end))
     assert left is not None
     assert left.prev_index == 70
@@ -164,15 +161,9 @@ def test_the_client_collects_the_state() -> None:
 def test_a_reader_learns_that_entries_are_compacted() -> None:
     stream = EntryStream(5)
     stream.start(REQID)
-    answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 70, chunk=StateChunk(0, 10, 3, b"x"))
+    answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 70, chunk=StateChunk(0, 10, 3), data=b"x")
     stop = stream.on_answer(answer)
     assert stop is not None
     assert stop.limit == 0
     assert stream.done
     assert stream.compacted == Compacted(70, 10)
-
-
-@pytest.mark.parametrize("term", [None, 7])
-def test_round_trip(term: int | None) -> None:
-    answer = EntriesAnswer(EntriesStatus.SNAPSHOT, 9, chunk=StateChunk(3, 8, term, b"abcde"))
-    assert decode_entries_answer(encode_entries_answer(REQID, answer)) == (REQID, answer)

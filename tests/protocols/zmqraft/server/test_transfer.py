@@ -9,12 +9,12 @@ from kelek.protocols.zmqraft.client.client import TransferQuery
 from kelek.protocols.zmqraft.server.transfer import REQUESTS_MAX
 from kelek.protocols.zmqraft.wire import transfer_codec as wire
 from kelek.protocols.zmqraft.wire.client_codec import (
+    CONFIG_ANSWER,
+    UPDATE_ANSWER,
     Form,
     RequestConfig,
     RequestUpdate,
     UpdateStatus,
-    decode_config_answer,
-    decode_update_answer,
     encode_client_request,
 )
 from kelek.protocols.zmqraft.wire.extensions import Hello
@@ -82,11 +82,11 @@ def test_meanwhile_clients_are_sent_to_the_target() -> None:
     ask(alone, "n2")
     update = encode_client_request(RequestUpdate(REQID, b"x"), CLUSTER, Form.TEXT)
     (answer,) = alone.ask(*update, socket="clients")
-    refused = decode_update_answer(answer)[1]
+    refused = UPDATE_ANSWER.decode(answer)
     assert (refused.status, refused.leader) == (UpdateStatus.REFUSED, "n2")
     config = encode_client_request(RequestConfig(REQID), CLUSTER, Form.TEXT)
     (answer,) = alone.ask(*config, socket="clients")
-    assert not decode_config_answer(answer)[1].leading
+    assert not CONFIG_ANSWER.decode(answer).leading
     assert alone.peer.core.log.last_index == 1
 
 
