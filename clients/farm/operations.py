@@ -1,14 +1,10 @@
-"""The operations of a Farm, written once for both of its APIs as generators that name what they
-wait for.
-
-The owner of the connections drives them: kelek.Farm polls its sockets (farm.py), kelek.AsyncFarm
-leaves that to asyncio (async_farm.py). This module does not read, send or sleep.
-"""
+"""The methods of kelek.Farm and kelek.AsyncFarm (io/operations.py)."""
 
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...net.clock import monotonic_ms, wall_ms
@@ -42,6 +38,7 @@ from ...protocols.garlicfarm.wire.messages import (
     ValueType,
 )
 from ...protocols.garlicfarm.wire.values import Address, is_loopback, parse_address
+from ..aliases import warn_renamed
 from ..errors import (
     FarmCompacted,
     FarmDenied,
@@ -53,10 +50,12 @@ from ..errors import (
     FarmUnavailable,
     FarmUntrusted,
 )
-from ..io.operations import Sleep, Step, Wait
-from .links import LOOPBACK_ONLY, ConnectSettings
+from ..io.driver import ClientBase
+from ..io.operations import Batches, Operation, Sleep, Wait, items, operation
+from .links import LOOPBACK_ONLY, ConnectSettings, FarmLinks
 from .values import (
     APPLICATION,
+    EntryRange,
     FarmEntry,
     FarmPage,
     FarmServer,
@@ -65,6 +64,7 @@ from .values import (
     checked_hash,
     checked_id,
     checked_servers,
+    entry_range,
     make_tls,
     page_of,
     read_secret,
@@ -200,14 +200,27 @@ class _MemberChange:
         return adds and status.get("state") == "leader" and status.get("term") == self.term
 
 
-class FarmOperations:
-    """The operations of one Farm on its client state machine."""
+class FarmOperations(ClientBase):
+    """The methods of one Farm on its client state machine."""
 
-    def __init__(self, client: FarmClient, timeout_ms: int) -> None:
+    def __init__(
+        self,
+        servers: Servers,
+        farm: str = "farm",
+        *,
+        user: str = "",
+        secret_file: str | os.PathLike[str] | None = None,
+        password: str | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+        tuning: FarmTuning | None = None,
+    ) -> None:
         if not 0 < timeout_ms <= 86_400_000:
             raise ValueError(f"a timeout must be 1 to 86400000 ms, not {timeout_ms}")
-        self.client = client
+        tuning = tuning or FarmTuning()
         self.timeout_ms = timeout_ms
+        self._client = make_client(servers, farm, Credentials(user, password, secret_file), tuning)
+        self._own(partial(FarmLinks, self._client, make_connect_settings(ca_file, tuning)))
 
     @property
     def _deadline_ms(self) -> int:
@@ -215,10 +228,34 @@ class FarmOperations:
 
     # ---- appending ----
 
-    def append(self, values: Iterable[bytes]) -> Generator[Step, None, int]:
-        """Appends values and waits until all are committed. Returns the index after the last
-        one.
+    @operation
+    def append(self, value: bytes | Iterable[bytes]) -> Operation[int]:
+        """Appends a value of 1 byte to 8 MiB; returns its index once it is committed.
+
+        A server of JRaft or an older kelek may return a larger index. A value may be in the log
+        twice when a leader is lost during the call: the protocol has no request ids.
+
+        Raises FarmUnavailable, FarmNoLeader (nothing was appended), FarmTimeout (the value may be
+        appended, now or later), FarmRefused (the leader does not accept it from this user),
+        FarmDenied, FarmTooLarge.
         """
+        if isinstance(value, bytes | str):
+            return FarmOperations.append_many(self, [value])
+        warn_renamed("append() of several values", "append_many()", 4)
+        return self._append(value)
+
+    @operation
+    def append_many(self, values: Iterable[bytes]) -> Operation[int]:
+        """Appends values in order; returns the index of the last once all are committed.
+
+        A request carries up to 1000 values or 1 MiB, and 64 requests are sent at a time. The values
+        of a request are consecutive in the log, so up to 1000 small values have the indexes up to
+        the result. 0: there was no value. Raises as append() does.
+        """
+        return max(0, (yield from self._append(values)) - 1)
+
+    def _append(self, values: Iterable[bytes]) -> Operation[int]:
+        """Returns the index after the last value."""
         waiting: deque[FarmCommand] = deque()
         next_index = 0
 
@@ -230,8 +267,8 @@ class FarmOperations:
             if not command.response.is_accepted:
                 raise FarmRefused(
                     f"the leader, server {command.response.source}, refuses this entry of "
-                    f"{self.client.setup.user or 'a client'}: it is larger than servers accept, or "
-                    f"a server's status or an order, which this user may not post"
+                    f"{self._client.setup.user or 'a client'}: it is larger than servers accept, "
+                    f"or a server's status or an order, which this user may not post"
                 )
             next_index = command.response.next_index
 
@@ -241,12 +278,12 @@ class FarmOperations:
                     yield _done(waiting[0])
                     check_next()
                 command = FarmCommand(MessageType.CLIENT_REQUEST, entries, self._deadline_ms)
-                waiting.append(self.client.submit(command))
+                waiting.append(self._client.submit(command))
             while waiting:
                 yield _done(waiting[0])
                 check_next()
         finally:
-            self.client.cancel(command for command in waiting if not command.done)
+            self._client.cancel(command for command in waiting if not command.done)
         return next_index
 
     def _requests(self, values: Iterable[bytes]) -> Iterable[tuple[FarmLogEntry, ...]]:
@@ -272,92 +309,99 @@ class FarmOperations:
 
     def _check(self, command: FarmCommand) -> None:
         if command.failure is not None:
-            raise self.error_of(command.failure)
+            raise self._error_of(command.failure)
 
-    def error_of(self, failure: ConnectFailure) -> FarmError:
+    def _error_of(self, failure: ConnectFailure) -> FarmError:
         """The public error for a failure."""
-        hint = _HINTS.get(failure.kind, "").format(farm=self.client.setup.farm)
+        hint = _HINTS.get(failure.kind, "").format(farm=self._client.setup.farm)
         return _ERROR_CLASSES[failure.kind](f"{failure.text}; {hint}" if hint else failure.text)
 
-    # ---- queries ----
+    # ---- views ----
 
-    def reach(self, timeout_ms: int) -> Generator[Step, None, None]:
-        """Waits until a server accepts our credentials."""
-        if not self.client.setup.plain:
-            yield from self.get("status", timeout_ms)
+    @operation
+    def reach(self, timeout_ms: int) -> Operation[None]:
+        """Waits up to timeout_ms until a server accepts the user.
 
-    def get(
-        self, view: str, timeout_ms: int | None = None
-    ) -> Generator[Step, None, dict[str, Any]]:
+        Raises FarmUnavailable, FarmDenied, FarmUntrusted, FarmRefused.
+        """
+        if not self._client.setup.plain:
+            yield from self._get("status", timeout_ms)
+
+    def _get(self, view: str, timeout_ms: int | None = None) -> Operation[dict[str, Any]]:
         """A view of any server."""
         deadline_ms = self._deadline_ms if timeout_ms is None else monotonic_ms() + timeout_ms
-        query = self.client.query(ViewQuery(view, deadline_ms))
+        query = self._client.query(ViewQuery(view, deadline_ms))
         try:
             yield _done(query)
         finally:
-            self.client.cancel_query(query)
+            self._client.cancel_query(query)
         if query.failure is not None:
-            raise self.error_of(query.failure)
+            raise self._error_of(query.failure)
         return _object(query.body)
 
-    def status(self) -> Generator[Step, None, dict[str, Any]]:
-        """The leader's status if it answers, otherwise that of another server."""
+    @operation
+    def status(self) -> Operation[dict[str, Any]]:
+        """The leader's status: term, indexes, members, the member change in progress, counters.
+
+        docs/protocols/garlic-farm.md lists its keys. Without a leader, any server's status.
+        """
         found = yield from self._status_of_any()
         if found.get("state") == "leader":
             return found
         return (yield from self._query_leader("status", found)) or found
 
-    def _status_of_any(self) -> Generator[Step, None, dict[str, Any]]:
+    def _status_of_any(self) -> Operation[dict[str, Any]]:
         """The status of any server, preferably of one that knows the leader."""
-        found = yield from self.get("status")
-        self.client.learn_servers(_members(found))
+        found = yield from self._get("status")
+        self._client.learn_servers(_members(found))
         if found.get("leader") is not None:
             return found
-        others = yield from self._query_all(self.client.servers)
+        others = yield from self._query_all(self._client.servers)
         known = [_object(each.body) for each in others if each.body is not None]
         known.sort(key=lambda each: (each.get("leader") is None, each.get("state") == "waiting"))
         best = known[0] if known else found
-        self.client.learn_servers(_members(best))
+        self._client.learn_servers(_members(best))
         return best
 
-    def _query_all(self, servers: Iterable[Address]) -> Generator[Step, None, list[ViewQuery]]:
+    def _query_all(self, servers: Iterable[Address]) -> Operation[list[ViewQuery]]:
         """Queries the status of these servers concurrently, once each."""
         deadline_ms = monotonic_ms() + min(STATUS_MS, self.timeout_ms)
         queries = [ViewQuery("status", deadline_ms, address, is_once=True) for address in servers]
         for query in queries:
-            self.client.query(query)
+            self._client.query(query)
         try:
             yield Wait(lambda: all(query.done for query in queries), limited=False)
         finally:
             for query in queries:
-                self.client.cancel_query(query)
+                self._client.cancel_query(query)
         return queries
 
-    def from_leader(self, view: str) -> Generator[Step, None, dict[str, Any]]:
+    def _from_leader(self, view: str) -> Operation[dict[str, Any]]:
         """A view of the leader, which includes everything acknowledged before; without a leader,
         of any server.
         """
         found = yield from self._query_leader(view, (yield from self._status_of_any()))
-        return found if found is not None else (yield from self.get(view))
+        return found if found is not None else (yield from self._get(view))
 
     def _query_leader(
         self, view: str, status: Mapping[str, Any]
-    ) -> Generator[Step, None, dict[str, Any] | None]:
+    ) -> Operation[dict[str, Any] | None]:
         """None if there is no leader or it does not answer."""
         leader_id = status.get("leader")
-        address = self.client.ids.get(leader_id) if isinstance(leader_id, int) else None
+        address = self._client.ids.get(leader_id) if isinstance(leader_id, int) else None
         if address is None:
             return None
         query = ViewQuery(view, monotonic_ms() + STATUS_MS, address, is_once=True)
-        self.client.query(query)
+        self._client.query(query)
         try:
             yield _done(query)
         finally:
-            self.client.cancel_query(query)
+            self._client.cancel_query(query)
         return None if query.body is None else _object(query.body)
 
-    def servers(self) -> Generator[Step, None, list[FarmServer]]:
-        """Each member with its own status."""
+    @operation
+    def servers(self) -> Operation[list[FarmServer]]:
+        """The members, each with its own status."""
         found = yield from self._status_of_any()
         members = found.get("members", [])
         queries = yield from self._query_all(
@@ -368,37 +412,62 @@ class FarmOperations:
             for member, query in zip(members, queries, strict=True)
         ]
 
-    def commit_index(self) -> Generator[Step, None, int]:
-        """The leader's commit index."""
-        found = yield from self.status()
+    @operation
+    def commit_index(self) -> Operation[int]:
+        """The index of the last committed entry: the leader's, or without a leader any server's."""
+        found = yield from FarmOperations.status(self)
         return int(found.get("commit", 0))
 
-    def documents(self, server_id: int | None) -> Generator[Step, None, dict[str, Any]]:
-        """The documents view, for one server or all."""
-        one = "" if server_id is None else f"?id={checked_id(server_id)}"
-        return (yield from self.from_leader(f"documents{one}"))
+    @operation
+    def documents(self, server_id: int | None = None) -> Operation[dict[str, Any]]:
+        """The state of the log: each server's last document, the publisher, exclusions,
+        settings. docs/protocols/garlic-farm.md lists its keys.
 
-    def publisher(self) -> Generator[Step, None, int | None]:
-        """The server that publishes the MetaLS."""
-        found = yield from self.from_leader("documents")
+        server_id   only this server's document. Large documents are null in the whole list
+        """
+        one = "" if server_id is None else f"?id={checked_id(server_id)}"
+        return self._from_leader(f"documents{one}")
+
+    @operation
+    def publisher(self) -> Operation[int | None]:
+        """The id of the server that publishes the MetaLS, or None."""
+        found = yield from self._from_leader("documents")
         publisher = found.get("publisher")
         return None if publisher is None else int(publisher)
 
     # ---- entries ----
 
+    @operation
     def read(
+        self,
+        from_index: int | None = None,
+        count: int = PAGE_ENTRIES,
+        *,
+        after: int = 0,
+        all_kinds: bool = False,
+    ) -> Operation[FarmPage]:
+        """One page of committed entries after an index: up to 1000 entries or 4 MiB.
+
+        all_kinds    also configurations (the members) and posters (the user who appends)
+        from_index   deprecated: the first index itself
+
+        Raises FarmCompacted when the first of them is no longer stored.
+        """
+        return self._read(entry_range(from_index, after).first_index, count, all_kinds)
+
+    def _read(
         self,
         from_index: int,
         count: int = PAGE_ENTRIES,
         all_kinds: bool = False,
         from_leader: bool = False,
-    ) -> Generator[Step, None, FarmPage]:
+    ) -> Operation[FarmPage]:
         """A page of the log. from_leader: asks the leader, if there is one."""
         if from_index < 1:
             raise ValueError(f"the first index is 1, not {from_index}")
         count = max(1, min(count, PAGE_ENTRIES))
         view = f"entries?from={from_index}&count={count}&raw=1"
-        found = yield from (self.from_leader(view) if from_leader else self.get(view))
+        found = yield from (self._from_leader(view) if from_leader else self._get(view))
         page = page_of(found)
         if page.first_index > from_index:
             raise FarmCompacted(page.first_index)
@@ -408,15 +477,42 @@ class FarmOperations:
         # A server may lag behind the one before.
         return page._replace(next_index=max(page.next_index, from_index))
 
+    @items
     def entries(
-        self, from_index: int, follow: bool, all_kinds: bool
-    ) -> Generator[Step | list[FarmEntry], None, None]:
-        """Lists of entries, in log order."""
-        end = 0 if follow else (yield from self.commit_index()) + 1
+        self,
+        from_index: int | None = None,
+        *,
+        after: int = 0,
+        all_kinds: bool = False,
+        follow: bool | None = None,
+    ) -> Batches[FarmEntry]:
+        """The entries after an index, up to the last that is committed when the call begins.
+
+        When a server is lost, another one continues: no entry is missing or repeated.
+
+        all_kinds            also configurations (the members) and posters (the user who appends)
+        from_index, follow   deprecated: the first index itself; True as watch() does
+
+        Raises FarmCompacted, FarmUnavailable.
+        """
+        return self._entries(entry_range(from_index, after, follow), all_kinds)
+
+    @items
+    def watch(self, after: int = 0, *, all_kinds: bool = False) -> Batches[FarmEntry]:
+        """The entries after an index, then each new one once it is committed, without end.
+
+        When a server is lost, another one continues: no entry is missing or repeated. Raises
+        FarmCompacted, FarmUnavailable.
+        """
+        return self._entries(EntryRange(after + 1, True), all_kinds)
+
+    def _entries(self, wanted: EntryRange, all_kinds: bool) -> Batches[FarmEntry]:
+        from_index, follow = wanted
+        end = 0 if follow else (yield from FarmOperations.commit_index(self)) + 1
         idle_polls = 0  # Reads without news: a server that is no member never has any.
         while follow or from_index < end:
             from_leader = idle_polls % LEADER_POLLS == LEADER_POLLS - 1
-            page = yield from self.read(from_index, all_kinds=all_kinds, from_leader=from_leader)
+            page = yield from self._read(from_index, all_kinds=all_kinds, from_leader=from_leader)
             is_end = page.next_index == from_index
             idle_polls = idle_polls + 1 if is_end else 0
             from_index = page.next_index
@@ -428,10 +524,13 @@ class FarmOperations:
             if is_end and (follow or from_index < end):
                 yield Sleep(POLL_MS)
 
-    # ---- orders ----
+    # ---- orders of an administrator ----
 
-    def publish(self, server: int | str | None) -> Generator[Step, None, None]:
-        """Orders who publishes."""
+    @operation
+    def publish(self, server: int | str | None) -> Operation[None]:
+        """Orders who publishes the MetaLS: a server's id, "auto" for the rule's choice, or None
+        for no server. Raises FarmDenied.
+        """
         if server is None:
             publisher: int | PublishChoice = PublishChoice.NONE
         elif server == PublishChoice.AUTO.value:
@@ -443,11 +542,11 @@ class FarmOperations:
             yield from self._check_publisher(publisher)
         yield from self._submit_order(OrderKind.PUBLISH, publish=publisher)
 
-    def _check_publisher(self, server_id: int) -> Generator[Step, None, None]:
+    def _check_publisher(self, server_id: int) -> Operation[None]:
         """Raises FarmRefused if the server is no member: the order would have no effect."""
-        if self.client.setup.plain:
+        if self._client.setup.plain:
             return
-        status = yield from self.status()
+        status = yield from FarmOperations.status(self)
         self._check_admin(status)
         members = [server.id for server in _members(status)]
         if server_id not in members:
@@ -456,10 +555,25 @@ class FarmOperations:
                 f"server {server_id} is no member, so it cannot publish; the members are {listed}"
             )
 
-    def order_exclusion(
+    @operation
+    def exclude(
+        self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()
+    ) -> Operation[None]:
+        """Excludes destinations from the MetaLS, or all destinations of servers, which then do
+        not publish. A hash is I2P's base64, HASH.b32.i2p, or the whole destination.
+        """
+        return self._order_exclusion(OrderKind.EXCLUDE, hashes, servers)
+
+    @operation
+    def include(
+        self, hashes: Iterable[str] = (), *, servers: Iterable[int] = ()
+    ) -> Operation[None]:
+        """Ends exclusions."""
+        return self._order_exclusion(OrderKind.INCLUDE, hashes, servers)
+
+    def _order_exclusion(
         self, kind: OrderKind, hashes: Iterable[str], servers: Iterable[int]
-    ) -> Generator[Step, None, None]:
-        """Excludes destinations and servers, or includes them again."""
+    ) -> Operation[None]:
         if isinstance(hashes, str):
             raise TypeError("hashes must be a list")
         known = tuple(map(checked_hash, hashes))
@@ -468,17 +582,27 @@ class FarmOperations:
             raise ValueError("give the hash of a destination or a server's id")
         yield from self._submit_order(kind, hashes=known, servers=ids)
 
-    def import_config(self, configuration: Mapping[str, Any]) -> Generator[Step, None, None]:
-        """Sets an exported configuration."""
+    @operation
+    def export(self) -> Operation[dict[str, Any]]:
+        """The administrators' configuration and the members: the argument of import_(), here or
+        in another farm.
+        """
+        return self._from_leader("configuration")
+
+    @operation
+    def import_(self, configuration: Mapping[str, Any]) -> Operation[None]:
+        """Sets the administrators' configuration from an export. It does not change the members;
+        see add_server() and remove_server().
+        """
         try:
             config = decode_export(configuration)
         except RemoteProtocolError as error:
             raise ValueError(f"not an exported configuration: {error}") from None
         yield from self._submit_order(OrderKind.IMPORT, configuration=config)
 
-    def _submit_order(self, kind: OrderKind, **view: Any) -> Generator[Step, None, None]:
+    def _submit_order(self, kind: OrderKind, **view: Any) -> Operation[None]:
         """Waits until an administrator's order is committed."""
-        setup, deadline_ms = self.client.setup, self._deadline_ms
+        setup, deadline_ms = self._client.setup, self._deadline_ms
         if setup.plain:
             raise FarmRefused("JRaft servers do not execute administrators' orders")
         try:
@@ -488,7 +612,7 @@ class FarmOperations:
         entry = FarmLogEntry(0, ValueType.APPLICATION, value)
         request = Request(MessageType.CLIENT_REQUEST, entries=(entry,))
         while True:
-            status = yield from self.status()
+            status = yield from FarmOperations.status(self)
             self._check_admin(status)
             response = yield from self._submit_exclusive(request, deadline_ms)
             if response.is_accepted:
@@ -500,31 +624,43 @@ class FarmOperations:
 
     # ---- members ----
 
-    def add_server(self, server_id: int, endpoint: str, wait: bool) -> Generator[Step, None, bool]:
-        """Adds a server."""
+    @operation
+    def add_server(self, server_id: int, endpoint: str, *, wait: bool = True) -> Operation[bool]:
+        """Adds a server that runs and waits for an invitation. Needs an administrator.
+
+        endpoint   its address for the other servers: tcp://HOST:PORT
+        wait       True: until it is a member. False: until the leader has started
+
+        Returns False if it is a member already. Raises FarmDenied, FarmRefused, FarmTimeout.
+        """
         server = ClusterServer(checked_id(server_id), checked_endpoint(endpoint))
 
         def is_done(found: Mapping[int, str]) -> bool:
             return found.get(server_id) == server.endpoint
 
         change = _MemberChange(add_server_request(server), server_id, is_done)
-        return (yield from self._change_members(change, wait))
+        return self._change_members(change, wait)
 
-    def remove_server(self, server_id: int, wait: bool) -> Generator[Step, None, bool]:
-        """Removes a server."""
+    @operation
+    def remove_server(self, server_id: int, *, wait: bool = True) -> Operation[bool]:
+        """Removes a server. If it leads, another server becomes leader. Its process keeps
+        running.
+
+        Returns False if it is not a member. Raises FarmDenied, FarmRefused, FarmTimeout.
+        """
         request = remove_server_request(checked_id(server_id))
         change = _MemberChange(request, server_id, lambda found: server_id not in found)
-        return (yield from self._change_members(change, wait))
+        return self._change_members(change, wait)
 
-    def _change_members(self, change: _MemberChange, wait: bool) -> Generator[Step, None, bool]:
+    def _change_members(self, change: _MemberChange, wait: bool) -> Operation[bool]:
         """Requests a change until the leader accepts it, or it is done; returns whether there
         was a change.
         """
         deadline_ms, is_started = self._deadline_ms, False
-        has_http_api = not self.client.setup.plain
+        has_http_api = not self._client.setup.plain
         while True:
             if has_http_api:
-                status = yield from self.status()
+                status = yield from FarmOperations.status(self)
                 members = {each.id: each.endpoint for each in _members(status)}
                 if change.is_done(members) and not self._is_joining(change, status):
                     return is_started
@@ -554,16 +690,14 @@ class FarmOperations:
         is_early = current.get("stage") in ("invite", "feed")
         return removes and is_early and current.get("server") == change.server_id
 
-    def _submit_exclusive(
-        self, request: Request, deadline_ms: int
-    ) -> Generator[Step, None, Response]:
+    def _submit_exclusive(self, request: Request, deadline_ms: int) -> Operation[Response]:
         """The leader's immediate answer to a request."""
         command = FarmCommand(request.type, tuple(request.entries), deadline_ms, is_exclusive=True)
-        self.client.submit(command)
+        self._client.submit(command)
         try:
             yield _done(command)
         finally:
-            self.client.cancel([] if command.done else [command])
+            self._client.cancel([] if command.done else [command])
         self._check(command)
         assert command.response is not None
         return command.response
@@ -595,12 +729,23 @@ class FarmOperations:
     def _check_admin(self, status: Mapping[str, Any]) -> None:
         asker = status.get("asked_by")
         if isinstance(asker, dict) and asker.get("admin") is False:
-            user, farm = self.client.setup.user, self.client.setup.farm
+            user, farm = self._client.setup.user, self._client.setup.farm
             raise FarmDenied(
                 f"user {user} is no administrator of the farm {farm}; "
                 f"name it under `farms: {{{farm}: {{admins: [..]}}}}` on the servers, "
                 f"or use another user"
             )
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counts of connections, lost, requests, redirects, refused, junk."""
+        return dict(self._client.counters)
+
+    def _closed_error(self) -> FarmError:
+        return FarmError(f"this {type(self).__name__} is closed")
+
+    def _timeout_error(self) -> FarmTimeout:
+        return FarmTimeout(self._client.explain().text)
 
 
 def _done(view: FarmCommand | ViewQuery) -> Wait:

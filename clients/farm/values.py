@@ -98,10 +98,10 @@ class EntryRange(NamedTuple):
 def entry_range(from_index: int | None, after: int, follow: bool | None = None) -> EntryRange:
     """The range of entries() or read(), whose old arguments from_index and follow warn."""
     if follow is not None:
-        warn_renamed("follow=", "watch(), or entries(), which ends at the last commit", 4)
+        warn_renamed("follow=", "watch(), or entries(), which ends at the last commit", 5)
     if from_index is None:
         return EntryRange(after + 1, bool(follow))
-    warn_renamed("from_index", "after=, which is exclusive", 4)
+    warn_renamed("from_index", "after=, which is exclusive", 5)
     return EntryRange(from_index, follow is not False)
 
 
