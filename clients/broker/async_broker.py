@@ -4,44 +4,18 @@ Tasks of one loop may share an AsyncBroker; their requests run concurrently.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing
-from functools import partial
+from collections.abc import AsyncIterator
 from typing import Self
 
 from ...protocols.majordomo.client import BrokerClientMachine, Call
-from ..errors import BrokerError, BrokerTimeout
+from ..errors import BrokerError
 from ..io.async_driver import AsyncDriver
-from ..io.links import Links
+from ..io.operations import Wait
 from .body import Body, Content
-from .operations import (
-    BROKER_LINKS,
-    TIMEOUT_MS,
-    BrokerOperations,
-    BrokerTuning,
-    CallOptions,
-    make_client,
-)
+from .operations import BrokerOperations, CallOptions, CallParts, answer_of
 
 
-def resolve_calls(client: BrokerClientMachine, operations: BrokerOperations) -> None:
-    """Resolves the futures of calls that ended, without a search."""
-    for call in client.pop_updated():
-        if call.done and isinstance(call.owner, asyncio.Future) and not call.owner.done():
-            resolve_future(call.owner, call, operations)
-
-
-def resolve_future(
-    future: "asyncio.Future[Body]", call: Call, operations: BrokerOperations
-) -> None:
-    """Sets a future to the result of its call."""
-    try:
-        future.set_result(operations.answer(call))
-    except BrokerError as error:
-        future.set_exception(error)
-
-
-class AsyncBroker(AsyncDriver):
+class AsyncBroker(BrokerOperations, AsyncDriver):
     """Calls services at a broker, for the tasks of one asyncio loop.
 
         async with kelek.AsyncBroker("tcp://127.0.0.1:7300") as broker:
@@ -51,21 +25,12 @@ class AsyncBroker(AsyncDriver):
     The arguments are kelek.Broker's. The first call connects.
     """
 
-    def __init__(
-        self,
-        urls: str | Iterable[str],
-        *,
-        timeout_ms: int = TIMEOUT_MS,
-        identity: str | bytes | None = None,
-        tuning: BrokerTuning | None = None,
-    ) -> None:
-        self.timeout_ms = timeout_ms
-        self._client = make_client(urls, tuning, identity)
-        self._operations = BrokerOperations(self._client)
-        self._own(
-            partial(Links, self._client, BROKER_LINKS),
-            partial(resolve_calls, self._client, self._operations),
-        )
+    @staticmethod
+    def _resolve(client: BrokerClientMachine) -> None:
+        """Resolves the futures of calls that ended, without a search."""
+        for call in client.pop_updated():
+            if call.done and isinstance(call.owner, asyncio.Future) and not call.owner.done():
+                resolve_future(call.owner, call, client)
 
     async def call(
         self,
@@ -77,7 +42,7 @@ class AsyncBroker(AsyncDriver):
     ) -> Body:
         """Calls a service, and waits for its answer; see kelek.Broker.call()."""
         if not self._client.has_room:
-            await self._run(self._operations.wait_for_room())
+            await self._do(Wait(lambda: self._client.has_room))
         return await self.submit(service, body, timeout_ms=timeout_ms, request_id=request_id)
 
     def submit(
@@ -92,12 +57,11 @@ class AsyncBroker(AsyncDriver):
 
         Raises BrokerError while 65,536 calls are unanswered; call() waits instead.
         """
-        self._connected()
+        links = self._connected()
         if not self._client.has_room:
             raise self._timeout_error()
-        call = self._start(
-            service, body, CallOptions(timeout_ms or self.timeout_ms, False, request_id)
-        )
+        call = self._begin(service, body, CallOptions(timeout_ms, request_id))
+        links.wake()
         future: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         call.owner = future
         future.add_done_callback(lambda _: self._cancel(call))
@@ -112,36 +76,16 @@ class AsyncBroker(AsyncDriver):
         request_id: str | bytes | None = None,
     ) -> "AsyncStream":
         """Calls a service for an answer in parts, an asynchronous iterator."""
-        self._connected()
-        return AsyncStream(
-            self,
-            self._start(
-                service, body, CallOptions(timeout_ms or self.timeout_ms, True, request_id)
-            ),
-        )
-
-    def _start(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
-        call = self._operations.start(service, body, options)
-        self._connected().wake()
-        return call
+        links = self._connected()
+        call = self._begin(service, body, CallOptions(timeout_ms, request_id, True))
+        links.wake()
+        return AsyncStream(self, call)
 
     def _cancel(self, call: Call) -> None:
         was_done = call.done
-        self._client.cancel(call)
+        super()._cancel(call)
         if not was_done and self._links is not None:
             self._links.wake()  # To send the cancellation.
-
-    # ---- closing ----
-
-    @property
-    def url(self) -> str:
-        """The url of the broker in use; empty while it searches for one."""
-        return self._client.broker
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """Counts, as kelek.Broker's."""
-        return dict(self._client.counters)
 
     async def aclose(self) -> None:
         """Closes it; unanswered calls raise an error."""
@@ -150,31 +94,22 @@ class AsyncBroker(AsyncDriver):
                 call.owner.set_exception(self._closed_error())
         await super().aclose()
 
-    def _closed_error(self) -> BrokerError:
-        return BrokerError("this AsyncBroker is closed")
 
-    def _timeout_error(self) -> BrokerTimeout:
-        return BrokerTimeout(
-            f"{self._client.outstanding} calls are unanswered: no room for another"
-        )
+def resolve_future(future: "asyncio.Future[Body]", call: Call, client: BrokerClientMachine) -> None:
+    """Sets a future to the result of its call."""
+    try:
+        future.set_result(answer_of(client, call))
+    except BrokerError as error:
+        future.set_exception(error)
 
 
-class AsyncStream(AsyncIterator[Body]):
+class AsyncStream(CallParts, AsyncIterator[Body]):
     """The parts of an answer, like kelek.Broker's Stream."""
 
     def __init__(self, broker: AsyncBroker, call: Call) -> None:
         self._broker = broker
         self._call = call
-        self._parts = self._items()
-
-    async def _items(self) -> AsyncGenerator[Body, None]:
-        async with aclosing(
-            self._broker._batches(self._broker._operations.parts(self._call))
-        ) as lists:
-            async for parts in lists:
-                for part in parts:
-                    yield part
-        self._broker._operations.answer(self._call)
+        self._parts = broker._items(broker._parts(call))
 
     async def __anext__(self) -> Body:
         return await anext(self._parts)
@@ -182,17 +117,11 @@ class AsyncStream(AsyncIterator[Body]):
     def __aiter__(self) -> Self:
         return self
 
-    @property
-    def resent(self) -> int:
-        """How often the request was sent again by another connection to a broker. Parts may then be
-        repeated, or missing."""
-        return self._call.resent
-
     async def result(self) -> Body:
         """The FINAL; skips unread parts."""
         async for _ in self:
             pass
-        return self._broker._operations.answer(self._call)
+        return answer_of(self._broker._client, self._call)
 
     async def aclose(self) -> None:
         """Withdraws the request."""

@@ -3,26 +3,17 @@
 All work happens inside its methods. Use a Broker in one thread at a time.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Self
 
 from ...protocols.majordomo.client import Call
-from ..errors import BrokerError, BrokerTimeout
 from ..io.driver import BlockingDriver
-from ..io.links import Links
+from ..io.operations import Operation, Wait, operation
 from .body import Body, Content
-from .operations import (
-    BROKER_LINKS,
-    TIMEOUT_MS,
-    BrokerOperations,
-    BrokerTuning,
-    CallOptions,
-    make_client,
-)
+from .operations import BrokerOperations, CallOptions, CallParts, answer_of
 
 
-class Broker(BlockingDriver):
+class Broker(BrokerOperations, BlockingDriver):
     """Calls services at a broker.
 
         with kelek.Broker("tcp://127.0.0.1:7300") as broker:
@@ -46,19 +37,7 @@ class Broker(BlockingDriver):
     str (as UTF-8) or a list of bytes (frames). Raises BrokerError or a subclass.
     """
 
-    def __init__(
-        self,
-        urls: str | Iterable[str],
-        *,
-        timeout_ms: int = TIMEOUT_MS,
-        identity: str | bytes | None = None,
-        tuning: BrokerTuning | None = None,
-    ) -> None:
-        self.timeout_ms = timeout_ms
-        self._client = make_client(urls, tuning, identity)
-        self._operations = BrokerOperations(self._client)
-        self._own(partial(Links, self._client, BROKER_LINKS))
-
+    @operation
     def call(
         self,
         service: str | bytes,
@@ -66,13 +45,15 @@ class Broker(BlockingDriver):
         *,
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
-    ) -> Body:
+    ) -> Operation[Body]:
         """Calls a service, and returns its FINAL; parts before it are dropped.
 
         Raises BrokerTimeout, BrokerUnavailable, ServiceRefused.
         """
-        return self.submit(service, body, timeout_ms=timeout_ms, request_id=request_id).result()
+        call = yield from self._begin_later(service, body, CallOptions(timeout_ms, request_id))
+        return (yield from self._result(call))
 
+    @operation
     def submit(
         self,
         service: str | bytes,
@@ -80,15 +61,13 @@ class Broker(BlockingDriver):
         *,
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
-    ) -> "Future":
+    ) -> Operation["Future"]:
         """Sends a request without waiting, unless 65,536 calls are unanswered."""
-        return Future(
-            self,
-            self._start(
-                service, body, CallOptions(timeout_ms or self.timeout_ms, False, request_id)
-            ),
-        )
+        call = yield from self._begin_later(service, body, CallOptions(timeout_ms, request_id))
+        self._run_once(0, _sent)
+        return Future(self, call)
 
+    @operation
     def stream(
         self,
         service: str | bytes,
@@ -96,61 +75,38 @@ class Broker(BlockingDriver):
         *,
         timeout_ms: int | None = None,
         request_id: str | bytes | None = None,
-    ) -> "Stream":
+    ) -> Operation["Stream"]:
         """Calls a service for an answer in parts; see Stream.
 
         The service produces parts as far as you read them. A part that is lost with a connection
         ends the stream with an error.
         """
-        return Stream(
-            self,
-            self._start(
-                service, body, CallOptions(timeout_ms or self.timeout_ms, True, request_id)
-            ),
-        )
-
-    def _start(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
-        if self._links is None:
-            raise self._closed_error()
-        if not self._client.has_room:
-            self._run(self._operations.wait_for_room())
-        call = self._operations.start(service, body, options)
+        options = CallOptions(timeout_ms, request_id, True)
+        call = yield from self._begin_later(service, body, options)
         self._run_once(0, _sent)
-        return call
+        return Stream(self, call)
 
-    def _run_once(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
-        super()._run_once(until_ms, is_done)
-        self._client.pop_updated()  # A waiting method checks its own call.
+    def _begin_later(
+        self, service: str | bytes, body: Content, options: CallOptions
+    ) -> Operation[Call]:
+        """Starts a call once there is room for it."""
+        if not self._client.has_room:
+            yield Wait(lambda: self._client.has_room)
+        return self._begin(service, body, options)
+
+    def _result(self, call: Call) -> Operation[Body]:
+        yield Wait(lambda: call.done, limited=False)
+        return answer_of(self._client, call)
 
     def _cancel(self, call: Call) -> None:
-        self._client.cancel(call)
+        super()._cancel(call)
         if self._links is not None:
             self._run_once(0, _sent)  # To send the cancellation at once.
-
-    # ---- closing ----
-
-    @property
-    def url(self) -> str:
-        """The url of the broker in use; empty while it searches for one."""
-        return self._client.broker
-
-    @property
-    def counters(self) -> dict[str, int]:
-        """Counts: brokers, lost, silent, busy, timeouts, gaps, strays, junk, overrun."""
-        return dict(self._client.counters)
 
     def close(self) -> None:
         """Closes it; unanswered calls get no answer."""
         self._client.cancel_all()
         super().close()
-
-    def _closed_error(self) -> BrokerError:
-        return BrokerError("this Broker is closed")
-
-    def _timeout_error(self) -> BrokerTimeout:
-        return BrokerTimeout(
-            f"{self._client.outstanding} calls are unanswered: no room for another"
-        )
 
 
 def _sent() -> bool:
@@ -173,28 +129,20 @@ class Future:
 
     def result(self) -> Body:
         """Waits for the answer. Raises BrokerTimeout, BrokerUnavailable, ServiceRefused."""
-        return self._broker._run(self._broker._operations.result(self._call))
+        return self._broker._run(self._broker._result(self._call))
 
     def cancel(self) -> None:
         """Withdraws the request; the service may still execute it."""
         self._broker._cancel(self._call)
 
 
-class Stream(Iterator[Body]):
-    """The parts of an answer, in order.
-
-    When the service's worker is lost, another one starts anew, so parts may be repeated.
-    """
+class Stream(CallParts, Iterator[Body]):
+    __doc__ = CallParts.__doc__
 
     def __init__(self, broker: Broker, call: Call) -> None:
         self._broker = broker
         self._call = call
-        self._parts = self._items()
-
-    def _items(self) -> Generator[Body, None, None]:
-        for parts in self._broker._batches(self._broker._operations.parts(self._call)):
-            yield from parts
-        self._broker._operations.answer(self._call)
+        self._parts = broker._items(broker._parts(call))
 
     def __next__(self) -> Body:
         return next(self._parts)
@@ -202,17 +150,11 @@ class Stream(Iterator[Body]):
     def __iter__(self) -> Self:
         return self
 
-    @property
-    def resent(self) -> int:
-        """How often the request was sent again by another connection to a broker. Parts may then be
-        repeated, or missing."""
-        return self._call.resent
-
     def result(self) -> Body:
         """The FINAL; skips unread parts."""
         for _ in self:
             pass
-        return self._broker._operations.answer(self._call)
+        return answer_of(self._broker._client, self._call)
 
     def close(self) -> None:
         """Withdraws the request."""

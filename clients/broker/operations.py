@@ -1,11 +1,8 @@
-"""The operations of the sync and the async Broker: calls and their answers.
-
-Operations are generators. A driver runs them and owns the connections: broker.py blocks,
-async_broker.py uses asyncio. Nothing here reads, sends or sleeps.
-"""
+"""What kelek.Broker and kelek.AsyncBroker have in common: calls and their answers."""
 
 import os
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from ...net.clock import monotonic_ms
@@ -32,8 +29,9 @@ from ...protocols.majordomo.values import (
 )
 from ...protocols.zre import services
 from ..errors import BrokerError, BrokerTimeout, BrokerUnavailable, ServiceRefused
-from ..io.links import LinkSettings
-from ..io.operations import Sleep, Step, Wait
+from ..io.driver import ClientBase
+from ..io.links import Links, LinkSettings
+from ..io.operations import Batches, Sleep, Wait
 from ..io.reqids import new_reqid
 from ..io.urls import check_url
 from ..node.discovery import resolve_urls
@@ -127,77 +125,132 @@ def _to_bytes(what: str, given: str | bytes) -> bytes:
 class CallOptions(NamedTuple):
     """The options of a call.
 
+    timeout_ms  None: the client's
     request_id  None: a new one
     """
 
-    timeout_ms: int
-    wants_parts: bool
-    request_id: str | bytes | None
+    timeout_ms: int | None = None
+    request_id: str | bytes | None = None
+    wants_parts: bool = False
 
 
-class BrokerOperations:
-    """The operations of one Broker."""
+class BrokerOperations(ClientBase):
+    """The calls of one Broker."""
 
-    def __init__(self, client: BrokerClientMachine) -> None:
-        self.client = client
+    def __init__(
+        self,
+        urls: str | Iterable[str],
+        *,
+        timeout_ms: int = TIMEOUT_MS,
+        identity: str | bytes | None = None,
+        tuning: BrokerTuning | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self._client = make_client(urls, tuning, identity)
+        links = partial(Links, self._client, BROKER_LINKS)
+        self._own(links, partial(self._resolve, self._client))
 
-    def wait_for_room(self) -> Generator[Step, None, None]:
-        """Waits until another call may be started."""
-        yield Wait(lambda: self.client.has_room)
+    @staticmethod
+    def _resolve(client: BrokerClientMachine) -> None:
+        """Reports answers that have arrived; a waiting operation checks its own call."""
+        client.pop_updated()
 
-    def start(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
+    @property
+    def url(self) -> str:
+        """The url of the broker in use; empty while it searches for one."""
+        return self._client.broker
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counts: brokers, lost, silent, busy, timeouts, gaps, strays, junk, overrun."""
+        return dict(self._client.counters)
+
+    def _begin(self, service: str | bytes, body: Content, options: CallOptions) -> Call:
         """Starts a call. Raises ValueError, TypeError."""
-        timeout_ms, wants_parts, chosen = options
-        if not 0 < timeout_ms <= TIMEOUT_MS_MAX:
-            raise ValueError(f"a timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
-        request_id = new_reqid() if chosen is None else checked_request_id(chosen)
-        if self.client.has_request(request_id):
-            raise ValueError(f"the request {request_id!r} is unanswered already")
-        request = Request(checked_service(service), request_id, frames_of(body))
-        call = Call(request, monotonic_ms() + timeout_ms, wants_parts)
-        call.outlives_owner = chosen is not None
-        return self.client.add(call)
+        self._connected()
+        timeout_ms = options.timeout_ms or self.timeout_ms
+        return begin_call(self._client, service, body, options._replace(timeout_ms=timeout_ms))
 
-    def result(self, call: Call) -> Generator[Step, None, Body]:
-        """Waits for the FINAL."""
-        yield Wait(lambda: call.done, limited=False)
-        return self.answer(call)
+    def _cancel(self, call: Call) -> None:
+        """Withdraws a call."""
+        self._client.cancel(call)
 
-    def parts(self, call: Call) -> Generator[Step | list[Body], None, None]:
-        """Lists of PARTIALs, until the FINAL arrives."""
+    def _parts(self, call: Call) -> Batches[Body]:
+        """Lists of PARTIALs, until the FINAL arrives. Raises BrokerError or a subclass."""
         while True:
             yield Wait(lambda: bool(call.parts) or call.done, limited=False)
             bodies: list[list[bytes]] = []
             size = 0
-            while size < LIST_BYTES and (body := self.client.pop_part(call)) is not None:
+            while size < LIST_BYTES and (body := self._client.pop_part(call)) is not None:
                 bodies.append(body)
                 size += part_cost(body)
             if bodies:
                 yield [Body.of(body) for body in bodies]
-                if self.client.on_parts_read(call, bodies):
+                if self._client.on_parts_read(call, bodies):
                     yield Sleep(0)
             elif call.done:
+                answer_of(self._client, call)
                 return
 
-    def answer(self, call: Call) -> Body:
-        """The FINAL's body of a finished call. Raises BrokerError or a subclass."""
-        if call.refusal:
-            raise BrokerError(call.refusal)
-        failure = call.failure
-        if call.final is None:
-            service = call.request.service.decode()
-            raise self._timed_out(service, "" if failure is None else failure.message)
-        if failure is None:
-            return Body.of(call.final)
-        if failure.code == EXPIRED:
-            raise BrokerTimeout(failure.message)
-        raise ServiceRefused(failure.code, failure.message)
+    def _closed_error(self) -> BrokerError:
+        return BrokerError(f"this {type(self).__name__} is closed")
 
-    def _timed_out(self, service: str, reason: str) -> BrokerTimeout:
-        client = self.client
-        if not client.broker:
-            return BrokerUnavailable(client.failover.explain())
-        if not reason and client.unserved_service == service.encode():
-            reason = "the broker has no worker for it"
-        why = f": {reason}" if reason else ""
-        return BrokerTimeout(f"no answer of {service} from the broker at {client.broker}{why}")
+    def _timeout_error(self) -> BrokerTimeout:
+        return BrokerTimeout(
+            f"{self._client.outstanding} calls are unanswered: no room for another"
+        )
+
+
+class CallParts:
+    """The parts of an answer, in order.
+
+    When the service's worker is lost, another one starts anew, so parts may be repeated.
+    """
+
+    _call: Call
+
+    @property
+    def resent(self) -> int:
+        """How often the request was sent again by another connection to a broker. Parts may then be
+        repeated, or missing."""
+        return self._call.resent
+
+
+def begin_call(
+    client: BrokerClientMachine, service: str | bytes, body: Content, options: CallOptions
+) -> Call:
+    """Starts a call. Raises ValueError, TypeError."""
+    timeout_ms, chosen, wants_parts = options
+    if timeout_ms is None or not 0 < timeout_ms <= TIMEOUT_MS_MAX:
+        raise ValueError(f"a timeout is 1 to {TIMEOUT_MS_MAX} ms, not {timeout_ms}")
+    request_id = new_reqid() if chosen is None else checked_request_id(chosen)
+    if client.has_request(request_id):
+        raise ValueError(f"the request {request_id!r} is unanswered already")
+    request = Request(checked_service(service), request_id, frames_of(body))
+    call = Call(request, monotonic_ms() + timeout_ms, wants_parts)
+    call.outlives_owner = chosen is not None
+    return client.add(call)
+
+
+def answer_of(client: BrokerClientMachine, call: Call) -> Body:
+    """The FINAL's body of a finished call. Raises BrokerError or a subclass."""
+    if call.refusal:
+        raise BrokerError(call.refusal)
+    failure = call.failure
+    if call.final is None:
+        reason = "" if failure is None else failure.message
+        raise _timed_out(client, call.request.service.decode(), reason)
+    if failure is None:
+        return Body.of(call.final)
+    if failure.code == EXPIRED:
+        raise BrokerTimeout(failure.message)
+    raise ServiceRefused(failure.code, failure.message)
+
+
+def _timed_out(client: BrokerClientMachine, service: str, reason: str) -> BrokerTimeout:
+    if not client.broker:
+        return BrokerUnavailable(client.failover.explain())
+    if not reason and client.unserved_service == service.encode():
+        reason = "the broker has no worker for it"
+    why = f": {reason}" if reason else ""
+    return BrokerTimeout(f"no answer of {service} from the broker at {client.broker}{why}")

@@ -45,8 +45,12 @@ class ClientBase(ABC):
     ) -> None:
         """Sets what makes the connections. Neither argument may refer to the client.
 
-        on_woken   an asyncio client calls it after each wake
+        on_woken   called after each round of receiving
         """
+
+    @abstractmethod
+    def _connected(self) -> object:
+        """The connections. Raises the error of a closed client."""
 
     @abstractmethod
     def _closed_error(self) -> Exception:
@@ -70,6 +74,7 @@ class BlockingDriver(Blocking, ClientBase):
         on_woken: Callable[[], object] = lambda: None,
     ) -> None:
         self._links = make(Resources())
+        self._on_woken = on_woken
         self._guard = Guard(self, WITH, self._links.resources.abandon)
 
     def _run_once(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
@@ -79,9 +84,9 @@ class BlockingDriver(Blocking, ClientBase):
             links.run_once(until_ms, is_done)
         finally:
             self._running = False
+        self._on_woken()
 
     def _connected(self) -> Connections:
-        """The connections. Raises the error of a closed client."""
         if self._links is None:
             raise self._closed_error()
         if self._links.resources.inherited:

@@ -10,7 +10,7 @@ import pytest
 
 import kelek
 from kelek.clients.broker import operations
-from kelek.clients.broker.operations import BrokerOperations, CallOptions, make_client
+from kelek.clients.broker.operations import CallOptions, answer_of, begin_call, make_client
 from kelek.net.clock import monotonic_ms
 from kelek.protocols.majordomo.client import PROBE_ID, BrokerClientSetup
 from kelek.protocols.majordomo.codec import Failure, Final, encode_failure, encode_reply
@@ -69,9 +69,9 @@ def test_parts_arrive_in_order(broker_thread: BrokerThread) -> None:
 
 def test_timeouts_have_a_reason() -> None:
     client = make_client("ipc:///broker", None)
-    calls, now_ms = BrokerOperations(client), monotonic_ms()
+    now_ms = monotonic_ms()
     client.on_connected("ipc:///broker", now_ms)
-    call = calls.start("unserved", b"", CallOptions(60_000, False, None))
+    call = begin_call(client, "unserved", b"", CallOptions(60_000))
     client.ready(now_ms)
     client.ready(now_ms + 1000)
     final = Final(MMI_SERVICE, PROBE_ID, [b"404"])
@@ -80,14 +80,14 @@ def test_timeouts_have_a_reason() -> None:
     with pytest.raises(
         kelek.BrokerTimeout, match=r"no answer of unserved .*: the broker has no worker"
     ):
-        calls.answer(call)
-    call = calls.start("unserved", b"", CallOptions(60_000, False, None))
+        answer_of(client, call)
+    call = begin_call(client, "unserved", b"", CallOptions(60_000))
     client.ready(now_ms)
     busy = Final(b"unserved", call.request.request_id, encode_failure(Failure(429, "too much")))
     client.on_frames("ipc:///broker", encode_reply(busy), now_ms)
     client.ready(call.deadline_ms)
     with pytest.raises(kelek.BrokerTimeout, match=r"no answer of unserved .*: too much"):
-        calls.answer(call)
+        answer_of(client, call)
 
 
 def test_errors_of_the_broker_are_raised_or_retried(
