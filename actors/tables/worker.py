@@ -171,9 +171,9 @@ class TableWorker(Actor):
             self._worker.on_commit((index, term), tables_from)
 
     def _on_work(self, arena: Arena) -> None:
-        for header, frames in self.unpacked(arena, PIPE_HEADER, "work"):
-            if not self._worker.on_work(header, frames, self.now_ms):
-                self.log_rarely("malformed-dropped", pipe="work", kind=header[0])
+        messages = self.unpacked(arena, PIPE_HEADER, "work")
+        for kind in self._worker.on_work(messages, self.now_ms):
+            self.log_rarely("malformed-dropped", pipe="work", kind=kind)
 
     def _on_taken(self, arena: Arena) -> None:
         for (epoch, size), _ in self.unpacked(arena, BYTES_READ, "taken"):

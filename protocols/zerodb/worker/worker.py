@@ -5,7 +5,7 @@ The owner passes in messages and calls run() once a wake; then it sends what `re
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from ...errors import StorageFailure
@@ -113,20 +113,24 @@ class Worker:
         """The snapshot_sender orders a state, or to continue without."""
         self.participant.on_order(order, self.applier.applied, now_ms)
 
-    def on_work(self, header: tuple[int, ...], frames: Message, now_ms: int) -> bool:
-        """Takes a message of zerodb_server. False: it is malformed."""
-        kind, _, _, _, index, ticket = header
+    def on_work(
+        self, messages: Iterable[tuple[tuple[int, ...], Message]], now_ms: int
+    ) -> list[int]:
+        """Takes messages of zerodb_server. Returns the kinds of malformed ones."""
         self.applied_reporter.on_server_active(now_ms)
-        if kind == HELLO:
-            self.reporter.reset()
-        elif kind in (REQUEST, ONE_WAY, RESULT_QUERY) and frames:
-            self._on_request(header, frames, now_ms)
-        elif kind in (CHECKPOINT, JOB_WRITE) and len(frames) == 3 and len(frames[1]) == 4:
-            table = int.from_bytes(frames[1], "little")
-            self._jobs.add(JobRequest(kind, index, ticket, table, frames[2]))
-        else:
-            return kind == SERVER_WAITS
-        return True
+        malformed: list[int] = []
+        for header, frames in messages:
+            kind, _, _, _, index, ticket = header
+            if kind == HELLO:
+                self.reporter.reset()
+            elif kind in (REQUEST, ONE_WAY, RESULT_QUERY) and frames:
+                self._on_request(header, frames, now_ms)
+            elif kind in (CHECKPOINT, JOB_WRITE) and len(frames) == 3 and len(frames[1]) == 4:
+                table = int.from_bytes(frames[1], "little")
+                self._jobs.add(JobRequest(kind, index, ticket, table, frames[2]))
+            elif kind != SERVER_WAITS:
+                malformed.append(kind)
+        return malformed
 
     def _on_request(self, header: tuple[int, ...], message: Message, now_ms: int) -> None:
         kind, flags, _, epoch, index, ticket = header
