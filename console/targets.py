@@ -1,11 +1,66 @@
-"""The topology or the urls that select what a command connects to."""
+"""The topology or the urls that select what a command connects to, and errors of its client."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..clients.errors import Error, NodeError
 from .cli_errors import FAILED, CliError
 
 if TYPE_CHECKING:
     from ..actors.topology.topology import Topology
+
+
+class Target(NamedTuple):
+    """The servers of a topology or of --url that a command uses."""
+
+    source: str  # The topology's path or the urls, for error messages.
+    urls: dict[str, str]  # Node -> url; with --url each is its own name.
+    topology: "Topology | None" = None  # None: the urls are those of --url.
+    cluster: str = ""  # Of the log.
+
+    @property
+    def start(self) -> str:
+        """The way out when no server answers; with --url the error itself says more."""
+        return f" start it: supervisor start {self.source}" if self.topology else ""
+
+
+def resolve(
+    path: str | None, urls: tuple[str, ...], service: str, key: str, need: str = "", **rest: object
+) -> Target:
+    """The servers of --url or of a topology. Raises CliError, OperatorError.
+
+    key    of a node of the topology: the url of the service there
+    need   what is missing when no node has one
+    rest   further options by name that must not be given beside --url
+    """
+    if urls:
+        for name, value in {"topology": path, **rest}.items():
+            if value:
+                raise CliError(f"--url: a {name} is given too; leave one of them out")
+        urls = _discovered(urls, service)
+        return Target(", ".join(urls), {url: url for url in urls})
+    path, topology = load_topology(path)
+    found = {name: url for name, node in topology.nodes.items() if (url := getattr(node, key))}
+    if not found:
+        raise CliError(f"{path}: {need} (docs/topology.md)")
+    return Target(path, found, topology)
+
+
+@contextmanager
+def report_errors(
+    place: str, ways_out: Mapping[type[Error], str], bare: tuple[type[Error], ...] = ()
+) -> Iterator[None]:
+    """Ends the command with one line for an error of its client: place, error, way out.
+
+    bare   errors that name the place themselves
+    """
+    try:
+        yield
+    except Error as error:
+        way_out = next((text for kind, text in ways_out.items() if isinstance(error, kind)), "")
+        prefix = "" if isinstance(error, bare) else f"{place}: "
+        raise CliError(f"{prefix}{error}{way_out}", FAILED) from error
 
 
 def load_topology(path: str | None) -> "tuple[str, Topology]":
@@ -18,35 +73,19 @@ def load_topology(path: str | None) -> "tuple[str, Topology]":
     return path, topologies.load(path)
 
 
-def resolve_urls(urls: tuple[str, ...], service: str, **excluded: object) -> tuple[str, ...]:
-    """The urls of --url, with each zre:// resolved to the nodes that offer a service.
-
-    excluded   values by name that must not be given beside --url
-
-    Raises CliError.
-    """
+def _discovered(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
+    """The urls, each zre:// resolved to the nodes that offer a service. Raises CliError."""
     from ..clients.io.urls import SCHEME, check_url
 
-    for name, value in excluded.items():
-        if value:
-            raise CliError(f"--url: a {name} is given too; leave one of them out")
-    if any(url.startswith(SCHEME) for url in urls):
-        urls = _discover(urls, service)
-    for url in urls:
-        try:
-            check_url(url)
-        except ValueError as error:
-            raise CliError(f"--url: {error}") from error
-    return urls
-
-
-def _discover(urls: tuple[str, ...], service: str) -> tuple[str, ...]:
-    from ..clients.errors import NodeError
-    from ..clients.node import discovery
-
     try:
-        return discovery.resolve_urls(urls, service)
+        if any(url.startswith(SCHEME) for url in urls):
+            from ..clients.node import discovery
+
+            urls = discovery.resolve_urls(urls, service)
+        for url in urls:
+            check_url(url)
     except NodeError as error:
         raise CliError(f"--url: {error}; kelek discover lists the nodes", FAILED) from error
     except (ValueError, OSError) as error:
         raise CliError(f"--url: {error}") from error
+    return urls

@@ -4,12 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from ...clients.errors import BrokerError, BrokerTimeout, BrokerUnavailable
+from ...clients.errors import BrokerTimeout, BrokerUnavailable, Error
 from ...protocols.majordomo.values import HEADERS, INTERVAL_MS, Headers
 from ...protocols.zre import services
-from ..cli_errors import FAILED, CliError
 from ..options import topology_option, url_option
-from ..targets import load_topology, resolve_urls
+from ..targets import report_errors, resolve
 
 CLIENTS_URL = "clients_url"
 WORKERS_URL = "workers_url"
@@ -24,7 +23,7 @@ class BrokerTarget(NamedTuple):
 
     source: str  # The topology's path or the urls, for error messages.
     urls: tuple[str, ...]
-    by_topology: bool
+    start: str  # The way out when no broker answers; empty with --url.
     headers: Headers = HEADERS
     interval_ms: int = INTERVAL_MS  # Of a worker's heartbeat; at most the broker's.
 
@@ -34,30 +33,24 @@ def resolve_brokers(topology: str | None, urls: tuple[str, ...], key: str) -> Br
 
     Raises CliError, OperatorError.
     """
-    if urls:
-        service = services.BROKER if key == CLIENTS_URL else services.WORKERS
-        urls = resolve_urls(urls, service, topology=topology)
-        return BrokerTarget(", ".join(urls), urls, False)
-    path, found = load_topology(topology)
-    known = tuple(url for node in found.nodes.values() if (url := getattr(node, key)))
-    if not known:
-        way_out = "give one `broker: {clients_url: ..., workers_url: ...}` (docs/topology.md)"
-        raise CliError(f"{path}: no node has a broker; {way_out}")
+    service = services.BROKER if key == CLIENTS_URL else services.WORKERS
+    need = "no node has a broker; give one `broker: {clients_url: ..., workers_url: ...}`"
+    found = resolve(topology, urls, service, key, need)
+    known, settings = tuple(found.urls.values()), found.topology and found.topology.broker
+    if settings is None:
+        return BrokerTarget(found.source, known, found.start)
     names = ("client_header", "worker_header", "deadline_header", "named_header")
-    headers = Headers(*(getattr(found.broker, name).encode() for name in names))
-    return BrokerTarget(path, known, True, headers, found.broker.heartbeat_interval_ms)
+    headers = Headers(*(getattr(settings, name).encode() for name in names))
+    interval_ms = settings.heartbeat_interval_ms
+    return BrokerTarget(found.source, known, found.start, headers, interval_ms)
 
 
 @contextmanager
 def report_broker_errors(target: BrokerTarget, service: str) -> Iterator[None]:
     """Turns a failed call into a one-line error."""
-    place = f"{target.source}: service {service}"
-    try:
+    ways_out: dict[type[Error], str] = {
+        BrokerUnavailable: target.start,
+        BrokerTimeout: "; does a worker run? kelek worker run",
+    }
+    with report_errors(f"{target.source}: service {service}", ways_out):
         yield
-    except BrokerUnavailable as error:
-        way_out = f" start it: supervisor start {target.source}" if target.by_topology else ""
-        raise CliError(f"{place}: {error}{way_out}", FAILED) from error
-    except BrokerTimeout as error:
-        raise CliError(f"{place}: {error}; does a worker run? kelek worker run", FAILED) from error
-    except BrokerError as error:
-        raise CliError(f"{place}: {error}", FAILED) from error

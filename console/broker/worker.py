@@ -73,10 +73,8 @@ def run(request: WorkerRequest) -> None:
 
 def no_broker_line(brokers: BrokerTarget) -> str:
     """A hint for a worker that has no connection."""
-    way_out = f"start it: supervisor start {brokers.source}"
-    if not brokers.by_topology:
-        way_out = "does it run there, and is this its url for workers?"
-    return f"no broker yet at {', '.join(brokers.urls)}: waiting; {way_out}"
+    way_out = brokers.start or " does it run there, and is this its url for workers?"
+    return f"no broker yet at {', '.join(brokers.urls)}: waiting;{way_out}"
 
 
 def find_service(request: WorkerRequest) -> Service[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from ...clients.errors import FarmError, FarmNoLeader, FarmUnavailable, NodeError
+from ...clients.errors import Error, FarmError, FarmNoLeader, FarmUnavailable, NodeError
 from ...clients.farm.farm import Farm
 from ...clients.farm.operations import FarmTuning
 from ...clients.farm.values import read_secret, secret_of
@@ -18,7 +18,7 @@ from .. import completion
 from ..cli_errors import FAILED, CliError
 from ..options import OUTPUT, option, timeout_option, url_option
 from ..render import stdin
-from ..targets import load_topology
+from ..targets import load_topology, report_errors
 
 
 class FarmOptions(NamedTuple):
@@ -217,13 +217,10 @@ def open_farm(options: FarmOptions, needs_admin: bool = False) -> Iterator[Farm]
 @contextmanager
 def report_farm_errors(target: FarmTarget) -> Iterator[None]:
     """Turns errors of the farm into CliError."""
-    source = f"{target.source}: farm {target.farm}"
-    try:
+    way_out = f" start it: supervisor start {target.source}" if target.by_topology else ""
+    ways_out: dict[type[Error], str] = {
+        FarmUnavailable: way_out,
+        FarmNoLeader: " see kelek farm servers",
+    }
+    with report_errors(f"{target.source}: farm {target.farm}", ways_out):
         yield
-    except FarmUnavailable as error:
-        way_out = f" start it: supervisor start {target.source}" if target.by_topology else ""
-        raise CliError(f"{source}: {error}{way_out}", FAILED) from error
-    except FarmNoLeader as error:
-        raise CliError(f"{source}: {error} see kelek farm servers", FAILED) from error
-    except FarmError as error:
-        raise CliError(f"{source}: {error}", FAILED) from error

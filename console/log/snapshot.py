@@ -7,7 +7,8 @@ from ...clients.log.log import Log
 from ..cli_errors import FAILED, CliError
 from ..options import ClusterOptions, command
 from ..render import show
-from .target import ClusterTarget, resolve_cluster
+from ..targets import Target
+from .target import resolve_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ def snapshot(options: ClusterOptions) -> None:
         raise CliError(f"{target.source}: no snapshot of {', '.join(failed)}", FAILED)
 
 
-def _make_on(node: str, target: ClusterTarget, timeout_ms: int) -> SnapshotResult:
-    if node in target.foreign:
+def _make_on(node: str, target: Target, timeout_ms: int) -> SnapshotResult:
+    if target.topology and target.topology.nodes[node].dialect != "kelek":
         problem = "not kelek: it makes snapshots by itself"
         return SnapshotResult(node, problem=problem, foreign=True)
     url = target.urls[node]

@@ -72,7 +72,7 @@ def job_nodes(options: ServerOptions) -> list[JobNode]:
     nodes = []
     for name, url in target.urls.items():
         file = f"-t {options.topology} " if options.topology else ""
-        words = f"{file}--node {name}" if target.by_topology else f"--url {url}"
+        words = f"{file}--node {name}" if target.topology else f"--url {url}"
         nodes.append(JobNode(name, options.only(url), words))
     return nodes
 

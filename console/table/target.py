@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from ...clients.errors import TableError, TableTimeout, TableTooLarge, TableUnavailable
 from ...clients.table.operations import TableTuning
@@ -11,41 +10,31 @@ from ...protocols.failover.limits import REACH_MS
 from ...protocols.zre import services
 from ..cli_errors import FAILED, CliError
 from ..options import ServerOptions
-from ..targets import load_topology, resolve_urls
+from ..targets import Target, resolve
 
 
-class TableTarget(NamedTuple):
-    """The nodes whose tables a command uses."""
-
-    source: str  # The topology's path or the urls, for error messages.
-    urls: dict[str, str]  # Node -> url; with --url each is its own name.
-    by_topology: bool
-    local: frozenset[int] = frozenset()  # Local tables, if known.
-
-
-def resolve_tables(options: ServerOptions) -> TableTarget:
+def resolve_tables(options: ServerOptions) -> Target:
     """The ZeroDB addresses of --url, or of a topology. Raises CliError, OperatorError."""
-    if options.urls:
-        others = {"topology": options.topology, "node": options.nodes}
-        urls = resolve_urls(options.urls, services.TABLES, **others)
-        return TableTarget(", ".join(urls), {url: url for url in urls}, False)
-    path, topology = load_topology(options.topology)
-    known = {name: url for name, node in topology.nodes.items() if (url := node.tables_url)}
-    if not known:
-        way_out = "give one `zerodb: {url: ...}` (docs/topology.md)"
-        raise CliError(f"{path}: no node serves tables; {way_out}")
+    need = "no node serves tables; give one `zerodb: {url: ...}`"
+    found = resolve(
+        options.topology, options.urls, services.TABLES, "tables_url", need, node=options.nodes
+    )
+    if found.topology is None or not options.nodes:
+        return found
+    known = found.urls
     for node in options.nodes:
         if node not in known:
-            why = "has no `zerodb: {url: ...}`" if node in topology.nodes else "is not a node"
-            raise CliError(f"{path}: --node {node}: {why}; those with one are {', '.join(known)}")
-    chosen = options.nodes or known
-    local = frozenset(topology.zerodb.local_tables)
-    return TableTarget(path, {name: known[name] for name in chosen}, True, local)
+            is_there = node in found.topology.nodes
+            why = "has no `zerodb: {url: ...}`" if is_there else "is not a node"
+            others = f"those with one are {', '.join(known)}"
+            raise CliError(f"{found.source}: --node {node}: {why}; {others}")
+    return found._replace(urls={name: known[name] for name in options.nodes})
 
 
-def check_local(target: TableTarget, number: int | None) -> None:
+def check_local(target: Target, number: int | None) -> None:
     """Raises CliError for a local table when several nodes are possible."""
-    if number in target.local and len(target.urls) > 1:
+    local = target.topology.zerodb.local_tables if target.topology else ()
+    if number in local and len(target.urls) > 1:
         nodes = ", ".join(target.urls)
         raise CliError(f"table {number}: each node has its own; choose one with --node: {nodes}")
 
@@ -76,19 +65,17 @@ def open_table(number: int | None, options: ServerOptions, owner: bytes = b"") -
 
 
 @contextmanager
-def report_table_errors(target: TableTarget, number: int | None) -> Iterator[None]:
+def report_table_errors(target: Target, number: int | None) -> Iterator[None]:
     """Turns the errors of a table into a CliError."""
     place = target.source if number is None else f"{target.source}: table {number}"
     try:
         yield
-    except TableUnavailable as error:
-        prefix = f"{target.source}: " if target.by_topology else ""
-        way_out = f" start it: supervisor start {target.source}" if target.by_topology else ""
-        raise CliError(f"{prefix}{error}{way_out}", FAILED) from error
-    except TableTimeout as error:
-        way_out = "" if error.reason else "; do all nodes run? supervisor status"
-        raise CliError(f"{place}: {error}{way_out}", FAILED) from error
+    except TableUnavailable as error:  # It names the urls.
+        prefix = f"{target.source}: " if target.topology else ""
+        raise CliError(f"{prefix}{error}{target.start}", FAILED) from error
     except TableTooLarge as error:
         raise CliError(str(error)) from error
     except TableError as error:
-        raise CliError(f"{place}: {error}", FAILED) from error
+        is_late = isinstance(error, TableTimeout) and not error.reason
+        way_out = "; do all nodes run? supervisor status" if is_late else ""
+        raise CliError(f"{place}: {error}{way_out}", FAILED) from error

@@ -125,7 +125,7 @@ def test_a_worker_without_a_broker_reports_it(host: BrokerThread, tmp_path: Path
         assert worker.stderr is not None
         said = worker.stderr.readline()
     assert said.startswith(f"kelek: no broker yet at {nobody}: waiting; does it run there")
-    found = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), True)
+    found = BrokerTarget("t.yaml", ("tcp://a:1", "tcp://b:1"), " start it: supervisor start t.yaml")
     assert worker_commands.no_broker_line(found) == (
         "no broker yet at tcp://a:1, tcp://b:1: waiting; start it: supervisor start t.yaml"
     )
