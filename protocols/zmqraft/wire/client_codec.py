@@ -11,37 +11,11 @@ from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ...raft.messages import EntryBatch
 from ...wire import Case, Cases, Constant, Frame, FrameType, Ident, Layout, Rest, RestType, Unused
+from . import values as v
 from .config_codec import CONFIG_UPDATE_REQUEST, ConfigUpdate
 from .entry import check_heads
 from .peer_codec import ENTRIES, decode_entry_frames
 from .snapshot_codec import MAKE_SNAPSHOT_REQUEST, MakeSnapshot
-from .values import (
-    ANSWER_ID,
-    ANSWER_REQID,
-    BOOL,
-    BYTES,
-    CONFIG_UPDATE,
-    COUNT,
-    IDENT,
-    JSON_UINT,
-    LEADER,
-    MEMBERS,
-    NULL,
-    REQID,
-    REQUEST_BROADCAST_STATE_URL,
-    REQUEST_CONFIG,
-    REQUEST_ENTRIES,
-    REQUEST_ID,
-    REQUEST_LOG_INFO,
-    REQUEST_UPDATE,
-    UINT,
-    UINT_MAX,
-    URL,
-    decode_bool,
-    decode_json,
-    encode_bool,
-    encode_json,
-)
 
 ENTRIES_ANSWER_MAX = 4096  # Entries of one answer to RequestEntries.
 
@@ -111,14 +85,14 @@ def _forms(
     node_id   of the id in node form; in text form it is a reqid
     node      so many of the last frames exist in node form only
     """
-    id_ = Frame("reqid", REQID, "reqid")
+    id_ = Frame("reqid", v.REQID, "reqid")
     return {
         Form.NODE: Layout(
             name,
             value,
             id_._replace(type=node_id),
             Constant(type_),
-            IDENT,
+            v.IDENT,
             *frames,
             ignores_more=True,
         ),
@@ -127,31 +101,31 @@ def _forms(
 
 
 REQUESTS = {
-    REQUEST_CONFIG: _forms("RequestConfig", RequestConfig, REQUEST_CONFIG, REQUEST_ID),
-    REQUEST_LOG_INFO: _forms("RequestLogInfo", RequestLogInfo, REQUEST_LOG_INFO, REQUEST_ID),
-    REQUEST_BROADCAST_STATE_URL: _forms(
+    v.REQUEST_CONFIG: _forms("RequestConfig", RequestConfig, v.REQUEST_CONFIG, v.REQUEST_ID),
+    v.REQUEST_LOG_INFO: _forms("RequestLogInfo", RequestLogInfo, v.REQUEST_LOG_INFO, v.REQUEST_ID),
+    v.REQUEST_BROADCAST_STATE_URL: _forms(
         "RequestBroadcastStateUrl",
         RequestBroadcastStateUrl,
-        REQUEST_BROADCAST_STATE_URL,
-        REQUEST_ID,
+        v.REQUEST_BROADCAST_STATE_URL,
+        v.REQUEST_ID,
     ),
-    REQUEST_UPDATE: _forms(
+    v.REQUEST_UPDATE: _forms(
         "RequestUpdate",
         RequestUpdate,
-        REQUEST_UPDATE,
-        REQID,
-        Frame("data", BYTES, "the update: 1 byte to 10 MiB", optional=True),
+        v.REQUEST_UPDATE,
+        v.REQID,
+        Frame("data", v.BYTES, "the update: 1 byte to 10 MiB", optional=True),
     ),
-    REQUEST_ENTRIES: _forms(
+    v.REQUEST_ENTRIES: _forms(
         "RequestEntries",
         RequestEntries,
-        REQUEST_ENTRIES,
-        REQUEST_ID,
-        Frame("prev_index", UINT, "previous LOG INDEX"),
-        Frame("limit", COUNT, "count of entries; empty: all; 0: stop", optional=True),
+        v.REQUEST_ENTRIES,
+        v.REQUEST_ID,
+        Frame("prev_index", v.UINT, "previous LOG INDEX"),
+        Frame("limit", v.COUNT, "count of entries; empty: all; 0: stop", optional=True),
         Frame(
             "offset",
-            COUNT,
+            v.COUNT,
             "next byte offset, while chunks are outstanding; in a first request the offset to "
             "resume the state at",
             optional=True,
@@ -163,11 +137,11 @@ _BY_VALUE = {forms[Form.NODE].value: forms for forms in REQUESTS.values()}
 
 # Type: (frames of the text form, fewest, most), fewest frames of the node form.
 _SHAPES = {
-    REQUEST_CONFIG: (2, 2, 3),
-    REQUEST_LOG_INFO: (2, 2, 3),
-    REQUEST_BROADCAST_STATE_URL: (2, 2, 3),
-    REQUEST_UPDATE: (3, 3, 3),
-    REQUEST_ENTRIES: (3, 4, 4),
+    v.REQUEST_CONFIG: (2, 2, 3),
+    v.REQUEST_LOG_INFO: (2, 2, 3),
+    v.REQUEST_BROADCAST_STATE_URL: (2, 2, 3),
+    v.REQUEST_UPDATE: (3, 3, 3),
+    v.REQUEST_ENTRIES: (3, 4, 4),
 }
 
 
@@ -183,7 +157,7 @@ def client_form(frames: Sequence[bytes], cluster: bytes) -> Form | None:
     count = len(frames)
     if count < 2:
         return None
-    if frames[1] == CONFIG_UPDATE:
+    if frames[1] == v.CONFIG_UPDATE:
         return Form.NODE if count == 4 and frames[2] == cluster else None
     shape = _SHAPES.get(frames[1])
     if shape is None:
@@ -200,7 +174,7 @@ def encode_client_request(
     """Encodes any request of a client."""
     if isinstance(request, RequestUpdate):  # By hand: the only one that clients send in numbers.
         ident = [cluster] if form is Form.NODE else []
-        return [request.reqid, REQUEST_UPDATE, *ident, request.data]
+        return [request.reqid, v.REQUEST_UPDATE, *ident, request.data]
     if isinstance(request, ConfigUpdate):  # It exists in node form only.
         return CONFIG_UPDATE_REQUEST.encode(request, cluster=cluster)
     if isinstance(request, MakeSnapshot):  # Kelek's own, in one form only.
@@ -215,7 +189,7 @@ def decode_client_request(frames: Sequence[bytes], cluster: bytes) -> tuple[Form
     because they get an answer.
     """
     form = client_form(frames, cluster)
-    if form is None or frames[1] == CONFIG_UPDATE:
+    if form is None or frames[1] == v.CONFIG_UPDATE:
         raise RemoteProtocolError("a client request of no known shape")
     request: ClientRequest = REQUESTS[frames[1]][form].decode(frames, cluster)
     return form, request
@@ -237,22 +211,16 @@ class ConfigAnswer(NamedTuple):
     members: tuple[tuple[str, str], ...] | None = None
 
 
-LEADING = Frame("leading", BOOL, "the responder leads")
-LEADER_OR_NULL = Frame("leader", LEADER, "LEADER ID or null")
+LEADING = Frame("leading", v.BOOL, "the responder leads")
+LEADER_OR_NULL = Frame("leader", v.LEADER, "LEADER ID or null")
 
 CONFIG_ANSWER = Layout(
-    "config answer",
-    ConfigAnswer,
-    ANSWER_ID,
-    LEADING,
-    LEADER_OR_NULL,
-    Frame(
-        "members",
-        MEMBERS,
+    "config answer", ConfigAnswer,
+    v.ANSWER_ID, LEADING, LEADER_OR_NULL,
+    Frame("members", v.MEMBERS,
         "`[[PEER ID, url], ...]`; during a change the old members and the new ones",
-        optional=True,
-    ),
-)
+        optional=True),
+)  # fmt: skip
 
 
 class UpdateStatus(Enum):
@@ -272,30 +240,21 @@ class UpdateAnswer(NamedTuple):
 
 UPDATE_STATUS = FrameType(
     "bool",
-    lambda status: encode_bool(status in (UpdateStatus.ACCEPTED, UpdateStatus.COMMITTED)),
-    decode_bool,
+    lambda status: v.encode_bool(status in (UpdateStatus.ACCEPTED, UpdateStatus.COMMITTED)),
+    v.decode_bool,
 )
 UPDATE_ANSWER = Layout(
-    "update answer",
-    UpdateAnswer,
-    ANSWER_REQID,
-    Cases(
-        "status",
-        UPDATE_STATUS,
-        "status",
-        Case(
-            UpdateStatus.ACCEPTED,
+    "update answer", UpdateAnswer,
+    v.ANSWER_REQID,
+    Cases("status", UPDATE_STATUS, "status",
+        Case(UpdateStatus.ACCEPTED,
             "accepted, not yet committed: sent after 100 ms and every 100 ms from then on, and "
-            "restarts the client's timeout",
-        ),
-        Case(UpdateStatus.COMMITTED, "committed", Frame("log_index", JSON_UINT, "LOG INDEX")),
+            "restarts the client's timeout"),
+        Case(UpdateStatus.COMMITTED, "committed", Frame("log_index", v.JSON_UINT, "LOG INDEX")),
         Case(UpdateStatus.REFUSED, "this peer does not lead", LEADER_OR_NULL),
-        Case(
-            UpdateStatus.REJECTED,
-            "refused for good: the reqid has expired, or the data is empty or too long",
-        ),
-    ),
-)
+        Case(UpdateStatus.REJECTED,
+            "refused for good: the reqid has expired, or the data is empty or too long")),
+)  # fmt: skip
 
 
 class EntriesStatus(Enum):
@@ -331,13 +290,13 @@ class EntriesAnswer(NamedTuple):
 
 
 def _encode_chunk(chunk: StateChunk) -> bytes:
-    return encode_json(list(chunk[:2] if chunk.term is None else chunk))
+    return v.encode_json(list(chunk[:2] if chunk.term is None else chunk))
 
 
 def _decode_chunk(frame: bytes) -> StateChunk:
-    match decode_json(frame):
+    match v.decode_json(frame):
         case [int(offset), int(size), *term] as numbers if len(term) <= 1:
-            if all(type(number) is int and 0 <= number <= UINT_MAX for number in numbers):
+            if all(type(number) is int and 0 <= number <= v.UINT_MAX for number in numbers):
                 return StateChunk(offset, size, term[0] if term else None)
     raise RemoteProtocolError("a snapshot chunk names offset and size")
 
@@ -353,15 +312,15 @@ def check_entries_answer(answer: EntriesAnswer) -> str:
     return ""
 
 
-ENTRIES_STATUS = FrameType("uint", lambda status: UINT.encode(status.value), UINT.decode)
+ENTRIES_STATUS = FrameType("uint", lambda status: v.UINT.encode(status.value), v.UINT.decode)
 CHUNK_POSITION = FrameType("json", _encode_chunk, _decode_chunk)
 
 
 def entries_cases(entries: Rest) -> Cases:
     """The frames of answers to RequestEntries, with entries of either form."""
     follows = (
-        Unused("ignored", NULL),
-        Frame("last_index", UINT, "LOG INDEX of the last entry here, or the previous one"),
+        Unused("ignored", v.NULL),
+        Frame("last_index", v.UINT, "LOG INDEX of the last entry here, or the previous one"),
         entries,
     )
     return Cases(
@@ -375,19 +334,18 @@ def entries_cases(entries: Rest) -> Cases:
             EntriesStatus.SNAPSHOT,
             "a chunk of a snapshot's state",
             Frame("chunk", CHUNK_POSITION, "`[offset, size]`, in node form `[offset, size, TERM]`"),
-            Frame("last_index", UINT, "LOG INDEX of the last entry in the snapshot"),
-            Frame("data", BYTES, "the chunk"),
+            Frame("last_index", v.UINT, "LOG INDEX of the last entry in the snapshot"),
+            Frame("data", v.BYTES, "the chunk"),
         ),
     )
 
 
 ENTRIES_ANSWER = Layout(
-    "entries answer",
-    EntriesAnswer,
-    ANSWER_ID,
+    "entries answer", EntriesAnswer,
+    v.ANSWER_ID,
     entries_cases(Rest("entries", ENTRIES, "the entries", ENTRIES_ANSWER_MAX)),
     check=check_entries_answer,
-)
+)  # fmt: skip
 
 
 class LogInfo(NamedTuple):
@@ -405,25 +363,19 @@ class LogInfo(NamedTuple):
 
 
 LOG_INFO_ANSWER = Layout(
-    "log info answer",
-    LogInfo,
-    ANSWER_ID,
-    LEADING,
-    LEADER_OR_NULL,
-    Frame("term", UINT, "TERM"),
-    Frame("first_index", UINT, "first LOG INDEX"),
-    Frame("applied_index", UINT, "LAST APPLIED INDEX"),
-    Frame("commit_index", UINT, "COMMIT INDEX"),
-    Frame("last_index", UINT, "last LOG INDEX"),
-    Frame("snapshot_bytes", UINT, "bytes of the snapshot"),
-    Frame(
-        "prune_index",
-        UINT,
+    "log info answer", LogInfo,
+    v.ANSWER_ID, LEADING, LEADER_OR_NULL,
+    Frame("term", v.UINT, "TERM"),
+    Frame("first_index", v.UINT, "first LOG INDEX"),
+    Frame("applied_index", v.UINT, "LAST APPLIED INDEX"),
+    Frame("commit_index", v.UINT, "COMMIT INDEX"),
+    Frame("last_index", v.UINT, "last LOG INDEX"),
+    Frame("snapshot_bytes", v.UINT, "bytes of the snapshot"),
+    Frame("prune_index", v.UINT,
         "node form only: prune index, the highest LOG INDEX up to which every reqid has expired "
         "(within a minute of log time)",
-        optional=True,
-    ),
-)
+        optional=True),
+)  # fmt: skip
 
 
 class StateUrlAnswer(NamedTuple):
@@ -431,11 +383,10 @@ class StateUrlAnswer(NamedTuple):
 
 
 STATE_URL_ANSWER = Layout(
-    "state url answer",
-    StateUrlAnswer,
-    ANSWER_ID,
-    Frame("url", URL, "url of the PUB socket", optional=True),
-)
+    "state url answer", StateUrlAnswer,
+    v.ANSWER_ID,
+    Frame("url", v.URL, "url of the PUB socket", optional=True),
+)  # fmt: skip
 
 
 class StateBroadcast(NamedTuple):
@@ -454,20 +405,16 @@ def _decode_broadcast_entries(frames: Sequence[bytes]) -> tuple[bytes, ...]:
 
 BROADCAST_ENTRIES = RestType("entry", tuple, _decode_broadcast_entries)
 STATE_BROADCAST = Layout(
-    "StateBroadcast",
-    StateBroadcast,
+    "StateBroadcast", StateBroadcast,
     Ident("cluster ident: the topic"),
-    Frame("term", UINT, "leader's TERM"),
-    Frame("applied_index", UINT, "LAST APPLIED INDEX"),
-    Rest(
-        "entries",
-        BROADCAST_ENTRIES,
+    Frame("term", v.UINT, "leader's TERM"),
+    Frame("applied_index", v.UINT, "LAST APPLIED INDEX"),
+    Rest("entries", BROADCAST_ENTRIES,
         "the entries just applied, of every type; the last one has that index",
-        ENTRIES_ANSWER_MAX,
-    ),
+        ENTRIES_ANSWER_MAX),
     check=lambda message: (
         "more entries than its LAST APPLIED INDEX"
         if message.applied_index < len(message.entries)
         else ""
     ),
-)
+)  # fmt: skip

@@ -12,20 +12,7 @@ from ...raft.membership import Configuration
 from ...raft.messages import KIND_CONFIG, EntryBatch
 from ...record import block_kind, block_record
 from ...wire import Case, Cases, Constant, Frame, FrameType, Layout
-from .values import (
-    ANSWER_REQID,
-    CONFIG_UPDATE,
-    IDENT,
-    JSON,
-    JSON_UINT,
-    LEADER,
-    REQID,
-    UINT,
-    UINT_MAX,
-    check_voters,
-    decode_json,
-    encode_json,
-)
+from . import values as v
 
 Members = tuple[tuple[str, str], ...]  # Pairs of PEER ID and URL.
 
@@ -59,10 +46,10 @@ def encode_config_entry(entry: ConfigEntry) -> bytes:
     new = [list(member) for member in entry.new]
     if entry.tables_from:
         old = [list(member) for member in entry.old]
-        return encode_json({"old": old, "new": new, "tables_from": entry.tables_from})
+        return v.encode_json({"old": old, "new": new, "tables_from": entry.tables_from})
     if not entry.old:
-        return encode_json(new)
-    return encode_json({"old": [list(member) for member in entry.old], "new": new})
+        return v.encode_json(new)
+    return v.encode_json({"old": [list(member) for member in entry.old], "new": new})
 
 
 def decode_config_entry(data: bytes) -> ConfigEntry:
@@ -74,18 +61,18 @@ def decode_config_entry(data: bytes) -> ConfigEntry:
 
     Raises RemoteProtocolError on other data, on no member and on a member named twice.
     """
-    value = decode_json(data)
+    value = v.decode_json(data)
     if isinstance(value, dict):
         if value.keys() == {"old", "new", "tables_from"}:
-            old = check_voters(value["old"]) if value["old"] != [] else ()
+            old = v.check_voters(value["old"]) if value["old"] != [] else ()
             tables_from = value["tables_from"]
-            if type(tables_from) is not int or not 0 < tables_from <= UINT_MAX:
+            if type(tables_from) is not int or not 0 < tables_from <= v.UINT_MAX:
                 raise RemoteProtocolError("tables_from is a LOG INDEX")
-            return ConfigEntry(check_voters(value["new"]), old, tables_from)
+            return ConfigEntry(v.check_voters(value["new"]), old, tables_from)
         if value.keys() != {"old", "new"}:
             raise RemoteProtocolError("a joint configuration holds old and new")
-        return ConfigEntry(check_voters(value["new"]), check_voters(value["old"]))
-    return ConfigEntry(check_voters(value))
+        return ConfigEntry(v.check_voters(value["new"]), v.check_voters(value["old"]))
+    return ConfigEntry(v.check_voters(value))
 
 
 def batch_config(batch: EntryBatch) -> ConfigEntry | None:
@@ -135,56 +122,37 @@ class ConfigUpdateAnswer(NamedTuple):
 
 
 def _decode_error(frame: bytes) -> tuple[str, str]:
-    match decode_json(frame):
+    match v.decode_json(frame):
         case {"name": str(name), "message": str(message)}:
             return name, message
     raise RemoteProtocolError("the error of a ConfigUpdate has a name and a message")
 
 
 ERROR = FrameType(
-    "json", lambda error: encode_json({"name": error[0], "message": error[1]}), _decode_error
+    "json", lambda error: v.encode_json({"name": error[0], "message": error[1]}), _decode_error
 )
 
 # It exists in node form only.
 CONFIG_UPDATE_REQUEST = Layout(
-    "ConfigUpdate",
-    ConfigUpdate,
-    Frame("reqid", REQID, "reqid"),
-    Constant(CONFIG_UPDATE),
-    IDENT,
-    Frame("payload", JSON, "`[[PEER ID, url], ...]`: all members from then on"),
-)
+    "ConfigUpdate", ConfigUpdate,
+    Frame("reqid", v.REQID, "reqid"),
+    Constant(v.CONFIG_UPDATE), v.IDENT,
+    Frame("payload", v.JSON, "`[[PEER ID, url], ...]`: all members from then on"),
+)  # fmt: skip
 CONFIG_UPDATE_ANSWER = Layout(
-    "ConfigUpdate answer",
-    ConfigUpdateAnswer,
-    ANSWER_REQID,
-    Cases(
-        "status",
-        UINT,
-        "status",
-        Case(
-            ConfigStatus.NOT_LEADER, "not the leader", Frame("leader", LEADER, "LEADER ID or null")
-        ),
-        Case(
-            ConfigStatus.ACCEPTED,
-            "in progress, at once and every 100 ms, or done",
-            Frame(
-                "log_index",
-                JSON_UINT,
+    "ConfigUpdate answer", ConfigUpdateAnswer,
+    v.ANSWER_REQID,
+    Cases("status", v.UINT, "status",
+        Case(ConfigStatus.NOT_LEADER, "not the leader",
+            Frame("leader", v.LEADER, "LEADER ID or null")),
+        Case(ConfigStatus.ACCEPTED, "in progress, at once and every 100 ms, or done",
+            Frame("log_index", v.JSON_UINT,
                 "LOG INDEX of the entry with this reqid, once the change is done",
-                optional=True,
-            ),
-        ),
-        Case(
-            ConfigStatus.ERROR,
-            "refused: nothing has changed",
-            Frame(("name", "message"), ERROR, '`{"name": .., "message": ..}`'),
-        ),
+                optional=True)),
+        Case(ConfigStatus.ERROR, "refused: nothing has changed",
+            Frame(("name", "message"), ERROR, '`{"name": .., "message": ..}`')),
         Case(ConfigStatus.BUSY, "another change is in progress"),
-        Case(
-            ConfigStatus.EXPIRED,
-            "the reqid is older than the known request ids, or from the future",
-        ),
-    ),
+        Case(ConfigStatus.EXPIRED,
+            "the reqid is older than the known request ids, or from the future")),
     ignores_more=True,
-)
+)  # fmt: skip

@@ -14,6 +14,7 @@ from ...errors import RemoteProtocolError
 from ...raft.messages import KIND_STATE, AppendEntries, AppendResponse, EntryBatch, RequestVote
 from ...record import BLOCK_HEADER, check_block
 from ...wire import Case, Cases, Constant, Frame, FrameType, Layout, Rest, RestType, Unused
+from . import values as v
 from .client_codec import (
     ENTRIES_ANSWER,
     EntriesAnswer,
@@ -22,36 +23,6 @@ from .client_codec import (
     entries_cases,
 )
 from .peer_codec import VOTE_FRAMES
-from .values import (
-    ANSWER_ID,
-    ANSWER_REQID,
-    APPEND_PACKED,
-    BOOL,
-    BYTE,
-    COUNT,
-    ENTRIES_PACKED,
-    HELLO,
-    IDENT,
-    LEADER,
-    MESSAGE_ID,
-    PEER_ID,
-    PEER_ID_OR_EMPTY,
-    PRE_VOTE,
-    REQID,
-    REQUEST_ID,
-    UINT,
-    UINT_MAX,
-    UPDATE_PACK,
-    URL_BYTES_MAX,
-    check_peer_id,
-    check_voters,
-    decode_bool,
-    decode_json,
-    decode_reqid,
-    encode_bool,
-    encode_json,
-    numbers_type,
-)
 
 FEATURE_PACK = "pack"
 FEATURE_APPEND = "append"
@@ -98,12 +69,12 @@ class Hello(NamedTuple):
 
 def _encode_hello_map(fields: Sequence[Any]) -> bytes:
     hello = Hello("", *fields)
-    return encode_json(_hello_map(hello))
+    return v.encode_json(_hello_map(hello))
 
 
 def _encode_hello_answer_map(fields: Sequence[Any]) -> bytes:
     hello = Hello(*fields)
-    return encode_json({**_hello_map(hello), "peer": hello.peer})
+    return v.encode_json({**_hello_map(hello), "peer": hello.peer})
 
 
 def _hello_map(hello: Hello) -> dict[str, object]:
@@ -114,13 +85,13 @@ def _hello_map(hello: Hello) -> dict[str, object]:
 
 
 def _decode_hello_map(frame: bytes) -> tuple[object, ...]:
-    return _decode_map(decode_json(frame))
+    return _decode_map(v.decode_json(frame))
 
 
 def _decode_hello_answer_map(frame: bytes) -> tuple[object, ...]:
-    value = decode_json(frame)
+    value = v.decode_json(frame)
     fields = _decode_map(value)
-    return check_peer_id(value.get("peer")), *fields
+    return v.check_peer_id(value.get("peer")), *fields
 
 
 def _decode_map(value: Any) -> tuple[object, ...]:
@@ -140,12 +111,12 @@ def _decode_map(value: Any) -> tuple[object, ...]:
         value.get("voter") is not False,
         _witnessed(value.get("witnessed", {})),
         _peer_url(value.get("peer_url", "")),
-        None if value.get("members") is None else check_voters(value["members"]),
+        None if value.get("members") is None else v.check_voters(value["members"]),
     )
 
 
 def _peer_url(value: object) -> str:
-    if not isinstance(value, str) or len(value.encode()) > URL_BYTES_MAX:
+    if not isinstance(value, str) or len(value.encode()) > v.URL_BYTES_MAX:
         raise RemoteProtocolError("a hello's peer_url is a string")
     return value
 
@@ -153,12 +124,12 @@ def _peer_url(value: object) -> str:
 def _witnessed(value: object) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, dict):
         raise RemoteProtocolError("a hello's witnessed is a map")
-    return tuple((check_peer_id(peer), _number(value, peer)) for peer in value)
+    return tuple((v.check_peer_id(peer), _number(value, peer)) for peer in value)
 
 
 def _number(value: dict[object, object], key: str) -> int:
     number = value.get(key, 0)
-    if type(number) is not int or not 0 <= number <= UINT_MAX:
+    if type(number) is not int or not 0 <= number <= v.UINT_MAX:
         raise RemoteProtocolError(f"a hello's {key} is a number")
     return number
 
@@ -168,34 +139,27 @@ HELLO_ANSWER_MAP = FrameType("json", _encode_hello_answer_map, _decode_hello_ans
 
 # A peer's id is a message id, a client's a request id.
 HELLO_REQUEST = Layout(
-    "hello",
-    Hello,
-    ANSWER_ID._replace(meaning="id: 1 to 12 bytes, repeated in the answer"),
-    Constant(HELLO),
-    IDENT,
-    Frame("peer", PEER_ID_OR_EMPTY, "PEER ID of the sender, empty for a client"),
+    "hello", Hello,
+    v.ANSWER_ID._replace(meaning="id: 1 to 12 bytes, repeated in the answer"), Constant(v.HELLO),
+    v.IDENT,
+    Frame("peer", v.PEER_ID_OR_EMPTY, "PEER ID of the sender, empty for a client"),
     Frame(Hello._fields[1:], HELLO_MAP, "map of the keys below; unknown ones are ignored"),
-)
+)  # fmt: skip
 HELLO_ANSWER = Layout(
-    "hello answer",
-    Hello,
-    ANSWER_ID,
-    Constant(HELLO),
+    "hello answer", Hello,
+    v.ANSWER_ID, Constant(v.HELLO),
     Frame(Hello._fields, HELLO_ANSWER_MAP, "the responder's map, with its PEER ID as `peer`"),
-)
+)  # fmt: skip
 
 # ---- between peers ----
 
 # It has RequestVote's frames and answer, with the TERM of the next campaign.
 PRE_VOTE_REQUEST = Layout(
-    "pre-vote",
-    RequestVote,
-    MESSAGE_ID,
-    Constant(PRE_VOTE),
-    IDENT,
+    "pre-vote", RequestVote,
+    v.MESSAGE_ID, Constant(v.PRE_VOTE), v.IDENT,
     *VOTE_FRAMES,
     given={"pre_vote": True},
-)
+)  # fmt: skip
 
 
 def _encode_blocks(batches: Sequence[EntryBatch]) -> list[bytes]:
@@ -208,48 +172,35 @@ def _decode_blocks(frames: Sequence[bytes]) -> tuple[EntryBatch, ...]:
 
 def _encode_success(fields: Sequence[bool]) -> bytes:
     success, clients_wait = fields
-    return _SUCCESS_WAITS if success and clients_wait else encode_bool(success)
+    return _SUCCESS_WAITS if success and clients_wait else v.encode_bool(success)
 
 
 def _decode_success(frame: bytes) -> tuple[bool, bool]:
-    return decode_bool(frame), frame == _SUCCESS_WAITS
+    return v.decode_bool(frame), frame == _SUCCESS_WAITS
 
 
 BLOCKS = RestType("bytes", _encode_blocks, _decode_blocks)
 SUCCESS = FrameType("bool", _encode_success, _decode_success)
-APPEND_NUMBERS = numbers_type(4)
-APPEND_ANSWER_NUMBERS = numbers_type(3)
+APPEND_NUMBERS = v.numbers_type(4)
+APPEND_ANSWER_NUMBERS = v.numbers_type(3)
 
 APPEND_PACKED_REQUEST = Layout(
-    "packed AppendEntries",
-    AppendEntries,
-    MESSAGE_ID,
-    Constant(APPEND_PACKED),
-    IDENT,
-    Frame("leader", PEER_ID, "leader's PEER ID"),
-    Frame(
-        ("term", "prev_index", "prev_term", "commit_index"),
-        APPEND_NUMBERS,
-        "leader's TERM, previous LOG INDEX, its LOG TERM, COMMIT INDEX",
-    ),
+    "packed AppendEntries", AppendEntries,
+    v.MESSAGE_ID, Constant(v.APPEND_PACKED), v.IDENT,
+    Frame("leader", v.PEER_ID, "leader's PEER ID"),
+    Frame(("term", "prev_index", "prev_term", "commit_index"), APPEND_NUMBERS,
+        "leader's TERM, previous LOG INDEX, its LOG TERM, COMMIT INDEX"),
     Rest("batches", BLOCKS, "blocks as in the log ([disk format](../disk-format.md))", BLOCKS_MAX),
-)
+)  # fmt: skip
 APPEND_PACKED_ANSWER = Layout(
-    "packed AppendEntries answer",
-    AppendResponse,
-    MESSAGE_ID,
-    Frame("term", UINT, "responder's TERM"),
-    Frame(
-        ("success", "clients_wait"),
-        SUCCESS,
-        "success; the byte 3 for success while clients of the responder's node wait for commits",
-    ),
-    Frame(
-        ("match_index", "conflict_index", "conflict_term"),
-        APPEND_ANSWER_NUMBERS,
-        "match index, conflict LOG INDEX, conflict TERM",
-    ),
-)
+    "packed AppendEntries answer", AppendResponse,
+    v.MESSAGE_ID,
+    Frame("term", v.UINT, "responder's TERM"),
+    Frame(("success", "clients_wait"), SUCCESS,
+        "success; the byte 3 for success while clients of the responder's node wait for commits"),
+    Frame(("match_index", "conflict_index", "conflict_term"), APPEND_ANSWER_NUMBERS,
+        "match index, conflict LOG INDEX, conflict TERM"),
+)  # fmt: skip
 
 # ---- packs of updates ----
 
@@ -271,7 +222,7 @@ def pack_records(reqids: Sequence[bytes], updates: Sequence[bytes]) -> bytes:
 
 
 def _decode_previous(frame: bytes) -> bytes:
-    return decode_reqid(frame) if frame else frame
+    return v.decode_reqid(frame) if frame else frame
 
 
 def _decode_records(frame: bytes) -> bytes:
@@ -285,19 +236,14 @@ RECORDS = FrameType("bytes", bytes, _decode_records)
 
 # Peers decode packs in C.
 PACK_REQUEST = Layout(
-    "pack",
-    Pack,
-    Frame("reqid", REQID, "reqid of the first update: the pack's id"),
-    Constant(UPDATE_PACK),
-    IDENT,
+    "pack", Pack,
+    Frame("reqid", v.REQID, "reqid of the first update: the pack's id"),
+    Constant(v.UPDATE_PACK), v.IDENT,
     Frame("previous", REQID_OR_EMPTY, "reqid of the update before this pack, or empty"),
-    Frame(
-        "records",
-        RECORDS,
+    Frame("records", RECORDS,
         "records as in the log, each with its reqid: at most 1 MiB and 4096, or a single larger "
-        "one",
-    ),
-)
+        "one"),
+)  # fmt: skip
 
 
 class PackAnswer(NamedTuple):
@@ -320,56 +266,39 @@ def _decode_runs(payload: bytes) -> tuple[tuple[int, int], ...]:
         raise RemoteProtocolError(f"runs of {len(payload)} bytes")
     runs: list[tuple[int, int]] = []
     for count, first_index in _RUN.iter_unpack(payload):
-        if not 1 <= count <= PACK_COUNT_MAX or not 1 <= first_index <= UINT_MAX:
+        if not 1 <= count <= PACK_COUNT_MAX or not 1 <= first_index <= v.UINT_MAX:
             raise RemoteProtocolError("a run of indexes over the limits")
         runs.append((count, first_index))
     return tuple(runs)
 
 
 def _decode_refusal(frame: bytes) -> tuple[int, str]:
-    match decode_json(frame):
+    match v.decode_json(frame):
         case [int(position), str(reason)] if 0 <= position < PACK_COUNT_MAX:
             return position, reason
     raise RemoteProtocolError("the answer to a refused pack needs position and reason")
 
 
 RUNS = FrameType("bytes", _encode_runs, _decode_runs)
-REFUSAL = FrameType("json", encode_json, _decode_refusal)
+REFUSAL = FrameType("json", v.encode_json, _decode_refusal)
 
 PACK_ANSWER = Layout(
-    "pack answer",
-    PackAnswer,
-    ANSWER_REQID,
-    Constant(UPDATE_PACK),
-    Cases(
-        "status",
-        BYTE,
-        "status",
-        Case(PACK_NOT_LEADER, "not the leader", Frame("leader", LEADER, "LEADER ID or null")),
-        Case(
-            PACK_ACCEPTED,
-            "accepted",
-            Frame(
-                "runs",
-                RUNS,
-                "empty: not yet committed, repeated like `[reqid, 01]`; else runs of count "
-                "(4 bytes) and first LOG INDEX (8), little endian, which cover the updates in "
-                "order",
-            ),
-        ),
-        Case(
-            PACK_GAP,
+    "pack answer", PackAnswer,
+    v.ANSWER_REQID, Constant(v.UPDATE_PACK),
+    Cases("status", v.BYTE, "status",
+        Case(PACK_NOT_LEADER, "not the leader", Frame("leader", v.LEADER, "LEADER ID or null")),
+        Case(PACK_ACCEPTED, "accepted",
+            Frame("runs", RUNS,
+                "empty: not yet committed, repeated like `[reqid, 01]`; else runs of count (4 "
+                "bytes) and first LOG INDEX (8), little endian, which cover the updates in "
+                "order")),
+        Case(PACK_GAP,
             "a gap: the previous update is unknown, and the client sends all updates from the "
             "first unanswered one",
-            Unused("empty"),
-        ),
-        Case(
-            PACK_REFUSED,
-            "refused for good, with all of its updates",
-            Frame(("position", "reason"), REFUSAL, "`[position, reason]`"),
-        ),
-    ),
-)
+            Unused("empty")),
+        Case(PACK_REFUSED, "refused for good, with all of its updates",
+            Frame(("position", "reason"), REFUSAL, "`[position, reason]`"))),
+)  # fmt: skip
 
 # ---- whole blocks for clients ----
 
@@ -385,36 +314,24 @@ def _check_blocks(answer: EntriesAnswer) -> str:
 
 
 ENTRIES_PACKED_REQUEST = Layout(
-    "packed RequestEntries",
-    RequestEntries,
-    Frame("reqid", REQUEST_ID, "reqid of the stream"),
-    Constant(ENTRIES_PACKED),
-    IDENT,
-    Frame("prev_index", UINT, "previous LOG INDEX"),
-    Frame("limit", COUNT, "count of entries; empty: all; 0: stop", optional=True),
-    Frame(
-        "offset",
-        COUNT,
-        "empty, or next byte offset, while chunks are outstanding",
-        optional=True,
-    ),
-    Frame("any_peer", BOOL, "any peer answers, leader or not", optional=True),
+    "packed RequestEntries", RequestEntries,
+    Frame("reqid", v.REQUEST_ID, "reqid of the stream"),
+    Constant(v.ENTRIES_PACKED), v.IDENT,
+    Frame("prev_index", v.UINT, "previous LOG INDEX"),
+    Frame("limit", v.COUNT, "count of entries; empty: all; 0: stop", optional=True),
+    Frame("offset", v.COUNT, "empty, or next byte offset, while chunks are outstanding",
+        optional=True),
+    Frame("any_peer", v.BOOL, "any peer answers, leader or not", optional=True),
     given={"packed": True},
-)
+)  # fmt: skip
 ENTRIES_PACKED_ANSWER = Layout(
-    "packed entries answer",
-    EntriesAnswer,
-    ANSWER_ID,
-    Constant(ENTRIES_PACKED),
+    "packed entries answer", EntriesAnswer,
+    v.ANSWER_ID, Constant(v.ENTRIES_PACKED),
     entries_cases(
-        Rest(
-            "batches",
-            BLOCKS,
+        Rest("batches", BLOCKS,
             "contiguous blocks as in the log, of 1 MiB + 4 KiB at most, or one larger entry",
-            ENTRIES_BLOCKS_MAX,
-        )
-    ),
+            ENTRIES_BLOCKS_MAX)),
     check=_check_blocks,
-)
+)  # fmt: skip
 # By RequestEntries.packed.
 ENTRIES_ANSWERS = {False: ENTRIES_ANSWER, True: ENTRIES_PACKED_ANSWER}

@@ -11,16 +11,8 @@ from ...errors import RemoteProtocolError
 from ...raft.messages import AppendResponse, RequestVote, Vote
 from ...record import RECORD_BYTES_MAX
 from ...wire import Constant, Frame, Layout, Rest, RestType
+from . import values as v
 from .entry import ENTRY_HEADER_BYTES
-from .values import (
-    APPEND_ENTRIES,
-    BOOL,
-    IDENT,
-    MESSAGE_ID,
-    PEER_ID,
-    REQUEST_VOTE,
-    UINT,
-)
 
 ENTRIES_MAX = 16384  # Of one AppendEntries.
 
@@ -50,52 +42,48 @@ ENTRIES = RestType("entry", tuple, decode_entry_frames)
 
 # RequestVote, pre-vote and transfer RequestVote have the same frames and the same answer.
 VOTE_FRAMES = (
-    Frame("candidate", PEER_ID, "candidate's PEER ID"),
-    Frame("term", UINT, "candidate's TERM"),
-    Frame("last_index", UINT, "candidate's last LOG INDEX"),
-    Frame("last_term", UINT, "candidate's last LOG TERM"),
+    Frame("candidate", v.PEER_ID, "candidate's PEER ID"),
+    Frame("term", v.UINT, "candidate's TERM"),
+    Frame("last_index", v.UINT, "candidate's last LOG INDEX"),
+    Frame("last_term", v.UINT, "candidate's last LOG TERM"),
 )
 VOTE_REQUEST = Layout(
-    "RequestVote", RequestVote, MESSAGE_ID, Constant(REQUEST_VOTE), IDENT, *VOTE_FRAMES
-)
+    "RequestVote", RequestVote,
+    v.MESSAGE_ID, Constant(v.REQUEST_VOTE), v.IDENT,
+    *VOTE_FRAMES,
+)  # fmt: skip
 VOTE_ANSWER = Layout(
-    "vote",
-    Vote,
-    MESSAGE_ID,
-    Frame("term", UINT, "responder's TERM"),
-    Frame("granted", BOOL, "vote granted"),
-)
+    "vote", Vote,
+    v.MESSAGE_ID,
+    Frame("term", v.UINT, "responder's TERM"),
+    Frame("granted", v.BOOL, "vote granted"),
+)  # fmt: skip
 
 APPEND_REQUEST = Layout(
-    "AppendEntries",
-    PlainAppend,
-    MESSAGE_ID,
-    Constant(APPEND_ENTRIES),
-    IDENT,
-    Frame("leader", PEER_ID, "leader's PEER ID"),
-    Frame("term", UINT, "leader's TERM"),
-    Frame("prev_index", UINT, "LOG INDEX before the new entries"),
-    Frame("prev_term", UINT, "LOG TERM of the entry there"),
-    Frame("commit_index", UINT, "leader's COMMIT INDEX"),
+    "AppendEntries", PlainAppend,
+    v.MESSAGE_ID, Constant(v.APPEND_ENTRIES), v.IDENT,
+    Frame("leader", v.PEER_ID, "leader's PEER ID"),
+    Frame("term", v.UINT, "leader's TERM"),
+    Frame("prev_index", v.UINT, "LOG INDEX before the new entries"),
+    Frame("prev_term", v.UINT, "LOG TERM of the entry there"),
+    Frame("commit_index", v.UINT, "leader's COMMIT INDEX"),
     Rest("entries", ENTRIES, "new entries, if any", ENTRIES_MAX),
-)
+)  # fmt: skip
 APPEND_ANSWER = Layout(
-    "AppendEntries answer",
-    AppendResponse,
-    MESSAGE_ID,
-    Frame("term", UINT, "responder's TERM"),
-    Frame("success", BOOL, "success"),
-    Frame("conflict_term", UINT, "conflict TERM, 0 when the log is too short", optional=True),
-    Frame("conflict_index", UINT, "conflict LOG INDEX", optional=True),
-)
+    "AppendEntries answer", AppendResponse,
+    v.MESSAGE_ID,
+    Frame("term", v.UINT, "responder's TERM"),
+    Frame("success", v.BOOL, "success"),
+    Frame("conflict_term", v.UINT, "conflict TERM, 0 when the log is too short", optional=True),
+    Frame("conflict_index", v.UINT, "conflict LOG INDEX", optional=True),
+)  # fmt: skip
 APPEND_ANSWER_NODE = Layout(
-    "AppendEntries answer of node",
-    AppendResponse,
-    MESSAGE_ID,
-    Frame("term", UINT, "responder's TERM"),
-    Frame("success", BOOL, "success"),
-    Frame("conflict_index", UINT, "last LOG INDEX + 1, when the log is too short", optional=True),
-)
+    "AppendEntries answer of node", AppendResponse,
+    v.MESSAGE_ID,
+    Frame("term", v.UINT, "responder's TERM"),
+    Frame("success", v.BOOL, "success"),
+    Frame("conflict_index", v.UINT, "last LOG INDEX + 1, when the log is too short", optional=True),
+)  # fmt: skip
 
 
 def encode_append_answer(

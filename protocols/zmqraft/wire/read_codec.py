@@ -7,16 +7,7 @@ from typing import NamedTuple
 
 from ...errors import RemoteProtocolError
 from ...wire import Case, Cases, Constant, Frame, FrameType, Layout
-from .values import (
-    ANSWER_ID,
-    BYTE,
-    IDENT,
-    LEADER,
-    READ_INDEX,
-    REQUEST_ID,
-    decode_uint,
-    encode_uint,
-)
+from . import values as v
 
 FEATURE_READS = "reads"
 
@@ -40,47 +31,30 @@ class ReadAnswer(NamedTuple):
 
 
 def _decode_index(frame: bytes) -> int:
-    index = decode_uint(frame) if frame else 0
+    index = v.decode_uint(frame) if frame else 0
     if frame and not index:
         raise RemoteProtocolError("a read answered with index 0")
     return index
 
 
 INDEX_OR_EMPTY = FrameType(
-    "uint", lambda index: encode_uint(index) if index else b"", _decode_index
+    "uint", lambda index: v.encode_uint(index) if index else b"", _decode_index
 )
 
 READ_REQUEST = Layout(
-    "read request",
-    RequestRead,
-    Frame("id", REQUEST_ID, "id: 1 to 12 bytes, repeated in the answer"),
-    Constant(READ_INDEX),
-    IDENT,
-    Frame(
-        "wait",
-        BYTE,
+    "read request", RequestRead,
+    Frame("id", v.REQUEST_ID, "id: 1 to 12 bytes, repeated in the answer"),
+    Constant(v.READ_INDEX), v.IDENT,
+    Frame("wait", v.BYTE,
         "when to answer: `00` (default) the leader has applied the index, `01` it is confirmed",
-        optional=True,
-    ),
-)
+        optional=True),
+)  # fmt: skip
 READ_ANSWER = Layout(
-    "read answer",
-    ReadAnswer,
-    ANSWER_ID,
-    Constant(READ_INDEX),
-    Cases(
-        "status",
-        BYTE,
-        "status",
-        Case(READ_NOT_LEADER, "not the leader", Frame("leader", LEADER, "LEADER ID or null")),
-        Case(
-            READ_ACCEPTED,
-            "accepted",
-            Frame(
-                "log_index",
-                INDEX_OR_EMPTY,
-                "LOG INDEX, or empty: not yet, sent after 100 ms and every 100 ms from then on",
-            ),
-        ),
-    ),
-)
+    "read answer", ReadAnswer,
+    v.ANSWER_ID, Constant(v.READ_INDEX),
+    Cases("status", v.BYTE, "status",
+        Case(READ_NOT_LEADER, "not the leader", Frame("leader", v.LEADER, "LEADER ID or null")),
+        Case(READ_ACCEPTED, "accepted",
+            Frame("log_index", INDEX_OR_EMPTY,
+                "LOG INDEX, or empty: not yet, sent after 100 ms and every 100 ms from then on"))),
+)  # fmt: skip

@@ -23,7 +23,6 @@ MACHINE_BYTES = 3  # Of a reqid.
 # Clients of the npm package may use shorter ids for requests that only read.
 ID_BYTES_MAX = REQID_BYTES
 PEER_ID_BYTES_MAX = 255
-IDENT_BYTES_MAX = 255
 URL_BYTES_MAX = 1024
 PORT_MAX = 65535
 IPC_PATH_BYTES_MAX = 107  # zmq.IPC_PATH_MAX_LEN: what fits into sockaddr_un with its final zero.
@@ -56,13 +55,6 @@ TRANSFER = b"\x6b\x4c"
 TRANSFER_VOTE = b"\x6b\x56"
 INSTALL_PACKED = b"\x6b\x24"
 MAKE_SNAPSHOT = b"\x6b\x73"
-
-
-def expect(frames: Sequence[bytes], name: str, count_min: int, count_max: int) -> None:
-    """Raises RemoteProtocolError unless the message has count_min to count_max frames."""
-    if not count_min <= len(frames) <= count_max:
-        wanted = f"{count_min}" if count_min == count_max else f"{count_min} to {count_max}"
-        raise RemoteProtocolError(f"{name} has {wanted} frames, got {len(frames)}")
 
 
 def encode_uint(value: int) -> bytes:
@@ -160,12 +152,6 @@ def decode_peer_id(frame: bytes) -> str:
     if not frame:
         raise RemoteProtocolError("an empty PEER ID")
     return decode_string(frame, PEER_ID_BYTES_MAX)
-
-
-def decode_ident(frame: bytes, cluster: bytes) -> None:
-    """Raises RemoteProtocolError unless the frame equals our cluster ident."""
-    if frame != cluster:
-        raise RemoteProtocolError("a foreign cluster ident")
 
 
 def encode_json(value: object) -> bytes:
