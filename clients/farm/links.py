@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 from ...net.clock import monotonic_ms
 from ...net.streams import TcpStream, begin_connect, connect_error, keep_alive
+from ...protocols.connections import Warn
 from ...protocols.garlicfarm.client.client import FarmClient
 from ...protocols.garlicfarm.client.values import ConnectFailure, FailureKind, OpenConnection
 from ...protocols.garlicfarm.wire.values import Address, is_loopback
+from ..io.notices import warn
 from ..io.resources import Resources
 
 HOST_MISMATCH = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
@@ -124,6 +126,8 @@ class FarmLinks:
             for action in actions:
                 if isinstance(action, OpenConnection):
                     self._open(action)
+                elif isinstance(action, Warn):
+                    warn(action.text)
                 else:
                     self._close(action.number)
             self._send()

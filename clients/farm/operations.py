@@ -139,7 +139,9 @@ def make_client(
     addresses = checked_servers(servers)
     if not farm or not FARM_NAME_CHARACTERS.issuperset(farm):
         raise ValueError(f"{farm!r} is not a farm's name; use letters, digits, '.', '_' and '-'")
-    setup = FarmClientSetup(farm, addresses.known, ids=addresses.ids, plain=tuning.insecure_jraft)
+    setup = FarmClientSetup(
+        farm, addresses.known, ids=addresses.ids, plain=tuning.insecure_jraft, notice=True
+    )
     if tuning.insecure_jraft or (tuning.i2p and not tuning.proxy):
         for host, _ in addresses.known:
             if not is_loopback(host):

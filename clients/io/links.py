@@ -22,6 +22,7 @@ from ...protocols.connections import (
     Unlisten,
     Warn,
 )
+from .notices import warn
 from .resources import Resources
 
 BROADCASTS_MAX = 256  # Broadcasts that wait for their reader; it requests the others.
@@ -99,13 +100,6 @@ class _Feed:
 
     def close(self) -> None:
         self._resources.close_socket(self.socket)
-
-
-def warn(text: str) -> None:
-    """Logs a warning, for a user whose call waits."""
-    import logging  # 10 ms of a start.
-
-    logging.getLogger("kelek").warning("kelek: %s", text)
 
 
 def _socket(resources: Resources, kind: int, options: SocketOptions) -> Socket:

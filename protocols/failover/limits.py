@@ -9,6 +9,8 @@ RESPONSE_TTL_MS = (
 SILENCE_MS = 1000  # After so long without an answer, a table server or a broker is probed.
 BYTES_PER_MS = 4 << 10  # A busy server receives at least so much; it may be silent meanwhile.
 
+CONNECT_TIMEOUT_MS = 5000  # Of a farm: for a connection with its handshake, and for a response.
+
 # ---- the search for a server ----
 
 SEARCH_MS = 25  # Between two questions to a peer that answers, while no leader is known.

@@ -84,6 +84,30 @@ class FailoverService(Protocol[AskedT]):
         """Why the requests wait, as far as a server said; None: they do not wait."""
 
 
+class StallNotice:
+    """Says once that requests wait without a server, NOTICE_MS after they began to."""
+
+    def __init__(self) -> None:
+        self._since_ms: int | None = None
+        self._is_given = False
+
+    def is_due(self, waits: bool, now_ms: int) -> bool:
+        """Whether to warn now; waits: requests wait at this time."""
+        if not waits:
+            self._since_ms, self._is_given = None, False
+        elif self._since_ms is None:
+            self._since_ms = now_ms
+        elif not self._is_given and now_ms >= self._since_ms + NOTICE_MS:
+            self._is_given = True
+            return True
+        return False
+
+    @property
+    def deadline_ms(self) -> int:
+        waits = self._since_ms is not None and not self._is_given
+        return (self._since_ms or 0) + NOTICE_MS if waits else NEVER_MS
+
+
 class Failover(Generic[CandidateT]):
     """The servers of one client. Its owner carries out `actions`."""
 
@@ -104,8 +128,7 @@ class Failover(Generic[CandidateT]):
         self._new_server = new_server
         self._probes = 0  # Unanswered ones in a row.
         self._avoided = ""  # A server that is used last.
-        self._stuck_ms: int | None = None  # Since when requests wait.
-        self._has_warned = False
+        self._notice = StallNotice()
 
     # ---- connections ----
 
@@ -245,13 +268,11 @@ class Failover(Generic[CandidateT]):
     @property
     def deadline_ms(self) -> int:
         """When step() must be called at the latest; NEVER_MS: no time is set."""
-        times = [NEVER_MS]
+        times = [self._notice.deadline_ms]
         if self.current is not None:
             times.append(self._silent_at_ms)
         elif self.policy.search_ms:
             times += [self.ask_due_ms(it) for it in self.servers.values() if it.connected]
-        if self._stuck_ms is not None and not self._has_warned:
-            times.append(self._stuck_ms + NOTICE_MS)
         return min(times)
 
     # ---- what is wrong ----
@@ -259,12 +280,8 @@ class Failover(Generic[CandidateT]):
     def _warn_if_due(self, now_ms: int) -> None:
         """Warns once of requests that wait for a server, until they no longer wait."""
         reason = self._service.waits()
-        if reason is None or (self.current is not None and not reason):
-            self._stuck_ms, self._has_warned = None, False
-        elif self._stuck_ms is None:
-            self._stuck_ms = now_ms
-        elif not self._has_warned and now_ms >= self._stuck_ms + NOTICE_MS:
-            self._has_warned = True
+        waits = reason is not None and (self.current is None or reason != "")
+        if self._notice.is_due(waits, now_ms):
             if self.current is None:
                 reason = self.explain()
             else:

@@ -12,7 +12,6 @@ and sends the specification's requests to one that does not.
 Parts of an answer need credit: each call grants some, which its owner renews by reading.
 """
 
-import heapq
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -61,8 +60,6 @@ from .values import (
 PROBE_ID = b"KLK-PROBE"
 FEATURES_ID = b"KLK-FEATURES"
 WINDOW_BYTES = 4 << 20  # Of parts of one answer, in flight or unread.
-# Finished calls whose deadlines remain in the heap, besides as many as there are open calls.
-DONE_MAX = 1000
 
 
 class BrokerClientSetup(NamedTuple):
@@ -145,13 +142,11 @@ class BrokerClientMachine:
         self.counters: Counter[str] = Counter()
         self.failover: Failover[Candidate] = Failover(policy, self, Candidate, self.counters)
         self.unserved_service = b""  # The broker's last answer: it has no worker for this one.
-        self._calls: RequestWindow[Call] = RequestWindow(setup.requests_max, setup.bytes_max)
+        self.calls: RequestWindow[Call] = RequestWindow(setup.requests_max, setup.bytes_max)
         # By broker, the command for each request that was in work when the client left it: it
         # withdraws the request if another broker answers it.
         self._withdrawals: dict[str, dict[bytes, Cancel | Credit]] = {}
         self._partial_bytes = 0
-        # A heap; it keeps finished calls for a while.
-        self.deadlines: list[tuple[int, int, Call]] = []
         self._updated: list[Call] = []
         self._stream_count = 0  # Open calls that want parts.
         # None: the broker was asked and has not answered.
@@ -172,13 +167,12 @@ class BrokerClientMachine:
         call.frames = encode_client_request(call.request, Framing.TEXT, self.setup.headers)
         call.size = sum(map(len, call.frames))
         self._stream_count += call.wants_parts
-        self._calls.add(call.request.request_id, call)
-        heapq.heappush(self.deadlines, (call.deadline_ms, call.number, call))
+        self.calls.add(call.request.request_id, call, call.deadline_ms)
         return call
 
     def has_request(self, request_id: bytes) -> bool:
         """Whether an open call has that id."""
-        return request_id in self._calls
+        return request_id in self.calls
 
     def cancel(self, call: Call) -> None:
         """Ends a call; later answers are dropped."""
@@ -190,7 +184,7 @@ class BrokerClientMachine:
 
     def cancel_all(self) -> list[Call]:
         """Ends all open calls, and returns them."""
-        calls = list(self._calls)
+        calls = list(self.calls)
         for call in calls:
             self.cancel(call)
         return calls
@@ -208,7 +202,7 @@ class BrokerClientMachine:
         the credit."""
         call.unread -= sum(map(part_cost, bodies))
         request = call.request
-        if not self._supports_names or self._calls.sent.get(call.id) is not call:
+        if not self._supports_names or self.calls.sent.get(call.id) is not call:
             return False
         room = self._window - call.credit - call.unread
         if room < self._window // 2:
@@ -233,7 +227,7 @@ class BrokerClientMachine:
     @property
     def outstanding(self) -> int:
         """The number of open calls."""
-        return len(self._calls)
+        return len(self.calls)
 
     @property
     def has_room(self) -> bool:
@@ -263,7 +257,7 @@ class BrokerClientMachine:
             self.failover.on_heard(broker, now_ms)
             if isinstance(reply, Alive):
                 return
-            call = self._calls.sent.get(reply.request_id)
+            call = self.calls.sent.get(reply.request_id)
             if call is None:
                 self._on_unknown_reply(url, reply.request_id, reply.body)
             elif not self._is_next(call, reply):
@@ -320,17 +314,17 @@ class BrokerClientMachine:
     def _on_final(self, call: Call, body: list[bytes], now_ms: int) -> None:
         failure = decode_failure(body)
         call.failure = failure
-        self._calls.drop(call)
+        self.calls.drop(call)
         if failure is not None and failure.code == BUSY:
             # Refused for lack of room: reduce the requests in flight, and repeat this one later.
             self.counters["busy"] += 1
-            self._calls.sent_max = max(1, len(self._calls.sent))
+            self.calls.sent_max = max(1, len(self.calls.sent))
             call.retry_ms = doubled(call.retry_ms, RETRY_MS, RETRY_MS_MAX)
             if now_ms + call.retry_ms < call.deadline_ms:
-                self._calls.retry(call, now_ms + call.retry_ms)
+                self.calls.retry(call, now_ms + call.retry_ms)
                 return
-        elif self._calls.sent_max < self.setup.requests_max:
-            self._calls.sent_max += 1
+        elif self.calls.sent_max < self.setup.requests_max:
+            self.calls.sent_max += 1
         self._stream_count -= call.wants_parts
         call.final = body
         self._mark_updated(call)
@@ -344,9 +338,9 @@ class BrokerClientMachine:
         """Forgets a call and withdraws it at the broker. A request that outlives its owner
         continues there, without parts."""
         self._stream_count -= call.wants_parts
-        if call.id in self._calls.sent and self._supports_names:
+        if call.id in self.calls.sent and self._supports_names:
             self._send_command(self._withdrawal(call))
-        self._calls.drop(call)
+        self.calls.drop(call)
 
     def _withdrawal(self, call: Call) -> Cancel | Credit:
         request, name = call.request, self.setup.name
@@ -373,7 +367,7 @@ class BrokerClientMachine:
     def on_left(self, broker: Candidate, why: str) -> None:
         """Gives the broker up: its requests go to the next one. RFC 10 treats several brokers as
         equivalent."""
-        calls = self._calls
+        calls = self.calls
         self.unserved_service = b""
         calls.sent_max = self.setup.requests_max
         withdrawals = self._withdrawals.setdefault(broker.url, {})
@@ -381,20 +375,20 @@ class BrokerClientMachine:
             call.due_ms = 0
             call.resent += 1
             if self._supports_names:
-                withdrawals[call.id] = self._withdrawal(call)
+                withdrawals[call.request.request_id] = self._withdrawal(call)
         calls.rewind()
 
     def owed(self) -> tuple[int | None, int]:
         """Only unanswered probes end a silence, so that a pause of this process does not."""
-        awaited = self._calls.sent or self._supports_names is None
-        return (self.failover.heard_ms if awaited else None), self._calls.sent_bytes
+        awaited = self.calls.sent or self._supports_names is None
+        return (self.failover.heard_ms if awaited else None), self.calls.sent_bytes
 
     def waits(self) -> str | None:
-        return "" if len(self._calls) else None
+        return "" if len(self.calls) else None
 
     def ask(self, broker: Candidate, now_ms: int) -> None:
         """Asks mmi.service, which every broker has; the specification has no PING for clients."""
-        call = next(iter(self._calls), None)
+        call = next(iter(self.calls), None)
         self._probed_service = b"" if call is None else call.request.service
         self._send_request(Request(MMI_SERVICE, PROBE_ID, [self._probed_service]))
 
@@ -410,29 +404,20 @@ class BrokerClientMachine:
 
     def ready(self, now_ms: int) -> list[ClientAction]:
         """All effects that are due, in order."""
-        deadlines = self.deadlines
-        while deadlines and (deadlines[0][2].done or deadlines[0][0] <= now_ms):
-            self._expire(heapq.heappop(deadlines)[2])
-        if len(deadlines) > 2 * self.outstanding + DONE_MAX:
-            self.deadlines = [one for one in deadlines if not one[2].done]
-            heapq.heapify(self.deadlines)
+        for expired in self.calls.expired(now_ms):
+            self.counters["timeouts"] += 1
+            expired.timed_out = True
+            self._withdraw(expired)
+            self._mark_updated(expired)
         self.failover.step(now_ms)
         if self._may_send:
-            while (call := self._calls.pop_due(now_ms)) is not None:
-                if not self._calls.sent:
+            while (call := self.calls.pop_due(now_ms)) is not None:
+                if not self.calls.sent:
                     self.failover.restart_silence(now_ms)
-                self._calls.mark_sent(call)
+                self.calls.mark_sent(call)
                 self.failover.send(self.broker, self._encoded(call, now_ms))
         actions, self.failover.actions = self.failover.actions, []
         return actions
-
-    def _expire(self, call: Call) -> None:
-        if call.done:
-            return
-        self.counters["timeouts"] += 1
-        call.timed_out = True
-        self._withdraw(call)
-        self._mark_updated(call)
 
     def _send_request(self, request: Request) -> None:
         frames = encode_client_request(request, Framing.TEXT, self.setup.headers)
@@ -462,10 +447,6 @@ class BrokerClientMachine:
     @property
     def deadline_ms(self) -> int | None:
         """When ready() must be called at the latest."""
-        times = [self.failover.deadline_ms]
-        if self.deadlines:
-            times.append(self.deadlines[0][0])
-        if self._may_send:
-            times.append(self._calls.due_ms)
-        due_ms = min(times)
+        due_ms = self.calls.due_ms if self._may_send else NEVER_MS
+        due_ms = min(due_ms, self.calls.expiry_ms, self.failover.deadline_ms)
         return due_ms if due_ms < NEVER_MS else None

@@ -10,6 +10,7 @@ import pytest
 
 import kelek
 from kelek.protocols.failover.limits import NOTICE_MS
+from kelek.tests.actors.farm.farm_servers import PASSWORD, USER, FarmServers
 from kelek.tests.clients.log.log_peers import LogPeers
 from kelek.tests.clients.table.table_servers import TableServers
 from kelek.tests.ports import free_port
@@ -51,17 +52,16 @@ def broker_of(urls: str) -> None:
         broker.call("x")
 
 
-def farm_of(urls: str) -> None:
+def farm_of(urls: str, name: str = "barn", password: str = "p") -> None:
     tuning = kelek.FarmTuning(i2p=True)
-    farm = kelek.Farm(urls, "barn", user="u", password="p", timeout_ms=TIMEOUT_MS, tuning=tuning)
-    with farm:
+    with kelek.Farm(urls, name, user=USER, password=password, tuning=tuning) as farm:
         farm.append(b"x")
 
 
 def said_by(call: Callable[[], None]) -> str:
     """The warning or the error of a call, which comes soon."""
     begin_s = monotonic()
-    with pytest.raises((Noticed, kelek.Unavailable)) as said:
+    with pytest.raises((Noticed, kelek.Unavailable, kelek.FarmRefused)) as said:
         call()
     assert NOTICE_MS <= 2000
     assert monotonic() - begin_s < TIMEOUT_MS / 2000, "the call has waited for its timeout"
@@ -107,3 +107,14 @@ def test_no_leader_of_a_table(tmp_path: Path) -> None:
         text = said_by(lambda: table_of(servers.urls[0]))
     assert servers.urls[0] in text
     assert text.endswith("an election; does a majority of its cluster run?")
+
+
+def test_a_wrong_name_and_no_leader_of_a_farm() -> None:
+    with FarmServers(tls=False, node="post_interval_ms: 0") as servers:
+        servers.start(1)  # It has no majority.
+        address = f"127.0.0.1:{servers.ports[1]}"
+        wrong = said_by(lambda: farm_of(f"tls://{address}", "barn"))
+        text = said_by(lambda: farm_of(f"tls://{address}", "farm", PASSWORD))
+    assert wrong == f"{address}: it has no farm barn; is this its name?"
+    assert f"{address}: server 1 knows no leader" in text
+    assert text.endswith("does a majority of farm 'farm' run?")

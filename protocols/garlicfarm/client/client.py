@@ -8,9 +8,13 @@ reports events.
 
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
+from ...connections import Warn
 from ...errors import RemoteProtocolError
+from ...failover.limits import NEVER_MS
+from ...failover.requests import RequestWindow
+from ...failover.servers import StallNotice
 from ..wire.handshake import (
     NO_CHALLENGE,
     ClientHandshake,
@@ -21,8 +25,9 @@ from ..wire.handshake import (
 )
 from ..wire.link import OUTSTANDING_MAX, Link
 from ..wire.messages import NO_LEADER, ClusterServer, MessageType, Request, Response
-from ..wire.values import Address, parse_address
+from ..wire.values import Address
 from .fetch import ClientFetch
+from .servers import KnownServer, KnownServers, worst_failure
 from .values import (
     ENTRIES_PER_REQUEST,
     REQUEST_BYTES,
@@ -31,18 +36,14 @@ from .values import (
     FailureKind,
     FarmClientSetup,
     FarmCommand,
-    KnownServer,
     OpenConnection,
     ViewQuery,
-    format_address,
 )
 
 REFUSALS_MAX = 3  # By a server that knows no leader; then the client tries the next server.
 CHALLENGE_RETRIES_MAX = 4  # Consecutive new challenges of one server.
 REDIRECTS_MAX = 3  # Redirects without a pause.
-SERVERS_KNOWN_MAX = 256
-FAILURES_SHOWN_MAX = 3  # Failures named in one error.
-NO_ANSWER = ConnectFailure(FailureKind.LOST, "no server has answered")
+FarmAction = OpenConnection | CloseConnection | Warn
 
 
 class ClientConnection:
@@ -74,15 +75,10 @@ class _LeaderConnection(ClientConnection):
         self.link = Link(str(server))
         # By request; an empty list asks for the leader.
         self.sent: deque[list[FarmCommand]] = deque()
-        self.refused: list[FarmCommand] = []  # Commands to repeat, in order.
+        self.has_refused = False  # Some commands wait to be repeated.
         self.is_leader = False
         self.refusals = 0
         self.retry_at_ms: int | None = None  # When to ask for the leader again.
-
-    @property
-    def commands(self) -> list[FarmCommand]:
-        """Commands that are not done, in order."""
-        return [*self.refused, *(command for commands in self.sent for command in commands)]
 
 
 class FarmClient:
@@ -93,61 +89,43 @@ class FarmClient:
         self.setup = setup
         self.counters: Counter[str] = Counter()
         self.connections: dict[int, ClientConnection] = {}
-        self.servers: dict[Address, KnownServer] = {}
-        self.ids: dict[int, Address] = {}
+        self.servers = KnownServers(setup)
+        self.commands: RequestWindow[FarmCommand] = RequestWindow(NEVER_MS, NEVER_MS)
         self.leader_id: int | None = None  # By the last answer.
-        self.failures: dict[Address, ConnectFailure] = {}  # Failures of the search for the leader.
         self.queries: list[ViewQuery] = []
         self._random_bytes = random_bytes
-        self._actions: list[OpenConnection | CloseConnection] = []
+        self._actions: list[FarmAction] = []
         self._number = 0
-        self._queue: deque[FarmCommand] = deque()
         self._leader_connection: _LeaderConnection | None = None
         self._leader_address: Address | None = None  # The leader's address by the last redirect.
-        self._last_good: Address | None = None  # The last server that answered.
         # When calls fail because no server was ever reached.
         self._unreachable_ms: int | None = None
-        self._next_server_index = 0  # Where the search continues.
         self._redirects = 0  # Redirects since a leader accepted a request.
         self._redirect_pause_ms = 0  # No new attempt before.
-        self._next_expiry_ms: int | None = None  # No command expires before.
+        self._notice = StallNotice()
         self._members_query: ViewQuery | None = None  # The query for the named leader's address.
-        for address in setup.addresses:
-            self._add_server(address)
-        for server_id, address in setup.ids:
-            self.ids[server_id] = address
 
     # ---- callers ----
 
     def submit(self, command: FarmCommand) -> FarmCommand:
         """Queues a command for the leader."""
-        self._queue.append(command)
-        self._next_expiry_ms = min(self._next_expiry_ms or command.deadline_ms, command.deadline_ms)
+        self.commands.add(self.commands.added, command, command.deadline_ms)
         return command
 
     def cancel(self, commands: Iterable[FarmCommand]) -> None:
         """Cancels commands: those that are not sent yet are never sent."""
-        unwanted = set(map(id, commands))
-        if not unwanted:
-            return
-        self._queue = deque(command for command in self._queue if id(command) not in unwanted)
-        leader_conn = self._leader_connection
-        if leader_conn is not None:
-            leader_conn.refused = [
-                command for command in leader_conn.refused if id(command) not in unwanted
-            ]
-            for index, sent in enumerate(leader_conn.sent):
-                if any(id(command) in unwanted for command in sent):
-                    # Its answer is still due: other commands may share the request.
-                    leader_conn.sent[index] = [
-                        command for command in sent if id(command) not in unwanted
-                    ]
+        for command in commands:
+            self.commands.drop(command)
 
     @property
     def outstanding(self) -> int:
         """Commands without a result."""
-        sent = len(self._leader_connection.commands) if self._leader_connection is not None else 0
-        return len(self._queue) + sent
+        return len(self.commands)
+
+    @property
+    def ids(self) -> dict[int, Address]:
+        """The known addresses by server id."""
+        return self.servers.ids
 
     def query(self, query: ViewQuery) -> ViewQuery:
         """Starts a query to a server's HTTP API."""
@@ -167,14 +145,7 @@ class FarmClient:
 
     def learn_servers(self, servers: Iterable[ClusterServer]) -> None:
         """Learns endpoints from a Configuration. Endpoints given by the user have priority."""
-        given = dict(self.setup.ids)
-        for server_id, endpoint in servers:
-            try:
-                address = parse_address(endpoint)
-            except RemoteProtocolError:
-                continue
-            if server_id not in given and self._add_server(address) is not None:
-                self.ids[server_id] = address
+        self.servers.learn(servers)
 
     def explain(self) -> ConnectFailure:
         """Why there is no progress, as far as known."""
@@ -182,28 +153,38 @@ class FarmClient:
         if leader_conn is not None and leader_conn.is_leader:
             text = f"{leader_conn.server} leads but has not committed it; a majority must run"
             return ConnectFailure(FailureKind.TIMEOUT, text)
-        return worst_failure(self.failures)
-
-    def _add_server(self, address: Address) -> KnownServer | None:
-        if address not in self.servers and len(self.servers) < SERVERS_KNOWN_MAX:
-            self.servers[address] = KnownServer(address)
-        return self.servers.get(address)
+        return worst_failure(self.servers.failures)
 
     # ---- the owner ----
 
-    def ready(self, now_ms: int) -> list[OpenConnection | CloseConnection]:
+    def ready(self, now_ms: int) -> list[FarmAction]:
         """The actions for the owner; afterwards it sends each connection's `out`."""
         self._expire(now_ms)
         self._expire_unreached(now_ms)
         for query in self.queries:
             if query.connection_number is None and now_ms >= query.retry_at_ms:
                 self._start_query(query, now_ms)
-        if self._leader_connection is None and self._queue and self._members_query is None:
+        if self._leader_connection is None and self._wants_leader:
             self._connect_leader(now_ms)
         if self._leader_connection is not None:
             self._send_requests(self._leader_connection, now_ms)
+        if self.setup.notice:
+            self._warn_if_due(now_ms)
         actions, self._actions = self._actions, []
         return actions
+
+    def _warn_if_due(self, now_ms: int) -> None:
+        """Warns of commands that wait for a leader. Calls without any server fail by themselves."""
+        conn, farm = self._leader_connection, self.setup.farm
+        can_reach = self.servers.last_good is not None or self.setup.via_proxy
+        waits = can_reach and (conn is None or not conn.is_leader) and bool(self.commands.unsent)
+        if self._notice.is_due(waits, now_ms):
+            text = f"{self.explain().text}; does a majority of farm {farm!r} run?"
+            self._actions.append(Warn(f"requests wait: {text}"))
+
+    @property
+    def _wants_leader(self) -> bool:
+        return bool(self.commands.unsent) and self._members_query is None
 
     @property
     def deadline_ms(self) -> int | None:
@@ -211,18 +192,17 @@ class FarmClient:
         times = [connection.deadline_ms for connection in self.connections.values()]
         times += [each.retry_at_ms for each in self.queries if each.connection_number is None]
         times += [each.deadline_ms for each in self.queries]
-        times += [self._next_expiry_ms, self._unreachable_ms if self._all_failed else None]
+        times += [self.commands.expiry_ms, self._notice.deadline_ms]
+        times.append(self._unreachable_ms if self.servers.all_failed else None)
         leader_conn = self._leader_connection
         if leader_conn is not None:
             times += [
-                leader_conn.retry_at_ms if self._queue else None,
+                leader_conn.retry_at_ms if self.commands.unsent else None,
                 leader_conn.link.deadline_ms,
             ]
-        elif self._queue and self._members_query is None:
-            retry_at_ms = min(server.retry_at_ms for server in self.servers.values())
-            times.append(max(retry_at_ms, self._redirect_pause_ms))
-        known = [each for each in times if each is not None]
-        return min(known) if known else None
+        elif self._wants_leader:
+            times.append(max(self.servers.retry_at_ms, self._redirect_pause_ms))
+        return min((it for it in times if it is not None and it < NEVER_MS), default=None)
 
     def on_open(self, number: int, now_ms: int) -> None:
         """A connection is established, including TLS."""
@@ -299,10 +279,11 @@ class FarmClient:
                 self._on_failure(connection, ConnectFailure(FailureKind.LOST, text), now_ms)
         for query in [each for each in self.queries if now_ms >= each.deadline_ms]:
             self.cancel_query(query)
-            query.failure = worst_failure(query.failures or self.failures)
+            query.failure = worst_failure(query.failures or self.servers.failures)
             self._on_members_found(query)
-        if self._next_expiry_ms is not None and now_ms >= self._next_expiry_ms:
-            self._expire_commands(now_ms)
+        for command in self.commands.expired(now_ms):
+            command.failure = self.explain()
+            self.commands.drop(command)
         leader_conn = self._leader_connection
         deadline_ms = None if leader_conn is None else leader_conn.link.deadline_ms
         if leader_conn is not None and deadline_ms is not None and now_ms >= deadline_ms:
@@ -310,48 +291,21 @@ class FarmClient:
             text = f"no answer within {self.setup.response_timeout_ms / 1000:g} s"
             self._on_failure(leader_conn, ConnectFailure(FailureKind.LOST, text), now_ms)
 
-    @property
-    def _all_failed(self) -> bool:
-        """Whether every server has been tried and none has worked since."""
-        return all(server.failures for server in self.servers.values())
-
     def _expire_unreached(self, now_ms: int) -> None:
         """Fails all commands and queries when no server was ever reached and all were tried."""
-        if self._last_good is not None or not (self._queue or self.queries):
+        if self.servers.last_good is not None or not (self.commands.unsent or self.queries):
             self._unreachable_ms = None
             return
         if self._unreachable_ms is None:
             self._unreachable_ms = now_ms + self.setup.unreachable_timeout_ms
-        if now_ms < self._unreachable_ms or not self._all_failed:
+        if now_ms < self._unreachable_ms or not self.servers.all_failed:
             return
         self._unreachable_ms = None
         for query in list(self.queries):
             self.cancel_query(query)
-            query.failure = worst_failure(query.failures or self.failures)
+            query.failure = worst_failure(query.failures or self.servers.failures)
             self._on_members_found(query)
         self._fail_commands()
-
-    def _expire_commands(self, now_ms: int) -> None:
-        sent = self._leader_connection.commands if self._leader_connection is not None else []
-        failure = self.explain()
-        expired = [command for command in (*sent, *self._queue) if now_ms >= command.deadline_ms]
-        self.cancel(expired)
-        for command in expired:
-            command.failure = failure
-        remaining = self._leader_connection.commands if self._leader_connection is not None else []
-        self._next_expiry_ms = min(
-            (command.deadline_ms for command in (*remaining, *self._queue)), default=None
-        )
-
-    def _choose_server(self, now_ms: int) -> KnownServer | None:
-        """The next server in turn that may be tried now."""
-        servers = list(self.servers.values())
-        for offset in range(len(servers)):
-            server = servers[(self._next_server_index + offset) % len(servers)]
-            if now_ms >= server.retry_at_ms:
-                self._next_server_index = (self._next_server_index + offset + 1) % len(servers)
-                return server
-        return None
 
     def _on_handshake(
         self, connection: ClientConnection, result: HandshakeResult, now_ms: int
@@ -366,9 +320,7 @@ class FarmClient:
             self._open(connection)
             return
         if result.outcome is HandshakeOutcome.OPEN:
-            connection.server.failures = 0
-            connection.server.retry_at_ms = 0
-            self._last_good = connection.server.address
+            self.servers.on_good(connection.server)
             if isinstance(connection, _QueryConnection):
                 self._close_connection(connection)
                 self._on_query_answer(connection.query, connection.server, result.rest)
@@ -404,46 +356,42 @@ class FarmClient:
             query = connection.query
             query.connection_number = None
             query.failures[server.address] = failure
-            self._back_off(server, now_ms)
+            self.servers.back_off(server, now_ms)
             self._retry_query(query, now_ms)
             return
         assert isinstance(connection, _LeaderConnection)
         self._leader_connection = None
-        if connection.is_leader and not connection.commands:  # It was idle: the server may be fine.
+        if connection.is_leader and not self.commands.sent:  # It was idle: the server may be fine.
             self._leader_address = server.address
             return
-        self._requeue(connection)
-        self.failures[server.address] = failure
-        self._back_off(server, now_ms)
-        kinds = {each.kind for each in self.failures.values()}
-        tried = len(self.failures) == len(self.servers)
+        self.commands.rewind()
+        failures = self.servers.failures
+        failures[server.address] = failure
+        self.servers.back_off(server, now_ms)
+        kinds = {each.kind for each in failures.values()}
+        tried = len(failures) == len(self.servers)
         if tried and self.explain().is_final and FailureKind.LEADERLESS not in kinds:
             self._fail_commands()
-
-    def _back_off(self, server: KnownServer, now_ms: int) -> None:
-        setup = self.setup
-        server.retry_at_ms = now_ms + min(setup.retry_ms << server.failures, setup.retry_ms_max)
-        server.failures = min(server.failures + 1, 16)
 
     def _fail_commands(self) -> None:
         """Fails all commands: no retry will help."""
         failure = self.explain()
-        for command in self._queue:
+        for command in list(self.commands.unsent.values()):
             command.failure = failure
-        self._queue.clear()
-        self.failures.clear()
+            self.commands.drop(command)
+        self.servers.failures.clear()
 
     # ---- queries ----
 
     def _start_query(self, query: ViewQuery, now_ms: int) -> None:
         if query.address is not None:
-            server = self._add_server(query.address)
+            server = self.servers.add(query.address)
         else:
-            good = self.servers.get(self._last_good) if self._last_good is not None else None
+            good = self.servers.get(self.servers.last_good)
             is_fit = good is not None and good.address not in query.failures
-            server = good if is_fit else self._choose_server(now_ms)
+            server = good if is_fit else self.servers.choose(now_ms)
         if server is None:  # All servers were tried recently.
-            query.retry_at_ms = min(each.retry_at_ms for each in self.servers.values())
+            query.retry_at_ms = self.servers.retry_at_ms
             return
         deadline_ms = now_ms + self.setup.connect_timeout_ms
         connection = _QueryConnection(self._next_number(), server, deadline_ms, query)
@@ -488,9 +436,9 @@ class FarmClient:
         if now_ms < self._redirect_pause_ms:
             return
         wanted, self._leader_address = self._leader_address, None
-        server = self.servers.get(wanted) if wanted is not None else None
+        server = self.servers.get(wanted)
         if server is None or now_ms < server.retry_at_ms:
-            server = self._choose_server(now_ms)
+            server = self.servers.choose(now_ms)
         if server is not None:
             deadline_ms = now_ms + self.setup.connect_timeout_ms
             self._leader_connection = _LeaderConnection(self._next_number(), server, deadline_ms)
@@ -499,22 +447,24 @@ class FarmClient:
     def _on_messages_begin(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
         """The handshake is complete: asks for the leader."""
         leader_conn.deadline_ms = None
-        self._last_good = leader_conn.server.address
+        self.servers.last_good = leader_conn.server.address
         leader_conn.link.on_connected()
         leader_conn.retry_at_ms = now_ms
 
     def _send_requests(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
         link, deadline_ms = leader_conn.link, now_ms + self.setup.response_timeout_ms
         if (
-            self._queue
+            self.commands.unsent
             and leader_conn.retry_at_ms is not None
             and now_ms >= leader_conn.retry_at_ms
         ):
             leader_conn.retry_at_ms = None
             link.send(Request(MessageType.CLIENT_REQUEST), deadline_ms)
             leader_conn.sent.append([])
-        while leader_conn.is_leader and self._queue and link.outstanding < OUTSTANDING_MAX:
-            commands = self._next_batch()
+        while leader_conn.is_leader and link.outstanding < OUTSTANDING_MAX:
+            commands = self._next_batch(now_ms)
+            if not commands:
+                break
             entries = tuple(entry for command in commands for entry in command.entries)
             entries_after = len(entries)
             for command in commands:
@@ -526,17 +476,22 @@ class FarmClient:
         leader_conn.out += link.out
         link.out.clear()
 
-    def _next_batch(self) -> list[FarmCommand]:
-        """The commands of the next request."""
-        queue = self._queue
-        commands = [queue.popleft()]
-        count, size = len(commands[0].entries), commands[0].size
-        while queue and commands[0].is_shareable and queue[0].is_shareable:
-            count += len(queue[0].entries)
-            size += queue[0].size
-            if count > ENTRIES_PER_REQUEST or size > REQUEST_BYTES:
+    def _next_batch(self, now_ms: int) -> list[FarmCommand]:
+        """The commands of the next request, which are marked as sent."""
+        commands: list[FarmCommand] = []
+        count = size = 0
+        for command in self.commands.unsent.values():
+            count += len(command.entries)
+            size += command.size
+            is_full = count > ENTRIES_PER_REQUEST or size > REQUEST_BYTES
+            is_alone = not (command.is_shareable and commands and commands[0].is_shareable)
+            if commands and (is_full or is_alone):
                 break
-            commands.append(queue.popleft())
+            commands.append(command)
+        for _ in commands:
+            sent = self.commands.pop_due(now_ms)
+            assert sent is not None
+            self.commands.mark_sent(sent)
         return commands
 
     def _on_responses(self, leader_conn: _LeaderConnection, data: bytes, now_ms: int) -> None:
@@ -557,7 +512,8 @@ class FarmClient:
             self._follow_redirect(leader_conn, now_ms)
 
     def _on_response(self, leader_conn: _LeaderConnection, response: Response, now_ms: int) -> None:
-        commands = leader_conn.sent.popleft()
+        # Cancelled ones have left; the others of their request go on.
+        commands = [it for it in leader_conn.sent.popleft() if it.id in self.commands.sent]
         address = leader_conn.server.address
         self.ids[response.source] = address
         self.leader_id = None if response.destination == NO_LEADER else response.destination
@@ -565,33 +521,35 @@ class FarmClient:
         is_judged = is_own and not response.next_index  # The leader refuses these entries for good.
         if response.is_accepted or (is_own and commands and commands[0].is_exclusive):
             for command in commands:
-                command.response = response._replace(
-                    next_index=response.next_index - command.entries_after
-                )
+                next_index = response.next_index - command.entries_after
+                command.response = response._replace(next_index=next_index)
+                self.commands.drop(command)
         elif is_judged and len(commands) == 1:
             commands[0].response = response
+            self.commands.drop(commands[0])
         elif is_judged and commands:
             for command in commands:
                 command.was_split = True
-            self._queue.extendleft(reversed(commands))
+            self.commands.requeue(commands)
         else:
             leader_conn.is_leader = False
-            leader_conn.refused += commands
             if commands:
+                leader_conn.has_refused = True
                 self.counters["refused"] += 1
         if response.is_accepted:
             leader_conn.refusals = self._redirects = 0
-            leader_conn.is_leader = not leader_conn.refused
-            self.failures.clear()
+            leader_conn.is_leader = not leader_conn.has_refused
+            self.servers.failures.clear()
 
     def _follow_redirect(self, leader_conn: _LeaderConnection, now_ms: int) -> None:
         """This server does not lead: continues with the leader it names."""
         server, leader_id = leader_conn.server, self.leader_id
-        self._requeue(leader_conn)
+        self.commands.rewind()
+        leader_conn.has_refused = False
         address = None if leader_id is None else self.ids.get(leader_id)
-        problem = self._redirect_problem(server, address, now_ms)
+        problem = self.servers.redirect_problem(server, leader_id, now_ms)
         if problem:
-            self.failures[server.address] = ConnectFailure(FailureKind.LEADERLESS, problem)
+            self.servers.failures[server.address] = ConnectFailure(FailureKind.LEADERLESS, problem)
             leader_conn.refusals += 1
             if leader_conn.refusals < REFUSALS_MAX or len(self.servers) == 1:
                 leader_conn.retry_at_ms = now_ms + self.setup.retry_ms
@@ -608,45 +566,11 @@ class FarmClient:
         self._leader_address = address
         if address is None:
             text = f"it says that server {leader_id} leads, but no server knows its address"
-            self.failures[server.address] = ConnectFailure(FailureKind.LEADERLESS, text)
+            self.servers.failures[server.address] = ConnectFailure(FailureKind.LEADERLESS, text)
             if not self.setup.plain:
                 deadline_ms = now_ms + 2 * self.setup.connect_timeout_ms
                 query = ViewQuery("status", deadline_ms, server.address, is_once=True)
                 self._members_query = self.query(query)
-
-    def _redirect_problem(self, server: KnownServer, address: Address | None, now_ms: int) -> str:
-        """Why the redirect cannot be followed now; "" if it can."""
-        leader_id = self.leader_id
-        source = next((key for key, at in self.ids.items() if at == server.address), None)
-        name = "it" if source is None else f"server {source}"
-        if leader_id is None:
-            return f"{name} knows no leader"
-        if leader_id == source:
-            return f"{name} is handing the leadership over"
-        leader = self.servers.get(address) if address is not None else None
-        if leader is not None and now_ms < leader.retry_at_ms:
-            error = self.failures.get(leader.address, NO_ANSWER).text
-            return f"{name} says that server {leader_id} leads; {leader}: {error}"
-        return ""
-
-    def _requeue(self, leader_conn: _LeaderConnection) -> None:
-        """Puts unfinished commands before newer ones."""
-        self._queue.extendleft(reversed(leader_conn.commands))
-        leader_conn.refused.clear()
-        leader_conn.sent.clear()
-
-
-def worst_failure(failures: Mapping[Address, ConnectFailure]) -> ConnectFailure:
-    """The most serious kind of failure, with the servers and reasons."""
-    kind = max((failure.kind for failure in failures.values()), default=None)
-    if kind is None:
-        return NO_ANSWER
-    by_text: dict[str, list[str]] = {}
-    for address, failure in failures.items():
-        if failure.kind is kind:
-            by_text.setdefault(failure.text, []).append(format_address(address))
-    parts = [f"{', '.join(servers)}: {text}" for text, servers in by_text.items()]
-    return ConnectFailure(kind, "; ".join(parts[:FAILURES_SHOWN_MAX]))
 
 
 def parse_members(body: bytes) -> list[ClusterServer]:

@@ -2,10 +2,12 @@
 actions.
 """
 
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from ..wire.handshake import ChallengeCache
+from ...failover.limits import CONNECT_RETRY_MS, CONNECT_TIMEOUT_MS, FARM_RETRY_MS_MAX
+from ...failover.requests import ClientRequest
 from ..wire.messages import FarmLogEntry, MessageType, Response
 from ..wire.values import Address
 
@@ -24,6 +26,7 @@ class FarmClientSetup(NamedTuple):
     connect_timeout_ms       for a connection with its handshake, and for a query's response
     response_timeout_ms      without an answer the client reconnects and repeats its requests
     unreachable_timeout_ms   calls fail after so long if no server was ever reached
+    notice                   whether to warn of commands that wait for a leader
     retry_ms                 delay of the next attempt without a leader; for an unreachable server
                              it doubles with each failure, up to retry_ms_max
     """
@@ -35,11 +38,12 @@ class FarmClientSetup(NamedTuple):
     ids: tuple[tuple[int, Address], ...] = ()
     via_proxy: bool = False
     plain: bool = False
-    connect_timeout_ms: int = 5000
-    response_timeout_ms: int = 5000
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    response_timeout_ms: int = CONNECT_TIMEOUT_MS
     unreachable_timeout_ms: int = 1 << 62
-    retry_ms: int = 100
-    retry_ms_max: int = 2000
+    notice: bool = False
+    retry_ms: int = CONNECT_RETRY_MS
+    retry_ms_max: int = FARM_RETRY_MS_MAX
 
 
 class FailureKind(IntEnum):
@@ -84,22 +88,8 @@ def format_address(address: Address) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class KnownServer:
-    """A server's address and the history of attempts."""
-
-    __slots__ = ("address", "challenges", "failures", "retry_at_ms")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self.challenges = ChallengeCache()
-        self.failures = 0  # Consecutive.
-        self.retry_at_ms = 0  # No new attempt before.
-
-    def __str__(self) -> str:
-        return format_address(self.address)
-
-
-class FarmCommand:
+@dataclass(slots=True, eq=False)
+class FarmCommand(ClientRequest):
     """A caller's command for the leader: append entries, or change the members.
 
     deadline_ms     when it fails
@@ -108,34 +98,17 @@ class FarmCommand:
     entries_after   entries behind its own in its request
     """
 
-    __slots__ = (
-        "deadline_ms",
-        "entries",
-        "entries_after",
-        "failure",
-        "is_exclusive",
-        "response",
-        "size",
-        "type",
-        "was_split",
-    )  # fmt: skip
+    type: MessageType
+    entries: tuple[FarmLogEntry, ...]
+    deadline_ms: int
+    is_exclusive: bool = False
+    was_split: bool = field(init=False, default=False)
+    entries_after: int = field(init=False, default=0)
+    response: Response | None = field(init=False, default=None)
+    failure: ConnectFailure | None = field(init=False, default=None)
 
-    def __init__(
-        self,
-        type_: MessageType,
-        entries: tuple[FarmLogEntry, ...],
-        deadline_ms: int,
-        is_exclusive: bool = False,
-    ) -> None:
-        self.type = type_
-        self.entries = entries
-        self.size = sum(len(entry.value) for entry in entries)
-        self.deadline_ms = deadline_ms
-        self.is_exclusive = is_exclusive
-        self.was_split = False
-        self.entries_after = 0
-        self.response: Response | None = None
-        self.failure: ConnectFailure | None = None
+    def __post_init__(self) -> None:
+        self.size = sum(len(entry.value) for entry in self.entries)
 
     @property
     def is_shareable(self) -> bool:
@@ -147,6 +120,7 @@ class FarmCommand:
         return self.response is not None or self.failure is not None
 
 
+@dataclass(slots=True, eq=False)
 class ViewQuery:
     """A caller's query to a server's HTTP API.
 
@@ -156,32 +130,16 @@ class ViewQuery:
     failures      by server, since it started
     """
 
-    __slots__ = (
-        "address",
-        "body",
-        "connection_number",
-        "deadline_ms",
-        "failure",
-        "failures",
-        "is_once",
-        "retry_at_ms",
-        "source",
-        "view",
-    )
-
-    def __init__(
-        self, view: str, deadline_ms: int, address: Address | None = None, is_once: bool = False
-    ) -> None:
-        self.view = view
-        self.deadline_ms = deadline_ms
-        self.address = address
-        self.is_once = is_once
-        self.body: bytes | None = None
-        self.source: Address | None = None  # The server that answered.
-        self.failure: ConnectFailure | None = None
-        self.failures: dict[Address, ConnectFailure] = {}
-        self.connection_number: int | None = None
-        self.retry_at_ms = 0
+    view: str
+    deadline_ms: int
+    address: Address | None = None
+    is_once: bool = False
+    body: bytes | None = field(init=False, default=None)
+    source: Address | None = field(init=False, default=None)  # The server that answered.
+    failure: ConnectFailure | None = field(init=False, default=None)
+    failures: dict[Address, ConnectFailure] = field(init=False, default_factory=dict)
+    connection_number: int | None = field(init=False, default=None)
+    retry_at_ms: int = field(init=False, default=0)
 
     @property
     def done(self) -> bool:

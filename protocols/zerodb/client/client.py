@@ -11,7 +11,7 @@ no write is doubled and no old copy follows a newer write.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -170,7 +170,7 @@ class TableClientMachine:
     def _on_answer(self, server: Candidate, answer: Answer, now_ms: int) -> None:
         self.failover.on_heard(server, now_ms)
         sent = self._requests.sent
-        reqid = answer.reqid
+        reqid: Hashable = answer.reqid
         if not reqid and sent and not self._tagged:
             reqid = next(iter(sent))  # The only one.
         exchange = sent.get(reqid)

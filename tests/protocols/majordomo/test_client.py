@@ -208,7 +208,7 @@ def test_what_is_done_does_not_pile_up() -> None:
         sent(client, 0)
         answer(client, Final(b"echo", str(number).encode(), [b""]))
     sent(client, 0)
-    assert len(client.deadlines) < 1100
+    assert len(client.calls.deadlines) < 1100
 
 
 def test_what_is_dropped_is_forgotten() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from kelek.protocols.garlicfarm.client.client import FarmClient
 from kelek.protocols.garlicfarm.client.values import (
+    CloseConnection,
     ConnectFailure,
     FailureKind,
     FarmClientSetup,
@@ -106,7 +107,7 @@ class Caller:
         for action in self.client.ready(cluster.now_ms):
             if isinstance(action, OpenConnection):
                 cluster.after(cluster.delay(), partial(self._made, action))
-            else:
+            elif isinstance(action, CloseConnection):
                 self._end(action.number)
         for number, line in self.client.connections.items():
             if line.out:
