@@ -6,7 +6,8 @@ reading. Jobs write through zerodb_server.
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,21 +31,9 @@ from ...protocols.zerodb.server.jobs import (
 from ...protocols.zerodb.server.map_orders import MapOrder
 from ...protocols.zerodb.server.ownership import Ownership
 from ...protocols.zerodb.wire import answers, ops, requests, values
+from ...protocols.zerodb.wire import worker_pipe as pipe
 from ...protocols.zerodb.wire.codec import decode_request, type_of
-from ...protocols.zerodb.wire.worker_pipe import (
-    ANSWER_TAG,
-    CHECKPOINT,
-    ENVELOPE,
-    FAILED,
-    JOB_SERVER,
-    JOB_WRITE,
-    LEASE,
-    LOG_POSITION,
-    PAIRS,
-    PIPE_HEADER,
-    REQUEST,
-    RETRYABLE,
-)
+from ...protocols.zerodb.wire.worker_pipe import PIPE_HEADER
 from ...storage.disk.disk import Disk
 from ...storage.errors import StorageError
 from ...storage.worker.job_store import ApidCounter, StatisticsFile
@@ -127,7 +116,7 @@ class JobServer(Actor):
         self.table.restore([job.Statistics(*one[:known]) for one in self._statistics.loaded])
         self.lease_folder = LeaseFolder(disk.full_path(FOLDER))
         self._local = frozenset(settings.local_tables)
-        port = LeasePort(partial(self._send_request, LEASE), self._apids.next)
+        port = LeasePort(partial(self._send_request, pipe.LEASE), self._apids.next)
         self.shared = SharedLeases(self.table, self.lease_folder, port)
         self._waiting: dict[int, WaitingRequest] = {}
         self._requests: deque[tuple[Requester, list[bytes]]] = deque()
@@ -199,17 +188,21 @@ class JobServer(Actor):
     def _on_incoming(self, arena: Arena) -> None:
         for head, frames in self.unpacked(arena, PIPE_HEADER, "requests"):
             kind, flags, _, code, log_index, ticket = head
-            if kind == REQUEST and frames:
-                envelope = bool(flags & ENVELOPE)
+            if kind == pipe.REQUEST and frames:
+                envelope = bool(flags & pipe.ENVELOPE)
                 self._enqueue(Requester(ticket, frames[0], envelope), frames[1:])
-            elif kind == CHECKPOINT and len(frames) == 2 and len(frames[1]) == LOG_POSITION.size:
+            elif (
+                kind == pipe.CHECKPOINT
+                and len(frames) == 2
+                and len(frames[1]) == pipe.LOG_POSITION.size
+            ):
                 self._on_snapshot(ticket, frames[1])
-            elif kind == JOB_WRITE:
+            elif kind == pipe.JOB_WRITE:
                 self._on_written(ticket, log_index)
-            elif kind == LEASE:
+            elif kind == pipe.LEASE:
                 self._on_lease_applied(code, ticket)
-            elif kind == FAILED and frames:
-                retry = bool(flags & RETRYABLE)
+            elif kind == pipe.FAILED and frames:
+                retry = bool(flags & pipe.RETRYABLE)
                 self._on_failed(ticket, frames[0].decode("utf-8", "replace"), retry)
             else:
                 self.log_rarely("malformed-dropped", pipe="requests", size=len(frames))
@@ -225,7 +218,7 @@ class JobServer(Actor):
             self._answers.add([*head, *frames])
         else:
             self._done.send(
-                [ANSWER_TAG.pack(JOB_SERVER, 0, 0, 0, requester.ticket), *head, *frames]
+                [pipe.ANSWER_TAG.pack(pipe.JOB_SERVER, 0, 0, 0, requester.ticket), *head, *frames]
             )
 
     @property
@@ -240,37 +233,47 @@ class JobServer(Actor):
         while self._requests and size < ANSWER_BYTES_MAX and not self._is_full:
             requester, frames = self._requests.popleft()
             try:
-                size += self._on_request(requester, decode_request(frames))
+                request = decode_request(frames)
             except requests.RequestError as error:
                 self._answer(requester, answers.encode_refusal(error))
+                continue
+            with self._refusals(requester, request):
+                size += self._on_request(requester, request)
+
+    @contextmanager
+    def _refusals(self, requester: Requester, request: requests.Request) -> Iterator[None]:
+        """Answers with the errors of what stands within."""
+        try:
+            yield
+        except JobRefused as error:
+            self._refuse(requester, request, Refusal(str(error), retry=error.retry))
+        except StorageError as error:
+            # Another node may have the same snapshot.
+            retry = values.is_shared(request.extension.lease)
+            self._refuse(requester, request, Refusal(str(error), database=True, retry=retry))
 
     def _on_request(self, requester: Requester, request: requests.Request) -> int:
-        """Serves a request and returns the approximate size of the answer in bytes."""
+        """Serves a request and returns the approximate size of the answer in bytes. Raises
+        JobRefused, StorageError."""
         match request:
             case requests.ClientData():
                 return self._on_client_data(requester, request)
             case requests.RangeJob() | requests.ForwardRange():
-                self._refuse_on_error(
-                    requester, request, lambda: self._on_range_job(requester, request)
-                )
+                self._on_range_job(requester, request)
             case requests.MapTable():
-                self._refuse_on_error(requester, request, lambda: self._on_map(requester, request))
+                self._on_map(requester, request)
             case requests.CopyTable():
-                self._refuse_on_error(requester, request, lambda: self._on_copy(requester, request))
+                self._on_copy(requester, request)
             case requests.JobStatus():
-                self._refuse_on_error(
-                    requester, request, lambda: self._on_status(requester, request)
-                )
+                self._on_status(requester, request)
             case requests.Lease():
-                self._refuse_on_error(
-                    requester, request, lambda: self._on_lease(requester, request)
-                )
+                self._on_lease(requester, request)
             case requests.ListJobs():
                 found = self.table.list_jobs(request.running, request.most)
                 rows = ((one.apid, one.fields()) for one in found)
                 self._answer(requester, answers.encode_jobs(request, rows))
             case requests.EndJob():
-                self._refuse_on_error(requester, request, lambda: self._on_end(requester, request))
+                self._on_end(requester, request)
             case requests.ServerInfo():
                 software = f"kelek {__version__}"
                 self._answer(
@@ -283,18 +286,6 @@ class JobServer(Actor):
                 )
                 self._answer(requester, answers.encode_refusal(error))
         return 0
-
-    def _refuse_on_error(
-        self, requester: Requester, request: requests.Request, handle: Callable[[], None]
-    ) -> None:
-        try:
-            handle()
-        except JobRefused as error:
-            self._refuse(requester, request, Refusal(str(error), retry=error.retry))
-        except StorageError as error:
-            # Another node may have the same snapshot.
-            retry = values.is_shared(request.extension.lease)
-            self._refuse(requester, request, Refusal(str(error), database=True, retry=retry))
 
     def _refuse(self, requester: Requester, request: requests.Request, refusal: Refusal) -> None:
         match request:
@@ -328,8 +319,8 @@ class JobServer(Actor):
         """Sends an answer that ends with columns, or with their pairs."""
         head = [requester.routing_id, *([b""] if requester.envelope else []), *head]
         if requester.ticket is not None:  # zerodb_server converts the columns to pairs.
-            kind = 0 if packed else PAIRS
-            mark = ANSWER_TAG.pack(JOB_SERVER, kind, 0, 0, requester.ticket)
+            kind = 0 if packed else pipe.PAIRS
+            mark = pipe.ANSWER_TAG.pack(pipe.JOB_SERVER, kind, 0, 0, requester.ticket)
             self._done.send([mark, *head, *columns])
         elif packed:
             self._answers.add([*head, *columns])
@@ -386,11 +377,8 @@ class JobServer(Actor):
             if not self.shared.on_written(ticket):
                 self.maps.on_written(ticket)
         elif isinstance(waiting.request, requests.Lease):
-            self._refuse_on_error(
-                waiting.requester,
-                waiting.request,
-                partial(self._answer_lease, waiting, waiting.request, log_index),
-            )
+            with self._refusals(waiting.requester, waiting.request):
+                self._answer_lease(waiting, waiting.request, log_index)
 
     def _answer_lease(
         self, waiting: WaitingRequest, request: requests.Lease, log_index: int
@@ -473,14 +461,16 @@ class JobServer(Actor):
         return ticket
 
     def _send_snapshot_request(self, ticket: int, table: int) -> None:
-        self._send_request(CHECKPOINT, ticket, table, os.fsencode(self.lease_folder.path(ticket)))
+        self._send_request(
+            pipe.CHECKPOINT, ticket, table, os.fsencode(self.lease_folder.path(ticket))
+        )
 
     def _send_request(self, kind: int, ticket: int, table: int, *data: bytes) -> None:
         head = PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket)
         self._server_requests.send([head, table.to_bytes(4, "little"), *data])
 
     def _send_write_request(self, ticket: int, table: int, entry: bytes) -> None:
-        self._send_request(JOB_WRITE, ticket, table, entry)
+        self._send_request(pipe.JOB_WRITE, ticket, table, entry)
 
     def _on_failed(self, ticket: int, reason: str, retry: bool) -> None:
         waiting = self._waiting.pop(ticket, None)
@@ -506,7 +496,7 @@ class JobServer(Actor):
 
     def _on_snapshot(self, ticket: int, place: bytes) -> None:
         waiting = self._waiting.pop(ticket, None)
-        log_index, term = LOG_POSITION.unpack(place)
+        log_index, term = pipe.LOG_POSITION.unpack(place)
         if self.spark.on_snapshot(ticket, log_index, term):
             return
         if waiting is None:  # Too late: no request waits for it.

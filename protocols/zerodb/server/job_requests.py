@@ -4,15 +4,8 @@ entries about leases (docs/internals/tables.md)."""
 from collections.abc import Sequence
 from functools import partial
 
-from ..wire.worker_pipe import (
-    CHECKPOINT,
-    ENVELOPE,
-    JOB_WRITE,
-    LEASE,
-    PIPE_HEADER,
-    REQUEST,
-    Message,
-)
+from ..wire import worker_pipe as pipe
+from ..wire.worker_pipe import PIPE_HEADER, Message
 from .context import ServerContext
 from .proposals import ALL_WORKERS, ProposedWrite
 from .reads import ReadRequests
@@ -20,7 +13,11 @@ from .worker_channel import WorkerChannel
 from .write_checks import WaitingWrite, not_open
 from .writes import WriteRequests
 
-_FRAMES = {CHECKPOINT: 2, JOB_WRITE: 2, LEASE: 3}  # Of a request of job_server, by its kind.
+_FRAMES = {
+    pipe.CHECKPOINT: 2,
+    pipe.JOB_WRITE: 2,
+    pipe.LEASE: 3,
+}  # Of a request of job_server, by its kind.
 
 
 class JobRequests:
@@ -36,8 +33,8 @@ class JobRequests:
 
     def forward_to_jobs(self, prefix: Message, frames: Message) -> None:
         """Gives a client's request to job_server."""
-        envelope = ENVELOPE if len(prefix) > 1 else 0
-        head = PIPE_HEADER.pack(REQUEST, envelope, 0, 0, 0, self._ticket)
+        envelope = pipe.ENVELOPE if len(prefix) > 1 else 0
+        head = PIPE_HEADER.pack(pipe.REQUEST, envelope, 0, 0, 0, self._ticket)
         self._ticket += 1
         message = [head, prefix[0], *frames]
         if self.is_full:
@@ -49,7 +46,7 @@ class JobRequests:
     def refuse(self, message: Message) -> None:
         """A message cannot be sent to job_server, or was lost. A client gets an error; a request of
         job_server itself needs none."""
-        if message[0][0] == REQUEST:
+        if message[0][0] == pipe.REQUEST:
             self._outbox.fail_forwarded(message, "no job_server runs on this node now")
 
     def on_job_request(self, head: Sequence[int], frames: Message) -> None:
@@ -59,7 +56,7 @@ class JobRequests:
             self._outbox.counters["malformed_asks"] += 1
             return
         context, table = self._context, int.from_bytes(frames[0], "little")
-        if kind == LEASE:
+        if kind == pipe.LEASE:
             # With the client's reqid, so that a repeat at another node gets the same lease.
             write = ProposedWrite(
                 frames[2:], [], context.deadline(), None, ALL_WORKERS, job_ticket=ticket
@@ -68,7 +65,7 @@ class JobRequests:
         elif table in context.setup.local:
             header = PIPE_HEADER.pack(kind, 0, 0, 0, 0, ticket)
             context.channel_of(table).add_job_request([header, b"", *frames], context.now.ms)
-        elif kind == CHECKPOINT:
+        elif kind == pipe.CHECKPOINT:
             worker = context.channel_of(table).number
             self._reads.new.checkpoints.append((worker, ticket, [b"", *frames]))
         elif self._writes.checks.is_unknown(table):

@@ -12,17 +12,10 @@ from typing import Any
 from ....native.net.messages import Frames
 from ...errors import RemoteProtocolError
 from ..wire import answer_headers, answers, requests, values
+from ..wire import worker_pipe as pipe
 from ..wire.codec import error_code, type_of
 from ..wire.requests import RequestError
-from ..wire.worker_pipe import (
-    ENVELOPE,
-    FAILED,
-    ONE_WAY,
-    PIPE_HEADER,
-    RESULT_QUERY,
-    RETRYABLE,
-    Message,
-)
+from ..wire.worker_pipe import PIPE_HEADER, Message
 
 KEY_PREFIX = b"\0all"  # Of the routing ids of parts; ROUTER gives none like it to a client.
 NOTICES_MAX = 64  # In one wake; further events are only counted.
@@ -100,23 +93,23 @@ class Outbox:
 
     def fail_job(self, ticket: int, text: str, retry: bool, code: int = values.ERROR) -> None:
         """A request of job_server fails."""
-        head = PIPE_HEADER.pack(FAILED, RETRYABLE * retry, 0, code, 0, ticket)
+        head = PIPE_HEADER.pack(pipe.FAILED, pipe.RETRYABLE * retry, 0, code, 0, ticket)
         self.jobs.add([head, text.encode()])
 
     def fail_forwarded(self, message: Message, text: str, retry: bool = True) -> None:
         """Answers a request that cannot be forwarded, or whose worker is lost:
         [PIPE_HEADER][routing id][..]."""
         kind, flags, *_ = PIPE_HEADER.unpack(message[0])
-        if kind == ONE_WAY:
+        if kind == pipe.ONE_WAY:
             self.drop_write(text)
             return
-        prefix = message[1:2] + [b""] * (flags & ENVELOPE)
+        prefix = message[1:2] + [b""] * (flags & pipe.ENVELOPE)
         if message[1].startswith(KEY_PREFIX):
             found = self.scatter_gather.cancel(message[1])
             if found is None:
                 return
             prefix = found
-        if kind == RESULT_QUERY:
+        if kind == pipe.RESULT_QUERY:
             request_type, extension = message[3][2], answer_headers.echoed(message[3])
         else:
             request_type, extension = answer_headers.request_of(message[2:])

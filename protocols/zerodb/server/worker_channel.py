@@ -14,16 +14,9 @@ from ....native.broker.relay import stamp
 from ....native.net.messages import Arena, Frames
 from ....native.tables.requests import Requests
 from ..wire import values
+from ..wire import worker_pipe as pipe
 from ..wire.values import TableOptions
-from ..wire.worker_pipe import (
-    ENVELOPE,
-    EPOCH_MASK,
-    PIPE_HEADER,
-    PROGRESS,
-    RESULT_QUERY,
-    TABLES,
-    Message,
-)
+from ..wire.worker_pipe import PIPE_HEADER, Message
 
 _STAMP = struct.Struct("<IQQ")
 _STAMP_OFFSET = 4
@@ -103,7 +96,7 @@ class WorkerChannel:
 
     @property
     def _hello_due_ms(self) -> int | None:
-        if {PROGRESS, TABLES} <= self.reported_kinds:
+        if {pipe.PROGRESS, pipe.TABLES} <= self.reported_kinds:
             return None
         return 0 if self._helloed_ms is None else self._helloed_ms + HELLO_MS
 
@@ -164,7 +157,7 @@ class WorkerChannel:
                 batch.ticket = self._ticket
                 self._sent_by_ticket[batch.ticket] = batch
             if not (batch.position or batch.from_job):
-                head = _STAMP.pack(self.epoch & EPOCH_MASK, batch.index, batch.ticket)
+                head = _STAMP.pack(self.epoch & pipe.EPOCH_MASK, batch.index, batch.ticket)
                 stamp(batch.frames, _STAMP_OFFSET, head)
             batch.position = send(batch.frames, batch.position)
             if batch.position < batch.frames.count:
@@ -186,7 +179,7 @@ class WorkerChannel:
         answer, will get one from the successor of this worker, or asked an earlier server."""
         if (
             self.epoch is None
-            or epoch != self.epoch & EPOCH_MASK
+            or epoch != self.epoch & pipe.EPOCH_MASK
             or ticket in self._expired_tickets
         ):
             return False
@@ -273,7 +266,7 @@ class WorkerChannel:
 
 def add_request(out: Frames, kind: int, prefix: Message, frames: Message) -> None:
     """Adds a client's request: [PIPE_HEADER][routing id][request frames ..]."""
-    envelope = ENVELOPE if len(prefix) > 1 else 0
+    envelope = pipe.ENVELOPE if len(prefix) > 1 else 0
     out.add([PIPE_HEADER.pack(kind, envelope, 0, 0, 0, 0), prefix[0], *frames])
 
 
@@ -282,7 +275,9 @@ def _ticket_of(from_job: RequestBatch) -> int:
     return head[5]
 
 
-def _split_repeatable(messages: Iterable[Message]) -> tuple[list[Message], list[Message]]:
+def _split_repeatable(
+    messages: Iterable[Message],
+) -> tuple[list[Message], list[Message]]:
     """Requests that may run twice, and the others."""
     parted: tuple[list[Message], list[Message]] = [], []
     for message in messages:
@@ -293,7 +288,7 @@ def _split_repeatable(messages: Iterable[Message]) -> tuple[list[Message], list[
 def _is_repeatable(message: Message) -> bool:
     """Whether a second run, followed by the same later requests, has the same effect."""
     header = message[2] if len(message) > 2 else b""
-    return message[0][0] == RESULT_QUERY or header[2:3] not in _ONCE
+    return message[0][0] == pipe.RESULT_QUERY or header[2:3] not in _ONCE
 
 
 _ONCE = frozenset(

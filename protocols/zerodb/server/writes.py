@@ -15,17 +15,10 @@ from typing import NamedTuple
 from ....native.net.messages import Frames
 from ....native.tables.requests import WRITE, Requests, Row
 from ..wire import answer_headers, answers, ops, requests, values
+from ..wire import worker_pipe as pipe
 from ..wire.codec import decode_request, error_code
 from ..wire.requests import Request, RequestError
-from ..wire.worker_pipe import (
-    ENVELOPE,
-    JOB_WRITE,
-    ONE_WAY,
-    PIPE_HEADER,
-    REQUEST,
-    RESULT_QUERY,
-    Message,
-)
+from ..wire.worker_pipe import PIPE_HEADER, Message
 from .context import ServerContext
 from .proposals import ALL_WORKERS, Failure, Proposals, ProposedWrite, ResultLost, WriteRun
 from .worker_channel import add_request
@@ -93,7 +86,7 @@ class WriteRequests:
             return False
         awaited = answered and bool(row.flags & answer_headers.SYNC_FLAGS)
         if row.table in self._context.setup.local:
-            kind = REQUEST if awaited else ONE_WAY
+            kind = pipe.REQUEST if awaited else pipe.ONE_WAY
             self._context.channel_of(row.table).add_row(position, kind)
         else:
             deadline_ms = self._context.deadline(row.deadline_ms if answered else 0)
@@ -159,7 +152,7 @@ class WriteRequests:
         if write.acknowledged_first or not (write.is_local or write.operations):
             self._outbox.answer(prefix, answers.encode_ok(request))
         if write.is_local:
-            kind = ONE_WAY if write.acknowledged_first else REQUEST
+            kind = pipe.ONE_WAY if write.acknowledged_first else pipe.REQUEST
             out = self._context.channel_of(write.table).new_frames()
             add_request(out, kind, prefix or [b""], frames)
         elif write.operations:
@@ -249,7 +242,7 @@ class WriteRequests:
         for ticket, index, results in proposals.job_results:
             refused = next((result for result in results if result.code), None)
             if refused is None:
-                self._outbox.jobs.add([PIPE_HEADER.pack(JOB_WRITE, 0, 0, 0, index, ticket)])
+                self._outbox.jobs.add([PIPE_HEADER.pack(pipe.JOB_WRITE, 0, 0, 0, index, ticket)])
             else:
                 text = refused.data.decode(errors="replace")
                 self._outbox.fail_job(ticket, text, False, values.DATABASE_ERROR)
@@ -281,8 +274,8 @@ class WriteRequests:
         prefix, header = answer_headers.split(lost.answer)
         if header[2] != values.SESSION:
             frames = Frames(1 << 10, 8)
-            envelope = ENVELOPE if len(prefix) > 1 else 0
-            head = PIPE_HEADER.pack(RESULT_QUERY, envelope, 0, 0, 0, 0)
+            envelope = pipe.ENVELOPE if len(prefix) > 1 else 0
+            head = PIPE_HEADER.pack(pipe.RESULT_QUERY, envelope, 0, 0, 0, 0)
             frames.add([head, prefix[0], lost.reqid, header])
             channel = self._context.channels[lost.worker]
             channel.add(frames, lost.index, self._context.now.ms)

@@ -6,20 +6,9 @@ wire/worker_pipe.py lists the kinds of reports.
 from collections.abc import Sequence
 
 from ..tables.tables import Outcome, Tables
+from ..wire import worker_pipe as pipe
 from ..wire.values import OWNER_TABLE
-from ..wire.worker_pipe import (
-    COMPLETED,
-    NEXT_EXPIRY,
-    ONE_WAY_FAILURE,
-    PIPE_HEADER,
-    PROGRESS,
-    TABLES,
-    WRITE_STATUS,
-    Message,
-    encode_outcome,
-    encode_owners,
-    encode_tables,
-)
+from ..wire.worker_pipe import PIPE_HEADER, Message
 from .requests import TableRequests
 
 OUTCOMES_BYTES_MAX = 64 << 20  # Kept while the server reads no reports.
@@ -124,32 +113,36 @@ class Reporter:
         if self._tables_due or (local is not None and done != self._completed_requests):
             self._tables_due, self._completed_requests = False, done
             tables = [
-                encode_tables(databases.replicated.tables()),
-                encode_tables({} if local is None else local.tables()),
+                pipe.encode_tables(databases.replicated.tables()),
+                pipe.encode_tables({} if local is None else local.tables()),
                 self._owners(requests),
             ]
-            self._add(reports, TABLES, tuple(tables), applied, tables)
+            self._add(reports, pipe.TABLES, tuple(tables), applied, tables)
         problem = problem or ("" if local is None else local.problem)
-        self._add(reports, WRITE_STATUS, problem, applied, [problem.encode()], int(bool(problem)))
+        self._add(
+            reports, pipe.WRITE_STATUS, problem, applied, [problem.encode()], int(bool(problem))
+        )
         outcomes, self._outcomes, self._outcomes_bytes = self._outcomes, [], 0
         if outcomes:
-            self._reported.pop(PROGRESS, None)
+            self._reported.pop(pipe.PROGRESS, None)
         packed = [b"".join(map(_encoded, outcomes))] if outcomes else []
-        self._add(reports, PROGRESS, applied, applied, packed)
+        self._add(reports, pipe.PROGRESS, applied, applied, packed)
         expires_ms = databases.replicated.expires_ms
-        self._add(reports, NEXT_EXPIRY, expires_ms, expires_ms, [])
+        self._add(reports, pipe.NEXT_EXPIRY, expires_ms, expires_ms, [])
         for text in requests.one_way_failures:
-            reports.append([self._header(ONE_WAY_FAILURE, 0, LEVEL_ERROR), text.encode()])
+            reports.append([self._header(pipe.ONE_WAY_FAILURE, 0, LEVEL_ERROR), text.encode()])
         requests.one_way_failures.clear()
         if not len(requests.out):
-            self._add(reports, COMPLETED, requests.completed_ticket, requests.completed_ticket, [])
+            self._add(
+                reports, pipe.COMPLETED, requests.completed_ticket, requests.completed_ticket, []
+            )
         return reports
 
     def _owners(self, requests: TableRequests) -> bytes:
         """Owners of reserved tables, if this worker holds the table that lists them."""
         databases = requests.databases
         tables: Tables = databases.replicated
-        return encode_owners(
+        return pipe.encode_owners(
             list(tables.scan(OWNER_TABLE)) if databases.owner.owns(OWNER_TABLE) else []
         )
 
@@ -172,4 +165,4 @@ class Reporter:
 
 
 def _encoded(outcome: Outcome) -> bytes:
-    return encode_outcome(outcome.log_index, outcome.position, outcome.data, outcome.problem)
+    return pipe.encode_outcome(outcome.log_index, outcome.position, outcome.data, outcome.problem)

@@ -13,21 +13,8 @@ from ...raft.messages import EntryBatch
 from ...zmqraft.snapshots.barrier import BarrierOrder
 from ..tables.tables import LogPosition, TableEntry
 from ..wire import ops
-from ..wire.worker_pipe import (
-    ANSWER_TAG,
-    CHECKPOINT,
-    ENVELOPE,
-    EPOCH_MASK,
-    HELLO,
-    JOB_WRITE,
-    LEASE,
-    ONE_WAY,
-    PIPE_HEADER,
-    REQUEST,
-    RESULT_QUERY,
-    SERVER_WAITS,
-    Message,
-)
+from ..wire import worker_pipe as pipe
+from ..wire.worker_pipe import PIPE_HEADER, Message
 from .applier import Applier, OpenLease
 from .job_requests import JobRequest, JobRequestQueue
 from .reporter import AppliedReporter, Reporter
@@ -121,20 +108,24 @@ class Worker:
         malformed: list[int] = []
         for header, frames in messages:
             kind, _, _, _, index, ticket = header
-            if kind == HELLO:
+            if kind == pipe.HELLO:
                 self.reporter.reset()
-            elif kind in (REQUEST, ONE_WAY, RESULT_QUERY) and frames:
+            elif kind in (pipe.REQUEST, pipe.ONE_WAY, pipe.RESULT_QUERY) and frames:
                 self._on_request(header, frames, now_ms)
-            elif kind in (CHECKPOINT, JOB_WRITE) and len(frames) == 3 and len(frames[1]) == 4:
+            elif (
+                kind in (pipe.CHECKPOINT, pipe.JOB_WRITE)
+                and len(frames) == 3
+                and len(frames[1]) == 4
+            ):
                 table = int.from_bytes(frames[1], "little")
                 self._jobs.add(JobRequest(kind, index, ticket, table, frames[2]))
-            elif kind != SERVER_WAITS:
+            elif kind != pipe.SERVER_WAITS:
                 malformed.append(kind)
         return malformed
 
     def _on_request(self, header: tuple[int, ...], message: Message, now_ms: int) -> None:
         kind, flags, _, epoch, index, ticket = header
-        own_epoch = self._epoch & EPOCH_MASK
+        own_epoch = self._epoch & pipe.EPOCH_MASK
         if epoch != own_epoch:  # For this worker's predecessor; the server sends it again.
             self._parts.log.counters["foreign_epoch"] += 1
             return
@@ -142,11 +133,11 @@ class Worker:
         self._position = self._position + 1 if ticket == self._ticket else 0
         self._ticket = ticket
         number = self.requests.databases.owner.number
-        tag = ANSWER_TAG.pack(number, 0, own_epoch, self._position, ticket)
+        tag = pipe.ANSWER_TAG.pack(number, 0, own_epoch, self._position, ticket)
         request = QueuedRequest(
-            route, frames, index, ticket, kind != ONE_WAY, bool(flags & ENVELOPE), tag
+            route, frames, index, ticket, kind != pipe.ONE_WAY, bool(flags & pipe.ENVELOPE), tag
         )
-        if kind != RESULT_QUERY:
+        if kind != pipe.RESULT_QUERY:
             self.requests.add(request, now_ms)
         elif len(frames) == 2:
             self.requests.add_result_query(request, now_ms)
@@ -194,7 +185,7 @@ class Worker:
         """Applied entries about leases, for job_server. One that misses a message finds the
         snapshots in their folder."""
         events, self.applier.lease_events = self.applier.lease_events, []
-        return [[PIPE_HEADER.pack(LEASE, 0, 0, code, 0, lease)] for code, lease in events]
+        return [[PIPE_HEADER.pack(pipe.LEASE, 0, 0, code, 0, lease)] for code, lease in events]
 
     def deadline_ms(self, is_sending: bool) -> int | None:
         """When run() has work. While unsent answers wait, requests do."""
