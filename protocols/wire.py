@@ -361,7 +361,7 @@ class _Shape:
                         self.decoders.append((position, where, type_.decode))
                 case Rest(field, rest_type, _, count_max):
                     self.rest = position, _place(names, field), rest_type
-                    self.count_max = max(self.count_max, position + count_max)
+                    self.count_max = min(max(self.count_max, position + count_max), maxsize)
                     continue
             self.frames.append(part.data if isinstance(part, Constant | Unused) else b"")
         self.count_min = len(self.frames)
@@ -382,8 +382,10 @@ def _row(number: str, part: Part) -> TableRow:
             return TableRow(number, "bytes", meaning)
         case Unused(meaning):
             return TableRow(number, "", meaning)
-        case Rest(_, type_, meaning, count_max):
+        case Rest(_, type_, meaning, count_max) if count_max < maxsize:
             return TableRow(f"{number}...", type_.name, f"{meaning}: at most {count_max}")
+        case Rest(_, type_, meaning):
+            return TableRow(f"{number}...", type_.name, meaning)
         case Frame(_, type_, meaning, optional=True):
             return TableRow(number, type_.name, f"{meaning}; may be absent")
         case Id() | Frame():

@@ -1,6 +1,6 @@
-"""Codec of the commands of the broker's three framings.
+"""Declares the commands of the broker's three framings by their frames; encodes and decodes them.
 
-Pure functions over frames as on a DEALER, without a routing id. There are four groups:
+Frames are those on a DEALER, without a routing id. There are four groups:
 
     client_command   a client's REQUEST; extensions: CREDIT, CANCEL        to the broker
     reply            PARTIAL, FINAL (MDP/0.1: REPLY); extension: ALIVE     to a client
@@ -8,18 +8,22 @@ Pure functions over frames as on a DEALER, without a routing id. There are four 
     order            REQUEST, PONG, HEARTBEAT, DISCONNECT;
                      extensions: CREDIT, CANCEL                            to a worker
 
-Each has encode_* and decode_*. Encoding a command that the framing lacks raises LocalProtocolError.
+Each has encode_* and decode_*. Encoding a command that the framing lacks raises LocalProtocolError;
+decode_* returns the framing and the command, or raises RemoteProtocolError.
 Sources: the specification ("Protocol Client", "Protocol/Worker"), RFC 7 (MDP/0.1), RFC 18
 (MDP/0.2). Extensions are kelek's (docs/protocols/majordomo.md), as are the frames behind READY's
 service and the body of an error.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from sys import maxsize
+from typing import Any, NamedTuple
 
 import msgpack
 
 from ..errors import LocalProtocolError, RemoteProtocolError
+from ..wire import Constant, Frame, FrameType, Layout, Part, Rest, RestError, RestType, Unused
 from . import values
 from .values import HEADERS, Framing, Headers, Side
 
@@ -164,61 +168,7 @@ WorkerCommand = WorkerReady | WorkPartial | WorkFinal | Ping | Heartbeat | Disco
 Order = WorkRequest | WorkCredit | WorkCancel | Pong | Heartbeat | Disconnect
 
 
-# ---- shared by all commands ----
-
-
-def side_of(frames: Frames, headers: Headers = HEADERS) -> tuple[Side, Framing] | None:
-    """The sender's side and framing, by the header alone; None: unknown.
-
-    frames   0 header    the specification's, KLKD01, KLKN01, MDPC02 or MDPW02
-          or 0 empty
-             1 header    MDPC01 or MDPW01
-    """
-    first = frames[0] if frames else None
-    if first == headers.worker:
-        return Side.WORKER, Framing.TEXT
-    if first in (headers.client, headers.deadline, headers.named):
-        return Side.CLIENT, Framing.TEXT
-    if first == values.MDPW02:
-        return Side.WORKER, Framing.MDP02
-    if first == values.MDPC02:
-        return Side.CLIENT, Framing.MDP02
-    if first == b"" and len(frames) > 1:
-        if frames[1] == values.MDPW01:
-            return Side.WORKER, Framing.MDP01
-        if frames[1] == values.MDPC01:
-            return Side.CLIENT, Framing.MDP01
-    return None
-
-
-def _framing(frames: Frames, side: Side, headers: Headers) -> Framing:
-    found = side_of(frames, headers)
-    if found is None or found[0] is not side:
-        head = b" ".join(frames[:2])[:16]
-        raise RemoteProtocolError(f"not a header of a {side.name.lower()}: {head!r}")
-    return found[1]
-
-
-def _client_head(framing: Framing, headers: Headers) -> list[bytes]:
-    if framing is Framing.TEXT:
-        return [headers.client]
-    return [values.MDPC02] if framing is Framing.MDP02 else [b"", values.MDPC01]
-
-
-def _worker_head(framing: Framing, headers: Headers) -> list[bytes]:
-    if framing is Framing.TEXT:
-        return [headers.worker]
-    return [values.MDPW02] if framing is Framing.MDP02 else [b"", values.MDPW01]
-
-
-def _check_count(frames: Frames, least: int, what: str) -> None:
-    if len(frames) < least:
-        raise RemoteProtocolError(f"{what} has {least} frames or more, got {len(frames)}")
-
-
-def _check_exact_count(frames: Frames, count: int, what: str) -> None:
-    if len(frames) != count:
-        raise RemoteProtocolError(f"{what} has {count} frames, got {len(frames)}")
+# ---- types of frames ----
 
 
 def _service(name: bytes) -> bytes:
@@ -230,112 +180,386 @@ def _service(name: bytes) -> bytes:
     return name
 
 
-def _request_id(request_id: bytes) -> bytes:
-    if not 0 < len(request_id) <= values.REQUEST_ID_BYTES_MAX:
-        raise RemoteProtocolError(
-            f"a request id has 1 to {values.REQUEST_ID_BYTES_MAX} octets, got {len(request_id)}"
-        )
-    return request_id
+def _octets(name: str, size_max: int) -> Callable[[bytes], bytes]:
+    def decode(frame: bytes) -> bytes:
+        if not 0 < len(frame) <= size_max:
+            raise RemoteProtocolError(f"a {name} has 1 to {size_max} octets, got {len(frame)}")
+        return frame
+
+    return decode
 
 
-_ServiceMessage = Request | Credit | Cancel | Partial | Final
-_WorkMessage = WorkRequest | WorkCredit | WorkCancel | WorkPartial | WorkFinal
+def _uint(size: int, least: int = 0) -> tuple[Callable[[bytes], int], Callable[[int], bytes]]:
+    """Decoder and encoder of big-endian numbers."""
+
+    def encode(number: int) -> bytes:
+        if number < least:
+            raise RemoteProtocolError(f"expected {least} or more, got {number}")
+        return number.to_bytes(size, "big")
+
+    def decode(frame: bytes) -> int:
+        if len(frame) != size:
+            raise RemoteProtocolError(f"expected {size} octets, got {len(frame)}")
+        number = int.from_bytes(frame, "big")
+        if number < least:
+            raise RemoteProtocolError(f"expected {least} or more, got {number}")
+        return number
+
+    return decode, encode
 
 
-def _check_own(message: _ServiceMessage | _WorkMessage, text: bool) -> None:
-    """Checks the names and ids of our own message. MDP's framings have no ids."""
-    try:
-        if isinstance(message, _ServiceMessage):
-            _service(message.service)
-        else:
-            _address(message.client)
-        if text:
-            _request_id(message.request_id)
-    except RemoteProtocolError as error:
-        raise LocalProtocolError(str(error)) from None
+def _deadlines(frame: bytes) -> bool:
+    if frame != values.DEADLINES:
+        raise RemoteProtocolError(f"expected D, got {frame[:8]!r}")
+    return True
 
 
-def _encode_remaining(remaining_ms: int, framing: Framing) -> bytes:
-    if framing is not Framing.TEXT or not 0 <= remaining_ms <= values.REMAINING_MS_UNKNOWN:
-        raise LocalProtocolError(f"{framing.name} has no encoding for {remaining_ms} ms")
-    return remaining_ms.to_bytes(values.REMAINING_BYTES, "big")
+_CREDIT_OPTIONS = struct.Struct(">QQ")
+_POSITION = struct.Struct(">II")
 
 
-def _encode_options(remaining_ms: int | None, credit: int, name: bytes = b"") -> bytes:
-    """Remaining time, credit, and, to the broker, the client's name."""
-    left_ms = values.REMAINING_MS_UNKNOWN if remaining_ms is None else remaining_ms
-    if not 0 <= credit <= values.CREDIT_UNLIMITED:
-        raise LocalProtocolError(f"no credit: {credit}")
-    octets = credit.to_bytes(values.CREDIT_BYTES, "big")
-    return _encode_remaining(left_ms, Framing.TEXT) + octets + name
+def _position(frame: bytes) -> PartPosition:
+    if len(frame) != _POSITION.size:
+        raise RemoteProtocolError(f"expected {_POSITION.size} octets, got {len(frame)}")
+    return PartPosition(*_POSITION.unpack(frame))
 
 
-def _decode_options(frame: bytes) -> tuple[int, int, bytes]:
-    """Remaining time, credit, and the rest of the frame."""
-    if len(frame) < values.REMAINING_BYTES + values.CREDIT_BYTES:
-        raise RemoteProtocolError(f"remaining time and credit have 16 octets, got {len(frame)}")
-    left, rest = frame[: values.REMAINING_BYTES], frame[values.REMAINING_BYTES :]
-    credit = int.from_bytes(rest[: values.CREDIT_BYTES], "big")
-    return _decode_remaining(left), credit, rest[values.CREDIT_BYTES :]
+def _options(frame: bytes) -> tuple[int | None, bytes, int]:
+    """Remaining time, the client's name, credit."""
+    if len(frame) < _CREDIT_OPTIONS.size:
+        raise RemoteProtocolError(f"expected {_CREDIT_OPTIONS.size} octets or more")
+    left_ms, credit = _CREDIT_OPTIONS.unpack_from(frame)
+    name = frame[_CREDIT_OPTIONS.size :]
+    if not values.is_name(name):
+        raise RemoteProtocolError(f"a name has 1 to 255 octets, the first not 0: {name[:16]!r}")
+    return None if left_ms == values.REMAINING_MS_UNKNOWN else left_ms, name, credit
 
 
-def _decode_remaining(frame: bytes) -> int:
-    if len(frame) != values.REMAINING_BYTES:
-        raise RemoteProtocolError(f"milliseconds have 8 octets, got {len(frame)}")
-    return int.from_bytes(frame, "big")
+def _pack_work_options(fields: tuple[int | None, int]) -> bytes:
+    left_ms, credit = fields
+    return _CREDIT_OPTIONS.pack(values.REMAINING_MS_UNKNOWN if left_ms is None else left_ms, credit)
 
 
-def _body(body: list[bytes]) -> list[bytes]:
+def _pack_options(fields: tuple[int | None, bytes, int]) -> bytes:
+    left_ms, name, credit = fields
+    if not values.is_name(name):
+        raise RemoteProtocolError(f"a name has 1 to 255 octets, the first not 0: {name[:16]!r}")
+    return _pack_work_options((left_ms, credit)) + name
+
+
+def _work_options(frame: bytes) -> tuple[int, int]:
+    """Remaining time, credit."""
+    if len(frame) != _CREDIT_OPTIONS.size:
+        raise RemoteProtocolError(f"expected {_CREDIT_OPTIONS.size} octets, got {len(frame)}")
+    left_ms, credit = _CREDIT_OPTIONS.unpack(frame)
+    return left_ms, credit
+
+
+def _body(frames: Frames) -> list[bytes]:
+    if not frames:
+        raise RestError(0, "expected a body of one frame or more")
+    return list(frames)
+
+
+def _sent_body(body: list[bytes]) -> list[bytes]:
     """All framings need at least one frame of body."""
     return body or [b""]
+
+
+def _frame(
+    field: str | tuple[str, ...],
+    name: str,
+    decode: Callable[[bytes], Any],
+    encode: Callable[[Any], bytes] | None = None,
+) -> Frame:
+    """A frame; without `encode` one whose bytes are its value, which are checked when sent, too."""
+    return Frame(field, FrameType(name, encode or decode, decode), name)
+
+
+SERVICE = _frame("service", "service", _service)
+REQUEST_ID = _frame("request_id", "request id", _octets("request id", values.REQUEST_ID_BYTES_MAX))
+CLIENT = _frame("client", "client", _octets("client's address", values.ADDRESS_BYTES_MAX))
+EMPTY = Constant(b"", "empty frame")
+REMAINING = _frame("remaining_ms", "remaining time", *_uint(values.REMAINING_BYTES))
+CREDIT = _frame("octets", "credit", *_uint(values.CREDIT_BYTES))
+POSITION = _frame("position", "position", _position, lambda it: _POSITION.pack(*it))
+WINDOW = _frame("window", "window", *_uint(values.WINDOW_BYTES, 1))._replace(optional=True)
+DEADLINES = _frame("deadlines", "`D`", _deadlines, lambda wanted: values.DEADLINES)._replace(
+    optional=True
+)
+REQUEST_OPTIONS = _frame(("remaining_ms", "name", "credit"), "options", _options, _pack_options)
+CREDIT_OPTIONS = _frame(
+    ("name", "octets"),
+    "options",
+    lambda it: _options(it)[1:],
+    lambda it: _pack_options((None, *it)),
+)
+CANCEL_OPTIONS = _frame(
+    "name", "options", lambda it: _options(it)[1], lambda name: _pack_options((None, name, 0))
+)
+WORK_OPTIONS = _frame(
+    ("remaining_ms", "credit"), "remaining time and credit", _work_options, _pack_work_options
+)
+BODY = Rest("body", RestType("body", _sent_body, _body), "body", maxsize)
+WORK_BODY = Rest("body", RestType("body", _sent_body, list), "body", maxsize)
+
+
+# ---- commands ----
+
+TEXT, MDP01, MDP02 = Framing.TEXT, Framing.MDP01, Framing.MDP02
+# In the specification's framing `headers` may set another header.
+_HEADS: dict[tuple[str, Framing], tuple[Part, ...]] = {
+    ("client", MDP01): (EMPTY, Constant(values.MDPC01, "header")),
+    ("client", MDP02): (Constant(values.MDPC02, "header"),),
+    ("worker", MDP01): (EMPTY, Constant(values.MDPW01, "header")),
+    ("worker", MDP02): (Constant(values.MDPW02, "header"),),
+    **{
+        (field, TEXT): (Unused(f"`{header.decode()}`", header),)
+        for field, header in HEADERS._asdict().items()
+    },
+}
+
+
+_Row = (
+    tuple[str, type[Any], Mapping[Framing, bytes], tuple[Part, ...]]
+    | tuple[str, type[Any], Mapping[Framing, bytes], tuple[Part, ...], str]
+)
+
+
+class Command(Layout[Any]):
+    """The frames of a command in one framing.
+
+    octets      of the command; empty: MDP/0.1's clients have no such frame
+    header      the field of Headers, in the specification's framing
+    extension   distinguishes commands of one value; "": none
+    """
+
+    first = 0
+
+    def __init__(self, side: str, framing: Framing, row: _Row) -> None:
+        self.title, value, octets, parts, *extension = row
+        self.framing, self.octets = framing, octets[framing]
+        self.extension = "".join(extension)
+        self.header = self.extension if self.extension in Headers._fields else side
+        command = [Constant(self.octets, "command")] if self.octets else []
+        if framing is not TEXT:  # Without ids, and always with a body.
+            parts = tuple(
+                BODY if part is WORK_BODY else part for part in parts if part is not REQUEST_ID
+            )
+        given: dict[str, object] = {"request_id": b""}
+        if value is WorkerReady and self.extension == "credit":
+            given = {"deadlines": True, "credit": True}
+        head = _HEADS[self.header, framing]
+        self.behind = len(head)  # The number of the first frame behind the header.
+        super().__init__(self.title, value, *head, *command, *parts, given=given)
+
+
+class Commands:
+    """All commands in one direction.
+
+    side   "client" or "worker"
+    rows   name, value, octets in each framing that has it, the frames behind it, extension
+    """
+
+    def __init__(self, side: str, *rows: _Row) -> None:
+        self.all = [Command(side, framing, row) for row in rows for framing in row[2]]
+        # By framing; then by value, or by octets, and extension.
+        self._by_value: list[dict[tuple[type[Any], str], Command]] = [{} for _ in Framing]
+        self._by_octets: list[dict[tuple[bytes, str], Command]] = [{} for _ in Framing]
+        for command in self.all:
+            self._by_value[command.framing][command.value, command.extension] = command
+            self._by_octets[command.framing][command.octets, command.extension] = command
+
+    def encode(
+        self, message: Any, extension: str, framing: Framing, headers: Headers
+    ) -> list[bytes]:
+        """Raises LocalProtocolError: the framing lacks it, or a field is not valid."""
+        command = self._by_value[framing].get((type(message), extension))
+        if command is None:
+            raise LocalProtocolError(f"{framing.name} has no {type(message).__name__} {extension}")
+        try:
+            frames = command.encode(message)
+        except (RemoteProtocolError, OverflowError, struct.error) as error:
+            raise LocalProtocolError(f"{command.title}: {error}") from None
+        if headers is not HEADERS and framing is TEXT:
+            frames[0] = getattr(headers, command.header)
+        return frames
+
+    def decode(self, frames: Frames, framing: Framing, octets: bytes, extension: str = "") -> Any:
+        command = self._by_octets[framing].get((octets, extension))
+        if command is None:
+            raise RemoteProtocolError(f"{framing.name} has no command {octets[:8].hex()} here")
+        return command.decode(frames)
+
+
+def _only(octets: bytes) -> dict[Framing, bytes]:
+    """A command of the specification's framing alone."""
+    return {TEXT: octets}
+
+
+_TO_SERVICE = SERVICE, REQUEST_ID
+_TO_CLIENT = CLIENT, EMPTY, REQUEST_ID
+_REQUEST = {TEXT: values.CLIENT_REQUEST, MDP02: values.CLIENT_REQUEST, MDP01: b""}
+_FINAL = {TEXT: values.CLIENT_FINAL, MDP02: values.CLIENT_FINAL, MDP01: b""}
+_DISCONNECT = {TEXT: values.DISCONNECT, MDP02: values.DISCONNECT, MDP01: values.DISCONNECT_01}
+_HEARTBEAT = {MDP02: values.HEARTBEAT, MDP01: values.HEARTBEAT_01}
+
+CLIENT_COMMANDS = Commands(
+    "client",
+    ("REQUEST", Request, _REQUEST, (*_TO_SERVICE, BODY)),
+    (
+        "REQUEST with a deadline",
+        Request,
+        _only(values.CLIENT_REQUEST),
+        (*_TO_SERVICE, REMAINING, BODY),
+        "deadline",
+    ),
+    (
+        "REQUEST with a name",
+        Request,
+        _only(values.CLIENT_REQUEST),
+        (*_TO_SERVICE, REQUEST_OPTIONS, BODY),
+        "named",
+    ),
+    ("CREDIT", Credit, _only(values.CLIENT_CREDIT), (*_TO_SERVICE, CREDIT_OPTIONS), "named"),
+    ("CANCEL", Cancel, _only(values.CLIENT_CANCEL), (*_TO_SERVICE, CANCEL_OPTIONS), "named"),
+)
+REPLIES = Commands(
+    "client",
+    (
+        "PARTIAL",
+        Partial,
+        {TEXT: values.CLIENT_PARTIAL, MDP02: values.CLIENT_PARTIAL},
+        (*_TO_SERVICE, BODY),
+    ),
+    ("FINAL", Final, _FINAL, (*_TO_SERVICE, BODY)),
+    (
+        "PARTIAL with a position",
+        Partial,
+        _only(values.CLIENT_PART),
+        (*_TO_SERVICE, POSITION, BODY),
+        "position",
+    ),
+    (
+        "FINAL with a position",
+        Final,
+        _only(values.CLIENT_END),
+        (*_TO_SERVICE, POSITION, BODY),
+        "position",
+    ),
+    ("ALIVE", Alive, _only(values.CLIENT_ALIVE), ()),
+)
+WORKER_COMMANDS = Commands(
+    "worker",
+    ("READY", WorkerReady, {MDP02: values.READY, MDP01: values.READY}, (SERVICE,)),
+    ("READY", WorkerReady, _only(values.READY), (SERVICE, WINDOW, DEADLINES), "window"),
+    (
+        "READY with credit",
+        WorkerReady,
+        _only(values.READY_CREDIT),
+        (SERVICE, WINDOW._replace(optional=False)),
+        "credit",
+    ),
+    (
+        "PARTIAL",
+        WorkPartial,
+        {TEXT: values.PARTIAL, MDP02: values.PARTIAL},
+        (*_TO_CLIENT, WORK_BODY),
+    ),
+    (
+        "FINAL",
+        WorkFinal,
+        {TEXT: values.FINAL, MDP02: values.FINAL, MDP01: values.REPLY_01},
+        (*_TO_CLIENT, WORK_BODY),
+    ),
+    ("PING", Ping, _only(values.PING), ()),
+    ("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
+    ("DISCONNECT", Disconnect, _DISCONNECT, ()),
+)
+ORDERS = Commands(
+    "worker",
+    (
+        "REQUEST",
+        WorkRequest,
+        dict.fromkeys((TEXT, MDP02, MDP01), values.REQUEST),
+        (*_TO_CLIENT, WORK_BODY),
+    ),
+    (
+        "REQUEST with a deadline",
+        WorkRequest,
+        _only(values.REQUEST),
+        (*_TO_CLIENT, REMAINING, WORK_BODY),
+        "remaining",
+    ),
+    (
+        "REQUEST with credit",
+        WorkRequest,
+        _only(values.REQUEST),
+        (*_TO_CLIENT, WORK_OPTIONS, WORK_BODY),
+        "credit",
+    ),
+    ("CREDIT", WorkCredit, _only(values.CREDIT), (*_TO_CLIENT, CREDIT)),
+    ("CANCEL", WorkCancel, _only(values.CANCEL), _TO_CLIENT),
+    ("PONG", Pong, _only(values.PONG), ()),
+    ("HEARTBEAT", Heartbeat, _HEARTBEAT, ()),
+    ("DISCONNECT", Disconnect, _DISCONNECT, ()),
+)
+
+
+# ---- headers ----
+
+
+def side_of(frames: Frames, headers: Headers = HEADERS) -> tuple[Side, Framing] | None:
+    """The sender's side and framing, by the header alone; None: unknown."""
+    first = frames[0] if frames else None
+    if first == headers.worker:
+        return Side.WORKER, TEXT
+    if first in (headers.client, headers.deadline, headers.named):
+        return Side.CLIENT, TEXT
+    if first == b"":
+        return _MDP01_SIDES.get(frames[1]) if len(frames) > 1 else None
+    return _MDP02_SIDES.get(first or b"")
+
+
+_MDP01_SIDES = {values.MDPC01: (Side.CLIENT, MDP01), values.MDPW01: (Side.WORKER, MDP01)}
+_MDP02_SIDES = {values.MDPC02: (Side.CLIENT, MDP02), values.MDPW02: (Side.WORKER, MDP02)}
+
+
+def _framing(frames: Frames, side: Side, headers: Headers) -> Framing:
+    found = side_of(frames, headers)
+    if found is None or found[0] is not side:
+        head = b" ".join(frames[:2])[:16]
+        raise RemoteProtocolError(f"not a header of a {side.name.lower()}: {head!r}")
+    return found[1]
+
+
+def _command_of(frames: Frames, framing: Framing) -> bytes:
+    place = 2 if framing is MDP01 else 1
+    if len(frames) <= place:
+        raise RemoteProtocolError(f"a command has {place + 1} frames or more, got {len(frames)}")
+    return frames[place]
 
 
 # ---- clients and the broker ----
 
 
 def encode_client_request(
-    request: Request, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
+    request: Request, framing: Framing = TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes a client's REQUEST; decode_client_command describes the frames."""
-    text = framing is Framing.TEXT
-    _check_own(request, text)
-    if request.name:
-        return _encode_named(request, framing, headers) + _body(request.body)
-    frames = _client_head(framing, headers)
-    if framing is not Framing.MDP01:
-        frames.append(values.CLIENT_REQUEST)
-    frames.append(request.service)
-    if text:
-        frames.append(request.request_id)
-    if request.remaining_ms is not None:
-        frames[0] = headers.deadline
-        frames.append(_encode_remaining(request.remaining_ms, framing))
-    return frames + _body(request.body)
+    """Encodes a client's REQUEST."""
+    extension = "named" if request.name else "" if request.remaining_ms is None else "deadline"
+    return CLIENT_COMMANDS.encode(request, extension, framing, headers)
 
 
 def encode_client_command(
-    command: Credit | Cancel, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
+    command: Credit | Cancel, framing: Framing = TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes a client's CREDIT or CANCEL; decode_client_command describes the frames."""
-    _check_own(command, framing is Framing.TEXT)
-    return _encode_named(command, framing, headers)
-
-
-def _encode_named(command: ClientCommand, framing: Framing, headers: Headers) -> list[bytes]:
-    if framing is not Framing.TEXT or not values.is_name(command.name):
-        raise LocalProtocolError(f"{framing.name} has no encoding for the name {command.name!r}")
-    octets, remaining_ms, credit = values.CLIENT_CANCEL, None, 0
-    if isinstance(command, Request):
-        octets, remaining_ms = values.CLIENT_REQUEST, command.remaining_ms
-        credit = command.credit
-    elif isinstance(command, Credit):
-        octets, credit = values.CLIENT_CREDIT, command.octets
-    options = _encode_options(remaining_ms, credit, command.name)
-    return [headers.named, octets, command.service, command.request_id, options]
+    """Encodes a client's CREDIT or CANCEL."""
+    return CLIENT_COMMANDS.encode(command, "named", framing, headers)
 
 
 def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Request]:
-    """Like decode_client_command(), for REQUESTs only. Raises RemoteProtocolError."""
+    """Like decode_client_command(), for REQUESTs only."""
     framing, command = decode_client_command(frames, headers)
     if not isinstance(command, Request):
         raise RemoteProtocolError(f"a REQUEST was expected, not {command}")
@@ -345,222 +569,48 @@ def decode_client_request(frames: Frames, headers: Headers = HEADERS) -> tuple[F
 def decode_client_command(
     frames: Frames, headers: Headers = HEADERS
 ) -> tuple[Framing, ClientCommand]:
-    """Decodes a client's command.
-
-    spec.     0 header      KLKC01, or client_header of the topology
-              1 command     01
-              2 service     1 to 255 printable octets
-              3 request id  1 to 255 octets
-              4.. body      one frame or more
-    extension 0 header      KLKD01, or deadline_header; 1 to 3 as above
-              4 remaining   8 octets, big-endian, ms
-              5.. body      one frame or more
-    extension 0 header      KLKN01, or named_header
-              1 command     01 REQUEST, 04 CREDIT, 05 CANCEL
-              2 service
-              3 request id
-              4 options     8 octets, big-endian, remaining ms, all ones: no deadline;
-                            8 octets, big-endian, credit for parts; the client's name
-              5.. body      of REQUEST: one frame or more; of the others: none
-    MDP/0.2   0 MDPC02, 1 command 01, 2 service, 3.. body
-    MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body
-
-    Returns (framing, command). Raises RemoteProtocolError.
-    """
+    """Decodes a client's command."""
     framing = _framing(frames, Side.CLIENT, headers)
-    if framing is Framing.MDP01:
-        _check_count(frames, 4, "REQUEST")
-        return framing, Request(_service(frames[2]), b"", list(frames[3:]))
-    if frames[0] == headers.named:
-        return framing, _decode_named(frames)
-    text = framing is Framing.TEXT
-    _check_count(frames, 5 if text else 4, "REQUEST")
-    if frames[1] != values.CLIENT_REQUEST:
-        raise RemoteProtocolError(f"a client's command is 01, got {frames[1][:8].hex()}")
-    if not text:
-        return framing, Request(_service(frames[2]), b"", list(frames[3:]))
-    service, request_id = _service(frames[2]), _request_id(frames[3])
-    if frames[0] != headers.deadline:
-        return framing, Request(service, request_id, list(frames[4:]))
-    _check_count(frames, 6, "REQUEST with a deadline")
-    remaining_ms = _decode_remaining(frames[4])
-    return framing, Request(service, request_id, list(frames[5:]), remaining_ms)
+    octets = b"" if framing is MDP01 else _command_of(frames, framing)
+    extension = ""
+    if framing is TEXT and frames[0] != headers.client:
+        extension = "named" if frames[0] == headers.named else "deadline"
+    return framing, CLIENT_COMMANDS.decode(frames, framing, octets, extension)
 
 
-def _decode_named(frames: Frames) -> ClientCommand:
-    _check_count(frames, 5, "a command with a name")
-    service, request_id = _service(frames[2]), _request_id(frames[3])
-    remaining_ms, credit, name = _decode_options(frames[4])
-    if not values.is_name(name):
-        raise RemoteProtocolError(f"a name has 1 to 255 octets, the first not 0: {name[:16]!r}")
-    if frames[1] == values.CLIENT_REQUEST:
-        _check_count(frames, 6, "REQUEST with a name")
-        known = None if remaining_ms == values.REMAINING_MS_UNKNOWN else remaining_ms
-        return Request(service, request_id, list(frames[5:]), known, name, credit)
-    _check_exact_count(frames, 5, "CREDIT or CANCEL")
-    if frames[1] == values.CLIENT_CREDIT:
-        return Credit(service, request_id, name, credit)
-    if frames[1] == values.CLIENT_CANCEL:
-        return Cancel(service, request_id, name)
-    raise RemoteProtocolError(f"a client's command is 01, 04 or 05, got {frames[1][:8].hex()}")
-
-
-def encode_reply(
-    reply: Reply, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
-) -> list[bytes]:
-    """Encodes an answer or ALIVE; decode_reply describes the frames."""
-    text = framing is Framing.TEXT
-    frames = _client_head(framing, headers)
-    if isinstance(reply, Alive):
-        return [*frames, values.CLIENT_ALIVE]
-    _check_own(reply, text)
-    final = isinstance(reply, Final)
-    if reply.position is not None:
-        position = b"".join(
-            number.to_bytes(values.PART_POSITION_BYTES // 2, "big") for number in reply.position
-        )
-        command = values.CLIENT_END if final else values.CLIENT_PART
-        return [*frames, command, reply.service, reply.request_id, position, *_body(reply.body)]
-    if framing is not Framing.MDP01:
-        frames.append(values.CLIENT_FINAL if final else values.CLIENT_PARTIAL)
-    elif isinstance(reply, Partial):
-        raise LocalProtocolError("MDP/0.1 has no PARTIAL")
-    frames.append(reply.service)
-    if text:
-        frames.append(reply.request_id)
-    return frames + _body(reply.body)
+def encode_reply(reply: Reply, framing: Framing = TEXT, headers: Headers = HEADERS) -> list[bytes]:
+    """Encodes the broker's answer to a client, or ALIVE."""
+    positioned = not isinstance(reply, Alive) and reply.position is not None
+    return REPLIES.encode(reply, "position" if positioned else "", framing, headers)
 
 
 def decode_reply(frames: Frames, headers: Headers = HEADERS) -> tuple[Framing, Reply]:
-    """Decodes the broker's answer to a client.
-
-    spec.     0 header      KLKC01, or client_header of the topology
-              1 command     02 PARTIAL, 03 FINAL
-              2 service
-              3 request id  the request's, octet for octet
-              4.. body      one frame or more
-    extension 0 header, 1 command: 04 PARTIAL, 05 FINAL, with a position, to clients with credit
-              2 service
-              3 request id
-              4 position    4 octets of the run, 4 octets of the part's number; of a FINAL: the
-                            number of parts before it
-              5.. body
-              0 header, 1 command: 06 ALIVE, alone
-    MDP/0.2   0 MDPC02, 1 command, 2 service, 3.. body
-    MDP/0.1   0 empty, 1 MDPC01, 2 service, 3.. body: REPLY, here a Final
-
-    Returns (framing, reply). Raises RemoteProtocolError.
-    """
+    """Decodes the broker's answer to a client; MDP/0.1's REPLY is a Final."""
+    if frames and frames[0] == headers.client:
+        octets = _command_of(frames, TEXT)
+        extension = "position" if octets in (values.CLIENT_PART, values.CLIENT_END) else ""
+        return TEXT, REPLIES.decode(frames, TEXT, octets, extension)
     framing = _framing(frames, Side.CLIENT, headers)
-    if framing is Framing.MDP01:
-        _check_count(frames, 4, "REPLY")
-        return framing, Final(_service(frames[2]), b"", list(frames[3:]))
-    text = framing is Framing.TEXT
-    if text and frames[0] != headers.client:
+    if framing is TEXT:
         raise RemoteProtocolError("a reply has the header of requests with deadlines")
-    if text and len(frames) == 2 and frames[1] == values.CLIENT_ALIVE:
-        return framing, Alive()
-    _check_count(frames, 5 if text else 4, "PARTIAL or FINAL")
-    if text and frames[1] in _POSITIONED:
-        return framing, _decode_positioned(frames)
-    kind = _REPLIES.get(frames[1])
-    if kind is None:
-        raise RemoteProtocolError(f"a reply's command is 02 or 03, got {frames[1][:8].hex()}")
-    if text:
-        service, request_id = _service(frames[2]), _request_id(frames[3])
-        return framing, kind(service, request_id, list(frames[4:]))
-    return framing, kind(_service(frames[2]), b"", list(frames[3:]))
-
-
-_REPLIES: dict[bytes, type[Partial] | type[Final]] = {
-    values.CLIENT_PARTIAL: Partial,
-    values.CLIENT_FINAL: Final,
-}
-_POSITIONED: dict[bytes, type[Partial] | type[Final]] = {
-    values.CLIENT_PART: Partial,
-    values.CLIENT_END: Final,
-}
-
-
-def _decode_positioned(frames: Frames) -> Partial | Final:
-    _check_count(frames, 6, "PARTIAL or FINAL with a position")
-    service, request_id, position = _service(frames[2]), _request_id(frames[3]), frames[4]
-    if len(position) != values.PART_POSITION_BYTES:
-        raise RemoteProtocolError(f"a position has 8 octets, got {len(position)}")
-    run, number = (int.from_bytes(each, "big") for each in (position[:4], position[4:]))
-    return _POSITIONED[frames[1]](service, request_id, list(frames[5:]), PartPosition(run, number))
+    octets = b"" if framing is MDP01 else _command_of(frames, framing)
+    return framing, REPLIES.decode(frames, framing, octets)
 
 
 # ---- workers and the broker ----
 
-# The octets of the commands in each framing.
-_FROM_WORKER: dict[Framing, dict[bytes, type[WorkerCommand]]] = {
-    Framing.TEXT: {
-        values.READY_CREDIT: WorkerReady,
-        values.READY: WorkerReady,  # After the other one, so that encoding uses this octet.
-        values.PARTIAL: WorkPartial,
-        values.FINAL: WorkFinal,
-        values.PING: Ping,
-        values.DISCONNECT: Disconnect,
-    },
-    Framing.MDP01: {
-        values.READY: WorkerReady,
-        values.REPLY_01: WorkFinal,
-        values.HEARTBEAT_01: Heartbeat,
-        values.DISCONNECT_01: Disconnect,
-    },
-    Framing.MDP02: {
-        values.READY: WorkerReady,
-        values.PARTIAL: WorkPartial,
-        values.FINAL: WorkFinal,
-        values.HEARTBEAT: Heartbeat,
-        values.DISCONNECT: Disconnect,
-    },
-}
-_TO_WORKER: dict[Framing, dict[bytes, type[Order]]] = {
-    Framing.TEXT: {
-        values.REQUEST: WorkRequest,
-        values.CREDIT: WorkCredit,
-        values.CANCEL: WorkCancel,
-        values.PONG: Pong,
-        values.DISCONNECT: Disconnect,
-    },
-    Framing.MDP01: {
-        values.REQUEST: WorkRequest,
-        values.HEARTBEAT_01: Heartbeat,
-        values.DISCONNECT_01: Disconnect,
-    },
-    Framing.MDP02: {
-        values.REQUEST: WorkRequest,
-        values.HEARTBEAT: Heartbeat,
-        values.DISCONNECT: Disconnect,
-    },
-}
-_WORKER_OCTETS = {
-    framing: {kind: octets for octets, kind in kinds.items()}
-    for framing, kinds in _FROM_WORKER.items()
-}
-_ORDER_OCTETS = {
-    framing: {kind: octets for octets, kind in kinds.items()}
-    for framing, kinds in _TO_WORKER.items()
-}
-
 
 def encode_worker_command(
-    command: WorkerCommand, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
+    command: WorkerCommand, framing: Framing = TEXT, headers: Headers = HEADERS
 ) -> list[bytes]:
-    """Encodes a worker's command; decode_worker_command describes the frames."""
-    octets = _WORKER_OCTETS[framing].get(type(command))
-    if octets is None:
-        raise LocalProtocolError(f"{framing.name} has no {type(command).__name__} of a worker")
-    frames = [*_worker_head(framing, headers), octets]
+    """Encodes a worker's command."""
+    extension = ""
     if isinstance(command, WorkerReady):
-        if command.credit and framing is Framing.TEXT:
-            frames[1] = values.READY_CREDIT
-        return frames + _encode_ready(command, framing)
-    if isinstance(command, WorkPartial | WorkFinal):
-        return frames + _encode_work(command, framing)
-    return frames
+        if command.credit:
+            extension = "credit"
+        elif framing is TEXT or command.window != 1 or command.deadlines:
+            extension = "window"
+    return WORKER_COMMANDS.encode(command, extension, framing, headers)
 
 
 def decode_worker_command(
@@ -568,57 +618,27 @@ def decode_worker_command(
 ) -> tuple[Framing, WorkerCommand]:
     """Decodes a worker's command.
 
-    spec.     0 header      KLKW01, or worker_header of the topology
-              1 command     01 READY, 03 PARTIAL, 04 FINAL, 06 DISCONNECT, PING;
-                            extension: 07 READY, with deadlines and credit
-      READY   2 service     1 to 255 printable octets
-              3 window      extension, optional except with 07: 2 octets, big-endian, 1 to 65535
-              4 "D"         extension, optional, not with 07: the worker wants deadlines
-      03, 04  2 client      its address, 1 to 255 octets
-              3 empty
-              4 request id  1 to 255 octets
-              5.. body      may be empty
-    MDP/0.2   0 MDPW02, 1 command: 01 READY, 03 PARTIAL, 04 FINAL, 05 HEARTBEAT, 06 DISCONNECT
-      READY   2 service
-      03, 04  2 client, 3 empty, 4.. body
-    MDP/0.1   0 empty, 1 MDPW01, 2 command: 01 READY, 03 REPLY, 04 HEARTBEAT, 05 DISCONNECT
-      READY   3 service
-      03      3 client, 4 empty, 5.. body: a WorkFinal
-
     A DISCONNECT of the specification's framing may have MDP/0.2's header, as the specification
-    prints it; it is then decoded as MDP/0.2's. Returns (framing, command). Raises
-    RemoteProtocolError.
+    prints it; it is then decoded as MDP/0.2's.
     """
     framing = _framing(frames, Side.WORKER, headers)
-    kind, rest = _command(frames, framing, _FROM_WORKER[framing])
-    if kind is WorkerReady:
-        credit = framing is Framing.TEXT and frames[1] == values.READY_CREDIT
-        return framing, _decode_ready(rest, framing, credit)
-    if kind is WorkPartial or kind is WorkFinal:
-        client, request_id, body = _decode_work(rest, framing)
-        if kind is WorkPartial:
-            return framing, WorkPartial(client, request_id, body)
-        return framing, WorkFinal(client, request_id, body)
-    _check_exact_count(rest, 0, f"{kind.__name__} behind its command")
-    return framing, _BARE_COMMANDS[kind]
+    octets = _command_of(frames, framing)
+    extension = _READY_EXTENSIONS.get(octets, "") if framing is TEXT else ""
+    return framing, WORKER_COMMANDS.decode(frames, framing, octets, extension)
 
 
-def encode_order(
-    order: Order, framing: Framing = Framing.TEXT, headers: Headers = HEADERS
-) -> list[bytes]:
-    """Encodes the broker's command to a worker; decode_order describes the frames."""
-    octets = _ORDER_OCTETS[framing].get(type(order))
-    if octets is None:
-        raise LocalProtocolError(f"{framing.name} has no {type(order).__name__} of a broker")
-    frames = [*_worker_head(framing, headers), octets]
+_READY_EXTENSIONS = {values.READY: "window", values.READY_CREDIT: "credit"}
+
+
+def encode_order(order: Order, framing: Framing = TEXT, headers: Headers = HEADERS) -> list[bytes]:
+    """Encodes the broker's command to a worker."""
+    extension = ""
     if isinstance(order, WorkRequest):
-        return frames + _encode_work(order, framing)
-    if isinstance(order, WorkCredit | WorkCancel):
-        _check_own(order, True)
-        frames += [order.client, b"", order.request_id]
-    if isinstance(order, WorkCredit):
-        frames.append(order.octets.to_bytes(values.CREDIT_BYTES, "big"))
-    return frames
+        if order.credit is not None:
+            extension = "credit"
+        elif order.remaining_ms is not None:
+            extension = "remaining"
+    return ORDERS.encode(order, extension, framing, headers)
 
 
 def decode_order(
@@ -626,138 +646,18 @@ def decode_order(
 ) -> tuple[Framing, Order]:
     """Decodes the broker's command to a worker.
 
-    spec.     0 header      KLKW01, or worker_header of the topology
-              1 command     02 REQUEST, 06 DISCONNECT, PONG; extensions: 07 CREDIT, 08 CANCEL
-      02      2 client      its address, 1 to 255 octets
-              3 empty
-              4 request id  1 to 255 octets
-              5 remaining   extension, if this worker's READY had a D: 8 octets, big-endian, ms;
-                            all ones: unknown; if its READY was 07 and the broker knows that,
-                            8 octets of credit follow, big-endian; all ones: unlimited
-              then body     may be empty
-      07, 08  2 client, 3 empty, 4 request id; of 07: 5 credit, 8 octets, big-endian
-    MDP/0.2   0 MDPW02, 1 command: 02 REQUEST, 05 HEARTBEAT, 06 DISCONNECT
-      02      2 client, 3 empty, 4.. body
-    MDP/0.1   0 empty, 1 MDPW01, 2 command: 02 REQUEST, 04 HEARTBEAT, 05 DISCONNECT
-      02      3 client, 4 empty, 5.. body
+    deadlines   whether this worker's READY asked for them. REQUESTs then have the remaining time,
+                and credit behind it if the broker knows READY 07
 
-    deadlines   whether this worker's READY asked for them
-
-    A DISCONNECT of the specification's framing may have MDP/0.2's header. Returns (framing, order).
-    Raises RemoteProtocolError.
+    A DISCONNECT of the specification's framing may have MDP/0.2's header.
     """
     framing = _framing(frames, Side.WORKER, headers)
-    kind, rest = _command(frames, framing, _TO_WORKER[framing])
-    if kind is WorkRequest:
-        client, request_id, body = _decode_work(rest, framing)
-        remaining_ms = credit = None
-        if deadlines and framing is Framing.TEXT:
-            _check_count(body, 1, "the rest of a REQUEST")
-            options = body.pop(0)
-            if len(options) == values.REMAINING_BYTES + values.CREDIT_BYTES:
-                remaining_ms, credit, _ = _decode_options(options)
-            else:
-                remaining_ms = _decode_remaining(options)
-        return framing, WorkRequest(client, request_id, body, remaining_ms, credit)
-    if kind is WorkCredit or kind is WorkCancel:
-        client, request_id, body = _decode_work(rest, framing)
-        if kind is WorkCancel:
-            _check_exact_count(body, 0, "CANCEL behind its id")
-            return framing, WorkCancel(client, request_id)
-        _check_exact_count(body, 1, "CREDIT behind its id")
-        if len(body[0]) != values.CREDIT_BYTES:
-            raise RemoteProtocolError(f"credit has 8 octets, got {len(body[0])}")
-        return framing, WorkCredit(client, request_id, int.from_bytes(body[0], "big"))
-    _check_exact_count(rest, 0, f"{kind.__name__} behind its command")
-    return framing, _BARE_ORDERS[kind]
-
-
-# Commands that consist of a header and a command.
-_BARE_COMMANDS: dict[type, Ping | Heartbeat | Disconnect] = {
-    Ping: Ping(),
-    Heartbeat: Heartbeat(),
-    Disconnect: Disconnect(),
-}
-_BARE_ORDERS: dict[type, Pong | Heartbeat | Disconnect] = {
-    Pong: Pong(),
-    Heartbeat: Heartbeat(),
-    Disconnect: Disconnect(),
-}
-
-
-def _command(frames: Frames, framing: Framing, kinds: dict[bytes, type]) -> tuple[type, Frames]:
-    """The kind of a worker's command, and the frames after it."""
-    at = 2 if framing is Framing.MDP01 else 1
-    _check_count(frames, at + 1, "a worker's dialog")
-    kind = kinds.get(frames[at])
-    if kind is None:
-        raise RemoteProtocolError(f"{framing.name} has no command {frames[at][:8].hex()} here")
-    return kind, frames[at + 1 :]
-
-
-def _encode_ready(ready: WorkerReady, framing: Framing) -> list[bytes]:
-    if not values.is_service(ready.service) or not 1 <= ready.window <= values.WINDOW_MAX:
-        raise LocalProtocolError(f"no such READY: {ready}")
-    if ready.window == 1 and not ready.deadlines and not ready.credit:
-        return [ready.service]
-    if framing is not Framing.TEXT:
-        raise LocalProtocolError(f"{framing.name} knows neither windows nor deadlines")
-    window = ready.window.to_bytes(values.WINDOW_BYTES, "big")
-    says_deadlines = ready.deadlines and not ready.credit
-    return [ready.service, window, *([values.DEADLINES] if says_deadlines else [])]
-
-
-def _decode_ready(frames: Frames, framing: Framing, credit: bool) -> WorkerReady:
-    if framing is not Framing.TEXT:
-        _check_exact_count(frames, 1, "READY behind its command")
-        return WorkerReady(_service(frames[0]))
-    if credit:
-        _check_exact_count(frames, 2, "READY with credit behind its command")
-    if not 1 <= len(frames) <= 3:
-        raise RemoteProtocolError(f"READY has 3 to 5 frames, got {len(frames) + 2}")
-    window = 1
-    if len(frames) > 1:
-        if len(frames[1]) != values.WINDOW_BYTES:
-            raise RemoteProtocolError(f"a window has 2 octets, got {len(frames[1])}")
-        window = int.from_bytes(frames[1], "big")
-        if window == 0:
-            raise RemoteProtocolError("a window is 1 to 65535, got 0")
-    if len(frames) > 2 and frames[2] != values.DEADLINES:
-        raise RemoteProtocolError(f"READY's last frame is D, got {frames[2][:8]!r}")
-    return WorkerReady(_service(frames[0]), window, credit or len(frames) > 2, credit)
-
-
-def _address(client: bytes) -> bytes:
-    if not 0 < len(client) <= values.ADDRESS_BYTES_MAX:
-        raise RemoteProtocolError(
-            f"a client's address has 1 to {values.ADDRESS_BYTES_MAX} octets, got {len(client)}"
-        )
-    return client
-
-
-def _encode_work(work: WorkRequest | WorkPartial | WorkFinal, framing: Framing) -> list[bytes]:
-    text = framing is Framing.TEXT
-    _check_own(work, text)
-    frames = [work.client, b""]
-    if text:
-        frames.append(work.request_id)
-    if isinstance(work, WorkRequest) and work.credit is not None:
-        frames.append(_encode_options(work.remaining_ms, work.credit))
-    elif isinstance(work, WorkRequest) and work.remaining_ms is not None:
-        frames.append(_encode_remaining(work.remaining_ms, framing))
-    return frames + _body(work.body)
-
-
-def _decode_work(frames: Frames, framing: Framing) -> tuple[bytes, bytes, list[bytes]]:
-    """Client, request id and body, from the frames after the command."""
-    text = framing is Framing.TEXT
-    _check_count(frames, 3, "REQUEST, PARTIAL or FINAL behind its command")
-    if frames[1]:
-        raise RemoteProtocolError(f"expected an empty frame behind the address, got {frames[1]!r}")
-    client = _address(frames[0])
-    if text:
-        return client, _request_id(frames[2]), list(frames[3:])
-    return client, b"", list(frames[2:])
+    octets = _command_of(frames, framing)
+    extension = ""
+    if deadlines and framing is TEXT and octets == values.REQUEST:
+        has_credit = len(frames) > 5 and len(frames[5]) == _CREDIT_OPTIONS.size
+        extension = "credit" if has_credit else "remaining"
+    return framing, ORDERS.decode(frames, framing, octets, extension)
 
 
 # ---- errors ----

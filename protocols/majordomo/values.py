@@ -85,7 +85,6 @@ CREDIT_BYTES = 8  # Octets of parts, big-endian.
 CREDIT_UNLIMITED = (1 << 64) - 1  # To a worker: the client accepts all parts, or none.
 # The credit that each part costs besides its octets, which bounds the number of parts.
 PART_COST = 8192
-PART_POSITION_BYTES = 8  # Of a part: run and number, 4 octets each, big-endian.
 NAME_BYTES_MAX = 255  # Of a client; the first octet is not 0.
 PRINTABLE_MIN, PRINTABLE_MAX = 0x20, 0x7E  # Octets of a service's name.
 

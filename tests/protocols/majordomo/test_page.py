@@ -3,10 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from kelek.clients.broker import operations as broker_operations
 from kelek.native.broker import exchange
 from kelek.protocols.failover import limits
-from kelek.protocols.majordomo import client, values
+from kelek.protocols.majordomo import client, codec, values
+from kelek.protocols.majordomo.codec import Command, Commands
+from kelek.protocols.majordomo.values import Framing
+from kelek.protocols.wire import Constant, Frame, Part, Rest
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/protocols/majordomo.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -17,45 +22,59 @@ def row(start: str) -> list[str]:
     return [cell.strip() for cell in found.strip("|").split("|")[1:]]
 
 
-def command(cell: str) -> bytes:
-    """The command in a cell: the first in backticks."""
-    word = re.findall(r"`(\w+)`", cell)[0]
-    return bytes.fromhex(word) if len(word) == 2 else word.encode()
-
-
 def test_headers() -> None:
     headers = values.HEADERS
     assert all(f"`{header.decode()}`" in TEXT for header in (*headers, *values.MDP_HEADERS))
 
 
-def test_commands() -> None:
-    assert [command(cell) for cell in row("REQUEST, to the broker")[:2]] == [values.READY] * 2
-    assert command(row("PARTIAL, to the client")[0]) == values.CLIENT_PARTIAL
-    assert command(row("FINAL, to the client")[0]) == values.CLIENT_FINAL
-    assert [command(cell) for cell in row("READY, to")] == [values.READY] * 3
-    for start, octets in (
-        ("CREDIT, to the broker", values.CLIENT_CREDIT),
-        ("CANCEL, to the broker", values.CLIENT_CANCEL),
-        ("PARTIAL with a position", values.CLIENT_PART),
-        ("FINAL with a position", values.CLIENT_END),
-        ("ALIVE", values.CLIENT_ALIVE),
-        ("READY with credit", values.READY_CREDIT),
-        ("CREDIT, to the worker", values.CREDIT),
-        ("CANCEL, to the worker", values.CANCEL),
-    ):
-        assert f"1 `{octets.hex()}`" in row(start)[0]
-    assert [command(cell) for cell in row("REQUEST, to the worker")] == [values.REQUEST] * 3
-    assert command(row("PARTIAL, to the broker")[0]) == values.PARTIAL
-    assert command(row("FINAL, to the broker")[0]) == values.FINAL
-    assert command(row("FINAL, to the broker")[2]) == values.REPLY_01
-    assert command(row("PING")[0]) == values.PING
-    assert command(row("PONG")[0]) == values.PONG
-    assert [command(it) for it in row("HEARTBEAT, of")[1:]] == [
-        values.HEARTBEAT,
-        values.HEARTBEAT_01,
-    ]
-    disconnects = [values.DISCONNECT, values.DISCONNECT, values.DISCONNECT_01]
-    assert [command(cell) for cell in row("DISCONNECT, of")] == disconnects
+def frame(number: int, part: Part) -> str:
+    match part:
+        case Constant(data):
+            text = f"`{data.decode() if data.isupper() else data.hex()}`" if data else "empty"
+        case Frame(meaning=meaning, optional=True):
+            text = f"{meaning} (optional)"
+        case _:
+            text = part.meaning
+    return f"{number}{'..' if isinstance(part, Rest) else ''} {text}"
+
+
+def cell(command: Command) -> str:
+    """The frames behind the header, and the headers of the extensions."""
+    frames = [frame(number, part) for number, part in enumerate(command.parts)]
+    return ", ".join(
+        frames if command.header in ("deadline", "named") else frames[command.behind :]
+    )
+
+
+def table(group: Commands, receiver: str) -> str:
+    lines: dict[str, dict[Framing, str]] = {}
+    for command in group.all:
+        cells = lines.setdefault(command.title, dict.fromkeys(FRAMINGS, ""))
+        cells[command.framing] = f"{cell(command)} "
+    return "".join(
+        f"| {title}, {receiver} | {'| '.join(cells.values())}|\n" for title, cells in lines.items()
+    )
+
+
+FRAMINGS = (Framing.TEXT, Framing.MDP02, Framing.MDP01)
+HEAD = "| command | specification | MDP/0.2 | MDP/0.1 |\n| --- | --- | --- | --- |\n"
+GENERATED = {
+    "clients": table(codec.CLIENT_COMMANDS, "to the broker")
+    + table(codec.REPLIES, "to the client"),
+    "workers": table(codec.WORKER_COMMANDS, "to the broker") + table(codec.ORDERS, "to the worker"),
+}
+
+
+def test_tables_of_commands_follow_the_code(request: pytest.FixtureRequest) -> None:
+    wanted = re.sub(
+        r"(<!-- commands: (\w+) -->\n\n)(?:\|.*\n)*",
+        lambda match: match[1] + HEAD + GENERATED[match[2]],
+        TEXT,
+    )
+    if request.config.getoption("--rewrite"):
+        PAGE.write_text(wanted, encoding="utf-8")
+    else:
+        assert wanted == TEXT, "run this test with --rewrite"
 
 
 def test_numbers() -> None:
