@@ -4,8 +4,9 @@ import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import click
 
@@ -13,11 +14,34 @@ from .cli_errors import FAILED, INTERRUPTED, CliError
 from .render import BAR_STEPS, stdin
 
 
+@dataclass(slots=True)
+class LoadedFile:
+    """A file that is loaded, and how far it is."""
+
+    name: str
+    data: IO[bytes]
+    size: int | None  # In bytes, or in rows; None: unknown.
+    position: int = 0  # What is read, in the same unit.
+    number: int = 0  # Of the line.
+    count: int = 0  # Values made of what is read.
+
+    def lines(self, bytes_max: int, ending: str = "") -> Iterator[bytes]:
+        """Its lines, cut where they are longer. ending: of the error when it cannot be read."""
+        try:
+            while line := self.data.readline(bytes_max):
+                self.position += len(line)
+                self.number += 1
+                yield line
+        except OSError as error:
+            place = f"{self.name}: byte {self.position}"
+            raise CliError(f"{place}: {error.strerror}{ending}", FAILED) from error
+
+
 @contextmanager
-def open_lines(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
-    """The file and its size in bytes, or standard input. Raises CliError when it cannot be read."""
+def open_file(name: str) -> Iterator[LoadedFile]:
+    """A file, or standard input. Raises CliError when it cannot be read."""
     if name == "-":
-        yield stdin(), None
+        yield LoadedFile(name, stdin(), None)
         return
     with ExitStack() as stack:
         try:
@@ -29,24 +53,12 @@ def open_lines(name: str) -> Iterator[tuple[IO[bytes], int | None]]:
             raise CliError(
                 f"{name}: {error.strerror}; give a file that can be read, or -"
             ) from error
-        yield file, size
-
-
-class PositionedReader(Protocol):
-    """The position in a file."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def position(self) -> int: ...  # In the unit of the size: bytes or rows.
-    @property
-    def count(self) -> int: ...  # Values made of it.
+        yield LoadedFile(name, file, size)
 
 
 @contextmanager
 def reporting_progress(
-    reader: PositionedReader,
-    size: int | None,
+    file: LoadedFile,
     noun: str,
     line: Callable[[object, int], str],
     skipped: int = 0,
@@ -62,7 +74,7 @@ def reporting_progress(
         done = count
         draw(count)
 
-    with drawn_progress(reader, size, noun) as draw:
+    with drawn_progress(file, noun) as draw:
         try:
             yield note
         except CliError as error:
@@ -70,31 +82,29 @@ def reporting_progress(
                 raise
             raise CliError(line(error, skipped + done), FAILED) from error
         except KeyboardInterrupt:
-            message = line(f"{reader.name}: interrupted", skipped + done)
+            message = line(f"{file.name}: interrupted", skipped + done)
             raise CliError(message, INTERRUPTED) from None
 
 
 @contextmanager
-def drawn_progress(
-    reader: PositionedReader, size: int | None, noun: str
-) -> Iterator[Callable[[int], object]]:
+def drawn_progress(file: LoadedFile, noun: str) -> Iterator[Callable[[int], object]]:
     """A progress bar over the size of the file; none without a terminal."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
-    if not size:
+    if not file.size:
         yield lambda count: click.echo(f"\r{count:,} {noun}", nl=False, err=True)
         click.echo(err=True)
         return
-    steps = max(1, size // BAR_STEPS)
+    steps = max(1, file.size // BAR_STEPS)
     with click.progressbar(
-        length=size, file=sys.stderr, label="loading", update_min_steps=steps
+        length=file.size, file=sys.stderr, label="loading", update_min_steps=steps
     ) as bar:
 
         def on_committed(count: int) -> None:
             bar.label = f"{count:,} {noun}"
             # Reading is ahead of the commits.
-            position = reader.position * count // max(reader.count, 1)
+            position = file.position * count // max(file.count, 1)
             bar.update(max(0, position - bar.pos))
 
         yield on_committed

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from ...protocols.record import RECORD_BYTES_MAX
-from ..cli_errors import FAILED, CliError
-from ..loading import open_lines, reporting_progress
+from ..cli_errors import CliError
+from ..loading import LoadedFile, open_file, reporting_progress
 from ..options import ClusterOptions, argument, command, option
 from ..render import per_second, show
 from .target import open_log
@@ -30,14 +30,12 @@ def load(options: ClusterOptions, request: LoadRequest) -> None:
     It leaves out line ends and empty lines.
     """
     with (
-        open_lines(request.file) as (file, size),
-        reporting_progress(
-            lines := Lines(file, request), size, "updates", committed_line, request.skip
-        ) as note,
+        open_file(request.file) as file,
+        reporting_progress(file, "updates", committed_line, request.skip) as note,
         open_log(options) as (log, _),
     ):
         began = time.monotonic()
-        count = log.append_many(lines, note)
+        count = log.append_many(read_values(file, request), note)
         seconds = time.monotonic() - began
         last_index = log.info().commit_index
     rate = per_second(count, seconds)
@@ -53,43 +51,21 @@ def committed_line(error: object, count: int) -> str:
     )
 
 
-class Lines:
-    """The lines of a file as values, and the position in the file."""
-
-    def __init__(self, file: IO[bytes], request: LoadRequest) -> None:
-        self.position = 0  # Bytes read from the file.
-        self.count = 0  # Values made of them.
-        self._file = file
-        self.name = request.file
-        self._request = request
-
-    def __iter__(self) -> Iterator[bytes]:
-        left, skip = self._request.limit, self._request.skip
-        for number, line in enumerate(self._read(), 1):
-            data = line.rstrip(b"\r\n")
-            if not data or (number == 1 and self._request.skip_header):
-                continue
-            if skip:
-                skip -= 1
-                continue
-            if left is not None:
-                if left == 0:
-                    return
-                left -= 1
-            if len(data) > RECORD_BYTES_MAX:
-                size = f"an entry has at most {RECORD_BYTES_MAX} bytes"
-                raise CliError(f"{self._request.file}:{number}: the line is too long; {size}")
-            self.count += 1
-            yield data
-
-    def _read(self) -> Iterator[bytes]:
-        """Lines of at most the largest entry, so that a file without line ends fits the memory."""
-        try:
-            while line := self._file.readline(RECORD_BYTES_MAX + 3):
-                self.position += len(line)
-                yield line
-        except OSError as error:
-            where = f"{self._request.file}: byte {self.position}"
-            raise CliError(
-                f"{where}: {error.strerror}; nothing after it was sent", FAILED
-            ) from error
+def read_values(file: LoadedFile, request: LoadRequest) -> Iterator[bytes]:
+    """The lines of a file as values. Raises CliError."""
+    skip = request.skip
+    # A line is cut behind the largest entry, so that a file without line ends fits the memory.
+    for line in file.lines(RECORD_BYTES_MAX + 3, "; nothing after it was sent"):
+        data = line.rstrip(b"\r\n")
+        if not data or (file.number == 1 and request.skip_header):
+            continue
+        if skip:
+            skip -= 1
+            continue
+        if file.count == request.limit:
+            return
+        if len(data) > RECORD_BYTES_MAX:
+            size = f"an entry has at most {RECORD_BYTES_MAX} bytes"
+            raise CliError(f"{file.name}:{file.number}: the line is too long; {size}")
+        file.count += 1
+        yield data

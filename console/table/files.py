@@ -3,6 +3,7 @@
 import base64
 import csv
 import datetime
+import io
 import json
 import os
 import re
@@ -10,15 +11,16 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple
 
 import click
 
 from ...clients.errors import TableError, TableTooLarge
 from ...clients.table.arguments import checked_key, checked_range, checked_value
 from ..cli_errors import FAILED, CliError
-from ..loading import PositionedReader, open_lines, reporting_progress
+from ..loading import LoadedFile, open_file, reporting_progress
 from ..options import TABLE, KeyRange, LoadOptions, ReadOptions, argument, command, option
 from ..render import data_text, pair_json, per_second, progress_bar, show
 from .target import open_table
@@ -38,12 +40,6 @@ NEEDS_QUOTES = re.compile('[",\r\n]')
 
 Row = dict[str, Any]
 Pair = tuple[bytes, bytes]
-
-
-class RowReader(PositionedReader, Protocol):
-    """The rows of a file, and the position in it."""
-
-    def __iter__(self) -> Iterator[Row]: ...
 
 
 FORMATS = ("csv", "jsonl", "parquet")
@@ -84,11 +80,11 @@ def load(options: LoadOptions, request: TableLoadRequest, number: int = TABLE) -
     form = request.form or form_of_name(name)
     began = time.monotonic()
     with (
-        open_rows(name, form) as (reader, size),
-        reporting_progress(reader, size, "rows", stored_line) as note,
+        open_rows(name, form) as (file, rows),
+        reporting_progress(file, "rows", stored_line) as note,
         open_table(number, options) as table,
     ):
-        count = table.put_many(read_pairs(reader, request), progress=note)
+        count = table.put_many(read_pairs(file, rows, request), progress=note)
     show_rate("loaded", count, time.monotonic() - began, options.output)
 
 
@@ -114,117 +110,56 @@ def form_of_name(name: str) -> str:
 
 
 @contextmanager
-def open_rows(name: str, form: str) -> Iterator[tuple[RowReader, int | None]]:
-    """The rows of a file, and its size in the unit of their position. Raises CliError."""
+def open_rows(name: str, form: str) -> Iterator[tuple[LoadedFile, Iterator[Row]]]:
+    """A file and its rows. Raises CliError."""
     if form == "parquet":
-        with open_parquet(name) as rows:
-            yield rows
+        with open_parquet(name) as parquet:
+            batches = parquet.iter_batches(PARQUET_ROWS)
+            file = LoadedFile(name, io.BytesIO(), parquet.metadata.num_rows)
+            yield file, (row for batch in batches for row in batch.to_pylist())
         return
-    with open_lines(name) as (file, size):
-        lines = Lines(name, file)
-        yield (CsvRows(lines) if form == "csv" else JsonRows(lines)), size
+    with open_file(name) as file:
+        yield file, csv_rows(file) if form == "csv" else json_rows(file)
 
 
-class Lines:
+def text_lines(file: LoadedFile) -> Iterator[str]:
     """The lines of a text file. Bytes that are not UTF-8 pass unchanged."""
-
-    def __init__(self, name: str, file: IO[bytes]) -> None:
-        self.name = name
-        self.position = 0
-        self.number = 0
-        self._file = file
-
-    def __iter__(self) -> Iterator[str]:
-        try:
-            while line := self._file.readline(LINE_BYTES_MAX):
-                self.position += len(line)
-                self.number += 1
-                yield os.fsdecode(line)
-        except OSError as error:
-            raise CliError(
-                f"{self.name}: byte {self.position}: {error.strerror}", FAILED
-            ) from error
+    return map(os.fsdecode, file.lines(LINE_BYTES_MAX))
 
 
-class CsvRows:
+def csv_rows(file: LoadedFile) -> Iterator[Row]:
     """The rows of a CSV file, whose first line names the columns."""
-
-    def __init__(self, lines: Lines) -> None:
-        self.name = lines.name
-        self.count = 0
-        self._lines = lines
-
-    @property
-    def position(self) -> int:
-        return self._lines.position
-
-    def __iter__(self) -> Iterator[Row]:
-        csv.field_size_limit(LINE_BYTES_MAX)
-        reader = csv.reader(self._lines, strict=True)
-        lines = self._lines
-        try:
-            names = next(reader, None)
-            if not names:
-                raise CliError(
-                    f"{lines.name}: the first line of CSV names the columns; it is empty"
-                )
-            for cells in reader:
-                if not cells:
-                    continue
-                if len(cells) != len(names):
-                    what = f"{len(cells)} cells; the header has {len(names)}"
-                    raise CliError(f"{lines.name}:{lines.number}: {what}")
-                self.count += 1
-                yield dict(zip(names, cells, strict=True))
-        except csv.Error as error:
-            raise CliError(f"{lines.name}:{lines.number}: {error}") from error
+    csv.field_size_limit(LINE_BYTES_MAX)
+    reader = csv.reader(text_lines(file), strict=True)
+    try:
+        names = next(reader, None)
+        if not names:
+            raise CliError(f"{file.name}: the first line of CSV names the columns; it is empty")
+        for cells in filter(None, reader):
+            if len(cells) != len(names):
+                what = f"{len(cells)} cells; the header has {len(names)}"
+                raise CliError(f"{file.name}:{file.number}: {what}")
+            yield dict(zip(names, cells, strict=True))
+    except csv.Error as error:
+        raise CliError(f"{file.name}:{file.number}: {error}") from error
 
 
-class JsonRows:
+def json_rows(file: LoadedFile) -> Iterator[Row]:
     """The rows of a file with one JSON object a line."""
-
-    def __init__(self, lines: Lines) -> None:
-        self.name = lines.name
-        self.count = 0
-        self._lines = lines
-
-    @property
-    def position(self) -> int:
-        return self._lines.position
-
-    def __iter__(self) -> Iterator[Row]:
-        lines = self._lines
-        for line in lines:
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise CliError(f"{lines.name}:{lines.number}: not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise CliError(f"{lines.name}:{lines.number}: a row is a JSON object")
-            self.count += 1
-            yield row
-
-
-class ParquetRows:
-    """Rows of a Parquet file."""
-
-    def __init__(self, name: str, batches: Iterable[Any]) -> None:
-        self.name = name
-        self.count = self.position = 0
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[Row]:
-        for batch in self._batches:
-            for row in batch.to_pylist():
-                self.count += 1
-                self.position = self.count
-                yield row
+    for line in text_lines(file):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CliError(f"{file.name}:{file.number}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise CliError(f"{file.name}:{file.number}: a row is a JSON object")
+        yield row
 
 
 @contextmanager
-def open_parquet(name: str) -> Iterator[tuple[RowReader, int]]:
+def open_parquet(name: str) -> Iterator[Any]:
     parquet = need_parquet()
     import pyarrow
 
@@ -238,7 +173,7 @@ def open_parquet(name: str) -> Iterator[tuple[RowReader, int]]:
     except pyarrow.ArrowInvalid as error:
         raise CliError(f"{name}: not Parquet: {str(error).splitlines()[0]}") from error
     with closing(file):
-        yield ParquetRows(name, file.iter_batches(PARQUET_ROWS)), file.metadata.num_rows
+        yield file
 
 
 def need_parquet() -> Any:
@@ -249,12 +184,13 @@ def need_parquet() -> Any:
     return parquet
 
 
-def read_pairs(rows: Iterable[Row], request: TableLoadRequest) -> Iterator[Pair]:
+def read_pairs(file: LoadedFile, rows: Iterable[Row], request: TableLoadRequest) -> Iterator[Pair]:
     """The key and value of each row. Raises CliError."""
-    name, limit = request.file, request.limit
-    for number, row in enumerate(rows, 1):
-        if limit is not None and number > limit:
-            return
+    name = file.name
+    for number, row in enumerate(islice(rows, request.limit), 1):
+        file.count = number
+        if not file.number:  # Parquet has no lines.
+            file.position = number
         try:
             key, value = make_pair(row, request)
             yield checked_key(key), checked_value(value)

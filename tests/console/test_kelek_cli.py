@@ -19,9 +19,9 @@ from kelek.console import cli_errors
 from kelek.console.admin import supervisor_cli
 from kelek.console.cli_errors import LazyGroup
 from kelek.console.kelek_cli import main
-from kelek.console.loading import reporting_progress
+from kelek.console.loading import LoadedFile, open_file, reporting_progress
 from kelek.console.log.entry_output import entry_json, entry_line
-from kelek.console.log.load import Lines, LoadRequest, committed_line
+from kelek.console.log.load import LoadRequest, committed_line, read_values
 from kelek.protocols.zerodb.wire import ops
 from kelek.protocols.zmqraft.wire.entry import Entry
 
@@ -219,10 +219,9 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
         (LoadRequest(True, None, 0, "f"), [b"one", b"two", b"three"]),
         (LoadRequest(True, 2, 0, "f"), [b"one", b"two"]),
     ):
-        with path.open("rb") as file:
-            lines = Lines(file, options)
-            assert list(lines) == expected
-            assert lines.position == path.stat().st_size or options.limit
+        with open_file(str(path)) as file:
+            assert list(read_values(file, options)) == expected
+            assert file.position == file.size or options.limit
 
 
 @pytest.mark.parametrize(
@@ -236,8 +235,8 @@ def test_a_load_that_ends_early_reports_its_progress(
     error: BaseException, code: int, line: str
 ) -> None:
     def load() -> None:
-        lines = Lines(io.BytesIO(), LoadRequest(False, None, 0, "f"))
-        with reporting_progress(lines, None, "updates", committed_line, skipped=34) as note:
+        file = LoadedFile("f", io.BytesIO(), None)
+        with reporting_progress(file, "updates", committed_line, skipped=34) as note:
             note(1200)
             raise error
 
