@@ -89,6 +89,8 @@ TOP = (
     "actors bench clients console csrc docs examples mapping native net pipeline protocols storage "
     "tests"
 )
+# A path, and in brackets what it defines: `path` (`name`, `Class.method`).
+NAMES_OF_PATH = re.compile(r"`([\w./-]+\.(?:py|c|h))`\s+\(((?:`[\w.]+`[\s,]*)+)\)")
 PATH_NAMED = re.compile(rf"`((?:{TOP.replace(' ', '|')})/[\w./-]+)`")
 
 PUBLIC = re.compile(r"kelek\.(pipeline|[A-Z]\w*|service|(de|en)code_\w+|is_presence)$")
@@ -340,7 +342,7 @@ def rule_examples(path: str, text: str) -> list[str]:
 
 
 def rule_paths(path: str, text: str) -> list[str]:
-    """A file that a document names is there."""
+    """A file that a document names is there, and defines what the document names in it."""
     if not path.endswith(".md") or path == "bench/RESULTS.md":
         return []
     found = []
@@ -348,6 +350,14 @@ def rule_paths(path: str, text: str) -> list[str]:
         for named in PATH_NAMED.findall(line):
             if not (ROOT / named).exists():
                 found.append(f"{path}:{number}: there is no {named}")
+    for file, names in NAMES_OF_PATH.findall(text):
+        content = (ROOT / file).read_text(encoding="utf-8") if (ROOT / file).exists() else ""
+        for part in re.findall(r"\w+", names):
+            defined = rf"^ *(async )?(def|class) {part}\b|^ *(self\.)?{part}(:.*)? ="
+            if file.endswith((".c", ".h")):
+                defined = rf"\b{part}\(|define {part}\b"
+            if not re.search(defined, content, re.MULTILINE):
+                found.append(f"{path}: {file} defines no {part}")
     return found
 
 
@@ -536,6 +546,7 @@ PLANTED = [
     (rule_prose, "docs/a.md", "word " * 21),
     (rule_words, "docs/a.md", "Who" + "ever leads answers."),
     (rule_paths, "docs/a.md", "see `protocols/" + "no_such.py` for more"),
+    (rule_paths, "docs/a.md", "see `protocols/raft/core.py` (`Raft.no_such`) for more"),
     (rule_text, "docs/a.md", "later: TO" + "DO"),
     (rule_text, "docs/a.md", "see /ho" + "me/me/x"),
     (rule_text, "docs/a.md", "blank "),
