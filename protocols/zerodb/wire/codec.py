@@ -6,6 +6,7 @@ frames are ignored. answers.py has the answers.
 
 import re
 from collections.abc import Sequence
+from sys import maxsize
 from typing import Any
 
 from ...errors import RemoteProtocolError
@@ -36,7 +37,6 @@ from .values import (
     NO_EXTENSION,
     PACKED,
     REQUEST_ERROR,
-    REQUEST_FRAMES_MAX,
     VERSION,
     Extension,
     decode_extension,
@@ -127,12 +127,12 @@ def _apid_or_none(frame: bytes) -> int | None:
 TABLE = Frame("table", U32, "table")
 SOURCE = Frame("source", U32, "table that is read")
 TARGET = Frame("target", U32, "table that is written")
-START = Frame("start", BOUND, "start, inclusive")
-END = Frame("end", BOUND, "end, exclusive")
-LAST = Frame("end", BOUND, "end, inclusive")
+START = Frame("start", BOUND, "start (inclusive)")
+END = Frame("end", BOUND, "end (exclusive)")
+LAST = Frame("end", BOUND, "end (inclusive)")
 APID = Frame("apid", U64, "APID")
 SESSION = Frame("session", U64, "session")
-KEYS_REST = Rest("keys", KEYS, "keys", REQUEST_FRAMES_MAX)
+KEYS_REST = Rest("keys", KEYS, "keys", maxsize)
 KEY_COLUMN_REST = Rest("keys", KEY_COLUMN, "column of keys", 2)
 OPTIONS = [
     Frame(field, or_empty(within(U64, least, most), default), name, optional=True, is_sent=True)
@@ -181,7 +181,7 @@ LAYOUTS = (
         values.SCAN,
         requests.Scan,
         TABLE,
-        Frame("limit", or_empty(U64), "limit, pairs; empty: none"),
+        Frame("limit", or_empty(U64), "limit of pairs (empty: none)"),
         START,
         END,
     ),
@@ -196,11 +196,11 @@ LAYOUTS = (
     RequestLayout(
         values.TABLE_INFO,
         requests.TableInfo,
-        Frame("table", or_empty(U32), "table; empty: all tables of the node", optional=True),
+        Frame("table", or_empty(U32), "table (empty: all of the node)", optional=True),
         Frame(
             "content",
             converted(or_empty(U8, 0), lambda flags: bool(flags & 1)),
-            "1: with `content`",
+            "1 with `content`",
             optional=True,
         ),
     ),
@@ -210,13 +210,13 @@ LAYOUTS = (
         TABLE,
         START,
         END,
-        Frame("from_index", U64, "LOG INDEX of the first entry; 0: only return where to begin"),
+        Frame("from_index", U64, "LOG INDEX"),
     ),
     RequestLayout(
         values.PUT,
         requests.Put,
         TABLE,
-        Rest(("keys", "values"), PAIRS, "keys and values", REQUEST_FRAMES_MAX),
+        Rest(("keys", "values"), PAIRS, "keys and values", maxsize),
         packed=Rest(("keys", "values"), COLUMNS, "columns of keys and of values", 4),
     ),
     RequestLayout(values.DELETE, requests.Delete, TABLE, KEYS_REST, packed=KEY_COLUMN_REST),
@@ -226,7 +226,7 @@ LAYOUTS = (
         requests.DeleteLimited,
         TABLE,
         START,
-        Frame("limit", U64, "limit, keys"),
+        Frame("limit", U64, "limit of keys"),
     ),
     RequestLayout(
         values.WRITE_TABLES,
@@ -236,7 +236,7 @@ LAYOUTS = (
             MODIFICATIONS,
             "for each part 9 bytes (u32 table, u32 count, u8: 0 put, 1 delete), then count pairs"
             " or keys",
-            REQUEST_FRAMES_MAX,
+            maxsize,
         ),
     ),
     RequestLayout(
@@ -246,7 +246,7 @@ LAYOUTS = (
             ("compares", "then", "otherwise"),
             TRANSACTION,
             "u32 compares, u32 then, u32 else (in one frame), then three frames for each of them",
-            1 + 9 * values.COMPARES_MAX,
+            maxsize,
         ),
     ),
     RequestLayout(values.SESSION, requests.Session, SESSION_ACTION),
@@ -256,7 +256,7 @@ LAYOUTS = (
         TABLE,
         START,
         LAST,
-        Frame("limit", U64, "limit, pairs"),
+        Frame("limit", U64, "limit of pairs"),
     ),
     RequestLayout(
         values.MAP_TABLE,
@@ -268,7 +268,7 @@ LAYOUTS = (
             ("parameters", "mapper"),
             MAPPER,
             "parameters: key, value ...; an empty frame; the mapper",
-            REQUEST_FRAMES_MAX,
+            maxsize,
         ),
     ),
     RequestLayout(
@@ -278,7 +278,7 @@ LAYOUTS = (
         Frame(
             "chunk_pairs",
             or_empty(within(U32, 1, values.CHUNK_PAIRS_MAX)),
-            "pairs a chunk; empty: 1000",
+            "pairs a chunk (empty: 1000)",
         ),
         START,
         LAST,
@@ -294,8 +294,8 @@ LAYOUTS = (
     RequestLayout(
         values.LIST_JOBS,
         requests.ListJobs,
-        Frame("running", converted(within(U8, 0, 1), bool), "0: all, 1: running ones"),
-        Frame("most", within(U32, 1, values.LISTED_JOBS_MAX), "limit, jobs"),
+        Frame("running", converted(within(U8, 0, 1), bool), "0 all, 1 running ones"),
+        Frame("most", within(U32, 1, values.LISTED_JOBS_MAX), "limit of jobs"),
     ),
     RequestLayout(values.END_JOB, requests.EndJob, APID),
 )

@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from kelek.protocols.zerodb.wire import ops, requests, values
 from kelek.protocols.zerodb.wire.codec import LAYOUTS, decode_request
 from kelek.protocols.zerodb.wire.values import Extension
 
 YEAR_MS = 365 * 24 * 3600 * 1000
-PAGE = (Path(__file__).parents[3] / "docs" / "protocols" / "zerodb.md").read_text(encoding="utf-8")
+PATH = Path(__file__).parents[3] / "docs" / "protocols" / "zerodb.md"
+PAGE = PATH.read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:
@@ -25,6 +28,30 @@ def rows(title: str) -> list[list[str]]:
     """The cells of all rows of a section's tables."""
     found = re.findall(r"^\|(.*)\|$", section(title), re.M)
     return [[cell.strip() for cell in row.split("|")] for row in found]
+
+
+ROW = re.compile(r"^\| 0x([0-9a-f]{2}) \| [^|]* \|[^|]*\|([^|]*)\|$", re.M)
+
+
+def row_of_request(match: re.Match[str]) -> str:
+    """The row with name and frames of the declaration, and the answer of the page."""
+    layout = {it.kind: it for it in LAYOUTS}[int(match[1], 16)]
+    rows = [
+        f"{row.number} {row.meaning}"
+        if row.number.endswith("...")
+        else f"{row.number} {row.type} {row.meaning}".replace("; may be absent", " (may be absent)")
+        for row in layout.rows()
+    ]
+    frames = f" {', '.join(rows[1:])} " if rows[1:] else " "
+    return f"| 0x{match[1]} | {layout.name} |{frames}|{match[2]}|"
+
+
+def test_the_frames_of_requests_follow_the_code(request: pytest.FixtureRequest) -> None:
+    wanted = ROW.sub(row_of_request, PAGE)
+    if request.config.getoption("--rewrite"):
+        PATH.write_text(wanted, encoding="utf-8")
+    else:
+        assert wanted == PAGE, "run this test with --rewrite"
 
 
 def test_every_type_is_there() -> None:
